@@ -2,7 +2,7 @@
 
 A kill is due when a random share of the baskets is done, plus a random pause; its victim is drawn among the services
 that still have work. The same seed draws the same shares, pauses and victims; what a process is doing in that
-microsecond is the machine's own dice.
+microsecond is the machine's own rng.
 """
 
 import random
@@ -62,13 +62,13 @@ class Chaos:
     kills: list[Kill] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._dice = random.Random(self.run.seed)
+        self._rng = random.Random(self.run.seed)
         self._due = sorted(
             (
                 Due(
-                    round(self._dice.uniform(0.04, 0.85) * self.run.baskets),
+                    round(self._rng.uniform(0.04, 0.85) * self.run.baskets),
                     what,
-                    self._dice.uniform(0.0, PAUSE_SECONDS_MAX),
+                    self._rng.uniform(0.0, PAUSE_SECONDS_MAX),
                 )
                 for what, count in self.counts.items()
                 for _ in range(count)
@@ -111,7 +111,7 @@ class Chaos:
         ]
         if what == BROKER:
             return self.broker if at_work and self.broker.is_running else None
-        return self._dice.choice(at_work) if at_work else None
+        return self._rng.choice(at_work) if at_work else None
 
     def _kill(self, what: str, victim: Child) -> None:
         before = self.snapshots()
@@ -129,7 +129,7 @@ class Chaos:
         )
         self.kills.append(kill)
         self.on_kill(kill)
-        self._restart_at[victim.name] = now + self._dice.uniform(*DOWN_SECONDS)
+        self._restart_at[victim.name] = now + self._rng.uniform(*DOWN_SECONDS)
 
     def _seen(self, victim: Child, before: list[Snapshot], after: list[Snapshot]) -> list[Snapshot]:
         """Who was in the middle of something: the dead service itself, or everybody when the broker died."""

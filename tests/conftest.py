@@ -12,10 +12,10 @@ from typing import TypeVar
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-#: What takes longest begins first, so that no worker is left with it at the end. The crash test wants as much of the
-#: machine as it can get: what stands next to it mostly waits. Power losses and all the rest fill the gaps.
+#: What takes longest begins first, so that no worker is left with it at the end. The kills want as much of the
+#: machine as they can get: what runs next to them mostly waits. Losses of power and all the rest fill the gaps.
 FIRST = (
-    "tests/crash/test_kill_nine.py",
+    "tests/soak/test_kills.py",
     "tests/soak/test_soak.py",
     "tests/compat/test_stock_history.py",
     "tests/compat/test_stock_broker.py",
@@ -23,7 +23,6 @@ FIRST = (
     "tests/compat/test_java_client.py",
     "tests/spark/",
     "tests/demo/",
-    "tests/crash/",
     "tests/scenarios/",
     "tests/properties/",
     "tests/unit/testing/history/test_planted_violations.py",

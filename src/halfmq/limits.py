@@ -75,17 +75,17 @@ PRODUCER_GROUPS_EACH: Final = 8
 #: Producer groups with limits or a policy of their own. Those are durable, stand in each base and are never forgotten, so there
 #: are far fewer of them than of all: a person sets them.
 PRODUCERS_SET_MAX: Final = 4_096
-#: Shortest age at which a policy may set a transaction aside, ms: well behind the first checks.
+#: Shortest age at which a policy may park a transaction, ms: well behind the first checks.
 SKIP_AGE_MIN_MS: Final = 60_000
-#: How long a client may wait for checks that it fetches, ms, and how many it may fetch at once. As a parked pull (FMQ's
+#: How long a client may wait for checks that it fetches, ms, and how many it may fetch at once. As a held pull (FMQ's
 #: Feedback, source 3.3.5, waits 5,000 ms).
 FEEDBACK_WAIT_MAX_MS: Final = 25_000
 #: Also who does not want to wait gives what is due so long to become durable, ms. Precedent: FMQ's client asks each 100 ms.
 FEEDBACK_WAIT_MIN_MS: Final = 100
 FEEDBACK_CHECKS_MAX: Final = 256
 #: What "sent again" remembers: age and number of ids.
-SENT_AGAIN_MS: Final = 120_000
-SENT_AGAIN_IDS_MAX: Final = 262_144
+DEDUP_WINDOW_MS: Final = 120_000
+DEDUP_IDS_MAX: Final = 262_144
 #: A body that retention by size has copied forward is copied again by it after this, ms, or where it is at most one part in
 #: ``COPY_AGAIN_PART`` of what goes. Protects the disk where what is undecided is more than retention keeps: 16 GiB in an
 #: hour are 4.7 MB/s. Meanwhile the log is longer than asked for, by ``COPY_AGAIN_PART`` times the copies at most.
@@ -122,8 +122,8 @@ SUBSCRIPTIONS_BYTES_MAX: Final = 256 << 20
 SUBSCRIPTIONS_BYTES_FREE: Final = 16_384
 #: Pulls that wait, over all connections, as they take memory, bytes: some 130,000 for everything or a few tags. At it the one
 #: that waits longest is told that there is nothing new.
-PARKED_BYTES_MAX: Final = 128 << 20
-#: A parked pull is answered before the Java client's own 30 s.
+HELD_BYTES_MAX: Final = 128 << 20
+#: A held pull is answered before the Java client's own 30 s.
 PULL_SUSPEND_MAX_MS: Final = 25_000
 #: Standard delay levels of RocketMQ (``messageDelayLevel``), ms.
 DELAY_LEVELS_MS: Final = (

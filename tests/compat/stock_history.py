@@ -140,7 +140,7 @@ class Load:
         began = {"system": broker.system, "atomic": broker.atomic}
         self.record = Recorder(directory / "producer.jsonl", "producer", **began)
         self._database = Recorder(directory / "database.jsonl", "database", **began)
-        self._dice = random.Random(seed)
+        self._rng = random.Random(seed)
         self._seed = seed
         self._serial = 0
         self._client: RawClient | None = None
@@ -207,7 +207,7 @@ class Load:
             await self._transaction(f"{self._seed:08X}{number:04X}{self._serial:020X}")
 
     async def _transaction(self, tx: str) -> None:
-        body = self._dice.randbytes(200)
+        body = self._rng.randbytes(200)
         self._ended[tx] = False
         half = await self._half(tx, body)
         truth: Verdict = truth_of(tx) if half is not None else "ROLLED_BACK"
@@ -226,7 +226,7 @@ class Load:
         pairs = {"TRAN_MSG": "true", "UNIQ_KEY": tx, "PGROUP": GROUP, "WAIT": "true"}
         born_ms = str(time.time_ns() // 1_000_000)
         for attempt in range(ATTEMPTS):
-            queue = self._dice.randrange(QUEUES)
+            queue = self._rng.randrange(QUEUES)
             op = f"{tx}.{attempt}"
             await self._connected.wait()
             self.record.record(

@@ -42,13 +42,13 @@ class Service:
 
     def __init__(self) -> None:
         self.sent: dict[str, Message] = {}
-        self._dice = random.Random(1)
+        self._rng = random.Random(1)
         self._count = 0
 
     def _next(self, kind: str, length: int = 0) -> tuple[str, dict[str, Any]]:
         self._count += 1
         text = f"{kind} {self._count} ".ljust(length, "x")
-        message = Message(self._dice.choice((*WANTED, "green")), f"k{self._count}", f"caf\u00e9 {self._count}")
+        message = Message(self._rng.choice((*WANTED, "green")), f"k{self._count}", f"caf\u00e9 {self._count}")
         self.sent[text] = message
         return text, {"tag": message.tag, "key": message.key, "properties": {"mine": message.mine}}
 
@@ -71,7 +71,7 @@ class Service:
                 raise KeyError
         # Of a batch all have one tag.
         self._count += 1
-        tag, texts = self._dice.choice(WANTED), [f"batch {self._count} {number}" for number in range(3)]
+        tag, texts = self._rng.choice(WANTED), [f"batch {self._count} {number}" for number in range(3)]
         self.sent |= {text: Message(tag, f"b{self._count}", "") for text in texts}
         await mq.send_many(TOPIC, texts, tag=tag, keys=[f"b{self._count}"])
 

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 
 from tests.crash_matrix.call_sites import call_sites
-from tests.crash_matrix.matrix import ALL_KEPT, FIRST_NAME_LOST, KILL, NOTHING_KEPT, Tally, by_dice, go_through
+from tests.crash_matrix.matrix import ALL_KEPT, FIRST_NAME_LOST, KILL, NOTHING_KEPT, Tally, go_through, random_loss
 from tests.crash_matrix.operations import SCRIPTS
 
 
@@ -29,7 +29,7 @@ def _print_table(tally: Tally) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--operation", default="", help="only scripts whose name contains this")
-    parser.add_argument("--dice", type=int, default=4, help="power losses by dice, for each point")
+    parser.add_argument("--random-losses", type=int, default=4, help="random losses of power at each point")
     parser.add_argument(
         "--second-level", type=float, default=0.1, help="share of recoveries with another crash in them"
     )
@@ -39,7 +39,13 @@ def main() -> None:
         parser.error(
             f"no script has {arguments.operation!r} in its name: {', '.join(script.name for script in SCRIPTS)}"
         )
-    losses = (KILL, NOTHING_KEPT, ALL_KEPT, FIRST_NAME_LOST, *(by_dice(seed) for seed in range(1, arguments.dice + 1)))
+    losses = (
+        KILL,
+        NOTHING_KEPT,
+        ALL_KEPT,
+        FIRST_NAME_LOST,
+        *(random_loss(seed) for seed in range(1, arguments.random_losses + 1)),
+    )
     total = Tally()
     started = time.monotonic()
     for script in SCRIPTS:

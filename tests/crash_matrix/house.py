@@ -17,8 +17,8 @@ from halfmq.model.settings import BrokerSettings
 from halfmq.model.stored_message import body_crc_of
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.store.watermark_page import Watermark, read_watermark_page
-from halfmq.testing.faulty_disk import FaultyDisk
 from tests.simulation.world import DATA, HandClock, Life, Peer
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.raw_client import Answer, property_string
 
 GROUP = "pgroup"
@@ -207,7 +207,7 @@ class House:
 
     def knows_again(self, since_ms: int) -> bool:
         """Whether what was sent, or settled, then is known when it is sent again now."""
-        return self.clock.now_ms - since_ms < self.config.settings.sent_again_ms - 1_000
+        return self.clock.now_ms - since_ms < self.config.settings.dedup_window_ms - 1_000
 
     def undecided(self) -> dict[str, Any]:
         """Transaction id -> what the broker knows."""
@@ -331,14 +331,14 @@ class House:
         self.ask("settings", len(self.book.settings) - 1, 29_007, ext, json.dumps(body).encode())
 
     def look_at_list(self) -> None:
-        """As an operator: what is set aside."""
+        """As an operator: what is parked."""
         self.ask("list", None, 29_002, {"group": GROUP})
 
     def ask_now(self, tx_id: str) -> None:
         self.book.txs[tx_id].aside = False
         self.ask("asked", None, 29_006, {"group": GROUP, "txId": tx_id})
 
-    def ask_aside(self, most: int) -> None:
+    def ask_parked(self, most: int) -> None:
         for tx in self.book.txs.values():
             tx.aside = False
         self.ask("asked", None, 29_010, {"group": GROUP, "max": str(most)})

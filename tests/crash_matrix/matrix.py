@@ -7,17 +7,17 @@ from typing import NamedTuple
 
 from halfmq.store.group_flush import HandFlush
 from halfmq.store.store import Store
-from halfmq.testing.faulty_disk import FaultyDisk
 from tests.crash_matrix.call_sites import Site
 from tests.crash_matrix.house import SEGMENT_BYTES, House, Violation, book_copy, config
 from tests.crash_matrix.operations import Script
 from tests.crash_matrix.points import REST, Point, points_of, points_of_start
 from tests.crash_matrix.promises import check_answered, check_recoveries, check_settled
 from tests.simulation.world import DATA, SeededEntropy
+from tests.support.faulty_disk import FaultyDisk
 
 
 class Loss(NamedTuple):
-    """``keep``: share of what was not synced that survives a power loss; None: the dice of ``seed`` choose. See ``FaultyDisk.crash``.
+    """``keep``: share of what was not synced that survives a power loss; None: chosen at random by ``seed``. See ``FaultyDisk.crash``.
 
     ``first_name``: the first change of a name that was not synced is lost, whatever else is kept.
     """
@@ -36,12 +36,12 @@ ALL_KEPT = Loss("power, all kept", power=True, keep=1.0)
 FIRST_NAME_LOST = Loss("power, a name lost", power=True, keep=1.0, first_name=True)
 
 
-def by_dice(seed: int) -> Loss:
-    return Loss("power, by dice", power=True, seed=seed)
+def random_loss(seed: int) -> Loss:
+    return Loss("power, at random", power=True, seed=seed)
 
 
 #: Of each run of the tests; ``python -m tests.crash_matrix`` takes more.
-LOSSES = (KILL, NOTHING_KEPT, FIRST_NAME_LOST, by_dice(1))
+LOSSES = (KILL, NOTHING_KEPT, FIRST_NAME_LOST, random_loss(1))
 #: Cases of a log without a torn tail.
 CLEAN = frozenset("AHJLNP")
 #: Unless it is thorough, the state of the log alone is compared behind each third crash.
@@ -181,11 +181,11 @@ def go_through(
     """All points of a script with all losses. Two that leave the same disk and the same clients are looked at once; what is
     read after a kill may still be lost, so a kill stands for a power loss that kept all, and not the other way round.
 
-    ``second_level``: share of the recoveries in which another crash comes, at one operation each, chosen by the dice.
+    ``second_level``: share of the recoveries in which another crash comes, at one operation each, chosen at random.
     """
     tally = Tally()
     known: dict[tuple[bytes, int, int, bool], Result] = {}
-    dice = random.Random(f"second level of {script.name}")
+    rng = random.Random(f"second level of {script.name}")
     points = points_of(script, thorough=thorough, sync_is_a_lie=sync_is_a_lie, eager=eager)
     tally.operations[script.name] = len({point.operation.number for point in points if point.operation.kind != REST})
     for point in points:
@@ -197,19 +197,19 @@ def go_through(
             if before is not None:
                 tally.add(before._replace(point=point, loss=loss), fresh=False)
                 continue
-            again = disk.fork(2) if dice.random() < second_level else None
+            again = disk.fork(2) if rng.random() < second_level else None
             result = known[*same, loss.power] = result_of(
                 point, loss, disk, compare=thorough or len(known) % _COMPARED == 0
             )
             tally.add(result, fresh=True)
             if again is not None and not result.violation:
-                for second in _in_the_recovery(point, loss, again, dice):
+                for second in _in_the_recovery(point, loss, again, rng):
                     tally.second_level += 1
                     tally.add(second._replace(cases=result.cases + second.cases), fresh=True)
     return tally
 
 
-def _in_the_recovery(point: Point, first: Loss, disk: FaultyDisk, dice: random.Random) -> Iterator[Result]:
+def _in_the_recovery(point: Point, first: Loss, disk: FaultyDisk, rng: random.Random) -> Iterator[Result]:
     """A crash at some operation of the start on ``disk``, which is what the ``first`` one left."""
     house = reopened(point, disk)
     if first.power and not point.script.survives_power_loss:
@@ -217,6 +217,6 @@ def _in_the_recovery(point: Point, first: Loss, disk: FaultyDisk, dice: random.R
     points = points_of_start(point.script._replace(name=f"{point.script.name}, in its recovery"), house)
     if not points:
         return
-    chosen = dice.choice(points)
-    for loss in (KILL, NOTHING_KEPT, by_dice(dice.randrange(1 << 20))):
+    chosen = rng.choice(points)
+    for loss in (KILL, NOTHING_KEPT, random_loss(rng.randrange(1 << 20))):
         yield result_of(chosen, loss, lost(chosen, loss))

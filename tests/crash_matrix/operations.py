@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from halfmq.model.records import DecidedBy
 from halfmq.store.store import Durability
-from halfmq.testing.faulty_disk import FaultyDisk
 from tests.crash_matrix.house import COMMIT, GROUP, ROLLBACK, SEGMENT_BYTES, Book, House, book_copy, config
 from tests.simulation.world import DATA
+from tests.support.faulty_disk import FaultyDisk
 
 SHARD = DATA / "shard-0"
 
@@ -193,7 +193,7 @@ def _past_retention(house: House) -> None:
     for name in ("roll", "again", "and-again"):
         _roll(house, name)
     # What is younger than the window of "sent again" is not trimmed.
-    house.pass_time(house.config.settings.sent_again_ms - 1_000, 1_000)
+    house.pass_time(house.config.settings.dedup_window_ms - 1_000, 1_000)
     assert house.life.state.log_start == 0
 
 
@@ -498,9 +498,9 @@ def _ask_now(house: House) -> None:
 
 
 def _ask_aside(house: House) -> None:
-    house.ask_aside(2)
+    house.ask_parked(2)
     house.settle()
-    house.ask_aside(2)
+    house.ask_parked(2)
     house.settle()
     house.answer_checks()
     house.settle()
@@ -605,13 +605,13 @@ SCRIPTS = (
     Script("topic creation", some_of_everything, _topics, {}),
     Script("topic deletion", _with_topic_to_delete, _delete_topic, {}),
     Script("offsets", some_of_everything, _offsets, {}),
-    Script("policy sets aside, by checks", _undecided_with_policy(1, "set-aside"), _policy_sets_aside, {}),
-    Script("policy sets aside, by age", _undecided_with_policy(0, "wait", 60_000), _age_sets_aside, {}),
+    Script("policy parks, by checks", _undecided_with_policy(1, "set-aside"), _policy_sets_aside, {}),
+    Script("policy parks, by age", _undecided_with_policy(0, "wait", 60_000), _age_sets_aside, {}),
     Script("policy rolls back", _undecided_with_policy(1, "rollback"), _policy_rolls_back, {}),
     Script("settings of a producer group", some_of_everything, _set_policy, {}),
     Script("settings of a producer group, segment roll", _nearly_full_segment, _roll_with_policy, {}),
     Script("asked about by an operator", _with_aside, _ask_now, {}),
-    Script("set aside, asked about in bulk", _with_aside, _ask_aside, {}),
+    Script("parked, asked about in bulk", _with_aside, _ask_aside, {}),
     Script("delayed release", _delayed, _release, {}),
     Script("delayed release from an older segment", _delayed_in_an_older_segment, _release, {}),
     Script("commit, durability memory", _with_undecided(3, COMMIT), _end, _MEMORY),

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import halfmq.store
-from halfmq.testing.faulty_disk import FaultyDisk, Operation
 from tests.crash_matrix.call_sites import Site
 from tests.crash_matrix.house import Book, House, book_copy
 from tests.crash_matrix.operations import Script, open_house
 from tests.simulation.world import DATA
+from tests.support.faulty_disk import FaultyDisk, Operation
 
 _STORE = str(Path(halfmq.store.__file__).parent)
 BEFORE, AFTER = "before", "after"

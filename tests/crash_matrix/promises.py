@@ -9,9 +9,9 @@ from halfmq.model.settings import ProducerSettings
 from halfmq.store.group_flush import HandFlush
 from halfmq.store.store import Store
 from halfmq.store.verify import verify_store
-from halfmq.testing.faulty_disk import FaultyDisk
 from tests.crash_matrix.house import COMMIT, GROUP, ROLLBACK, House, Said, Tx, Violation
 from tests.simulation.world import DATA, SeededEntropy
+from tests.support.faulty_disk import FaultyDisk
 
 #: What readers committed is logged once a second; a time step of the scripts in addition.
 OFFSETS_LATE_MS = 1_000 + 150
@@ -124,7 +124,7 @@ def _check_undecided(house: House, tx: Tx, undecided: dict[str, object]) -> None
     if missing:
         raise Violation(f"Retention: {tx.tx_id} lost its halves {sorted(missing)}")
     if tx.aside and not isinstance(known.next_check, Suspended):  # type: ignore[attr-defined]
-        raise Violation(f"Durable: {tx.tx_id} was said to be set aside, and is not")
+        raise Violation(f"Durable: {tx.tx_id} was said to be parked, and is not")
     if known.checks < tx.checks:  # type: ignore[attr-defined]
         raise Violation(f"{tx.tx_id} was checked {tx.checks} times, and the broker knows of {known.checks}")  # type: ignore[attr-defined]
 

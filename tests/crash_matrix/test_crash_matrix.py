@@ -1,4 +1,4 @@
-"""Every script of the matrix, what it reaches, and the proof that it can fail. More dice: ``python -m tests.crash_matrix``."""
+"""Every script of the matrix, what it reaches, and the proof that it can fail. More rng: ``python -m tests.crash_matrix``."""
 
 from collections.abc import Callable
 from functools import cache
@@ -17,10 +17,10 @@ from tests.crash_matrix.matrix import (
     LOSSES,
     NOTHING_KEPT,
     Loss,
-    by_dice,
     go_through,
     letter_of,
     lost,
+    random_loss,
     reopened,
 )
 from tests.crash_matrix.operations import SCRIPTS, SHARD, Script
@@ -100,7 +100,7 @@ def test_every_kind_of_disk_operation_is_among_them() -> None:
 
 @pytest.mark.slow
 def test_recoveries_take_every_case_that_a_crash_can_leave() -> None:
-    letters = {letter_of(point, loss) for point in enumerated()[::2] for loss in (KILL, NOTHING_KEPT, by_dice(1))}
+    letters = {letter_of(point, loss) for point in enumerated()[::2] for loss in (KILL, NOTHING_KEPT, random_loss(1))}
     assert letters == CASES_OF_CRASHES
 
 
@@ -109,7 +109,7 @@ def test_recoveries_take_every_case_that_a_crash_can_leave() -> None:
 def test_a_checkpoint_that_is_done_is_used_whatever_is_lost(name: str) -> None:
     done = points_of(BY_NAME[name])[-1]
     newest = max(int(Path(file).stem) for file in done.disk.list(SHARD / "snapshots"))
-    for loss in (*LOSSES, *(by_dice(seed) for seed in range(2, 30))):
+    for loss in (*LOSSES, *(random_loss(seed) for seed in range(2, 30))):
         house = reopened(done, lost(done, loss))
         house.start()
         assert (house.letter, house.redo_from) == ("H", newest), loss

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.crash_matrix.house import COMMIT, ROLLBACK, House
-from tests.crash_matrix.matrix import ALL_KEPT, KILL, NOTHING_KEPT, Loss, by_dice, lost, reopened
+from tests.crash_matrix.matrix import ALL_KEPT, KILL, NOTHING_KEPT, Loss, lost, random_loss, reopened
 from tests.crash_matrix.operations import SCRIPTS
 from tests.crash_matrix.points import AFTER, BEFORE, Point, points_of
 from tests.crash_matrix.promises import check_answered, check_settled
 
 BY_NAME = {script.name: script for script in SCRIPTS}
-EVERY_LOSS = (KILL, NOTHING_KEPT, ALL_KEPT, *(by_dice(seed) for seed in range(1, 6)))
+EVERY_LOSS = (KILL, NOTHING_KEPT, ALL_KEPT, *(random_loss(seed) for seed in range(1, 6)))
 
 
 def is_log_write(point: Point) -> bool:

@@ -1,7 +1,7 @@
 """``python -m tests.fuzz TARGET --seconds 60``: look for inputs that break a promise.
 
 With ``atheris`` installed (``pip install --group fuzz``) the search follows coverage; without it, or with ``--blind``,
-inputs are mutated by a seeded dice. What is found goes to ``build/fuzz/TARGET`` and, shortened by hand, belongs into
+inputs are mutated by a seeded rng. What is found goes to ``build/fuzz/TARGET`` and, shortened by hand, belongs into
 ``tests/fuzz/corpus/TARGET``. ``python -m tests.fuzz TARGET --input FILE`` runs one input again.
 """
 
@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__.splitlines()[0])
     parser.add_argument("target", nargs="?", help="without one: the list of targets and what each promises")
     parser.add_argument("--seconds", type=int, default=60)
-    parser.add_argument("--seed", type=int, default=0, help="of the dice; 0: a new one, which is printed")
+    parser.add_argument("--seed", type=int, default=0, help="of the random choices; 0: a new one, which is printed")
     parser.add_argument("--blind", action="store_true", help="do not follow coverage")
     parser.add_argument("--input", type=Path, help="run this one input")
     return parser
@@ -66,10 +66,10 @@ def _guided(atheris, target, arguments) -> int:  # type: ignore[no-untyped-def]
         (inputs / f"seed-{number:04d}").write_bytes(data)
     seed = arguments.seed or random.SystemRandom().randrange(1, 1 << 31)
 
-    def mutate(data: bytes, size_max: int, dice: int) -> bytes:
-        if dice & 1:
+    def mutate(data: bytes, size_max: int, rng: int) -> bytes:
+        if rng & 1:
             return atheris.Mutate(data, size_max)
-        return Mutator(target, random.Random(dice), pool).mutated(bytes(data))[:size_max]
+        return Mutator(target, random.Random(rng), pool).mutated(bytes(data))[:size_max]
 
     options = [
         sys.argv[0], str(inputs), f"-max_total_time={arguments.seconds}", f"-seed={seed}", "-max_len=65536",

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from halfmq.broker.config import BrokerConfig
 from halfmq.errors import ProtocolError
-from halfmq.testing.faulty_disk import FaultyDisk
 from halfmq.wire.remoting import feedback, group_bodies, heartbeat, message_codec, operators, position, producer_groups
 from halfmq.wire.remoting.frame import BrokenFrame, FrameSplitter
 from halfmq.wire.remoting.header import decode
 from tests.fuzz.target import Target, hold, outcome, same
 from tests.fuzz.wire_targets import java_frames, pieces
 from tests.simulation.world import DATA, HandClock, Life
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.raw_client import command, property_string
 
 _CONFIG: Final = BrokerConfig(
@@ -99,7 +99,7 @@ class World:
             if turns:
                 self.life.settle()
         self.life.settle()
-        self.clock.now_ms += 31_000  # parked pulls and checks come due
+        self.clock.now_ms += 31_000  # held pulls and checks come due
         self.life.settle()
         stranger.protocol.connection_lost(None)
         self.life.settle()
@@ -293,8 +293,8 @@ def _conversations() -> tuple[bytes, ...]:
 
 def mixed(seed: int) -> bytes:
     """Several conversations on one connection."""
-    dice = random.Random(seed)
-    return bytes((seed & 255,)) + b"".join(dice.choice(_conversations())[1:] for _ in range(dice.randrange(2, 5)))
+    rng = random.Random(seed)
+    return bytes((seed & 255,)) + b"".join(rng.choice(_conversations())[1:] for _ in range(rng.randrange(2, 5)))
 
 
 TARGETS: Final = (

@@ -1,4 +1,4 @@
-"""Inputs from inputs: damage that a parser must survive, by a seeded dice.
+"""Inputs from inputs: damage that a parser must survive, by a seeded rng.
 
 Plain damage (bits, bytes, blocks, numbers at the edge of their width) on the whole or on one part of it, and damage that
 knows JSON: scalars become other scalars, blocks become nested ones.
@@ -45,11 +45,11 @@ _INPUT_BYTES_MAX: Final = 65_536
 
 
 class Mutator:
-    """``pool``: inputs that blocks are taken from. The same dice give the same inputs."""
+    """``pool``: inputs that blocks are taken from. The same rng give the same inputs."""
 
-    def __init__(self, target: Target, dice: random.Random, pool: Sequence[bytes]) -> None:
+    def __init__(self, target: Target, rng: random.Random, pool: Sequence[bytes]) -> None:
         self._target = target
-        self._dice = dice
+        self._rng = rng
         self._pool = pool
         self._ways: tuple[Callable[[bytearray], None], ...] = (
             self._flip, self._byte, self._insert, self._delete, self._repeat, self._number, self._number, self._block,
@@ -57,17 +57,17 @@ class Mutator:
         )  # fmt: skip
 
     def fresh(self) -> bytes:
-        return self.mutated(self._dice.choice(self._pool))
+        return self.mutated(self._rng.choice(self._pool))
 
     def mutated(self, data: bytes) -> bytes:
-        dice = self._dice
-        for _ in range(dice.choice((1, 1, 1, 2, 3, 6))):
-            if dice.random() < 0.7:
+        rng = self._rng
+        for _ in range(rng.choice((1, 1, 1, 2, 3, 6))):
+            if rng.random() < 0.7:
                 parts = self._target.split(data)
-                place = dice.randrange(len(parts))
-                match dice.randrange(10):
+                place = rng.randrange(len(parts))
+                match rng.randrange(10):
                     case 0:
-                        parts.insert(place, dice.choice(parts))
+                        parts.insert(place, rng.choice(parts))
                     case 1 if len(parts) > 1:
                         del parts[place]
                     case _:
@@ -79,66 +79,62 @@ class Mutator:
 
     def _damaged(self, data: bytes) -> bytes:
         changed = bytearray(data)
-        self._dice.choice(self._ways)(changed)
+        self._rng.choice(self._ways)(changed)
         return bytes(changed)
 
     def _place(self, data: bytearray) -> int:
-        return self._dice.randrange(len(data) + 1)
+        return self._rng.randrange(len(data) + 1)
 
     def _flip(self, data: bytearray) -> None:
         if data:
-            data[self._dice.randrange(len(data))] ^= 1 << self._dice.randrange(8)
+            data[self._rng.randrange(len(data))] ^= 1 << self._rng.randrange(8)
 
     def _byte(self, data: bytearray) -> None:
         if data:
-            data[self._dice.randrange(len(data))] = self._dice.choice(
-                (0, 1, 2, 127, 128, 255, self._dice.randrange(256))
-            )
+            data[self._rng.randrange(len(data))] = self._rng.choice((0, 1, 2, 127, 128, 255, self._rng.randrange(256)))
 
     def _insert(self, data: bytearray) -> None:
         at = self._place(data)
-        data[at:at] = self._dice.choice(
-            (b"\0" * 4, b"\x01", b"\x02", b'"', b"{", b"}", b"[", b",", b":", self._noise())
-        )
+        data[at:at] = self._rng.choice((b"\0" * 4, b"\x01", b"\x02", b'"', b"{", b"}", b"[", b",", b":", self._noise()))
 
     def _noise(self) -> bytes:
-        return self._dice.randbytes(self._dice.randrange(1, 40))
+        return self._rng.randbytes(self._rng.randrange(1, 40))
 
     def _delete(self, data: bytearray) -> None:
         at = self._place(data)
-        del data[at : at + self._dice.randrange(1, 20)]
+        del data[at : at + self._rng.randrange(1, 20)]
 
     def _repeat(self, data: bytearray) -> None:
         at = self._place(data)
-        data[at:at] = data[at : at + self._dice.randrange(1, 60)] * self._dice.choice((1, 1, 2, 40))
+        data[at:at] = data[at : at + self._rng.randrange(1, 60)] * self._rng.choice((1, 1, 2, 40))
 
     def _number(self, data: bytearray) -> None:
-        width = self._dice.choice((1, 2, 3, 4, 4, 8))
+        width = self._rng.choice((1, 2, 3, 4, 4, 8))
         if len(data) >= width:
-            at = self._dice.randrange(len(data) - width + 1)
+            at = self._rng.randrange(len(data) - width + 1)
             there = int.from_bytes(data[at : at + width], "big")
-            value = self._dice.choice(
-                (there + 1, there - 1, there * 2, self._dice.choice(_EDGES), -self._dice.choice(_EDGES))
+            value = self._rng.choice(
+                (there + 1, there - 1, there * 2, self._rng.choice(_EDGES), -self._rng.choice(_EDGES))
             )
             data[at : at + width] = (value & ((1 << 8 * width) - 1)).to_bytes(width, "big")
 
     def _block(self, data: bytearray) -> None:
-        other = self._dice.choice(self._pool)
-        start = self._dice.randrange(len(other) + 1)
+        other = self._rng.choice(self._pool)
+        start = self._rng.randrange(len(other) + 1)
         at = self._place(data)
-        data[at : at + self._dice.choice((0, 0, 30))] = other[start : start + self._dice.randrange(1, 120)]
+        data[at : at + self._rng.choice((0, 0, 30))] = other[start : start + self._rng.randrange(1, 120)]
 
     def _scalar(self, data: bytearray) -> None:
         found = list(_SCALAR.finditer(data))
         if found:
-            hit = self._dice.choice(found)
-            data[hit.start() : hit.end()] = self._dice.choice((*_SCALARS, self._dice.choice(found).group()))
+            hit = self._rng.choice(found)
+            data[hit.start() : hit.end()] = self._rng.choice((*_SCALARS, self._rng.choice(found).group()))
 
     def _nest(self, data: bytearray) -> None:
-        depth = self._dice.choice((1, 3, 20, 63, 66, 400, 1_200))
-        opening, closing = self._dice.choice(((b"[", b"]"), (b'{"a":', b"}"), (b"{0:", b"}"), (b"{", b":1}")))
+        depth = self._rng.choice((1, 3, 20, 63, 66, 400, 1_200))
+        opening, closing = self._rng.choice(((b"[", b"]"), (b'{"a":', b"}"), (b"{0:", b"}"), (b"{", b":1}")))
         found = list(_SCALAR.finditer(data))
-        start, end = self._dice.choice(found).span() if found else (0, len(data))
+        start, end = self._rng.choice(found).span() if found else (0, len(data))
         data[start:end] = opening * depth + data[start:end] + closing * depth
 
     def _cut(self, data: bytearray) -> None:

@@ -27,10 +27,10 @@ from halfmq.store.recovery import find_out, settle
 from halfmq.store.segment import SegmentFiles, segment_name
 from halfmq.store.transaction_table import TransactionTable
 from halfmq.store.watermark_page import Watermark, WatermarkPage, read_watermark_page
-from halfmq.testing.faulty_disk import FaultyDisk
 from tests.fuzz.target import Target, hold, outcome, same
 from tests.support import log_records as make
 from tests.support.core_log import CoreLog, end, half, message, part
+from tests.support.faulty_disk import FaultyDisk
 
 HOME: Final = Path("/store")
 LOG: Final = HOME / "log"
@@ -59,16 +59,16 @@ def written_log(variant: int) -> WrittenLog:
     """A log over several segments and two lives, with a record of each kind. 1: synced seldom; 2: large bodies."""
     disk = FaultyDisk()
     under = make.LogUnderTest(disk, LOG).make().start()
-    dice = random.Random(variant)
+    rng = random.Random(variant)
     kinds = [
         make.plain(), make.half(), make.rolled_back(0), make.checked(), make.delayed(), make.topic_set(),
         make.topic_deleted(), make.group_set(), make.offsets_committed(), make.epoch_started(), make.committed(make.ref()),
         make.released(make.ref()), make.trim(0), make.plain(b""), make.plain(b"x" * 900), make.operator_acted(),
     ]  # fmt: skip
     for number in range(26):
-        several = [dice.choice(kinds) for _ in range(dice.randrange(1, 5))]
-        size = dice.choice((100, 3_000, 9_000)) if variant != 2 else 20_000
-        under.append(*several, make.plain(dice.randbytes(size)), time_ms=1_000 + number)
+        several = [rng.choice(kinds) for _ in range(rng.randrange(1, 5))]
+        size = rng.choice((100, 3_000, 9_000)) if variant != 2 else 20_000
+        under.append(*several, make.plain(rng.randbytes(size)), time_ms=1_000 + number)
         if variant != 1 or number % 9 == 8:
             under.log.sync(under.log.end)
         if number == 15:
@@ -227,9 +227,9 @@ def _settles(disk: FaultyDisk, stop: int, batches: int, refused: bool) -> None:
 
 
 def _programs(seed: int, count: int) -> list[bytes]:
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     return [
-        bytes((dice.randrange(3), dice.randrange(256))) + dice.randbytes(_STEP_BYTES * (number % 5))
+        bytes((rng.randrange(3), rng.randrange(256))) + rng.randbytes(_STEP_BYTES * (number % 5))
         for number in range(count)
     ]
 

@@ -88,10 +88,10 @@ def _fed(stream: bytes, sizes: Sequence[int], limit: int) -> tuple[list[bytes], 
 
 def pieces(size: int, seed: int) -> list[int]:
     """Sizes that ``size`` bytes may arrive in."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     sizes = []
     while size > 0:
-        sizes.append(min(size, dice.choice((1, 2, 3, 4, 5, dice.randrange(1, 40), dice.randrange(1, 2_000)))))
+        sizes.append(min(size, rng.choice((1, 2, 3, 4, 5, rng.randrange(1, 40), rng.randrange(1, 2_000)))))
         size -= sizes[-1]
     return sizes
 
@@ -436,6 +436,10 @@ def run_properties(data: bytes) -> None:
     same("appended", both, pairs | properties.to_dict(added))
     facts = message_facts.pairs_of(text)
     same("pairs", {k: v for k, v in facts.items() if k}, by_the_book)
+    rare, *values = message_facts.common_values(text)
+    names = (b"TRAN_MSG", b"PGROUP", b"UNIQ_KEY", b"TAGS", b"KEYS")
+    same("common values", values, [facts.get(name, b"") for name in names])
+    same("delay of these", message_facts.delay_in(rare), message_facts.delay_in(facts))
     same("delay", message_facts.delay_of(text), message_facts.delay_in(facts))
     tags = by_the_book.get(b"TAGS")
     same("tag hash", message_facts.tag_hash_of(text), message_facts.tag_hash(tags) if tags else 0)

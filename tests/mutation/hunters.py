@@ -1,4 +1,4 @@
-"""Who looks for a planted bug, in order: the simulation, the power-loss stories, then everything else that is fast."""
+"""Who looks for a planted bug, in order: the simulation, its profiles, then everything else that is fast."""
 
 import json
 import os
@@ -73,17 +73,8 @@ def by_crowded_simulation(source: Path, first: int, seeds: int) -> Caught | None
 
 
 def by_power_loss(source: Path, first: int, seeds: int) -> Caught | None:
-    """The power-loss stories, until one is red."""
-    code, text, errors = run(
-        source, ["tests.simulation.power_loss", "--first", str(first), "--seeds", str(seeds)], 60 + seeds * 3
-    )
-    if code == 0:
-        return None
-    text += errors
-    found = re.search(r"seed (\d+)[:\s]+(.*)", text)
-    if found is None:
-        return Caught("power loss", 1, _cut(text.strip().splitlines()[-1]))
-    return Caught("power loss", int(found[1]) - first + 1, _cut(found[2]))
+    """Histories in which the power is lost again and again."""
+    return by_simulation(source, first, seeds, "power_loss")
 
 
 def by_tests(source: Path, first: int, seeds: int) -> Caught | None:

@@ -40,9 +40,8 @@ PLANTS: Final = (
         1,
         "a commit leaves no verdict in memory",
         "core/apply.py",
-        "    verdict = Verdict(group_name, tx_id, True, offset, state.batch_time_ms, halves, places, decided_by)\n"
-        "    remember_verdict(state, group, verdict)",
-        "    verdict = Verdict(group_name, tx_id, True, offset, state.batch_time_ms, halves, places, decided_by)",
+        "    remember_verdict(state, group, verdict)\n\n\ndef _commit_delayed",
+        "\n\ndef _commit_delayed",
     ),
     Plant(
         "row-says-rolled-back",
@@ -67,7 +66,7 @@ PLANTS: Final = (
         "core/transaction/machine.py",
         "        NOTHING,\n        _standing(command.wanted, command.group, command.tx_id, committed=verdict.committed, "
         "position=verdict.position),\n    )",
-        "        NOTHING,\n        Settled(command.group, command.tx_id, command.wanted == Wanted.COMMIT, verdict.position, True),\n    )",
+        "        NOTHING,\n        Settled(command.group, command.tx_id, command.wanted == RequestedVerdict.COMMIT, verdict.position, True),\n    )",
     ),
     # --- 2, validity
     Plant(
@@ -338,7 +337,7 @@ PLANTS: Final = (
         7,
         "a half is checked at once, while its local transaction runs",
         "core/apply.py",
-        "    grace_until_ms = now_ms + (immunity_ms if immunity_ms >= 0 else state.grace_ms)\n",
+        "    grace_until_ms = now_ms + (grace_ms if grace_ms >= 0 else state.grace_ms)\n",
         "    grace_until_ms = now_ms\n",
     ),
     Plant(
@@ -500,7 +499,7 @@ PLANTS: Final = (
     Plant(
         "multi-half-count-lost",
         10,
-        "redo of a carried half forgets how many messages its transaction has",
+        "redo of a copied half forgets how many messages its transaction has",
         "core/apply.py",
         "_with_half(known.halves, half), record.count, record.prepared_at_ms,",
         "_with_half(known.halves, half), len(known.halves), record.prepared_at_ms,",
@@ -540,7 +539,7 @@ PLANTS: Final = (
     Plant(
         "set-aside-is-not-undecided",
         2,
-        "who prunes markers is told that what was set aside is settled: its next check says ROLLBACK",
+        "who prunes markers is told that what was parked is settled: its next check says ROLLBACK",
         "core/transaction/listing.py",
         "    if len(group.undecided) < len(ids):\n        return [tx_id for tx_id in group.undecided if tx_id in ids]\n    return [tx_id for tx_id in ids if tx_id in group.undecided]\n",
         "    asked = [known for known in group.undecided.values() if type(known.next_check) is int]\n    return [known.tx_id for known in asked if known.tx_id in ids]\n",
@@ -558,7 +557,7 @@ PLANTS: Final = (
         7,
         "redo works out an immunity from the settings of now, not from those that it was written under",
         "core/schema.py",
-        "    state.epoch_grace_ms = immunity_ms\n",
+        "    state.epoch_grace_ms = grace_ms\n",
         "    state.epoch_grace_ms = -1\n",
     ),
     Plant(
@@ -605,7 +604,7 @@ PLANTS: Final = (
     Plant(
         "parked-pulls-sleep",
         0,
-        "a parked pull is answered when its time is up, and not when a message comes",
+        "a held pull is answered when its time is up, and not when a message comes",
         "broker/services/pulls.py",
         "        if not there:\n            return\n        queue = (effect",
         "        if there or not there:\n            return\n        queue = (effect",
@@ -630,7 +629,7 @@ PLANTS: Final = (
     Plant(
         "copied-delayed-loses-its-tag",
         0,
-        "a delayed message that is carried forward loses its tag",
+        "a delayed message that is copied forward loses its tag",
         "core/queues/delay.py",
         "delayed.queue_id, delayed.message_bytes, delayed.due_ms, delayed.tag_hash, delayed.key_hash,\n",
         "delayed.queue_id, delayed.message_bytes, delayed.due_ms, 0, delayed.key_hash,\n",
@@ -640,8 +639,8 @@ PLANTS: Final = (
         0,
         "a message of a transaction is shown without its tag",
         "core/transaction/machine.py",
-        "            half.tag_hash,\n",
-        "            0,\n",
+        "        0, half.tag_hash, half.key_hash,\n",
+        "        0, 0, half.key_hash,\n",
     ),
     Plant(
         "delayed-half-loses-its-tag",
@@ -654,7 +653,7 @@ PLANTS: Final = (
     Plant(
         "copied-half-loses-its-tag",
         0,
-        "a half that is carried forward loses its tag",
+        "a half that is copied forward loses its tag",
         "core/transaction/machine.py",
         "to_number(known.next_check), half.queue_id, half.tag_hash, half.key_hash,\n",
         "to_number(known.next_check), half.queue_id, 0, half.key_hash,\n",
@@ -687,7 +686,7 @@ PLANTS: Final = (
     Plant(
         "closed-and-parked-is-kept",
         0,
-        "a parked pull outlives its connection",
+        "a held pull outlives its connection",
         "broker/services/pulls.py",
         "        self._missed.discard(number)\n        for key, queue in list(self._of_peer.get(number, {}).items()):\n",
         "        self._missed.discard(number)\n        for key, queue in ():\n",
@@ -734,6 +733,23 @@ PLANTS: Final = (
         "sql/inbox.py",
         'row = {"consumer_group": group, ',
         'row = {"consumer_group": "", ',
+    ),
+    Plant(
+        "inbox-accepts-a-duplicate",
+        0,
+        "a message that is delivered again has its effect again",
+        "sql/inbox.py",
+        "                return connection.execute(absent.returning(self.table.c.message_key)).first() is not None\n",
+        "                connection.execute(absent)\n                return True\n",
+    ),
+    Plant(
+        "marker-outside-the-transaction",
+        2,
+        "the marker is committed in a transaction of its own, before the local transaction",
+        "sql/marker.py",
+        "        connection.execute(insert(self.table).values(tx_id=tx_id, outcome=COMMITTED, written_at_ms=now_ms).inline())\n",
+        "        with connection.engine.begin() as own:\n"
+        "            own.execute(insert(self.table).values(tx_id=tx_id, outcome=COMMITTED, written_at_ms=now_ms).inline())\n",
     ),
     Plant(
         "marker-prune-counts-milliseconds",

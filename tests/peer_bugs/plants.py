@@ -26,14 +26,14 @@ from halfmq.client.receipts import COMMITTED, TransactionReceipt
 from halfmq.client.user_code import call
 from halfmq.core import apply as apply_module
 from halfmq.core import decide as decide_module
-from halfmq.core.commands import CarryForward, Tick, Wanted
+from halfmq.core.commands import CopyForward, RequestedVerdict, Tick
 from halfmq.core.decision import Decision, Done, Refused, Settled
 from halfmq.core.engine import Engine, Failed
 from halfmq.core.state import Undecided
 from halfmq.core.transaction import check_schedule, machine, retention, states
 from halfmq.core.transaction.next_check import is_due, to_number
 from halfmq.errors import HalfmqError, SendTimeout
-from halfmq.model.records import CarriedHalf, Checked, Committed, HalfRecord, checked_size
+from halfmq.model.records import Checked, Committed, CopiedHalf, HalfRecord, checked_size
 from halfmq.model.stored_message import decode
 from halfmq.sql.marker import MarkerRows
 from halfmq.store.store import Store
@@ -78,12 +78,12 @@ def opposite_verdict_is_answered_with_success(patch: pytest.MonkeyPatch) -> None
 @plant
 def moved_half_is_known_by_its_new_offset(patch: pytest.MonkeyPatch) -> None:
     """What a check or a trim wrote again is another half: the handle that the producer has leads nowhere."""
-    carried = apply_module._APPLY[CarriedHalf]
+    carried = apply_module._APPLY[CopiedHalf]
 
-    def forgets(state: Any, record: CarriedHalf) -> None:
-        carried(state, record._replace(first_offset=record.offset))
+    def forgets(state: Any, record: CopiedHalf) -> None:
+        carried(state, replace(record, first_offset=record.offset))
 
-    patch.setitem(apply_module._APPLY, CarriedHalf, forgets)
+    patch.setitem(apply_module._APPLY, CopiedHalf, forgets)
 
 
 @plant
@@ -182,7 +182,7 @@ def commit_is_a_loop_over_the_queues(patch: pytest.MonkeyPatch) -> None:
                 known.tx_id,
                 half.half_index,
                 half.first_offset,
-                Wanted.COMMIT,
+                RequestedVerdict.COMMIT,
                 0,
                 "",
                 None,
@@ -211,7 +211,7 @@ def _count_more(patch: pytest.MonkeyPatch, counted: Callable[[Any, Undecided, in
         known = [one for group in state.producer_groups.values() for one in group.undecided.values()]
         for record in [counted(state, one, now_ms) for one in known]:
             if record is not None:
-                checks.records.append(record._replace(offset=offset))
+                checks.records.append(replace(record, offset=offset))
                 offset += record.size
         return checks
 
@@ -262,13 +262,13 @@ def _skip(state: Any, given_up: Callable[[Undecided], bool]) -> None:
 @plant
 def undecided_transactions_expire(patch: pytest.MonkeyPatch) -> None:
     """``needSkip``: older than the log's retention."""
-    decide_carry = decide_module.DECIDE[CarryForward]
+    decide_carry = decide_module.DECIDE[CopyForward]
 
-    def skips_first(state: Any, command: CarryForward, now_ms: int) -> Decision:
+    def skips_first(state: Any, command: CopyForward, now_ms: int) -> Decision:
         _skip(state, lambda known: known.prepared_at_ms < now_ms - _AGE_MAX_MS)
         return decide_carry(state, command, now_ms)
 
-    patch.setitem(decide_module.DECIDE, CarryForward, skips_first)
+    patch.setitem(decide_module.DECIDE, CopyForward, skips_first)
 
 
 @plant
@@ -284,8 +284,8 @@ def _immunity_on_the_clients_clock(patch: pytest.MonkeyPatch, believed: Callable
     def from_birth(state: Any, record: HalfRecord) -> None:
         behind_ms = state.batch_time_ms - record.message.born_time_ms
         if believed(behind_ms):
-            rest_ms = record.immunity_ms if record.immunity_ms >= 0 else state.grace_ms
-            record = record._replace(immunity_ms=max(0, rest_ms - behind_ms))
+            rest_ms = record.grace_ms if record.grace_ms >= 0 else state.grace_ms
+            record = replace(record, grace_ms=max(0, rest_ms - behind_ms))
         half(state, record)
 
     patch.setitem(apply_module._APPLY, HalfRecord, from_birth)
@@ -323,7 +323,7 @@ def half_that_cannot_be_moved_is_skipped_after_ten_tries(patch: pytest.MonkeyPat
     def gives_up(self: Any, command: Any, decision: Any, now_ms: int) -> Any:
         nonlocal tries
         parts = copied(self, command, decision, now_ms)
-        if type(command) is CarryForward and isinstance(parts.reply, Failed):
+        if type(command) is CopyForward and isinstance(parts.reply, Failed):
             tries += 1
             if tries > 10:
                 self.state.session.copy_progress = retention.CopyProgress(self.state, command.log_start)

@@ -13,8 +13,8 @@ from halfmq.core.decision import ProducerIsSet
 from halfmq.model import properties as props
 from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
 from halfmq.model.stored_message import decode
-from halfmq.testing.faulty_disk import FaultyDisk
 from tests.simulation.world import DATA, HandClock, Life, Peer
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.raw_client import Answer, end_ext, pull_ext, send_ext
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
@@ -59,7 +59,7 @@ class Stage:
             "port": 0, "name_port": 0, "segment_bytes": SEGMENT_BYTES, "checkpoint_interval_ms": HOUR, "retention_ms": 0,
             "disk_reserve_bytes": 0, **config,
         }  # fmt: skip
-        self.config = BrokerConfig(data=DATA, settings=settings or BrokerSettings(sent_again_ms=1_000), **values)
+        self.config = BrokerConfig(data=DATA, settings=settings or BrokerSettings(dedup_window_ms=1_000), **values)
         self._serial = 0
         self.starts()
 

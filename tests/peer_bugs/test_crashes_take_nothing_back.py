@@ -1,7 +1,7 @@
 """What was answered is there after a crash, what is undecided too, and a transaction shows whole or not at all."""
 
-from halfmq.testing.faulty_disk import PowerLost
 from tests.peer_bugs.stage import COMMIT, DATA, MINUTE, ROLLBACK, SECOND, UNKNOWN, Half, Stage
+from tests.support.faulty_disk import PowerLost
 
 #: Disks that lose different things.
 SEEDS = range(1, 7)

@@ -124,11 +124,11 @@ def test_full_disk_gives_up_nothing_and_counts_nothing() -> None:
     write fails, a line is logged and the half is skipped all the same. It is in neither place.
 
     Here the record that sets a transaction aside, for a group that opted into it, finds no room, and neither does that of
-    a check. Then nothing is set aside, nobody is asked and nothing is counted, however long; when there is room again one is set
+    a check. Then nothing is parked, nobody is asked and nothing is counted, however long; when there is room again one is set
     aside and the other asked with the next number, and both are settled by their producer.
     """
     stage = Stage(settings=BrokerSettings(check_interval_max_ms=5 * SECOND))
-    stage.opts_in("P", check_limit=15, past_limit=PastLimit.SET_ASIDE)
+    stage.opts_in("P", check_limit=15, past_limit=PastLimit.PARKED)
     producer = stage.producer("orders-1", "P", "Q")
     limited, patient = stage.half("order-1", b"limited"), stage.half("order-2", b"patient", group="Q")
     change = to_fill_the_disk_with(stage)
@@ -145,10 +145,10 @@ def test_full_disk_gives_up_nothing_and_counts_nothing() -> None:
     assert stage.is_serving, "the broker stopped"
     left = stage.undecided("P") | stage.undecided("Q")
     assert left == {"order-1", "order-2"}, f"given up, since a write failed: {left} is left"
-    assert "parked it because" not in story(stage, "order-1"), "set aside in memory only"
+    assert "parked it because" not in story(stage, "order-1"), "parked in memory only"
     stage.disk.heal()
     stage.pass_time(2 * MINUTE)
-    assert "parked it because" in story(stage, "order-1"), "it is not set aside although there is room again"
+    assert "parked it because" in story(stage, "order-1"), "it is not parked although there is room again"
     again = {check.tx_id: check.number for check in reversed(stage.checks(producer))}
     assert again == {"order-2": last["order-2"] + 1}, f"counted while nobody could be asked: {last}, then {again}"
     for half in (limited, patient):

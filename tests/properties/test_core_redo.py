@@ -17,13 +17,14 @@ from tests.support.core_log import PEER, CoreLog, batch_of, changed, consumer, e
 from halfmq.core.commands import (
     Actor,
     AskNow,
-    CarryForward,
     CheckNotSent,
     CommitOffset,
+    CopyForward,
     DeleteGroup,
     DeleteTopic,
     EnsureGroup,
     LockQueues,
+    RequestedVerdict,
     ResolveTransaction,
     SendBack,
     SetGroup,
@@ -31,7 +32,6 @@ from halfmq.core.commands import (
     SetTopic,
     TrimLog,
     UnlockQueues,
-    Wanted,
 )
 from halfmq.core.decision import (
     Asked,
@@ -62,20 +62,20 @@ SNAPSHOT_COMMANDS = 70
 
 
 class Life:
-    """One seed: the log, the dice, and what the oracle knows."""
+    """One seed: the log, the random choices, and what the oracle knows."""
 
     def __init__(self, seed: int, make_log: type[CoreLog] = CoreLog) -> None:
-        self.dice = random.Random(seed)
+        self.rng = random.Random(seed)
         self.log = make_log(
             BrokerSettings(
                 segment_bytes=65_536,
-                sent_again_ms=self.dice.choice([2_000, 20_000, 120_000]),
-                sent_again_ids_max=self.dice.choice([10, 100_000]),
-                check_interval_ms=self.dice.choice([500, 5_000]),
-                checks_in_flight_max=self.dice.choice([2, 256]),
+                dedup_window_ms=self.rng.choice([2_000, 20_000, 120_000]),
+                dedup_ids_max=self.rng.choice([10, 100_000]),
+                check_interval_ms=self.rng.choice([500, 5_000]),
+                checks_in_flight_max=self.rng.choice([2, 256]),
                 undecided_max=60,
             ),
-            batch_commands=self.dice.choice([1, 3, 10]),
+            batch_commands=self.rng.choice([1, 3, 10]),
         )
         self.log.begin_epoch()
         self.count = 0
@@ -86,7 +86,7 @@ class Life:
         self.seen: Counter[str] = Counter()
 
     def one_of(self, items: Any) -> Any:
-        return self.dice.choice(list(items))
+        return self.rng.choice(list(items))
 
     def options(self) -> dict[str, Any]:
         extra = self.one_of(
@@ -100,7 +100,7 @@ class Life:
                 {"CHECK_IMMUNITY_TIME_IN_SECONDS": "1"},
             ]
         )
-        body = bytes([self.dice.randrange(256)]) * self.one_of([1, 10, 500, 3_000])
+        body = bytes([self.rng.randrange(256)]) * self.one_of([1, 10, 500, 3_000])
         return {"topic": self.one_of(TOPICS), "queue": self.one_of([-1, 0, 1]), "body": body, **extra}
 
     # --- steps ---------------------------------------------------------------------------------------------------
@@ -112,9 +112,9 @@ class Life:
         parts = self.one_of([1, 1, 1, 2, 3, 5])
         answers: dict[int, Sent] = {}
         order = list(range(parts))
-        if self.dice.random() < 0.3:
-            self.dice.shuffle(order)
-        for index in order if self.dice.random() < 0.9 else order[:-1]:
+        if self.rng.random() < 0.3:
+            self.rng.shuffle(order)
+        for index in order if self.rng.random() < 0.9 else order[:-1]:
             count = parts if index == parts - 1 else 0
             command = (
                 half(tx_id, group=group, **self.options())
@@ -124,10 +124,10 @@ class Life:
             reply = self.log.do(command)
             if isinstance(reply, Sent):
                 answers[index] = reply
-                if self.dice.random() < 0.1:
+                if self.rng.random() < 0.1:
                     assert self.log.do(changed(command, connection=9)) == reply
                     self.seen["half sent again"] += 1
-            if self.dice.random() < 0.1:
+            if self.rng.random() < 0.1:
                 self.wait()
         if answers:
             self.open[group, tx_id] = (answers, parts)
@@ -145,8 +145,10 @@ class Life:
             return
         group, tx_id = self.one_of(self.open)
         answers, parts = self.open[group, tx_id]
-        wanted = self.one_of([Wanted.COMMIT, Wanted.COMMIT, Wanted.ROLLBACK, Wanted.UNKNOWN])
-        by_operator = self.dice.random() < 0.1 and wanted != Wanted.UNKNOWN
+        wanted = self.one_of(
+            [RequestedVerdict.COMMIT, RequestedVerdict.COMMIT, RequestedVerdict.ROLLBACK, RequestedVerdict.UNKNOWN]
+        )
+        by_operator = self.rng.random() < 0.1 and wanted != RequestedVerdict.UNKNOWN
         first = self.one_of(answers.values())
         command: Any = (
             ResolveTransaction(group, tx_id, wanted, "ops") if by_operator else end(tx_id, first, wanted, group=group)
@@ -155,14 +157,14 @@ class Life:
         known = self.verdicts.get((group, tx_id))
         if known is None and isinstance(reply, Settled):
             assert not reply.repeated
-            assert reply.committed == (wanted == Wanted.COMMIT)
+            assert reply.committed == (wanted == RequestedVerdict.COMMIT)
             self.verdicts[group, tx_id] = (reply.committed, reply.position)
             self.seen["settled"] += 1
         elif known is None and isinstance(reply, Refused):
             assert reply.why is Why.INCOMPLETE
             assert len(answers) < parts
             self.seen["incomplete"] += 1
-        elif known is not None and wanted != Wanted.UNKNOWN:
+        elif known is not None and wanted != RequestedVerdict.UNKNOWN:
             committed, position = known
             if isinstance(reply, Settled):
                 assert (reply.repeated, reply.committed, reply.position) == (True, committed, position)
@@ -171,7 +173,7 @@ class Life:
                 assert isinstance(reply, Refused)
                 if reply.why is Why.VERDICT_CONFLICT:
                     assert (reply.standing, reply.position) == ("COMMITTED" if committed else "ROLLED_BACK", position)
-                    assert (wanted == Wanted.COMMIT) != committed
+                    assert (wanted == RequestedVerdict.COMMIT) != committed
                     self.seen["conflict"] += 1
                 else:
                     assert reply.why is Why.NOT_FOUND  # beyond the window; the table row would know
@@ -180,7 +182,7 @@ class Life:
     def send(self) -> None:
         self.count += 1
         command = message(f"M{self.count}", **self.options())
-        if self.plain and self.dice.random() < 0.3:
+        if self.plain and self.rng.random() < 0.3:
             command = changed(self.one_of(self.plain), connection=self.one_of([1, 2]))
         self.plain.append(command)
         self.log.do(command)
@@ -190,7 +192,7 @@ class Life:
         entries = [(b"entry", encode({"UNIQ_KEY": f"B{self.count}-{at}"})) for at in range(4)]
         command = batch_of(*entries, topic=self.one_of(TOPICS), queue=self.one_of([-1, 0, 1]))
         reply = self.log.do(command)
-        if self.dice.random() < 0.3 and not isinstance(reply, Refused):
+        if self.rng.random() < 0.3 and not isinstance(reply, Refused):
             assert self.log.do(changed(command, connection=3)) == reply
 
     def send_back(self) -> None:
@@ -208,9 +210,9 @@ class Life:
         for effect in self.log.tick():
             if isinstance(effect, SendCheck):
                 self.seen["check"] += 1
-                if self.dice.random() < 0.2:
+                if self.rng.random() < 0.2:
                     self.log.do(CheckNotSent(effect.group, effect.tx_id, effect.connection))
-                elif self.dice.random() < 0.9:
+                elif self.rng.random() < 0.9:
                     self.log.session(CheckLeft(effect.group, effect.tx_id, effect.checks, self.log.now_ms))
             elif isinstance(effect, PolicyActed) and effect.rolled_back:
                 # From the log: memory may have forgotten it, where it keeps no more than ten ids.
@@ -222,28 +224,28 @@ class Life:
                 self.verdicts[effect.group, effect.tx_id] = (False, position)
                 self.seen["rolled back by policy"] += 1
             elif isinstance(effect, PolicyActed):
-                self.seen[f"set aside by {effect.because.name}"] += 1
+                self.seen[f"parked by {effect.because.name}"] += 1
         self.seen["tick"] += 1
 
     def connect(self) -> None:
-        connection = self.dice.randrange(10, 14)
+        connection = self.rng.randrange(10, 14)
         self.log.session(
             self.one_of([producer(connection, 0, *GROUPS), ConnectionClosed(connection), consumer(connection, 0)])
         )
 
     def poll(self) -> None:
         """Somebody fetches checks, once or for a while."""
-        connection, group = self.dice.randrange(20, 23), self.one_of(GROUPS)
+        connection, group = self.rng.randrange(20, 23), self.one_of(GROUPS)
         self.log.session(Polling(connection, f"poller-{connection}", group, self.one_of([1, 2, 32])))
-        if self.dice.random() < 0.7:
+        if self.rng.random() < 0.7:
             self.tick()
-        if self.dice.random() < 0.5:
+        if self.rng.random() < 0.5:
             self.log.session(self.one_of([PollEnded(connection, group), ConnectionClosed(connection)]))
 
     def policy(self) -> None:
         group = self.one_of(GROUPS)
         limit = self.one_of([0, 1, 2, 4])
-        past = self.one_of([PastLimit.ROLLBACK, PastLimit.SET_ASIDE]) if limit else PastLimit.WAIT
+        past = self.one_of([PastLimit.ROLLBACK, PastLimit.PARKED]) if limit else PastLimit.WAIT
         age_ms = self.one_of([0, 0, 60_000, 200_000])
         settings = ProducerSettings(group, limit, past, age_ms)
         assert self.log.do(SetProducer(settings, None, self.by())) == ProducerIsSet(settings)
@@ -256,11 +258,11 @@ class Life:
 
     def offsets(self) -> None:
         self.log.do(EnsureGroup(self.one_of(["CG", "CG2"])))
-        self.log.do(CommitOffset("CG", self.one_of(TOPICS), self.one_of([0, 1]), self.dice.randrange(100), self.by()))
-        if self.dice.random() < 0.2:
+        self.log.do(CommitOffset("CG", self.one_of(TOPICS), self.one_of([0, 1]), self.rng.randrange(100), self.by()))
+        if self.rng.random() < 0.2:
             self.log.session(LogOffsetsNow())
-        if self.dice.random() < 0.2:
-            gone = self.log.do(DeleteGroup(self.one_of(["CG", "CG2"]), self.dice.random() < 0.5, self.by()))
+        if self.rng.random() < 0.2:
+            gone = self.log.do(DeleteGroup(self.one_of(["CG", "CG2"]), self.rng.random() < 0.5, self.by()))
             self.seen["group deleted" if isinstance(gone, GroupIsGone) else "group with members"] += 1
 
     def locks(self) -> None:
@@ -269,22 +271,22 @@ class Life:
         queues = tuple((self.one_of([*TOPICS, "none"]), self.one_of([0, 1, 9])) for _ in range(3))
         self.log.do(EnsureGroup("CG"))
         self.log.do(LockQueues(group, client_id, queues))
-        if self.dice.random() < 0.3:
+        if self.rng.random() < 0.3:
             self.log.do(UnlockQueues(group, client_id, self.one_of([queues, None])))
-        if self.dice.random() < 0.1:
+        if self.rng.random() < 0.1:
             self.log.do(SetGroup("CG", self.one_of([1, 16]), 1, True))
         self.seen["holder"] += bool(self.log.state.holders)
 
     def topics(self) -> None:
         name = self.one_of([*TOPICS, "spare"])
-        if self.dice.random() < 0.5:
+        if self.rng.random() < 0.5:
             self.log.do(DeleteTopic(name, self.by()))
         else:
             queues = self.one_of([2, 4, 6])
             self.log.do(SetTopic(name, queues, queues, 6, self.by()))
 
     def disk(self) -> None:
-        self.log.session(DiskSpace(self.dice.random() < 0.3))
+        self.log.session(DiskSpace(self.rng.random() < 0.3))
 
     def publish(self) -> None:
         self.log.session(Published(self.log.state.log_end, self.log.state.log_end))
@@ -292,10 +294,10 @@ class Life:
     def trim(self) -> None:
         start = self.one_of(self.log.state.bases)
         while True:
-            reply = self.log.do(CarryForward(start, self.one_of([1, 7, 100])))
+            reply = self.log.do(CopyForward(start, self.one_of([1, 7, 100])))
             if reply != Done(again=True):
                 break
-            if self.dice.random() < 0.3:
+            if self.rng.random() < 0.3:
                 self.settle()
         if isinstance(reply, Done):
             before = self.log.state.log_start
@@ -334,7 +336,7 @@ class Life:
         weights = [weight for _, weight in self.STEPS]
         chunks = self.log.snapshot()
         for at in range(1, COMMANDS + 1):
-            self.dice.choices(steps, weights)[0](self)
+            self.rng.choices(steps, weights)[0](self)
             if at % SNAPSHOT_COMMANDS == 0:
                 self.log.close()
                 self.compare_with_snapshot(chunks)
@@ -411,7 +413,7 @@ def test_the_random_lives_meet_what_they_are_for() -> None:
         seen.update(life.seen)
     for what in (
         "half sent again", "repeated", "conflict", "incomplete", "check", "trim", "restart", "snapshot", "shown",
-        "delayed", "past the window", "rolled back by policy", "set aside by CHECKS", "set aside by AGE", "asked by hand",
+        "delayed", "past the window", "rolled back by policy", "parked by CHECKS", "parked by AGE", "asked by hand",
         "restart with another immunity", "holder", "group deleted", "group with members",
     ):  # fmt: skip
         assert seen[what], (what, seen)

@@ -69,19 +69,19 @@ class Run(Lives):
         self.durable = under.log.end
 
     def load(self) -> None:
-        dice, log = self.dice, self.under.log
-        for _ in range(dice.randrange(1, 120)):
+        rng, log = self.rng, self.under.log
+        for _ in range(rng.randrange(1, 120)):
             self.append()
-            if dice.random() < 0.25:
-                self.durable = log.sync(log.end if dice.random() < 0.7 else self.durable)
-            if dice.random() < 0.2:
+            if rng.random() < 0.25:
+                self.durable = log.sync(log.end if rng.random() < 0.7 else self.durable)
+            if rng.random() < 0.2:
                 log.prepare_next()
 
     def append(self) -> None:
-        dice, log = self.dice, self.under.log
+        rng, log = self.rng, self.under.log
         makes = [
-            make.plain(dice.randbytes(dice.choice((0, 10, 500, 3_000)))) if dice.random() < 0.7 else make.checked()
-            for _ in range(dice.randrange(1, 6))
+            make.plain(rng.randbytes(rng.choice((0, 10, 500, 3_000)))) if rng.random() < 0.7 else make.checked()
+            for _ in range(rng.randrange(1, 6))
         ]
         end = log.end
         records = make.laid_out(end, makes)

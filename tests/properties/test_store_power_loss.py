@@ -30,7 +30,7 @@ class Run(Lives):
         self.transactions = 0
 
     def between_lives(self) -> None:
-        if self.dice.random() < 0.15:
+        if self.rng.random() < 0.15:
             self.delete_what_is_derived()
 
     def delete_what_is_derived(self) -> None:
@@ -52,22 +52,22 @@ class Run(Lives):
             raise Lost(f"case {case}: {problems[0]} ({len(problems)} in all)")
 
     def load(self) -> None:
-        dice, broker = self.dice, self.broker
-        for _ in range(dice.randrange(1, 100)):
-            broker.turn([self.action() for _ in range(dice.randrange(1, 4))])
-            if dice.random() < 0.3:
+        rng, broker = self.rng, self.broker
+        for _ in range(rng.randrange(1, 100)):
+            broker.turn([self.action() for _ in range(rng.randrange(1, 4))])
+            if rng.random() < 0.3:
                 broker.sync()
                 self.durable = broker.store.durable_position
-            if dice.random() < 0.04:
+            if rng.random() < 0.04:
                 self.checkpoint()
-            if dice.random() < 0.04:
+            if rng.random() < 0.04:
                 self.trim()
 
     def action(self) -> tuple[Any, ...]:
-        dice, undecided = self.dice, self.broker.state.undecided
-        what = dice.random()
-        queue = dice.randrange(QUEUES)
-        body = dice.randbytes(dice.choice((0, 20, 300, 2_000)))
+        rng, undecided = self.rng, self.broker.state.undecided
+        what = rng.random()
+        queue = rng.randrange(QUEUES)
+        body = rng.randbytes(rng.choice((0, 20, 300, 2_000)))
         if what < 0.4 or len(undecided) > 20:
             if what < 0.2 or not undecided:
                 return ("send", queue, body)
@@ -75,12 +75,12 @@ class Run(Lives):
             self.transactions += 1
             return ("prepare", f"T{self.transactions}", queue, body)
         # One verdict a turn and transaction: what an action decides is applied when the next one is made.
-        tx_id = dice.choice(sorted(undecided))
+        tx_id = rng.choice(sorted(undecided))
         known = undecided[tx_id]
         if known[0] >= self.broker.store.log.end or tx_id in self.settling:
             return ("send", queue, body)
         self.settling.add(tx_id)
-        return ("commit", tx_id) if dice.random() < 0.7 else ("roll_back", tx_id)
+        return ("commit", tx_id) if rng.random() < 0.7 else ("roll_back", tx_id)
 
     @property
     def settling(self) -> set[str]:
@@ -101,7 +101,7 @@ class Run(Lives):
         starts = [next_start for _, next_start, _ in broker.store.closed_segments()]
         if not starts:
             return
-        log_start = self.dice.choice(starts)
+        log_start = self.rng.choice(starts)
         if log_start <= broker.state.log_start:
             return
         broker.turn([("trim", log_start)])

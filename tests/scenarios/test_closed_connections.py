@@ -1,7 +1,7 @@
 """A connection that is closed leaves nothing behind: no container of the broker is longer after a thousand of them.
 
 The broker runs in one thread under a clock that stands still unless it is moved, so that nothing differs between two looks but
-what connections did. Each is closed in the middle of something else: a parked pull, a producer and a consumer with a
+what connections did. Each is closed in the middle of something else: a held pull, a producer and a consumer with a
 heartbeat, a prepared transaction, half of a frame, an answer that is not taken.
 """
 
@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import pytest
 from tests.simulation.world import DATA, HandClock, Life, Peer
+from tests.support.faulty_disk import FaultyDisk, FaultyFile
+from tests.support.page_cache import CachedFile
 from tests.support.raw_client import command, pull_ext, send_ext
 
 from halfmq.broker.broker import Broker
 from halfmq.broker.config import BrokerConfig
 from halfmq.model.settings import BrokerSettings
-from halfmq.testing.faulty_disk import FaultyDisk, FaultyFile
-from halfmq.testing.page_cache import CachedFile
 
 #: The same clients come back again and again, as after a network that fails.
 CLIENTS: Final = 3

@@ -8,12 +8,12 @@ from typing import Final
 
 import pytest
 from tests.simulation.world import DATA, HandClock, Life
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.raw_client import Answer, end_ext, pull_ext, send_ext
 
 from halfmq.broker.config import BrokerConfig
 from halfmq.model.settings import BrokerSettings
 from halfmq.model.stored_message import decode
-from halfmq.testing.faulty_disk import FaultyDisk
 
 #: Two tags and none, in an order in which neither is always the last.
 TAGS: Final = ("red", "blue", "", "red", "blue", "red", "")
@@ -29,7 +29,7 @@ class House:
         self.config = BrokerConfig(
             data=DATA, port=0, name_port=0, segment_bytes=1 << 16, checkpoint_interval_ms=1_000, retention_check_ms=500,
             retention_bytes=100_000, disk_reserve_bytes=0,
-            settings=BrokerSettings(sent_again_ms=0, check_immunity_ms=600_000),
+            settings=BrokerSettings(dedup_window_ms=0, check_immunity_ms=600_000),
         )  # fmt: skip
         self.start()
 

@@ -6,7 +6,7 @@
                 the figures and the digest of a line of the record, at its commit: the digest must be the line's
 --seconds S     as many new seeds as fit
 --break NAME    with a bug planted: it must be found
---profile NAME  every seed has this character ("crowded"); not with --record, where seeds draw theirs
+--profile NAME  every seed has this profile ("crowded", "power_loss"); not with --record, where seeds draw theirs
 --story         with --seed: every event, and what the broker and the clients log
 """
 
@@ -114,8 +114,8 @@ def many(arguments: argparse.Namespace) -> int:
 
 def new_seed() -> int:
     """Far from the record's seeds, another one each second and commit."""
-    dice = random.Random(f"{record.commit_now()}/{int(time.time())}")
-    return dice.randrange(1, 1 << 20) << 24
+    rng = random.Random(f"{record.commit_now()}/{int(time.time())}")
+    return rng.randrange(1, 1 << 20) << 24
 
 
 def recorded(arguments: argparse.Namespace) -> int:

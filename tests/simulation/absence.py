@@ -1,7 +1,7 @@
-"""Nobody of any service is there for longer than the age from which a policy sets transactions aside.
+"""No process of any service runs for longer than the age at which a policy parks transactions.
 
-What was left undecided grows old meanwhile: the broker may ask nobody, and in some seeds it is killed on the way, so that
-ages come from the log.
+Undecided transactions grow old meanwhile: the broker has nobody to ask. In some seeds it is killed during this time, so
+that ages must come from the log.
 """
 
 import random

@@ -1,12 +1,12 @@
-"""Bugs to plant while it runs, so that everybody sees that the simulation can fail. ``tests.mutation`` has many more."""
+"""Bugs to plant in a running simulation, to show that it can fail. ``tests.mutation`` has many more."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from halfmq.core import decide as decisions
-from halfmq.core.commands import EndTransaction, Wanted
-from halfmq.testing.faulty_disk import FaultyDisk
+from halfmq.core.commands import EndTransaction, RequestedVerdict
+from tests.support.faulty_disk import FaultyDisk
 
 #: Name -> what it breaks.
 NAMES = {
@@ -42,8 +42,8 @@ def _answer_early(broker: Any) -> None:
 
 def _turned(right: Callable[..., Any]) -> Callable[..., Any]:
     def wrong(state: Any, command: EndTransaction, now_ms: int) -> Any:
-        if command.wanted is Wanted.COMMIT and command.tx_id.endswith(("3", "7")):
-            command = command._replace(wanted=Wanted.ROLLBACK)
+        if command.wanted is RequestedVerdict.COMMIT and command.tx_id.endswith(("3", "7")):
+            command = command._replace(wanted=RequestedVerdict.ROLLBACK)
         return right(state, command, now_ms)
 
     return wrong

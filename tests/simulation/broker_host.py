@@ -1,7 +1,7 @@
-"""The machine that the broker runs on: its disk and clock, its lives, and who starts it again.
+"""The machine that the broker runs on: its disk and clock, its lives, and its restarts.
 
-What threads do in a real process (syncs, slow work) happens here as events of the life that asked for them, a drawn while
-later, so that a kill may come before, between and after them.
+What threads do in a real process (syncs, maintenance) happens here as events some time later, so that a kill may come before,
+between and after them.
 """
 
 import gc
@@ -21,13 +21,13 @@ from halfmq.errors import StoreDamaged
 from halfmq.model.settings import BrokerSettings
 from halfmq.store.group_flush import Job
 from halfmq.store.store import Durability
-from halfmq.testing.faulty_disk import FaultyDisk, Operation, PowerLost
-from halfmq.testing.faulty_network import FaultyNetwork
 from halfmq.testing.history.events import Began, Started
-from halfmq.testing.page_cache import CachedFile, Mark
-from halfmq.testing.virtual_loop import ProcessLoop, Scheduler, SeededEntropy, VirtualClock
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.swarm import Swarm
+from tests.support.faulty_disk import FaultyDisk, Operation, PowerLost
+from tests.support.faulty_network import FaultyNetwork
+from tests.support.page_cache import CachedFile, Mark
+from tests.support.virtual_loop import ProcessLoop, Scheduler, SeededEntropy, VirtualClock
 
 DATA = Path("/store")
 #: How long the machine needs until the broker is started again, ms.
@@ -250,7 +250,7 @@ class BrokerHost:
                 check_answer_ms=swarm.check_answer_ms,
                 checks_in_flight_max=swarm.checks_in_flight_max,
                 undecided_max=swarm.undecided_max,
-                sent_again_ms=swarm.sent_again_ms,
+                dedup_window_ms=swarm.dedup_window_ms,
             ),
         )
         self.lives = 0
@@ -264,6 +264,8 @@ class BrokerHost:
         self.on_damage: Callable[[StoreDamaged], None] = lambda error: None
         #: Told each time.
         self.on_power_lost: Callable[[], None] = lambda: None
+        #: Before each start but the first.
+        self.on_start: Callable[[], None] = lambda: None
         #: Called after each turn of a broker that serves.
         self.on_turn: Callable[[], None] = lambda: None
         #: Told the letter of each recovery.
@@ -280,7 +282,7 @@ class BrokerHost:
         self._network = network
         self._chronicle = chronicle
         self._on_raised = on_raised
-        self._dice = random.Random(f"{swarm.seed}/host")
+        self._rng = random.Random(f"{swarm.seed}/host")
         self._set_back = random.Random(f"{swarm.seed}/set back")
         self.chronicle = chronicle
         #: Of the maintenance thread, that began and did not end.
@@ -288,7 +290,7 @@ class BrokerHost:
 
     def takes_us(self, mean_us: int) -> int:
         """Sometimes next to nothing, sometimes much."""
-        return int(mean_us * self._dice.choice((0.1, 0.5, 1.0, 1.0, 4.0)))
+        return int(mean_us * self._rng.choice((0.1, 0.5, 1.0, 1.0, 4.0)))
 
     def is_set_back(self) -> bool:
         """Whether a job of the maintenance thread waits now."""
@@ -459,10 +461,11 @@ class BrokerHost:
         self.disk.kill()
 
     def _again(self) -> None:
-        self._scheduler.call_later(self._dice.choice(_RESTART_MS) * 1_000, self._start_again)
+        self._scheduler.call_later(self._rng.choice(_RESTART_MS) * 1_000, self._start_again)
 
     def _start_again(self) -> None:
         if self.process is None:
             if not self._network.server_is_up:
                 self._network.power_back()
+            self.on_start()
             self.start()

@@ -1,13 +1,14 @@
-"""When producers are asked, and what counts: promise 7, worked out from what was seen and not from the broker's schedule.
+"""When checks are sent, and which of them count: promise 7, computed from the records and not from the broker's schedule.
 
-    never too early   no check before the immunity is over, the message's own where it has one, in the broker's time; what
-                      clients hear in virtual time is looked at in ``check_looks``
-    never too late    a transaction that is due, with somebody to ask and room to ask, is asked within ``_SLACK_STEPS`` looks
-    never too rare    from one check to the next: the back-off as docs/transactions.md has it, and never above its bound
-    only what left    a check counts when a connection took it; what reached nobody is taken back
+    never too early   no check before the grace period ends, the message's own where it has one, in the broker's time; what
+                      clients receive in virtual time is verified in ``check_rules``
+    never too late    a transaction that is due, with a reachable producer and capacity to ask it, is asked within
+                      ``_SLACK_STEPS`` inspections
+    never too rare    the time between two checks follows the back-off of docs/transactions.md, and never exceeds its bound
+    only what left    a check counts when a connection took it; one that reached nobody is not counted
 
-What is late is judged at each look of the run, and only after it was so at several of them in one life of the broker: a
-pause or a slow disk between two of them is no fault of the schedule.
+Lateness is a violation only if several inspections in one life of the broker found it: a pause or a slow disk between two
+of them is no fault of the schedule.
 """
 
 from collections import Counter
@@ -17,7 +18,7 @@ from halfmq.core.decision import SendCheck
 from halfmq.core.transaction.next_check import Suspended
 from halfmq.limits import CHECK_BACKOFF_FACTOR
 from halfmq.model import properties
-from halfmq.model.records import SET_ASIDE_MS, Checked, HalfRecord
+from halfmq.model.records import PARKED_MS, Checked, HalfRecord
 from halfmq.model.settings import BrokerSettings
 from tests.simulation.promises import Violation
 
@@ -83,8 +84,8 @@ class CheckTimes:
     def half(self, record: HalfRecord, now_ms: int) -> None:
         key = (record.group, record.tx_id)
         own = properties.to_dict(record.message.properties).get(properties.CHECK_IMMUNITY_SECONDS, "")
-        immunity_ms = int(own) * 1_000 if own.isdigit() else self.settings.check_immunity_ms
-        self._immune_by.setdefault(key, {})[record.index] = now_ms + immunity_ms
+        grace_ms = int(own) * 1_000 if own.isdigit() else self.settings.check_immunity_ms
+        self._immune_by.setdefault(key, {})[record.index] = now_ms + grace_ms
         self._immune[key] = max(self._immune_by[key].values())
         self._due[key] = max(self._due.get(key, 0), self._immune[key])
 
@@ -94,7 +95,7 @@ class CheckTimes:
             Violation: it puts the next check off for too long.
         """
         key = (record.group, record.tx_id)
-        if record.next_check_at_ms >= SET_ASIDE_MS:
+        if record.next_check_at_ms >= PARKED_MS:
             return
         self._immune_then[key] = self._immune.get(key, 0)
         self._counts["look back-off"] += 1
@@ -129,9 +130,9 @@ class CheckTimes:
                 continue
             key = (effect.group, effect.tx_id)
             self._counts["look check sent"] += 1
-            immune_until_ms = self._immune_then.get(key, 0)
-            if now_ms < immune_until_ms:
-                raise Violation(f"Progress: {effect} at {now_ms}, immune until {immune_until_ms}", effect.tx_id)
+            grace_until_ms = self._immune_then.get(key, 0)
+            if now_ms < grace_until_ms:
+                raise Violation(f"Progress: {effect} at {now_ms}, immune until {grace_until_ms}", effect.tx_id)
             most = self._base.get(key, 0) + self._reached[key] + self._out[key] + 1
             if effect.checks > most:
                 raise Violation(f"Progress: {effect} is number {most}: what reached nobody was counted", effect.tx_id)
@@ -162,7 +163,7 @@ class CheckTimes:
         late: Counter[_Key] = Counter()
         for group in state.producer_groups.values():
             room = len(group.session.in_flight) < state.settings.checks_in_flight_max
-            asks = (group.session.members or group.session.parked_polls) and room and group.policy is None
+            asks = (group.session.members or group.session.held_polls) and room and group.policy is None
             for tx_id, known in group.undecided.items():
                 key = (group.name, tx_id)
                 if not sequencer._pending:

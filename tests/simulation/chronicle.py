@@ -1,7 +1,7 @@
-"""What happened, in order: the recorded history of one seed, its trace hash and its story.
+"""The recorded history of one seed, its trace hash, and its story.
 
-The events are those of ``halfmq.testing.history``. The hash covers every line of the trace: each event, and each piece of
-bytes that a client was handed, with its time. So two runs with the same hash did the same.
+The events are those of ``halfmq.testing.history``. The hash covers every line of the trace: each event, and all bytes that a
+client received, with their time. Two runs with the same hash did the same.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from halfmq.testing.history.events import AnyEvent, Event
-from halfmq.testing.virtual_loop import Scheduler
+from tests.support.virtual_loop import Scheduler
 
 
 class Chronicle:

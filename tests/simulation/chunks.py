@@ -1,4 +1,4 @@
-"""Many seeds: in chunks, on several processors, added up."""
+"""Many seeds, run in chunks on several processors, and their totals."""
 
 import gc
 import hashlib

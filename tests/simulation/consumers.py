@@ -1,26 +1,40 @@
-"""Who reads: a consumer group of our client, with all that may become of a message, and a watcher of whole queues."""
+"""A consumer group of our client, with an inbox and everything that may become of a message; and a watcher of whole queues."""
 
 import asyncio
+
+from sqlalchemy import insert
+from sqlalchemy.exc import SQLAlchemyError
 
 from halfmq.client.consumer import Consumer
 from halfmq.client.message import Message
 from halfmq.errors import ConnectError, HalfmqError
 from halfmq.model.stored_message import StoredMessage
-from halfmq.testing.virtual_loop import ProcessLoop
-from tests.simulation.closing import seen, seen_of
-from tests.simulation.machine import Machine, SimulatedClient
-from tests.simulation.raw_line import LineLost, RawLine
+from tests.simulation.database import Database, effects, inbox
+from tests.simulation.final_checks import seen, seen_of
+from tests.simulation.machine import Machine, SimulatedClient, Surroundings
+from tests.simulation.raw_connection import LineLost, RawLine
+from tests.simulation.sql_driver import sessions_of
 from tests.support.raw_client import pull_ext
+from tests.support.virtual_loop import ProcessLoop
 
 READERS = "readers"
 WATCH = "watch"
+#: Share of the handled messages that are not acknowledged but sent back, so that the inbox sees them again.
+_SENT_BACK_ALL_THE_SAME = 0.1
 
 
 class GroupConsumer(Machine):
-    """One member of the consumer group: acknowledges, hands back, rejects, forgets, and dies in between."""
+    """One member of the consumer group: handles messages through the inbox, sends back, rejects, forgets, and dies in
+    between.
+    """
+
+    def __init__(self, name: str, around: Surroundings, database: Database) -> None:
+        super().__init__(name, around)
+        self._database = database
 
     async def main(self, process: ProcessLoop) -> None:
         client = self.client(process, READERS)
+        self._sessions = sessions_of(self._database, process)
         while True:
             try:
                 await client.connect()
@@ -35,12 +49,12 @@ class GroupConsumer(Machine):
             else:
                 self.around.chronicle.counts["knob consumer left and joins anew"] += 1
                 await client.close()
-                await asyncio.sleep(self.dice.random())
+                await asyncio.sleep(self.rng.random())
                 client = self.client(process, READERS)
 
     async def _consume(self, process: ProcessLoop, client: SimulatedClient, messages: Consumer) -> None:
         """A drawn number of messages; then it leaves the group in good order, to join anew."""
-        left = self.dice.choice((3, 10, 1 << 30))
+        left = self.rng.choice((3, 10, 1 << 30))
         async for message in messages:
             stored: StoredMessage = message._stored
             event = seen(stored, message.log_offset, self.around.chronicle.now_us, process.name, READERS)
@@ -51,16 +65,36 @@ class GroupConsumer(Machine):
                 return
 
     async def _deal_with(self, message: Message) -> None:
-        draw = self.dice.random()
+        draw = self.rng.random()
         if not self.around.working or draw < 0.86:
-            message.ack()
+            await self._handle(message)
         elif draw < 0.94:
-            await message.retry(self.dice.choice((1, 5)))
+            await message.retry(self.rng.choice((1, 5)))
         elif draw < 0.97:
             await message.reject()
         else:
-            await asyncio.sleep(self.dice.random())
+            await asyncio.sleep(self.rng.random())
             await message.retry()
+
+    def died(self, process: ProcessLoop) -> None:
+        self._database.client_died(process)
+
+    async def _handle(self, message: Message) -> None:
+        counts = self.around.chronicle.counts
+        try:
+            async with self._sessions() as session, inbox.once(session, message, group=READERS) as first:
+                if first:
+                    await session.execute(insert(effects).values(message_id=message.message_id, topic=message.topic))
+        except SQLAlchemyError as error:
+            counts[f"consumer {type(error).__name__}"] += 1
+            await message.retry()
+            return
+        counts["knob inbox: first delivery" if first else "knob inbox: duplicate"] += 1
+        self._database.handled.add(message.message_id)
+        if self.around.working and self.rng.random() < _SENT_BACK_ALL_THE_SAME:
+            await message.retry(1)
+        else:
+            message.ack()
 
 
 class Watcher(Machine):
@@ -92,4 +126,4 @@ class Watcher(Machine):
                     places[topic, queue] = event.queue_offset + 1
             elif answer.code == 21:
                 places[topic, queue] = int(answer.ext["nextBeginOffset"])
-        await asyncio.sleep((1.0 + self.dice.random()) * swarm.pace if self.around.working else 20.0)
+        await asyncio.sleep((1.0 + self.rng.random()) * swarm.pace if self.around.working else 20.0)

@@ -1,12 +1,13 @@
-"""What a consumer group is given: everything, at least once, and soon.
+"""What a consumer group receives: everything, at least once, and without delay.
 
-    at least once   a group that has run to the end was given every entry of its queues, its retry queue included, that was
-                    still there when it came to it; what it handed back, with OK for an answer, is in a retry or dead-letter
+    at least once   a group that has run to the end received every entry of its queues, its retry queue included, that was
+                    still there when it reached it; what it sent back, with OK as response, is in a retry or dead-letter
                     queue again
-    offsets         what is committed for it never passes what it was given, but for what a trim took before
-    soon            between two turns of the broker no parked pull waits for a message that is visible
+    offsets         no committed offset is beyond what the group received, except for what a trim removed before
+    without delay   between two turns of the broker no held pull waits for a message that is visible
+    inbox           each handled message has one effect in the consumers' database
 
-Promises of another kind than the ten: consumers get messages at least once (docs/promises.md, "What is not promised").
+These are not among the ten promises: consumers get messages at least once (docs/promises.md, "What is not promised").
 """
 
 from collections import Counter
@@ -14,6 +15,7 @@ from typing import Any
 
 from halfmq.core.queues.offsets import Stored, query_offset
 from halfmq.testing.history.events import AnyEvent, Logged, QueueRead, Seen
+from tests.simulation.database import Database
 from tests.simulation.promises import Violation
 from tests.simulation.tags import Sent
 
@@ -56,7 +58,7 @@ class Consuming:
     def look(self, broker: Any) -> None:
         """
         Raises:
-            Violation: an offset is committed that nobody was given, or a parked pull sleeps on a message.
+            Violation: an offset is committed that nobody was given, or a held pull sleeps on a message.
         """
         state = broker._sequencer.engine.state
         if not self.forgetful:
@@ -83,10 +85,10 @@ class Consuming:
         pulls = broker._pulls
         if pulls._store.indexes_wait:
             return  # to read would write what waits, and a look must not be where the power fails
-        for (topic_id, queue), there in pulls._parked.items():
+        for (topic_id, queue), there in pulls._held.items():
             _, end = pulls._store.bounds(topic_id, queue)
             for parked in there.values():
-                self._counts["look parked pull"] += 1
+                self._counts["look held pull"] += 1
                 offset = parked.request.queue_offset
                 if offset < end and not parked.peer.is_full and _is_there(pulls, topic_id, queue, parked):
                     raise Violation(
@@ -160,3 +162,17 @@ def _is_there(pulls: Any, topic_id: int, queue: int, parked: Any) -> bool:
         return True
     entries = pulls._store.read_queue(topic_id, queue, parked.request.queue_offset, 1_000)
     return any(entry[2] in parked.tags for entry in entries)
+
+
+def look_at_effects(database: Database, counts: Counter[str]) -> None:
+    """
+    Raises:
+        Violation: a message has more than one effect in the consumers' database, or none although it was handled.
+    """
+    effects = database.effects_by_message()
+    for message, times in effects.items():
+        counts["look inbox"] += 1
+        if times > 1:
+            raise Violation(f"Inbox: {message} has {times} effects", message)
+    for message in database.handled - effects.keys():
+        raise Violation(f"Inbox: {message} was handled, and its effect is not in the database", message)

@@ -1,6 +1,6 @@
-"""What the seeds have reached: which fault met which state of a transaction, and which recovery came of it.
+"""What the seeds have reached: which fault met which state of a transaction, and which recovery case followed.
 
-A cell that stays empty although it is possible is a bug of the swarm: its knobs never lead there.
+A cell that is possible and stays empty is a bug of ``swarm``: its settings never lead there.
 """
 
 from collections import Counter
@@ -11,7 +11,7 @@ from halfmq.core.transaction.next_check import Suspended
 
 #: What transactions may be in when a fault comes.
 STATES: Final = (
-    "none", "halves partly stored", "undecided", "set aside", "not durable", "check in flight", "committed", "rolled back",
+    "none", "halves partly stored", "undecided", "parked", "not durable", "check in flight", "committed", "rolled back",
     "past retention",
 )  # fmt: skip
 #: Faults that end the broker, so that a recovery follows.
@@ -36,7 +36,7 @@ def states_of(state: Any, durable: int, first_verdict: int) -> list[str]:
         found.append("halves partly stored")
     aside = sum(isinstance(known.next_check, Suspended) for known in undecided)
     if aside:
-        found.append("set aside")
+        found.append("parked")
     if any(known.count == len(known.halves) for known in undecided):
         found.append("undecided")
     if any(group.session.in_flight for group in groups):

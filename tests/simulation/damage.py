@@ -1,10 +1,9 @@
-"""Damage at rest: bits that rot and files that are gone, and somebody who puts them right once it was noticed.
+"""Damage at rest: bit rot and lost files, and an operator who repairs them once the broker has reported them.
 
-The promise is that damage is refused where it is looked at, with the place, and never taken for another content. So a
-start that refuses is right as long as something is damaged; then the world restores it, as an operator with a backup does.
-What the broker says of itself is not touched where nobody could know better: the bytes that are flipped lie below a
-position that a later, durable batch names as durable, or the watermark page, which is then on the disk; and in what a running
-broker serves only bodies are flipped, since clients check these.
+The promise is that damage is rejected with its position where it is read, and never taken for valid content. So a start may
+refuse as long as something is damaged; then the simulation restores it, as an operator with a backup would.
+Only damage that can be detected is done: bits are flipped below a position that a later, durable batch declares durable, or
+in the watermark page, which is then on the disk; while a broker serves, only in bodies, whose checksum clients verify.
 """
 
 import random
@@ -16,8 +15,8 @@ from halfmq.model.stored_message import AT_BODY_V4
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.store.segment import segment_name
 from halfmq.store.watermark_page import Watermark, read_watermark_page
-from halfmq.testing.faulty_disk import FaultyDisk
 from tests.simulation.broker_host import DATA
+from tests.support.faulty_disk import FaultyDisk
 
 LOG = DATA / "shard-0" / "log"
 PAGE = DATA / "shard-0" / "published"
@@ -41,7 +40,7 @@ class Damage:
     def __init__(self, disk: FaultyDisk, segment_bytes: int, seed: int, counts: Counter[str]) -> None:
         self._disk = disk
         self._segment_bytes = segment_bytes
-        self._dice = random.Random(f"{seed}/damage")
+        self._rng = random.Random(f"{seed}/damage")
         self._counts = counts
         self._flips: list[_Flip] = []
         self._lost: list[_Lost] = []
@@ -98,7 +97,7 @@ class Damage:
         offsets = [offset for offset in offsets if offset < bound]
         if self.any or not offsets:
             return ""
-        offset = self._dice.choice(offsets)
+        offset = self._rng.choice(offsets)
         start = offset - offset % self._segment_bytes
         path = LOG / segment_name(start)
         if not self._disk.exists(path):
@@ -111,7 +110,7 @@ class Damage:
             except (ValueError, IndexError):
                 continue
             if physical == offset and message.body and offset + ahead + size <= bound:
-                return self._flip(path, place + AT_BODY_V4 + self._dice.randrange(len(message.body)), content)
+                return self._flip(path, place + AT_BODY_V4 + self._rng.randrange(len(message.body)), content)
         return ""
 
     def flip_anywhere(self, redo_from: int) -> str:
@@ -119,7 +118,7 @@ class Damage:
         bound = max(self._known_durable(), self._paged_durable())
         if self.any or bound <= redo_from:
             return ""
-        offset = self._dice.randrange(redo_from, bound)
+        offset = self._rng.randrange(redo_from, bound)
         start = offset - offset % self._segment_bytes
         path = LOG / segment_name(start)
         if not self._disk.exists(path):
@@ -132,7 +131,7 @@ class Damage:
         return self._flip(path, offset - start, content)
 
     def _flip(self, path: Path, at: int, content: bytes) -> str:
-        bit = self._dice.randrange(8)
+        bit = self._rng.randrange(8)
         self._disk.flip_bit(path, at, bit)
         self._flips.append(_Flip(path, at, content[at], content[at] ^ (1 << bit)))
         return f"{path.name} at {at}"
@@ -146,7 +145,7 @@ class Damage:
         """
         if self.any:
             return ""
-        what = self._dice.choice(("snapshots", "checkpoint", "all"))
+        what = self._rng.choice(("snapshots", "checkpoint", "all"))
         gone = 0
         for path in self._disk.paths():
             inside = path.relative_to(DATA).parts
@@ -168,7 +167,7 @@ class Damage:
         inner = [path for path in written[1:-1] + last if int(path.name[:20]) > redo_from - self._segment_bytes]
         if self.any or not written:
             return ""
-        chosen = [self._dice.choice(inner)] if inner and self._dice.random() < 0.7 else []
+        chosen = [self._rng.choice(inner)] if inner and self._rng.random() < 0.7 else []
         if not chosen and self._is_known_to_have_a_log():
             chosen = segments
         for path in chosen:

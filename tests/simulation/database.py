@@ -1,59 +1,133 @@
-"""An application's database: markers with a unique key, transactions, locks, and all that goes wrong with them.
+"""A simulated database: transactions, row locks, a unique key, and everything that goes wrong between it and its clients.
 
-Every request travels, is done, and its answer travels back; the client may die, or the database crash, between any two of
-these. COMMIT may have happened although its answer is lost. A transaction whose client died is rolled back, and its lock
-freed, only when the database notices. The database is the oracle: what stands in ``rows`` is what happened.
+Each request travels, is executed, and its response travels back; the client may die, or the database crash, between any
+two of these. COMMIT may have happened although its response is lost. A transaction whose client died is rolled back, and
+its locks are released, only when the database notices. The database is the oracle: ``rows`` is what happened.
+
+Statements are executed by SQLite in memory, which holds the committed rows only. An open transaction is a list of writes:
+they are replayed in front of each of its statements and undone after it, and stay at COMMIT. Locks are those of PostgreSQL
+as far as they matter here: whoever inserts a key holds it until the end of the transaction, and others wait.
 """
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Iterable
+import sqlite3
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
+from sqlalchemy import Column, MetaData, String, Table
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.schema import CreateTable
+
 from halfmq.client.outcome import Outcome
-from halfmq.testing.virtual_loop import ProcessLoop, Scheduler
+from halfmq.sql import Inbox
+from halfmq.sql.marker import COMMITTED, FENCED, MarkerRows
+from tests.support.virtual_loop import WALL_AT_START_MS, ProcessLoop, Scheduler
 
 T = TypeVar("T")
-#: Of a marker that may be pruned; no local transaction here takes as long.
+#: (table, primary key)
+Key = tuple[str, tuple[str, ...]]
+Parameters = Mapping[str, Any]
+#: Least age of a marker that may be pruned; no local transaction here takes as long.
 _PRUNE_AGE_US: Final = 1_000_000
+#: Share of the COMMITs that fail on a deferred constraint.
+_FAILED_COMMITS: Final = 0.08
+
+metadata = MetaData()
+ORDERS: Final = "orders"
+#: The business row of a local transaction, which is the truth about it.
+orders = Table(ORDERS, metadata, Column("tx_id", String(64), primary_key=True))
+MARKERS: Final = "mq_tx"
+markers = MarkerRows(metadata, MARKERS)
+inbox = Inbox(metadata)
+#: What consumers did; without a key, so that an effect that happens twice is two rows.
+effects = Table(
+    "effects",
+    metadata,
+    Column("message_id", String(64), nullable=False),
+    Column("topic", String(64), nullable=False),
+)
+#: Tables whose writers may fail at COMMIT.
+_BUSINESS: Final = (f"INSERT INTO {ORDERS} ", f"INSERT INTO {effects.name} ")
+_TABLES: Final = [str(CreateTable(table).compile(dialect=sqlite.dialect())) for table in metadata.sorted_tables]
+_KEYS: Final = {table.name: tuple(column.name for column in table.primary_key) for table in metadata.sorted_tables}
+_INSERT_MARKER: Final = (
+    f"INSERT INTO {MARKERS} (tx_id, outcome, written_at_ms) VALUES (:tx_id, :outcome, :written_at_ms)"
+)
+_MARKER_OF: Final = f"SELECT outcome FROM {MARKERS} WHERE tx_id = :tx_id"
+_INSERT_ORDER: Final = f"INSERT INTO {ORDERS} (tx_id) VALUES (:tx_id)"
 
 
 class DatabaseError(Exception):
-    """The database refused, or the connection to it was lost."""
+    """The database rejected the statement, or the connection to it was lost."""
+
+    sqlstate = ""
 
 
-class Duplicate(DatabaseError):
-    """The unique key: somebody else wrote the marker first."""
+class IntegrityError(DatabaseError):
+    """The name by which SQLAlchemy knows it."""
 
 
-class LockTimeout(DatabaseError):
+class OperationalError(DatabaseError):
+    """The name by which SQLAlchemy knows it."""
+
+
+class Duplicate(IntegrityError):
+    """The unique key: another transaction inserted it first."""
+
+    sqlstate = "23505"
+
+
+class ConstraintFailed(Duplicate):
+    """A deferred constraint, at COMMIT."""
+
+    sqlstate = "23503"
+
+
+class LockTimeout(OperationalError):
     """Another transaction holds the row."""
 
+    sqlstate = "55P03"
 
-class Lost(DatabaseError):
-    """The connection was lost while the answer was awaited: it may have happened."""
+
+class Aborted(OperationalError):
+    """An earlier statement of this transaction failed."""
+
+    sqlstate = "25P02"
+
+
+class Lost(OperationalError):
+    """The connection was lost while the response was awaited: it may have happened."""
+
+    sqlstate = "08006"
 
 
 class Database:
-    """Of one service (producer group)."""
+    """Of one service (producer group), or of the consumers."""
 
     def __init__(self, name: str, scheduler: Scheduler, mean_us: int, seed: object) -> None:
         self.name = name
-        #: Transaction id -> "C" or "R", committed. The oracle.
+        #: Transaction id -> "C" where the business row was committed, "R" where the check ruled it out. The oracle.
         self.rows: dict[str, str] = {}
-        #: When each committed "C", virtual us, while it is a row; and what it was, once it is pruned.
+        #: Messages that a consumer has handled, as it was told by this database.
+        self.handled: set[str] = set()
+        #: When each "C" was committed, virtual us, while it is a row; and what it was, once it is pruned.
         self._written_us: dict[str, int] = {}
         self._pruned: dict[str, str] = {}
         self.up = True
         self.crashes = 0
         self.slow = 1
-        #: Share of the answers that are lost, although it was done.
+        #: Share of the responses that are lost, although the request was executed.
         self.answers_lost = 0.02
         self._scheduler = scheduler
         self._mean_us = mean_us
-        self._dice = random.Random(f"{seed}/database/{name}")
-        #: Marker rows of open transactions, by transaction id.
-        self._open: dict[str, DatabaseSession] = {}
+        self._rng = random.Random(f"{seed}/database/{name}")
+        self._store = sqlite3.connect(":memory:", isolation_level=None)
+        for statement in _TABLES:
+            self._store.execute(statement)
+        #: Open transactions that have written.
+        self._open: list[DatabaseSession] = []
+        self._locks: dict[Key, DatabaseSession] = {}
 
     # --- what happens to it ------------------------------------------------------------------------------------------
 
@@ -61,22 +135,20 @@ class Database:
         """Open transactions are gone, committed ones stay."""
         self.up = False
         self.crashes += 1
-        self._open.clear()
+        for session in list(self._open):
+            session.rollback()
+            session.gone = True
 
     def back(self) -> None:
         self.up = True
 
     def client_died(self, process: ProcessLoop) -> None:
-        """It notices some time later."""
-        for tx_id, session in list(self._open.items()):
+        """The database notices some time later."""
+        for session in list(self._open):
             if session.process is process:
-                self._scheduler.call_later(self._dice.choice((100, 100_000, 2_000_000)), self._forget, tx_id, session)
+                self._scheduler.call_later(self._rng.choice((100, 100_000, 2_000_000)), session.rollback)
 
-    def _forget(self, tx_id: str, session: "DatabaseSession") -> None:
-        if self._open.get(tx_id) is session:
-            del self._open[tx_id]
-
-    # --- markers of long ago ------------------------------------------------------------------------------------------
+    # --- old markers -------------------------------------------------------------------------------------------------
 
     def old(self) -> list[str]:
         """What was committed so long ago that no local transaction of it can still run."""
@@ -87,10 +159,14 @@ class Database:
         for tx_id in ids:
             if tx_id not in keep and self._written_us.pop(tx_id, None) is not None:
                 self._pruned[tx_id] = self.rows.pop(tx_id)
+                self._store.execute(f"DELETE FROM {MARKERS} WHERE tx_id = ?", (tx_id,))
 
     def said(self, tx_id: str) -> str | None:
         """What its row was before anything was pruned."""
         return self._pruned.get(tx_id) or self.rows.get(tx_id)
+
+    def effects_by_message(self) -> dict[str, int]:
+        return dict(self._store.execute("SELECT message_id, count(*) FROM effects GROUP BY message_id"))
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -105,7 +181,7 @@ class Database:
         return await answer
 
     def _trip_us(self) -> int:
-        return int(self._mean_us * self.slow * self._dice.random() * 2)
+        return int(self._mean_us * self.slow * self._rng.random() * 2)
 
     def _arrived(self, process: ProcessLoop, work: Callable[[], Any], answer: "asyncio.Future[Any]") -> None:
         value: Any = None
@@ -117,8 +193,8 @@ class Database:
                 value = work()
             except DatabaseError as raised:
                 error = raised
-            if self._dice.random() < self.answers_lost:
-                error = Lost("the connection was lost while the answer was on its way")
+            if self._rng.random() < self.answers_lost:
+                error = Lost("the connection was lost while the response was on its way")
         self._scheduler.call_later(self._trip_us(), self._answered, process, value, error, self.crashes, answer)
 
     def _answered(
@@ -137,62 +213,135 @@ class Database:
         else:
             answer.set_result(value)
 
-    # --- the fence ---------------------------------------------------------------------------------------------------
+    # --- an application's own fence ----------------------------------------------------------------------------------
 
     def decide(self, tx_id: str, *, may_fence: bool) -> Outcome:
-        """What the check does: look, and where there is nothing, rule it out by the same key."""
-        row = self.rows.get(tx_id)
-        if row is not None:
-            return Outcome.COMMIT if row == "C" else Outcome.ROLLBACK
-        if tx_id in self._open or not may_fence:
+        """What the check of an application without the shipped marker table does, in one request: read the marker, and
+        where there is none, insert the opposite one under the same key.
+        """
+        found = self._store.execute(_MARKER_OF, {"tx_id": tx_id}).fetchone()
+        if found is not None:
+            return Outcome.COMMIT if found[0] == COMMITTED else Outcome.ROLLBACK
+        if (MARKERS, (tx_id,)) in self._locks or not may_fence:
             return Outcome.UNKNOWN
-        self.rows[tx_id] = "R"
+        self._store.execute(_INSERT_MARKER, self._marker(tx_id, FENCED))
+        self.rows.setdefault(tx_id, FENCED)
         return Outcome.ROLLBACK
+
+    def _marker(self, tx_id: str, outcome: str) -> Parameters:
+        now_ms = WALL_AT_START_MS + self._scheduler.now_us // 1_000
+        return {"tx_id": tx_id, "outcome": outcome, "written_at_ms": now_ms}
 
 
 class DatabaseSession:
-    """One connection of the application, for one transaction at a time."""
+    """One connection; one transaction at a time, which begins with its first statement."""
 
     def __init__(self, database: Database, process: ProcessLoop) -> None:
         self.database = database
         self.process = process
-        self._tx_id: str | None = None
+        #: The transaction was open when the database crashed.
+        self.gone = False
+        self._aborted = False
+        self._writes: list[tuple[str, Parameters]] = []
+        self._keys: list[Key] = []
 
-    def insert_marker(self, tx_id: str) -> None:
-        """In the database. Opens the transaction.
+    def execute(self, statement: str, parameters: Parameters) -> tuple[list[Any], list[str]]:
+        """In the database. The rows that it returns, and the names of their columns.
 
         Raises:
-            Duplicate: the check ruled this transaction out. LockTimeout: should not be.
+            Duplicate, LockTimeout: as named; after Duplicate the transaction is aborted. Lost: it was gone before.
         """
+        self._must_be_open()
+        store = self.database._store
+        keys = [*_keys_of(statement, parameters)]
+        for key in keys:
+            if self.database._locks.get(key, self) is not self:
+                raise LockTimeout(f"{key} is locked")
+        store.execute("BEGIN")
+        try:
+            for written in self._writes:
+                store.execute(*written)
+            found = store.execute(statement, parameters)
+            result = found.fetchall(), [column[0] for column in found.description or ()]
+        except sqlite3.IntegrityError as error:
+            self._aborted = True
+            raise Duplicate(str(error)) from None
+        finally:
+            store.execute("ROLLBACK")
+        if not statement.startswith("SELECT"):
+            self._wrote(statement, parameters, keys)
+        return result
+
+    def _must_be_open(self) -> None:
+        if self.gone:
+            raise Lost("the transaction is gone")
+        if self._aborted:
+            raise Aborted("current transaction is aborted, commands ignored until end of transaction block")
+
+    def _wrote(self, statement: str, parameters: Parameters, keys: list[Key]) -> None:
         database = self.database
-        if tx_id in database.rows:
-            raise Duplicate(f"marker {tx_id} is there")
-        if tx_id in database._open:
-            raise LockTimeout(tx_id)
-        database._open[tx_id] = self
-        self._tx_id = tx_id
+        if not self._writes:
+            database._open.append(self)
+        self._writes.append((statement, parameters))
+        self._keys += keys
+        database._locks.update(dict.fromkeys(keys, self))
         if not self.process.alive:  # it died while this was on its way
             database.client_died(self.process)
+
+    def insert_marker(self, tx_id: str) -> None:
+        """In the database: what an application without the shipped marker table does.
+
+        Raises:
+            Duplicate: the check fenced this transaction. LockTimeout: should not be.
+        """
+        self.execute(_INSERT_MARKER, self.database._marker(tx_id, COMMITTED))
+        self.execute(_INSERT_ORDER, {"tx_id": tx_id})
 
     def commit(self) -> None:
         """In the database.
 
         Raises:
-            Duplicate: rolled back for certain. Lost: the transaction was gone.
+            ConstraintFailed: rolled back for certain. Lost: the transaction was gone.
         """
-        database, tx_id = self.database, self._tx_id
-        self._tx_id = None
-        if tx_id is None or database._open.pop(tx_id, None) is not self:
-            raise Lost(
-                "the transaction is gone"
-            )  # the database crashed meanwhile: it says so, and a driver cannot tell
-        if database._dice.random() < 0.08:
-            raise Duplicate("a deferred constraint failed at COMMIT")
-        database.rows[tx_id] = "C"
-        database._written_us[tx_id] = database._scheduler.now_us
+        database = self.database
+        if self.gone or (self._writes and self not in database._open):
+            self.gone = False
+            raise Lost("the transaction is gone")  # the database crashed meanwhile, and a driver cannot tell
+        writes, keys, aborted = self._writes, self._keys, self._aborted
+        self.rollback()
+        if aborted or not writes:
+            return
+        if any(written[0].startswith(_BUSINESS) for written in writes) and database._rng.random() < _FAILED_COMMITS:
+            raise ConstraintFailed("a deferred constraint failed at COMMIT")
+        database._store.execute("BEGIN")
+        for written in writes:
+            database._store.execute(*written)
+        database._store.execute("COMMIT")
+        self._tell_oracle(keys)
+
+    def _tell_oracle(self, keys: list[Key]) -> None:
+        database = self.database
+        for table, (tx_id, *_) in keys:
+            if table == ORDERS:
+                database.rows[tx_id] = COMMITTED
+                database._written_us[tx_id] = database._scheduler.now_us
+            elif table == MARKERS:
+                found = database._store.execute(_MARKER_OF, {"tx_id": tx_id}).fetchone()
+                if found is not None and found[0] == FENCED:
+                    database.rows.setdefault(tx_id, FENCED)
 
     def rollback(self) -> None:
-        tx_id = self._tx_id
-        self._tx_id = None
-        if tx_id is not None and self.database._open.get(tx_id) is self:
-            del self.database._open[tx_id]
+        database = self.database
+        for key in self._keys:
+            if database._locks.get(key) is self:
+                del database._locks[key]
+        if self in database._open:
+            database._open.remove(self)
+        self._writes, self._keys, self._aborted, self.gone = [], [], False, False
+
+
+def _keys_of(statement: str, parameters: Parameters) -> Iterable[Key]:
+    """The primary key that an INSERT locks."""
+    words = statement.split(maxsplit=3)
+    if words[0] == "INSERT" and (names := _KEYS[words[2]]):
+        yield words[2], tuple(parameters[name] for name in names)

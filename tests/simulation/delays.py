@@ -1,7 +1,7 @@
-"""Delayed messages: not seen before their time, and seen soon after it (docs/promises.md: at or after, not exactly at).
+"""Delayed messages: not visible before their time, and visible soon after it (docs/promises.md: at or after, not exactly at).
 
-What a delay is worked out from is the message as it was stored, not the broker's ``due_ms``; time is the broker's, as its
-batches say. What clients see of it, in virtual time, is looked at in ``promises``.
+The due time is computed from the message as it was stored, not from the broker's ``due_ms``; time is the broker's, as its
+batches say. What clients receive, in virtual time, is verified in ``promises``.
 """
 
 from collections import Counter

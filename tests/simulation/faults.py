@@ -1,4 +1,4 @@
-"""When what fails: drawn from the seed, done to the world, counted."""
+"""Faults: drawn from the seed, injected, and counted."""
 
 import random
 from collections.abc import Callable
@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from halfmq.errors import StoreDamaged
 from halfmq.testing.history.events import Fault
-from halfmq.testing.virtual_loop import ProcessLoop
 from tests.simulation.coverage import Coverage, states_of
 from tests.simulation.damage import Damage
 from tests.simulation.machine import BROKER_PORT
 from tests.simulation.promises import Violation
+from tests.support.virtual_loop import ProcessLoop
 
 if TYPE_CHECKING:
     from tests.simulation.run import Run
@@ -20,13 +20,13 @@ _SUDDEN = frozenset(
     ("kill", "kill_in_step", "power", "power_in_step", "crash_while_it_starts", "pause", "reset", "client_kill", "sync_error",
      "write_error", "database_crash", "partition", "one_way", "stall", "drain", "full", "rot_at_rest", "derived_lost")
 )  # fmt: skip
-_MOMENTS = ("not durable", "halves partly stored", "check in flight", "undecided", "set aside")
+_MOMENTS = ("not durable", "halves partly stored", "check in flight", "undecided", "parked")
 
 
 class Faults:
     def __init__(self, run: "Run") -> None:
         self.run = run
-        self.dice = random.Random(f"{run.swarm.seed}/faults")
+        self.rng = random.Random(f"{run.swarm.seed}/faults")
         self.damage = Damage(run.host.disk, run.swarm.segment_bytes, run.swarm.seed, run.counts)
         self.coverage = Coverage(run.counts)
         self.over = False
@@ -44,15 +44,15 @@ class Faults:
         self._next()
 
     def _next(self) -> None:
-        pause_ms = self.dice.random() * 2 * self.run.swarm.fault_every_ms
+        pause_ms = self.rng.random() * 2 * self.run.swarm.fault_every_ms
         self.run.scheduler.call_later(int(pause_ms * 1_000) + 1, self._due)
 
     def _due(self) -> None:
         if self.over:
             return
-        what = self.dice.choice(self.run.swarm.faults)
-        if what in _SUDDEN and self._armed is None and self.dice.random() < 0.5:
-            self._armed = what, self.dice.choice(_MOMENTS), self.run.scheduler.now_us + 1_000_000
+        what = self.rng.choice(self.run.swarm.faults)
+        if what in _SUDDEN and self._armed is None and self.rng.random() < 0.5:
+            self._armed = what, self.rng.choice(_MOMENTS), self.run.scheduler.now_us + 1_000_000
         else:
             getattr(self, what)()
         self._next()
@@ -113,7 +113,7 @@ class Faults:
         host = self.run.host
         if host.process is None:
             return
-        steps = self.dice.randint(1, 60)
+        steps = self.rng.randint(1, 60)
         self.note(what, host.process.name, f"after {steps} operations")
         host.cut_after(steps, power=power)
 
@@ -122,18 +122,19 @@ class Faults:
         host = self.run.host
         if host.process is None:
             return
-        power = self.dice.random() < 0.6
-        steps = self.dice.choice((1, 2, 3, 5, 8, 13, 21, 34))
+        power = self.rng.random() < 0.6
+        steps = self.rng.choice((1, 2, 3, 5, 8, 13, 21, 34))
         self.note("power" if power else "kill", host.process.name, f"and again {steps} operations into its start")
         host.power_fails() if power else host.kill()
         host.cut_after(steps, power=power)
         self.note("power_in_step" if power else "kill_in_step", detail="while it starts")
+        self.run.counts["crash while starting"] += 1
 
     def pause(self) -> None:
         host = self.run.host
         process = host.process
         if process is not None and not process.paused:
-            span_ms = self.dice.choice((100, 1_000, 4_000))
+            span_ms = self.rng.choice((100, 1_000, 4_000))
             self.note("pause", process.name, f"{span_ms} ms")
             process.pause()
             self.later(span_ms, process.resume)
@@ -151,44 +152,42 @@ class Faults:
     def reset(self) -> None:
         open_ends = self.run.network.connections()
         if open_ends:
-            end = self.dice.choice(open_ends)
+            end = self.rng.choice(open_ends)
             self.note("reset", end.machine)
             self.run.network.reset(end)
 
     def _machine(self) -> str:
-        return self.dice.choice(self.run.machines).name
+        return self.rng.choice(self.run.machines).name
 
     def partition(self) -> None:
         name = self._machine()
         self.note("partition", name)
         self.run.network.partition(name, to_server=True, to_client=True)
-        self.later(self.dice.choice((200, 2_000, 5_000)), lambda: self.run.network.heal(name))
+        self.later(self.rng.choice((200, 2_000, 5_000)), lambda: self.run.network.heal(name))
 
     def one_way(self) -> None:
         name = self._machine()
-        to_server = self.dice.random() < 0.5
+        to_server = self.rng.random() < 0.5
         self.note("one_way", name, "to the server" if to_server else "to the client")
         self.run.network.partition(name, to_server=to_server, to_client=not to_server)
-        self.later(self.dice.choice((200, 2_000, 5_000)), lambda: self.run.network.heal(name))
+        self.later(self.rng.choice((200, 2_000, 5_000)), lambda: self.run.network.heal(name))
 
     def stall(self) -> None:
         open_ends = self.run.network.connections()
         if open_ends:
-            end = self.dice.choice(open_ends)
+            end = self.rng.choice(open_ends)
             self.note("stall", end.machine)
-            self.run.network.stall(
-                end, to_server=self.dice.random() < 0.5, for_us=self.dice.choice((100_000, 2_000_000))
-            )
+            self.run.network.stall(end, to_server=self.rng.random() < 0.5, for_us=self.rng.choice((100_000, 2_000_000)))
 
     def refuse(self) -> None:
         self.note("refuse")
-        self.run.network.refuse(self.dice.choice((100_000, 1_500_000)))
+        self.run.network.refuse(self.rng.choice((100_000, 1_500_000)))
 
     def repeat(self) -> None:
         """A request of the last seconds comes once more, on a connection of its own."""
         recent = [one for one in self.run.tap.sent if one[0] > self.run.scheduler.now_us - 4_000_000]
         if recent:
-            _, kind, frame = self.dice.choice(recent)
+            _, kind, frame = self.rng.choice(recent)
             self.ghosts += 1
             self.note("repeat", detail=kind)
             ghost = ProcessLoop(self.run.scheduler, f"ghost.{self.ghosts}", self.run._raised)
@@ -197,41 +196,41 @@ class Faults:
     # --- clients and their databases ---------------------------------------------------------------------------------
 
     def client_kill(self) -> None:
-        machine = self.dice.choice(self.run.machines)
+        machine = self.rng.choice(self.run.machines)
         if machine.process is not None:
             self.note("client_kill", machine.process.name)
             machine.kill()
 
     def client_pause(self) -> None:
-        machine = self.dice.choice(self.run.machines)
+        machine = self.rng.choice(self.run.machines)
         process = machine.process
         if process is not None and not process.paused:
-            span_ms = self.dice.choice((100, 1_000, 5_000))
+            span_ms = self.rng.choice((100, 1_000, 5_000))
             self.note("client_pause", process.name, f"{span_ms} ms")
             process.pause()
             self.later(span_ms, process.resume)
 
     def database_crash(self) -> None:
-        database = self.dice.choice(list(self.run.databases.values()))
+        database = self.rng.choice(list(self.run.databases.values()))
         if database.up:
             self.note("database_crash", database.name)
             database.crash()
-            self.later(self.dice.choice((50, 500, 3_000)), database.back)
+            self.later(self.rng.choice((50, 500, 3_000)), database.back)
 
     def database_slow(self) -> None:
-        database = self.dice.choice(list(self.run.databases.values()))
+        database = self.rng.choice(list(self.run.databases.values()))
         self.note("database_slow", database.name)
         database.slow = 20
 
         def fast() -> None:
             database.slow = 1
 
-        self.later(self.dice.choice((500, 3_000)), fast)
+        self.later(self.rng.choice((500, 3_000)), fast)
 
     def clock_step(self) -> None:
         clocks = {"broker": self.run.host.clock, **{machine.name: machine.clock for machine in self.run.machines}}
-        whose = self.dice.choice(list(clocks))
-        by_ms = self.dice.choice((-3_600_000, -5_000, -100, 100, 5_000, 86_400_000))
+        whose = self.rng.choice(list(clocks))
+        by_ms = self.rng.choice((-3_600_000, -5_000, -100, 100, 5_000, 86_400_000))
         if whose == "broker" and by_ms > 1_000:
             by_ms = 1_000  # at a restart broker time takes the step, and what is sent again within the window is not
         self.note("clock_step", whose, f"{by_ms} ms")
@@ -242,28 +241,28 @@ class Faults:
     # --- the disk ----------------------------------------------------------------------------------------------------
 
     def write_error(self) -> None:
-        path_ends, short = self.dice.choice(("", ".seg", ".q", ".tx", ".new", "published")), self.dice.random() < 0.5
+        path_ends, short = self.rng.choice(("", ".seg", ".q", ".tx", ".new", "published")), self.rng.random() < 0.5
         self.note("write_error", detail=f"*{path_ends}{', short' if short else ''}")
         self.run.host.disk.fail("write", path_ends=path_ends, short=short)
 
     def sync_error(self) -> None:
         if self._syncs_matter:
-            path_ends = self.dice.choice(("", ".seg", ".snap.new", "checkpoint"))
+            path_ends = self.rng.choice(("", ".seg", ".snap.new", "checkpoint"))
             self.note("sync_error", detail=f"*{path_ends}")
             self.run.host.disk.fail("sync", path_ends=path_ends)
 
     def name_error(self) -> None:
         """Files cannot be made, named or claimed for a moment."""
-        operation = self.dice.choice(("create", "rename", "allocate", "sync_directory"))
+        operation = self.rng.choice(("create", "rename", "allocate", "sync_directory"))
         self.note("name_error", detail=operation)
         self.run.host.disk.fail(operation)
 
     def full(self) -> None:
-        room = self.dice.choice((0, 20_000, 100_000))
+        room = self.rng.choice((0, 20_000, 100_000))
         self.note("full", detail=f"{room} bytes left")
         disk = self.run.host.disk
         disk.fill(room)
-        self.later(self.dice.choice((1_000, 4_000)), lambda: disk.fill(1 << 40))
+        self.later(self.rng.choice((1_000, 4_000)), lambda: disk.fill(1 << 40))
 
     def rot(self) -> None:
         """A bit of a body that is served. At the level ``memory`` nobody could tell it from what a power loss leaves."""
@@ -275,7 +274,7 @@ class Faults:
         where = self.damage.flip_body([offset for offset in offsets if offset >= promises.log_start])
         if where:
             self.note("rot", detail=where)
-            self.later(self.dice.choice((500, 2_000)), self._restore)
+            self.later(self.rng.choice((500, 2_000)), self._restore)
 
     def rot_at_rest(self) -> None:
         """A bit of what the next start reads."""

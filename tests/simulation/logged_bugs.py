@@ -1,7 +1,7 @@
-"""Bugs that the program survives and only logs: a handler that raised, a decision that broke, a task that ended.
+"""Bugs that the program survives and only logs: a handler that raised, a decision that failed, a task that ended.
 
-Errors of the environment and of the application's own code are logged too, and are no bugs: what is counted as one comes
-with an exception of another kind.
+Errors of the environment and of the application's own code are logged too and are not bugs; a bug is logged with an
+exception of another type.
 """
 
 import logging

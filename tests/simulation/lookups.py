@@ -1,7 +1,7 @@
-"""Messages by id and by key, asked for in the end: whatever is visible is found, with the body that was sent.
+"""Messages by id, by key and by position, queried at the end: whatever is visible is found, with the body that was sent.
 
-By UNIQ_KEY and by KEYS (12), and by the place that a pull answer names (33). A key that more messages have than one answer
-holds finds the newest of them, so only keys of few messages are asked for.
+By UNIQ_KEY and by KEYS (12), and by the position that a pull response names (33). A key that more messages have than fit into
+one response finds the newest of them, so only keys of few messages are queried.
 """
 
 import zlib
@@ -11,12 +11,12 @@ from typing import Any
 
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.testing.history.events import Seen
-from halfmq.testing.virtual_loop import ProcessLoop
 from tests.simulation.chronicle import Chronicle
-from tests.simulation.closing import WHOLE, seen
+from tests.simulation.final_checks import WHOLE, seen
 from tests.simulation.promises import Violation
-from tests.simulation.raw_line import RawLine
+from tests.simulation.raw_connection import RawLine
 from tests.simulation.wire_tap import WireTap
+from tests.support.virtual_loop import ProcessLoop
 
 #: Messages that are asked for, and as many of those that have keys.
 _ASKED_MAX = 6

@@ -4,14 +4,16 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from halfmq.client.async_client import AsyncClient
 from halfmq.errors import HalfmqError
-from halfmq.testing.faulty_network import FaultyNetwork
 from halfmq.testing.history.events import Started
-from halfmq.testing.virtual_loop import ProcessLoop, Scheduler, SeededEntropy, VirtualClock
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.database import DatabaseError
 from tests.simulation.swarm import Swarm
+from tests.support.faulty_network import FaultyNetwork
+from tests.support.virtual_loop import ProcessLoop, Scheduler, SeededEntropy, VirtualClock
 
 URL = "rocketmq://10.0.0.1:9876"
 BROKER_PORT = 10_911
@@ -22,7 +24,7 @@ class ApplicationError(Exception):
 
 
 #: What goes wrong in a client without being a bug of ours.
-Expected = (HalfmqError, DatabaseError, ApplicationError)
+Expected = (HalfmqError, DatabaseError, SQLAlchemyError, ApplicationError)
 
 
 class Surroundings:
@@ -68,7 +70,7 @@ class Machine:
         self.clock = VirtualClock(
             around.scheduler, random.Random(f"{around.swarm.seed}/{name}/clock").choice((0, -7_000, 90_000))
         )
-        self.dice = random.Random(f"{around.swarm.seed}/{name}")
+        self.rng = random.Random(f"{around.swarm.seed}/{name}")
         self.lives = 0
         self.process: ProcessLoop | None = None
         self.stopped = False
@@ -110,7 +112,7 @@ class Machine:
             process.kill()
             self.around.network.process_died(process)
             self.died(process)
-            self.around.scheduler.call_later(self.dice.choice((50_000, 500_000, 3_000_000)), self._start_again)
+            self.around.scheduler.call_later(self.rng.choice((50_000, 500_000, 3_000_000)), self._start_again)
 
     def _start_again(self) -> None:
         if self.process is None and not self.stopped:

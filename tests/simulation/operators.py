@@ -1,5 +1,6 @@
-"""People on call look at what is undecided, and into the database, and sometimes settle a transaction by hand; an
-administrator gives producer groups limits and policies, asks about transactions, and takes up what was set aside."""
+"""Operators who list undecided transactions, query the database, and sometimes settle a transaction by hand; and an
+administrator who sets limits and policies of producer groups, requests checks, and resumes parked transactions.
+"""
 
 import asyncio
 from typing import Any
@@ -7,14 +8,14 @@ from typing import Any
 import msgspec
 
 from halfmq.client.outcome import Outcome
-from halfmq.testing.virtual_loop import ProcessLoop
 from halfmq.wire.remoting import operators as wire
 from halfmq.wire.remoting.codes import EXT_VERDICT, RequestCode
-from halfmq.wire.remoting.producer_groups import HMQ_ASK, HMQ_ASK_ASIDE, HMQ_PRODUCER, HMQ_STATS
+from halfmq.wire.remoting.producer_groups import HMQ_ASK, HMQ_ASK_PARKED, HMQ_PRODUCER, HMQ_STATS
 from tests.simulation.database import Database, DatabaseError
 from tests.simulation.machine import Machine, Surroundings
 from tests.simulation.promises import Promises, Violation
-from tests.simulation.raw_line import LineLost, RawLine
+from tests.simulation.raw_connection import LineLost, RawLine
+from tests.support.virtual_loop import ProcessLoop
 
 _WORDS = {Outcome.COMMIT: "COMMIT", Outcome.ROLLBACK: "ROLLBACK"}
 
@@ -31,7 +32,7 @@ class Operator(Machine):
 
     async def main(self, process: ProcessLoop) -> None:
         while self.around.working:
-            await asyncio.sleep((0.5 + 3 * self.dice.random()) * self.around.swarm.pace)
+            await asyncio.sleep((0.5 + 3 * self.rng.random()) * self.around.swarm.pace)
             try:
                 line = await RawLine.open(process, self.around.network, self.name)
                 await self._look(process, line)
@@ -44,7 +45,7 @@ class Operator(Machine):
         Raises:
             LineLost: no answer.
         """
-        draw = self.dice.random()
+        draw = self.rng.random()
         if draw < 0.3:
             await self._mistake(line)
             return
@@ -55,7 +56,7 @@ class Operator(Machine):
         rows = msgspec.json.decode(answer.body) if answer.code == 0 else []
         if not rows:
             return
-        row = self.dice.choice(rows)
+        row = self.rng.choice(rows)
         which = {wire.EXT_GROUP: row["group"], wire.EXT_ID: row["tx_id"]}
         await line.ask(wire.HMQ_STORY, which)
         outcome = await self._find_out(process, row["group"], row["tx_id"])
@@ -78,7 +79,7 @@ class Operator(Machine):
         """
         settled = [tx for tx in self.promises.txs.values() if tx.verdict is not None]
         if settled:
-            tx = self.dice.choice(settled)
+            tx = self.rng.choice(settled)
             assert tx.verdict is not None
             opposite = "ROLLBACK" if tx.verdict[0] == "COMMITTED" else "COMMIT"
             which = {wire.EXT_GROUP: tx.group, wire.EXT_ID: tx.tx, wire.EXT_VERDICT_WANTED: opposite}
@@ -90,8 +91,8 @@ class Operator(Machine):
         Raises:
             LineLost: no answer; it may have been done.
         """
-        topic = self.dice.choice(list(self._queues))
-        queues = self._queues[topic] = self.dice.randint(1, self._queues[topic])
+        topic = self.rng.choice(list(self._queues))
+        queues = self._queues[topic] = self.rng.randint(1, self._queues[topic])
         ext = {"topic": topic, "readQueueNums": str(queues), "writeQueueNums": str(queues), "perm": "6"}
         answer = await line.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
         if queues < self.around.swarm.queues:
@@ -99,9 +100,9 @@ class Operator(Machine):
 
     async def _find_out(self, process: ProcessLoop, group: str, tx_id: str) -> Outcome:
         """What the database says, ruled out where it says nothing; or, now and then, whatever comes to mind."""
-        draw = self.dice.random()
+        draw = self.rng.random()
         if draw < 0.1:
-            return self.dice.choice((Outcome.COMMIT, Outcome.ROLLBACK))
+            return self.rng.choice((Outcome.COMMIT, Outcome.ROLLBACK))
         database = self.databases.get(group)
         if draw < 0.5 or database is None:
             return Outcome.UNKNOWN
@@ -112,7 +113,7 @@ class Operator(Machine):
 
 
 class Administrator(Machine):
-    """What ``halfmq tx limits``, ``tx check`` and ``tx stats`` do. In the end it asks about all that was set aside."""
+    """What ``halfmq tx limits``, ``tx check`` and ``tx stats`` do. In the end it asks about all that was parked."""
 
     def __init__(self, name: str, around: Surroundings, groups: list[str], promises: Promises) -> None:
         super().__init__(name, around)
@@ -122,16 +123,16 @@ class Administrator(Machine):
         self._limits = [what for what in administration if what != "ask-now"]
         self._asks = "ask-now" in administration
         #: In some seeds all policies are taken back before everything heals, in the others they go on.
-        self._takes_back = self.dice.random() < 0.4
+        self._takes_back = self.rng.random() < 0.4
         #: What is set aside is asked about by group, or one by one.
-        self._in_bulk = self.dice.random() < 0.5
+        self._in_bulk = self.rng.random() < 0.5
         #: What each group is given first.
         self._to_give = [(group, what) for what in self._limits for group in groups]
 
     async def main(self, process: ProcessLoop) -> None:
         pause_s = 0.1
         while True:
-            await asyncio.sleep(pause_s * (0.5 + self.dice.random()))
+            await asyncio.sleep(pause_s * (0.5 + self.rng.random()))
             try:
                 line = await RawLine.open(process, self.around.network, self.name)
                 pause_s = await (self._act(line) if self.around.working else self._take_up(line))
@@ -146,7 +147,7 @@ class Administrator(Machine):
         Raises:
             LineLost: no answer.
         """
-        draw = self.dice.random()
+        draw = self.rng.random()
         if self._to_give:
             group, what = self._to_give.pop()
             await self._set(line, group, self._change(what))
@@ -154,28 +155,28 @@ class Administrator(Machine):
         if draw < 0.1:
             await self._read(line)
         elif self._limits and (not self._asks or draw < 0.6):
-            await self._set(line, self.dice.choice(self.groups), self._change(self.dice.choice(self._limits)))
+            await self._set(line, self.rng.choice(self.groups), self._change(self.rng.choice(self._limits)))
         else:
-            await self._ask(line, self.dice.choice((1, 20)))
+            await self._ask(line, self.rng.choice((1, 20)))
         return 0.8 * self.around.swarm.pace
 
     def _change(self, what: str) -> dict[str, Any]:
-        dice = self.dice
-        if dice.random() < 0.15:
+        rng = self.rng
+        if rng.random() < 0.15:
             return {"check_limit": 0, "past_limit": "wait", "skip_age_ms": 0, "undecided_max": -1}
         match what:
             case "skip-age":
                 return {"skip_age_ms": 60_000}
             case "limits":
-                return dice.choice(
+                return rng.choice(
                     (
-                        {"undecided_max": dice.choice((0, 1, 3, 10))},
-                        {"undecided_bytes_max": dice.choice((2_000, 20_000))},
+                        {"undecided_max": rng.choice((0, 1, 3, 10))},
+                        {"undecided_bytes_max": rng.choice((2_000, 20_000))},
                         {"undecided_max": -1, "undecided_bytes_max": -1},
                     )
                 )
             case _:
-                return {"check_limit": dice.choice((1, 1, 1, 3)), "past_limit": what}
+                return {"check_limit": rng.choice((1, 1, 1, 3)), "past_limit": what}
 
     async def _set(self, line: RawLine, group: str, change: dict[str, Any]) -> None:
         """
@@ -194,10 +195,10 @@ class Administrator(Machine):
         """
         self.around.chronicle.counts["knob stats read"] += 1
         await line.ask(HMQ_STATS, {})
-        await line.ask(HMQ_PRODUCER, {wire.EXT_GROUP: self.dice.choice(self.groups)})
+        await line.ask(HMQ_PRODUCER, {wire.EXT_GROUP: self.rng.choice(self.groups)})
 
     async def _take_up(self, line: RawLine) -> float:
-        """Nobody works any more: what a policy set aside is asked about until it is settled.
+        """Nobody works any more: what a policy parked is asked about until it is settled.
 
         Raises:
             LineLost: no answer.
@@ -211,7 +212,7 @@ class Administrator(Machine):
         return 1.0 if await self._ask(line, 100, only_set_aside=True) else 4.0
 
     async def _ask(self, line: RawLine, most: int, *, only_set_aside: bool = False) -> int:
-        """About one of those listed, or about all that were set aside; how many of these there were.
+        """About one of those listed, or about all that were parked; how many of these there were.
 
         Raises:
             LineLost: no answer.
@@ -221,9 +222,9 @@ class Administrator(Machine):
         aside = [row for row in rows if row["set_aside"]]
         if only_set_aside and aside and self._in_bulk:
             return await self._ask_aside(line, sorted({row["group"] for row in aside}))
-        self.around.chronicle.counts["seen set aside"] += len(aside)
+        self.around.chronicle.counts["seen parked"] += len(aside)
         if not only_set_aside:
-            rows = [self.dice.choice(rows)] if rows else []
+            rows = [self.rng.choice(rows)] if rows else []
         for row in aside if only_set_aside else rows:
             await self._ask_now(line, row)
         return len(aside)
@@ -235,7 +236,7 @@ class Administrator(Machine):
         """
         for group in groups:
             answer = await line.ask(
-                HMQ_ASK_ASIDE, {wire.EXT_GROUP: group, wire.EXT_MAX: self.dice.choice(("1", "256"))}
+                HMQ_ASK_PARKED, {wire.EXT_GROUP: group, wire.EXT_MAX: self.rng.choice(("1", "256"))}
             )
             asked = msgspec.json.decode(answer.body) if answer.code == 0 else []
             self.around.chronicle.counts[f"knob asked in bulk, answer {answer.code}"] += 1
@@ -251,7 +252,7 @@ class Administrator(Machine):
         tx = self.promises.txs.get(row["tx_id"])
         known = None if tx is None else tx.verdict
         answer = await line.ask(HMQ_ASK, {wire.EXT_GROUP: row["group"], wire.EXT_ID: row["tx_id"]})
-        counts[f"knob asked now, answer {answer.code}{' of one set aside' if row['set_aside'] else ''}"] += 1
+        counts[f"knob asked now, answer {answer.code}{' of one parked' if row['set_aside'] else ''}"] += 1
         if tx is not None and known is not None and tx.verdict == known and not tx.forgotten:
             counts["look agreement of who asks now"] += 1
             if answer.code == 0 or answer.ext.get(EXT_VERDICT, known[0]) != known[0]:

@@ -4,17 +4,19 @@ import asyncio
 import random
 from typing import Any
 
+from sqlalchemy import insert
+
 from halfmq.client.listener import TransactionListener
 from halfmq.client.message import Message
 from halfmq.client.outcome import Outcome
 from halfmq.client.transaction_block import Transaction
 from halfmq.errors import ConnectError, UnsupportedCombination
 from halfmq.model.properties import CHECK_IMMUNITY_SECONDS
-from halfmq.testing.virtual_loop import ProcessLoop
-from tests.simulation.database import Database, DatabaseError, DatabaseSession, Duplicate
+from tests.simulation.database import Database, DatabaseError, DatabaseSession, Duplicate, orders
 from tests.simulation.machine import ApplicationError, Expected, Machine, SimulatedClient, Surroundings
-from tests.simulation.marker_log import MarkerLog, Session
+from tests.simulation.sql_driver import Markers, sessions_of
 from tests.simulation.tags import draw_tag
+from tests.support.virtual_loop import ProcessLoop
 
 
 class _Life:
@@ -23,15 +25,14 @@ class _Life:
     def __init__(self, machine: "Producer", process: ProcessLoop) -> None:
         self.machine = machine
         self.process = process
-        self.dice = machine.dice
+        self.rng = machine.rng
         self.swarm = machine.around.swarm
         self.database = machine.database
         self.serial = 0
         self.client: SimulatedClient = machine.client(process, machine.group, fetches_checks=machine.fetches)
-        self.log = MarkerLog(
-            machine.database, process, machine.clock, machine.dice, min(machine.around.swarm.check_immunities_ms)
-        )
-        self.client.answer_checks(self.log, None)
+        self.markers = Markers(machine.clock, min(machine.around.swarm.check_immunities_ms))
+        self.sessions = sessions_of(machine.database, process)
+        self.client.answer_checks(self.markers, self.sessions)
         self.client.add_check("block", self.check)
         self.client.add_check("", self.check)  # of stock clients of the same group
         self.client.add_listener(OrderListener(self))
@@ -39,60 +40,60 @@ class _Life:
     # --- what it sends -----------------------------------------------------------------------------------------------
 
     def message(self) -> tuple[str, bytes, dict[str, Any]]:
-        dice = self.dice
-        options: dict[str, Any] = {"tag": draw_tag(self.machine.tag_dice)}
-        if dice.random() < 0.4:
-            options["sharding_key"] = None if self.swarm.narrows else f"k{dice.randrange(3)}"
-            options["keys"] = (f"o{dice.randrange(1_000)}",)
-        return dice.choice(self.swarm.topics), dice.randbytes(dice.choice(self.swarm.body_bytes)), options
+        rng = self.rng
+        options: dict[str, Any] = {"tag": draw_tag(self.machine.tag_rng)}
+        if rng.random() < 0.4:
+            options["sharding_key"] = None if self.swarm.narrows else f"k{rng.randrange(3)}"
+            options["keys"] = (f"o{rng.randrange(1_000)}",)
+        return rng.choice(self.swarm.topics), rng.randbytes(rng.choice(self.swarm.body_bytes)), options
 
     def in_transaction(self) -> tuple[str, bytes, dict[str, Any]]:
         """Some are to be shown later than the transaction commits."""
         topic, body, options = self.message()
-        if self.dice.random() < self.swarm.delayed_halves:
-            options["delay"] = self.dice.choice((1, 5, 0.3))
+        if self.rng.random() < self.swarm.delayed_halves:
+            options["delay"] = self.rng.choice((1, 5, 0.3))
         return topic, body, options
 
     def immunity(self) -> dict[str, Any]:
         """Of one transaction, for all its messages: as the broker's, or of its own; nonsense is as the broker's."""
-        if self.dice.random() < self.swarm.own_immunity:
+        if self.rng.random() < self.swarm.own_immunity:
             self.machine.around.chronicle.counts["knob immunity of its own"] += 1
-            return {"properties": {CHECK_IMMUNITY_SECONDS: self.dice.choice(("0", "1", "2", "7", "-1", "soon"))}}
+            return {"properties": {CHECK_IMMUNITY_SECONDS: self.rng.choice(("0", "1", "2", "7", "-1", "soon"))}}
         return {}
 
     def own_id(self) -> str:
-        if self.dice.random() < self.swarm.own_ids:
+        if self.rng.random() < self.swarm.own_ids:
             self.serial += 1
             self.machine.around.chronicle.counts["knob id of its own"] += 1
             return f"order:{self.machine.name}.{self.machine.lives}_{self.serial}"
         return ""
 
-    async def by_log(self) -> None:
-        session = Session(self.database, self.process)
-        async with self.client.transaction(session, markers=self.log) as tx:
+    async def by_marker(self) -> None:
+        async with self.sessions() as session, self.client.transaction(session, markers=self.markers) as tx:
+            await session.execute(insert(orders).values(tx_id=tx.id).inline())
             immunity = self.immunity()
-            for _ in range(self.dice.choice((1, 1, 2, 3))):
+            for _ in range(self.rng.choice((1, 1, 2, 3))):
                 topic, body, options = self.in_transaction()
                 tx.send(topic, body, **options, **immunity)
-            if self.dice.random() < 0.1:
+            if self.rng.random() < 0.1:
                 raise ApplicationError("in the block")
 
     async def by_block(self) -> None:
-        dice = self.dice
+        rng = self.rng
         session = DatabaseSession(self.database, self.process)
         async with self.client.begin("block", tx_id=self.own_id()) as tx:
             immunity = self.immunity()
-            for _ in range(dice.choice((1, 2, 2, 4))):
+            for _ in range(rng.choice((1, 2, 2, 4))):
                 topic, body, options = self.in_transaction()
                 tx.send(topic, body, **options, **immunity)
-            if dice.random() < 0.05:
+            if rng.random() < 0.05:
                 raise ApplicationError("before prepare")
             await tx.prepare()
-            if dice.random() < 0.1:
+            if rng.random() < 0.1:
                 await tx.rollback()
                 return
             await self.local(session, tx.id)
-            if dice.random() < self.swarm.silent:
+            if rng.random() < self.swarm.silent:
                 raise ApplicationError("behind the local transaction")
 
     async def local(self, session: DatabaseSession, tx_id: str) -> None:
@@ -112,20 +113,20 @@ class _Life:
 
     async def plain(self) -> None:
         topic, body, options = self.message()
-        if self.dice.random() < 0.15:
-            options = {"tag": options["tag"], "delay": self.dice.choice((1, 5, 0.3))}
+        if self.rng.random() < 0.15:
+            options = {"tag": options["tag"], "delay": self.rng.choice((1, 5, 0.3))}
         await self.client.send(topic, body, **options)
 
     async def batch(self) -> None:
         topic, _, _ = self.message()
-        bodies = [self.dice.randbytes(self.dice.choice(self.swarm.body_bytes)) for _ in range(self.dice.randint(2, 4))]
-        await self.client.send_many(topic, bodies, tag=draw_tag(self.machine.tag_dice))
+        bodies = [self.rng.randbytes(self.rng.choice(self.swarm.body_bytes)) for _ in range(self.rng.randint(2, 4))]
+        await self.client.send_many(topic, bodies, tag=draw_tag(self.machine.tag_rng))
 
     # --- checks ------------------------------------------------------------------------------------------------------
 
     async def check(self, asked: Transaction) -> Outcome:
         """The application's own: fences as the marker's does, and is not always well."""
-        draw = self.dice.random() if self.machine.around.working else 1.0
+        draw = self.rng.random() if self.machine.around.working else 1.0
         if draw < 0.1:
             raise ApplicationError("in a check")
         if draw < 0.1 + 0.9 * self.swarm.unknown:
@@ -146,22 +147,22 @@ class _Life:
         while True:
             try:
                 await self.client.connect()
-                await self.client._can_answer_checks()
+                await self.client._register_for_checks()
             except ConnectError:
-                await asyncio.sleep(0.2 * (1 + self.dice.random()))
+                await asyncio.sleep(0.2 * (1 + self.rng.random()))
             else:
                 return
 
     async def work(self) -> None:
         around = self.machine.around
-        acts = (self.by_log, self.by_log, self.by_block, self.by_block, self.by_listener, self.plain, self.batch)
+        acts = (self.by_marker, self.by_marker, self.by_block, self.by_block, self.by_listener, self.plain, self.batch)
         while around.working:
-            await asyncio.sleep(self.swarm.think_ms / 1000 * self.dice.random() * 2)
+            await asyncio.sleep(self.swarm.think_ms / 1000 * self.rng.random() * 2)
             if not around.working:
                 return
             self.machine.busy += 1
             try:
-                await self.dice.choice(acts)()
+                await self.rng.choice(acts)()
             except Expected as error:
                 around.chronicle.counts[f"client {type(error).__name__}"] += 1
                 if isinstance(error, UnsupportedCombination):
@@ -169,10 +170,10 @@ class _Life:
             self.machine.busy -= 1
 
     async def prune(self) -> None:
-        """As ``MarkerTable.prune`` does: old rows go, but those that the broker still asks about."""
+        """In place of ``MarkerTable.prune`` (see ``sql_driver``): old rows go, except those that the broker still asks about."""
         around, database = self.machine.around, self.database
         while around.working:
-            await asyncio.sleep((1 + 2 * self.dice.random()) * self.swarm.pace)
+            await asyncio.sleep((1 + 2 * self.rng.random()) * self.swarm.pace)
             try:
                 ids = await database.ask(self.process, database.old)
                 keep = await self.client.undecided(ids)
@@ -194,21 +195,21 @@ class OrderListener(TransactionListener):
         session = DatabaseSession(life.database, life.process)
         tx_id = message.transaction_id
         assert tx_id is not None
-        if life.dice.random() < 0.1:
-            return Outcome.ROLLBACK if life.dice.random() < 0.5 else Outcome.UNKNOWN
+        if life.rng.random() < 0.1:
+            return Outcome.ROLLBACK if life.rng.random() < 0.5 else Outcome.UNKNOWN
         try:
             await life.local(session, tx_id)
         except Duplicate:
             return Outcome.ROLLBACK
         except DatabaseError:
             return Outcome.UNKNOWN
-        return Outcome.UNKNOWN if life.dice.random() < life.swarm.silent else Outcome.COMMIT
+        return Outcome.UNKNOWN if life.rng.random() < life.swarm.silent else Outcome.COMMIT
 
     async def check(self, message: Message) -> Outcome:
         life = self._life
         tx_id = message.transaction_id
         assert tx_id is not None
-        if life.dice.random() < life.swarm.unknown and life.machine.around.working:
+        if life.rng.random() < life.swarm.unknown and life.machine.around.working:
             return Outcome.UNKNOWN
         return await life.database.ask(life.process, lambda: life.database.decide(tx_id, may_fence=True))
 
@@ -222,7 +223,7 @@ class Producer(Machine):
         super().__init__(name, around)
         self.group = group
         self.database = database
-        self.tag_dice = random.Random(f"{around.swarm.seed}/{name}/tags")
+        self.tag_rng = random.Random(f"{around.swarm.seed}/{name}/tags")
         #: It fetches its checks instead of being sent them.
         self.fetches = fetches
 
@@ -250,7 +251,7 @@ class Fetcher(Machine):
                 await self._round(process, client)
             except Expected as error:
                 self.around.chronicle.counts[f"fetcher {type(error).__name__}"] += 1
-                await asyncio.sleep(0.3 + self.dice.random())
+                await asyncio.sleep(0.3 + self.rng.random())
 
     async def _round(self, process: ProcessLoop, client: SimulatedClient) -> None:
         """
@@ -258,10 +259,10 @@ class Fetcher(Machine):
             HalfmqError, DatabaseError: as they come; what was fetched and not answered is handed out again.
         """
         working = self.around.working
-        wait_s = self.dice.choice((0.0, 0.5, 3.0, 20.0)) if working else 20.0
-        fetched = await client.fetch_checks(count=self.dice.choice((1, 4, 32)), wait=wait_s)
+        wait_s = self.rng.choice((0.0, 0.5, 3.0, 20.0)) if working else 20.0
+        fetched = await client.fetch_checks(count=self.rng.choice((1, 4, 32)), wait=wait_s)
         for check in fetched:
-            draw = self.dice.random() if self.around.working else 1.0
+            draw = self.rng.random() if self.around.working else 1.0
             if draw < 0.1:
                 self.around.chronicle.counts["fetcher forgets one"] += 1
                 continue

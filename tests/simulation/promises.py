@@ -1,7 +1,7 @@
-"""The promises, looked at while it happens: each answer that a client gets is held against all earlier ones.
+"""The promises, verified while a history runs: each response that a client receives is compared with all earlier ones.
 
-It reads the recorded history and nothing else, keeps what was *answered* (what was not, may be lost), and counts each look.
-The history checker reads the same events afterwards and knows more; this here stops a seed where it goes wrong.
+It reads only the recorded history, keeps what was *answered* (what was not may be lost), and counts each comparison. The
+history checker reads the same events afterwards and verifies more; this module stops a seed where it goes wrong.
 """
 
 from collections import Counter
@@ -69,8 +69,10 @@ class Plain:
 class Promises:
     """``hear`` each event in order. Raises ``Violation``."""
 
-    def __init__(self, counts: Counter[str]) -> None:
+    def __init__(self, counts: Counter[str], *, nothing_is_refused: bool = False) -> None:
+        """``nothing_is_refused``: no limit is reached, no disk is full, and nobody requests what is not his."""
         self.counts = counts
+        self._nothing_is_refused = nothing_is_refused
         self.txs: dict[str, Tx] = {}
         self.plains: dict[str, Plain] = {}
         #: (topic, queue) -> queue offset -> (message, crc), as seen by anybody, ever.
@@ -193,12 +195,21 @@ class Promises:
             and not tx.forgotten  # its halves were stored anew, and whoever knows the old ones names those
         ):
             raise Violation(f"Durable: {tx.tx} was {tx.verdict}, and now it is not known: {event}", tx.tx)
+        if (
+            self._nothing_is_refused
+            and tx.halves.keys() == tx.acked.keys()
+            and min(tx.acked.values()) >= self.log_start
+            and (tx.verdict is None or tx.verdict[1] >= self.log_start)
+        ):
+            raise Violation(f"Refused: {asked.verdict} of {tx.tx}, whose messages are all there: {event}", tx.tx)
 
     def _half_answered(self, event: Answered, asked: HalfAsked) -> None:
         tx = self.txs[asked.tx]
         if event.outcome == "settled":
             self.counts["look half after verdict"] += 1
             self._verdict(tx, event)
+        elif event.outcome == "refused":
+            self._refused(event, tx.tx)
         elif event.outcome == "ok":
             self.counts["look half"] += 1
             first = tx.acked.setdefault(asked.index, event.offset)
@@ -216,6 +227,13 @@ class Promises:
                 plain.acked = place
             elif plain.acked[0] != event.offset and len(set(plain.asks)) == len(plain.asks):
                 raise Violation(f"Once: {plain.message} was at {plain.acked}, now at {place}", plain.message)
+        elif event.outcome == "refused":
+            self._refused(event, plain.message)
+
+    def _refused(self, event: Answered, what: str) -> None:
+        self.counts["look refused"] += 1
+        if self._nothing_is_refused:
+            raise Violation(f"Refused: {what}, and there is no reason: {event}", what)
 
     # --- seen --------------------------------------------------------------------------------------------------------
 

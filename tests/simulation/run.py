@@ -1,14 +1,15 @@
-"""One seed from its first event to its last look.
+"""One seed, from its first event to its last check.
 
-work     clients work, consumers consume, and faults happen as the swarm says
-heal     no more faults; whoever is dead is started, whoever is paused goes on, what is cut off is joined again
+work     clients work, consumers consume, and faults are injected as ``swarm`` says
+heal     no more faults; dead processes are started, paused ones resumed, partitions healed
 settle   within ``SETTLE_MS`` nothing may be undecided any more
-close    all queues, the log and the databases are read, and the final looks are taken
+close    all queues, the log and the databases are read, and the final checks run
 """
 
 import gc
 import logging
 import random
+import warnings
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -17,31 +18,32 @@ from typing import Any, NamedTuple
 from halfmq.core.transaction import invariants, retention
 from halfmq.errors import InvariantViolated, StoreDamaged
 from halfmq.store.store import Durability
-from halfmq.testing.faulty_network import FaultyNetwork
 from halfmq.testing.history import check_events
 from halfmq.testing.history.events import AnyEvent, Fault, Settled
-from halfmq.testing.virtual_loop import ProcessLoop, Scheduler
-from tests.simulation import absence, breakages, closing, logged_bugs, lookups
-from tests.simulation.behind_the_end import look_behind_queues
+from tests.simulation import absence, breakages, final_checks, logged_bugs, lookups, sql_driver
+from tests.simulation.after_start import AfterStart
 from tests.simulation.broker_host import BrokerHost
-from tests.simulation.check_looks import CheckLooks
+from tests.simulation.check_rules import CheckLooks
 from tests.simulation.check_times import CheckTimes
 from tests.simulation.chronicle import Chronicle
-from tests.simulation.consumers import GroupConsumer, Watcher
-from tests.simulation.consuming import Consuming
+from tests.simulation.consumers import READERS, GroupConsumer, Watcher
+from tests.simulation.consuming import Consuming, look_at_effects
 from tests.simulation.database import Database
 from tests.simulation.delays import Delays
+from tests.simulation.durable_replies import Leaving
 from tests.simulation.faults import Faults
-from tests.simulation.leaving import Leaving
+from tests.simulation.hostile_client import Stranger
 from tests.simulation.machine import Machine, Surroundings
 from tests.simulation.operators import Administrator, Operator
 from tests.simulation.producers import Fetcher, Producer
 from tests.simulation.promises import Promises, Violation
+from tests.simulation.queue_tails import look_behind_queues
 from tests.simulation.stock_producer import StockProducer
-from tests.simulation.stranger import Stranger
 from tests.simulation.swarm import Swarm, draw
 from tests.simulation.tags import Sent, read_by_tags
 from tests.simulation.wire_tap import WireTap
+from tests.support.faulty_network import FaultyNetwork
+from tests.support.virtual_loop import ProcessLoop, Scheduler
 
 #: With every resolver reachable, nothing may be undecided after so long, ms of virtual time: the longest back-off with a
 #: quarter of jitter (75 s), the time of an answer, and what clients need to come back.
@@ -76,7 +78,7 @@ class Run:
         self.scheduler = Scheduler(seed, turn_us_max=swarm.turn_us)
         self.chronicle = Chronicle(self.scheduler)
         self.counts = self.chronicle.counts
-        self.promises = Promises(self.counts)
+        self.promises = Promises(self.counts, nothing_is_refused=swarm.nothing_is_refused)
         self.chronicle.listeners.append(self.promises.hear)
         self.network = FaultyNetwork(self.scheduler, seed, swarm.manners)
         self.check_looks = CheckLooks(min(swarm.check_immunities_ms), self.counts)
@@ -95,11 +97,15 @@ class Run:
         self.host.on_started = self._broker_started
         groups = [f"service{number}" for number in range(swarm.producer_groups)]
         self.databases = {name: Database(name, self.scheduler, swarm.database_us, seed) for name in groups}
+        if swarm.consumers:
+            self.databases[READERS] = Database(READERS, self.scheduler, swarm.database_us, seed)
         self.machines = self._machines(groups)
         self.faults = Faults(self)
         self.host.on_damage = self._start_refused
         self.host.on_turn = self._broker_turned
         self.host.on_power_lost = self._power_lost
+        self.after_start = AfterStart(self) if swarm.looks_at_starts else None
+        self.host.on_start = self._broker_starts
         #: Durability is ``memory``, and the power was lost: the next start says what is left.
         self._may_forget = False
         self._looked_at = 0
@@ -119,7 +125,7 @@ class Run:
         for number in range(swarm.stock_producers):
             group = groups[number % len(groups)]
             made.append(StockProducer(f"s{number}", around, group, self.databases[group]))
-        made += [GroupConsumer(f"c{number}", around) for number in range(swarm.consumers)]
+        made += [GroupConsumer(f"c{number}", around, self.databases[READERS]) for number in range(swarm.consumers)]
         made += [Watcher(f"w{number}", around) for number in range(swarm.watchers)]
         made += [Operator(f"o{number}", around, self.databases, self.promises) for number in range(swarm.operators)]
         made += [
@@ -127,7 +133,7 @@ class Run:
         ]
         if swarm.administration:
             made.append(Administrator("a0", around, groups, self.promises))
-        if random.Random(f"{swarm.seed}/strangers").random() < _STRANGERS:
+        if not swarm.nothing_is_refused and random.Random(f"{swarm.seed}/strangers").random() < _STRANGERS:
             made.append(Stranger(0, around, groups[-1], self.tap, self.promises))
         return made
 
@@ -155,6 +161,13 @@ class Run:
         except Violation as violation:
             self.bug = self.bug or violation
 
+    def _broker_starts(self) -> None:
+        if self.after_start is not None:
+            try:
+                self.after_start.before()
+            except Violation as violation:
+                self._violated(violation)
+
     def _broker_started(self, broker: object) -> None:
         self.on_started(broker)
         self.faults.started()
@@ -171,6 +184,11 @@ class Run:
         self.leaving.started(broker)
         look_behind_queues(self.host.broker._store, self.counts)  # type: ignore[union-attr]
         self._look_at_state()
+        if self.after_start is not None:
+            self.after_start.look(broker)
+            if self.around.working:
+                self._readers += 1
+                self.after_start.ask_again(ProcessLoop(self.scheduler, f"reader.{self._readers}", self._raised))
 
     def _broker_turned(self) -> None:
         assert self.host.broker is not None
@@ -192,7 +210,7 @@ class Run:
             state = self.host.broker._sequencer.engine.state
             self.counts["look invariants"] += 1
             self.counts["facts"] += invariants.check(state)
-            self.counts["delayed message put aside"] += len(state.session.delayed_aside)
+            self.counts["delayed message postponed"] += len(state.session.delayed_postponed)
             self.promises.log_start = state.log_start
             store = self.host.broker._store
             assert store is not None
@@ -220,7 +238,11 @@ class Run:
     # --- phases ------------------------------------------------------------------------------------------------------
 
     def go(self) -> None:
-        with breakages.planted(self.breakage, self.host.disk) as self.on_started, _looks(self.swarm.looked_at_max):
+        with (
+            breakages.planted(self.breakage, self.host.disk) as self.on_started,
+            _looks(self.swarm.looked_at_max),
+            sql_driver.repeatable(self.swarm.seed, self.scheduler),
+        ):
             self._go()
 
     def _go(self) -> None:
@@ -309,13 +331,15 @@ class Run:
         self.consuming.stop(self.host.broker._sequencer.engine.state)  # type: ignore[union-attr]
         for machine in self.machines:
             machine.stop()
-        dice = random.Random(f"{self.swarm.seed}/close")
-        if dice.random() < 0.3:
+        rng = random.Random(f"{self.swarm.seed}/close")
+        if rng.random() < 0.3:
             self.host.kill()
             self._until(lambda: self.host.serves, "the broker does not come back")
-        if self.swarm.sent_again_ms < 60_000:
-            self.pass_time(self.scheduler.now_us // 1_000 + self.swarm.sent_again_ms + 2_000)
-        self._finish(lambda reader: closing.ask_again(reader, self.network, self.tap, self.promises, 10))
+        if self.swarm.dedup_window_ms < 60_000:
+            self.pass_time(self.scheduler.now_us // 1_000 + self.swarm.dedup_window_ms + 2_000)
+        self._finish(
+            lambda reader: final_checks.ask_again(reader, self.network, self.tap, self.promises, 10, self.swarm.queues)
+        )
         assert self.host.broker is not None
         state = self.host.broker._sequencer.engine.state
         queues = [
@@ -323,7 +347,7 @@ class Run:
             for topic in sorted(state.topics_by_id.values(), key=lambda topic: topic.topic_id)
             for queue in range(topic.read_queues)  # what was taken away was empty
         ]
-        self._finish(lambda reader: closing.read_everything(reader, self.network, self.chronicle, queues))
+        self._finish(lambda reader: final_checks.read_everything(reader, self.network, self.chronicle, queues))
         own = [(topic, queue) for topic, queue in queues if topic in self.swarm.topics]
         self._finish(
             lambda reader: read_by_tags(
@@ -333,16 +357,17 @@ class Run:
         self._finish(
             lambda reader: lookups.look_up(reader, self.network, self.chronicle, self.tap, lambda: state.log_start)
         )
-        closing.note_locals(self.chronicle, self.promises, self.databases)
+        final_checks.note_locals(self.chronicle, self.promises, self.databases)
         broker = self.host.broker
         self.host._end_process(close=False)
         self.host.broker = broker
-        closing.read_log(self.host, self.chronicle, self.check_looks, self.delays)
-        if dice.random() < _VERIFIED:
-            closing.verify(self.host, self.counts)
+        final_checks.read_log(self.host, self.chronicle, self.check_looks, self.delays)
+        if rng.random() < _VERIFIED:
+            final_checks.verify(self.host, self.counts)
         if self.swarm.consumers:
             self.consuming.close(self.chronicle.events, state.log_start, self.tap.handed_back)
-        closing.final_looks(self.chronicle, self.promises, self.databases, state.log_start)
+            look_at_effects(self.databases[READERS], self.counts)
+        final_checks.final_looks(self.chronicle, self.promises, self.databases, state.log_start)
         self._check_history()
 
     def _finish(self, work: Callable[[ProcessLoop], Coroutine[Any, Any, None]]) -> None:
@@ -409,7 +434,8 @@ def run_seed(
         logging.getLogger("simulation").error("seed %d", seed, exc_info=error)
         violation = f"seed {seed}: {type(error).__name__}: {error}"
     finally:
-        run.end()
+        with logged_bugs.listening(), warnings.catch_warnings(action="ignore"):
+            run.end()  # what coroutines of dead processes say while they are closed has no meaning
         logged_bugs.taken()
     faults = sum(count for name, count in run.counts.items() if name.startswith("fault "))
     result = Result(seed, run.chronicle.trace_hash(), len(run.chronicle.events), faults, run.counts, violation, story)

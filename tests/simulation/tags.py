@@ -1,7 +1,7 @@
-"""Tags: who asks for some is given these and no others, on whatever way a message came into its queue.
+"""Tags: a reader receives exactly the messages with the tags that it subscribed to, however they came into the queue.
 
-consumers   the group of a seed subscribes to some of the tags; ``consuming`` holds what it is given against what was sent
-in the end  each queue is read once for each tag, and what is given is what was sent with it, of all that is visible
+consumers   the group of a seed subscribes to some of the tags; ``consuming`` compares what it receives with what was sent
+at the end  each queue is read once for each tag, and must return what was sent with it, of all that is visible
 """
 
 import random
@@ -10,17 +10,17 @@ from typing import Any, Final
 from halfmq.model import properties
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.testing.history.events import AnyEvent, Seen
-from halfmq.testing.virtual_loop import ProcessLoop
 from tests.simulation.promises import Violation
-from tests.simulation.raw_line import RawLine
+from tests.simulation.raw_connection import RawLine
 from tests.support.raw_client import pull_ext
+from tests.support.virtual_loop import ProcessLoop
 
 TAGS: Final = ("red", "blue")
 WHOLE: Final = "whole"
 
 
-def draw_tag(dice: random.Random) -> str | None:
-    return dice.choice((None, *TAGS))
+def draw_tag(rng: random.Random) -> str | None:
+    return rng.choice((None, *TAGS))
 
 
 class Sent:
@@ -45,7 +45,7 @@ class Sent:
 async def read_by_tags(
     process: ProcessLoop, network: Any, events: list[AnyEvent], sent: Sent, queues: list[tuple[str, int]], counts: Any
 ) -> None:
-    """Call it behind ``closing.read_everything``.
+    """Call it behind ``final_checks.read_everything``.
 
     Raises:
         Violation: a message is not given to whoever asks for its tag, or to whoever asks for another.

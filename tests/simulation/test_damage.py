@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from halfmq.store.watermark_page import Watermark, WatermarkPage, read_watermark_page
-from halfmq.testing.faulty_disk import FaultyDisk
 from tests.simulation.damage import LOG, PAGE, Damage
+from tests.support.faulty_disk import FaultyDisk
 
 SEGMENT = LOG / "00000000000000000000.seg"
 CHECKPOINT = LOG.parent / "checkpoint"

@@ -1,7 +1,7 @@
-"""What clients ask and hear, read off the wire: the same for our client, a stock one, an operator and a reader.
+"""Requests and responses of all clients, recorded from the wire: our client, stock ones, operators and readers.
 
-A request is recorded when the client writes it, an answer when it is handed to the client. Nothing depends on what a client
-believes of itself.
+A request is recorded when the client writes it, a response when it is delivered to the client. Nothing depends on what a
+client believes about itself.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,6 @@ from halfmq.model import properties
 from halfmq.model.ids import parse_offset_message_id
 from halfmq.model.stored_message import body_crc_of
 from halfmq.model.stored_message import decode as decode_message
-from halfmq.testing.faulty_network import End
 from halfmq.testing.history.events import Answered, Began, CheckHeard, CheckUnanswered, EndAsked, HalfAsked, PlainAsked
 from halfmq.wire.remoting.codes import EXT_POSITION, EXT_VERDICT
 from halfmq.wire.remoting.feedback import HMQ_FEEDBACK, decode_handed_out
@@ -22,9 +21,10 @@ from halfmq.wire.remoting.header import decode
 from halfmq.wire.remoting.message_codec import split_batch
 from halfmq.wire.remoting.operators import HMQ_RESOLVE
 from halfmq.wire.remoting.producer_groups import HMQ_PRODUCER, decode_change
-from tests.simulation.check_looks import CheckLooks
+from tests.simulation.check_rules import CheckLooks
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.tags import Sent
+from tests.support.faulty_network import End
 
 _VERDICTS = {8: "COMMITTED", 12: "ROLLED_BACK", "COMMIT": "COMMITTED", "ROLLBACK": "ROLLED_BACK"}
 

@@ -1,7 +1,7 @@
-"""One thread, one clock, one faulty disk: the real broker runs in it, and a test decides what happens next.
+"""One thread, one clock, one faulty disk: the real broker runs on them, and a test decides what happens next.
 
-Nothing of the broker is replaced but what it takes from outside: loop, clock, entropy, disk, who syncs, who does slow
-work, and the transports of its connections. Time stands still unless the test moves it.
+Only what the broker takes from outside is replaced: loop, clock, entropy, disk, the sync thread, the maintenance thread, and
+the transports of its connections. Time advances only when the test moves it.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from halfmq.broker.broker import Broker
 from halfmq.broker.config import BrokerConfig
 from halfmq.broker.remoting.gateway import Gateway
 from halfmq.store.group_flush import HandFlush, Job
-from halfmq.testing.faulty_disk import FaultyDisk
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.raw_client import Answer, command
 
 DATA = Path("/store")
@@ -39,11 +39,11 @@ class HandClock:
 
 class SeededEntropy:
     def __init__(self, seed: int) -> None:
-        self._dice = random.Random(seed)
+        self._rng = random.Random(seed)
         self._seed = seed
 
     def token(self, nbytes: int) -> bytes:
-        return self._dice.randbytes(nbytes)
+        return self._rng.randbytes(nbytes)
 
     def stream(self, purpose: str) -> random.Random:
         return random.Random(f"{self._seed}/{purpose}")

@@ -1,8 +1,9 @@
 """``python -m tests.soak --kills 1000 --seed S --directory DIR``: real processes, killed as often as asked, and compared.
 
-Rounds of some kills each, every one checked on its own: what the databases say, what is visible, what the log holds.
-The record grows line by line; the next run with the same record goes on where it ends. Exit
-status: 0 no difference, 1 a difference or a process that failed (its round's directory is kept), 2 wrong use.
+Rounds of some kills each, each compared on its own: what the databases say, what is visible, what the log holds. The record
+grows line by line; the next run with the same record continues it. ``--profile kills``: nothing but kills, in quick
+succession. Exit status: 0 no difference, 1 a difference or a process that failed (the directory of its round is kept), 2
+wrong use.
 """
 
 import argparse
@@ -24,7 +25,8 @@ from tests.compat.toolchain import VERSIONS, client_classpath
 from tests.soak.plan import Plan
 from tests.soak.planted import BUGS
 from tests.soak.processes import CHECKOUT, ProcessFailed
-from tests.soak.record import Broken, Kill, Record, Round, SetAside, Summary, read_lines
+from tests.soak.profile import PROFILES
+from tests.soak.record import Broken, Kill, Parked, Record, Round, Summary, read_lines
 from tests.soak.round import Settings, run_round, save_differences
 from tests.soak.small_disk import CannotMount, SmallDisk
 from tests.support.ports import free_port
@@ -53,10 +55,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--keep", action="store_true", help="keep what the rounds leave, also of those without difference"
     )
+    parser.add_argument("--profile", choices=PROFILES, default="everything", help="kills: nothing but kills, quickly")
     parser.add_argument("--bug", choices=BUGS, default="", help="plant a bug into the broker: the soak must go red")
     parser.add_argument("--set-aside", type=int, metavar="ROUND", help="do not count this round; nothing is run")
     parser.add_argument("--because", default="", help="why: the fault of the soak that made it red")
     asked = parser.parse_args()
+    if asked.profile == "kills":
+        asked.no_java = asked.no_disk_full = True
     if asked.set_aside is not None and not asked.because:
         parser.error("--set-aside needs --because")
     asked.record = (asked.record or asked.directory / RECORD).absolute()
@@ -67,7 +72,7 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     asked = arguments()
     if asked.set_aside is not None:
-        Record(asked.record).write(SetAside(round=asked.set_aside, because=asked.because))
+        Record(asked.record).write(Parked(round=asked.set_aside, because=asked.because))
         show(Console(), Summary(read_lines(asked.record)))
         return 0
     # Ended from outside it still ends everybody, and unmounts what it mounted.
@@ -158,6 +163,7 @@ def make_plan(asked: argparse.Namespace, directory: Path, number: int, postgres:
         sqlite_url=f"sqlite:///{path / 'shop.db'}", postgres_url=postgres.url("psycopg", database),
         jdbc_url=f"jdbc:postgresql://127.0.0.1:{port}/{database}?user=postgres", rate=asked.rate, retention_s=asked.retention,
         patient_s=round(asked.retention * 1.3), bug=asked.bug,
+        profile_name=asked.profile,
     )  # fmt: skip
     plan.save()
     return plan
@@ -202,7 +208,7 @@ def show(console: Console, total: Summary) -> None:
         highlight=False,
     )
     for one in total.set_aside:
-        console.print(f"round {one.round} is set aside: {one.because}", highlight=False)
+        console.print(f"round {one.round} is parked: {one.because}", highlight=False)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""An administrator who makes topics and groups, uses them, and deletes them again, all the time.
+"""An administrator who continuously creates topics and groups, uses them, and deletes them again.
 
 ``python -m tests.soak.administrator DIRECTORY NAME LIFE RATE``. Each topic gets some plain messages, each consumer group
-an offset in it; RATE of each are made and deleted a second, and about ``ALIVE_MAX`` are there at once. What an earlier
-life left is deleted first. SIGTERM: delete what is there, and end.
+an offset in it; RATE of each are created and deleted a second, and about ``ALIVE_MAX`` exist at once. What an earlier
+life left is deleted first. SIGTERM: delete what exists, and end.
 """
 
 import random

@@ -1,8 +1,8 @@
-"""SIGKILL and SIGSTOP by dice, connections to the database that are cut, and a disk that
-fills up; at each kill, what was going on.
+"""Faults of a round, at random: SIGKILL, SIGSTOP, connections to the database that are cut, a disk that fills up. Each kill
+is recorded with what was going on.
 
-The same seed draws the same victims, moments and pauses. What a process is doing in that microsecond is the machine's
-own dice. A victim is killed when it has done something in this life; the broker when others got something done with it.
+The same seed draws the same victims, moments and pauses. What a process is doing in that microsecond depends on the
+machine. A victim is killed once it has done something in this life; the broker once others got something done with it.
 """
 
 import random
@@ -23,10 +23,6 @@ from tests.soak.record import Kill
 from tests.soak.small_disk import SmallDisk
 from tests.soak.undecided import undecided_in
 
-WEIGHTS = {"broker": 40, "order service": 26, "java": 9, "consumer": 12, "watcher": 5}
-#: Seconds between two kills of the outside, and how long a killed process stays away.
-KILL_EVERY_S = (0.4, 2.2)
-DOWN_S = (0.0, 0.6)
 PAUSE_EVERY_S = (2.0, 9.0)
 #: Sometimes longer than a client waits for an answer, so that it sends again.
 PAUSE_S = (0.1, 4.5)
@@ -40,11 +36,6 @@ STARTING_S = (0.05, 1.2)
 TOGETHER = 0.12
 #: How many pauses are the broker's.
 BROKER_PAUSES = 0.35
-#: The broker is killed when so many transactions finished in this life of it, at least.
-BROKER_WARM = 20
-#: Most kills wait until so large a share of the rate that was asked for gets done; the others fall where they fall.
-UNDER_LOAD = 0.85
-LOAD_SHARE = 0.08
 #: A victim that does nothing for so long is killed all the same.
 PATIENCE_S = 6.0
 #: The broker may not come back while the disk is full; not longer than this after it was freed.
@@ -119,6 +110,7 @@ class Chaos:
         on_kill: Callable[[Kill], None],
     ) -> None:
         self._plan = plan
+        self._profile = plan.profile
         self._notes = notes
         self._broker = broker
         self._everybody: list[Child] = [broker, *producers, *others]
@@ -135,31 +127,32 @@ class Chaos:
         #: What the broker said when it did not start for want of room.
         self.refused_starts: list[str] = []
         self._started_at = time.monotonic()
-        self._dice = {
+        self._rng = {
             what: random.Random(f"{plan.seed}/{what}") for what in ("kill", "pause", "cut", "disk", "down", "start")
         }
         self._restart_at: dict[Child, float] = {}
         self._go_on_at: dict[Child, float] = {}
         self._free_at = 0.0
         self._freed_at = 0.0
-        self._kill_at = self._later("kill", KILL_EVERY_S)
+        self._kill_at = self._later("kill", self._profile.kill_every_s)
         self._pause_at = self._later("pause", PAUSE_EVERY_S)
         self._cut_at = self._later("cut", CUT_EVERY_S)
         self._fill_at = self._later("disk", FILL_EVERY_S)
         self._victim = self._draw_victim()
-        self._load_wanted = plan.rate * LOAD_SHARE
+        self._load_wanted = plan.rate * plan.profile.load_share
         self._load_at_broker_start = 0
         #: When the broker that is starting now shall be killed; 0: it may start.
         self._kill_start_at = 0.0
 
     def _later(self, what: str, span: tuple[float, float]) -> float:
-        return time.monotonic() + self._dice[what].uniform(*span)
+        return time.monotonic() + self._rng[what].uniform(*span)
 
     def _draw_victim(self) -> Child:
         kinds = {child.kind for child in self._everybody}
-        dice = self._dice["kill"]
-        kind = dice.choices([one for one in WEIGHTS if one in kinds], [WEIGHTS[one] for one in WEIGHTS if one in kinds])
-        return dice.choice([child for child in self._everybody if child.kind == kind[0]])
+        rng = self._rng["kill"]
+        weights = {kind: weight for kind, weight in self._profile.weights.items() if kind in kinds}
+        kind = rng.choices([*weights], [*weights.values()])
+        return rng.choice([child for child in self._everybody if child.kind == kind[0]])
 
     def step(self) -> None:
         self.load.sample()
@@ -175,12 +168,16 @@ class Chaos:
                 self._kill(self._broker, "" if self._broker.look() else "starting")
         if now >= self._kill_at and self._is_ripe(now):
             self._kill(self._victim)
-            if self._dice["kill"].random() < TOGETHER:
+            if self._profile.other_faults and self._rng["kill"].random() < TOGETHER:
                 self._kill_another()
-            self._kill_at = self._later("kill", KILL_EVERY_S)
+            self._kill_at = self._later("kill", self._profile.kill_every_s)
             self._victim = self._draw_victim()
-            under_load = self._dice["kill"].random() < UNDER_LOAD
-            self._load_wanted = self._plan.rate * LOAD_SHARE if under_load else 0.0
+            under_load = self._rng["kill"].random() < self._profile.under_load
+            self._load_wanted = self._plan.rate * self._profile.load_share if under_load else 0.0
+        if self._profile.other_faults:
+            self._disturb(now)
+
+    def _disturb(self, now: float) -> None:
         if now >= self._pause_at:
             self._pause()
         if now >= self._cut_at:
@@ -201,7 +198,7 @@ class Chaos:
         if self.load.per_second() < self._load_wanted:
             return False
         if self._victim is self._broker:
-            return self._broker.look() and self.load.total >= self._load_at_broker_start + BROKER_WARM
+            return self._broker.look() and self.load.total >= self._load_at_broker_start + self._profile.broker_warm
         return self._victim.is_warm
 
     def _kill(self, victim: Child, point: str = "") -> None:
@@ -215,7 +212,7 @@ class Chaos:
         """Right behind the first, such as the broker and the only one who could answer its checks."""
         others = [child for child in self._everybody if child.is_running and child not in self._restart_at]
         if others:
-            self._kill(self._dice["kill"].choice(others), "together")
+            self._kill(self._rng["kill"].choice(others), "together")
 
     def _about(self, victim: Child, how: str, point: str) -> Kill:
         undecided, ago = self.undecided.now_or_last()
@@ -227,7 +224,7 @@ class Chaos:
 
     def _killed(self, victim: Child, kill: Kill) -> None:
         self._go_on_at.pop(victim, None)
-        self._restart_at[victim] = self._later("down", DOWN_S)
+        self._restart_at[victim] = self._later("down", self._profile.down_s)
         detail = f"load {kill.load}, undecided {kill.undecided}"
         self._notes.write(Fault(t_us=now_us(), by=self._notes.by, what="kill", whom=kill.whom, detail=detail))
         self.kills.append(kill)
@@ -261,17 +258,17 @@ class Chaos:
                 child.start()
                 if child is self._broker:
                     self._load_at_broker_start = self.load.total
-                    dice = self._dice["start"]
-                    if dice.random() < KILLED_WHILE_STARTING:
-                        self._kill_start_at = time.monotonic() + dice.uniform(*STARTING_S)
+                    rng = self._rng["start"]
+                    if self._profile.other_faults and rng.random() < KILLED_WHILE_STARTING:
+                        self._kill_start_at = time.monotonic() + rng.uniform(*STARTING_S)
                 self._notes.write(Started(t_us=now_us(), by=self._notes.by, whom=f"{child.name}.{child.lives}"))
 
     # --- pauses and the disk ----------------------------------------------------------------------------------------
 
     def _pause(self) -> None:
-        dice = self._dice["pause"]
-        victim = self._broker if dice.random() < BROKER_PAUSES else dice.choice(self._everybody)
-        seconds = dice.uniform(*PAUSE_S)
+        rng = self._rng["pause"]
+        victim = self._broker if rng.random() < BROKER_PAUSES else rng.choice(self._everybody)
+        seconds = rng.uniform(*PAUSE_S)
         if victim.is_running and not victim.paused and victim not in self._restart_at:
             victim.pause()
             self.pauses[victim.kind] += 1
@@ -286,12 +283,12 @@ class Chaos:
                 victim.go_on()
 
     def _fill(self, disk: SmallDisk) -> None:
-        dice = self._dice["disk"]
-        left = dice.choice((0, 0, 256 << 10, 1 << 20, 3 << 20))
+        rng = self._rng["disk"]
+        left = rng.choice((0, 0, 256 << 10, 1 << 20, 3 << 20))
         disk.fill(left)
         self.fills["full" if left == 0 else "below the reserve"] += 1
-        self._free_at = time.monotonic() + dice.uniform(*FULL_S)
-        self._fill_at = self._free_at + dice.uniform(*FILL_EVERY_S)
+        self._free_at = time.monotonic() + rng.uniform(*FULL_S)
+        self._fill_at = self._free_at + rng.uniform(*FILL_EVERY_S)
         self._fault("full", "broker", f"{left} bytes left")
 
     def _free_disk(self, now: float) -> None:

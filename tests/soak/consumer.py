@@ -1,6 +1,7 @@
-"""A consumer with an inbox: every message is credited once in its own database, however often it comes.
+"""A consumer with an inbox: every message is credited once in its own database, however often it is delivered.
 
-``python -m tests.soak.consumer DIRECTORY NAME LIFE``. SIGTERM: acknowledge what is done, leave.
+``python -m tests.soak.consumer DIRECTORY NAME LIFE GROUP SUBSCRIPTION``. SIGTERM: acknowledge what is done, leave the
+group.
 """
 
 import logging
@@ -20,7 +21,7 @@ from halfmq.testing.history.events import Seen
 from tests.soak import tables
 from tests.soak.notes import Counter, Notes, now_us
 from tests.soak.order_service import connected
-from tests.soak.plan import CREDITS_GROUP, TOPICS, load_plan
+from tests.soak.plan import TOPICS, load_plan
 
 log = logging.getLogger("soak.consumer")
 
@@ -35,29 +36,31 @@ def seen(notes: Notes, reader: str, message: Message) -> Seen:
     )  # fmt: skip
 
 
-def credit(message: Message) -> dict[str, object]:
+def credit(message: Message, group: str) -> dict[str, object]:
     return {
+        "consumer_group": group,
         "message_id": message.message_id,
         "tx_id": message.transaction_id or "",
         "number": int(message.properties.get(names.HMQ_TX_INDEX, "0")),
         "topic": message.topic,
         "crc": body_crc_of(message.body),
+        "tag": message.tag or "",
     }
 
 
-def settle(sessions: "sessionmaker[Session]", batch: Sequence[Message]) -> None:
-    """Each message of ``batch`` that was not credited before is credited, all in one transaction.
+def settle(sessions: "sessionmaker[Session]", batch: Sequence[Message], group: str) -> None:
+    """Credit each message of ``batch`` that was not credited before, all in one transaction.
 
-    Another consumer may have some of the same messages (a queue changed hands) and claim them in another order: the
-    database then ends one of the two, and that one begins again. One order for all makes it seldom.
+    Another consumer may hold some of the same messages (a queue changed hands). Claiming in one order makes deadlocks
+    rare; where the database aborts one transaction all the same, the batch is tried again.
     """
     ordered = sorted(batch, key=lambda message: message.message_id)
     while True:
         try:
             with sessions() as session:
-                first = [one for one in ordered if tables.inbox.claim(session, one, group=CREDITS_GROUP)]
+                first = [one for one in ordered if tables.inbox.claim(session, one, group=group)]
                 if first:
-                    session.execute(insert(tables.credited), [credit(message) for message in first])
+                    session.execute(insert(tables.credited), [credit(message, group) for message in first])
                 session.commit()
         except DBAPIError as error:
             log.warning("again: %s", error)
@@ -66,20 +69,20 @@ def settle(sessions: "sessionmaker[Session]", batch: Sequence[Message]) -> None:
             return
 
 
-def main(directory: str, name: str, life: str) -> None:
+def main(directory: str, name: str, life: str, group: str, subscription: str) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     plan = load_plan(directory)
     notes = Notes(plan, f"{name}.{life}")
     counter = Counter(plan.counter_file(name))
     sessions = sessionmaker(tables.connect(plan.postgres_url))
-    mq = connected(plan, CREDITS_GROUP)
-    with mq.consumer(TOPICS, group=CREDITS_GROUP) as messages:
+    mq = connected(plan, group)
+    with mq.consumer(TOPICS, group=group, tags=subscription) as messages:
         signal.signal(signal.SIGTERM, lambda *_: messages.stop())
         for batch in messages.batches(max=100, wait=0.5):
             if not batch:
                 continue
-            notes.write(*(seen(notes, CREDITS_GROUP, message) for message in batch))
-            settle(sessions, batch)
+            notes.write(*(seen(notes, group, message) for message in batch))
+            settle(sessions, batch, group)
             batch.ack()
             counter.add()
     mq.close()

@@ -1,9 +1,9 @@
-"""Transactions that stay undecided for a long time: so many are kept open that the log must copy them forward again and again.
+"""Transactions that stay undecided for a long time: so many are kept open that the log must copy them forward repeatedly.
 
 ``python -m tests.soak.long_transactions DIRECTORY NAME LIFE KEPT RATE``. It opens transactions until KEPT are open, then
-decides an old one for each new one, RATE of them a second. What is open stands in a table before its first half leaves,
-so the next life of a killed process goes on where this one ended: half of the decisions are told to the broker, the
-others it learns when it asks. When it becomes quiet everything is decided; SIGTERM ends it.
+decides an old one for each new one, RATE of them a second. Each open transaction is a row in a table before its first half
+message leaves, so the next life of a killed process continues where this one ended. Half of the decisions are sent to the
+broker; it learns the others from its checks. When producers become quiet everything is decided; SIGTERM ends the process.
 """
 
 import logging
@@ -24,7 +24,7 @@ from halfmq.model.stored_message import body_crc_of
 from tests.soak import tables
 from tests.soak.notes import Counter, Notes
 from tests.soak.order_service import connected
-from tests.soak.plan import TOPICS, Plan, load_plan
+from tests.soak.plan import TOPICS, Plan, load_plan, tag_of
 from tests.soak.wire_tap import TappedConnector
 
 log = logging.getLogger("soak.long_transactions")
@@ -39,8 +39,8 @@ TOGETHER = 500
 
 def messages_of(tx_id: str, count: int) -> list[tuple[str, bytes]]:
     """Topic and body of each message: the same in every life."""
-    dice = random.Random(tx_id)
-    return [(dice.choice(TOPICS), dice.randbytes(dice.randint(*BODY_BYTES))) for _ in range(count)]
+    rng = random.Random(tx_id)
+    return [(rng.choice(TOPICS), rng.randbytes(rng.randint(*BODY_BYTES))) for _ in range(count)]
 
 
 class LongTransactions:
@@ -64,7 +64,7 @@ class LongTransactions:
             outcome = connection.scalar(select(table.c.outcome).where(table.c.tx_id == transaction.id))
         return {"C": Outcome.COMMIT, "R": Outcome.ROLLBACK, None: Outcome.UNKNOWN}[outcome]
 
-    def work(self, dice: random.Random, rate: float) -> None:
+    def work(self, rng: random.Random, rate: float) -> None:
         while not self.stopping.is_set():
             if self._plan.quiet_file.exists():
                 self.stopping.wait(0.1)
@@ -72,23 +72,26 @@ class LongTransactions:
             began = time.monotonic()
             try:
                 if len(self._open) < self._kept:
-                    self._begin(dice)
+                    self._begin(rng)
                 else:
-                    self._decide_one(dice)
-                    self._begin(dice)
+                    self._decide_one(rng)
+                    self._begin(rng)
                     self.stopping.wait(max(0.0, WORKERS / rate - (time.monotonic() - began)))
             except HalfmqError as error:
                 log.info("%s", error)
                 self.stopping.wait(0.1)
 
-    def _begin(self, dice: random.Random) -> None:
+    def _begin(self, rng: random.Random) -> None:
         tx_id = self._mq.new_transaction_id()
-        count = dice.randint(1, 2)
+        count = rng.randint(1, 2)
         with self._engine.begin() as connection:
             connection.execute(insert(tables.open_transactions).values(tx_id=tx_id, messages=count, prepared=False))
         with self._lock:
             self._open[tx_id] = count, False
-        halves: list[OutgoingMessage] = [compose(topic, body, key=tx_id) for topic, body in messages_of(tx_id, count)]
+        halves: list[OutgoingMessage] = [
+            compose(topic, body, tag=tag_of(body_crc_of(body)) or None, key=tx_id)
+            for topic, body in messages_of(tx_id, count)
+        ]
         prepared = self._mq.prepare(halves, tx_id=tx_id, name=CHECK)
         with self._engine.begin() as connection:
             connection.execute(
@@ -98,14 +101,14 @@ class LongTransactions:
             self._open[tx_id] = count, True
             self._prepared[tx_id] = prepared
 
-    def _decide_one(self, dice: random.Random) -> None:
+    def _decide_one(self, rng: random.Random) -> None:
         with self._lock:
-            tx_id = next(iter(self._open)) if dice.random() < 0.5 else dice.choice(list(self._open))
+            tx_id = next(iter(self._open)) if rng.random() < 0.5 else rng.choice(list(self._open))
             count, prepared = self._open.pop(tx_id)
             told = self._prepared.pop(tx_id, None)
-        committed = prepared and dice.random() < 0.8
+        committed = prepared and rng.random() < 0.8
         self._local_transaction([(tx_id, count, committed)])
-        if told is not None and dice.random() < 0.5:
+        if told is not None and rng.random() < 0.5:
             (self._mq.commit if committed else self._mq.rollback)(told)
         self._counter.add()
 
@@ -122,8 +125,9 @@ class LongTransactions:
                     )
                 )
                 rows = [
-                    {"tx_id": tx_id, "number": number, "topic": topic, "crc": body_crc_of(body)}
+                    {"tx_id": tx_id, "number": number, "topic": topic, "crc": crc, "tag": tag_of(crc)}
                     for number, (topic, body) in enumerate(messages_of(tx_id, count))
+                    for crc in (body_crc_of(body),)
                 ]
                 connection.execute(insert(tables.lines), rows)
 
@@ -132,8 +136,8 @@ class LongTransactions:
         with self._lock:
             left, self._open = self._open, {}
             self._prepared.clear()
-        dice = random.Random(len(left))
-        decided = [(tx_id, count, prepared and dice.random() < 0.8) for tx_id, (count, prepared) in left.items()]
+        rng = random.Random(len(left))
+        decided = [(tx_id, count, prepared and rng.random() < 0.8) for tx_id, (count, prepared) in left.items()]
         for start in range(0, len(decided), TOGETHER):
             self._local_transaction(decided[start : start + TOGETHER])
             self._counter.add()

@@ -1,12 +1,13 @@
-"""``python -m tests.soak.mixed --minutes 30 --directory DIR``: does a broker under everything at once stay as large as it is?
+"""``python -m tests.soak.mixed --minutes 30 --directory DIR``: does a broker under every load at once keep its size?
 
 One broker with segments of 1 MiB and a log of 16 MiB; transactions through a database, 25,000 more that stay undecided
-for long, topics and consumer groups made and deleted all the time, consumers and readers; and every minute somebody is
-killed, the broker every other time. Its memory, descriptors and files are looked at every few seconds. In the end
-everything settles, and the databases, the messages, the store and the history are compared, as after any soak.
+for long, topics and consumer groups created and deleted all the time, consumers and readers; and every minute a process is
+killed, the broker every other time. Its memory, descriptors and files are sampled every few seconds. In the end
+everything settles, and the databases, the messages, the store and the history are compared, as after any round.
 
-Memory counts as flat when the median of no five minutes is above that of the second five by more than a tenth, descriptors when
-those of the second half are not above those of the first: within the first five the 25,000 are prepared. Prints one JSON object. Exit status: 0 flat and no difference; 1 not.
+Memory is flat if the median of no five minutes exceeds that of the second five by more than a tenth; descriptors, if those
+of the second half do not exceed those of the first; in the first five minutes the 25,000 are prepared. Prints one JSON
+object. Exit status: 0 flat and no difference; 1 not.
 """
 
 import argparse
@@ -32,7 +33,7 @@ from tests.soak.notes import Notes, now_us
 from tests.soak.oracle import compare, read_books, read_sight
 from tests.soak.plan import SQLITE_GROUP, Plan
 from tests.soak.processes import Broker, Child, ProcessFailed, module
-from tests.soak.round import check_history, credits_in, make_topics, verify_store, visible_in, write_oracle
+from tests.soak.round import CONSUMERS, WATCHERS, CaughtUp, check_history, make_topics, verify_store, write_oracle
 from tests.support.ports import free_port
 
 MIB: Final = 1 << 20
@@ -44,6 +45,7 @@ SETTLE_S: Final = 300.0
 #: In the quiet end the process that answers checks is started anew so often: its broker asks again at once.
 NUDGE_S: Final = 75.0
 CATCH_UP_S: Final = 120.0
+WITNESSES: Final = frozenset(name for kind, name, _ in WATCHERS if kind == "witness")
 
 
 class MixedBroker(Broker):
@@ -55,7 +57,7 @@ class MixedBroker(Broker):
             sys.executable, "-m", "halfmq", "serve", "--data", str(data), "--port", str(plan.broker_port),
             "--name-port", str(plan.name_port), "--ports-file", str(self._ports_file), "--durability", "fsync",
             "--segment-bytes", str(MIB), "--retention-hours", "0", "--retention-bytes", str(retention_bytes),
-            "--retention-check-ms", "1000", "--sent-again-ms", "10000",
+            "--retention-check-ms", "1000", "--dedup-window-ms", "10000",
         ]  # fmt: skip
 
 
@@ -114,7 +116,7 @@ class Mixed:
         self._plan = plan
         self._asked = asked
         self._notes = Notes(plan, "conductor")
-        self._dice = random.Random(plan.seed)
+        self._rng = random.Random(plan.seed)
         data = plan.path / "store"
         rate = asked.rate / 2
         self.broker = MixedBroker(plan, data, asked.retention_bytes)
@@ -124,8 +126,8 @@ class Mixed:
             self.long,
         ]
         self.administrator = self._child("administrator", "administrator", 4)
-        self.consumers = [self._child(name, "consumer") for name in ("consumer-0", "consumer-1")]
-        self.watchers = [self._child(name, "watcher") for name in ("watcher", "witness")]
+        self.consumers = [self._child(name, "consumer", *asks) for name, asks in CONSUMERS]
+        self.watchers = [self._child(name, "watcher", subscription) for _, name, subscription in WATCHERS]
         self.everybody: list[Child] = [
             self.broker, *self.producers, self.administrator, *self.consumers, *self.watchers
         ]  # fmt: skip
@@ -177,7 +179,7 @@ class Mixed:
         until = self._began + asked.minutes * 60
         kill_at = self._began + asked.kill_every
         sample_at = self._began
-        others = [child for child in self.everybody if child is not self.broker and child.name != "witness"]
+        others = [child for child in self.everybody if child is not self.broker and child.name not in WITNESSES]
         restart: dict[Child, float] = {}
         turn = 0
         while (now := time.monotonic()) < until:
@@ -192,12 +194,12 @@ class Mixed:
                     raise ProcessFailed(f"{child.name} ended by itself\n{child.last_words()}")
             if now >= kill_at:
                 kill_at += asked.kill_every
-                victim = self.broker if turn % 2 == 0 else self._dice.choice(others)
+                victim = self.broker if turn % 2 == 0 else self._rng.choice(others)
                 turn += 1
                 victim.kill()
                 self.kills[victim.kind] = self.kills.get(victim.kind, 0) + 1
                 self._notes.write(Fault(t_us=now_us(), by=self._notes.by, what="kill", whom=victim.name))
-                restart[victim] = now + self._dice.uniform(*DOWN_S)
+                restart[victim] = now + self._rng.uniform(*DOWN_S)
             if now >= sample_at and self.broker not in restart:
                 sample_at = now + SAMPLE_S
                 self._sample(now)
@@ -273,7 +275,8 @@ class Mixed:
             time.sleep(0.2)
         self._notes.write(Settled(t_us=now_us(), by=self._notes.by))
         until = time.monotonic() + CATCH_UP_S
-        while credits_in(engines) < visible_in(self._plan):
+        caught_up = CaughtUp(self._plan, engines)
+        while not caught_up():
             if time.monotonic() > until:
                 raise ProcessFailed(f"consumers did not catch up in {CATCH_UP_S:.0f} s")
             time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""Where a process of the soak writes what it knows: its own history file, and a counter that others may look at."""
+"""Where a process of the soak records what it knows: its own history file, and a counter that other processes read."""
 
 import mmap
 import threading

@@ -1,7 +1,7 @@
 """What the databases say must be visible, what readers saw, and where the two differ.
 
-The comparison is one of sets and needs no theory: (transaction, number) -> (topic, CRC of the body) on both sides. The
-history checker, which has the theory, looks at the same files afterwards. ``test_oracle`` plants each difference.
+The comparison is one of sets: (transaction, number) -> (topic, CRC of the body) on both sides. The history checker, which
+knows the promises, reads the same files afterwards. ``test_oracle`` plants each difference.
 """
 
 from collections import Counter, defaultdict
@@ -14,7 +14,7 @@ from sqlalchemy import Engine, select
 from halfmq.testing.history.events import Answered, AnyEvent, HalfAsked, QueueRead, Seen
 from halfmq.testing.history.reader import files_of
 from tests.soak import tables
-from tests.soak.plan import CREDITS_GROUP
+from tests.soak.plan import CREDITS_GROUP, FILTERED_GROUP, FILTERED_WATCHER, SUBSCRIBED_TAGS
 
 #: (transaction, number)
 Key = tuple[str, int]
@@ -27,32 +27,51 @@ class What(NamedTuple):
     crc: int
 
 
+class Credit(NamedTuple):
+    """The effect of one message in the consumers' database, with the tag that the consumer received."""
+
+    group: str
+    message: str
+    tx: str
+    number: int
+    what: What
+    tag: str
+
+
 class Books(NamedTuple):
-    """The databases. ``orders``: producer group and number of messages by transaction; ``markers``: C or R."""
+    """The databases. ``orders``: producer group and number of messages by transaction; ``markers``: C or R; ``tags``:
+    of each line, empty for none.
+    """
 
     orders: dict[str, tuple[str, int]]
     lines: dict[Key, What]
     markers: dict[str, str]
-    #: (message id, transaction, number, what) of each credit, in no order.
-    credits: list[tuple[str, str, int, What]]
+    tags: dict[Key, str]
+    #: In no order.
+    credits: list[Credit]
+
+    def is_subscribed(self, key: Key) -> bool:
+        """Whether the filtering readers must receive this message."""
+        return self.tags.get(key) in SUBSCRIBED_TAGS
 
 
 def read_books(engines: Iterable[Engine]) -> Books:
-    books = Books({}, {}, {}, [])
+    books = Books({}, {}, {}, {}, [])
     for engine in engines:
         with engine.connect() as connection:
             for tx, group, messages in connection.execute(
                 select(tables.orders.c.tx_id, tables.orders.c.producer_group, tables.orders.c.messages)
             ):
                 books.orders[tx] = (group, messages)
-            for tx, number, topic, crc in connection.execute(select(*tables.lines.c)):
+            for tx, number, topic, crc, tag in connection.execute(select(*tables.lines.c)):
                 books.lines[tx, number] = What(topic, crc)
+                books.tags[tx, number] = tag
             for table in (tables.markers.table, tables.java_markers):
                 # Rows under keys with # are about the marker table itself.
                 rows = select(table.c.tx_id, table.c.outcome).where(table.c.tx_id.not_like("#%"))
                 books.markers.update((tx, outcome) for tx, outcome in connection.execute(rows))
-            for message_id, tx, number, topic, crc in connection.execute(select(*tables.credited.c)):
-                books.credits.append((message_id, tx, number, What(topic, crc)))
+            for group, message, tx, number, topic, crc, tag in connection.execute(select(*tables.credited.c)):
+                books.credits.append(Credit(group, message, tx, number, What(topic, crc), tag))
     return books
 
 
@@ -105,7 +124,8 @@ class Found(NamedTuple):
     looked_at: Counter[str]
 
 
-def compare(books: Books, sight: Sight) -> Found:
+def compare(books: Books, sight: Sight, *, consumers: bool = True) -> Found:
+    """``consumers``: there were any."""
     found = Found([], Counter())
     places = _places(sight, found)
     visible: dict[Key, list[Place]] = defaultdict(list)
@@ -113,7 +133,11 @@ def compare(books: Books, sight: Sight) -> Found:
         visible[one.tx, one.index].append(place)
     _books_against_visible(books, visible, places, found)
     _whole_queues(sight, places, found)
-    _credits(books, places, found)
+    if consumers:
+        _credits(books, places, found)
+        if not any(one.reader == CREDITS_GROUP for one in sight.seen):
+            found.differences.append("strange: no consumer saw anything")
+    _tags(books, sight, places, found)
     _markers(books, sight, found)
     return found
 
@@ -184,14 +208,48 @@ def _whole_queues(sight: Sight, places: dict[Place, Seen], found: Found) -> None
 
 
 def _credits(books: Books, places: dict[Place, Seen], found: Found) -> None:
-    """Each visible message has its effect once in the consumers' database, nothing else has one."""
-    want = Counter((one.message, one.tx, one.index, What(one.topic, one.crc)) for one in places.values())
-    have = Counter(books.credits)
-    found.looked_at["effects of consumers"] += have.total()
-    for one, times in (want - have).items():
-        found.differences.append(f"not consumed: {one[0]} ({one[1]}) lacks {times} of its effects")
-    for one, times in (have - want).items():
-        found.differences.append(f"consumed too often: {one[0]} ({one[1]}), {times} times more than it is visible")
+    """Each group has one effect for each visible message that it subscribes to, and no other effect."""
+    for group, looked_at in (
+        (CREDITS_GROUP, "effects of consumers"),
+        (FILTERED_GROUP, "effects of the filtering group"),
+    ):
+        want = Counter(
+            (one.message, one.tx, one.index, What(one.topic, one.crc))
+            for one in places.values()
+            if group == CREDITS_GROUP or books.is_subscribed((one.tx, one.index))
+        )
+        have = Counter(
+            (one.message, one.tx, one.number, one.what)
+            for one in books.credits
+            # What is visible without a line is a phantom, whatever its tag.
+            if one.group == group and (group == CREDITS_GROUP or (one.tx, one.number) in books.tags)
+        )
+        found.looked_at[looked_at] += have.total()
+        for effect, times in (want - have).items():
+            found.differences.append(f"not consumed: {group} lacks {times} effects of {effect[0]} ({effect[1]})")
+        for effect, times in (have - want).items():
+            tag = books.tags.get((effect[1], effect[2]))
+            found.differences.append(
+                f"consumed too often: {group} has {times} effects too many of {effect[0]} ({effect[1]}), tag {tag!r}"
+            )
+
+
+def _tags(books: Books, sight: Sight, places: dict[Place, Seen], found: Found) -> None:
+    """Each message has the tag that it was sent with, and the filtering watcher saw exactly the subscribed ones."""
+    for one in books.credits:
+        found.looked_at["tags received"] += 1
+        sent = books.tags.get((one.tx, one.number), one.tag)
+        if one.tag != sent:
+            found.differences.append(
+                f"altered: {one.message} was sent with the tag {sent!r}, {one.group} received {one.tag!r}"
+            )
+    passed = {(one.topic, one.queue, one.queue_offset) for one in sight.seen if one.reader == FILTERED_WATCHER}
+    found.looked_at["messages passed by the tag filter"] += len(passed)
+    for place, one in places.items():
+        key = (one.tx, one.index)
+        if key in books.tags and books.is_subscribed(key) != (place in passed):
+            kind = "filtered out" if place not in passed else "not subscribed"
+            found.differences.append(f"{kind}: {one.message} at {place}, tag {books.tags[key]!r}, {FILTERED_WATCHER}")
 
 
 def _markers(books: Books, sight: Sight, found: Found) -> None:
@@ -208,5 +266,3 @@ def _markers(books: Books, sight: Sight, found: Found) -> None:
     for tx, outcome in books.markers.items():
         if outcome == "C" and tx not in books.orders:
             found.differences.append(f"fence: {tx} is marked as committed and has no order")
-    if not any(one.reader == CREDITS_GROUP for one in sight.seen):
-        found.differences.append("strange: no consumer saw anything")

@@ -19,12 +19,12 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
 from halfmq import Client, OutgoingMessage, Prepared, TransactionReceipt
-from halfmq.errors import HalfmqError
+from halfmq.errors import ConnectError, HalfmqError
 from halfmq.model.stored_message import body_crc_of
 from halfmq.testing.history.events import Fault
 from tests.soak import tables
 from tests.soak.notes import Counter, Notes, now_us
-from tests.soak.plan import SQLITE_GROUP, TOPICS, Plan, load_plan
+from tests.soak.plan import SQLITE_GROUP, TOPICS, Plan, load_plan, tag_of
 from tests.soak.wire_tap import TappedConnector
 
 log = logging.getLogger("soak.order_service")
@@ -63,9 +63,11 @@ class Death:
 class MortalCalls:
     """The client's calls, with death between them."""
 
-    def __init__(self, client: Client, death: Death) -> None:
+    def __init__(self, client: Client, death: Death, untold: float) -> None:
+        """``untold``: the share of the committed transactions that the broker must ask about."""
         self._client = client
         self._death = death
+        self._untold = untold
         self.group = client.group
 
     def new_transaction_id(self) -> str:
@@ -79,6 +81,8 @@ class MortalCalls:
 
     def commit(self, prepared: Prepared) -> TransactionReceipt:
         self._death.at("after-local-commit")
+        if random.random() < self._untold:
+            raise ConnectError("nobody tells the broker")
         receipt = self._client.commit(prepared)
         self._death.at("after-end")
         return receipt
@@ -99,15 +103,15 @@ class OrderService:
         self._counter = Counter(plan.counter_file(name))
         self.stopping = threading.Event()
 
-    def work(self, mq: Client, dice: random.Random, worker: int) -> None:
-        calls = MortalCalls(mq, self._death)
+    def work(self, mq: Client, rng: random.Random, worker: int) -> None:
+        calls = MortalCalls(mq, self._death, self._plan.profile.untold)
         while not self.stopping.is_set():
             if self._plan.quiet_file.exists():
                 self.stopping.wait(0.1)
                 continue
             started = time.monotonic()
             try:
-                self._place(calls, dice, worker)
+                self._place(calls, rng, worker)
             except ChangedItsMind:
                 self._counter.add()
             except (HalfmqError, DBAPIError) as error:
@@ -118,23 +122,24 @@ class OrderService:
                 self._counter.add()
             wait_s = self._pause_s - (time.monotonic() - started)
             if wait_s > 0:
-                self.stopping.wait(wait_s * dice.uniform(0.6, 1.4))
+                self.stopping.wait(wait_s * rng.uniform(0.6, 1.4))
 
-    def _place(self, calls: MortalCalls, dice: random.Random, worker: int) -> None:
-        count = dice.randint(1, 4)
-        fate = dice.random()
+    def _place(self, calls: MortalCalls, rng: random.Random, worker: int) -> None:
+        count = rng.randint(1, 4)
+        fate = rng.random()
         session: Session
         with self.sessions() as session, tables.markers.bind(calls, session) as tx:
             customer = tables.NO_CUSTOMER if fate < 0.08 else tables.CUSTOMER
             order = {"tx_id": tx.id, "producer_group": self._group, "customer": customer, "messages": count}
             session.execute(insert(tables.orders).values(order))
             for number in range(count):
-                body = dice.randbytes(dice.randint(40, 900))
-                topic = dice.choice(TOPICS)
-                line = {"tx_id": tx.id, "number": number, "topic": topic, "crc": body_crc_of(body)}
+                body = rng.randbytes(rng.randint(40, 900))
+                topic = rng.choice(TOPICS)
+                crc = body_crc_of(body)
+                line = {"tx_id": tx.id, "number": number, "topic": topic, "crc": crc, "tag": tag_of(crc)}
                 session.execute(insert(tables.lines).values(line))
-                shard = f"{self._name}-{worker}" if dice.random() < 0.3 else None
-                tx.send(topic, body, key=tx.id, sharding_key=shard)
+                shard = f"{self._name}-{worker}" if rng.random() < 0.3 else None
+                tx.send(topic, body, tag=tag_of(crc) or None, key=tx.id, sharding_key=shard)
             self._death.at("in-body")
             if fate > 0.95:
                 raise ChangedItsMind

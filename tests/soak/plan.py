@@ -5,21 +5,34 @@ from typing import Final
 
 import msgspec
 
+from tests.soak.profile import PROFILES, Profile
+
 TOPICS: Final = ("SoakOrders", "SoakStock", "SoakLoyalty")
 QUEUES: Final = 4
 #: Producer groups: each has processes of its own, and all of one group use one database.
 SQLITE_GROUP: Final = "soak-sqlite"
 POSTGRES_GROUP: Final = "soak-postgres"
 JAVA_GROUP: Final = "soak-java"
-#: The consumer group whose effects are counted.
+#: The consumer group that receives every message.
 CREDITS_GROUP: Final = "soak-credits"
+#: The tag of a message follows from the CRC of its body; a quarter of the messages has none.
+TAGS: Final = ("", "red", "blue", "green")
+#: What the filtering readers subscribe to: a consumer group, and a watcher that reads raw frames.
+SUBSCRIPTION: Final = "red || blue"
+SUBSCRIBED_TAGS: Final = frozenset(("red", "blue"))
+FILTERED_GROUP: Final = "soak-filtered"
+FILTERED_WATCHER: Final = "filtered-witness"
+
+
+def tag_of(crc: int) -> str:
+    return TAGS[crc % len(TAGS)]
 
 
 class Plan(msgspec.Struct, frozen=True):
     """``rate``: transactions per second of all producers together while nothing is killed.
 
     ``retention_s``: the log is trimmed of what is older. ``patient_s``: some transactions may not be asked about for so
-    long; more than the retention, so that they must be carried forward.
+    long; more than the retention, so that they must be copied forward.
     """
 
     directory: str
@@ -34,6 +47,12 @@ class Plan(msgspec.Struct, frozen=True):
     patient_s: int
     #: A bug of ``planted`` that the broker has; empty: none of these.
     bug: str = ""
+    #: Name of a ``Profile``.
+    profile_name: str = "everything"
+
+    @property
+    def profile(self) -> Profile:
+        return PROFILES[self.profile_name]
 
     @property
     def path(self) -> Path:

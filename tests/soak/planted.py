@@ -1,4 +1,4 @@
-"""A broker with a bug, so that everybody sees the soak go red: ``python -m tests.soak.planted BUG serve ...``."""
+"""A broker with a planted bug, which the soak must find: ``python -m tests.soak.planted BUG serve ...``."""
 
 import sys
 from collections.abc import Callable
@@ -6,18 +6,45 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from halfmq.broker.remoting import send_commands
+from halfmq.broker.services import pulls
 from halfmq.cli.entry import run
 from halfmq.core import decide as decisions
-from halfmq.core.commands import EndTransaction, Wanted
+from halfmq.core.commands import EndTransaction, RequestedVerdict
+from halfmq.core.queues.filter import TagFilter
 
-#: Name -> (the verdict that is asked for, the one that is written instead).
-BUGS = {
-    "commit-rolls-back": (Wanted.COMMIT, Wanted.ROLLBACK),
-    "rollback-commits": (Wanted.ROLLBACK, Wanted.COMMIT),
+#: Name -> (the requested verdict, the one that is written instead).
+VERDICT_BUGS = {
+    "commit-rolls-back": (RequestedVerdict.COMMIT, RequestedVerdict.ROLLBACK),
+    "rollback-commits": (RequestedVerdict.ROLLBACK, RequestedVerdict.COMMIT),
 }
 
 
-def turned(right: Callable[..., Any], asked: Wanted, written: Wanted) -> Callable[..., Any]:
+TAG_BUGS = ("tags-not-compared", "tag-hash-lost")
+BUGS = (*VERDICT_BUGS, *TAG_BUGS)
+
+
+def plant(bug: str) -> None:
+    match bug:
+        case "tags-not-compared":
+            pulls.parse_filter = lambda expression, kind: TagFilter(None)  # type: ignore[assignment]
+        case "tag-hash-lost":
+            send_commands.half_facts = _without_some_tags(send_commands.half_facts)  # type: ignore[assignment]
+        case _:
+            decisions.DECIDE[EndTransaction] = turned(decisions.DECIDE[EndTransaction], *VERDICT_BUGS[bug])
+
+
+def _without_some_tags(right: Callable[..., Any]) -> Callable[..., Any]:
+    """One half message in about sixteen is stored as if it had no tag."""
+
+    def wrong(pairs: Any) -> Any:
+        _, key_hash, *rest = facts = right(pairs)
+        return facts if key_hash % 16 else (0, key_hash, *rest)
+
+    return wrong
+
+
+def turned(right: Callable[..., Any], asked: RequestedVerdict, written: RequestedVerdict) -> Callable[..., Any]:
     """Wrong for one transaction in sixteen or so."""
 
     def wrong(state: Any, command: EndTransaction, now_ms: int) -> Any:
@@ -29,6 +56,5 @@ def turned(right: Callable[..., Any], asked: Wanted, written: Wanted) -> Callabl
 
 
 if __name__ == "__main__":
-    bug = sys.argv.pop(1)
-    decisions.DECIDE[EndTransaction] = turned(decisions.DECIDE[EndTransaction], *BUGS[bug])
+    plant(sys.argv.pop(1))
     run()

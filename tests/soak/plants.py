@@ -1,9 +1,10 @@
-"""What goes wrong with a broker or an application, planted into what a round collected. Each names the difference."""
+"""Differences that a faulty broker or application would cause, planted into the evidence of a round."""
 
 from collections.abc import Callable
 
 from halfmq.testing.history.events import QueueRead, Seen
-from tests.soak.oracle import Books, Sight, What
+from tests.soak.oracle import Books, Credit, Sight, What
+from tests.soak.plan import CREDITS_GROUP, FILTERED_GROUP, FILTERED_WATCHER
 
 Plant = Callable[[Books, Sight], None]
 
@@ -24,13 +25,20 @@ def _append(books: Books, sight: Sight, one: Seen) -> None:
     """Visible at the end of its queue, for every reader; and consumed."""
     end = _end_of_queue(sight, one.topic, one.queue)
     readers = {read.reader for read in sight.read}
+    groups = [CREDITS_GROUP]
+    if books.is_subscribed((one.tx, one.index)):
+        readers.add(FILTERED_WATCHER)
+        groups.append(FILTERED_GROUP)
     sight.seen.extend(_copy(one, reader=reader, by=reader, queue_offset=end) for reader in readers)
     sight.read[:] = [
         QueueRead(t_us=read.t_us, by=read.by, reader=read.reader, topic=read.topic, queue=read.queue, first=read.first,
                   end=end + 1 if (read.topic, read.queue) == (one.topic, one.queue) else read.end)
         for read in sight.read
     ]  # fmt: skip
-    books.credits.append((one.message, one.tx, one.index, What(one.topic, one.crc)))
+    tag = books.tags.get((one.tx, one.index), "")
+    books.credits.extend(
+        Credit(group, one.message, one.tx, one.index, What(one.topic, one.crc), tag) for group in groups
+    )
 
 
 def _unsee(sight: Sight, tx: str, number: int = -1) -> None:
@@ -43,7 +51,7 @@ def row_missing(books: Books, sight: Sight) -> None:
     del books.orders[tx]
     del books.markers[tx]
     for key in [key for key in books.lines if key[0] == tx]:
-        del books.lines[key]
+        del books.lines[key], books.tags[key]
 
 
 def messages_lost(books: Books, sight: Sight) -> None:
@@ -80,7 +88,7 @@ def two_at_one_place(books: Books, sight: Sight) -> None:
 
 def seen_and_gone(books: Books, sight: Sight) -> None:
     """A message that a reader had, and that is not in the queue any more."""
-    first = sight.seen[0]
+    first = next(one for one in sight.seen if not books.is_subscribed((one.tx, one.index)))
     end = _end_of_queue(sight, first.topic, first.queue)
     sight.seen.append(_copy(first, message="GONE", queue_offset=end + 3))
 
@@ -113,7 +121,30 @@ def marked_without_order(books: Books, sight: Sight) -> None:
 
 def half_an_order(books: Books, sight: Sight) -> None:
     """The database itself tore: an order without one of its lines, which is visible."""
-    del books.lines[_order(books, at_least=2), 1]
+    key = _order(books, at_least=2), 1
+    del books.lines[key], books.tags[key]
+
+
+def tag_filtered_out(books: Books, sight: Sight) -> None:
+    """The broker's filter drops a message that has a subscribed tag."""
+    gone = next(one for one in sight.seen if one.reader == FILTERED_WATCHER)
+    sight.seen[:] = [one for one in sight.seen if (one.reader, one.message) != (FILTERED_WATCHER, gone.message)]
+
+
+def tag_not_subscribed(books: Books, sight: Sight) -> None:
+    """The broker's filter lets a message with another tag through."""
+    other = next(one for one in sight.seen if not books.is_subscribed((one.tx, one.index)))
+    sight.seen.append(_copy(other, reader=FILTERED_WATCHER))
+
+
+def tag_not_consumed(books: Books, sight: Sight) -> None:
+    """The filtering group never received a message that it subscribes to."""
+    books.credits.remove(next(one for one in books.credits if one.group == FILTERED_GROUP))
+
+
+def tag_altered(books: Books, sight: Sight) -> None:
+    at, one = next((at, one) for at, one in enumerate(books.credits) if one.tag)
+    books.credits[at] = one._replace(tag="")
 
 
 #: The plant, and how the first word of each difference must begin.
@@ -133,6 +164,10 @@ PLANTS: dict[Plant, set[str]] = {
     marker_missing: {"fence"},
     marked_without_order: {"fence"},
     half_an_order: {"phantom", "database"},
+    tag_filtered_out: {"filtered out"},
+    tag_not_subscribed: {"not subscribed"},
+    tag_not_consumed: {"not consumed"},
+    tag_altered: {"altered"},
 }
 
 

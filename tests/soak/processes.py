@@ -1,4 +1,4 @@
-"""Processes that die and come back: started, killed and paused by their own id only, each with all its lives counted."""
+"""Processes that die and are started again; each is killed and paused by its own id only, and its lives are counted."""
 
 import contextlib
 import json
@@ -120,7 +120,6 @@ class Child:
 class Broker(Child):
     """``halfmq serve``. Its counter is that of nobody: it is warm when the others got something done."""
 
-    SEGMENT_BYTES = 512 << 10
     #: A little above what the broker must have to claim its next segments.
     RESERVE_BYTES = 6 << 20
 
@@ -133,10 +132,10 @@ class Broker(Child):
         command = [
             sys.executable, "-m", *(("tests.soak.planted", plan.bug) if plan.bug else ("halfmq",)), "serve", "--data", str(data), "--port", str(plan.broker_port),
             "--name-port", str(plan.name_port), "--ports-file", str(self._ports_file), "--durability", "fsync",
-            "--segment-bytes", str(self.SEGMENT_BYTES), "--checkpoint-interval-ms", "1000",
-            "--retention-hours", str(plan.retention_s / 3_600), "--retention-check-ms", "500",
-            "--sent-again-ms", str(int(plan.retention_s * 1_000)), "--disk-reserve-bytes", str(self.RESERVE_BYTES),
-            "--check-immunity-ms", "1000", "--check-interval-ms", "1000",
+            "--segment-bytes", str(plan.profile.segment_bytes),
+            "--retention-hours", str(plan.retention_s / 3_600),
+            "--dedup-window-ms", str(int(plan.retention_s * 1_000)), "--disk-reserve-bytes", str(self.RESERVE_BYTES),
+            "--check-immunity-ms", "1000", "--check-interval-ms", "1000", *plan.profile.options,
         ]  # fmt: skip
         super().__init__(plan, "broker", "broker", lambda life: command)
 

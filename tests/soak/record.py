@@ -1,7 +1,7 @@
-"""The record of a soak: one line of JSON for each kill and for each round; a later run goes on where it ends.
+"""The record of a soak: one line of JSON for each kill and for each round; a later run continues it.
 
-The kills of a round count only with its own line, which is written after its check: those of a round that was broken off
-stand in the file and are not counted. A round that broke by itself is a difference. Nothing is ever taken out.
+The kills of a round count only with its own line, which is written after the comparison: those of an interrupted round stay
+in the file and are not counted. A round that failed by itself is a difference. Nothing is ever removed.
 """
 
 from collections import Counter
@@ -75,7 +75,7 @@ class Broken(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="b
     why: str
 
 
-class SetAside(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="set_aside"):
+class Parked(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="set_aside"):
     """Somebody found that a round was red through a fault of the soak itself: neither its kills nor its differences count.
 
     Its lines stay where they are.
@@ -85,7 +85,7 @@ class SetAside(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag=
     because: str
 
 
-Line = Kill | Round | Broken | SetAside
+Line = Kill | Round | Broken | Parked
 
 
 class Record:
@@ -112,7 +112,7 @@ class Summary:
 
     def __init__(self, lines: Iterator[Line]) -> None:
         everything = list(lines)
-        self.set_aside = [line for line in everything if isinstance(line, SetAside)]
+        self.set_aside = [line for line in everything if isinstance(line, Parked)]
         aside = {one.round for one in self.set_aside}
         self.rounds = [line for line in everything if isinstance(line, Round) and line.round not in aside]
         self.broken = [line for line in everything if isinstance(line, Broken) and line.round not in aside]

@@ -1,6 +1,6 @@
-"""One round: start everybody, let chaos kill for a while, heal, let checks settle all, and hold what is left together.
+"""One round: start all processes, inject faults for a while, heal, let checks settle everything, and compare what is left.
 
-Each round has a directory, a store and databases of its own, so that its evidence is small and whole.
+Each round has a directory, a store and databases of its own, so that its evidence is small and complete.
 """
 
 import random
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -30,7 +30,19 @@ from tests.soak.chaos import Chaos
 from tests.soak.notes import Notes, now_us
 from tests.soak.oracle import Books, Found, Sight, compare, read_books, read_sight
 from tests.soak.order_service import POINTS
-from tests.soak.plan import JAVA_GROUP, POSTGRES_GROUP, QUEUES, SQLITE_GROUP, TOPICS, Plan
+from tests.soak.plan import (
+    CREDITS_GROUP,
+    FILTERED_GROUP,
+    FILTERED_WATCHER,
+    JAVA_GROUP,
+    POSTGRES_GROUP,
+    QUEUES,
+    SQLITE_GROUP,
+    SUBSCRIBED_TAGS,
+    SUBSCRIPTION,
+    TOPICS,
+    Plan,
+)
 from tests.soak.processes import Broker, Child, Command, ProcessFailed, java_command, module
 from tests.soak.record import Kill, Round
 from tests.soak.small_disk import SmallDisk
@@ -38,18 +50,27 @@ from tests.soak.small_disk import SmallDisk
 #: Bounds of the quiet end, seconds. Longer than the longest back-off of a check.
 SETTLE_S = 100.0
 CATCH_UP_S = 60.0
+#: The filtering group is taken to be at the end of what it can get when it consumed nothing for so long, seconds.
+FILTERED_IDLE_S = 6.0
 #: Restarted when something is undecided for so long: a producer that comes back is asked at once.
 NUDGE_S = 6.0
 #: From this share of the kills on, nothing begins that may not be asked about for long.
 LATE = 0.6
-#: How many lives of a service have a death of their own, and how far they come.
-MORTAL = 0.6
 JAVA_POINTS = (
     "before-local-commit", "in-local-transaction", "after-local-commit", "in-check", "check-decided",
 )  # fmt: skip
 
 
-#: What the databases said, for whoever looks later.
+#: Name, consumer group and subscription.
+CONSUMERS = (
+    ("consumer-0", (CREDITS_GROUP, "*")),
+    ("consumer-1", (CREDITS_GROUP, "*")),
+    ("consumer-2", (FILTERED_GROUP, SUBSCRIPTION)),
+)
+#: Kind, name and subscription. A witness is never killed, and sees what a killed watcher might miss when retention
+#: overtakes it.
+WATCHERS = (("watcher", "watcher", "*"), ("witness", "witness", "*"), ("witness", FILTERED_WATCHER, SUBSCRIPTION))
+#: What the databases said, for later evaluation.
 BOOKS = "books.msgpack"
 
 
@@ -64,23 +85,27 @@ class Settings(NamedTuple):
 
 
 class Mortal(Child):
-    """A service, some of whose lives end by their own hand at a drawn point."""
+    """A service that kills itself at a point, in some of its lives."""
 
     def __init__(
         self, plan: Plan, kind: str, name: str, points: Sequence[str], command: Callable[[int, str], Command]
     ) -> None:
-        dice = random.Random(f"{plan.seed}/{name}")
+        rng = random.Random(f"{plan.seed}/{name}")
+        profile = plan.profile
+        # Points in a check come last: checks are rare, and a service that waits for one does not die elsewhere.
+        in_turn = iter(sorted(rng.sample(points, len(points)), key=lambda point: "check" in point))
 
         def mortal(life: int) -> Command:
-            dies = dice.random() < MORTAL
-            self.point = dice.choice(points) if dies and not self.immortal else ""
-            rare = "check" in self.point
-            count = dice.randint(1, 4) if rare else dice.randint(1, 80)
+            dies = rng.random() < profile.mortal and not self.immortal
+            drawn = next(in_turn, "") if dies and profile.points_in_turn else rng.choice(points)
+            self.point = drawn if dies else ""
+            visits_max = profile.visits_max if "check" not in self.point else 1 if profile.points_in_turn else 4
+            count = rng.randint(1, visits_max)
             return command(life, f"{self.point}:{count}" if self.point else "")
 
         super().__init__(plan, kind, name, mortal)
         self.point = ""
-        #: From now on it does not kill itself.
+        #: It does not kill itself any more.
         self.immortal = False
 
 
@@ -114,14 +139,24 @@ class Company:
             for version, classpath in java.items()
         ]  # fmt: skip
         self.consumers = [
-            Child(plan, "consumer", name, lambda life, name=name: module("consumer", plan.directory, name, life))
-            for name in ("consumer-0", "consumer-1")
+            Child(
+                plan,
+                "consumer",
+                name,
+                lambda life, name=name, asks=asks: module("consumer", plan.directory, name, life, *asks),
+            )
+            for name, asks in CONSUMERS
+            if plan.profile.consumers
         ]
         self.watchers = [
-            Child(plan, kind, name, lambda life, name=name: module("watcher", plan.directory, name, life))
-            # The witness is never killed, and sees what a killed watcher might miss when retention overtakes it.
-            for kind, name in (("watcher", "watcher"), ("witness", "witness"))
-        ]
+            Child(
+                plan, kind, name,
+                lambda life, name=name, subscription=subscription: module(
+                    "watcher", plan.directory, name, life, subscription
+                ),
+            )
+            for kind, name, subscription in WATCHERS
+        ]  # fmt: skip
 
     def no_more_deaths(self) -> None:
         """Nobody kills himself from now on: a life that would end so is exchanged for another one."""
@@ -157,12 +192,12 @@ def run_round(
         make_topics(plan)
         for child in company.everybody[1:]:
             child.start()
-        witness = company.watchers[1]
-        others = [child for child in (*company.consumers, *company.watchers) if child is not witness]
+        others = [child for child in (*company.consumers, *company.watchers) if child.kind != "witness"]
         chaos = Chaos(
             plan, notes, company.broker, [*company.producers], others, Cutter(engines[1]).cut, settings.disk, on_kill
         )
-        wait_until(lambda: all(one.is_warm for one in company.producers), 60, "a producer did nothing", company)
+        if not plan.profile.points_in_turn:  # else they die before all of them have done something
+            wait_until(lambda: all(one.is_warm for one in company.producers), 60, "a producer did nothing", company)
         while len(chaos.kills) < settings.kills and time.monotonic() < settings.deadline:
             chaos.step()
             if len(chaos.kills) > LATE * settings.kills:
@@ -180,8 +215,10 @@ def run_round(
         books, sight = read_books(engines), read_sight(plan.histories)
         (plan.path / BOOKS).write_bytes(msgspec.msgpack.encode(books))
         write_oracle(notes, books, sight)
-        found = compare(books, sight)
+        found = compare(books, sight, consumers=plan.profile.consumers)
         check_history(plan, found)
+        if not plan.profile.other_faults:
+            found.differences.extend(rejected(company))
     except BaseException:
         keep_store(settings.disk, data, plan)
         raise
@@ -262,13 +299,40 @@ def quiet_end(plan: Plan, company: Company, chaos: Chaos, notes: Notes, engines:
         time.sleep(0.2)
     settled = time.monotonic() - began
     notes.write(Settled(t_us=now_us(), by=notes.by))
-    wait_until(lambda: credits_in(engines) >= visible_in(plan), CATCH_UP_S, "consumers did not catch up", company)
+    if plan.profile.consumers:
+        wait_until(CaughtUp(plan, engines), CATCH_UP_S, "consumers did not catch up", company)
     return settled
 
 
-def credits_in(engines: list[Any]) -> int:
-    with engines[1].connect() as connection:
-        return connection.scalar(select(func.count()).select_from(tables.credited)) or 0
+class CaughtUp:
+    """Whether both consumer groups have consumed what there is for them; call it again and again."""
+
+    def __init__(self, plan: Plan, engines: list[Any]) -> None:
+        self._plan = plan
+        self._engines = engines
+        self._filtered = (-1, 0.0)
+
+    def __call__(self) -> bool:
+        if self._credits(CREDITS_GROUP) < visible_in(self._plan):
+            return False
+        filtered = self._credits(FILTERED_GROUP)
+        if filtered >= sum(map(_subscribed_lines, self._engines)):
+            return True
+        # What has a subscribed tag and is not visible is for the comparison to report: do not wait for it.
+        if filtered != self._filtered[0]:
+            self._filtered = (filtered, time.monotonic())
+        return time.monotonic() - self._filtered[1] > FILTERED_IDLE_S
+
+    def _credits(self, group: str) -> int:
+        with self._engines[1].connect() as connection:
+            found = select(func.count()).where(tables.credited.c.consumer_group == group)
+            return connection.scalar(found) or 0
+
+
+def _subscribed_lines(engine: Engine) -> int:
+    with engine.connect() as connection:
+        found = select(func.count()).where(tables.lines.c.tag.in_(SUBSCRIBED_TAGS))
+        return connection.scalar(found) or 0
 
 
 def visible_in(plan: Plan) -> int:
@@ -329,6 +393,14 @@ def check_history(plan: Plan, found: Found) -> None:
     found.looked_at["events"] = report.events
     for look in report.looked:
         found.looked_at[f"promise {look.promise}: {look.what}"] = look.looked
+
+
+def rejected(company: Company) -> Iterator[str]:
+    """What the broker said to watchers other than messages; nothing disturbs here that would be a reason."""
+    for one in company.watchers:
+        for line in one.last_words(1_000).splitlines():
+            if line.startswith(("refused:", "overtaken:")):
+                yield f"strange: {one.name} was answered {line}"
 
 
 def keep_store(disk: SmallDisk | None, data: Path, plan: Plan) -> None:

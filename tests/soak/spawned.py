@@ -1,7 +1,7 @@
-"""Python processes that are there at once: forked from one that has imported everything already.
+"""Python processes that start at once: forked from one that has already imported everything.
 
-A process that is killed every few seconds would spend most of the machine on importing SQLAlchemy otherwise. Each is a
-process like any other: its own id, session, sockets and threads; nothing is shared but the code.
+A process that is killed every few seconds would otherwise spend most of the machine on importing SQLAlchemy. Each is a
+process like any other, with its own id, session, sockets and threads; only code is shared.
 """
 
 import ctypes

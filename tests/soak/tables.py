@@ -1,7 +1,7 @@
-"""The business tables, which are the oracle: a message must be visible exactly if its line is here.
+"""The business tables, which are the oracle: a message must be visible if and only if its line is here.
 
-``orders`` and ``lines`` are written in the local transaction itself; which messages they stand for is said by
-transaction id and index, and what is in them by the CRC of the body. ``credits`` is the consumers' side.
+``orders`` and ``lines`` are written in the local transaction itself: transaction id and index identify a message, and the
+CRC of the body and the tag describe it. ``credits`` is the consumers' side.
 """
 
 from typing import Any
@@ -41,6 +41,8 @@ lines = Table(
     Column("number", Integer, primary_key=True),
     Column("topic", String(64), nullable=False),
     Column("crc", BigInteger, nullable=False),
+    # Empty: the message has no tag.
+    Column("tag", String(16), nullable=False),
 )
 #: The marker table of the Java services, which keep the fence themselves.
 java_markers = Table(
@@ -52,12 +54,15 @@ java_markers = Table(
 credited = Table(
     "credits",
     metadata,
-    # No key on purpose: what happened twice shall stand here twice.
+    # No key on purpose: an effect that happened twice must be two rows.
+    Column("consumer_group", String(64), nullable=False),
     Column("message_id", String(64), nullable=False),
     Column("tx_id", String(64), nullable=False),
     Column("number", Integer, nullable=False),
     Column("topic", String(64), nullable=False),
     Column("crc", BigInteger, nullable=False),
+    # As the consumer received it.
+    Column("tag", String(16), nullable=False),
 )
 #: What ``long_transactions`` has begun and not decided. ``prepared``: every half was answered, so that the transaction may be committed.
 open_transactions = Table(

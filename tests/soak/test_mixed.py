@@ -1,4 +1,4 @@
-"""What the mixed load calls flat, and what it does not."""
+"""Which samples of the mixed load count as flat, and which do not."""
 
 from tests.soak.mixed import is_flat
 

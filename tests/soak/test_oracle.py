@@ -1,18 +1,18 @@
-"""The comparison of databases and readers is not blind: each difference is planted alone and seen, none is seen without."""
+"""The comparison of databases and readers can fail: each difference is found when it is planted alone, and none without."""
 
 import pytest
 
 from halfmq.testing.history.events import Event, HalfAsked, QueueRead, Seen
-from tests.soak.oracle import Books, Sight, What, compare, take_in
-from tests.soak.plan import CREDITS_GROUP
+from tests.soak.oracle import Books, Credit, Sight, What, compare, take_in
+from tests.soak.plan import CREDITS_GROUP, FILTERED_GROUP, FILTERED_WATCHER, TAGS
 from tests.soak.plants import PLANTS, Plant, kinds
 
 TOPICS = ("a", "b")
 
 
 def collected() -> tuple[Books, Sight]:
-    """Ten orders of one to three messages, one rolled back, over two queues; two watchers and the consumers agree."""
-    books = Books({}, {}, {}, [])
+    """Ten orders of one to three messages, one rolled back, over two queues; all watchers and consumers agree."""
+    books = Books({}, {}, {}, {}, [])
     events: list[Event] = []
     ends = dict.fromkeys(TOPICS, 0)
     for number in range(10):
@@ -26,14 +26,19 @@ def collected() -> tuple[Books, Sight]:
             )
             if number == 4:
                 continue
+            tag = books.tags[tx, index] = TAGS[(number + index) % len(TAGS)]
+            subscribed = books.is_subscribed((tx, index))
             events += [
                 Seen(t_us=2, by=reader, reader=reader, message=message, topic=topic, queue=0, queue_offset=ends[topic],
                      tx=tx, index=index, crc=what.crc)
-                for reader in ("watcher", "witness", CREDITS_GROUP)
+                for reader in ("watcher", "witness", CREDITS_GROUP, *((FILTERED_WATCHER,) if subscribed else ()))
             ]  # fmt: skip
             ends[topic] += 1
             books.lines[tx, index] = what
-            books.credits.append((message, tx, index, what))
+            books.credits.extend(
+                Credit(group, message, tx, index, what, tag)
+                for group in (CREDITS_GROUP, *((FILTERED_GROUP,) if subscribed else ()))
+            )
         if number != 4:
             books.orders[tx] = ("g", messages)
         books.markers[tx] = "R" if number == 4 else "C"
@@ -50,6 +55,8 @@ def test_nothing_is_seen_where_all_agree() -> None:
     assert found.differences == []
     assert found.looked_at["rows in the databases"] == found.looked_at["visible messages"] == 17
     assert found.looked_at["orders"] == 9
+    assert 5 < found.looked_at["messages passed by the tag filter"] < 12
+    assert found.looked_at["messages passed by the tag filter"] == found.looked_at["effects of the filtering group"]
 
 
 @pytest.mark.parametrize(("plant", "seen"), PLANTS.items(), ids=lambda one: getattr(one, "__name__", ""))

@@ -1,8 +1,8 @@
-"""The record goes on over runs, and counts only what was checked."""
+"""The record continues over runs, and counts only what was compared."""
 
 from pathlib import Path
 
-from tests.soak.record import Broken, Kill, Record, Round, SetAside, Summary, read_lines
+from tests.soak.record import Broken, Kill, Parked, Record, Round, Summary, read_lines
 
 
 def kill(number: int, kind: str = "broker", undecided: int = 3) -> Kill:
@@ -60,7 +60,7 @@ def test_round_that_is_set_aside_counts_for_nothing_and_stays(tmp_path: Path) ->
     for number in range(2):
         record.write(kill(number))
         record.write(finished(number, ["hole: the watcher forgot what it saw"] * number))
-    record.write(SetAside(round=1, because="the watcher forgot what it saw"))
+    record.write(Parked(round=1, because="the watcher forgot what it saw"))
     total = Summary(read_lines(path))
     assert (len(total.kills), len(total.rounds), total.next_round, total.differences) == (1, 1, 2, 0)
     assert len(list(read_lines(path))) == 5

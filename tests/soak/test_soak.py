@@ -1,6 +1,6 @@
-"""A short soak, with everybody in it, and a look at whether it would have seen what it did not see.
+"""A short soak with all participants, and the proof that it would have found differences.
 
-``make test`` runs it with some twenty kills. For more: ``python -m tests.soak --kills 1000 --directory DIR``.
+``make test`` runs it with about twenty kills. For more: ``python -m tests.soak --kills 1000 --directory DIR``.
 """
 
 import os
@@ -86,6 +86,9 @@ def test_kills_fall_into_load_and_undecided_transactions(soaked: Soaked) -> None
 def test_every_look_looked_at_something(soaked: Soaked) -> None:
     looked = soaked.round.looked_at
     assert looked["rows in the databases"] == looked["visible messages"] == looked["effects of consumers"] > 0
+    filtered = looked["messages passed by the tag filter"]
+    assert looked["effects of the filtering group"] == filtered
+    assert looked["effects of consumers"] / 4 < filtered < looked["effects of consumers"]
     by_promise = {name: count for name, count in looked.items() if name.startswith("promise")}
     assert len(by_promise) > 8
     # What a restart took back can only be counted where something is missing, and nothing is delayed here.
@@ -117,8 +120,16 @@ def test_checker_sees_what_is_planted_into_the_real_histories(soaked: Soaked, tm
     assert not check_files([tmp_path]).clean
 
 
-def test_soak_of_a_broker_that_turns_verdicts_is_red(tmp_path: Path) -> None:
-    status, output = soak(tmp_path, "--kills", "2", "--no-java", "--no-disk-full", "--bug", "commit-rolls-back")
+@pytest.mark.parametrize(
+    ("bug", "seen"),
+    [
+        ("commit-rolls-back", {"lost", "checker"}),
+        ("tags-not-compared", {"not subscribed"}),
+        ("tag-hash-lost", {"filtered out", "not consumed"}),
+    ],
+)
+def test_soak_finds_a_bug_planted_into_the_broker(bug: str, seen: set[str], tmp_path: Path) -> None:
+    status, output = soak(tmp_path, "--kills", "2", "--no-java", "--no-disk-full", "--bug", bug)
     assert status == 1, output
     (one,) = (line for line in read_lines(tmp_path / "record.jsonl") if isinstance(line, Round))
-    assert {"lost", "checker"} <= kinds(one.differences)
+    assert seen <= kinds(one.differences)

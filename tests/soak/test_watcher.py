@@ -1,4 +1,4 @@
-"""What a watcher was answered it notes, also when the broker dies before the next answer."""
+"""What a watcher records: every response that it received, also when the broker dies before the next one."""
 
 import asyncio
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.soak.plan import QUEUES, TOPICS, Plan
 from tests.soak.watcher import Watcher
 
 HOST = bytes((127, 0, 0, 1)) + (10_911).to_bytes(4, "big")
-NO_NEW_MESSAGE = 19
+NO_NEW_MESSAGE, NO_MATCH = 19, 20
 
 
 def message(topic: str) -> bytes:
@@ -26,8 +26,43 @@ def message(topic: str) -> bytes:
     return b"".join(encode(stored, 64))
 
 
-def answer(opaque: int, code: int, body: bytes = b"") -> bytes:
-    return frame(msgspec.json.encode({"code": code, "flag": 1, "opaque": opaque, "extFields": {}}), body)
+def answer(opaque: int, code: int, body: bytes = b"", **fields: str) -> bytes:
+    return frame(msgspec.json.encode({"code": code, "flag": 1, "opaque": opaque, "extFields": fields}), body)
+
+
+def plan_of(server: asyncio.Server, directory: Path) -> Plan:
+    plan = Plan(
+        directory=str(directory), seed=1, broker_port=server.sockets[0].getsockname()[1], name_port=0, sqlite_url="",
+        postgres_url="", jdbc_url="", rate=1, retention_s=1, patient_s=1,
+    )  # fmt: skip
+    plan.save()
+    return plan
+
+
+async def test_filtering_watcher_continues_behind_messages_without_its_tag_and_records_no_ends(tmp_path: Path) -> None:
+    asked: list[tuple[str, str]] = []
+    queues = len(TOPICS) * QUEUES
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for code in (NO_MATCH, NO_NEW_MESSAGE, NO_NEW_MESSAGE):
+            for number in range(queues):
+                request = msgspec.json.decode(
+                    (await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big")))[4:]
+                )
+                asked.append((request["extFields"]["subscription"], request["extFields"]["queueOffset"]))
+                writer.write(answer(number, code, nextBeginOffset="7"))
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        plan = plan_of(server, tmp_path)
+        watcher = Watcher(plan, "filtered", Notes(plan, "filtered.1"), subscription="red || blue")
+        watcher.stopping = True
+        await asyncio.wait_for(watcher.run(), 10)
+    assert asked[:queues] == [("red || blue", "0")] * queues
+    assert asked[queues : 2 * queues] == [("red || blue", "7")] * queues
+    source = FileSource(plan.histories / "filtered.1.jsonl")
+    assert not [event for block in source.blocks() for event in block.events if isinstance(event, QueueRead)]
 
 
 async def test_message_that_came_before_the_broker_died_is_noted_and_not_asked_for_again(tmp_path: Path) -> None:
@@ -46,11 +81,7 @@ async def test_message_that_came_before_the_broker_died_is_noted_and_not_asked_f
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
-        plan = Plan(
-            directory=str(tmp_path), seed=1, broker_port=server.sockets[0].getsockname()[1], name_port=0, sqlite_url="",
-            postgres_url="", jdbc_url="", rate=1, retention_s=1, patient_s=1,
-        )  # fmt: skip
-        plan.save()
+        plan = plan_of(server, tmp_path)
         watcher = Watcher(plan, "watcher", Notes(plan, "watcher.1"))
         watcher.stopping = True
         await asyncio.wait_for(watcher.run(), 10)

@@ -1,4 +1,4 @@
-"""The tap notes what leaves and what comes back, in that order, and hides nothing from the client."""
+"""The tap records what leaves and what comes back, in that order, and hides nothing from the client."""
 
 import asyncio
 from pathlib import Path

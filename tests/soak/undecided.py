@@ -10,12 +10,12 @@ from halfmq.store.dump import dump_store
 
 def undecided_in(data: Path) -> int:
     """Transactions without a verdict in the log of a broker that is dead; its torn end is left out, as it will be."""
-    kinds = frozenset(("half", "carried_half", "committed", "rolled_back"))
+    kinds = frozenset(("half", "copied_half", "committed", "rolled_back"))
     open_: set[tuple[str, str]] = set()
     for line in dump_store(RealDisk(), data, kinds=kinds):
         record = msgspec.json.decode(line)
         key = (record["group"], record["tx_id"])
-        if record["kind"] in ("half", "carried_half"):
+        if record["kind"] in ("half", "copied_half"):
             open_.add(key)
         else:
             open_.discard(key)

@@ -1,8 +1,10 @@
 """Reads every queue of all topics from its start, in order, across restarts of the broker and of itself.
 
-``python -m tests.soak.watcher DIRECTORY NAME LIFE``. It knows where it was from a small file that is replaced after what
-it saw is noted: killed in between, it sees some messages again, in the same places. SIGTERM: read on until every queue
-says "nothing new", note the end of each, exit 0. Raw frames, so that no client of ours stands between it and the broker.
+``python -m tests.soak.watcher DIRECTORY NAME LIFE [SUBSCRIPTION]``. Its positions are in a small file that is replaced
+after the messages are recorded: if it is killed in between, it reads some messages again, at the same positions. SIGTERM:
+read on until every queue answers "nothing new", record the end of each, exit 0. It uses raw frames, so that none of our
+clients is between it and the broker; with a subscription it therefore receives exactly what the broker's tag filter lets
+through. Such a watcher records no ends of queues, since it does not see every message.
 """
 
 import asyncio
@@ -33,6 +35,14 @@ class _Answer(msgspec.Struct, gc=False):
 _decode = msgspec.json.Decoder(_Answer).decode
 
 
+#: None of the messages that were examined has a subscribed tag; go on at nextBeginOffset.
+_NO_MATCH = 20
+
+
+def _next_offset(answer: _Answer) -> int:
+    return int((answer.extFields or {})["nextBeginOffset"])
+
+
 class Where(msgspec.Struct):
     """What is read of one queue: everything in [first, at)."""
 
@@ -41,9 +51,10 @@ class Where(msgspec.Struct):
 
 
 class Watcher:
-    """``fresh``: begin where the queues begin now, as a reader does that comes when all is over."""
+    """``fresh``: begin where the queues begin now, as a reader does that starts when all is over."""
 
-    def __init__(self, plan: Plan, name: str, notes: Notes, *, fresh: bool = False) -> None:
+    def __init__(self, plan: Plan, name: str, notes: Notes, *, fresh: bool = False, subscription: str = "*") -> None:
+        self._subscription = subscription
         self._port = plan.broker_port
         self._name = name
         self._notes = notes
@@ -68,6 +79,8 @@ class Watcher:
                     writer.close()
             except (OSError, asyncio.IncompleteReadError):
                 await asyncio.sleep(0.05)
+        if self._subscription != "*":
+            return
         self._notes.write(
             *(
                 QueueRead(t_us=now_us(), by=self._notes.by, reader=self._name, topic=topic, queue=queue,
@@ -114,7 +127,7 @@ class Watcher:
         ext = {
             "consumerGroup": f"soak-{self._name}", "topic": topic, "queueId": str(queue),
             "queueOffset": str(self._where[topic, queue].at), "maxMsgNums": "500", "sysFlag": "4", "commitOffset": "0",
-            "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+            "suspendTimeoutMillis": "0", "subscription": self._subscription, "subVersion": "0", "expressionType": "TAG",
         }  # fmt: skip
         header = {"code": 11, "flag": 0, "language": "JAVA", "opaque": number, "version": 401, "extFields": ext}
         return frame(msgspec.json.encode(header))
@@ -124,9 +137,14 @@ class Watcher:
         where = self._where[queue]
         if answer.code == 0:
             self._take(queue, body, events)
+            if self._subscription != "*":
+                where.at = _next_offset(answer)
             return True
+        if answer.code == _NO_MATCH and self._subscription != "*":
+            before, where.at = where.at, _next_offset(answer)
+            return where.at != before
         if answer.code == 21:
-            moved = int((answer.extFields or {})["nextBeginOffset"])
+            moved = _next_offset(answer)
             if moved == where.at:
                 return False
             if not (self._fresh and where.at == 0):
@@ -157,9 +175,9 @@ class Watcher:
             at += size
 
 
-def main(directory: str, name: str, life: str) -> None:
+def main(directory: str, name: str, life: str, subscription: str = "*") -> None:
     plan = load_plan(directory)
-    watcher = Watcher(plan, name, Notes(plan, f"{name}.{life}"), fresh=life == "fresh")
+    watcher = Watcher(plan, name, Notes(plan, f"{name}.{life}"), fresh=life == "fresh", subscription=subscription)
 
     async def run() -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: setattr(watcher, "stopping", True))

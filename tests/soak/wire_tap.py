@@ -1,7 +1,7 @@
-"""What really leaves a client of ours and what comes back, noted as history: the client knows nothing of it.
+"""What really leaves our client and what comes back, recorded as history without the client's knowledge.
 
 It sits where the client opens its sockets (``Connector``), so repeated attempts, verdicts in the background and answers
-to checks are all seen, and a process may die exactly between two frames. What leaves is noted before it is written.
+to checks are all recorded, and a process can die exactly between two frames. What leaves is recorded before it is written.
 """
 
 import asyncio

@@ -129,7 +129,7 @@ def table(spark: Any, work: Path, name: str) -> list[Any]:
 
 
 def test_streams_go_on_through_kills_of_the_broker(spark: Any, broker: Served, tmp_path: Path) -> None:
-    dice = random.Random(SEED)
+    rng = random.Random(SEED)
     url = f"rocketmq://127.0.0.1:{broker.name_port}"
     queries = {
         "wire": start(spark, tmp_path, "wire", url=url),
@@ -139,9 +139,9 @@ def test_streams_go_on_through_kills_of_the_broker(spark: Any, broker: Served, t
     service.start()
     try:
         for _ in range(KILLS):
-            time.sleep(dice.uniform(3, 6))
+            time.sleep(rng.uniform(3, 6))
             broker.kill()
-            time.sleep(dice.uniform(0.2, 2))
+            time.sleep(rng.uniform(0.2, 2))
             broker.start()
         time.sleep(3)
         service.stopping.set()

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from halfmq import limits
 from halfmq.broker.remoting.send_commands import batch_command, send_command
 from halfmq.core.apply import apply_all
-from halfmq.core.commands import Command, EndTransaction, SendHalf, SendMessage, SettledRow, Tick, Wanted
+from halfmq.core.commands import Command, EndTransaction, RequestedVerdict, SendHalf, SendMessage, SettledRow, Tick
 from halfmq.core.decide import comes_before, next_deadline_ms, size_bound
 from halfmq.core.decision import Decision, Done, Refused, Reply, SendCheck, Sent, Why
 from halfmq.core.engine import Batch, Engine, Failed
@@ -285,7 +285,7 @@ def part(tx_id: str, index: int, count: int = 0, **options: Any) -> Any:
 def end(
     tx_id: str,
     sent: Any,
-    wanted: Wanted = Wanted.COMMIT,
+    wanted: RequestedVerdict = RequestedVerdict.COMMIT,
     *,
     group: str = "PG",
     from_check: bool = False,

@@ -73,27 +73,27 @@ class Options:
 
 
 def drawn(seed: int) -> Options:
-    dice = random.Random(f"options {seed}")
-    stock = dice.random() < 0.25
+    rng = random.Random(f"options {seed}")
+    stock = rng.random() < 0.25
     return Options(
-        transactions=dice.choice((1, 3, 10, 20, 40)),
-        plain=dice.choice((0.0, 0.2, 0.8)),
-        several=0.0 if stock else dice.choice((0.0, 0.3, 0.8)),
-        kills=dice.choice((0, 1, 2, 4)),
-        lost_answers=dice.choice((0.0, 0.1, 0.5)),
-        unsaid=dice.choice((0.0, 0.1, 0.5)),
-        rollbacks=dice.choice((0.0, 0.25, 0.9)),
-        operators=dice.choice((0.0, 0.1)),
-        keys=dice.choice((0.0, 0.5, 1.0)),
-        delayed=dice.choice((0.0, 0.2)),
-        again=dice.choice((0.0, 0.3)),
-        policy_group=dice.random() < 0.3,
-        dead_group=dice.random() < 0.3,
-        trims=0 if stock else dice.choice((0, 0, 1, 3)),
-        with_log=not stock and dice.random() < 0.7,
+        transactions=rng.choice((1, 3, 10, 20, 40)),
+        plain=rng.choice((0.0, 0.2, 0.8)),
+        several=0.0 if stock else rng.choice((0.0, 0.3, 0.8)),
+        kills=rng.choice((0, 1, 2, 4)),
+        lost_answers=rng.choice((0.0, 0.1, 0.5)),
+        unsaid=rng.choice((0.0, 0.1, 0.5)),
+        rollbacks=rng.choice((0.0, 0.25, 0.9)),
+        operators=rng.choice((0.0, 0.1)),
+        keys=rng.choice((0.0, 0.5, 1.0)),
+        delayed=rng.choice((0.0, 0.2)),
+        again=rng.choice((0.0, 0.3)),
+        policy_group=rng.random() < 0.3,
+        dead_group=rng.random() < 0.3,
+        trims=0 if stock else rng.choice((0, 0, 1, 3)),
+        with_log=not stock and rng.random() < 0.7,
         stock=stock,
-        pace_us=dice.choice((5, 400, 20_000)),
-        readers=dice.choice((1, 1, 2)),
+        pace_us=rng.choice((5, 400, 20_000)),
+        readers=rng.choice((1, 1, 2)),
     )
 
 
@@ -170,7 +170,7 @@ class World:
     def __init__(self, seed: int, options: Options) -> None:
         self.seed = seed
         self.o = options
-        self.dice = random.Random(seed)
+        self.rng = random.Random(seed)
         self.events: list[AnyEvent] = []
         self.marks: list[Mark] = []
         self.log: list[Logged] = []
@@ -187,7 +187,7 @@ class World:
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
         self.topics = [
-            (f"Topic{number}", self.dice.randint(1, 4)) for number in range(options.topics or self.dice.randint(1, 3))
+            (f"Topic{number}", self.rng.randint(1, 4)) for number in range(options.topics or self.rng.randint(1, 3))
         ]
         self.groups = ["orders", "billing"]
         if options.policy_group:
@@ -215,26 +215,24 @@ class World:
         self, by: str, make: Callable[[str], AnyEvent], do: Callable[[], dict[str, object]],
         then: Callable[[str, dict[str, object]], None], *, one_way: bool = False,
     ) -> None:  # fmt: skip
-        dice = self.dice
+        rng = self.rng
         self.ops += 1
         op = f"o{self.ops}"
         self.events.append(make(op))
         asked_us = self.now
-        way = dice.randint(5, 60)
+        way = rng.randint(5, 60)
 
         def arrives() -> None:
-            if self.is_down(self.now) or dice.random() < self.o.lost_answers / 4:
+            if self.is_down(self.now) or rng.random() < self.o.lost_answers / 4:
                 gone({})
                 return
             answer = do()
             if one_way:
                 then("ok", answer)
                 return
-            back = dice.randint(5, 60)
+            back = rng.randint(5, 60)
             # An answer is lost with the network, or with the broker that is killed before it is sent.
-            if dice.random() < self.o.lost_answers or any(
-                self.now < first <= self.now + back for first, _ in self.down
-            ):
+            if rng.random() < self.o.lost_answers or any(self.now < first <= self.now + back for first, _ in self.down):
                 gone(answer)
                 return
             self.later(back, lambda: answered(answer))
@@ -249,11 +247,11 @@ class World:
                 return
 
             def give_up() -> None:
-                if dice.random() < 0.5:
+                if rng.random() < 0.5:
                     self.events.append(Answered(t_us=self.now, by=by, op=op, outcome="unknown"))
                 then("unknown", answer)
 
-            self.later(dice.randint(200, 3000), give_up)
+            self.later(rng.randint(200, 3000), give_up)
 
         assert asked_us == self.now
         self.later(way, arrives)
@@ -262,7 +260,7 @@ class World:
 
     def record(self, **fields: object) -> int:
         offset = self.log_end
-        self.log_end += ROOM * self.dice.randint(1, 4)
+        self.log_end += ROOM * self.rng.randint(1, 4)
         self.marks.append(Mark(self.now, offset))
         if self.o.with_log:
             self.log.append(Logged(t_us=0, by="log", offset=offset, **fields))  # type: ignore[arg-type]
@@ -308,7 +306,7 @@ class World:
 
     def commit(self, transaction: _Transaction, halves: list[_Message]) -> None:
         for message in halves:
-            if self.dice.random() < 0.05:
+            if self.rng.random() < 0.05:
                 self.carry(transaction, message)
         shown = []
         for message in halves:
@@ -353,7 +351,7 @@ class World:
                 queue.first += 1
 
     def kill(self) -> None:
-        down = self.dice.randint(500, 5_000)
+        down = self.rng.randint(500, 5_000)
         self.events.append(Fault(t_us=self.now, by="world", what="kill", whom="broker"))
         self.restarts.append((self.now, self.now + down))
         self.later(
@@ -368,30 +366,30 @@ class World:
     # --- clients --------------------------------------------------------------------------------------------------
 
     def new_message(self, index: int, *, plain: bool = False) -> _Message:
-        dice = self.dice
+        rng = self.rng
         self.serial += 1
-        topic, queues = dice.choice(self.topics)
-        key, queue = "", dice.randrange(queues)
-        if dice.random() < self.o.keys:
-            number = dice.randrange(20 if self.o.transactions < 1000 else 20_000)
+        topic, queues = rng.choice(self.topics)
+        key, queue = "", rng.randrange(queues)
+        if rng.random() < self.o.keys:
+            number = rng.randrange(20 if self.o.transactions < 1000 else 20_000)
             key, queue = f"k{number}", number % queues
-        delay_ms = dice.randint(1, 30) if dice.random() < self.o.delayed else 0
+        delay_ms = rng.randint(1, 30) if rng.random() < self.o.delayed else 0
         return _Message(
-            f"{'P' if plain else 'M'}{self.serial:09}", index, topic, queue, key, dice.getrandbits(32) | 1, delay_ms
+            f"{'P' if plain else 'M'}{self.serial:09}", index, topic, queue, key, rng.getrandbits(32) | 1, delay_ms
         )
 
     def start_transaction(self) -> None:
-        dice = self.dice
-        if dice.random() < self.o.plain:
+        rng = self.rng
+        if rng.random() < self.o.plain:
             self.send_plain(self.new_message(0, plain=True), 0)
             return
-        count = dice.randint(2, 4) if dice.random() < self.o.several else 1
+        count = rng.randint(2, 4) if rng.random() < self.o.several else 1
         messages = [self.new_message(index) for index in range(count)]
         tx = messages[0].text if self.o.stock else f"T{messages[0].text[1:]}"
-        group = dice.choice(self.groups)
-        truth = ROLLED_BACK if dice.random() < self.o.rollbacks else COMMITTED
+        group = rng.choice(self.groups)
+        truth = ROLLED_BACK if rng.random() < self.o.rollbacks else COMMITTED
         transaction = _Transaction(group, tx, messages, truth)
-        transaction.plan = "unsaid" if dice.random() < self.o.unsaid or group == "dead" else "end"
+        transaction.plan = "unsaid" if rng.random() < self.o.unsaid or group == "dead" else "end"
         self.send_halves(transaction, 0, 0)
 
     def writer(self, transaction: _Transaction) -> str:
@@ -442,7 +440,7 @@ class World:
             elif outcome == "ok" and index + 1 < len(transaction.messages):
                 self.send_halves(transaction, index + 1, 0)
             elif outcome == "ok":
-                self.later(self.dice.randint(5, 500), lambda: self.local(transaction))
+                self.later(self.rng.randint(5, 500), lambda: self.local(transaction))
             else:  # given up, or settled by a check or an operator meanwhile: nothing is done
                 transaction.truth = ROLLED_BACK
                 transaction.known = True
@@ -459,8 +457,8 @@ class World:
         )  # fmt: skip
 
     def write_local(self, transaction: _Transaction) -> None:
-        if self.dice.random() < 0.9:
-            listed = tuple(one.text for one in transaction.messages) if self.dice.random() < 0.3 else ()
+        if self.rng.random() < 0.9:
+            listed = tuple(one.text for one in transaction.messages) if self.rng.random() < 0.3 else ()
             self.events.append(
                 Local(
                     t_us=self.now,
@@ -475,8 +473,8 @@ class World:
     def local(self, transaction: _Transaction) -> None:
         transaction.known = True
         self.write_local(transaction)
-        if self.dice.random() < self.o.operators and transaction.group != "dead":
-            verdict = self.dice.choice((COMMITTED, ROLLED_BACK))
+        if self.rng.random() < self.o.operators and transaction.group != "dead":
+            verdict = self.rng.choice((COMMITTED, ROLLED_BACK))
             self.say(transaction, verdict, "operator", "operator", 0)
         if transaction.plan == "end":
             self.say(transaction, transaction.truth, "application", self.writer(transaction), 0)
@@ -501,16 +499,16 @@ class World:
             if transaction.group == "dead" or self.is_down(self.now):
                 continue
             transaction.checks += 1
-            by = f"producer-{transaction.group}-{self.dice.randrange(3)}"
+            by = f"producer-{transaction.group}-{self.rng.randrange(3)}"
             self.events.append(
                 CheckHeard(t_us=self.now, by=by, group=transaction.group, tx=transaction.tx, times=transaction.checks)
             )
             if transaction.group == "policy" and transaction.checks > 1 and transaction.tx in self.undecided:
                 self.settle(transaction, ROLLED_BACK, "policy")
-            elif not transaction.known or self.dice.random() < 0.3:
+            elif not transaction.known or self.rng.random() < 0.3:
                 self.events.append(CheckUnanswered(t_us=self.now, by=by, group=transaction.group, tx=transaction.tx))
             else:
-                self.say(transaction, transaction.truth, self.dice.choice(("check", "marker")), by, 0)
+                self.say(transaction, transaction.truth, self.rng.choice(("check", "marker")), by, 0)
 
     # --- readers --------------------------------------------------------------------------------------------------
 
@@ -520,7 +518,7 @@ class World:
             offset = max(at.get((topic, number), 0), queue.first)
             while offset < len(queue.shown):
                 self.see(reader, topic, number, offset, queue.shown[offset])
-                if again and self.dice.random() < self.o.again:
+                if again and self.rng.random() < self.o.again:
                     self.see(reader, topic, number, offset, queue.shown[offset])
                     self.see(reader, f"%RETRY%{reader}", 0, self.serial, queue.shown[offset])
                 offset += 1
@@ -539,28 +537,28 @@ class World:
     # --- all of it ------------------------------------------------------------------------------------------------
 
     def live(self) -> History:
-        o, dice = self.o, self.dice
+        o, rng = self.o, self.rng
         system = "rocketmq 5.4.0" if o.stock else "halfmq 0.1.0"
         length = max(o.transactions * o.pace_us, 2_000)
         start = self.now
         for number in range(o.transactions):
-            self.later(number * o.pace_us + dice.randint(0, o.pace_us), self.start_transaction)
+            self.later(number * o.pace_us + rng.randint(0, o.pace_us), self.start_transaction)
         for _ in range(o.kills):
-            at = dice.randrange(length)
+            at = rng.randrange(length)
             self.later(at, self.kill)
             self.down.append((start + at, start + at + 1_500))
         for _ in range(o.trims):
-            self.later(dice.randrange(length), self.trim)
+            self.later(rng.randrange(length), self.trim)
         positions: list[dict[tuple[str, int], int]] = [{} for _ in range(o.readers)]
         turns = max(5, o.transactions // 20)
         for number, at in enumerate(positions):
             for turn in range(turns):
                 self.later(
-                    turn * length // turns + dice.randint(0, 300),
+                    turn * length // turns + rng.randint(0, 300),
                     lambda n=number, at=at: self.read(f"reader-{n}", at, again=True),  # type: ignore[misc]
                 )
         for turn in range(max(3, o.transactions // 200)):
-            self.later(turn * 10_000 + dice.randint(0, 5_000), self.check)
+            self.later(turn * 10_000 + rng.randint(0, 5_000), self.check)
         self.run()
         # Faults are over. Ask until everybody has said what he knows.
         o.lost_answers = 0.0

@@ -4,17 +4,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from halfmq.model import properties as props
-from halfmq.model.message_facts import half_facts, pairs_of, plain_facts
+from halfmq.model.message_facts import common_values, half_facts, plain_facts
 from halfmq.model.placement import aligned
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
     TRIM_SIZE,
-    AsideBecause,
     Base,
-    CarriedDelayed,
-    CarriedHalf,
     Checked,
     Committed,
+    CopiedDelayed,
+    CopiedHalf,
     DecidedBy,
     DelayedRecord,
     EpochStarted,
@@ -25,28 +24,29 @@ from halfmq.model.records import (
     OffsetsCommitted,
     OperatorActed,
     OperatorAction,
+    Parked,
+    ParkedBecause,
     ProducerSet,
     Record,
     Ref,
     Released,
     RolledBack,
-    SetAside,
     TopicDeleted,
     TopicSet,
     Trim,
     base_size,
-    carried_delayed_size,
-    carried_half_size,
     checked_size,
     committed_size,
+    copied_delayed_size,
+    copied_half_size,
     delayed_record_size,
     message_record_size,
     operator_acted_size,
+    parked_size,
     payload_of,
     payload_record_size,
     released_size,
     rolled_back_size,
-    set_aside_size,
 )
 from halfmq.model.stored_message import StoredMessage, body_crc_of
 from halfmq.runtime.disk import Disk
@@ -97,7 +97,7 @@ def half_properties(tx_id: str, group: str = GROUP, **more: str) -> bytes:
 
 def message_record(offset: int, size: int, topic_id: int, stored: StoredMessage, unique_id: str) -> MessageRecord:
     """With what a decision reads in the message's properties."""
-    return MessageRecord(offset, size, topic_id, stored, unique_id, *plain_facts(pairs_of(stored.properties)))
+    return MessageRecord(offset, size, topic_id, *stored, unique_id, *plain_facts(common_values(stored.properties)))
 
 
 def half_record(
@@ -105,8 +105,9 @@ def half_record(
     count: int,
 ) -> HalfRecord:  # fmt: skip
     """With what a decision reads in the message's properties."""
-    facts = half_facts(pairs_of(stored.properties))
-    return HalfRecord(offset, size, topic_id, stored, half_index, group, tx_id, index, count, *facts)
+    stored = stored._replace(queue_offset=half_index)
+    facts = half_facts(common_values(stored.properties))
+    return HalfRecord(offset, size, topic_id, *stored, group, tx_id, index, count, *facts)
 
 
 def plain(body: bytes = b"hello", unique_id: str = "K1", topic: str = "orders", queue_offset: int = 17) -> Make:
@@ -142,32 +143,32 @@ def checked(tx_id: str = "T1", checks: int = 1) -> Make:
     return lambda offset: Checked(offset, size, GROUP, tx_id, 5, checks, 1_700_000_009_000)
 
 
-def set_aside(tx_id: str = "T1", checks: int = 15) -> Make:
-    size = set_aside_size(GROUP, tx_id)
-    return lambda offset: SetAside(offset, size, GROUP, tx_id, 5, checks, DecidedBy.POLICY, AsideBecause.CHECKS)
+def parked(tx_id: str = "T1", checks: int = 15) -> Make:
+    size = parked_size(GROUP, tx_id)
+    return lambda offset: Parked(offset, size, GROUP, tx_id, 5, checks, DecidedBy.POLICY, ParkedBecause.CHECKS)
 
 
 def delayed(due_ms: int = 1_700_000_050_000) -> Make:
     properties = props.encode({"UNIQ_KEY": "D1", "DELAY": "3"})
     stored = message(properties=properties)
     size = delayed_record_size("orders", 5, len(properties))
-    return lambda offset: DelayedRecord(offset, size, 7, stored, "D1", due_ms, -9, 10**15)
+    return lambda offset: DelayedRecord(offset, size, 7, *stored, "D1", due_ms, -9, 10**15)
 
 
 def released(*refs: Ref) -> Make:
     return lambda offset: Released(offset, released_size(len(refs)), refs)
 
 
-def carried_half(source: int, message_bytes: int, half_index: int = 0, tx_id: str = "T1") -> Make:
-    return lambda offset: CarriedHalf(
-        offset, carried_half_size(message_bytes), source, source, half_index, 7, message_bytes, GROUP, tx_id, 0, 1,
+def copied_half(source: int, message_bytes: int, half_index: int = 0, tx_id: str = "T1") -> Make:
+    return lambda offset: CopiedHalf(
+        offset, copied_half_size(message_bytes), source, source, half_index, 7, message_bytes, GROUP, tx_id, 0, 1,
         1_700_000_000_000, 1_700_000_006_000, 4, 1_700_000_011_000, 3, 0, 0, 0,
     )  # fmt: skip
 
 
-def carried_delayed(source: int, message_bytes: int, half_index: int = -1) -> Make:
-    return lambda offset: CarriedDelayed(
-        offset, carried_delayed_size(message_bytes), source, source, half_index, 7, 3, message_bytes,
+def copied_delayed(source: int, message_bytes: int, half_index: int = -1) -> Make:
+    return lambda offset: CopiedDelayed(
+        offset, copied_delayed_size(message_bytes), source, source, half_index, 7, 3, message_bytes,
         1_700_000_050_000, -9, 10**15,
     )  # fmt: skip
 

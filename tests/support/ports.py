@@ -10,13 +10,13 @@ import socket
 
 HOST = "127.0.0.1"
 _FIRST, _STOP = 12_000, 32_000
-_dice = random.SystemRandom()
+_rng = random.SystemRandom()
 
 
 def free_port(*neighbours: int) -> int:
     """A port that is free, and so are those at these distances from it."""
     for _ in range(1_000):
-        port = _dice.randrange(_FIRST, _STOP)
+        port = _rng.randrange(_FIRST, _STOP)
         if all(_is_free(port + step) for step in (0, *neighbours)):
             return port
     raise AssertionError(f"no free ports between {_FIRST:,} and {_STOP:,}")

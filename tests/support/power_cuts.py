@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from halfmq.errors import HalfmqError
-from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
+from tests.support.faulty_disk import FaultyDisk, PowerLost
 
 
 class Lost(AssertionError):
@@ -29,7 +29,7 @@ class Lives:
     operations: int
 
     def __init__(self, seed: int) -> None:
-        self.dice = random.Random(f"load {seed}")
+        self.rng = random.Random(f"load {seed}")
         self.disk = FaultyDisk(seed)
         self.counts: Counter[str] = Counter()
 
@@ -39,14 +39,14 @@ class Lives:
         Raises:
             Lost, HalfmqError: a promise is broken.
         """
-        for _ in range(self.dice.randrange(2, 6)):
-            self.disk.power_fails_after(int(self.dice.expovariate(1 / self.operations)))
+        for _ in range(self.rng.randrange(2, 6)):
+            self.disk.power_fails_after(int(self.rng.expovariate(1 / self.operations)))
             try:
                 self.start()
                 self.load()
             except PowerLost:
                 self.counts["losses"] += 1
-            if self.dice.random() < 0.3:
+            if self.rng.random() < 0.3:
                 self.disk.kill()
                 self.counts["kills"] += 1
             else:

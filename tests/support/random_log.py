@@ -1,4 +1,4 @@
-"""Logs as ``Indexes`` sees them: batches of records that a seeded dice makes, and what must follow from them.
+"""Logs as ``Indexes`` sees them: batches of records that a seeded rng makes, and what must follow from them.
 
 The expectation is a plain fold over the records with dictionaries, written apart from the code it checks.
 """
@@ -13,35 +13,35 @@ from halfmq.model.ids import hash64, java_string_hash
 from halfmq.model.placement import aligned, next_segment_start
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
-    SET_ASIDE_MS,
+    PARKED_MS,
     TRIM_SIZE,
-    AsideBecause,
     Base,
-    CarriedHalf,
     Checked,
     Committed,
+    CopiedHalf,
     DecidedBy,
     DelayedRecord,
     HalfRecord,
     MessageRecord,
+    Parked,
+    ParkedBecause,
     Record,
     Ref,
     Released,
     RolledBack,
-    SetAside,
     TopicDeleted,
     TopicSet,
     Trim,
     base_size,
-    carried_half_size,
     checked_size,
     committed_size,
+    copied_half_size,
     delayed_record_size,
     message_record_size,
+    parked_size,
     payload_record_size,
     released_size,
     rolled_back_size,
-    set_aside_size,
 )
 from halfmq.model.stored_message import StoredMessage, body_crc_of
 from halfmq.store.consume_queue import QueueEntry
@@ -64,7 +64,7 @@ class Open(NamedTuple):
     """An undecided transaction."""
 
     tx_id: str
-    halves: tuple[HalfRecord | CarriedHalf, ...]
+    halves: tuple[HalfRecord | CopiedHalf, ...]
     first_offsets: tuple[int, ...]
     messages: tuple[StoredMessage, ...]
     prepared_ms: int
@@ -74,7 +74,7 @@ class Open(NamedTuple):
 
 class RandomLog:
     def __init__(self, seed: int) -> None:
-        self.dice = random.Random(seed)
+        self.rng = random.Random(seed)
         self.batches: list[LogBatch] = []
         #: Record offset -> (kind, message).
         self.messages: dict[int, tuple[int, StoredMessage]] = {}
@@ -107,10 +107,10 @@ class RandomLog:
 
     def grow(self, batches: int) -> None:
         for _ in range(batches):
-            self.batch(self.dice.randrange(1, 9))
+            self.batch(self.rng.randrange(1, 9))
 
     def batch(self, steps: int) -> None:
-        self.now_ms += self.dice.randrange(0, 50)
+        self.now_ms += self.rng.randrange(0, 50)
         roll = self.end % SEGMENT > SEGMENT - 12_000 or self.end == 0
         start = self.end if not roll else (0 if self.end == 0 else next_segment_start(self.end, SEGMENT))
         self._at = start + BATCH_HEADER_BYTES
@@ -120,17 +120,17 @@ class RandomLog:
         if not self.topics:
             self.topic()
         for _ in range(steps):
-            self.dice.choice(
+            self.rng.choice(
                 [self.plain, self.plain, self.prepare, self.prepare, self.settle, self.settle, self.check, self.set_aside,
                  self.delay, self.release, self.topic, self.delete]
             )()  # fmt: skip
-        if roll and start >= 2 * SEGMENT and self.dice.random() < 0.9:
+        if roll and start >= 2 * SEGMENT and self.rng.random() < 0.9:
             self.trim(start - SEGMENT)
         self.end = aligned(self._at)
         self.batches.append(LogBatch(start, self.end, self.now_ms, self._records))
 
     def topic(self) -> None:
-        if len(self.topics) >= 4 or (self.topics and self.dice.random() < 0.9):
+        if len(self.topics) >= 4 or (self.topics and self.rng.random() < 0.9):
             return
         number = self._next()
         self.topics[number] = f"topic-{number}"
@@ -140,8 +140,8 @@ class RandomLog:
     def delete(self) -> None:
         busy = {half.topic_id for one in self.open for half in one.halves} | {one.topic_id for one in self.delayed}
         free = [number for number in self.topics if number not in busy]
-        if len(self.topics) > 1 and free and self.dice.random() < 0.1:
-            number = self.dice.choice(free)
+        if len(self.topics) > 1 and free and self.rng.random() < 0.1:
+            number = self.rng.choice(free)
             del self.topics[number]
             payload = msgspec.msgpack.encode([number])
             self._add(TopicDeleted(self._at, payload_record_size(payload), number, payload))
@@ -155,9 +155,9 @@ class RandomLog:
         self._add(make.message_record(self._at, size, topic_id, message, unique))
 
     def prepare(self) -> None:
-        count = self.dice.choice([1, 1, 1, 2, 3])
+        count = self.rng.choice([1, 1, 1, 2, 3])
         tx_id = f"tx-{self._next()}"
-        halves: list[HalfRecord | CarriedHalf] = []
+        halves: list[HalfRecord | CopiedHalf] = []
         messages = []
         for index in range(count):
             topic_id, queue_id = self._queue()
@@ -178,10 +178,10 @@ class RandomLog:
     def settle(self) -> None:
         if not self.open:
             return
-        one = self.open.pop(self.dice.randrange(len(self.open)))
-        decided_by = self.dice.randrange(1, 6)
+        one = self.open.pop(self.rng.randrange(len(self.open)))
+        decided_by = self.rng.randrange(1, 6)
         indexes = tuple(half.half_index for half in one.halves)
-        if self.dice.random() < 0.4:
+        if self.rng.random() < 0.4:
             self._add(
                 RolledBack(
                     self._at, rolled_back_size(GROUP, one.tx_id, len(indexes)), GROUP, one.tx_id, decided_by, indexes
@@ -201,7 +201,7 @@ class RandomLog:
 
     def check(self) -> None:
         if self.open:
-            place = self.dice.randrange(len(self.open))
+            place = self.rng.randrange(len(self.open))
             one = self.open[place]
             one = self.open[place] = one._replace(checks=one.checks + 1, next_check_ms=self.now_ms + 500)
             first = one.halves[0].half_index
@@ -209,21 +209,21 @@ class RandomLog:
             self._add(Checked(self._at, size, GROUP, one.tx_id, first, one.checks, one.next_check_ms))
 
     def set_aside(self) -> None:
-        if self.open and self.dice.random() < 0.5:
-            place = self.dice.randrange(len(self.open))
+        if self.open and self.rng.random() < 0.5:
+            place = self.rng.randrange(len(self.open))
             one = self.open[place]
-            because = self.dice.choice(list(AsideBecause))
-            self.open[place] = one._replace(next_check_ms=SET_ASIDE_MS + because)
+            because = self.rng.choice(list(ParkedBecause))
+            self.open[place] = one._replace(next_check_ms=PARKED_MS + because)
             first = one.halves[0].half_index
-            size = set_aside_size(GROUP, one.tx_id)
-            self._add(SetAside(self._at, size, GROUP, one.tx_id, first, one.checks, DecidedBy.POLICY, because))
+            size = parked_size(GROUP, one.tx_id)
+            self._add(Parked(self._at, size, GROUP, one.tx_id, first, one.checks, DecidedBy.POLICY, because))
 
     def delay(self) -> None:
         topic_id, queue_id = self._queue()
         message = self._message(topic_id, queue_id, -1)
         size = delayed_record_size(message.topic, len(message.body), len(message.properties))
         due = self.now_ms + 100
-        record = DelayedRecord(self._at, size, topic_id, message, "", due, _tag(message), _key(message))
+        record = DelayedRecord(self._at, size, topic_id, *message, "", due, _tag(message), _key(message))
         self._remember(7, message)
         self._add(record)
         self.delayed.append(record)
@@ -249,10 +249,10 @@ class RandomLog:
         self._add(Trim(self._at, TRIM_SIZE, log_start))
 
     def _carry(self, one: Open) -> Open:
-        halves: list[HalfRecord | CarriedHalf] = []
+        halves: list[HalfRecord | CopiedHalf] = []
         for number, (half, first, message) in enumerate(zip(one.halves, one.first_offsets, one.messages, strict=True)):
-            size = carried_half_size(len(_packed(message)))
-            record = CarriedHalf(
+            size = copied_half_size(len(_packed(message)))
+            record = CopiedHalf(
                 self._at, size, half.offset, first, half.half_index, half.topic_id, len(_packed(message)), GROUP,
                 one.tx_id, half.index, half.count, one.prepared_ms, 0, one.checks if number == 0 else 0,
                 one.next_check_ms if number == 0 else 0, message.queue_id, _tag(message), _key(message), 0,
@@ -265,18 +265,18 @@ class RandomLog:
     def _message(self, topic_id: int, queue_id: int, queue_offset: int) -> StoredMessage:
         number = self._next()
         pairs = {"UNIQ_KEY": f"id-{number}"}
-        if self.dice.random() < 0.3:
-            pairs["TAGS"] = self.dice.choice("abc")
-        if self.dice.random() < 0.3:
+        if self.rng.random() < 0.3:
+            pairs["TAGS"] = self.rng.choice("abc")
+        if self.rng.random() < 0.3:
             pairs["KEYS"] = f"key-{number % 7} key-{number}"
-        body = self.dice.randbytes(self.dice.randrange(0, 200))
+        body = self.rng.randbytes(self.rng.randrange(0, 200))
         return StoredMessage(
             self.topics[topic_id], queue_id, queue_offset, 0, 0, 1, HOST, self.now_ms, HOST, 0, 0, body,
             body_crc_of(body), props.encode(pairs),
         )  # fmt: skip
 
     def _queue(self) -> tuple[int, int]:
-        return self.dice.choice(list(self.topics)), self.dice.randrange(3)
+        return self.rng.choice(list(self.topics)), self.rng.randrange(3)
 
     def _take(self, topic_id: int, queue_id: int) -> int:
         offset = self.queue_ends.get((topic_id, queue_id), 0)
@@ -312,10 +312,13 @@ class Expected:
 
     def _fold(self, record: Record, now_ms: int, firsts: dict[str, int]) -> None:
         match record:
-            case MessageRecord(offset, _, topic_id, message):
+            case MessageRecord(offset=offset, topic_id=topic_id, message=message):
                 entry = QueueEntry(offset, len(_packed(message)), _tag(message), offset, now_ms, -1, _key(message))
                 self.entries.setdefault((topic_id, message.queue_id), {})[message.queue_offset] = entry
-            case HalfRecord(offset, _, topic_id, message, half_index, _, tx_id, index, count):
+            case HalfRecord(
+                offset=offset, topic_id=topic_id, message=message, half_index=half_index, tx_id=tx_id, index=index,
+                count=count,
+            ):  # fmt: skip
                 firsts.setdefault(tx_id, half_index)
                 self.rows[half_index] = {
                     "state": 1, "original_offset": offset, "current_offset": offset, "topic_id": topic_id,
@@ -323,7 +326,7 @@ class Expected:
                     "id_hash": hash64(tx_id.encode()), "prepared_at_ms": now_ms, "queue_offset": -1, "checks": 0,
                     "message_bytes": len(_packed(message)), "group_hash": hash64(GROUP.encode()), "next_check_at_ms": 0,
                 }  # fmt: skip
-            case CarriedHalf():
+            case CopiedHalf():
                 self.rows[record.half_index]["current_offset"] = record.offset
             case Committed(offset, _, _, _, decided_by, refs):
                 for ref in refs:
@@ -340,10 +343,8 @@ class Expected:
                     )  # fmt: skip
             case Checked(_, _, _, _, half_index, checks, next_check):
                 self.rows[half_index].update(checks=checks, next_check_at_ms=next_check, decided_by=0)
-            case SetAside(_, _, _, _, half_index, checks, decided_by, because):
-                self.rows[half_index].update(
-                    checks=checks, next_check_at_ms=SET_ASIDE_MS + because, decided_by=decided_by
-                )
+            case Parked(_, _, _, _, half_index, checks, decided_by, because):
+                self.rows[half_index].update(checks=checks, next_check_at_ms=PARKED_MS + because, decided_by=decided_by)
             case Released(offset, _, refs):
                 for ref in refs:
                     self._ref(ref, offset, now_ms, -2)

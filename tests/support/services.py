@@ -108,6 +108,8 @@ class CoreSequencer:
         if deliver is not None:
             self._later(lambda: deliver(context, reply))
 
+    submit_small = submit_for_receipt = submit
+
     def submit_first(self, command: Any) -> None:
         self.submit(command, None)
 
@@ -178,7 +180,7 @@ class FakeQueues:
     def first_offset(self, offset: int) -> int:
         return offset
 
-    def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool) -> int:
+    def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
         entries = self._queues.get((topic_id, queue_id), [])
         if upper:
             return max(0, sum(entry.store_time_ms <= time_ms for entry in entries) - 1)

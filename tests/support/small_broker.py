@@ -13,8 +13,8 @@ import msgspec
 from halfmq.model import properties as props
 from halfmq.model.records import (
     Base,
-    CarriedHalf,
     Committed,
+    CopiedHalf,
     DecidedBy,
     HalfRecord,
     MessageRecord,
@@ -22,8 +22,8 @@ from halfmq.model.records import (
     Ref,
     RolledBack,
     Trim,
-    carried_half_size,
     committed_size,
+    copied_half_size,
     message_record_size,
     rolled_back_size,
 )
@@ -138,7 +138,7 @@ class SmallBroker:
             place = (record.offset, record.size - 16, record.offset, record.half_index, record.message.queue_id)
             state.undecided[record.tx_id] = (*place, record.message.body)
             state.next_half = record.half_index + 1
-        elif isinstance(record, CarriedHalf):
+        elif isinstance(record, CopiedHalf):
             known = state.undecided.get(record.tx_id)
             body = known[5] if known else b""
             state.undecided[record.tx_id] = (
@@ -215,8 +215,8 @@ class SmallBroker:
         """Write the half again at ``place``; where the next record goes."""
         offset, size, first, half_index, queue, _ = self.state.undecided[tx_id]
         self._add(
-            CarriedHalf(
-                place, carried_half_size(size), offset, first, half_index, TOPIC, size, make.GROUP, tx_id, 0, 1,
+            CopiedHalf(
+                place, copied_half_size(size), offset, first, half_index, TOPIC, size, make.GROUP, tx_id, 0, 1,
                 1, 0, 0, 0, queue, 0, 0, 0,
             )
         )  # fmt: skip

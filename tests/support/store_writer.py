@@ -17,9 +17,9 @@ from halfmq.model.records import (
     BATCH_HEADER_BYTES,
     TRIM_SIZE,
     Base,
-    CarriedHalf,
     Checked,
     Committed,
+    CopiedHalf,
     DelayedRecord,
     HalfRecord,
     Record,
@@ -30,9 +30,9 @@ from halfmq.model.records import (
     TopicSet,
     Trim,
     base_size,
-    carried_half_size,
     checked_size,
     committed_size,
+    copied_half_size,
     delayed_record_size,
     message_record_size,
     payload_record_size,
@@ -142,7 +142,7 @@ class StoreWriter:
 
     def commit(self, tx_id: str, halves: Sequence[HalfRecord]) -> int:
         """Make them visible; halves of an older segment are carried. The position."""
-        sizes = [carried_half_size(half.size - 16) for half in halves]
+        sizes = [copied_half_size(half.size - 16) for half in halves]
         size = committed_size(GROUP, tx_id, len(halves))
         self._room(sum(sizes) + size)
         refs = []
@@ -154,7 +154,7 @@ class StoreWriter:
                 self._flush_batch()
                 carried = self._put(
                     carried_size,
-                    lambda at, half=half, carried_size=carried_size, message_bytes=message_bytes: CarriedHalf(  # type: ignore[misc]
+                    lambda at, half=half, carried_size=carried_size, message_bytes=message_bytes: CopiedHalf(  # type: ignore[misc]
                         at, carried_size, half.offset, half.offset, half.half_index, half.topic_id, message_bytes, GROUP,
                         tx_id, half.index, half.count, self.prepared_ms[half.half_index], 0, 0, 0, half.message.queue_id, 0, 0, 0,
                     ),
@@ -191,7 +191,7 @@ class StoreWriter:
         message = self.message(topic, queue, body, properties, -1)
         released = released_size(1)
         self._room(size + released)
-        record = self._put(size, lambda at: DelayedRecord(at, size, number, message, "", self.now_ms, 0, 0))
+        record = self._put(size, lambda at: DelayedRecord(at, size, number, *message, "", self.now_ms, 0, 0))
         ref = Ref(record.offset, size - 32, record.offset, -1, number, queue, self._take(number, queue), 0, 0, 0)
         self._put(released, lambda at: Released(at, released, (ref,)))
 

@@ -4,8 +4,8 @@
 ``docs/transactions.md`` is made from it. The core does not look into it: what it decides is compared with it, by a test for each
 cell.
 
-The stage *set aside* is of a transaction that has all its messages. One that was set aside while it was incomplete takes
-the halves that are missing and refuses a COMMIT, as an incomplete one does, and stays set aside.
+The stage *parked* is of a transaction that has all its messages. One that was parked while it was incomplete takes
+the halves that are missing and refuses a COMMIT, as an incomplete one does, and stays parked.
 
 An event that cannot come in a stage has no cell content (``None``): a check cannot be answered before it was sent.
 """
@@ -23,7 +23,7 @@ class Stage(Enum):
     ABSENT = "unknown"
     PARTIAL = "incomplete"
     OPEN = "undecided"
-    ASIDE = "set aside"
+    ASIDE = "parked"
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
     #: Settled, and the log no longer has the verdict.
@@ -48,7 +48,7 @@ class Event(Enum):
     DUE_NOBODY = "a check is due, nobody is there"
     NOT_SENT = "a check reached nobody"
     LIMIT_ROLLBACK = "check limit, policy rollback"
-    LIMIT_ASIDE = "check limit, policy set aside"
+    LIMIT_ASIDE = "check limit, policy parked"
     AGE = "skip age, policy"
     CARRY = "its segment is to be trimmed"
     RESTART = "restart"
@@ -160,16 +160,16 @@ TRANSITIONS: Final[dict[Event, _Row]] = {
         **_nothing(Said.NOTHING, _A, _S, _C, _R, _X),
     },
     Event.LIMIT_ASIDE: {
-        **_logged(Kind.SET_ASIDE, Said.NOTHING, _S, _P, _O),
+        **_logged(Kind.PARKED, Said.NOTHING, _S, _P, _O),
         **_nothing(Said.NOTHING, _A, _S, _C, _R, _X),
     },
     Event.AGE: {
-        **_logged(Kind.SET_ASIDE, Said.NOTHING, _S, _P, _O),
+        **_logged(Kind.PARKED, Said.NOTHING, _S, _P, _O),
         **_nothing(Said.NOTHING, _A, _S, _C, _R, _X),
     },
     # What is undecided moves on with the log; a verdict goes with its segment.
     Event.CARRY: {
-        **_stays(Kind.CARRIED_HALF, Said.NOTHING, _P, _O, _S),
+        **_stays(Kind.COPIED_HALF, Said.NOTHING, _P, _O, _S),
         **_nothing(Said.NOTHING, _A, _X),
         _C: Cell((), Said.NOTHING, _X),
         _R: Cell((), Said.NOTHING, _X),

@@ -79,7 +79,7 @@ class LoadConnection(asyncio.Protocol):
         self.stopping = False
         self.alive = 0
         self.sent = 0
-        self.dice = random.Random(plan.seed * 1_000 + number)
+        self.rng = random.Random(plan.seed * 1_000 + number)
         self.body = random.Random(plan.seed).randbytes(plan.body_bytes)
         self.started_ns = [0] * threads
         self.ids = [""] * threads
@@ -126,7 +126,7 @@ class LoadConnection(asyncio.Protocol):
     def _verdict(self) -> int:
         if not self.plan.rollback_share and not self.plan.unknown_share:
             return COMMIT
-        throw = self.dice.random()
+        throw = self.rng.random()
         if throw < self.plan.rollback_share:
             return ROLLBACK
         return UNKNOWN if throw < self.plan.rollback_share + self.plan.unknown_share else COMMIT

@@ -1,4 +1,4 @@
-"""Commit-to-consumer latency: one transaction at a time into a queue of its own, seen by a parked pull on another connection."""
+"""Commit-to-consumer latency: one transaction at a time into a queue of its own, seen by a held pull on another connection."""
 
 import asyncio
 import time

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from halfmq.broker.config import BrokerConfig, address_text, check_caps, packed_host
 from halfmq.broker.listener import Bind, Door, bind
+from halfmq.broker.log_throttle import LogThrottle
 from halfmq.broker.maintenance import Maintenance
 from halfmq.broker.offload import Offload, ThreadOffload
 from halfmq.broker.problems import Problems
@@ -22,18 +23,17 @@ from halfmq.broker.remoting.admin_stats import AdminStats
 from halfmq.broker.remoting.assignments import Assignments
 from halfmq.broker.remoting.checks import PushedChecks
 from halfmq.broker.remoting.client_calls import ClientCommands
-from halfmq.broker.remoting.clients import Clients, PushedMembers
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.feedback import Feedback
 from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.lookups import Lookups
+from halfmq.broker.remoting.members import MemberRequests
 from halfmq.broker.remoting.name_service import NameService
 from halfmq.broker.remoting.operators import Operators
 from halfmq.broker.remoting.producer_groups import ProducerGroupCommands
 from halfmq.broker.remoting.pulls import PullHandlers
 from halfmq.broker.remoting.request_reply import PushedReplies, RequestReply
 from halfmq.broker.remoting.sends import Sends
-from halfmq.broker.seldom import Seldom
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.check_polls import CheckPolls
 from halfmq.broker.services.checks import Checks
@@ -42,7 +42,6 @@ from halfmq.broker.services.group_scan import GroupScan
 from halfmq.broker.services.groups import GroupsOnUse
 from halfmq.broker.services.health import Health
 from halfmq.broker.services.long_settled import LongSettled
-from halfmq.broker.services.members import Members
 from halfmq.broker.services.messages import StoredMessages
 from halfmq.broker.services.producer_groups import ProducerGroups, tell_policy
 from halfmq.broker.services.pulls import Pulls
@@ -52,7 +51,7 @@ from halfmq.broker.services.stats import Stats
 from halfmq.broker.services.topics import Topics
 from halfmq.broker.services.traffic import LOOK_MS, Traffic
 from halfmq.broker.services.transactions import Transactions
-from halfmq.broker.services.unlike_subscriptions import UnlikeSubscriptions
+from halfmq.broker.services.verdicts import Verdicts
 from halfmq.broker.slow_sync import SlowSync
 from halfmq.broker.timers import BrokerTime, DeadlineTimer
 from halfmq.core.clock_jumps import plausible_ms
@@ -78,7 +77,7 @@ REFUSED_TICK_REST_MS: Final = 1_000
 
 
 class Ports(NamedTuple):
-    """Port numbers that the broker listens on. ``http`` None: there is no HTTP front door."""
+    """The ports that the broker listens on; None: it does not listen there."""
 
     broker: int
     names: int
@@ -123,13 +122,12 @@ class Broker:
         self._gateway: Gateway
         self._sequencer: Sequencer
         self._pulls: Pulls
-        self._members: Members
         self._health: Health
         self._checks: Checks
         self._check_polls: CheckPolls
         self._maintenance: Maintenance | None = None
         self._timer: DeadlineTimer
-        self._not_stored = Seldom(loop.time)
+        self._not_stored = LogThrottle(loop.time)
 
     # --- start -----------------------------------------------------------------------------------------------
 
@@ -143,7 +141,7 @@ class Broker:
         began_s = self._clock.elapsed_s()
         self._gateway = Gateway(
             self._loop,
-            lambda: self._sequencer.backlog + self._members.waiting,
+            lambda: self._sequencer.backlog + self._members.members.waiting,
             clock=self._clock.elapsed_s,
             connections_max=self.config.connections_max,
             unfinished_bytes_max=self.config.unfinished_bytes_max,
@@ -266,7 +264,11 @@ class Broker:
         settings = view.settings
         stored = StoredMessages(view, store)
         groups = GroupsOnUse(sequencer)
-        Sends(gateway, sequencer, stored, store_host=settings.store_host, durability=self.config.durability.value)
+        verdicts = Verdicts(sequencer, stored)
+        Sends(
+            gateway, sequencer, verdicts, stored, store_host=settings.store_host,
+            durability=self.config.durability.value,
+        )  # fmt: skip
         self._pulls = Pulls(sequencer, store, self._loop, groups, gateway.outgoing, gateway.flush)
         PullHandlers(gateway, self._pulls)
         self._check_polls = CheckPolls(sequencer, self._loop, gateway.flush)
@@ -294,29 +296,17 @@ class Broker:
 
             Resources(self._http, sequencer, transactions, self._health)
         ProducerGroupCommands(gateway, sequencer, ProducerGroups(sequencer, time, gateway.say))
-        unlike = UnlikeSubscriptions(gateway.is_due)
-        self._members = Members(sequencer, groups, time, PushedMembers(gateway), unlike)
-        self._members.on_not_offered = gateway.unserved.subscription
-        Clients(gateway, self._members, broker_name=settings.broker_name)
+        self._members = MemberRequests(gateway, sequencer, groups, time, broker_name=settings.broker_name)
+        members = self._members.members
         requesters = PushedReplies(gateway, store_host=settings.store_host)
-        replies = Replies(requesters, self._members.peer_of, time, body_bytes_max=settings.body_bytes_max)
+        replies = Replies(requesters, members.connection_of, time, body_bytes_max=settings.body_bytes_max)
         RequestReply(gateway, replies)
         Assignments(gateway, sequencer, queues, broker_name=settings.broker_name)
         self._calls: ClientCalls[Request[Any]] = ClientCalls(view, self._loop, gateway.flush)
         ClientCommands(gateway, self._calls)
         traffic = Traffic(lambda: store.queues.entries_written, time.now_ms())
         self._pulls.on_given = traffic.note
-        stats = Stats(
-            sequencer,
-            store,
-            self._members,
-            traffic,
-            time,
-            self._loop,
-            address_of=gateway.address_of,
-            flush=gateway.flush,
-        )
-        AdminStats(gateway, sequencer, stats, address=address)
+        AdminStats(gateway, sequencer, Stats(sequencer, store, traffic, time), members, self._loop, address=address)
         gateway.on_closed = self._connection_closed
         gateway.on_drained = self._connection_drained
         self._maintenance = Maintenance(
@@ -346,7 +336,7 @@ class Broker:
             self._tick()
 
     def _on_effects(self, effects: list[Effect]) -> None:
-        if self._pulls.has_parked:
+        if self._pulls.has_held:
             # Many commits of one turn wake the same queue: once is enough.
             for effect in dict.fromkeys(effects):
                 if type(effect) is WakeQueue:
@@ -375,9 +365,8 @@ class Broker:
         self._pulls.peer_gone(number)
         self._checks.peer_gone(number)
         self._check_polls.peer_gone(number)
-        self._members.peer_gone(number, cut_off=self._gateway.draining)
+        self._members.connection_closed(number)
         self._calls.peer_gone(number)
-        self._gateway.flush()
 
     def _fatal(self, error: BaseException) -> None:
         """Nothing more may be answered: cut every connection, so that clients see an unknown outcome, and stop."""

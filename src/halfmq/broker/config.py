@@ -137,7 +137,7 @@ class BrokerConfig:
             ("check immunity", settings.check_immunity_ms),
             ("longest check interval", settings.check_interval_max_ms),
             ("time for an answer to a check", settings.check_answer_ms),
-            ("window of messages sent again", settings.sent_again_ms),
+            ("deduplication window", settings.dedup_window_ms),
         ):
             if value > limits.CHECK_TIMES_MAX_MS:
                 raise UsageError(
@@ -158,7 +158,7 @@ class BrokerConfig:
         if settings.delayed_total_max < 0:
             raise UsageError("a limit on delayed messages cannot be negative", hint="0 takes none")
         check_caps(replace(settings, segment_bytes=self.segment_bytes))
-        if settings.sent_again_ms < 0:
+        if settings.dedup_window_ms < 0:
             raise UsageError("the window of messages sent again cannot be negative", hint="0 knows nothing again")
         if self.retention_ms < 0 or self.retention_bytes < 0 or self.copy_again_ms < 0:
             raise UsageError("a retention cannot be negative", hint="0 keeps everything")

@@ -37,32 +37,20 @@ class Door(Protocol):
     """A bound port."""
 
     @property
-    def port(self) -> int:
-        """The port number; of port 0 the one that was free."""
-        ...
+    def port(self) -> int: ...
 
-    def listen(self) -> None:
-        """Listen, without accepting yet. Call ``accept`` when the broker can serve.
+    def listen(self) -> None: ...
 
-        Raises:
-            PortTaken, EnvironmentFailed: it cannot listen.
-        """
-        ...
+    def accept(self) -> None: ...
 
-    def accept(self) -> None:
-        """Accept connections from now on."""
-        ...
-
-    def close(self) -> None:
-        """Accept no more, and free the port. Connections stay open."""
-        ...
+    def close(self) -> None: ...
 
 
 Bind = Callable[[FrontDoor, str, str, int], Awaitable[Door]]
 
 
 class Listener:
-    """A ``Door`` over sockets of this machine, one for each address of a host."""
+    """The listening sockets of one front door."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, front_door: FrontDoor, sockets: Sequence[socket.socket], what: str
@@ -79,7 +67,7 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """As ``Door.port``."""
+        """The port that it listens on."""
         return int(self._sockets[0].getsockname()[1])
 
     def listen(self) -> None:
@@ -102,7 +90,7 @@ class Listener:
             self._loop.add_reader(listening, self._arrived, listening)
 
     def close(self) -> None:
-        """As ``Door.close``."""
+        """Accept no more connections; those that are open stay."""
         if self._rest is not None:
             self._rest.cancel()
         for listening in self._sockets:

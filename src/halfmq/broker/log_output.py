@@ -47,7 +47,7 @@ class LogOutput(logging.Handler):
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue a line; never blocks, and never raises. Dropped, and counted, where too many bytes wait."""
+        """Queue one line for the thread that writes; never blocks."""
         try:
             self._put(self.format(record))
         except Exception:  # noqa: BLE001 - as every handler: a line that cannot be made stops nobody
@@ -122,7 +122,7 @@ class OneLine(logging.Formatter):
     """One line for each record, cut and escaped; a traceback has its own lines behind it, which are indented."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line without its end, with its traceback if it has one."""
+        """One line for each record: line ends and control characters in it are escaped."""
         record.message = printable(record.getMessage())
         record.asctime = self.formatTime(record, self.datefmt)
         text = self.formatMessage(record)

@@ -4,7 +4,7 @@ Everything here only accelerates a restart or frees disk; if it stops, answers s
 
     checkpoint   each interval: a copy of references is taken on the loop, encoded and written on the maintenance thread
                  once all that it shows is durable and derived files have followed
-    retention    what is alive in the segments to go is carried forward in small steps between other commands, then a
+    retention    what is alive in the segments to go is copied forward in small steps between other commands, then a
                  Trim record says where the log starts, and only when that is durable are files removed, on the
                  maintenance thread
     files        a segment that somebody removed or cut short is told when retention is looked at. The one that is written
@@ -22,13 +22,13 @@ from typing import Any, Final
 
 from halfmq import limits
 from halfmq.broker.config import BrokerConfig
+from halfmq.broker.log_throttle import LogThrottle
 from halfmq.broker.offload import Offload
-from halfmq.broker.seldom import Seldom
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.slow_sync import SlowSync
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.clock_jumps import is_time_due
-from halfmq.core.commands import CarryForward, NoteTime, TrimLog
+from halfmq.core.commands import CopyForward, NoteTime, TrimLog
 from halfmq.core.decision import Done, Reply
 from halfmq.core.engine import Failed
 from halfmq.core.retention import ClosedSegment, RetentionLimits, wanted_start
@@ -42,17 +42,14 @@ from halfmq.store.store import Store
 log = logging.getLogger("halfmq.maintenance")
 
 SPACE_LOOK_MS: Final = 1_000
-#: Records that one step carries: a step must not hold up the commands behind it.
+#: Records that one step copies forward: a step must not hold up the commands behind it.
 CARRY_RECORDS_MAX: Final = 256
 #: Producer groups that are named where what is undecided holds retention.
 _GROUPS_SAID: Final = 3
 
 
 class Maintenance:
-    """Runs on the loop; work on files runs on ``offload``.
-
-    ``on_fatal``: called where a failure means that the broker must stop.
-    """
+    """Checkpoints, trims, and the look at the free space, in steps beside the commands."""
 
     def __init__(
         self,
@@ -77,14 +74,14 @@ class Maintenance:
         self._checkpointing = False
         #: Position of the newest checkpoint of this run, or what the start found.
         self._checkpoint_at = store.recovery.redo_from
-        #: Where the log is to start, while what lives below is carried forward.
+        #: Where the log is to start, while what lives below is copied forward.
         self._trimming: int | None = None
-        self._not_trimmed = Seldom(loop.time)
-        self._said = Seldom(loop.time)
+        self._not_trimmed = LogThrottle(loop.time)
+        self._said = LogThrottle(loop.time)
         self._stopped = False
 
     def start(self) -> None:
-        """Begin to look, each thing after its interval. Call ``stop`` before the store is closed."""
+        """Begin; the first look is at once."""
         if self._sequencer.view.jumps and self._config.retention_ms and self._not_trimmed.is_due("clock"):
             self._say_what_jumped()
         self._again("checkpoint", self._config.checkpoint_interval_ms, self.checkpoint)
@@ -96,7 +93,7 @@ class Maintenance:
         self._again(name, interval_ms, work)
 
     def stop(self) -> None:
-        """Begin nothing more. A checkpoint or a trim that is under way ends on ``offload``."""
+        """End; a step that runs is finished."""
         self._stopped = True
         for timer in self._timers.values():
             timer.cancel()
@@ -188,7 +185,7 @@ class Maintenance:
         """
         config = self._config
         limits = RetentionLimits(
-            config.retention_ms, config.retention_bytes, config.settings.sent_again_ms, config.copy_again_ms
+            config.retention_ms, config.retention_bytes, config.settings.dedup_window_ms, config.copy_again_ms
         )
         segments = (ClosedSegment(*one) for one in self._store.closed_segments())
         wanted = wanted_start(self._sequencer.view, limits, segments, self._time.now_ms())
@@ -239,7 +236,7 @@ class Maintenance:
 
     def _carry(self) -> None:
         assert self._trimming is not None
-        self._sequencer.submit(CarryForward(self._trimming, CARRY_RECORDS_MAX), self._carried)
+        self._sequencer.submit(CopyForward(self._trimming, CARRY_RECORDS_MAX), self._carried)
 
     def _carried(self, context: None, reply: Reply | Failed) -> None:
         assert self._trimming is not None
@@ -301,7 +298,6 @@ class Maintenance:
     # --- free space ------------------------------------------------------------------------------------------
 
     def look_at_space(self) -> None:
-        """Look at free space, at the locks and at the segment that is written; refuse or admit new messages accordingly."""
         self._slow_sync.look()  # here: a thread that waits for the disk says nothing
         self._offload.run(self._store.check_locks, self._saw_locks)
         self._offload.run(self._store.check_written_segment, self._saw_written_segment)

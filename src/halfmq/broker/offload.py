@@ -14,7 +14,7 @@ Done = Callable[[Any], None]
 
 
 class Offload(Protocol):
-    """Does slow work elsewhere than on the loop."""
+    """Runs work that blocks away from the loop."""
 
     def run(self, work: Callable[[], object], done: Done) -> None:
         """Do ``work`` off the loop, one after another in the order asked for; then call ``done`` on the loop."""
@@ -26,7 +26,7 @@ class Offload(Protocol):
 
 
 class ThreadOffload:
-    """An ``Offload`` over a thread of its own, which begins with the first work."""
+    """One thread, one job at a time, in order."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -34,14 +34,14 @@ class ThreadOffload:
         self._thread: threading.Thread | None = None
 
     def run(self, work: Callable[[], object], done: Done) -> None:
-        """As ``Offload.run``. What ``work`` raises is passed to ``done``."""
+        """Run ``work`` on the thread, then ``done`` with its result or exception on the loop."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="halfmq-maintenance", daemon=True)
             self._thread.start()
         self._asked.put((work, done))
 
     def close(self) -> None:
-        """As ``Offload.close``; blocks until the thread has ended."""
+        """Wait for the job that runs, drop the others, and end the thread."""
         if self._thread is not None:
             self._asked.put(None)
             self._thread.join()

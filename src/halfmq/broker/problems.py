@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 
-from halfmq.broker.seldom import Seldom
+from halfmq.broker.log_throttle import LogThrottle
 from halfmq.core.engine import BoundWrong, DecisionFailed, DelayedNotShown, NoNextSegment, NotCopied, Problem
 from halfmq.errors import InvariantViolated
 from halfmq.model.placement import segment_start
@@ -16,38 +16,38 @@ class Problems:
 
     def __init__(self, clock: Callable[[], float], segment_bytes: int) -> None:
         self._segment_bytes = segment_bytes
-        self._seldom = Seldom(clock)
+        self._throttle = LogThrottle(clock)
         #: Delayed messages that are not shown, and are in no line of the log yet; and all of them.
         self._not_shown_untold = 0
         self._not_shown = 0
 
     def tell(self, problem: Problem) -> None:
-        """Log a problem that the engine reported, unless its kind was logged a short time ago."""
+        """Log one problem of the engine, with what an operator can do."""
         match problem:
             case DecisionFailed(command, error):
-                if self._seldom.is_due((type(command), type(error))):
+                if self._throttle.is_due((type(command), type(error))):
                     log.error("decision failed on %s; nothing was changed", type(command).__name__, exc_info=error)
             case BoundWrong(command, error, failed):
                 self._bound_wrong(type(command).__name__, error, failed=failed)
             case NotCopied(command, source, text):
-                if self._seldom.is_due((type(command), source)):
+                if self._throttle.is_due((type(command), source)):
                     log.error("%s", text)
             case DelayedNotShown(damaged, more):
                 self._delayed(damaged, more=more)
             case NoNextSegment(text, disk_full):
                 if disk_full:
                     tell_no_space()
-                elif self._seldom.is_due("no base"):
+                elif self._throttle.is_due("no base"):
                     log.error("no next segment, so what needs one is refused: %s", text)
 
     def _bound_wrong(self, what: str, error: Exception, *, failed: bool) -> None:
         if failed:
-            if self._seldom.is_due((what, "failed")):
+            if self._throttle.is_due((what, "failed")):
                 log.error("%s failed; nothing was changed, everything else goes on", what, exc_info=error)
         elif isinstance(error, InvariantViolated):
-            if self._seldom.is_due((what, "bound")):
+            if self._throttle.is_due((what, "bound")):
                 log.error("the bound of %s was wrong: decided anew in the next segment", what, exc_info=error)
-        elif self._seldom.is_due((what, "no bound")):
+        elif self._throttle.is_due((what, "no bound")):
             log.error("no bound for %s; it is decided all the same", what, exc_info=error)
 
     def _delayed(self, damaged: tuple[tuple[int, str], ...], *, more: bool) -> None:
@@ -56,7 +56,7 @@ class Problems:
             by_segment.setdefault(segment_start(source, self._segment_bytes), []).append(text)
         self._not_shown += len(damaged)
         for start, texts in by_segment.items():
-            if self._seldom.is_due(("aside", start)):
+            if self._throttle.is_due(("aside", start)):
                 log.error(
                     "delayed messages are not shown before the next start, %d of one segment so far: %s",
                     len(texts),
@@ -64,7 +64,7 @@ class Problems:
                 )
             else:
                 self._not_shown_untold += len(texts)
-        if self._not_shown_untold and not more and self._seldom.is_due("aside"):
+        if self._not_shown_untold and not more and self._throttle.is_due("aside"):
             log.error(
                 "%d more delayed messages of such segments are not shown before the next start: %d in all",
                 self._not_shown_untold,
@@ -74,5 +74,5 @@ class Problems:
 
 
 def tell_no_space() -> None:
-    """Log that the disk has no space. The caller sees to it that this is not repeated."""
+    """Log that new messages are refused for want of space on the disk."""
     log.warning("no room on the disk: new messages are refused; verdicts and checks go on")

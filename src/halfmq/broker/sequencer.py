@@ -63,11 +63,17 @@ class Log(Disk, Protocol):
     """What the sequencer asks of the store."""
 
     @property
-    def durable_position(self) -> int: ...
+    def durable_position(self) -> int:
+        """The log is durable below it."""
+        ...
 
-    def append(self, records: Sequence[Record], broker_time_ms: int) -> int: ...
+    def append(self, records: Sequence[Record], broker_time_ms: int) -> int:
+        """Write one batch; returns its end."""
+        ...
 
-    def request_sync(self, position: int) -> None: ...
+    def request_sync(self, position: int) -> None:
+        """Have the log synced up to ``position``; ``Sequencer.durable`` is called when it is."""
+        ...
 
     def publish(self, position: int, broker_time_ms: int, batches: Iterable[Batch], *, at_once: bool) -> int: ...
 
@@ -430,7 +436,7 @@ class Sequencer:
         self.space_is_low()
 
     def _follow_late(self, published: int, due: Sequence[_Turn]) -> None:
-        """The indexes lag, or have caught up: then parked pulls look again."""
+        """The indexes lag, or have caught up: then held pulls look again."""
         lags = published < due[-1].end
         if lags and not self.behind:
             self._begin_to_lag()

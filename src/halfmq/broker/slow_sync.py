@@ -18,7 +18,7 @@ REST_MS: Final = 60_000
 
 
 class SlowSync:
-    """Call ``look`` at least each ``SLOW_MS``."""
+    """Logs a sync of the log that takes seconds, while it does."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -30,11 +30,11 @@ class SlowSync:
         self._untold = 0
 
     def began(self) -> None:
-        """A sync begins. On the sync thread."""
+        """A sync began."""
         self._began_ms = self._clock.monotonic_ms()
 
     def look(self) -> None:
-        """Log a sync that has been running for more than ``SLOW_MS``, once. On the loop."""
+        """Log it if it has taken long."""
         began_ms = self._began_ms
         now_ms = self._clock.monotonic_ms()
         if began_ms is None or began_ms == self._told_ms or now_ms - began_ms < SLOW_MS or not self._is_due(now_ms):
@@ -47,7 +47,7 @@ class SlowSync:
         )  # fmt: skip
 
     def ended(self) -> None:
-        """The sync is over; log it if it took more than ``SLOW_MS``. On the sync thread."""
+        """The sync is done."""
         began_ms, self._began_ms = self._began_ms, None
         now_ms = self._clock.monotonic_ms()
         if began_ms is None or now_ms - began_ms < SLOW_MS:

@@ -24,7 +24,7 @@ class BrokerTime:
         self._base_ms = max(last_in_log_ms, clock.wall_ms()) - clock.monotonic_ms()
 
     def now_ms(self) -> int:
-        """Broker time, ms since 1970; never less than before."""
+        """Broker time, ms: never goes back, in one run or over a restart."""
         return self._base_ms + self._clock.monotonic_ms()
 
 
@@ -58,7 +58,7 @@ class DeadlineTimer:
         self._handle = self._loop.call_later((self._armed_ms - now_ms) / 1000, self._fire)
 
     def stop(self) -> None:
-        """Do not fire any more, until ``arm``."""
+        """No more ticks."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

@@ -61,9 +61,12 @@ def serve(
             help="The clock is right, although it is far ahead of the log: the broker was down. For one start.",
         ),
     ] = False,
-    sent_again_ms: Annotated[
-        int, typer.Option(help="How long a message that comes again is known; what is younger is not trimmed.")
-    ] = limits.SENT_AGAIN_MS,
+    dedup_window_ms: Annotated[
+        int,
+        typer.Option(
+            help="Deduplication window: a message that is sent again within it is stored once; what is younger is not trimmed."
+        ),
+    ] = limits.DEDUP_WINDOW_MS,
     disk_reserve_bytes: Annotated[
         int, typer.Option(help="Refuse new messages when less is free; verdicts go on.")
     ] = limits.DISK_RESERVE_BYTES,
@@ -178,7 +181,7 @@ def serve(
             check_answer_ms=check_answer_ms,
             checks_in_flight_max=checks_in_flight_max,
             undecided_max=undecided_max,
-            sent_again_ms=sent_again_ms,
+            dedup_window_ms=dedup_window_ms,
             undecided_bytes_max=undecided_bytes_max,
             undecided_total_max=undecided_total_max,
             undecided_total_bytes_max=undecided_total_bytes_max,

@@ -2,9 +2,9 @@
 
     async_client.py  AsyncClient         sync.py  Client, the blocking facade over it      app.py  App: decorators
     producer.py      plain sends         prepare.py transaction.py verdicts.py             halves and verdicts
-    consumer.py group_member.py queue_puller.py offset_tracker.py allocation.py lanes.py   consuming
+    consumer.py group_member.py queue_puller.py offset_tracker.py allocation.py key_order.py   consuming
     check_listener.py feedback.py listener.py transaction_block.py marker_table.py                  checks; seams for users and sql
-    connection.py links.py membership.py routing.py retry.py refusals.py connector.py      the network
+    connection.py connection_pool.py membership.py routing.py retry.py refusals.py connector.py      the network
     forks.py                                                                               what a forked child may do
 
 Importing this package imports nothing else; names are loaded when they are asked for.

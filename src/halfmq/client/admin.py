@@ -1,11 +1,11 @@
-"""Questions about topics that an application's tools ask: where queues begin and end."""
+"""Administrative queries for an application's tools: the first and end offsets of a topic's queues."""
 
 from typing import NamedTuple
 
 from halfmq.client.allocation import QueueRef
 from halfmq.client.async_client import AsyncClient
 from halfmq.client.connection import NoAnswer, NotSent
-from halfmq.client.plumbing import Plumbing
+from halfmq.client.context import ClientContext
 from halfmq.client.refusals import refusal
 from halfmq.errors import ConnectError
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
@@ -13,35 +13,35 @@ from halfmq.wire.remoting.replies import OffsetReply, read_reply
 
 
 class Bounds(NamedTuple):
-    """Queue offsets: the first message that is there, and the one after the last."""
+    """Queue offsets: of the first stored message, and one past the last."""
 
     first: int
     end: int
 
 
 async def queue_bounds(mq: AsyncClient, topic: str) -> dict[QueueRef, Bounds]:
-    """Every queue of ``topic`` with its bounds at one moment each. Read up to ``end`` to have seen what was there.
+    """The bounds of every queue of ``topic``, each read at its own moment. Reading up to ``end`` covers all that was stored then.
 
     Raises:
-        TopicNotFound: there is no such topic. ConnectError, RequestFailed: the broker could not be asked.
+        TopicNotFound: no such topic. ConnectError: no broker is reachable. RequestFailed: the broker rejected the request.
     """
-    plumbing = mq._open()
-    route = await plumbing.router.route(topic, max_age_s=0)
+    context = mq._open()
+    route = await context.router.route(topic, max_age_s=0)
     return {
         queue: Bounds(
-            await _ask(plumbing, queue, RequestCode.GET_MIN_OFFSET),
-            await _ask(plumbing, queue, RequestCode.GET_MAX_OFFSET),
+            await _ask(context, queue, RequestCode.GET_MIN_OFFSET),
+            await _ask(context, queue, RequestCode.GET_MAX_OFFSET),
         )
         for queue in route.readable
     }
 
 
-async def _ask(plumbing: Plumbing, queue: QueueRef, code: RequestCode) -> int:
+async def _ask(context: ClientContext, queue: QueueRef, code: RequestCode) -> int:
     what = f"{code.name} of {queue}"
-    attempts = plumbing.attempts(what)
+    attempts = context.attempts(what)
     while True:
         try:
-            connection = await plumbing.broker(queue.broker)
+            connection = await context.broker(queue.broker)
             answer = await connection.request(
                 code, {"topic": queue.topic, "queueId": str(queue.queue)}, timeout_s=attempts.timeout_s()
             )

@@ -1,6 +1,6 @@
-"""Which queues of a topic are mine: RocketMQ's ``AllocateMessageQueueAveragely``, byte for byte.
+"""Queue assignment within a consumer group: the same result as RocketMQ's ``AllocateMessageQueueAveragely``.
 
-Members of a group decide alone, so all must decide alike; a group may be shared with Java clients.
+Each member computes its share without a coordinator, so all must use the same algorithm; a group may include Java clients.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ class QueueRef(NamedTuple):
 
 
 def allocate(queues: Iterable[QueueRef], members: Iterable[str], me: str) -> Sequence[QueueRef]:
-    """My contiguous range of ``queues``; empty when I am no member (yet) or there are more members than queues.
+    """The contiguous range of ``queues`` for member ``me``. Empty if ``me`` is not in ``members`` or has no share.
 
     With n queues, m members and r = n mod m, the first r members get one queue more than the others.
     """

@@ -1,11 +1,11 @@
-"""``App``: listeners and consumers as decorated functions; one client for all of them.
+"""``App``: transactions, checks and consumers as decorated functions that share one client.
 
 >>> app = App("rocketmq://127.0.0.1:9876", group="orders")
 >>>
 >>> @app.transaction("order.create", topic="order-created")
 ... async def create_order(tx, order):
 ...     tx.send({"id": order.id}, keys=[order.id])
-...     await tx.prepare()  # from here on the check settles what a crash leaves
+...     await tx.prepare()  # if the process dies after this line, the check decides
 ...     await save_order(order)
 >>>
 >>> @create_order.check
@@ -27,7 +27,7 @@ from halfmq import limits
 from halfmq.client.async_client import CHECKS, AsyncClient, environment
 from halfmq.client.consumer import Consumer
 from halfmq.client.handler import Handler, InboxPort
-from halfmq.client.lanes import pause_s
+from halfmq.client.key_order import pause_s
 from halfmq.client.listener import TransactionListener
 from halfmq.client.log import log
 from halfmq.client.marker_table import CheckFunction, MarkerTable
@@ -38,7 +38,7 @@ from halfmq.errors import UsageError
 
 #: Messages that one consumer handles at once.
 CONCURRENCY: Final = 16
-#: What ``run`` waits for handlers at its end, seconds, before their messages are left to others.
+#: How long ``run`` waits for running handlers at shutdown, seconds, before their messages go to other members.
 SHUTDOWN_S: Final = 30.0
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -48,9 +48,10 @@ _Class = TypeVar("_Class", bound=type)
 class TransactionFunction:
     """A decorated function: ``await create_order(order)`` runs it as one transaction.
 
-    A normal return commits. The messages that it collects are prepared when it returns, or at ``await tx.prepare()``:
-    do that before a local commit inside the function. An exception before that sends nothing; after it, the check
-    decides, since the local commit may have happened. It is raised in any case. Without a check it is not run at all.
+    A normal return commits. The messages that it collects are prepared when it returns, or at ``await tx.prepare()``,
+    which must come before a local commit inside the function. An exception before the prepare sends nothing; after it,
+    the check decides, since the local commit may have happened. The exception is always raised to the caller. Without a
+    registered check the call is rejected.
     """
 
     def __init__(
@@ -71,10 +72,10 @@ class TransactionFunction:
         self.__name__ = getattr(function, "__name__", name)
 
     async def __call__(self, *args: Any, query_id: str = "", **kwargs: Any) -> Any:
-        """Run it; its return value. ``tx.receipt`` is kept on the transaction.
+        """Run the function in a transaction and return its result. ``tx.receipt`` is available inside and after the block.
 
         Raises:
-            Exception: of the function, unchanged. HalfmqError: as ``AsyncClient.begin``.
+            Exception: the function's own, unchanged. HalfmqError: see ``AsyncClient.begin``.
         """
         transaction = self._app.client().begin(
             self.name, topic=self.topic, query_id=query_id, checked_elsewhere=self.checked_elsewhere
@@ -83,7 +84,7 @@ class TransactionFunction:
             return await call(self._app.run_blocking, _bind(self._function, transaction, args, kwargs))
 
     def check(self, function: _Function) -> _Function:
-        """Decorate the function that answers checks of this transaction: ``def f(tx) -> Outcome``."""
+        """Decorator for the function that answers checks of this transaction: ``def f(tx) -> Outcome``."""
         self._app.add_check(self.name, function)
         return function
 
@@ -134,11 +135,11 @@ class App:
 
     @classmethod
     def from_env(cls, **options: Any) -> "App":
-        """From HALFMQ_URL (or RocketMQ's NAMESRV_ADDR) and HALFMQ_GROUP."""
+        """Make an app from HALFMQ_URL (or RocketMQ's NAMESRV_ADDR) and HALFMQ_GROUP; see ``AsyncClient.from_env``."""
         return cls(*environment(options), **options)
 
     def client(self) -> AsyncClient:
-        """The client, for everything else; also as a FastAPI dependency (``Depends(app.client)``)."""
+        """The app's client, for direct calls and as a FastAPI dependency (``Depends(app.client)``)."""
         return self._client
 
     # --- transactions ---------------------------------------------------------------------------------------------
@@ -146,8 +147,8 @@ class App:
     def transaction(
         self, name: str, *, topic: str | None = None, checked_elsewhere: bool = False
     ) -> Callable[[Callable[..., Any]], TransactionFunction]:
-        """Decorate ``def f(tx, ...)``. ``name`` travels with the messages and brings checks back to ``f.check``, without which a
-        call is refused. ``checked_elsewhere``: another process of the group has the check.
+        """Decorator for ``def f(tx, ...)``. ``name`` is sent with the messages and routes their checks to ``f.check``; calls are
+        rejected until that check is registered. ``checked_elsewhere``: another process of the group has the check.
 
         Raises:
             UsageError: the name is taken.
@@ -164,7 +165,7 @@ class App:
         return decorate
 
     def transaction_listener(self, name: str) -> Callable[[_Class], _Class]:
-        """Decorate a class with ``execute`` and ``check`` (``TransactionListener``), for those who come from Java.
+        """Decorator for a ``TransactionListener`` class, in the style of RocketMQ's Java client.
 
         Send with ``app.client().send_in_transaction(..., listener=app.listener(name))``.
         """
@@ -181,7 +182,11 @@ class App:
         return decorate
 
     def listener(self, name: str) -> TransactionListener:
-        """The instance behind ``@app.transaction_listener(name)``."""
+        """The listener instance registered by ``@app.transaction_listener(name)``.
+
+        Raises:
+            UsageError: no listener has this name.
+        """
         try:
             return self._listeners[name]
         except KeyError:
@@ -209,16 +214,18 @@ class App:
         inbox: InboxPort | None = None,
         sessions: Callable[[], Any] | None = None,
     ) -> Callable[[_Function], _Function]:
-        """Decorate a handler, async or not: ``def f(message)``, or ``def f(event: Type)`` to get the body decoded.
+        """Decorator for a handler, async or not: ``def f(message)``, or ``def f(event: Type)`` to get the body decoded.
 
-        Acknowledged when it returns, delivered again later when it raises, then to the dead-letter queue. With
+        The message is acknowledged when the handler returns and redelivered when it raises, up to ``retries`` times; then it
+        goes to the dead-letter queue. With
         ``inbox`` it is called once per message with an open session: ``def f(event, session)``.
 
-        ``concurrency`` messages are handled at once, but those of one sharding key one after the other, in the order in which
-        they were sent. One of these that raises is handled again here, after 1 s, 2 s, up to 60 s, and its key waits for it; after
-        ``retries`` it goes to the dead-letter queue and the key goes on without it. Other keys go on meanwhile, as long as
-        what waits leaves room for theirs. A handler that calls ``message.retry()`` gives the order up for that message. When a
-        queue goes to another process, what is handled here may be handled there at the same time, in the same order.
+        Up to ``concurrency`` messages are handled at once; those with the same sharding key one after the other, in the order in
+        which they were sent. When the handler raises for such a message, it is retried in this process after 1 s, 2 s, 4 s and
+        so on up to 10 min, and its key is blocked until then; after ``retries`` it goes to the dead-letter queue and the key
+        continues. Other keys continue meanwhile, unless the blocked messages fill the prefetch buffer. ``message.retry()``
+        gives up the order for that message. When a queue moves to another process, both may handle the same messages for a
+        moment, each in order.
         """
         names = (topics,) if isinstance(topics, str) else tuple(topics)
 
@@ -235,19 +242,19 @@ class App:
     # --- life -----------------------------------------------------------------------------------------------------
 
     def run(self) -> AbstractAsyncContextManager[AsyncClient]:
-        """``async with app.run() as client``: everything lives inside.
+        """``async with app.run() as client``: the client and all consumers run until the block ends.
 
-        At the end, and so on SIGTERM if the server around it ends its lifespan: no new messages, handlers finish for
-        up to 30 s, what is left goes to other members.
+        At the end no new messages are handled, and running handlers have 30 s to finish; unfinished messages go to other
+        members of their groups.
         """
         return self._run()
 
     def lifespan(self, _api: object) -> AbstractAsyncContextManager[AsyncClient]:
-        """For FastAPI and Starlette: ``FastAPI(lifespan=app.lifespan)``."""
+        """``run`` as an ASGI lifespan, for FastAPI and Starlette: ``FastAPI(lifespan=app.lifespan)``."""
         return self._run()
 
     async def healthy(self) -> bool:
-        """Whether a broker answers now."""
+        """Whether a broker answers a heartbeat now; see ``AsyncClient.healthy``."""
         return await self._client.healthy()
 
     @asynccontextmanager
@@ -292,17 +299,18 @@ class App:
 
 
 async def _work(consumer: Consumer, handler: Callable[[Message], Any]) -> None:
-    """One of ``concurrency`` workers. Ends when the consumer is stopped."""
+    """One of ``concurrency`` worker tasks. Returns when the consumer is stopped."""
     async for message in consumer:
         if message.sharding_key is None:
             async with message.processing():
                 await handler(message)
         else:
-            await _in_its_turn(consumer, handler, message)
+            await _handle_in_order(consumer, handler, message)
 
 
-async def _in_its_turn(consumer: Consumer, handler: Callable[[Message], Any], message: Message) -> None:
-    """Not ``processing``: handed back to the broker it would come after those behind it. It waits here, and no worker with it."""
+async def _handle_in_order(consumer: Consumer, handler: Callable[[Message], Any], message: Message) -> None:
+    """Handle a message with a sharding key. A failed one is retried in this process: a redelivery by the broker would come
+    after later messages of the key. The worker is free while the message waits."""
     try:
         await handler(message)
     except (Exception, asyncio.CancelledError) as error:

@@ -1,6 +1,6 @@
-"""Checks of what the caller gave, at the call: the error says what was given and what to give instead.
+"""Argument validation at the public API: the error names the wrong value and what to pass instead.
 
-A wrong type would otherwise be an ``AttributeError`` in the middle of us, or worse, something that is sent.
+Without it a wrong type would surface as an ``AttributeError`` deep inside the client, or be sent to the broker.
 """
 
 import math
@@ -11,7 +11,7 @@ from halfmq.model.ids import is_transaction_id
 
 
 def checked_seconds(value: object, name: str, *, zero: bool = False) -> float:
-    """``value`` if it is a finite number of seconds above 0; or 0, where ``zero`` says so.
+    """``value`` if it is a finite number of seconds above 0 (``zero``: or exactly 0).
 
     Raises:
         UsageError: otherwise.
@@ -19,28 +19,28 @@ def checked_seconds(value: object, name: str, *, zero: bool = False) -> float:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or value < 0 or (value == 0 and not zero):  # type: ignore[arg-type,operator]
         least = "0 or more" if zero else "more than 0"
-        raise UsageError(f"{name}={value!r} is no time", hint=f"seconds, {least}, such as {name}=2.5")
+        raise UsageError(f"{name}={value!r} is not a duration", hint=f"seconds, {least}, such as {name}=2.5")
     return value  # type: ignore[return-value]
 
 
 def checked_count(value: object, name: str, at_least: int) -> int:
-    """``value`` if it is a whole number that is not too small. Raises UsageError."""
+    """``value`` if it is an int of ``at_least`` or more. Raises UsageError otherwise."""
     if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
         raise UsageError(f"{name}={value!r}", hint=f"a whole number, {at_least} or more")
     return value
 
 
 def checked_text(value: object, name: str, hint: str) -> str:
-    """``value`` if it is text that can be a message property. Raises UsageError."""
+    """``value`` if it is a str that can be a message property (no \\x01, \\x02). Raises UsageError otherwise."""
     if not isinstance(value, str):
-        raise UsageError(f"{name}={value!r} is no text", hint=hint)
+        raise UsageError(f"{name}={value!r} is not a str", hint=hint)
     if "\x01" in value or "\x02" in value:
         raise UsageError(f"{name}={value!r} has a character that separates properties", hint=hint)
     return value
 
 
 def checked_transaction_id(value: object) -> None:
-    """Raises InvalidName: ``value`` can be no transaction id."""
+    """Raises InvalidName if ``value`` is not a valid transaction id."""
     if not isinstance(value, str) or not is_transaction_id(value):
         raise InvalidName(
             f"{value!r} is not a transaction id",
@@ -49,6 +49,6 @@ def checked_transaction_id(value: object) -> None:
 
 
 def check_marker_table(markers: object) -> None:
-    """Raises UsageError: ``markers`` is not a ``MarkerTable``."""
+    """Raises UsageError if ``markers`` is not a ``MarkerTable``."""
     if any(getattr(markers, name, None) is None for name in ("name", "bind", "bind_async", "checker")):
         raise UsageError(f"{markers!r} is not a marker table", hint="markers=halfmq.sql.MarkerTable(metadata)")

@@ -19,14 +19,14 @@ from halfmq.client.arguments import (
     checked_transaction_id,
 )
 from halfmq.client.connection import Connection, NoAnswer, NotSent
+from halfmq.client.connection_pool import CONNECT_TIMEOUT_S, ConnectionPool
 from halfmq.client.connector import Address, Connector, TcpConnector, parse_url
-from halfmq.client.links import CONNECT_TIMEOUT_S, Links
+from halfmq.client.context import ClientContext
 from halfmq.client.listener import TransactionListener, listener_name
 from halfmq.client.log import log
 from halfmq.client.membership import HEARTBEAT_S, Membership
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage, checked_bodies, compose
-from halfmq.client.plumbing import Plumbing
 from halfmq.client.producer import Producer, unique_key
 from halfmq.client.receipts import UNDECIDED, Prepared, Receipt, TransactionReceipt
 from halfmq.client.routing import NameServers, Router
@@ -54,15 +54,15 @@ if TYPE_CHECKING:
     from halfmq.client.transaction_block import AsyncTransaction
     from halfmq.client.verdicts import Verdicts
 
-#: A whole call with its retries, seconds: a broker that restarts is survived.
+#: Timeout of a whole call with its retries, seconds; covers a broker restart.
 TIMEOUT_S: Final = 10.0
-#: One attempt. Precedent: RocketMQ ``sendMsgTimeout``.
+#: Timeout of one attempt, seconds. Precedent: RocketMQ ``sendMsgTimeout``.
 ATTEMPT_TIMEOUT_S: Final = 3.0
-#: Checks that are answered at once.
+#: Checks that are answered concurrently.
 CHECKS: Final = 8
-#: What ``close`` waits for verdicts and checks that are on their way, seconds.
+#: How long ``close`` waits for verdicts and checks in flight, seconds.
 CLOSE_GRACE_S: Final = 3.0
-#: The producer group of a client without one: good for plain sends only, since nobody could answer its checks.
+#: The producer group of a client without one: for plain sends only, since it answers no checks.
 NO_GROUP: Final = "HALFMQ_PRODUCER"
 _RECONNECT_MAX_S: Final = 2.0
 
@@ -73,12 +73,15 @@ class AsyncClient:
     >>> async with AsyncClient("rocketmq://127.0.0.1:9876", group="orders") as mq:
     ...     receipt = await mq.send("order-created", {"id": 7})
 
-    Entering raises ``ConnectError`` when no server answers. All methods may be used from many tasks of one loop.
-    ``group`` names the service: it is the producer group, in which any process may be asked about a transaction.
-    ``timeout`` is for a whole call, ``connect`` too: asking for routes, connecting, retries and pauses included;
-    ``attempt_timeout`` is for one attempt; both in seconds. The end of a transaction's block makes two calls, the one that
-    sends its messages and the one that settles them. ``checks``: how many checks it answers at once. ``fetches_checks``: it fetches them with a long poll instead of registering as a
-    producer that is sent them; for halfmq brokers only.
+    Entering raises ``ConnectError`` if no server responds. All methods may be called from several tasks of one event loop.
+
+    ``group``: the producer group, named after the service; the broker may send checks to any process of the group.
+    ``timeout``: for a whole call (also ``connect``), including route queries, connecting, retries and backoff, in seconds. The
+    end of a transaction block makes two calls: one sends its messages, one settles them.
+    ``attempt_timeout``: for one attempt, ``connect_timeout``: for one connection, in seconds.
+    ``checks``: how many checks are answered concurrently. ``fetches_checks``: fetch checks with a long poll instead of
+    registering as a producer; halfmq brokers only.
+    ``connector``, ``clock``, ``entropy``, ``run_blocking``: replaced in tests and simulations.
     """
 
     def __init__(
@@ -109,19 +112,19 @@ class AsyncClient:
         self._entropy = entropy or SystemEntropy()
         self._threads = Threads(checks, "halfmq")
         self._run_blocking = run_blocking or self._threads
-        #: Registered before the client was entered, and again with each entry.
+        #: By transaction name; kept when the client is closed and opened again.
         self._check_functions: dict[str, CheckFunction] = {}
         self._opened = False
-        #: The process that opened it, as ``forks`` counts them.
+        #: The ``forks.generation`` of the process that opened it.
         self._opened_in = forks.generation
-        #: Threads of a blocking client ask for what is made when it is first needed.
+        #: Guards lazy creation, since a blocking client calls from many threads.
         self._making = threading.Lock()
         self._closing: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @classmethod
     def from_env(cls, **options: Any) -> Self:
-        """From HALFMQ_URL (or RocketMQ's NAMESRV_ADDR) and HALFMQ_GROUP; ``options`` win over the environment.
+        """Make a client from HALFMQ_URL (or RocketMQ's NAMESRV_ADDR) and HALFMQ_GROUP; ``options`` take precedence.
 
         Raises:
             UsageError: neither address is set.
@@ -140,10 +143,10 @@ class AsyncClient:
         await self.close()
 
     async def connect(self) -> None:
-        """What entering does. Call ``close`` in the end.
+        """Open the client, as ``async with`` does. Call ``close`` at the end.
 
         Raises:
-            ConnectError: no name server answers, or no broker that it names does.
+            ConnectError: no name server responds, or none of the brokers that it names.
         """
         if self._opened:
             raise UsageError("this client is open already")
@@ -157,38 +160,38 @@ class AsyncClient:
         self._start_background()
 
     async def _look_for_brokers(self) -> None:
-        """Within the time of one call, so that what answers slowly is not waited for once for each server.
+        """Find the brokers and connect to them, within the timeout of one call for all servers together.
 
         Raises:
-            ConnectError: no name server answers, or no broker that it names does. RequestFailed, ProtocolError: as they answer.
+            ConnectError: no name server responds, or none of the brokers. RequestFailed, ProtocolError: a bad response.
         """
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._plumbing.router.learn_brokers()
+                await self._context.router.learn_brokers()
                 await self._connect_a_broker()
         except TimeoutError:
-            if not self._plumbing.brokers.established():
+            if not self._context.brokers.established():
                 raise ConnectError(
                     f"no server answered within {self._timeout_s:g} s", hint="is the server running?"
                 ) from None
 
     async def _reopen(self) -> None:
-        """``connect`` for a child whose parent was connected: it may be used from now on, whether a server answers or not. A call
-        finds one or fails by itself; what needs none, such as ``begin``, must not fail for it. Nobody waits here."""
+        """``connect`` for a forked child of a connected parent. Does not wait for a server: each call connects or fails by itself,
+        and calls that need no server, such as ``begin``, must not fail."""
         self._build()
         self._opened = True
         self._spawn(self._find_a_broker())
         self._start_background()
 
     async def _find_a_broker(self) -> None:
-        """So that the child can be asked about the transactions of its group, also if it begins none itself."""
+        """Connect in the background, so that the child can answer checks even if it makes no call."""
         pause_s = 0.05
         while True:
             try:
                 await self._look_for_brokers()
             except HalfmqError as error:
                 log.debug("after a fork: %s", error)
-                await asyncio.sleep(pause_s * self._plumbing.dice.uniform(0.5, 1.0))
+                await asyncio.sleep(pause_s * self._context.rng.uniform(0.5, 1.0))
                 pause_s = min(2 * pause_s, _RECONNECT_MAX_S)
             else:
                 return
@@ -196,28 +199,28 @@ class AsyncClient:
     def _start_background(self) -> None:
         self._spawn(self._heartbeat_loop())
         if self._fetches_checks:
-            self._fetch_from_now_on()
+            self._start_fetching()
 
     def _build(self) -> None:
         self._opened_in = forks.generation
         host, process = self._whoami()
         ids = UniqueIds(self._clock, self._entropy, pid=process)
-        dice = self._entropy.stream("client")
+        rng = self._entropy.stream("client")
         client_id = f"{host}@{process}#{self._entropy.token(6).hex()}"
         membership = Membership(client_id)
-        self._names = Links(self._connector, on_push=self._on_push, connect_timeout_s=self._connect_timeout_s)
-        brokers = Links(
+        self._names = ConnectionPool(self._connector, on_push=self._on_push, connect_timeout_s=self._connect_timeout_s)
+        brokers = ConnectionPool(
             self._connector,
             on_push=self._on_push,
             on_lost=self._on_lost,
             introduce=membership.introduce,
             connect_timeout_s=self._connect_timeout_s,
         )
-        router = Router(NameServers(self._servers, self._names), dice)
-        self._plumbing = Plumbing(
-            brokers, router, membership, ids, self._clock, dice, self._timeout_s, self._attempt_timeout_s
+        router = Router(NameServers(self._servers, self._names), rng)
+        self._context = ClientContext(
+            brokers, router, membership, ids, self._clock, rng, self._timeout_s, self._attempt_timeout_s
         )
-        self._producer = Producer(self._plumbing, self.group or NO_GROUP)
+        self._producer = Producer(self._context, self.group or NO_GROUP)
         self._made_transactions: Transactions | None = None
         self._made_check_listener: CheckListener | None = None
         self._is_fetching = False
@@ -228,37 +231,36 @@ class AsyncClient:
         self._closing = None
 
     def _whoami(self) -> tuple[str, int]:
-        """Host name and process number, which are part of every id. A simulated process has others than this one."""
+        """Host name and process id, which are part of every id; overridden in a simulation."""
         return _host(), os.getpid()
 
     async def _connect_a_broker(self) -> None:
-        """Fail now rather than with the first send, when the name server lives and the brokers do not."""
-        brokers = self._plumbing.router.brokers()
+        """Connect to the known brokers; fails now rather than at the first send if none responds."""
+        brokers = self._context.router.brokers()
         failure: ConnectError | None = None
         for address in brokers.values():
             try:
-                await self._plumbing.brokers.get(address)
+                await self._context.brokers.get(address)
             except ConnectError as error:
                 failure = error
-        connections = self._plumbing.brokers.established()
+        connections = self._context.brokers.established()
         if failure is not None and not connections:
             raise failure
         if connections:
-            self._plumbing.ids.use_address(connections[0].local_ip)
+            self._context.ids.use_address(connections[0].local_ip)
 
     async def close(self, grace: float = CLOSE_GRACE_S) -> None:
-        """Finish commits and verdicts that are on their way, leave all groups, close connections. Safe to call twice.
+        """Finish commits and verdicts in flight, leave all groups, and close all connections. Idempotent.
 
-        Transactions and checks that run have ``grace`` seconds. Plain sends that have no answer yet end with ``SendTimeout``:
-        await them before.
-        Cancelled, it goes on in the background, and the next call waits for it: a client that is half closed would stay a
-        member of its groups. In a forked child it does nothing: the client is the parent's.
+        Running transactions and checks have ``grace`` seconds. Pending plain sends fail with ``SendTimeout``: await them first.
+        If cancelled, closing continues in the background, and the next call waits for it. In a forked child it does nothing,
+        since the client belongs to the parent.
         """
         if not self._opened or self._opened_in != forks.generation:
             return
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._finish(grace))
-            self._closing.add_done_callback(_report)  # whoever waited may be gone
+            self._closing.add_done_callback(_report)  # perhaps no caller waits any more
         await asyncio.shield(self._closing)
 
     async def _finish(self, grace: float) -> None:
@@ -272,13 +274,13 @@ class AsyncClient:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            for connection in self._plumbing.brokers.established():
+            for connection in self._context.brokers.established():
                 try:
-                    await self._plumbing.membership.leave(connection, timeout_s=1.0)
+                    await self._context.membership.leave(connection, timeout_s=1.0)
                 except (NotSent, NoAnswer) as error:
                     log.debug("leaving %s: %s", connection.address, error)
         finally:
-            self._plumbing.brokers.close()
+            self._context.brokers.close()
             self._names.close()
             self._threads.close()
             self._opened = False
@@ -288,9 +290,9 @@ class AsyncClient:
         if self._made_transactions is None:
             from halfmq.client.transaction import Transactions
 
-            with self._making:  # two of them would know different verdicts
+            with self._making:  # two objects would have different ``verdicts``
                 if self._made_transactions is None:
-                    self._made_transactions = Transactions(self._plumbing, self.group)
+                    self._made_transactions = Transactions(self._context, self.group)
         return self._made_transactions
 
     @property
@@ -306,46 +308,48 @@ class AsyncClient:
 
     @property
     def clock(self) -> Clock:
+        """The clock passed to the constructor, else the system clock."""
         return self._clock
 
     @property
     def verdicts(self) -> "Verdicts":
-        """What this process knows of its own transactions."""
+        """Known outcomes of this process's transactions. Raises UsageError unless the client is open."""
         self._open()
         return self._transactions.verdicts
 
     def check_functions(self) -> "dict[str, CheckFunction]":
-        """Who answers which checks, by name."""
+        """A copy of the registered check functions, by transaction name."""
         return dict(self._check_functions)
 
     async def undecided(self, ids: Collection[str]) -> set[str]:
-        """Those of these transactions that the broker still asks about: their markers must stay.
+        """The subset of transaction ``ids`` that are still undecided at any broker: their markers must not be pruned.
 
-        For ``MarkerTable.prune_async(session, ..., undecided=mq.undecided)``.
+        Pass it to ``MarkerTable.prune_async(session, ..., undecided=mq.undecided)``.
 
         Raises:
-            ConnectError: a broker did not answer. UnsupportedCombination: an Apache RocketMQ broker does not tell.
+            ConnectError: a broker did not respond. UnsupportedCombination: an Apache RocketMQ broker has no such request.
         """
         from halfmq.client.undecided import undecided_of
 
         self._open()
-        return await undecided_of(self._plumbing, ids)
+        return await undecided_of(self._context, ids)
 
     @property
     def is_open(self) -> bool:
+        """Whether it was opened and ``close`` was not called."""
         return self._opened and self._closing is None
 
     async def healthy(self) -> bool:
-        """Whether a broker answers a heartbeat within the time of a call; for a readiness page."""
+        """Whether a broker answers a heartbeat within ``timeout``; for readiness probes."""
         if not self.is_open:
             return False
         try:
             async with asyncio.timeout(self._timeout_s):
-                if not self._plumbing.brokers.established():
+                if not self._context.brokers.established():
                     await self._look_for_brokers()
-                for connection in self._plumbing.brokers.established():
+                for connection in self._context.brokers.established():
                     try:
-                        await self._plumbing.membership.heartbeat(connection)
+                        await self._context.membership.heartbeat(connection)
                     except (NotSent, NoAnswer):
                         continue
                     return True
@@ -353,12 +357,12 @@ class AsyncClient:
             log.debug("no broker answered a heartbeat within %g s: %s", self._timeout_s, error)
         return False
 
-    def _open(self) -> Plumbing:
+    def _open(self) -> ClientContext:
         if not self._opened or self._closing is not None:
             raise UsageError("the client is not open", hint="async with AsyncClient(...) as mq:")
         if self._opened_in != forks.generation:
             forks.refuse_in_child(self._opened_in, "this client", "open an AsyncClient in the child, or use Client")
-        return self._plumbing
+        return self._context
 
     # --- plain sends ----------------------------------------------------------------------------------------------
 
@@ -375,13 +379,13 @@ class AsyncClient:
         properties: Mapping[str, str] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - one timeout= everywhere, with retries inside
     ) -> Receipt:
-        """Send one message and wait until the broker has it safe.
+        """Send one message and wait until the broker has stored it durably.
 
-        ``body``: bytes, str, or what has a JSON form. ``key``/``keys``: to look it up by. ``sharding_key``: messages
-        with the same one keep their order. ``delay``: seconds until it becomes visible.
+        ``body``: bytes, str, or a JSON-serializable value. ``key``, ``keys``: for looking the message up. ``sharding_key``:
+        messages with the same one stay in order. ``delay``: seconds until it becomes visible. ``timeout``: seconds.
 
         Raises:
-            SendTimeout: it may or may not be stored; do not send it as a new message blindly.
+            SendTimeout: it may be stored; sending it again as a new message may duplicate it.
             ConnectError, RequestFailed, UsageError: nothing was stored.
         """
         self._open()
@@ -402,13 +406,12 @@ class AsyncClient:
         properties: Mapping[str, str] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> list[Receipt]:
-        """Send many messages of one topic in few requests; one receipt each, in order.
+        """Send many messages of one topic in batches. Returns one receipt per message, in order.
 
-        An element of ``bodies`` may be an ``OutgoingMessage`` (from ``halfmq.client.outgoing.compose``) with a tag and
-        keys of its own. Each request is stored whole or not at all, in one queue; the whole call is not atomic: for
-        that, use ``begin``.
+        An element of ``bodies`` may be an ``OutgoingMessage`` made by ``compose``, with its own tag and keys. Each batch is
+        stored atomically, in one queue. The call as a whole is not atomic: use ``begin`` for that.
 
-        Raises: as ``send``; earlier batches are stored then.
+        Raises: as ``send``; earlier batches are stored.
         """
         self._open()
         if timeout is not None:
@@ -427,20 +430,20 @@ class AsyncClient:
     # --- transactions ---------------------------------------------------------------------------------------------
 
     def new_transaction_id(self) -> str:
-        """An id that nobody else uses, for ``prepare``."""
+        """A new unique transaction id, for ``prepare``."""
         return self._open().ids.transaction_id()
 
     async def prepare(
         self, messages: Sequence[OutgoingMessage], *, tx_id: str, name: str = "", query_id: str = ""
     ) -> Prepared:
-        """For an outside coordinator: send the half messages. Then ``commit`` or ``rollback``.
+        """Low-level call for an external coordinator: send the half messages; then call ``commit`` or ``rollback``.
 
-        ``tx_id``: yours, or from ``new_transaction_id``; never used again. ``name`` routes the check.
+        ``tx_id``: your own or from ``new_transaction_id``; never reuse one. ``name`` routes the checks.
         Raises: see ``Transactions.prepare``.
         """
         whole = self._open().attempts(f"prepare of {tx_id}")
-        registering = self._register_to_answer()
-        if registering is not None:  # it goes on, whatever becomes of this call
+        registering = self._start_registration()
+        if registering is not None:  # continues even if this call times out
             await asyncio.wait({registering}, timeout=whole.left_s())
         return await self._transactions.prepare(
             messages, tx_id=tx_id, name=name, query_id=query_id, timeout_s=whole.left_s()
@@ -452,7 +455,7 @@ class AsyncClient:
         return await self._transactions.commit(prepared)
 
     async def rollback(self, prepared: Prepared) -> TransactionReceipt:
-        """Throw the messages away. Raises: see ``Transactions.commit``."""
+        """Discard the messages. Raises: see ``Transactions.commit``."""
         self._open()
         return await self._transactions.rollback(prepared)
 
@@ -465,17 +468,17 @@ class AsyncClient:
         tx_id: str = "",
         checked_elsewhere: bool = False,
     ) -> "AsyncTransaction":
-        """Several messages, one outcome: ``async with mq.begin() as tx: tx.send(...)``. See ``transaction_block``.
+        """A transaction block: ``async with mq.begin() as tx: tx.send(...)``. See ``transaction_block`` for what failures mean.
 
         ``name`` routes the check to the function given to ``add_check`` (or ``@app.transaction``). ``topic``: the
-        topic of ``tx.send(body)``. ``tx_id``: an id of your own, never used again; by default the client makes one.
+        topic of ``tx.send(body)``. ``query_id``: sent with the messages, for the check function. ``tx_id``: your own id, never
+        reused; by default the client generates one.
 
-        A name needs its check here: without one a transaction whose verdict is lost would stay undecided for ever.
-        ``checked_elsewhere``: another process of the group answers it. An exception in the block after ``tx.prepare()`` is
-        left to the check; in a block without a name, which nobody could answer, it is ROLLBACK.
+        A name needs a registered check, or a transaction whose verdict is lost would stay undecided forever.
+        ``checked_elsewhere``: another process of the group has the check.
 
         Raises:
-            UsageError: no check has this name, and none elsewhere is spoken of; nothing was done.
+            UsageError: no check is registered under ``name``, or an argument is wrong; nothing was done.
         """
         self._open()
         if not self.group:
@@ -487,34 +490,34 @@ class AsyncClient:
         if tx_id != "":
             checked_transaction_id(tx_id)
         if name and not checked_elsewhere:
-            self._refuse_unanswered(name, f"mq.add_check({name!r}, check)")
+            self._require_check(name, f"mq.add_check({name!r}, check)")
         verdicts = self._transactions.verdicts
         return AsyncTransaction(
             self, verdicts, name, topic=topic, query_id=query_id, tx_id=tx_id, checked_elsewhere=checked_elsewhere
         )
 
-    def _refuse_unanswered(self, name: str, remedy: str) -> None:
-        """Before anything is done: a local commit that nobody could tell the broker of is no transaction.
+    def _require_check(self, name: str, remedy: str) -> None:
+        """Raise UsageError if no check can be answered for ``name``.
 
-        Who fetches checks and has no function for any answers them by itself (``answer_check``).
+        A client with ``fetches_checks`` and no check functions is accepted: it answers with ``answer_check``.
         """
         if name in self._check_functions or (self._fetches_checks and not self._check_functions):
             return
         raise UsageError(
-            f"no check of this client answers for transactions named {name!r}: one whose verdict is lost would stay"
-            " undecided for ever",
+            f"this client has no check for transactions named {name!r}: one whose verdict is lost would stay"
+            " undecided forever",
             hint=f"{remedy} at start; or checked_elsewhere=True, if another process of group {self.group} answers them",
         )
 
     def transaction(
         self, session: Any, *, markers: "MarkerTable", checked_elsewhere: bool = False, **options: Any
     ) -> "AbstractAsyncContextManager[TransactionBlock]":
-        """One outcome for a database session and its messages; see ``halfmq.sql.MarkerTable``.
+        """A block that commits a database session and its messages with one outcome; see ``halfmq.sql.MarkerTable``.
 
-        Call ``answer_checks(markers, sessions)`` before, once. ``checked_elsewhere``: another process of the group did.
+        Call ``answer_checks(markers, sessions)`` once before. ``checked_elsewhere``: another process of the group has.
 
         Raises:
-            UsageError: neither; nothing was done. Or what is wrong with the arguments.
+            UsageError: neither, or an argument is wrong; nothing was done.
         """
         self._open()
         if not self.group:
@@ -522,7 +525,7 @@ class AsyncClient:
         checked_text(options.get("query_id", ""), "query_id", "such as str(order.id)")
         check_marker_table(markers)
         if not checked_elsewhere:
-            self._refuse_unanswered(markers.name, "mq.answer_checks(markers, sessions)")
+            self._require_check(markers.name, "mq.answer_checks(markers, sessions)")
         return markers.bind_async(self, session, **options)
 
     async def send_in_transaction(
@@ -540,16 +543,16 @@ class AsyncClient:
         properties: Mapping[str, str] | None = None,
         tx_id: str = "",
     ) -> TransactionReceipt:
-        """RocketMQ's way: half message, ``listener.execute(message, arg)``, then what it returned.
+        """Send in RocketMQ's style: the half message, then ``listener.execute(message, arg)``, then its outcome.
 
-        A receipt with verdict UNDECIDED when it returned UNKNOWN: ``listener.check`` will be asked. ``tx_id``: as in ``begin``.
+        If it returns UNKNOWN, the receipt has verdict UNDECIDED, and ``listener.check`` decides. ``tx_id``: as in ``begin``.
         ``delay``: seconds from the commit until the message becomes visible.
 
         Raises:
             TransactionRefused, SendTimeout, ConnectError, RequestFailed: ``execute`` did not run.
-            TypeError: ``execute`` returned no Outcome; undecided, the check is asked.
-            BaseException: of ``execute``, unchanged. Undecided: whether the local transaction happened is not known,
-                since the answer to its COMMIT may be what was lost. The check is asked.
+            TypeError: ``execute`` returned no Outcome; the check decides.
+            BaseException: of ``execute``, unchanged. The check decides, since the local COMMIT may have succeeded without
+                a response.
         """
         from halfmq.client.transaction_block import checked_outcome, raised
 
@@ -575,9 +578,9 @@ class AsyncClient:
             verdicts.left_open(tx_id)
 
     async def finish(self, prepared: Prepared, outcome: Outcome, remark: str = "") -> TransactionReceipt:
-        """What a listener said, told to the broker; a receipt with UNDECIDED for UNKNOWN. Raises as ``commit``.
+        """Send ``outcome`` to the broker: ``commit``, ``rollback``, or UNKNOWN (a receipt with UNDECIDED). Raises as ``commit``.
 
-        ``remark``: why it is UNKNOWN; ``halfmq tx show`` says it.
+        ``remark``: the reason for UNKNOWN, shown by ``halfmq tx show``.
         """
         self._open()
         match outcome:
@@ -593,16 +596,16 @@ class AsyncClient:
     # --- checks ---------------------------------------------------------------------------------------------------
 
     def add_listener(self, listener: TransactionListener) -> None:
-        """Answer the checks of ``listener``'s transactions. Do this at start, so that it is known after a crash."""
+        """Answer checks with ``listener.check``. Call it at application start, so that checks are answered after a crash too."""
         from halfmq.client.check_listener import check_of
 
         self.add_check(listener_name(listener), check_of(listener.check))
 
     def add_check(self, name: str, check: "CheckFunction") -> None:
-        """Answer the checks of transactions begun with ``name`` by ``check(transaction) -> Outcome``.
+        """Register ``check(transaction) -> Outcome`` for the transactions begun with ``name``; replaces an earlier one.
 
-        May be called before the client is entered. The empty name is for transactions without one, such as those of
-        stock clients in the same group.
+        May be called before the client is opened. The empty name is for transactions without a name, such as those of Java
+        clients in the same group.
         """
         if not self.group:
             raise UsageError("checks are for a group", hint='AsyncClient(url, group="orders")')
@@ -613,10 +616,10 @@ class AsyncClient:
         self._check_functions[name] = check
         if self.is_open and known is not check:
             self._check_listener.register(name, check)
-            self._spawn(self._can_answer_checks())
+            self._spawn(self._register_for_checks())
 
     def answer_checks(self, markers: "MarkerTable", sessions: Any) -> None:
-        """Answer the checks of transactions that use ``markers`` from that table. ``sessions``: your sessionmaker, on the primary.
+        """Answer checks from the marker table. ``sessions``: your sessionmaker, bound to the primary.
 
         Call it once, before the first transaction.
 
@@ -626,47 +629,46 @@ class AsyncClient:
         check_marker_table(markers)
         self.add_check(markers.name, markers.checker(sessions))
 
-    async def _can_answer_checks(self) -> None:
-        """Register as a producer of the group, so that the broker can ask. At once, not with the next heartbeat."""
-        registering = self._register_to_answer()
+    async def _register_for_checks(self) -> None:
+        """Register as a producer of the group at once, rather than with the next heartbeat."""
+        registering = self._start_registration()
         if registering is not None:
             await registering
 
-    def _register_to_answer(self) -> "asyncio.Task[None] | None":
-        """The task that tells the brokers; None if they know."""
-        plumbing = self._open()
+    def _start_registration(self) -> "asyncio.Task[None] | None":
+        """The task that registers at the brokers; None if not needed."""
+        context = self._open()
         if not self.group:
             raise UsageError("transactions need a group", hint='AsyncClient(url, group="orders")')
         if self._fetches_checks:
-            self._fetch_from_now_on()
-        elif plumbing.membership.add_producer(self.group):
+            self._start_fetching()
+        elif context.membership.add_producer(self.group):
             return self._spawn(self._heartbeat_all())
         return None
 
-    def _fetch_from_now_on(self) -> None:
+    def _start_fetching(self) -> None:
         if self._check_functions and not self._is_fetching:
             from halfmq.client.feedback import CheckFetcher
 
             self._is_fetching = True  # until the client is closed
-            self._spawn(CheckFetcher(self._plumbing, self.group, self._check_listener, self._checks).run())
+            self._spawn(CheckFetcher(self._context, self.group, self._check_listener, self._checks).run())
 
     async def fetch_checks(self, *, count: int = 32, wait: float = 20.0) -> "list[FetchedCheck]":
-        """Undecided transactions of this group that are to be asked about, on lease; an empty list after ``wait`` seconds.
+        """Fetch checks of this group on lease; an empty list if there are none within ``wait`` seconds.
 
-        Answer each with ``answer_check``, soon: after the broker's ``check_answer_ms`` (5 s) it goes to somebody else. For
-        programs that answer checks by themselves: a client made with ``fetches_checks=True`` and without check functions.
-        One that has some fetches by itself and calls them.
+        Answer each with ``answer_check`` within the broker's ``check_answer_ms`` (5 s), or it is given to another client. For
+        programs that answer checks themselves: a client with ``fetches_checks=True`` and no check functions. A client that
+        has check functions fetches by itself.
 
-        ``count``: how many at once, 1 to 256; a program that takes more than it answers in time only lets leases end.
-        ``wait``: seconds, up to 25.
+        ``count``: at most this many, 1 to 256; fetch only as many as you can answer in time. ``wait``: seconds, up to 25.
 
         Raises:
-            UsageError: more than these. ConnectError: no broker answers. UnsupportedCombination: Apache RocketMQ hands out
-                no checks.
+            UsageError: a value is out of range. ConnectError: no broker responds. UnsupportedCombination: Apache RocketMQ
+                does not support it.
         """
         from halfmq.client.feedback import fetch_any
 
-        plumbing = self._open()
+        context = self._open()
         if not self.group:
             raise UsageError("checks are for a group", hint='AsyncClient(url, group="orders")')
         if checked_count(count, "count", 1) > limits.FEEDBACK_CHECKS_MAX:
@@ -681,17 +683,17 @@ class AsyncClient:
             )
         try:
             async with asyncio.timeout(wait + self._timeout_s):
-                return await fetch_any(plumbing, self.group, checks_max=count, wait_s=wait)
+                return await fetch_any(context, self.group, checks_max=count, wait_s=wait)
         except TimeoutError:
             raise ConnectError(f"fetching the checks of {self.group}: no broker answered in time") from None
 
     async def answer_check(self, check: "FetchedCheck", outcome: Outcome) -> TransactionReceipt:
-        """Say what is true of a fetched transaction. UNKNOWN gives it back, to be asked about again later.
+        """Answer a fetched check. UNKNOWN returns the lease; the broker checks again later.
 
         Raises:
-            TransactionRefused: the opposite verdict stands. TransactionIncomplete: COMMIT while halves are missing.
-            ConnectError: its connection is gone; fetch it again. TransactionUnknown: no answer; it may have counted.
-            RequestFailed: the broker does not know it; forget the check, it is not asked about any more.
+            TransactionRefused: it has the opposite verdict. TransactionIncomplete: COMMIT while halves are missing.
+            ConnectError: the lease ended with its connection; fetch again. TransactionUnknown: no response; the broker may
+                have it. RequestFailed: the broker no longer knows the transaction; drop the check.
         """
         from halfmq.client.feedback import FetchedCheck
         from halfmq.client.transaction_block import checked_outcome
@@ -715,9 +717,9 @@ class AsyncClient:
         retries: int = limits.RETRY_TIMES_MAX,
         prefetch: int | None = None,
     ) -> "Consumer":
-        """Messages by iteration: ``async with mq.consumer(topic, group="billing") as messages``.
+        """A consumer: ``async with mq.consumer(topic, group="billing") as messages``, then ``async for message in messages``.
 
-        Members of one ``group`` share the queues of the topic among them. See ``ConsumerSpec`` for the rest.
+        The members of a ``group`` divide the topic's queues among them. Arguments: see ``ConsumerSpec``.
         """
         from halfmq.client.consumer import Consumer, ConsumerSpec
 
@@ -728,10 +730,10 @@ class AsyncClient:
         from halfmq.client.group_member import GroupMember
 
         while (member := self._members.get(spec.group)) is not None and member.is_leaving:
-            await member.ended()  # for the brokers both are one client: the old one would take the new one with it
-        plumbing = self._open()
+            await member.ended()  # brokers see one client: the pending leave would remove the new member too
+        context = self._open()
         if member is None or member.is_idle:
-            member = self._members[spec.group] = GroupMember(plumbing, spec.group, spec.start, spec.retries)
+            member = self._members[spec.group] = GroupMember(context, spec.group, spec.start, spec.retries)
         elif (member.start, member.retries) != (spec.start, spec.retries):
             raise UsageError(f"group {spec.group} has consumers here with another start or retries")
         await member.subscribe(spec.topics, spec.tags, feed)
@@ -753,8 +755,8 @@ class AsyncClient:
                 )
 
     def _on_lost(self, address: Address) -> None:
-        """Checks and messages come on this connection: open it again, unless nobody waits for any."""
-        if self._closing is not None or self._plumbing.membership.is_empty or address in self._reconnecting:
+        """Reconnect, if any group is registered: checks and notifications arrive on this connection."""
+        if self._closing is not None or self._context.membership.is_empty or address in self._reconnecting:
             return
         self._reconnecting.add(address)
         self._spawn(self._reconnect(address))
@@ -762,10 +764,10 @@ class AsyncClient:
     async def _reconnect(self, address: Address) -> None:
         pause_s = 0.05
         try:
-            while self._closing is None and address in self._plumbing.router.brokers().values():
-                await asyncio.sleep(pause_s * self._plumbing.dice.uniform(0.5, 1.0))
+            while self._closing is None and address in self._context.router.brokers().values():
+                await asyncio.sleep(pause_s * self._context.rng.uniform(0.5, 1.0))
                 try:
-                    await self._plumbing.brokers.get(address)
+                    await self._context.brokers.get(address)
                 except ConnectError as error:
                     log.debug("reconnect to %s: %s", address, error)
                     pause_s = min(2 * pause_s, _RECONNECT_MAX_S)
@@ -783,15 +785,15 @@ class AsyncClient:
             await self._heartbeat_all()
 
     async def _heartbeat_all(self) -> None:
-        """To every broker of every route, opening connections where groups are registered."""
-        plumbing = self._plumbing
-        connections = {connection.address: connection for connection in plumbing.brokers.established()}
-        for address in plumbing.router.brokers().values():
+        """Send a heartbeat to every known broker; opens missing connections if any group is registered."""
+        context = self._context
+        connections = {connection.address: connection for connection in context.brokers.established()}
+        for address in context.router.brokers().values():
             try:
                 if address in connections:
-                    await plumbing.membership.heartbeat(connections[address])
-                elif not plumbing.membership.is_empty:
-                    await plumbing.brokers.get(address)
+                    await context.membership.heartbeat(connections[address])
+                elif not context.membership.is_empty:
+                    await context.brokers.get(address)
             except (ConnectError, NotSent, NoAnswer) as error:
                 log.debug("heartbeat to %s: %s", address, error)
 
@@ -815,10 +817,10 @@ def _host() -> str:
 
 
 def environment(options: dict[str, Any]) -> tuple[str]:
-    """The URL from the environment; puts the group into ``options``.
+    """The server URL from the environment; sets the default ``group`` in ``options``.
 
     Raises:
-        UsageError: no address is set.
+        UsageError: neither HALFMQ_URL nor NAMESRV_ADDR is set.
     """
     url = os.environ.get("HALFMQ_URL") or os.environ.get("NAMESRV_ADDR")
     if not url:
@@ -828,7 +830,7 @@ def environment(options: dict[str, Any]) -> tuple[str]:
 
 
 def message_of(outgoing: OutgoingMessage, prepared: Prepared, now_ms: int) -> "Message":
-    """The half message as a listener sees it in ``execute``: the same names as later in ``check``."""
+    """The half message that is passed to ``TransactionListener.execute``, with the same properties as later in ``check``."""
     from halfmq.client.message import Message
 
     half = prepared.halves[0]

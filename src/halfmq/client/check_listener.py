@@ -1,8 +1,8 @@
-"""Answers to the broker's checks, sent (39) or fetched: find the listener by the name in the message, ask it, send what it says (37).
+"""Answers the broker's checks, pushed (request 39) or fetched: looks up the check function by the transaction name in the
+half message, calls it, and sends its outcome (END_TRANSACTION, 37).
 
-A check costs the broker nothing but time, so every doubt is UNKNOWN: a name that nobody registered (an older or newer
-release of the application is running elsewhere), an exception, a wrong return value. Each is reported here, where the
-developer looks; the broker simply asks again.
+UNKNOWN is always safe, since the broker checks again. So an unregistered name (another release of the application runs
+elsewhere), an exception and a wrong return value are all answered UNKNOWN, and logged here.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from halfmq.client.log import log
 from halfmq.client.marker_table import CheckFunction
 from halfmq.client.message import Message
 from halfmq.client.outcome import Outcome
+from halfmq.client.transaction import REMARK_CHARS_MAX
 from halfmq.client.transaction_block import Transaction, checked_outcome
 from halfmq.client.user_code import RunBlocking, call, is_our_cancellation
 from halfmq.client.verdicts import Verdicts
@@ -26,15 +27,13 @@ from halfmq.wire.remoting.fields import CheckFields
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.message_codec import PulledMessage, encode_end, split_pull, unpack
 
-#: Checks that wait for their turn; more are dropped, and asked again. Precedent: RocketMQ ``checkRequestHoldMax``.
+#: Pending checks; more are dropped, and the broker checks again. Precedent: RocketMQ ``checkRequestHoldMax``.
 _WAITING_MAX: Final = 2_000
 _END_TIMEOUT_S: Final = 3.0
-#: Characters of the reason that goes with UNKNOWN; the broker keeps 200.
-_REMARK_CHARS_MAX: Final = 500
 
 
 class CheckListener:
-    """Listeners by name, and at most ``checks`` of them at work at once."""
+    """Check functions by transaction name; at most ``checks`` of them run at once."""
 
     def __init__(self, group: str, verdicts: Verdicts, run_blocking: RunBlocking, checks: int) -> None:
         self._group = group
@@ -42,13 +41,13 @@ class CheckListener:
         self._run_blocking = run_blocking
         self._turns = asyncio.Semaphore(checks)
         self._listeners: dict[str, CheckFunction] = {}
-        #: (transaction, message) of the checks that run or wait: the same one is not asked twice at once.
+        #: (transaction id, message id) of running and waiting checks; a duplicate is ignored.
         self._busy: set[tuple[str, str]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Set whenever a check was answered.
+        #: Set whenever a check is done.
         self._answered = asyncio.Event()
         self._reported: set[str] = set()
-        #: For metrics: checks heard, by what became of them.
+        #: For metrics: received checks by result.
         self.counts: dict[str, int] = {"answered": 0, "unknown-name": 0, "failed": 0, "dropped": 0}
 
     def register(self, name: str, check: CheckFunction) -> None:
@@ -56,11 +55,8 @@ class CheckListener:
         self._listeners[name] = check
         self._reported.discard(name)
 
-    def knows(self, name: str) -> bool:
-        return name in self._listeners
-
     def on_check(self, connection: Connection, request: Request[Any]) -> None:
-        """A check came in. Returns at once; the answer follows on the same connection."""
+        """Handle a pushed check. Returns at once; the answer is sent later on the same connection."""
         try:
             transaction, half, fields = _read(request)
         except (HalfmqError, IndexError, AttributeError, ValueError) as error:
@@ -69,12 +65,12 @@ class CheckListener:
         self._take(connection, transaction, half, fields)
 
     def on_fetched(self, connection: Connection, transaction: Transaction, half: PulledMessage) -> None:
-        """A check was fetched on ``connection``. As ``on_check``."""
+        """Handle a check that was fetched on ``connection``, like ``on_check``."""
         unique_id = transaction.message.message_id if transaction.message is not None else ""
         self._take(connection, transaction, half, CheckFields(half.message.queue_offset, half.log_offset, unique_id))
 
-    async def room(self, checks: int) -> int:
-        """How many of ``checks`` at once are free; waits until one is."""
+    async def free_slots(self, checks: int) -> int:
+        """How many of ``checks`` concurrent checks may start now; waits until at least one may."""
         while len(self._busy) >= checks:
             self._answered.clear()
             await self._answered.wait()
@@ -115,7 +111,7 @@ class CheckListener:
             async with self._turns:
                 outcome = await self._ask(transaction, half)
         if connection.closed:
-            return  # the broker asks again, on a connection that lives
+            return  # the broker checks again, on an open connection
         self.counts["answered"] += 1
         oneway = connection.is_halfmq or outcome is not Outcome.COMMIT
         opaque = connection.next_opaque()
@@ -130,11 +126,11 @@ class CheckListener:
             from_check=True,
             decided_by=transaction.decided_by if connection.is_halfmq else "",
             tx_id=transaction.id if connection.is_halfmq else "",
-            remark=transaction.remark[:_REMARK_CHARS_MAX] if outcome is Outcome.UNKNOWN else None,
+            remark=transaction.remark[:REMARK_CHARS_MAX] if outcome is Outcome.UNKNOWN else None,
             oneway=oneway,
         )
         if oneway:
-            connection.tell_frame(frame)
+            connection.send_oneway_frame(frame)
             return
         try:
             answer = await connection.call(opaque, frame, _END_TIMEOUT_S)
@@ -145,7 +141,7 @@ class CheckListener:
                 self._verdicts.committed(message.message_id, connection)
 
     async def _ask(self, transaction: Transaction, half: PulledMessage) -> Outcome:
-        """``half`` is unpacked here and not before: as many of them are in memory as checks run at once."""
+        """Call the check function. ``half`` is decompressed only now, so that memory is bounded by the running checks."""
         check = self._listeners.get(transaction.name)
         if check is None:
             self._report_unknown(transaction)
@@ -174,7 +170,7 @@ class CheckListener:
             )  # fmt: skip
 
     async def close(self, grace_s: float) -> None:
-        """Let running checks finish for ``grace_s`` seconds."""
+        """Wait up to ``grace_s`` seconds for running checks, then cancel the rest."""
         if not self._tasks:
             return
         _, late = await asyncio.wait(self._tasks, timeout=grace_s)
@@ -190,10 +186,10 @@ def _read(request: Request[Any]) -> tuple[Transaction, PulledMessage, CheckField
 
 
 def transaction_of(half: PulledMessage, tx_id: str = "", message_id: str = "") -> Transaction:
-    """The transaction as its check function gets it. ``tx_id``, ``message_id``: where the half itself has none.
+    """The transaction that is passed to a check function. ``tx_id`` and ``message_id`` are used if the half carries none.
 
     Raises:
-        ProtocolError: its body is damaged.
+        ProtocolError: the body does not match its CRC.
     """
     if not half.whole:
         raise ProtocolError(f"the body of half {half.message.queue_offset} is damaged: its CRC differs")
@@ -203,7 +199,7 @@ def transaction_of(half: PulledMessage, tx_id: str = "", message_id: str = "") -
     transaction = Transaction(known, text.get(names.HMQ_TX_NAME, ""), query_id=text.get(names.HMQ_QUERY_ID, ""))
     transaction.message = message
     transaction.marker = text.get(names.HMQ_TX_MARKER, "")
-    checks = text.get(names.TRANSACTION_CHECK_TIMES, "")  # where there was no room for the broker's, it is the sender's
+    checks = text.get(names.TRANSACTION_CHECK_TIMES, "")  # the sender's own value if the broker's did not fit
     transaction.checks = int(checks) if checks.isascii() and checks.isdigit() and len(checks) < 10 else 1
     transaction.prepared_at_ms = half.message.store_time_ms or None
     return transaction

@@ -1,9 +1,9 @@
-"""One connection to one server: requests out, answers matched by number, pushes handed on.
+"""One connection to one server: sends requests, matches responses by opaque, passes server requests to a callback.
 
-What it never does: repeat a request, or say "failed" where it is not known. A request that was not written raises
-``NotSent``; one that was written and got no answer raises ``NoAnswer``. The policy for both is in ``retry``.
+It never retries. A request that was not written raises ``NotSent``; one that was written but got no response raises
+``NoAnswer``: its outcome is unknown. ``retry`` has the policy for both.
 
-Frames of one loop turn leave in one write. Deadlines are kept by one timer for all requests of the connection.
+Frames of one event-loop turn are written together. One timer serves the deadlines of all requests.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from halfmq.client.connector import Address
-from halfmq.client.forks import keep_from_children
+from halfmq.client.forks import detach_in_children
 from halfmq.client.log import log
 from halfmq.errors import ProtocolError
 from halfmq.wire.remoting import header
@@ -24,17 +24,17 @@ from halfmq.wire.remoting.frame import FrameSplitter
 from halfmq.wire.remoting.header import Request
 
 Answer = Request[Mapping[str, str]]
-#: Called with each request of the server (a check, a change of members, ...). Must not block.
+#: Called with each request from the server (a check, a membership change, ...). Must not block.
 OnPush = Callable[["Connection", Request[Any]], None]
 OnLost = Callable[["Connection"], None]
 
-#: How exact request deadlines are, seconds.
+#: Granularity of request deadlines, seconds.
 _DEADLINE_TICK_S: Final = 0.05
 _OPAQUE_MASK: Final = 0x7FFFFFFF
 
 
 class NotSent(Exception):
-    """The connection is closed or closing; the request never left."""
+    """The request was not written: the connection is closed, or does not accept data in time."""
 
 
 class NoAnswer(Exception):
@@ -42,16 +42,16 @@ class NoAnswer(Exception):
 
 
 class Connection(asyncio.Protocol):
-    """Made by ``links``. ``version`` and ``capabilities`` are filled in by the first heartbeat."""
+    """Made by ``connection_pool``. The first heartbeat sets ``version`` and ``is_halfmq``."""
 
     def __init__(self, address: Address, loop: asyncio.AbstractEventLoop, on_push: OnPush, on_lost: OnLost) -> None:
         self.address = address
         #: MQVersion ordinal of the server; 0 until its first heartbeat answer.
         self.version = 0
-        #: It acknowledges END_TRANSACTION and takes several halves under one id.
+        #: The server acknowledges END_TRANSACTION, and supports several halves per transaction.
         self.is_halfmq = False
         self.closed = False
-        #: Packed local IP, for ids.
+        #: Local IP address, packed; part of message ids.
         self.local_ip = b"\x7f\x00\x00\x01"
         self._loop = loop
         self._on_push = on_push
@@ -59,11 +59,11 @@ class Connection(asyncio.Protocol):
         self._splitter = FrameSplitter()
         self._transport: asyncio.Transport | None = None
         self._opaque = 0
-        #: By opaque: the future and its deadline on the loop's clock.
+        #: Pending requests by opaque: the future, and its deadline on the loop's clock.
         self._waiting: dict[int, tuple[asyncio.Future[Answer], float]] = {}
-        #: Runs at ``_looks_at``, the first deadline or before it.
+        #: Fires at ``_timer_at``, not later than the earliest deadline.
         self._timer: asyncio.TimerHandle | None = None
-        self._looks_at = inf
+        self._timer_at = inf
         self._frames: list[bytes] = []
         self._writable = asyncio.Event()
         self._writable.set()
@@ -72,13 +72,14 @@ class Connection(asyncio.Protocol):
     # --- requests -------------------------------------------------------------------------------------------------
 
     def next_opaque(self) -> int:
+        """A new request number, for ``call``."""
         self._opaque = opaque = (self._opaque + 1) & _OPAQUE_MASK
         return opaque
 
     def call(self, opaque: int, frame: bytes, timeout_s: float) -> "asyncio.Future[Answer]":
-        """Write ``frame`` and give the future of its answer. ``opaque`` must come from ``next_opaque``.
+        """Write ``frame`` and return a future for its response. ``opaque`` must come from ``next_opaque``.
 
-        The future ends with the answer, or with ``NoAnswer``. Calls of one turn leave in the order they were made.
+        The future completes with the response (any code) or with ``NoAnswer``. Frames are written in call order.
 
         Raises:
             NotSent: the connection is closed.
@@ -89,17 +90,17 @@ class Connection(asyncio.Protocol):
         deadline = self._loop.time() + timeout_s
         self._waiting[opaque] = future, deadline
         self._write(frame)
-        if deadline < self._looks_at:
-            self._look_at(deadline)
+        if deadline < self._timer_at:
+            self._arm_timer(deadline)
         return future
 
     async def request(
         self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"", timeout_s: float = 3.0
     ) -> Answer:
-        """One request and its answer, whatever its code, in ``timeout_s`` seconds in all.
+        """Send one request and return its response, whatever its code. ``timeout_s``: seconds in all.
 
         Raises:
-            NotSent, NoAnswer: see there.
+            NotSent: nothing was written. NoAnswer: no response in time, or the connection was lost.
         """
         if not self._writable.is_set():
             deadline = self._loop.time() + timeout_s
@@ -109,7 +110,7 @@ class Connection(asyncio.Protocol):
         return await self.call(opaque, header.encode_request(code, opaque, ext, body), timeout_s)
 
     def tell(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> None:
-        """A one-way request. Whether it arrived is never known.
+        """Send a one-way request; there is no response.
 
         Raises:
             NotSent: the connection is closed.
@@ -118,22 +119,22 @@ class Connection(asyncio.Protocol):
             raise NotSent(f"the connection to {self.address} is closed")
         self._write(header.encode_request(code, self.next_opaque(), ext, body, oneway=True))
 
-    def tell_frame(self, frame: bytes) -> None:
-        """A one-way frame that is encoded already. Raises NotSent as ``tell`` does."""
+    def send_oneway_frame(self, frame: bytes) -> None:
+        """Send an encoded one-way frame. Raises NotSent if the connection is closed."""
         if self.closed:
             raise NotSent(f"the connection to {self.address} is closed")
         self._write(frame)
 
     def answer(self, request: Request[Any], code: int, remark: str = "") -> None:
-        """Answer a request of the server."""
+        """Respond to a request from the server. Ignored if it is one-way or the connection is closed."""
         if not self.closed and not request.is_oneway:
             self._write(header.encode_response(request, code, remark or None))
 
     async def ready(self, timeout_s: float) -> None:
-        """Wait while the other side does not read.
+        """Wait until the write buffer accepts data again.
 
         Raises:
-            NotSent: it did not in time; nothing was written.
+            NotSent: not within ``timeout_s`` seconds; nothing was written.
         """
         if self._writable.is_set():
             return
@@ -153,16 +154,16 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and not self.closed and frames:
             self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
 
-    def _look_at(self, when: float) -> None:
-        """Look for requests that wait too long at ``when``, not later. One timer for all: most are answered before."""
+    def _arm_timer(self, when: float) -> None:
+        """Run ``_expire`` at ``when``. One timer for all requests, since most are answered before their deadline."""
         if self._timer is not None:
             self._timer.cancel()
-        self._looks_at = when
+        self._timer_at = when
         self._timer = self._loop.call_at(when, self._expire)
 
     def _expire(self) -> None:
         self._timer = None
-        self._looks_at = inf
+        self._timer_at = inf
         now = self._loop.time()
         expired = [opaque for opaque, (_, deadline) in self._waiting.items() if deadline <= now]
         for opaque in expired:
@@ -173,24 +174,24 @@ class Connection(asyncio.Protocol):
             self.abort("it has been silent since the request that timed out")
         elif self._waiting:
             earliest = min(deadline for _, deadline in self._waiting.values())
-            self._look_at(max(earliest, now + _DEADLINE_TICK_S))
+            self._arm_timer(max(earliest, now + _DEADLINE_TICK_S))
 
     def _silent_since_request(self, now: float) -> bool:
-        # A dead peer is noticed here: TCP alone would need minutes. A slow answer while others come is no reason.
+        # Detects a dead peer, for which TCP alone needs minutes. A slow response while others arrive is no reason.
         return now - self._heard_at >= 3.0
 
     # --- asyncio.Protocol -----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one, and no subclass of it
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass
         self._heard_at = self._loop.time()
         name = transport.get_extra_info("sockname")
         if name:
             self.local_ip = _packed_ip(name[0])
-        keep_from_children(self)
+        detach_in_children(self)
 
     def descriptor(self) -> int:
-        """Of the socket while the connection is open, else -1; also where there is none, as in a simulation."""
+        """The file descriptor of the open socket; -1 if the connection is closed or has no socket (simulation)."""
         stream = None if self._transport is None or self.closed else self._transport.get_extra_info("socket")
         return -1 if stream is None else int(stream.fileno())
 
@@ -230,7 +231,7 @@ class Connection(asyncio.Protocol):
     # --- the end --------------------------------------------------------------------------------------------------
 
     def abort(self, why: str) -> None:
-        """Drop the connection now; everything that waits ends with ``NoAnswer``."""
+        """Drop the connection now; pending requests fail with ``NoAnswer``."""
         if not self.closed:
             log.warning("closing the connection to %s: %s", self.address, why)
         self._end(why)
@@ -238,7 +239,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def close(self) -> None:
-        """Write what is queued, then close."""
+        """Flush queued frames, then close; pending requests fail with ``NoAnswer``."""
         self._flush()
         self._end("the client was closed")
         if self._transport is not None:
@@ -259,12 +260,12 @@ class Connection(asyncio.Protocol):
         self._on_lost(self)
 
 
-#: Strict, so that what it reads is what the general way reads; anything unusual goes there.
+#: Fast path. Strict: whatever it rejects goes to ``header.decode``, so both read the same.
 _read_answer: Final = msgspec.json.Decoder(Request[dict[str, str]]).decode
 
 
 def _decode(frame: bytes) -> Request[Any]:
-    """``header.decode``, with a short way for what nearly all frames are: answers with a JSON header."""
+    """``header.decode`` with a fast path for the common case, a response with a JSON header."""
     if frame[:1] == b"\0":
         end = 4 + int.from_bytes(frame[1:4], "big")
         try:

@@ -1,6 +1,6 @@
-"""How a connection comes into being: the only place of the client that opens a socket.
+"""Opening connections: the only place in the client that opens a socket.
 
-A simulation gives another ``Connector`` and so another network; nothing else in the client changes.
+Tests and simulations pass another ``Connector`` to run the client on a simulated network.
 """
 
 import asyncio
@@ -15,6 +15,8 @@ DEFAULT_PORT: Final = 9876
 
 
 class Address(NamedTuple):
+    """Host and TCP port of a server; ``str`` gives ``host:port`` or ``[v6]:port``."""
+
     host: str
     port: int
 
@@ -23,8 +25,10 @@ class Address(NamedTuple):
 
 
 class Connector(Protocol):
+    """Opens connections; passed to a client as ``connector``."""
+
     async def connect(self, address: Address, protocol: Callable[[], asyncio.Protocol]) -> None:
-        """Open a connection; the protocol learns of it by ``connection_made``.
+        """Open a connection and call ``connection_made`` of the protocol that ``protocol()`` returns.
 
         Raises:
             OSError: refused, unreachable, name unknown.
@@ -33,9 +37,10 @@ class Connector(Protocol):
 
 
 class TcpConnector:
-    """Real sockets, on the running loop."""
+    """TCP sockets on the running event loop."""
 
     async def connect(self, address: Address, protocol: Callable[[], asyncio.Protocol]) -> None:
+        """See ``Connector.connect``."""
         await asyncio.get_running_loop().create_connection(protocol, address.host, address.port)
 
 
@@ -43,7 +48,7 @@ _NO_HOST: Final = frozenset("?#%/\\&= \t")
 
 
 def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
-    """``host``, ``host:port`` or ``[v6]:port``.
+    """Parse ``host``, ``host:port`` or ``[v6]:port``.
 
     Raises:
         UsageError: not an address.
@@ -53,7 +58,7 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
         host, port = text.strip(), str(default_port)
     host = host.strip("[]")
     if not host or not port.isdigit() or not 0 < int(port) < 65_536:
-        # Not the port: where a host was forgotten, it is a password.
+        # The text after the colon is not shown: with a missing host it may be a password.
         raise UsageError(f"what follows {shown_url(host)!r} is not the port of an address", hint="host:port")
     if ":" not in host and not _NO_HOST.isdisjoint(host):  # not shown: a password may be behind it
         raise UsageError("an address has a character that no host name has", hint="rocketmq://host:port[;host:port]")
@@ -73,16 +78,16 @@ def _is_v6(host: str) -> bool:
 def parse_url(url: str) -> tuple[Address, ...]:
     """The name servers of ``rocketmq://host:port[;host:port]``. Several may be separated by ``;`` or ``,``.
 
-    A bare ``host:port`` is read too, since NAMESRV_ADDR holds these.
+    A bare ``host:port`` is accepted too, the format of NAMESRV_ADDR.
 
     Raises:
-        UsageError: another scheme, no address, or a user: there are no passwords. No error shows one.
+        UsageError: another scheme, no address, or credentials, which are not supported. Messages never show a password.
     """
     if not isinstance(url, str):
         raise UsageError(f"{type(url).__name__} is no address", hint='"rocketmq://host:port", or Client.from_env()')
     if has_credentials(url):
         raise UsageError(
-            f"the URL {shown_url(url)} names a user or a password, and there is nobody to tell them",
+            f"the URL {shown_url(url)} has a user or a password, which halfmq does not support",
             hint="rocketmq://host:port",
         )
     scheme, separator, rest = url.strip().partition("://")

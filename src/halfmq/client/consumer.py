@@ -1,4 +1,4 @@
-"""``async with mq.consumer("topic", group="billing") as messages``: messages by iteration."""
+"""Consumers: ``async with mq.consumer("topic", group="billing") as messages``, then iterate over ``messages``."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -9,52 +9,51 @@ from typing import Final, Self
 from halfmq import limits
 from halfmq.client.arguments import checked_count, checked_seconds, checked_text
 from halfmq.client.group_member import GroupMember
-from halfmq.client.lanes import Lanes
+from halfmq.client.key_order import KeyOrder
 from halfmq.client.message import Message
 from halfmq.client.outgoing import checked_topic
 from halfmq.client.queue_puller import Feed, Start
 from halfmq.errors import UsageError
 from halfmq.model.ids import checked_name
 
-#: Messages that wait here for the application. Precedent: RocketMQ ``pullThresholdForQueue``, for all queues together.
+#: Messages buffered for the application. Precedent: RocketMQ ``pullThresholdForQueue``, for all queues together.
 PREFETCH: Final = 1_000
 
 
 class Batch(list[Message]):
-    """Some messages at once; may be empty when none came in time."""
+    """A list of messages; empty if none arrived in time."""
 
     def ack(self) -> None:
-        """Acknowledge all."""
+        """Acknowledge every message of the batch."""
         for message in self:
             message.ack()
 
     async def retry(self, delay: float | None = None) -> None:
-        """Hand all back."""
+        """Hand every message back for redelivery; see ``Message.retry``."""
         await asyncio.gather(*(message.retry(delay) for message in self))
 
 
 class ConsumerSpec:
-    """What to consume, checked; nothing is started.
+    """The validated arguments of ``consumer``; nothing is started.
 
-    ``start``: where the group begins in a queue that it never read: ``"earliest"`` (default: nothing that was sent is
-    skipped), ``"latest"`` (the end of the queue when a member takes it up, shortly after it was entered), or a datetime. A
-    group that has offsets goes on at them, whatever ``start`` says. A topic, or a queue of it, that is made after the
-    consumer was entered begins at its beginning in any case; if no name server could say by then what was there, what is
-    there when one says it counts. That holds for each member by itself: for a second member that joins the group while the
-    topic or queue is new, it was there before, and where nothing of it is committed yet, ``"latest"`` begins at the end of
-    the queues that this member takes, and what they hold is skipped. Whoever must not miss anything says ``"earliest"``.
-    Where the group begins is committed before the first message comes, so that whoever takes a queue over goes on there; a
-    broker that refuses the commit (a warning says so) is read all the same, and then only this member knows where it began.
-    ``retries``: redeliveries before the dead-letter queue. ``prefetch``: messages that may wait here, 1,000 by default, and
-    at most 64 MiB of bodies as they were before they were packed, whatever it says, and one more. Beside them 1,000 messages
-    may wait that were handed back, and 64 MiB of these; a consumer that stalls until it has so many holds up those of the other
-    consumers of its group in this client.
+    ``start``: where the group starts in a queue for which it has no committed offset: ``"earliest"`` (default), ``"latest"``
+    (the end of the queue when this member is first assigned it) or a datetime. Committed offsets always take precedence.
 
-    All members of a group consume the same topics: what one of them hands back comes to any of them. One that does not
-    consume its topic hands it back once more, which counts as an attempt.
+    - A topic or queue created after the consumer was opened is read from its beginning, whatever ``start`` says. Each member
+      decides this by itself: to a member that joins later the queue is not new, so with ``"latest"`` and no committed offset
+      it skips what the queue holds. Use ``"earliest"`` if nothing may be skipped.
+    - The start offset is committed before the first message is delivered, so that the next owner of the queue continues
+      there. If the broker rejects that commit (logged as a warning), the queue is read anyway.
+
+    ``retries``: redeliveries before the dead-letter queue. ``prefetch``: how many messages are buffered, 1,000 by default,
+    and never more than 64 MiB of decompressed bodies plus one message. Redelivered messages have a separate buffer of 1,000
+    messages and 64 MiB; while it is full, the redeliveries of all consumers of the group in this client are held up.
+
+    All members of a group must consume the same topics, since a redelivered message may go to any of them. A member that
+    does not consume its topic hands it back, which counts as an attempt.
 
     Raises:
-        UsageError, InvalidName: at once.
+        UsageError, InvalidName: an argument is wrong.
     """
 
     def __init__(
@@ -92,21 +91,21 @@ def _start(start: str | datetime) -> Start:
 
 
 class Consumer:
-    """Made by ``AsyncClient.consumer``; lives inside ``async with``.
+    """A member of a consumer group, made by ``AsyncClient.consumer`` and used as an async context manager.
 
-    Leaving the block commits what was acknowledged, leaves the rest to be delivered again, and gives the queues to the
-    other members at once.
+    Leaving the block commits the acknowledged messages and releases the queues to the other members at once. All other
+    messages are delivered again.
     """
 
     def __init__(self, spec: ConsumerSpec, join: Callable[[ConsumerSpec, Feed], Awaitable[GroupMember]]) -> None:
         self.spec = spec
-        #: For hints; a ``BlockingConsumer`` is entered otherwise.
+        #: The statement that opens it, for error hints: ``with`` for a ``BlockingConsumer``.
         self.entered_by = "async with"
         self._join = join
         self._keeps_order = False
-        #: Of the block that is open, or was left last.
+        #: The buffer of the open block, or of the one closed last.
         self._feed: Feed | None = None
-        #: While the block is entered: it may be stopped already.
+        #: Set while ``__aenter__`` runs, so that ``stop`` can end it.
         self._entering: Feed | None = None
         self._member: GroupMember | None = None
 
@@ -118,7 +117,7 @@ class Consumer:
             )
         self._feed, self._entering = None, Feed(self.spec.prefetch)
         if self._keeps_order:
-            self._entering.lanes = Lanes()
+            self._entering.key_order = KeyOrder()
         try:
             self._member = await self._join(self.spec, self._entering)
             self._feed = self._entering
@@ -132,48 +131,51 @@ class Consumer:
         await self.close()
 
     async def close(self) -> None:
-        """As leaving the block. Iteration ends. Cancelled, the leaving goes on; closing the client waits for it."""
+        """Leave the group and end the iteration, like leaving the block. If cancelled, this continues in the background, and
+        closing the client waits for it."""
         self.stop()
         member, self._member = self._member, None
         if member is not None:
             await member.unsubscribe(self.spec.topics)
 
     def stop(self) -> None:
-        """End the iteration: nothing more is handed out, and what waits here is delivered again to the group. Messages that
-        were handed out can still be acknowledged until the block is left.
+        """End the iteration. Buffered messages are delivered again to the group. Messages already returned can be acknowledged
+        until the block is left.
         """
         for feed in (self._feed, self._entering):
             if feed is not None:
                 feed.close()
 
-    # --- several at once, in order: for ``App`` ---------------------------------------------------------------------
+    # --- concurrent handlers with order per sharding key, for ``App`` ---------------------------------------------------------------------
 
     def keep_order(self) -> None:
-        """Before it is entered: messages of one sharding key are handed out one at a time, in their order. Say ``handled`` of
-        each, or ``failed`` and then ``again``: until then nothing more of its key comes.
+        """Return messages of one sharding key one at a time, in order. Call it before opening the consumer. After each message
+        call ``handled``, or ``failed`` and then ``again``; its key is blocked until then.
         """
         self._keeps_order = True
 
     def handled(self, message: Message) -> None:
-        """It was acknowledged, or given up: the next one of its key may come."""
+        """The message was acknowledged or given up: unblock its sharding key."""
         self._open_feed().handled(message)
 
     def failed(self, message: Message) -> int:
-        """How often this message with a sharding key failed here in a row."""
-        lanes = self._open_feed().lanes
-        assert lanes is not None
-        return lanes.failed(message)
+        """Count a failure of this message (it has a sharding key); returns its consecutive failures."""
+        key_order = self._open_feed().key_order
+        assert key_order is not None
+        return key_order.failed(message)
 
     def again(self, message: Message, after_s: float) -> None:
-        """Hand it out once more, before anything else of its key."""
+        """Return the message again after ``after_s`` seconds, before any other message of its key."""
         self._open_feed().again(message, after_s)
 
     @property
     def is_closed(self) -> bool:
+        """Whether it was stopped or closed; raises UsageError if it was never opened."""
         return self._open_feed().closed
 
     @property
     def member(self) -> GroupMember:
+        """The group membership behind it; raises UsageError unless it is open."""
         if self._member is None:
             raise self._not_open()
         return self._member
@@ -216,12 +218,12 @@ class Consumer:
         return batch
 
     async def batches(self, max: int = 100, wait: float = 1.0) -> AsyncIterator[Batch]:  # noqa: A002
-        """Batches until the consumer is closed; an empty one each ``wait`` seconds when nothing comes."""
+        """Iterate over batches until the consumer is closed; an empty one every ``wait`` seconds without messages."""
         while not self._open_feed().closed:
             yield await self.take(max, wait)
 
     def put_back(self, messages: Sequence[Message]) -> None:
-        """What ``get`` or ``take`` gave, when it did not reach the application."""
+        """Return messages from ``get`` or ``take`` to the front, because they did not reach the application."""
         for message in reversed(messages):
             self._open_feed().put_back(message)
 

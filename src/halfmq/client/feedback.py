@@ -1,10 +1,10 @@
-"""Fetching checks instead of being sent them: a long poll per broker, for where a push cannot reach (FMQ's Feedback, 3.3.5).
+"""Fetching checks with a long poll per broker, for clients that a pushed check cannot reach (FMQ's Feedback, 3.3.5).
 
-What a broker hands out is leased to this client: it asks nobody else before an answer is overdue (``check_answer_ms`` of the
-broker, 5 s). So a client fetches no more than it can answer at once. A lease that ends costs nothing but a check; the
-transaction is handed out again.
+A fetched check is leased to this client: the broker checks with nobody else until the answer is overdue (the broker's
+``check_answer_ms``, 5 s). So the client fetches only as many as it can answer at once. When a lease expires, the
+transaction is checked again.
 
-Only a halfmq broker hands checks out. An Apache RocketMQ broker sends them to who is registered as a producer.
+Only halfmq brokers support this. An Apache RocketMQ broker pushes checks to registered producers.
 """
 
 import asyncio
@@ -15,8 +15,9 @@ from halfmq.client.check_listener import transaction_of
 from halfmq.client.connection import Connection, NoAnswer, NotSent
 from halfmq.client.log import log
 from halfmq.client.outcome import Outcome
-from halfmq.client.receipts import COMMITTED, ROLLED_BACK, UNDECIDED, TransactionReceipt, Verdict
+from halfmq.client.receipts import UNDECIDED, TransactionReceipt
 from halfmq.client.refusals import refusal
+from halfmq.client.transaction import VERDICT_OF
 from halfmq.errors import (
     ConnectError,
     HalfmqError,
@@ -33,32 +34,31 @@ from halfmq.wire.remoting.replies import EndReply, read_reply
 if TYPE_CHECKING:
     from halfmq.client.check_listener import CheckListener
     from halfmq.client.connector import Address
-    from halfmq.client.plumbing import Plumbing
+    from halfmq.client.context import ClientContext
     from halfmq.client.transaction_block import Transaction
 
-#: How long a poll waits at the broker, seconds. Below the 25 s that a broker allows.
+#: Long-poll timeout at the broker, seconds. The broker allows up to 25 s.
 WAIT_S: Final = 20.0
-#: How long its answer may take beyond that, seconds.
+#: Additional time for the response, seconds.
 _GRACE_S: Final = 5.0
-#: After a failure the next poll waits at least and at most so long, seconds.
+#: Backoff after a failed poll, seconds.
 _PAUSE_MIN_S: Final = 0.1
 _PAUSE_MAX_S: Final = 2.0
-#: How often it is looked for brokers that are new, seconds.
-_LOOK_S: Final = 5.0
-#: The broker does not know what it once asked about: its verdict is past retention, or the store was lost.
-_FORGET_IT: Final = (
+#: How often new brokers are looked for, seconds.
+_DISCOVERY_INTERVAL_S: Final = 5.0
+#: The broker no longer knows a transaction that it handed out: its verdict is past retention, or the store was lost.
+_UNKNOWN_TRANSACTION_HINT: Final = (
     "nothing was changed: forget this check, and fetch anew; `halfmq tx show` tells what the broker knows of it"
 )
-_VERDICT_OF: Final[dict[Outcome, Verdict]] = {Outcome.COMMIT: COMMITTED, Outcome.ROLLBACK: ROLLED_BACK}
 
 
 class FetchedCheck:
-    """One transaction that this client is asked about, on lease. Give it to ``answer_check`` with what is true of it."""
+    """A leased check. Pass it to ``answer_check`` together with the outcome of the local transaction."""
 
     __slots__ = ("_connection", "_half", "transaction")
 
     def __init__(self, transaction: "Transaction", half: PulledMessage, connection: Connection) -> None:
-        #: As a check function gets it: id, name, query id, message, how often it was asked.
+        #: The same object that a check function receives: id, name, query id, message, number of checks.
         self.transaction = transaction
         self._half = half
         self._connection = connection
@@ -97,14 +97,16 @@ class FetchedCheck:
                 hint="nothing to do: it is handed out again if the broker did not hear it",
             ) from error
         if answer.code != ResponseCode.SUCCESS:
-            raise refusal(answer.code, answer.remark or "", what, answer.ext.get(EXT_VERDICT, ""), hint=_FORGET_IT)
+            raise refusal(
+                answer.code, answer.remark or "", what, answer.ext.get(EXT_VERDICT, ""), hint=_UNKNOWN_TRANSACTION_HINT
+            )
         ids = (self.transaction.message.message_id,) if self.transaction.message is not None else ()
         if outcome is Outcome.UNKNOWN:
             return TransactionReceipt(self.transaction.id, UNDECIDED, ids)
         reply = read_reply(answer, EndReply)
         return TransactionReceipt(
             self.transaction.id,
-            _VERDICT_OF[outcome],
+            VERDICT_OF[outcome],
             ids,
             position=reply.position if reply.position >= 0 else None,
             durability=reply.durability,
@@ -113,23 +115,23 @@ class FetchedCheck:
 
 
 async def fetch(
-    plumbing: "Plumbing", group: str, address: "Address", *, checks_max: int, wait_s: float
+    context: "ClientContext", group: str, address: "Address", *, checks_max: int, wait_s: float
 ) -> list[FetchedCheck]:
-    """The checks of ``group`` that the broker at ``address`` has now, or within ``wait_s`` seconds; possibly none.
+    """Fetch up to ``checks_max`` checks of ``group`` from one broker, waiting up to ``wait_s`` seconds. May return none.
 
     Raises:
-        ConnectError: it does not answer. RequestFailed: it refused. UnsupportedCombination: it hands out no checks.
+        ConnectError: no response. RequestFailed: rejected. UnsupportedCombination: the broker does not support fetching.
     """
-    connection = await plumbing.brokers.get(address)
+    connection = await context.brokers.get(address)
     if not connection.is_halfmq:
-        raise _not_there(address)
-    poll = Poll(group, plumbing.membership.client_id, round(wait_s * 1_000), checks_max)
+        raise _unsupported(address)
+    poll = Poll(group, context.membership.client_id, round(wait_s * 1_000), checks_max)
     try:
         answer = await connection.request(HMQ_FEEDBACK, encode_poll(poll), b"", wait_s + _GRACE_S)
     except (NotSent, NoAnswer) as error:
         raise ConnectError(f"fetching the checks of {group} from {address}: {error}") from error
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-        raise _not_there(address)
+        raise _unsupported(address)
     if answer.code != ResponseCode.SUCCESS:
         raise refusal(answer.code, answer.remark or "", f"fetching the checks of {group} from {address}")
     fetched = []
@@ -141,24 +143,24 @@ async def fetch(
     return fetched
 
 
-def _not_there(address: "Address") -> UnsupportedCombination:
+def _unsupported(address: "Address") -> UnsupportedCombination:
     return UnsupportedCombination(
         f"the broker at {address} hands out no checks",
         hint="Apache RocketMQ sends them: leave fetches_checks out, so that this client registers as a producer",
     )
 
 
-async def fetch_any(plumbing: "Plumbing", group: str, *, checks_max: int, wait_s: float) -> list[FetchedCheck]:
-    """From whichever brokers have some first. Raises as ``fetch``, if every broker failed."""
-    if not plumbing.router.brokers():
-        await plumbing.router.learn_brokers()
-    brokers = list(plumbing.router.brokers().values())
+async def fetch_any(context: "ClientContext", group: str, *, checks_max: int, wait_s: float) -> list[FetchedCheck]:
+    """Poll all brokers; returns the checks of the first ones that have any. Raises as ``fetch`` if every broker failed."""
+    if not context.router.brokers():
+        await context.router.learn_brokers()
+    brokers = list(context.router.brokers().values())
     if not brokers:
         raise ConnectError(
             f"fetching the checks of {group}: no broker is known", hint="send or consume something first"
         )
     tasks = {
-        asyncio.ensure_future(fetch(plumbing, group, address, checks_max=checks_max, wait_s=wait_s))
+        asyncio.ensure_future(fetch(context, group, address, checks_max=checks_max, wait_s=wait_s))
         for address in brokers
     }
     found: list[FetchedCheck] = []
@@ -183,26 +185,26 @@ async def fetch_any(plumbing: "Plumbing", group: str, *, checks_max: int, wait_s
 
 
 class CheckFetcher:
-    """Fetches checks from every broker for as long as ``run`` runs, and gives them to the listener."""
+    """Fetches checks from every broker and passes them to ``listener``, at most ``checks`` at once, while ``run`` runs."""
 
-    def __init__(self, plumbing: "Plumbing", group: str, listener: "CheckListener", checks: int) -> None:
-        self._plumbing = plumbing
+    def __init__(self, context: "ClientContext", group: str, listener: "CheckListener", checks: int) -> None:
+        self._context = context
         self._group = group
         self._listener = listener
         self._checks = min(checks, limits.FEEDBACK_CHECKS_MAX)
-        #: By broker; that of one that hands out no checks has ended, and is not begun anew.
+        #: Poll loops by broker. The loop of a broker without support has ended, and stays here so that it is not restarted.
         self._loops: dict[Address, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Until cancelled. One loop for each broker; new ones are found within seconds."""
+        """Run until cancelled, with one poll loop per broker."""
         try:
             while True:
-                brokers = set(self._plumbing.router.brokers().values())
+                brokers = set(self._context.router.brokers().values())
                 for address in [address for address in self._loops if address not in brokers]:
                     self._loops.pop(address).cancel()
                 for address in brokers - self._loops.keys():
                     self._loops[address] = asyncio.get_running_loop().create_task(self._loop(address))
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_DISCOVERY_INTERVAL_S)
         finally:
             loops = list(self._loops.values())
             for task in loops:
@@ -212,19 +214,19 @@ class CheckFetcher:
     async def _loop(self, address: "Address") -> None:
         pause_s = _PAUSE_MIN_S
         while True:
-            room = await self._listener.room(self._checks)
+            free = await self._listener.free_slots(self._checks)
             try:
-                fetched = await fetch(self._plumbing, self._group, address, checks_max=room, wait_s=WAIT_S)
+                fetched = await fetch(self._context, self._group, address, checks_max=free, wait_s=WAIT_S)
             except UnsupportedCombination as error:
                 log.warning("%s", error)
                 return
             except HalfmqError as error:
                 log.debug("%s", error)
-                await asyncio.sleep(pause_s * self._plumbing.dice.uniform(0.5, 1.0))
+                await asyncio.sleep(pause_s * self._context.rng.uniform(0.5, 1.0))
                 pause_s = min(2 * pause_s, _PAUSE_MAX_S)
                 continue
             pause_s = _PAUSE_MIN_S
             for check in fetched:
                 self._listener.on_fetched(check._connection, check.transaction, check._half)
             if not fetched:
-                await asyncio.sleep(_PAUSE_MIN_S)  # also where a broker does not wait, it is not asked all the time
+                await asyncio.sleep(_PAUSE_MIN_S)  # bounds the poll rate if the broker returns at once

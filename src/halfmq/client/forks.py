@@ -1,9 +1,10 @@
-"""What a forked child must know: that it is one, and that the sockets it was born with are its parent's.
+"""Fork safety: detects a forked child, and detaches it from the sockets that it inherited.
 
-A child that kept them would hold them open when the parent dies: the broker would go on counting on a producer, and send
-it checks, until the connection had been idle for minutes. Closing them in the usual way is no better: a transport tells
-the selector, which both processes share. So each descriptor is made to lead nowhere, which closes the child's share of the
-socket and nothing else: no FIN leaves, and no object that still knows the number can close something new by it.
+A child that kept its parent's sockets would hold them open after the parent dies, so the broker would keep sending checks
+to a dead producer until the idle timeout. A normal close is no option: the transport would unregister from the selector,
+which parent and child share. So the child redirects each inherited descriptor to /dev/null with ``dup2``. That closes
+only the child's reference to the socket (no FIN is sent), and keeps the number in use, so that no stale object can
+close another file by it.
 """
 
 import os
@@ -14,24 +15,25 @@ from halfmq.errors import UsageError
 
 
 class HasSocket(Protocol):
+    """Something with a socket descriptor, such as ``Connection``."""
+
     def descriptor(self) -> int:
-        """Of its socket while that is open, else -1."""
+        """The socket's file descriptor while it is open, else -1."""
         ...
 
 
-#: How often this process was forked off: 0 in the first one, one more in each child. What was opened under another number
-#: belongs to a parent.
+#: Fork generation: 0 in the first process, parent's + 1 in a child. An object created under another number belongs to a parent.
 generation = 0
 _open: Final[WeakSet[Any]] = WeakSet()
 
 
-def keep_from_children(connection: HasSocket) -> None:
-    """Children of this process shall not hold its socket open. It must be hashable by identity."""
+def detach_in_children(connection: HasSocket) -> None:
+    """Redirect the socket of ``connection`` in forked children. ``connection`` must be hashable by identity."""
     _open.add(connection)
 
 
 def refuse_in_child(opened_in: int, what: str, hint: str) -> None:
-    """Raises UsageError: ``what`` was opened in a parent process, whose ``generation`` was ``opened_in``."""
+    """Raises UsageError if ``opened_in``, the generation in which ``what`` was created, is not this process's."""
     if opened_in != generation:
         raise UsageError(f"{what} belongs to the process that this one was forked from", hint=hint)
 

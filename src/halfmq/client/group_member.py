@@ -1,8 +1,8 @@
-"""This client as a member of one consumer group: which queues are ours, and the tasks that read them.
+"""Membership of this client in one consumer group: rebalancing, and the tasks that read the assigned queues.
 
-Every member decides alone, from the same route and the same member list, by the same rule; so members agree without
-talking to each other, Java members included. Decided anew every 20 s, when the broker says that members changed (40),
-after a reconnect, and at the start.
+Every member computes its assignment from the same route and member list with the same algorithm, so members agree without
+communicating, Java members included. A rebalance runs at the start, every 20 s, when the broker reports a membership change
+(request 40) and after a reconnect.
 """
 
 import asyncio
@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from halfmq.client.allocation import QueueRef, allocate
 from halfmq.client.connection import Connection, NoAnswer, NotSent
+from halfmq.client.context import ClientContext
 from halfmq.client.dead_letter_origins import DeadLetterOrigins
 from halfmq.client.log import log
-from halfmq.client.plumbing import Plumbing
 from halfmq.client.queue_puller import CommitOutcome, Feed, QueuePuller, Start
 from halfmq.client.routing import Route
 from halfmq.errors import ConnectError, ProtocolError, RequestFailed, TopicNotFound, UsageError
@@ -23,38 +23,38 @@ from halfmq.wire.remoting.heartbeat import ConsumerGroup, Subscription, tags_of
 
 #: Precedent: RocketMQ ``RebalanceService``.
 REBALANCE_S: Final = 20.0
-#: While something is missing (a topic that does not exist yet, a broker that does not answer) it is tried sooner.
+#: First retry interval while a rebalance is incomplete (a topic does not exist yet, a broker does not respond), seconds.
 _UNSETTLED_S: Final = 1.0
-#: Offsets are committed this often when they moved.
+#: Interval of offset commits, seconds.
 COMMIT_S: Final = 1.0
 _COMMIT_TIMEOUT_S: Final = 3.0
 _LEAVE_TIMEOUT_S: Final = 1.0
-#: As long as one question to a name server may take.
-_SEE_TIMEOUT_S: Final = 3.0
-_FROM_WHERE: Final = {
+#: Timeout for recording the existing queues, seconds: that of one name server request.
+_EXISTING_TIMEOUT_S: Final = 3.0
+_CONSUME_FROM: Final = {
     "earliest": "CONSUME_FROM_FIRST_OFFSET",
     "latest": "CONSUME_FROM_LAST_OFFSET",
     "timestamp": "CONSUME_FROM_TIMESTAMP",
 }
 
 
-class _Place:
-    """One topic on one broker, as a place for offsets."""
+class _CommitTarget:
+    """Commit state of one topic on one broker; see ``GroupMember._commit_in``."""
 
     def __init__(self) -> None:
-        #: Where a commit was taken; a broker that was started again may have forgotten it.
-        self.told_on: Connection | None = None
+        #: The connection on which a commit succeeded; after a restart the broker may have lost it.
+        self.committed_on: Connection | None = None
         self.first = asyncio.Lock()
 
 
 class GroupMember:
-    """One per group and client. Consumers subscribe and unsubscribe; the last one to go ends it."""
+    """One per group and client. Consumers subscribe and unsubscribe; when the last one unsubscribes, it leaves the group."""
 
-    def __init__(self, plumbing: Plumbing, group: str, start: Start, retries: int) -> None:
+    def __init__(self, context: ClientContext, group: str, start: Start, retries: int) -> None:
         self.group = group
         self.start = start
         self.retries = retries
-        self._plumbing = plumbing
+        self._context = context
         self._retry_topic = f"%RETRY%{group}"
         #: By topic, the retry topic included.
         self._subscriptions: dict[str, Subscription] = {}
@@ -64,41 +64,43 @@ class GroupMember:
         self._pullers: dict[QueueRef, tuple[QueuePuller, asyncio.Task[None]]] = {}
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        #: What goes on to its end whoever is cancelled: half-way, the group would count on a member that nobody reads.
+        #: Releases in progress. They run to completion even if the caller is cancelled; otherwise the group would keep a member
+        #: that reads nothing.
         self._ending: set[asyncio.Task[None]] = set()
-        #: Given up, and not committed yet: taken up again only then, or it would start where the group was before.
+        #: Released queues whose final commit is pending. Not taken again before it, or they would start at an old offset.
         self._releasing: set[QueueRef] = set()
         #: By broker and topic.
-        self._places: dict[tuple[str, str], _Place] = {}
+        self._commit_targets: dict[tuple[str, str], _CommitTarget] = {}
         self._missing: set[str] = set()
-        #: By topic: the queues that it had when this member took it up. What comes later holds nothing from before.
-        self._at_first: dict[str, frozenset[QueueRef]] = {}
+        #: Queues of each topic when this member subscribed. Queues created later are read from their beginning.
+        self._initial_queues: dict[str, frozenset[QueueRef]] = {}
 
     @property
     def is_idle(self) -> bool:
+        """It has no consumer."""
         return not self._feeds
 
     @property
     def is_leaving(self) -> bool:
-        """Its last consumer is gone, and the brokers are being told."""
+        """Its last consumer has unsubscribed, and the leave requests are not finished."""
         return self.is_idle and bool(self._ending)
 
     def assigned(self) -> list[QueueRef]:
-        """The queues that are ours now."""
+        """The queues assigned to this member now."""
         return sorted(self._pullers)
 
     # --- subscriptions --------------------------------------------------------------------------------------------
 
     async def subscribe(self, topics: "tuple[str, ...]", tags: str, feed: Feed) -> None:
-        """Take up ``topics``; tells every broker at once. Not for a member that was idle: its end may be under way.
+        """Subscribe ``feed`` to ``topics``, and announce it to every broker. Do not call it on a member that became idle.
 
         Raises:
-            UsageError: this client consumes one of them with this group already.
+            UsageError: this client already consumes one of them in this group.
         """
         for topic in topics:
             if topic in self._feeds:
                 raise UsageError(f"group {self.group} consumes topic {topic} in this client already")
-        version = self._plumbing.clock.wall_ms()
+        version = self._context.clock.wall_ms()
         for topic in topics:
             self._subscriptions[topic] = Subscription(topic, tags, tags_of(tags), version)
             self._feeds[topic] = feed
@@ -107,7 +109,7 @@ class GroupMember:
         self._subscriptions[self._retry_topic] = Subscription(self._retry_topic, "*", (), version)
         try:
             if self.start.where != "earliest":
-                await self._see_what_is_there(topics, feed)
+                await self._record_existing_queues(topics, feed)
             if not self.is_idle:  # else it was closed meanwhile
                 await self._announce()
         except BaseException:
@@ -118,33 +120,33 @@ class GroupMember:
             self._tasks = [loop.create_task(self._rebalance_loop()), loop.create_task(self._commit_loop())]
         self.rebalance_soon()
 
-    async def _see_what_is_there(self, topics: "tuple[str, ...]", feed: Feed) -> None:
-        """Before ``subscribe`` returns: what the application makes from then on, it wants to read from its beginning.
+    async def _record_existing_queues(self, topics: "tuple[str, ...]", feed: Feed) -> None:
+        """Record the queues that exist when ``subscribe`` is called: queues created later are read from their beginning.
 
-        Where nobody tells in time, the first rebalance that is told sees what is there.
+        If no name server responds in time, the first rebalance that gets a route records them.
         """
 
         async def see(topic: str) -> None:
             try:
-                there = frozenset((await self._plumbing.router.route(topic, max_age_s=0)).readable)
+                there = frozenset((await self._context.router.route(topic, max_age_s=0)).readable)
             except TopicNotFound:
                 there = frozenset()
             except (ConnectError, RequestFailed, ProtocolError) as error:
-                log.debug("what is there of %s/%s: %s", self.group, topic, error)
+                log.debug("existing queues of %s/%s: %s", self.group, topic, error)
                 return
             if self._feeds.get(topic) is feed:  # not given up meanwhile
-                self._at_first[topic] = there
+                self._initial_queues[topic] = there
 
         try:
-            async with asyncio.timeout(_SEE_TIMEOUT_S):
+            async with asyncio.timeout(_EXISTING_TIMEOUT_S):
                 await asyncio.gather(*(see(topic) for topic in topics))
         except TimeoutError:
-            log.debug("what is there of %s: no answer yet", self.group)
+            log.debug("existing queues of %s: no answer yet", self.group)
 
     async def unsubscribe(self, topics: "tuple[str, ...]") -> None:
-        """Give ``topics`` up: commits, and with the last topic leaves the group so that others take over at once.
+        """Release ``topics`` after a final commit. With the last topic it leaves the group, so that others take over at once.
 
-        Cancelled, it goes on in the background; ``close`` waits for it.
+        If cancelled, it continues in the background; ``close`` waits for it.
         """
         await asyncio.shield(self._give_up(topics))
 
@@ -152,23 +154,24 @@ class GroupMember:
         for topic in topics:
             self._subscriptions.pop(topic, None)
             self._feeds.pop(topic, None)
-            self._at_first.pop(topic, None)
+            self._initial_queues.pop(topic, None)
         if self.is_idle:
-            self._subscriptions.clear()  # a rebalance under way takes nothing up any more
-        # The retry queues are released too: what waits here of these topics must be pulled anew by whoever has a reader.
+            self._subscriptions.clear()  # a running rebalance takes no more queues
+        # The retry queues are released too, so that their buffered messages of these topics are pulled again by a member
+        # that has a consumer for them.
         given_up = {*topics, self._retry_topic}
         self._release([queue for queue in self._pullers if queue.topic in given_up])
-        return self._to_its_end(self._tell_given_up, self.is_idle, set(self._ending))
+        return self._run_to_completion(self._finish_give_up, self.is_idle, set(self._ending))
 
-    async def _tell_given_up(self, is_last: bool, before: "set[asyncio.Task[None]]") -> None:
-        await asyncio.wait(before)  # whoever takes the queues over starts at what is committed
+    async def _finish_give_up(self, is_last: bool, before: "set[asyncio.Task[None]]") -> None:
+        await asyncio.wait(before)  # commit first: the next owner starts at the committed offset
         if is_last:
             await self._leave()
-        elif not self.is_idle:  # else the last one, which waits for this one, tells
+        elif not self.is_idle:  # otherwise the last unsubscribe, which waits for this one, announces it
             await self._announce()
 
     async def close(self) -> None:
-        """Give everything up, and wait for what others gave up; open iterations end."""
+        """Release everything, end all iterations, and wait for pending releases."""
         for feed in set(self._feeds.values()):
             feed.close()
         if not self.is_idle:
@@ -176,54 +179,56 @@ class GroupMember:
         await self.ended()
 
     async def ended(self) -> None:
-        """Nothing that was given up waits for a broker any more."""
+        """Wait until all releases are finished."""
         while self._ending:
             await asyncio.wait(self._ending)
 
-    def _to_its_end(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> "asyncio.Task[None]":
-        task = asyncio.get_running_loop().create_task(work(*arguments))  # raises first where no loop runs any more
+    def _run_to_completion(
+        self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any
+    ) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(work(*arguments))  # raises here if no loop runs any more
         self._ending.add(task)
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._ending.discard(task)
-        if not task.cancelled() and task.exception() is not None:  # whoever waited may be gone
+        if not task.cancelled() and task.exception() is not None:  # perhaps no caller waits any more
             log.error("giving up queues of group %s failed", self.group, exc_info=task.exception())
 
     async def _announce(self) -> None:
-        plumbing = self._plumbing
+        context = self._context
         consumer = ConsumerGroup(
             self.group,
             "CONSUME_PASSIVELY",
             "CLUSTERING",
-            _FROM_WHERE[self.start.where],
+            _CONSUME_FROM[self.start.where],
             tuple(self._subscriptions[topic] for topic in sorted(self._subscriptions)),
         )
-        plumbing.membership.set_consumer(consumer)
-        for connection in plumbing.brokers.established():
+        context.membership.set_consumer(consumer)
+        for connection in context.brokers.established():
             try:
-                await plumbing.membership.heartbeat(connection)
+                await context.membership.heartbeat(connection)
             except (NotSent, NoAnswer) as error:
                 log.debug("heartbeat to %s: %s", connection.address, error)
 
     async def _leave(self) -> None:
-        plumbing = self._plumbing
+        context = self._context
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
-        plumbing.membership.remove_consumer(self.group)
-        for connection in plumbing.brokers.established():
+        context.membership.remove_consumer(self.group)
+        for connection in context.brokers.established():
             try:
-                await plumbing.membership.leave_consumer(connection, self.group, _LEAVE_TIMEOUT_S)
+                await context.membership.leave_consumer(connection, self.group, _LEAVE_TIMEOUT_S)
             except (NotSent, NoAnswer) as error:
                 log.debug("leaving group %s at %s: %s", self.group, connection.address, error)
 
     # --- rebalance ------------------------------------------------------------------------------------------------
 
     def rebalance_soon(self) -> None:
-        """Members or connections changed."""
+        """Trigger a rebalance: members or connections changed."""
         self._wake.set()
 
     async def _rebalance_loop(self) -> None:
@@ -239,10 +244,10 @@ class GroupMember:
                     await self._wake.wait()
                 unsettled_s = _UNSETTLED_S
             except TimeoutError:
-                pass  # nobody woke it: a look now and then finds what was not told
+                pass  # periodic rebalance, in case a notification was lost
 
     async def _rebalance(self) -> bool:
-        """True when every topic has its decision."""
+        """Rebalance every topic. True: all assignments are complete."""
         settled = True
         for topic in sorted(self._subscriptions):
             try:
@@ -250,8 +255,8 @@ class GroupMember:
                 self._missing.discard(topic)
             except TopicNotFound:
                 settled = False
-                self._at_first[topic] = frozenset()
-                self._let_go(topic)
+                self._initial_queues[topic] = frozenset()
+                self._release_deleted(topic)
                 if topic not in self._missing and topic != self._retry_topic:
                     self._missing.add(topic)
                     log.info("topic %s does not exist yet; group %s waits for it", topic, self.group)
@@ -263,8 +268,9 @@ class GroupMember:
                 log.exception("rebalance of %s/%s failed", self.group, topic)
         return settled
 
-    def _let_go(self, topic: str) -> None:
-        """No name server knows ``topic``. They may have been started anew; its broker knows whether it was deleted."""
+    def _release_deleted(self, topic: str) -> None:
+        """No name server knows ``topic``. Release its queues only if its broker reports it missing too: the name servers may
+        have been restarted."""
         gone = [
             queue for queue, (puller, _) in self._pullers.items() if queue.topic == topic and puller.is_without_topic
         ]
@@ -273,12 +279,12 @@ class GroupMember:
             self._release(gone)
 
     async def _rebalance_topic(self, topic: str) -> bool:
-        """False: the broker does not count us among the members; our heartbeat may be on its way."""
-        route = await self._plumbing.router.route(topic, max_age_s=REBALANCE_S / 2)
-        at_first = self._at_first.setdefault(topic, frozenset(route.readable))
+        """False: the broker does not list this client as a member yet; its heartbeat may be in flight."""
+        route = await self._context.router.route(topic, max_age_s=REBALANCE_S / 2)
+        initial = self._initial_queues.setdefault(topic, frozenset(route.readable))
         for address in route.brokers.values():
-            await self._plumbing.brokers.get(address)  # introduces us to each broker of the topic
-        client_id = self._plumbing.membership.client_id
+            await self._context.brokers.get(address)  # the first heartbeat registers this client at each broker
+        client_id = self._context.membership.client_id
         members = await self._members(route)
         mine = set(allocate(route.readable, members, client_id))
         gone = [queue for queue in self._pullers if queue.topic == topic and queue not in mine]
@@ -286,7 +292,7 @@ class GroupMember:
             log.info("group %s gives up %s", self.group, gone)
             self._release(gone)
         for queue in sorted(mine - self._pullers.keys() - self._releasing):
-            self._take_up(queue, self.start if queue in at_first else Start("earliest"))
+            self._take_up(queue, self.start if queue in initial else Start("earliest"))
         return client_id in members
 
     async def _members(self, route: Route) -> tuple[str, ...]:
@@ -294,7 +300,7 @@ class GroupMember:
         failure: Exception | None = None
         for address in route.brokers.values():
             try:
-                connection = await self._plumbing.brokers.get(address)
+                connection = await self._context.brokers.get(address)
                 answer = await connection.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext)
             except (ConnectError, NotSent, NoAnswer) as error:
                 failure = error
@@ -309,10 +315,10 @@ class GroupMember:
         if subscription is None:
             return
         log.info("group %s takes up %s", self.group, queue)
-        # Who comes next finds the earliest message again by himself, but not what was the latest one now.
-        commit_first = None if self.start.where == "earliest" or queue.topic == self._retry_topic else self._commit_one
+        # The next owner can find the earliest offset by itself, but not what is the latest one now.
+        commit_start = None if self.start.where == "earliest" or queue.topic == self._retry_topic else self._commit_one
         puller = QueuePuller(
-            self._plumbing,
+            self._context,
             self.group,
             queue,
             subscription,
@@ -320,8 +326,8 @@ class GroupMember:
             self._dead_letters,
             start,
             self.retries,
-            self._plumbing.dice,
-            commit_first,
+            self._context.rng,
+            commit_start,
         )
         self._pullers[queue] = puller, asyncio.get_running_loop().create_task(self._run(puller))
 
@@ -329,7 +335,7 @@ class GroupMember:
         try:
             await puller.run()
         except Exception:  # noqa: BLE001 - the application's code or a bug; logged, and the service goes on
-            # A bug of ours must not end in a queue that silently stands still.
+            # A bug here must not leave the queue silently unread.
             log.exception("the reader of %s failed; it is started anew", puller.queue)
             await asyncio.sleep(_UNSETTLED_S)
             self._pullers.pop(puller.queue, None)
@@ -337,12 +343,12 @@ class GroupMember:
             self.rebalance_soon()
 
     def _release(self, queues: list[QueueRef]) -> None:
-        """Stop reading, commit what is done; what is buffered here comes again elsewhere."""
+        """Stop reading ``queues`` and commit their offsets; buffered messages are delivered again to the next owner."""
         released = [self._pullers.pop(queue) for queue in queues]
         self._releasing.update(queues)
         for _, task in released:
             task.cancel()
-        self._to_its_end(self._last_commit, [puller for puller, _ in released])
+        self._run_to_completion(self._last_commit, [puller for puller, _ in released])
 
     async def _last_commit(self, released: list[QueuePuller]) -> None:
         try:
@@ -351,7 +357,7 @@ class GroupMember:
             for puller in released:
                 puller.release()
                 self._releasing.discard(puller.queue)
-            self.rebalance_soon()  # what is ours again by now was left out until here
+            self.rebalance_soon()  # queues in ``_releasing`` were skipped until now
 
     # --- offsets --------------------------------------------------------------------------------------------------
 
@@ -361,7 +367,7 @@ class GroupMember:
             await self.commit()
 
     async def commit(self) -> None:
-        """Commit what moved; returns when the brokers know or did not answer."""
+        """Commit the offsets that changed. Returns when the brokers have responded or timed out."""
         await self._commit([puller for puller, _ in self._pullers.values()], _COMMIT_TIMEOUT_S)
 
     async def _commit_one(self, puller: QueuePuller) -> None:
@@ -374,23 +380,23 @@ class GroupMember:
         await asyncio.gather(*(self._commit_in(where, waiting, timeout_s) for where, waiting in queues.items()))
 
     async def _commit_in(self, where: tuple[str, str], waiting: list[QueuePuller], timeout_s: float) -> None:
-        """Commit: of the queues of one topic on one broker the first alone, the others when the broker knows one.
+        """Commit the queues of one topic on one broker: the first one alone, then the others concurrently.
 
-        An Apache RocketMQ broker handles commits on several threads, and of the first ones of a group and topic that it
-        handles at once it keeps one (``ConsumerOffsetManager.commitOffset``; apache/rocketmq #10700, #10988): what was
-        acknowledged in the other queues came again. A broker that does not answer the first is not asked for the others.
-        One that refuses it (its disk is full) is asked for all others at once. It has kept none, so first ones may meet
-        there: that costs a redelivery, and one after the other they would hold up the leaving by an answer for each queue.
+        An Apache RocketMQ broker handles commits on several threads, and keeps only one of the first commits of a group and
+        topic that it handles concurrently (``ConsumerOffsetManager.commitOffset``; apache/rocketmq #10700, #10988), so that
+        messages of the other queues were redelivered. If the broker does not respond to the first commit, the others are
+        skipped. If it rejects it (disk full), the others are sent concurrently all the same: at worst that costs a
+        redelivery, while one at a time would delay leaving the group by one response for each queue.
         """
-        place = self._places.setdefault(where, _Place())
+        place = self._commit_targets.setdefault(where, _CommitTarget())
         async with place.first:
-            connection = self._plumbing.established(where[0])
+            connection = self._context.established(where[0])
             if connection is None:
                 return
-            while waiting and place.told_on is not connection:
+            while waiting and place.committed_on is not connection:
                 match await waiting.pop().commit(connection, timeout_s):
                     case CommitOutcome.KNOWN:
-                        place.told_on = connection
+                        place.committed_on = connection
                     case CommitOutcome.REFUSED:
                         break
                     case CommitOutcome.NO_ANSWER:

@@ -1,4 +1,4 @@
-"""How a consumer's function is called: what its parameters ask for, in an inbox transaction or not."""
+"""Calls a consumer's handler function: decodes the body as its annotation says, optionally in an inbox transaction."""
 
 import inspect
 from collections.abc import Callable
@@ -11,18 +11,19 @@ from halfmq.errors import UsageError
 
 
 class InboxPort(Protocol):
-    """``halfmq.sql.Inbox``: a block that yields True the first time a message is seen, and commits with the effect."""
+    """The part of ``halfmq.sql.Inbox`` that a handler uses."""
 
     def once(
         self, session: Any, message: Message, *, group: str
-    ) -> AbstractContextManager[bool] | AbstractAsyncContextManager[bool]: ...
+    ) -> AbstractContextManager[bool] | AbstractAsyncContextManager[bool]:
+        """A block that yields True for the first delivery of ``message``, and commits ``session`` at its end."""
+        ...
 
 
 class Handler:
-    """One function with its first parameter's type: the message itself, or what its body is decoded into.
+    """One handler function. Its first parameter's annotation says what it receives: the message, or the decoded body.
 
-    With an ``inbox`` the function gets the open session as its second argument, and a duplicate is acknowledged
-    without calling it.
+    With an ``inbox`` the open session is its second argument, and duplicates are acknowledged without calling it.
 
     Raises:
         UsageError: an inbox without sessions, or a function that takes no argument.
@@ -49,9 +50,9 @@ class Handler:
         self._into = _first_type(function)
 
     async def __call__(self, message: Message) -> None:
-        """Handle one message; returns when it may be acknowledged.
+        """Handle one message. The caller acknowledges it after a normal return.
 
-        Raises: whatever the function or the decoding raises: the message is delivered again.
+        Raises: any exception of the function or of the decoding; the caller hands the message back.
         """
         if self._inbox is None or self._sessions is None:
             await call(self._run_blocking, self._function, self._argument(message))
@@ -83,7 +84,7 @@ class Handler:
 
 
 def _first_type(function: Callable[..., Any]) -> type | None:
-    """What the first parameter is annotated with; None for the message itself."""
+    """The type to decode the body into, from the first parameter's annotation; None: pass the message."""
     parameters = list(inspect.signature(function).parameters)
     if not parameters:
         raise UsageError(f"{function.__name__} takes no argument", hint="def handler(message): ...")

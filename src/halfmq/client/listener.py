@@ -1,4 +1,4 @@
-"""What an application implements to send in RocketMQ's way: execute the local transaction, answer checks about it."""
+"""``TransactionListener``, as in RocketMQ: an application implements it to run local transactions and answer checks."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
@@ -13,37 +13,37 @@ if TYPE_CHECKING:
 
 
 class TransactionListener(ABC):
-    """One kind of transaction. Many may live in one client: ``name`` travels with the message and routes the check.
+    """One kind of transaction. A client may have several: ``name`` is sent with the message and routes its checks.
 
-    Both methods may be coroutine functions. After a restart a client must know the listener before it can be asked:
-    ``client.add_listener(OrderListener())`` at start, not only with the first send.
+    Both methods may be coroutine functions. Register the listener at application start with
+    ``client.add_listener(OrderListener())``, so that checks are answered after a restart too.
     """
 
-    #: Empty: the name of the class. Do not change it while transactions of the old name are undecided.
+    #: Default: the class name. Do not change it while transactions with the old name are undecided.
     name: ClassVar[str] = ""
 
     @abstractmethod
     def execute(self, message: "Message", arg: Any) -> Outcome | Awaitable[Outcome]:
-        """The local transaction. The half message is stored already; nobody sees it yet.
+        """Run the local transaction. The half message is already stored, and not visible to consumers.
 
-        UNKNOWN leaves it to ``check``, and so does an exception, which goes on to the caller of
-        ``send_in_transaction``: it may be the answer to the local COMMIT that was lost. Return ROLLBACK where it is
-        certain that the local transaction did not happen and will not.
+        UNKNOWN leaves the decision to ``check``. So does an exception, since the local COMMIT may have succeeded without a
+        response; it is raised to the caller of ``send_in_transaction``. Return ROLLBACK only if the local transaction
+        certainly did not commit, and never will.
         """
 
     @abstractmethod
     def check(self, message: "Message") -> Outcome | Awaitable[Outcome]:
-        """Did the local transaction of ``message`` happen? ``message.transaction_id`` and ``message.key`` find it.
+        """Return whether the local transaction of ``message`` committed; look it up by ``message.transaction_id`` or ``key``.
 
-        Asked in any process of the producer group, at any time, perhaps several times. UNKNOWN when in doubt.
+        Called in any process of the producer group, at any time, possibly repeatedly. Return UNKNOWN when in doubt.
         """
 
 
 def listener_name(listener: TransactionListener) -> str:
-    """What travels with its messages.
+    """The listener's name, which is sent with its messages.
 
     Raises:
-        UsageError: it is no listener, or its name is no text.
+        UsageError: not a ``TransactionListener``, or its name is not a str.
     """
     if not isinstance(listener, TransactionListener):
         raise UsageError(

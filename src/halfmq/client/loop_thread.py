@@ -1,7 +1,7 @@
-"""The event loop behind the blocking facade: one daemon thread per process, made when it is first needed.
+"""The event loop behind the blocking facade: one daemon thread per process, started on first use.
 
-After a fork the child has no such thread; it makes its own when it needs one. What belonged to the parent's loop is
-kept alive and untouched in the child, since a destructor would act on sockets that the parent still uses.
+Threads do not survive a fork, so a child starts its own. The child keeps references to its parent's loop without using it:
+a destructor would act on sockets that the parent still uses.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 class LoopThread:
-    """A running loop and its thread."""
+    """An event loop running in its own thread."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -25,6 +25,7 @@ class LoopThread:
         self._thread = threading.Thread(target=self._run, name="halfmq-loop", daemon=True)
 
     def start(self) -> None:
+        """Start the thread; returns when the loop runs."""
         self._thread.start()
         self._ready.wait()
 
@@ -34,10 +35,10 @@ class LoopThread:
         self.loop.run_forever()
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run ``work`` on the loop and wait for it. An interrupt of the waiting thread cancels it.
+        """Run ``work`` on the loop and wait for its result. KeyboardInterrupt in the waiting thread cancels it.
 
         Raises:
-            UsageError: called on the loop's own thread, where waiting would wait for itself.
+            UsageError: called on the loop's own thread (it would deadlock), or the client was closed meanwhile.
         """
         if threading.current_thread() is self._thread:
             work.close()
@@ -54,13 +55,13 @@ class LoopThread:
 
 _lock = threading.Lock()
 _current: LoopThread | None = None
-#: Loops of parent processes, never to be touched nor collected.
+#: Loops of parent processes: referenced so that they are not collected, never used.
 _of_parents: Final[list[LoopThread]] = []
 
 
 def loop_thread() -> LoopThread:
-    """This process's loop thread. Once there, it is found without the lock: a signal handler may ask for it (``stop``) while
-    the thread that it interrupts holds that.
+    """This process's loop thread, started on first use. Afterwards found without the lock, since a signal handler (``stop``)
+    may interrupt the thread that holds it.
     """
     global _current
     if _current is not None:

@@ -25,7 +25,9 @@ class TransactionBlock(Protocol):
     """What the body of the block receives. ``send`` only collects the message; its arguments are those of ``client.outgoing.compose``."""
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        """The transaction id."""
+        ...
 
     @property
     def receipt(self) -> TransactionReceipt | None:

@@ -1,7 +1,7 @@
-"""What this client tells each broker of itself: its id, its producer groups, its consumer groups (HEART_BEAT, 34).
+"""This client's heartbeats (HEART_BEAT, 34): its client id, producer groups and consumer groups.
 
-A broker knows a client by its connection, so the heartbeat is the first thing on every new one, before any request
-(``introduce``); then every 30 s. Checks for a producer group come back on the connections that named it.
+A broker identifies a client by its connection, so a heartbeat is the first request on every new one (``introduce``), and is
+repeated every 30 s. The broker pushes checks of a producer group to the connections that registered the group.
 """
 
 from typing import Final
@@ -17,7 +17,7 @@ _TIMEOUT_S: Final = 3.0
 
 
 class Membership:
-    """Groups of this client. Whoever changes them sends heartbeats at once."""
+    """The groups of one client. After changing them, the caller sends ``heartbeat`` on every open connection."""
 
     def __init__(self, client_id: str) -> None:
         self.client_id = client_id
@@ -27,19 +27,21 @@ class Membership:
 
     @property
     def is_empty(self) -> bool:
-        """Nobody here waits for anything from a broker."""
+        """No group is registered, so no broker pushes anything to this client."""
         return not self._producers and not self._consumers
 
     @property
     def producers(self) -> frozenset[str]:
+        """Registered producer groups."""
         return frozenset(self._producers)
 
     @property
     def consumers(self) -> frozenset[str]:
+        """Registered consumer groups."""
         return frozenset(self._consumers)
 
     def add_producer(self, group: str) -> bool:
-        """This client answers checks of ``group``. False: it did already."""
+        """Register as a producer of ``group``, which answers its checks. False: it already was."""
         if group in self._producers:
             return False
         self._producers.add(group)
@@ -47,20 +49,22 @@ class Membership:
         return True
 
     def set_consumer(self, consumer: ConsumerGroup) -> None:
+        """Add a consumer group, or replace its subscriptions."""
         self._consumers[consumer.group] = consumer
         self._body = b""
 
     def remove_consumer(self, group: str) -> None:
+        """Remove a consumer group; call ``leave_consumer`` on each connection too."""
         self._consumers.pop(group, None)
         self._body = b""
 
     async def introduce(self, connection: Connection) -> None:
-        """The first words on a connection that is not handed out yet: until the broker knows the groups of this moment.
+        """Send heartbeats on a new connection, before anybody uses it, until the broker has the current groups.
 
-        Who joins or leaves a group tells the connections that are open, and the answer here may take seconds.
+        Groups may change while a heartbeat waits for its response, and such changes are sent on open connections only.
 
         Raises:
-            NotSent, NoAnswer: the connection does not live.
+            NotSent, NoAnswer: the connection failed.
         """
         heard: set[str] = set()
         while True:
@@ -81,12 +85,12 @@ class Membership:
         return self._body
 
     async def heartbeat(self, connection: Connection) -> None:
-        """One heartbeat; notes what the broker says of itself on the connection.
+        """Send one heartbeat; stores the broker's version and kind on ``connection``.
 
         Raises:
-            NotSent, NoAnswer: the connection does not live.
+            NotSent, NoAnswer: the connection failed, or the broker is stopping.
         """
-        await connection.ready(_TIMEOUT_S)  # first, so that what is said is true when it is written
+        await connection.ready(_TIMEOUT_S)  # before encoding, so that the groups are current when written
         answer = await connection.request(RequestCode.HEART_BEAT, None, self._encoded(), timeout_s=_TIMEOUT_S)
         if answer.code == ResponseCode.GO_AWAY:
             raise NoAnswer(f"{connection.address} is stopping")
@@ -99,10 +103,10 @@ class Membership:
         connection.is_halfmq = EXT_VERSION in answer.ext
 
     async def leave(self, connection: Connection, timeout_s: float) -> None:
-        """Unregister all groups, so that others take over at once.
+        """Unregister all groups, so that other members take over at once.
 
         Raises:
-            NotSent, NoAnswer: the connection does not live; the broker notices its end anyway.
+            NotSent, NoAnswer: the connection failed; the broker then unregisters the client by itself.
         """
         for group in sorted(self._producers):
             ext = {"clientID": self.client_id, "producerGroup": group}
@@ -111,5 +115,6 @@ class Membership:
             await self.leave_consumer(connection, group, timeout_s)
 
     async def leave_consumer(self, connection: Connection, group: str, timeout_s: float) -> None:
+        """Unregister from one consumer group. Raises NotSent, NoAnswer."""
         ext = {"clientID": self.client_id, "consumerGroup": group}
         await connection.request(RequestCode.UNREGISTER_CLIENT, ext, timeout_s=timeout_s)

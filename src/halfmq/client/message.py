@@ -1,4 +1,4 @@
-"""A received message: what it carries, and what its reader may do with it."""
+"""``Message``: a received message, with its acknowledgement methods."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Generator, Mapping
@@ -21,7 +21,7 @@ _from_json: Final = msgspec.json.decode
 
 
 class Delivery(Protocol):
-    """Where a message came from, and so where its acknowledgement goes."""
+    """The source of a message (a ``QueuePuller``), which receives its acknowledgement. See the methods of ``Message``."""
 
     def ack(self, message: "Message") -> None: ...
 
@@ -31,7 +31,7 @@ class Delivery(Protocol):
 
 
 class _Done:
-    """What ``ack()`` returns: it is done already; awaiting it costs nothing and is allowed."""
+    """The result of ``ack()``, which may be awaited for symmetry with ``retry`` and ``reject``."""
 
     __slots__ = ()
 
@@ -44,13 +44,14 @@ _DONE: Final = _Done()
 
 
 class Message:
-    """One message. Everything but ``body`` and the numbers is decoded when it is asked for.
+    """A received message. Properties are decoded on access.
 
-    ``message_id`` stays the same when the message is delivered again, by whatever cause: recognise duplicates by it.
-    A message that is neither acknowledged nor handed back holds its queue's offset, and is delivered again after a
-    restart. When its queue goes to another member before that, or its consumer leaves, it is delivered again there; what is
-    said of it here comes to nothing then, and ``retry`` and ``reject`` warn of it in the log. A message that came again after
-    ``retry`` is in the queue that all consumers of its group in this client share: when any of them leaves, it comes anew.
+    ``message_id`` is the same in every redelivery: use it to detect duplicates.
+
+    A message that is neither acknowledged nor handed back holds back the committed offset of its queue, so it is delivered
+    again after a restart. When its queue moves to another member, or its consumer leaves, it is delivered again there; then
+    ``ack`` has no effect here, and ``retry`` and ``reject`` only log a warning. Redelivered messages come from the group's
+    retry queue, which all consumers of the group in this client share: when any of them leaves, they are delivered again.
     """
 
     __slots__ = ("_delivery", "_log_offset", "_properties", "_stored", "_texts", "body", "offset", "queue", "topic")
@@ -61,7 +62,7 @@ class Message:
         self._texts: dict[str, str] | None = None
         self._delivery = delivery
         self._log_offset = log_offset
-        #: As sent; decompressed.
+        #: The body as sent, decompressed.
         self.body = body
         self.topic = self._text(names.RETRY_TOPIC) or stored.topic if stored.topic[:1] == "%" else stored.topic
         self.queue = stored.queue_id
@@ -76,21 +77,21 @@ class Message:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """All properties, those of the protocol included."""
+        """All properties, including those of the protocol."""
         if self._texts is None:
             self._texts = names.to_dict(self._properties)
         return self._texts
 
     def text(self) -> str:
-        """The body as UTF-8. Raises UnicodeDecodeError."""
+        """The body decoded as UTF-8. Raises UnicodeDecodeError."""
         return self.body.decode()
 
     def json(self) -> Any:
-        """The body as JSON. Raises ``msgspec.DecodeError``."""
+        """The body parsed as JSON. Raises ``msgspec.DecodeError``."""
         return _from_json(self.body)
 
     def decode(self, into: type[_T]) -> _T:
-        """The body as ``into``: bytes, str, a dataclass, a msgspec Struct, a typed dict, a pydantic model.
+        """The body decoded into type ``into``: bytes, str, a dataclass, a msgspec Struct, a typed dict, a pydantic model.
 
         Raises:
             msgspec.ValidationError: JSON, but not of this type. ``msgspec.DecodeError``: not JSON.
@@ -106,23 +107,27 @@ class Message:
 
     @property
     def message_id(self) -> str:
+        """The producer's unique id (UNIQ_KEY), the same in every redelivery."""
         return self._text(names.UNIQ_KEY) or self._text(names.ORIGIN_MESSAGE_ID) or self.offset_id
 
     @property
     def offset_id(self) -> str:
-        """RocketMQ's ``offsetMsgId``: broker address and log offset. Another one for each redelivery."""
+        """RocketMQ's ``offsetMsgId``: broker address and log offset. Differs in each redelivery."""
         return offset_message_id(self._stored.store_host, self._log_offset)
 
     @property
     def log_offset(self) -> int:
+        """Log offset of this copy at its broker."""
         return self._log_offset
 
     @property
     def tag(self) -> str | None:
+        """The tag, which subscriptions filter by."""
         return self._text(names.TAGS) or None
 
     @property
     def keys(self) -> tuple[str, ...]:
+        """The keys by which tools look the message up."""
         return tuple(self._text(names.KEYS).split())
 
     @property
@@ -133,26 +138,27 @@ class Message:
 
     @property
     def sharding_key(self) -> str | None:
+        """The key that keeps messages in order: one key is always in one queue."""
         return self._text(names.SHARDING_KEY) or None
 
     @property
     def attempt(self) -> int:
-        """1 for the first delivery, then one more each time it was handed back with ``retry``."""
+        """1 for the first delivery; incremented each time it is handed back with ``retry``."""
         return self._stored.reconsume_times + 1
 
     @property
     def born_at(self) -> datetime:
-        """When it was sent, by the sender's clock; in UTC."""
+        """When it was sent, by the producer's clock; UTC."""
         return datetime.fromtimestamp(self._stored.born_time_ms / 1000, tz=UTC)
 
     @property
     def stored_at(self) -> datetime:
-        """When it became visible, by the broker's clock; in UTC."""
+        """When it became visible, by the broker's clock; UTC."""
         return datetime.fromtimestamp(self._stored.store_time_ms / 1000, tz=UTC)
 
     @property
     def transaction_id(self) -> str | None:
-        """The transaction that sent it, None for a plain message."""
+        """The id of the transaction that sent it; None for a non-transactional message."""
         own = self._text(names.HMQ_TX_ID)
         if own:
             return own
@@ -168,29 +174,29 @@ class Message:
         return self._delivery
 
     def ack(self) -> Awaitable[None]:
-        """Done with it. Takes effect at once, with or without ``await``; the offset is committed soon after."""
+        """Acknowledge the message, at once and with or without ``await``. The offset is committed within about a second."""
         self._required_delivery().ack(self)
         return _DONE
 
     async def retry(self, delay: float | None = None) -> None:
-        """Hand it back: it is delivered again, to any member of the group, with ``attempt`` one higher.
+        """Hand the message back for redelivery to any member of the group, with ``attempt`` incremented.
 
-        ``delay`` in seconds is rounded up to a standard level; None lets the broker choose (10 s, 30 s, 1 min, ...).
-        After too many attempts it goes to the dead-letter queue. If the broker cannot be reached, it is delivered
-        again here; it is never lost.
+        ``delay`` in seconds is rounded up to a standard delay level; None lets the broker choose (10 s, 30 s, 1 min, ...).
+        After the consumer's ``retries`` it goes to the dead-letter queue. If the broker is unreachable, it is delivered
+        again in this process.
         """
         await self._required_delivery().retry(self, delay)
 
     async def reject(self) -> None:
-        """To the group's dead-letter queue (``%DLQ%group``) at once."""
+        """Move the message to the group's dead-letter queue (``%DLQ%group``) at once."""
         await self._required_delivery().reject(self)
 
     @asynccontextmanager
     async def processing(self) -> AsyncIterator["Message"]:
-        """``ack`` when the block ends, ``retry`` when it raises. The exception goes on to nobody: it is logged.
+        """A block that calls ``ack`` at its end, and ``retry`` if it raises. The exception is logged, not propagated.
 
-        Cancellation of the task that runs the block leaves the message unacknowledged; that of something it awaits is an
-        exception like others.
+        If the task itself is cancelled, the message stays unacknowledged and CancelledError propagates; a CancelledError from
+        something that the block awaits is treated like any exception.
         """
         try:
             yield self

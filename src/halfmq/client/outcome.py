@@ -1,12 +1,12 @@
-"""The three things an application can say about its local transaction."""
+"""``Outcome``: what an application reports about its local transaction."""
 
 from enum import Enum
 
 
 class Outcome(Enum):
-    """What a listener answers. The value is ``commitOrRollback`` of RocketMQ's END_TRANSACTION.
+    """The answer of a listener or check function. Values are those of ``commitOrRollback`` in END_TRANSACTION.
 
-    UNKNOWN is always safe: the broker waits and asks again. It never decides by itself.
+    UNKNOWN is always safe: the transaction stays undecided, and the broker checks again later.
     """
 
     COMMIT = 8

@@ -1,6 +1,6 @@
-"""A message on its way out: its body as bytes, its properties checked, before any network is touched.
+"""Composing outgoing messages: encodes the body and validates properties before any network I/O.
 
-A mistake of the caller is raised here, at the call, and not as a broker's error later.
+A caller's mistake raises here rather than as a broker error later.
 """
 
 import math
@@ -17,7 +17,7 @@ from halfmq.model.ids import checked_name
 
 _to_json: Final = msgspec.json.Encoder().encode
 
-#: Names that the protocol uses itself. Precedent: RocketMQ ``MessageConst.STRING_HASH_SET``; its client refuses them too.
+#: Property names reserved by the protocol. Precedent: RocketMQ ``MessageConst.STRING_HASH_SET``; its client refuses them too.
 RESERVED: Final = frozenset(
     (
         *("KEYS", "TAGS", "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP"),
@@ -32,21 +32,21 @@ RESERVED: Final = frozenset(
 
 
 class OutgoingMessage(NamedTuple):
-    """What ``send`` was asked to send. ``properties`` is the encoded property string, without ids."""
+    """A validated message, made by ``compose``. ``properties``: the encoded property string, still without message id."""
 
     topic: str
     body: bytes
     properties: bytes
     sharding_key: str
-    #: 0: at once.
+    #: 0: no delay.
     delay_ms: int
 
 
 def encode_body(body: object) -> bytes:
-    """Bytes as they are, text as UTF-8, anything else as JSON: dict, list, dataclass, msgspec Struct, pydantic model.
+    """Encode a body: bytes as they are, str as UTF-8, anything else as JSON (dict, list, dataclass, msgspec Struct, pydantic model).
 
     Raises:
-        UsageError: not encodable, or empty (RocketMQ takes an empty body for none and refuses it).
+        UsageError: not encodable, or empty (RocketMQ rejects empty bodies).
         MessageTooLarge: more than ``limits.BODY_BYTES_MAX``.
     """
     if isinstance(body, bytes):
@@ -58,7 +58,7 @@ def encode_body(body: object) -> bytes:
     else:
         encoded = _json_of(body)
     if not encoded:
-        raise UsageError("the body is empty", hint="brokers take an empty body for a missing one and refuse it")
+        raise UsageError("the body is empty", hint="brokers reject an empty body")
     if len(encoded) > limits.BODY_BYTES_MAX:
         raise MessageTooLarge(
             f"the body has {len(encoded)} bytes, {limits.BODY_BYTES_MAX} are allowed",
@@ -89,14 +89,16 @@ def _json_of(body: object) -> bytes:
 
 
 def _refuse_non_finite(value: Any) -> None:
-    """Encoders write NaN and the infinities as null: the receiver would get another value than was sent.
+    """Reject NaN and infinities, which JSON encoders would silently write as null.
 
     Raises:
-        UsageError: there is one.
+        UsageError: ``value`` contains one.
     """
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise UsageError(f"the body holds {value}, which JSON cannot say", hint="send None or text in its place")
+            raise UsageError(
+                f"the body holds {value}, which JSON cannot represent", hint="send None or text in its place"
+            )
     elif isinstance(value, Mapping):
         for one in value.values():
             _refuse_non_finite(one)
@@ -106,10 +108,10 @@ def _refuse_non_finite(value: Any) -> None:
 
 
 def checked_bodies(bodies: Any) -> Iterable[object]:
-    """``bodies`` if it can be several of them.
+    """``bodies`` if it is an iterable of bodies.
 
     Raises:
-        UsageError: it is one, or none.
+        UsageError: it is a single body, or not iterable.
     """
     if isinstance(bodies, str | bytes | bytearray | memoryview | Mapping) or not isinstance(bodies, Iterable):
         raise UsageError(f"send_many takes several bodies, not a {type(bodies).__name__}", hint="[body, body], or send")
@@ -120,7 +122,7 @@ _good_topics: set[str] = set()
 
 
 def checked_topic(topic: str) -> str:
-    """``topic`` if it is a valid name. Remembers good ones: the hot path asks for the same few again and again."""
+    """``topic`` if it is a valid name; raises InvalidName otherwise. Valid names are cached."""
     if not isinstance(topic, str) or topic not in _good_topics:
         checked_name(topic, "topic", limits.TOPIC_CHARS_MAX)
         if len(_good_topics) < 10_000:
@@ -139,12 +141,12 @@ def compose(
     delay: float | timedelta | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> OutgoingMessage:
-    """Check and encode one message. Pure; nothing is sent.
+    """Validate and encode one message; no I/O.
 
-    ``key`` is short for one of ``keys``. Messages with one ``sharding_key`` go to one queue. ``delay`` is in seconds.
+    ``key`` is added to ``keys``. Messages with the same ``sharding_key`` go to the same queue. ``delay``: seconds.
 
     Raises:
-        UsageError, InvalidName, MessageTooLarge: with what is wrong; nothing was sent.
+        UsageError, InvalidName, MessageTooLarge: an argument is wrong.
     """
     encoded = encode_body(body)
     delay_ms = 0 if delay is None else _delay_ms(delay)
@@ -172,14 +174,14 @@ def compose(
     return OutgoingMessage(checked_topic(topic), encoded, text, shard, delay_ms)
 
 
-#: Room for what the client and the broker add themselves (ids, group, transaction, real topic), bytes.
+#: Reserved for properties that client and broker add (ids, group, transaction, real topic), bytes.
 _OWN_PROPERTIES_BYTES: Final = 1_536
 
 
 def _delay_ms(delay: float | timedelta) -> int:
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
     if not isinstance(seconds, int | float):
-        raise UsageError(f"delay={delay!r} is no time", hint="seconds as a number, or a timedelta")
+        raise UsageError(f"delay={delay!r} is not a duration", hint="seconds as a number, or a timedelta")
     if not 0 <= seconds <= limits.TIMER_DELAY_MAX_MS / 1000:
         raise UsageError(
             f"delay {seconds:g} s is out of range", hint=f"0 to {limits.TIMER_DELAY_MAX_MS // 1000} seconds"
@@ -207,14 +209,15 @@ def _checked_key(key: object) -> str:
     text = "" if key is None or isinstance(key, bytes) else str(key)
     if not text or any(character.isspace() for character in text):
         raise UsageError(
-            f"key {key!r} is none, is empty or holds a blank", hint="text or a number; blanks separate keys on the wire"
+            f"key {key!r} is None, empty or contains whitespace",
+            hint="a str or a number; keys are separated by spaces on the wire",
         )
     return text
 
 
 def _checked_properties(properties: Mapping[str, str]) -> Iterable[tuple[str, str]]:
     if not isinstance(properties, Mapping):
-        raise UsageError(f"properties={properties!r} is no mapping", hint='properties={"source": "web"}')
+        raise UsageError(f"properties={properties!r} is not a mapping", hint='properties={"source": "web"}')
     for name, value in properties.items():
         if not isinstance(name, str):
             raise UsageError(f"a property is named {name!r}", hint="names are text")
@@ -226,12 +229,12 @@ def _checked_properties(properties: Mapping[str, str]) -> Iterable[tuple[str, st
 
 
 def delay_properties(delay_ms: int, *, any_delay: bool) -> bytes:
-    """The property that makes a broker hold a message back; empty for no delay.
+    """The property that delays a message; empty if ``delay_ms`` is 0.
 
-    A standard level is used where one fits exactly, because every broker knows these.
+    Uses a standard delay level if one fits exactly, because every broker supports them.
 
     Raises:
-        UsageError: not a standard level, and the broker (RocketMQ before 5.0) knows nothing else.
+        UsageError: not a standard level, and ``any_delay`` is False (RocketMQ before 5.0).
     """
     if delay_ms <= 0:
         return b""

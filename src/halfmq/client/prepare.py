@@ -1,8 +1,8 @@
-"""Sending the halves of one transaction: pipelined to one broker, repeated under the same ids, all or an error.
+"""Sends the half messages of one transaction: pipelined to one broker, retried with the same ids, all or an error.
 
-A half that stayed without an answer is sent again only to a halfmq broker, which knows it by its id. Apache RocketMQ
-would store a second half, and after COMMIT a check of the first one would make a second message of it; so there the
-call ends, and since nothing local has happened yet the caller may simply begin anew.
+An unanswered half is sent again only to a halfmq broker, which detects the duplicate by its id. Apache RocketMQ would store a
+second half, and COMMIT plus a check of the other half would make the message visible twice; so there the call fails, and
+the caller may begin a new transaction, since nothing local has happened yet.
 """
 
 import asyncio
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from halfmq.client.connection import Answer, Connection, NoAnswer, NotSent
+from halfmq.client.context import ClientContext
 from halfmq.client.outgoing import OutgoingMessage, delay_properties
-from halfmq.client.plumbing import Plumbing
 from halfmq.client.producer import STORED
 from halfmq.client.receipts import Prepared, PreparedHalf
 from halfmq.client.refusals import refusal
@@ -36,7 +36,7 @@ Lost = ConnectError | NotSent | NoAnswer
 
 
 class _Half(NamedTuple):
-    """A half on its way: ``properties`` are final but for the delay."""
+    """A half to send; ``properties`` are complete except for the delay."""
 
     message_id: str
     message: OutgoingMessage
@@ -45,30 +45,32 @@ class _Half(NamedTuple):
 
 
 class Preparation:
-    """One transaction being prepared. After ``send`` failed, ``so_far`` says what must be rolled back."""
+    """Prepares one transaction. If ``send`` fails, the halves in ``so_far`` must be rolled back."""
 
-    def __init__(self, plumbing: Plumbing, group: str, tx_id: str, name: str, timeout_s: float | None = None) -> None:
-        self._plumbing = plumbing
-        self._attempts = plumbing.attempts(f"prepare of {tx_id}", timeout_s)
+    def __init__(
+        self, context: ClientContext, group: str, tx_id: str, name: str, timeout_s: float | None = None
+    ) -> None:
+        self._context = context
+        self._attempts = context.attempts(f"prepare of {tx_id}", timeout_s)
         self._group = group
         self._tx_id = tx_id
         self._name = name
         self._halves: list[_Half] = []
-        #: By index. Acknowledged, though perhaps not as safely as the broker is configured for.
+        #: Acknowledged halves by index, including those stored with a weaker durability than configured.
         self._acknowledged: dict[int, PreparedHalf] = {}
         self._atomic = True
 
     def left_s(self) -> float:
-        """What is left of the time for all of it, seconds."""
+        """Remaining time of the call, seconds."""
         return self._attempts.left_s()
 
     def so_far(self) -> Prepared:
-        """What the broker holds; everything, after ``send`` returned."""
+        """The acknowledged halves; all of them once ``send`` has returned."""
         halves = tuple(self._acknowledged[index] for index in sorted(self._acknowledged))
         return Prepared(self._tx_id, self._group, self._name, halves, self._atomic or len(halves) == 1)
 
     async def compose(self, messages: Sequence[OutgoingMessage], query_id: str) -> None:
-        """Give each message its id, its place in the transaction and a queue.
+        """Assign each message its id, its index in the transaction and a queue.
 
         Raises:
             TopicNotFound, ConnectError: as ``Router.publish_route``.
@@ -85,7 +87,7 @@ class Preparation:
         last = len(messages) - 1
         broker = ""
         for index, message in enumerate(messages):
-            message_id = self._plumbing.ids.message_id()
+            message_id = self._context.ids.message_id()
             place = b"UNIQ_KEY\x01%b\x02HMQ_TX_INDEX\x01%d\x02" % (message_id.encode(), index)
             if index == last:
                 place += b"HMQ_TX_COUNT\x01%d\x02" % len(messages)
@@ -94,9 +96,9 @@ class Preparation:
             self._halves.append(_Half(message_id, message, names.append(message.properties, common + place), target))
 
     async def _target(self, message: OutgoingMessage, broker: str) -> Target:
-        """A queue, on ``broker`` if the topic lives there: one broker can settle all halves at once."""
-        router = self._plumbing.router
-        attempts = self._plumbing.attempts(f"transactional send to {message.topic}", self.left_s())
+        """Choose a queue, on ``broker`` if the topic has one there, since only one broker can settle all halves atomically."""
+        router = self._context.router
+        attempts = self._context.attempts(f"transactional send to {message.topic}", self.left_s())
         while True:
             try:
                 route = router.at_hand(message.topic)
@@ -111,18 +113,18 @@ class Preparation:
             return router.choose(route, message.sharding_key, elsewhere)
 
     async def send(self) -> None:
-        """Send what is not acknowledged, until everything is.
+        """Send all halves, and retry until every one is acknowledged.
 
         Raises:
-            TransactionRefused: it has its verdict already. SendTimeout: a half may be stored that nobody acknowledged.
-            ConnectError, RequestFailed, UnsupportedCombination: see there.
+            TransactionRefused: the transaction already has a verdict. SendTimeout: an unacknowledged half may be stored.
+            ConnectError: not sent. RequestFailed: rejected. UnsupportedCombination: several brokers, or a delay on RocketMQ.
         """
         attempts = self._attempts
         while True:
             failure = await self._send_missing()
             if failure is None:
                 return
-            self._plumbing.router.suspect(self._halves[0].message.topic)
+            self._context.router.suspect(self._halves[0].message.topic)
             if isinstance(failure, RequestFailed):
                 await attempts.refused(failure)
             elif isinstance(failure, NoAnswer) and not self._atomic:
@@ -134,7 +136,7 @@ class Preparation:
                 await attempts.lost(failure)
 
     async def _send_missing(self) -> RequestFailed | Lost | None:
-        """One round: all missing halves in order, in one write. The failure that matters most, None for success."""
+        """Send all missing halves in order, in one write. Returns the most significant failure (see ``_weight``), or None."""
         failures: list[RequestFailed | Lost] = []
         waiting: list[tuple[int, Connection, asyncio.Future[Answer]]] = []
         try:
@@ -158,16 +160,16 @@ class Preparation:
         return min(failures, key=_weight) if failures else None
 
     async def _connections(self) -> dict[str, Connection]:
-        """By broker name, all introduced, so that what they can do is known before anything is written."""
-        plumbing = self._plumbing
+        """Connections by broker name, after their first heartbeat: what the brokers support is known before writing."""
+        context = self._context
         found: dict[str, Connection] = {}
         for half in self._halves:
             name = half.target.broker
             if name not in found:
-                address = plumbing.router.address_of(name) or half.target.address
-                connection = plumbing.brokers.existing(address)
+                address = context.router.address_of(name) or half.target.address
+                connection = context.brokers.existing(address)
                 if connection is None:
-                    connection = await self._attempts.within(plumbing.brokers.get(address))
+                    connection = await self._attempts.within(context.brokers.get(address))
                 found[name] = connection
                 await connection.ready(self._attempts.timeout_s())
         self._atomic = all(connection.is_halfmq for connection in found.values())
@@ -194,7 +196,7 @@ class Preparation:
             topic=half.message.topic,
             queue_id=half.target.queue,
             sys_flag=SYS_PREPARED,
-            born_time_ms=self._plumbing.clock.wall_ms(),
+            born_time_ms=self._context.clock.wall_ms(),
             property_string=text,
             body=half.message.body,
         )
@@ -219,13 +221,13 @@ class Preparation:
             reply.queue_offset,
         )
         if answer.code != ResponseCode.SUCCESS:
-            # Stored, but not as safely as configured. As with the Java client, the transaction does not run.
+            # Stored with a weaker durability than configured. As with the Java client, the local transaction does not run.
             return RequestFailed(f"half message: {STORED[ResponseCode(answer.code)]}", response_code=answer.code)
         return None
 
 
 def _weight(failure: RequestFailed | Lost) -> int:
-    """The lowest decides: a standing verdict, then a refusal that stays, then what is not known, then what may pass."""
+    """Significance, lowest first: an existing verdict, a permanent rejection, an unknown outcome, not sent, a transient rejection."""
     if isinstance(failure, TransactionRefused):
         return 0
     if isinstance(failure, RequestFailed):

@@ -1,12 +1,12 @@
-"""Plain sends: one message, or many of one topic in batches."""
+"""Non-transactional sends: single messages, and batches of one topic."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from halfmq import limits
 from halfmq.client.connection import Answer, Connection, NoAnswer, NotSent
+from halfmq.client.context import ClientContext
 from halfmq.client.outgoing import OutgoingMessage, delay_properties
-from halfmq.client.plumbing import Plumbing
 from halfmq.client.receipts import Receipt
 from halfmq.client.refusals import refusal
 from halfmq.client.routing import Target
@@ -15,17 +15,17 @@ from halfmq.model import properties as names
 from halfmq.wire.remoting.codes import ResponseCode
 from halfmq.wire.remoting.message_codec import BatchEntry, encode_send, join_batch
 
-#: Stored, though not yet as safely as the broker is configured for. RocketMQ counts these as sent.
+#: Response codes of stored messages. All but SUCCESS mean a weaker durability than configured; RocketMQ treats them as sent.
 STORED: Final = {
     ResponseCode.SUCCESS: "SEND_OK",
     ResponseCode.FLUSH_DISK_TIMEOUT: "FLUSH_DISK_TIMEOUT",
     ResponseCode.FLUSH_SLAVE_TIMEOUT: "FLUSH_SLAVE_TIMEOUT",
     ResponseCode.SLAVE_NOT_AVAILABLE: "SLAVE_NOT_AVAILABLE",
 }
-#: A broker from 5.0 on delays by any time; before, by levels only.
+#: MQVersion ordinal of 5.0.0, the first with arbitrary delays; older brokers support only delay levels.
 _V5_0_0: Final = 413
-#: Bytes of one batch, entry heads and properties included. Below the broker's limit for one body, which stock
-#: brokers apply to the whole batch.
+#: Bytes of one batch, entry headers and properties included. Below the limit for one body, which Apache RocketMQ applies to
+#: the whole batch.
 _BATCH_BYTES_MAX: Final = limits.BODY_BYTES_MAX - 64 * 1024
 _BATCH_MESSAGES_MAX: Final = 1_024
 _ENTRY_BYTES: Final = 22
@@ -33,28 +33,30 @@ _BATCH_PROPERTIES: Final = b"WAIT\x01true\x02"
 
 
 def unique_key(message_id: str) -> bytes:
+    """The encoded UNIQ_KEY property."""
     return b"UNIQ_KEY\x01%b\x02" % message_id.encode()
 
 
 def delays_any_time(connection: Connection) -> bool:
+    """Whether the broker supports delays other than the standard levels."""
     return connection.is_halfmq or connection.version >= _V5_0_0
 
 
 class Producer:
-    """Sends for one producer group. Safe to use from many tasks at once."""
+    """Sends messages for one producer group. May be used by several tasks at once."""
 
-    def __init__(self, plumbing: Plumbing, group: str) -> None:
-        self._plumbing = plumbing
+    def __init__(self, context: ClientContext, group: str) -> None:
+        self._context = context
         self._group = group
 
     async def send(self, message: OutgoingMessage, timeout_s: float | None = None) -> Receipt:
-        """One message, acknowledged; tried again under the same id.
+        """Send one message and wait for its acknowledgement; retries use the same id.
 
         Raises:
-            SendTimeout: it may have been stored. ConnectError: nothing was sent. RequestFailed: the broker refused.
+            SendTimeout: it may have been stored. ConnectError: nothing was sent. RequestFailed: the broker rejected it.
         """
-        plumbing = self._plumbing
-        message_id = plumbing.ids.message_id()
+        context = self._context
+        message_id = context.ids.message_id()
         properties = names.append(message.properties, unique_key(message_id))
         answer, target = await self._deliver(
             message.topic, message.body, properties, message.sharding_key, message.delay_ms, timeout_s, batch=False
@@ -64,28 +66,28 @@ class Producer:
     async def send_many(
         self, topic: str, messages: Sequence[OutgoingMessage], timeout_s: float | None = None
     ) -> list[Receipt]:
-        """Messages of one topic, in batches: each batch is stored whole or not at all, in one queue, in order.
+        """Send messages of one topic in batches. Each batch is stored atomically, in one queue, in order.
 
         Raises:
-            UsageError: a message has a delay or a sharding key; send it by itself.
-            SendTimeout, ConnectError, RequestFailed: of the first batch that failed; earlier ones are stored.
+            UsageError: a message has a delay or a sharding key; use ``send``.
+            SendTimeout, ConnectError, RequestFailed: as ``send``, for the first failed batch; earlier batches are stored.
         """
         for message in messages:
             if message.delay_ms or message.sharding_key:
                 raise UsageError("a batch takes no delay and no sharding key", hint="use send for such a message")
         receipts: list[Receipt] = []
-        whole = self._plumbing.attempts(f"send to {topic}", timeout_s)
+        whole = self._context.attempts(f"send to {topic}", timeout_s)
         for batch in batches(messages):
             receipts += await self._send_batch(topic, batch, whole.left_s())
         return receipts
 
     async def _send_batch(self, topic: str, batch: Sequence[OutgoingMessage], timeout_s: float | None) -> list[Receipt]:
-        ids = [self._plumbing.ids.message_id() for _ in batch]
+        ids = [self._context.ids.message_id() for _ in batch]
         body = join_batch(
             BatchEntry(0, message.body, names.append(message.properties, unique_key(message_id)))
             for message, message_id in zip(batch, ids, strict=True)
         )
-        # Not the first id: brokers up to 5.0 append these properties to each entry's, where the last of two wins.
+        # No UNIQ_KEY here: brokers up to 5.0 append these properties to those of each entry, and the last one wins.
         answer, target = await self._deliver(topic, body, _BATCH_PROPERTIES, "", 0, timeout_s, batch=True)
         first = _receipt(answer, target, topic, ids[0])
         offset_ids = first.offset_id.split(",")
@@ -107,9 +109,9 @@ class Producer:
         *,
         batch: bool,
     ) -> tuple[Answer, Target]:
-        plumbing = self._plumbing
-        attempts = plumbing.attempts(f"send to {topic}", timeout_s)
-        router = plumbing.router
+        context = self._context
+        attempts = context.attempts(f"send to {topic}", timeout_s)
+        router = context.router
         failed: list[Target] = []
         while True:
             try:
@@ -117,9 +119,9 @@ class Producer:
                 if route is None:
                     route = await attempts.within(router.publish_route(topic))
                 target = router.choose(route, sharding_key, failed)
-                connection = plumbing.brokers.existing(target.address)
+                connection = context.brokers.existing(target.address)
                 if connection is None:
-                    connection = await attempts.within(plumbing.brokers.get(target.address))
+                    connection = await attempts.within(context.brokers.get(target.address))
                 await connection.ready(attempts.timeout_s())
                 text = properties
                 if delay_ms:
@@ -131,7 +133,7 @@ class Producer:
                     topic=topic,
                     queue_id=target.queue,
                     sys_flag=0,
-                    born_time_ms=plumbing.clock.wall_ms(),
+                    born_time_ms=context.clock.wall_ms(),
                     property_string=text,
                     body=body,
                     batch=batch,
@@ -151,7 +153,7 @@ class Producer:
 
 
 def batches(messages: Iterable[OutgoingMessage]) -> Iterator[list[OutgoingMessage]]:
-    """Cut so that no batch is larger than a broker takes; a message that is too large alone goes alone."""
+    """Split ``messages`` into batches below the broker's limits; a larger message forms a batch of its own."""
     batch: list[OutgoingMessage] = []
     size = 0
     for message in messages:

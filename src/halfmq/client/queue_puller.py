@@ -1,12 +1,11 @@
-"""One queue of a consumer group, while it is ours: where to start, the pull loop, acknowledgements, commits.
+"""Reads one assigned queue of a consumer group: start offset, pull loop, acknowledgements and commits.
 
-The offset that is committed never passes an open message. What is handed to the application and neither acknowledged
-nor handed back is delivered again, to whoever owns the queue next.
+The committed offset never passes an unacknowledged message. A message that the application neither acknowledges nor hands
+back is delivered again to the next owner of the queue.
 
-A pull carries no commit, although it could. RocketMQ handles pulls and commits on different threads and stores what it
-handles last (``ConsumerOffsetManager.commitOffset``): the offset in a pull that waits for its thread would undo the
-commit that was sent behind it and answered before it, and the last message would come again. So a commit is a request of
-its own, and the next one of the queue leaves when it is answered.
+Pull requests carry no commit offset, although the protocol allows it. RocketMQ handles pulls and commits on different threads,
+and the last one handled wins (``ConsumerOffsetManager.commitOffset``): an offset in a queued pull could overwrite a later
+commit, and the last message would be redelivered. So a commit is a separate request, with one in flight per queue.
 """
 
 import asyncio
@@ -20,12 +19,12 @@ from typing import Final, NamedTuple
 from halfmq import limits
 from halfmq.client.allocation import QueueRef
 from halfmq.client.connection import Answer, Connection, NoAnswer, NotSent
+from halfmq.client.context import ClientContext
 from halfmq.client.dead_letter_origins import DeadLetterOrigins
-from halfmq.client.lanes import Entry, Lanes
+from halfmq.client.key_order import Entry, KeyOrder
 from halfmq.client.log import log
 from halfmq.client.message import Message
 from halfmq.client.offset_tracker import OffsetTracker
-from halfmq.client.plumbing import Plumbing
 from halfmq.client.refusals import refusal
 from halfmq.errors import ConnectError, HalfmqError, MissingDependency, ProtocolError, RequestFailed
 from halfmq.model.properties import DLQ_ORIGIN_TOPIC
@@ -36,115 +35,116 @@ from halfmq.wire.remoting.replies import OffsetReply, PulledReply, read_reply
 
 #: How long a broker may hold a pull that finds nothing. Precedent: RocketMQ ``brokerSuspendMaxTimeMillis``.
 SUSPEND_MS: Final = 15_000
-#: A broker's own precision is 5 s; Java's client waits 30 s in all.
+#: The broker's timer has a precision of 5 s; the Java client waits 30 s in all.
 _PULL_TIMEOUT_S: Final = SUSPEND_MS / 1000 + 10.0
 _PULL_MESSAGES: Final = 256
-#: Open messages of one queue, after which nothing more is pulled from it.
+#: Maximum of unacknowledged messages per queue; pulling pauses at it.
 _OPEN_MAX: Final = 10_000
-#: Bytes of bodies that wait for the application, unpacked, of all queues together, after which nothing more is pulled and
-#: nothing of what was pulled is unpacked: one body may pass it, and what waits for room waits as it came, at most
-#: ``limits.PULL_BYTES_MAX`` (or one message) for each queue. Packed bodies may be a thousand times smaller than unpacked ones,
-#: so a bound for each queue is none. Precedent: RocketMQ ``pullThresholdSizeForQueue`` = 100 MiB for each queue, packed.
+#: Decompressed bytes of buffered bodies, of all queues of a consumer together, at which pulling and decompressing pause. One
+#: body may exceed it. Pulled messages that wait for capacity stay compressed, at most ``limits.PULL_BYTES_MAX`` (or one
+#: message) per queue. Compression ratios reach a thousand, so a bound per queue would bound nothing. Precedent: RocketMQ ``pullThresholdSizeForQueue`` = 100 MiB for each queue, compressed.
 PREFETCH_BYTES: Final = 64 * 1024 * 1024
-#: Messages that were handed back and wait for one consumer, after which nothing more is pulled from its group's retry queue,
-#: for none of its consumers. Not ``prefetch``: that may be small, and is the business of one.
+#: Buffered redeliveries of one consumer, at which pulling from the group's retry queue pauses, for all consumers of the group.
+#: Not ``prefetch``, which may be small and concerns one consumer only.
 _RETRIES_MAX: Final = 1_000
-#: After a refusal. Precedent: RocketMQ ``pullTimeDelayMillsWhenException``.
+#: Pause after an error response. Precedent: RocketMQ ``pullTimeDelayMillsWhenException``.
 _REFUSED_PAUSE_S: Final = 3.0
-#: A message whose body is damaged is pulled again after this, and after twice that each time. The first pause is short,
-#: since it may have happened on the way.
+#: A message with a damaged body is pulled again after this; the pause doubles each time. The first one is short, since the
+#: damage may have happened in transit.
 _DAMAGED_PAUSE_S: Final = 1.0
 _DAMAGED_PAUSE_MAX_S: Final = 60.0
 _DAMAGED: Final = "is damaged: its CRC differs from the stored one."
 _LOOK_AT_THE_DISK: Final = "If it stays so, look at the broker's disk (halfmq store verify), and"
-#: A message that could not be handed back is delivered again here after this.
+#: A message that could not be handed back is delivered again in this process after this.
 _LOCAL_RETRY_S: Final = 5.0
-#: An offset that did not move is committed again after this: the last commit of the member that had the queue before may
-#: come late, and undo ours. Precedent: RocketMQ says all offsets each 5 s (``persistConsumerOffsetInterval``).
-_SAY_AGAIN_S: Final = 10.0
+#: An unchanged offset is committed again after this, since a late commit of the previous owner may have overwritten it.
+#: Precedent: RocketMQ commits all offsets every 5 s (``persistConsumerOffsetInterval``).
+_RECOMMIT_S: Final = 10.0
 
 
 class Start(NamedTuple):
-    """Where a group starts in a queue that it has no offset for. ``at`` only with ``timestamp``."""
+    """Where a group starts without a committed offset: ``where`` is ``earliest``, ``latest`` or ``timestamp`` (then ``at``)."""
 
     where: str
     at: datetime | None = None
 
 
 class CommitOutcome(Enum):
-    #: The broker has the offset: it took it now, or before on this connection.
+    """The result of ``QueuePuller.commit``."""
+
+    #: The broker has the offset: committed now, or before on this connection.
     KNOWN = "known"
-    #: Nothing was read yet.
+    #: The start offset is not known yet.
     NOTHING = "nothing"
     REFUSED = "refused"
-    #: It may have been taken.
+    #: It may have been committed.
     NO_ANSWER = "no answer"
 
 
-class _Room:
-    """How much waits of one kind, and whether more of it may come."""
+class _Capacity:
+    """A bound on buffered messages and bytes; ``available`` is set while more may be added."""
 
     def __init__(self, messages_max: int, bytes_max: int) -> None:
         self._messages_max = messages_max
         self._bytes_max = bytes_max
         self._messages = 0
         self._bytes = 0
-        self.is_there = asyncio.Event()
-        self.is_there.set()
+        self.available = asyncio.Event()
+        self.available.set()
 
     def changed(self, messages: int, size: int) -> None:
-        """An empty one has room, so that one message always fits."""
+        """Account for added (or with negative values removed) messages. An empty buffer always accepts one message."""
         self._messages += messages
         self._bytes += size
         if self._messages < self._messages_max and self._bytes < self._bytes_max:
-            self.is_there.set()
+            self.available.set()
         else:
-            self.is_there.clear()
+            self.available.clear()
 
 
 class Feed:
-    """Messages that wait for the application, of all queues of one consumer, in the order in which they came.
+    """The prefetch buffer of one consumer: messages from all its queues, in arrival order.
 
-    What comes from a retry queue has room of its own. That queue is read for all consumers of the group: one that stalls
-    holds up the retries of the others only when this room is full of retries of its own.
+    Redeliveries have separate capacity, since the retry queue is read for all consumers of the group: a stalled consumer
+    holds up the redeliveries of the others only when its own fill that capacity.
     """
 
     def __init__(self, prefetch: int, prefetch_bytes: int = PREFETCH_BYTES) -> None:
-        self._room = _Room(prefetch, prefetch_bytes)
-        self._retry_room = _Room(_RETRIES_MAX, prefetch_bytes)
+        self._capacity = _Capacity(prefetch, prefetch_bytes)
+        self._retry_capacity = _Capacity(_RETRIES_MAX, prefetch_bytes)
         self._waiting: deque[Entry[QueuePuller]] = deque()
-        #: Where several messages are handled at once, and those of one key in their order. What waits in it is counted here.
-        self.lanes: Lanes[QueuePuller] | None = None
+        #: Set if messages of one key are handled in order by concurrent handlers. Messages that wait in it count as buffered.
+        self.key_order: KeyOrder[QueuePuller] | None = None
         self._arrived = asyncio.Event()
         self.closed = False
 
     def put(self, puller: "QueuePuller", message: Message) -> None:
-        """Closed, it takes none: the message stays open, and so uncommitted, and comes again to the group."""
+        """Add a message. Ignored when closed: the message stays uncommitted, and is delivered again to the group."""
         if self.closed:
             return
         self._waiting.append(Entry(puller, message))
-        self._room_of(puller).changed(1, len(message.body))
+        self._capacity_of(puller).changed(1, len(message.body))
         self._arrived.set()
 
     def put_back(self, message: Message) -> None:
-        """It was taken, and never reached the application: it is the next one."""
+        """Return a taken message that did not reach the application to the front."""
         puller = message._required_delivery()
         assert isinstance(puller, QueuePuller)
         self.put(puller, message)
         self._waiting.rotate(1)
 
-    def _room_of(self, puller: "QueuePuller") -> _Room:
-        return self._retry_room if puller.is_retry else self._room
+    def _capacity_of(self, puller: "QueuePuller") -> _Capacity:
+        return self._retry_capacity if puller.is_retry else self._capacity
 
     def take(self) -> Message | None:
-        """The next message that is still ours; None when there is none now, or the feed is closed."""
+        """The next message whose queue is still assigned to this member; None if there is none, or the feed is closed."""
         message = None
         while self._waiting and message is None:
             entry = self._waiting.popleft()
-            if self.lanes is not None and not self.lanes.enter(entry):
+            if self.key_order is not None and not self.key_order.enter(entry):
                 continue
             puller, candidate = entry
-            self._room_of(puller).changed(-1, -len(candidate.body))
+            self._capacity_of(puller).changed(-1, -len(candidate.body))
             if puller.released:
                 self.handled(candidate)
             else:
@@ -154,54 +154,55 @@ class Feed:
         return message
 
     def handled(self, message: Message) -> None:
-        """In its lane the next one has its turn."""
-        following = None if self.lanes is None else self.lanes.leave(message)
+        """Unblock the key of ``message``: its next message may be taken."""
+        following = None if self.key_order is None else self.key_order.leave(message)
         if following is not None and not self.closed:
             self._waiting.appendleft(following)
             self._arrived.set()
 
     def again(self, message: Message, after_s: float) -> None:
-        """It failed, and keeps its turn: it is the next one of its lane, after a while. Until then it is counted as waiting."""
+        """Deliver a failed message again after ``after_s`` seconds, before others of its key. It counts as buffered until then."""
         puller = message._required_delivery()
         assert isinstance(puller, QueuePuller)
-        self._room_of(puller).changed(1, len(message.body))
-        asyncio.get_running_loop().call_later(after_s, self._have_again, Entry(puller, message))
+        self._capacity_of(puller).changed(1, len(message.body))
+        asyncio.get_running_loop().call_later(after_s, self._requeue, Entry(puller, message))
 
-    def _have_again(self, entry: "Entry[QueuePuller]") -> None:
+    def _requeue(self, entry: "Entry[QueuePuller]") -> None:
         if not self.closed:
-            self._waiting.append(entry)  # behind other keys: those that fail shall not keep all others waiting
+            self._waiting.append(entry)  # at the end, so that failing keys do not starve the others
             self._arrived.set()
 
     def is_full(self, *, of_retries: bool) -> bool:
-        """Nothing more of this kind may come."""
-        return not (self._retry_room if of_retries else self._room).is_there.is_set()
+        """Whether the capacity for redeliveries, or for other messages, is used up."""
+        return not (self._retry_capacity if of_retries else self._capacity).available.is_set()
 
     async def arrival(self) -> None:
-        """Returns when there may be something, or when the feed is closed."""
+        """Wait until there may be a message, or the feed is closed."""
         await self._arrived.wait()
 
-    async def room(self) -> None:
-        """Returns when a message more may come; of a closed feed never, so whoever waits must be cancelled."""
-        await self._room.is_there.wait()
+    async def wait_for_capacity(self) -> None:
+        """Wait until a message may be added. Never returns once the feed is closed: cancel the waiting task."""
+        await self._capacity.available.wait()
 
-    async def retry_room(self) -> None:
-        """The same for retries; of a closed feed at once, since it takes none and others have theirs in the same queue."""
-        await self._retry_room.is_there.wait()
+    async def wait_for_retry_capacity(self) -> None:
+        """Wait until a redelivery may be added. Returns at once if the feed is closed, since other feeds share the retry queue."""
+        await self._retry_capacity.available.wait()
 
     def close(self) -> None:
+        """Drop all buffered messages; they are delivered again to the group."""
         self.closed = True
         self._waiting.clear()
         self._arrived.set()
-        self._room.is_there.clear()
-        self._retry_room.is_there.set()
+        self._capacity.available.clear()
+        self._retry_capacity.available.set()
 
 
 class QueuePuller:
-    """The loop of one queue. ``run`` is a task of the group; ``release`` ends it."""
+    """Reads one queue. The group member runs ``run`` as a task, cancels it, commits once more, and calls ``release``."""
 
     def __init__(
         self,
-        plumbing: Plumbing,
+        context: ClientContext,
         group: str,
         queue: QueueRef,
         subscription: Subscription,
@@ -209,44 +210,44 @@ class QueuePuller:
         dead_letters: DeadLetterOrigins,
         start: Start,
         retries: int,
-        dice: random.Random,
-        commit_first: "Callable[[QueuePuller], Awaitable[None]] | None" = None,
+        rng: random.Random,
+        commit_start: "Callable[[QueuePuller], Awaitable[None]] | None" = None,
     ) -> None:
-        """``commit_first``: commits where this one starts, if the group has no offset there, before anything is pulled."""
+        """``commit_start``: commits the start offset before the first pull, if the group has no committed offset."""
         self.queue = queue
-        #: Read for all consumers of the group in this client.
+        #: A retry queue, read for all consumers of the group in this client.
         self.is_retry = queue.topic == f"%RETRY%{group}"
         self.released = False
-        self._plumbing = plumbing
+        self._context = context
         self._group = group
         self._subscription = subscription
-        #: By topic; shared with the group, which adds and removes.
+        #: By topic; owned by the group member, which adds and removes.
         self._feeds = feeds
-        #: Shared with the group too.
+        #: Owned by the group member.
         self._dead_letters = dead_letters
-        #: By offset in a retry queue: the dead-letter topic of what is open.
+        #: Dead-letter topics of open messages, by offset in a retry queue.
         self._origins: dict[int, str] = {}
         self._start = start
         self._retries = retries
-        self._dice = dice
-        self._commit_first = commit_first
+        self._rng = rng
+        self._commit_start_hook = commit_start
         self._tracker: OffsetTracker | None = None
         self._committed = -1
-        #: Where that is known: a broker that was started again may have forgotten it.
+        #: The connection on which it was committed; after a restart the broker may have lost it.
         self._committed_at: Connection | None = None
         #: On the loop's clock.
-        self._say_again_at = 0.0
-        #: How the last commit that was answered was refused.
+        self._recommit_at = 0.0
+        #: Response code of the last commit.
         self._refused_with: int = ResponseCode.SUCCESS
-        #: The same for pulls; None: the answer could not be read.
+        #: Response code of the last pull; None: the response could not be decoded.
         self._pull_refused_with: int | None = ResponseCode.SUCCESS
         self._committing = asyncio.Lock()
         self._acked = asyncio.Event()
-        #: Offsets of messages that came back from the application when the queue was given up.
+        #: Offsets of messages that were handed back after the release, to warn once for each.
         self._moved: set[int] = set()
-        #: Of those that could not be handed back and are delivered again here: what is said of them meanwhile counts for nothing.
+        #: Offsets of messages that could not be handed back and will be delivered again here; acknowledgements are ignored until then.
         self._again: set[int] = set()
-        #: A feed was added.
+        #: Set when a feed is added.
         self._joined = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._damaged_pause_s = _DAMAGED_PAUSE_S
@@ -261,68 +262,66 @@ class QueuePuller:
                 if self._tracker is None:
                     offset = await self._first_offset()
                     self._tracker = OffsetTracker(offset)
-                if self._commit_first is not None:
-                    await self._say_where_it_starts(self._commit_first)
-                await self._wait_for_room(self._tracker)
+                if self._commit_start_hook is not None:
+                    await self._commit_start(self._commit_start_hook)
+                await self._wait_for_capacity(self._tracker)
                 await self._pull(self._tracker)
                 pause_s = 0.1
                 self._pull_refused_with = ResponseCode.SUCCESS
             except (ConnectError, NotSent, NoAnswer) as error:
                 log.debug("%s: %s; again in %.1f s", self.queue, error, pause_s)
-                self._plumbing.router.suspect(self.queue.topic)
-                await asyncio.sleep(pause_s * self._dice.uniform(0.7, 1.0))
+                self._context.router.suspect(self.queue.topic)
+                await asyncio.sleep(pause_s * self._rng.uniform(0.7, 1.0))
                 pause_s = min(2 * pause_s, 2.0)
             except (RequestFailed, ProtocolError) as error:
-                self._say_refused(error)
+                self._log_refused(error)
                 await asyncio.sleep(_REFUSED_PAUSE_S)
 
-    def _say_refused(self, error: RequestFailed | ProtocolError) -> None:
-        """Once, until it is another refusal or went well meanwhile: some never end."""
+    def _log_refused(self, error: RequestFailed | ProtocolError) -> None:
+        """Log an error response once, until the code changes or a pull succeeds."""
         code = error.response_code if isinstance(error, RequestFailed) else None
         if code != self._pull_refused_with:
             log.warning("pulling %s: %s; tried again until it goes well, and said once", self.queue, error)
             if code == ResponseCode.TOPIC_NOT_EXIST:
-                self._plumbing.router.forget(self.queue.topic)
+                self._context.router.forget(self.queue.topic)
         self._pull_refused_with = code
 
     @property
     def is_without_topic(self) -> bool:
-        """The broker said last that there is no such topic."""
+        """The last pull failed because the topic does not exist."""
         return self._pull_refused_with == ResponseCode.TOPIC_NOT_EXIST
 
-    async def _wait_for_room(self, tracker: OffsetTracker) -> None:
+    async def _wait_for_capacity(self, tracker: OffsetTracker) -> None:
         if self.is_retry:
-            await self._wait_for_retry_room()
-            while all(feed.closed for feed in self._feeds.values()):  # nobody takes anything until somebody joins
+            await self._wait_for_retry_capacity()
+            while all(feed.closed for feed in self._feeds.values()):  # until a consumer joins
                 self._joined.clear()
                 await self._joined.wait()
-                await self._wait_for_retry_room()
+                await self._wait_for_retry_capacity()
         else:
-            await self._feeds[self.queue.topic].room()
+            await self._feeds[self.queue.topic].wait_for_capacity()
         while len(tracker) >= _OPEN_MAX:
             log.warning("%s: %d messages are not acknowledged; nothing more is pulled", self.queue, len(tracker))
             self._acked.clear()
             await self._acked.wait()
 
-    def _has_room(self, tracker: OffsetTracker) -> bool:
+    def _has_capacity(self, tracker: OffsetTracker) -> bool:
         feeds = self._feeds.values() if self.is_retry else filter(None, (self._feeds.get(self.queue.topic),))
         return len(tracker) < _OPEN_MAX and not any(feed.is_full(of_retries=self.is_retry) for feed in feeds)
 
-    async def _wait_for_retry_room(self) -> None:
+    async def _wait_for_retry_capacity(self) -> None:
         for feed in list(self._feeds.values()):
-            await feed.retry_room()
+            await feed.wait_for_retry_capacity()
 
     async def _ask(self, code: int, ext: dict[str, str], timeout_s: float = 3.0) -> Answer:
-        connection = await self._plumbing.broker(self.queue.broker)
+        connection = await self._context.broker(self.queue.broker)
         return await connection.request(code, ext, timeout_s=timeout_s)
 
     def _where(self, **more: str) -> dict[str, str]:
         return {"topic": self.queue.topic, "queueId": str(self.queue.queue), **more}
 
     async def _first_offset(self) -> int:
-        """The group's offset, which needs no first commit; for a queue without one, where ``start`` says. A retry queue starts
-        at its beginning.
-        """
+        """The group's committed offset; without one, the offset for ``start``. A retry queue starts at its beginning."""
         answer = await self._ask(
             RequestCode.QUERY_CONSUMER_OFFSET, self._where(consumerGroup=self._group, setZeroIfNotFound="false")
         )
@@ -330,7 +329,7 @@ class QueuePuller:
             code, ext = self._start_question()
             answer = await self._ask(code, ext)
         elif answer.code == ResponseCode.SUCCESS:
-            self._commit_first = None
+            self._commit_start_hook = None
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer.code, answer.remark or "", f"first offset of {self.queue}")
         return read_reply(answer, OffsetReply).offset
@@ -343,16 +342,17 @@ class QueuePuller:
             return RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, self._where(timestamp=timestamp)
         return RequestCode.GET_MAX_OFFSET, self._where()
 
-    async def _say_where_it_starts(self, commit_first: "Callable[[QueuePuller], Awaitable[None]]") -> None:
-        """Else only this member knows: whoever comes when it is killed would start behind messages that the group was given.
+    async def _commit_start(self, commit_start: "Callable[[QueuePuller], Awaitable[None]]") -> None:
+        """Commit the start offset before pulling. Otherwise, if this member is killed, the next owner would compute a later
+        start and skip messages.
 
-        A broker that refuses the commit is pulled from all the same, since it may refuse for ever; that is said, and tried
-        again with the other commits. One that does not answer is asked again first.
+        If the broker rejects the commit, the queue is read anyway, since it may reject it forever; that is logged, and retried
+        with the periodic commits. If it does not respond, the commit is retried first.
         """
-        await commit_first(self)
+        await commit_start(self)
         if self._committed < 0 and self._refused_with == ResponseCode.SUCCESS:
-            raise NoAnswer("where the group starts is not committed yet")
-        self._commit_first = None
+            raise NoAnswer("the start offset is not committed yet")
+        self._commit_start_hook = None
 
     async def _pull(self, tracker: OffsetTracker) -> None:
         ext = self._where(
@@ -361,7 +361,7 @@ class QueuePuller:
             maxMsgNums=str(_PULL_MESSAGES),
             maxMsgBytes=str(limits.PULL_BYTES_MAX),
             sysFlag=str(int(PullFlag.SUSPEND | PullFlag.SUBSCRIPTION)),
-            commitOffset="0",  # a stock broker wants the field; without its flag it means nothing
+            commitOffset="0",  # required by RocketMQ brokers, ignored without its flag
             suspendTimeoutMillis=str(SUSPEND_MS),
             subscription=self._subscription.expression,
             subVersion=str(self._subscription.version),
@@ -371,7 +371,7 @@ class QueuePuller:
         match answer.code:
             case ResponseCode.SUCCESS:
                 pulled, following = split_pull(answer.body), read_reply(answer, PulledReply).next_begin_offset
-                answer.body = b""  # what follows may wait long
+                answer.body = b""  # free the memory: the messages may wait long for capacity
                 unusable = await self._take(tracker, pulled)
                 if unusable is not None:
                     await self._stay_at(tracker, *unusable)
@@ -393,9 +393,9 @@ class QueuePuller:
                 raise refusal(answer.code, answer.remark or "", f"pull of {self.queue}")
 
     async def _take(self, tracker: OffsetTracker, pulled: list[PulledMessage]) -> tuple[Message, str] | None:
-        """Hand them to the feeds, up to the first one whose body cannot be used: that one is returned, and why.
+        """Deliver pulled messages to the feeds, up to the first one with an unusable body: returns that one and the reason.
 
-        Each is unpacked when there is room for it, and not before: the pulls of other queues were answered meanwhile too.
+        Each is decompressed only when there is capacity, which pulls of other queues may have used up meanwhile.
         """
         wanted = self._subscription.tags
         for packed in pulled:
@@ -405,10 +405,10 @@ class QueuePuller:
                 continue
             if not packed.whole:
                 return message, _DAMAGED
-            # What came before it may be committed, also while this one waits.
+            # Allows commits of all messages before this one while it waits.
             tracker.pulled_up_to(message.offset)
-            while not self._has_room(tracker):  # when some is made, all queues wake, and one of them takes it
-                await self._wait_for_room(tracker)
+            while not self._has_capacity(tracker):  # all waiting queues wake up, and one of them uses it
+                await self._wait_for_capacity(tracker)
             try:
                 stored = unpack(packed).message
             except (ProtocolError, MissingDependency) as error:
@@ -420,12 +420,12 @@ class QueuePuller:
         return None
 
     def _deliver(self, message: Message) -> None:
-        """To the consumer of its topic. A message that was handed back by a consumer that is gone, or by another member, whose
-        topic nobody here consumes, goes back: acknowledged by another one it would be lost to its own.
+        """Deliver to the consumer of the message's topic. A redelivery of a topic that no consumer here reads is handed back:
+        delivered to another consumer it would be lost for the right one.
         """
         self._again.discard(message.offset)
         if self.released:
-            return  # whoever has the queue is given it
+            return  # the new owner of the queue receives it
         feed = self._feed_of(message)
         if feed is not None:
             feed.put(self, message)
@@ -444,15 +444,17 @@ class QueuePuller:
             self._origins[message.offset] = origin
             return self._feeds.get(origin)
         able: set[Feed] = set()
-        if message.topic == self.queue.topic:  # some tool put it there, and it names no topic
+        if message.topic == self.queue.topic:  # sent by a tool directly to the retry topic
             able = set(self._feeds.values())
-        elif DLQ_ORIGIN_TOPIC in message.properties:  # read as a dead letter; it still names the topic before that
+        elif (
+            DLQ_ORIGIN_TOPIC in message.properties
+        ):  # was read from a dead-letter topic, and names only its original topic
             able = {feed for topic, feed in self._feeds.items() if topic.startswith("%DLQ%")}
         return able.pop() if len(able) == 1 else None
 
     async def _stay_at(self, tracker: OffsetTracker, message: Message, why: str) -> None:
-        """Say that a body cannot be used, and pull it again after a while. It is neither handed out nor passed: what to do with
-        it is for people to decide, and a copy that is damaged only on its way is whole the next time."""
+        """Log an unusable body, and pull it again after a pause. It is neither delivered nor skipped: damage in transit is gone
+        with the next pull, and anything else is for an operator to decide."""
         log.error(
             "the body of message %s, topic %s, queue %d of %s, offset %d, %s"
             " It is not handed out, and group %s does not pass it; pulled again in %g s. %s"
@@ -465,9 +467,10 @@ class QueuePuller:
         await asyncio.sleep(self._damaged_pause_s)
         self._damaged_pause_s = min(2 * self._damaged_pause_s, _DAMAGED_PAUSE_MAX_S)
 
-    # --- what the application says --------------------------------------------------------------------------------
+    # --- acknowledgements --------------------------------------------------------------------------------
 
     def ack(self, message: Message) -> None:
+        """See ``Message.ack``."""
         if message.offset in self._again:
             return
         if self._tracker is None or self.released or not self._tracker.done(message.offset):
@@ -476,14 +479,16 @@ class QueuePuller:
         self._acked.set()
 
     async def retry(self, message: Message, delay: float | None) -> None:
+        """See ``Message.retry``."""
         await self._send_back(message, 0 if delay is None else delay_level(delay))
 
     async def reject(self, message: Message) -> None:
+        """See ``Message.reject``."""
         await self._send_back(message, -1)
 
     async def _send_back(self, message: Message, level: int) -> None:
         if self.released:
-            self._say_moved(message, level)
+            self._warn_moved(message, level)
             return
         origin = self._origins.get(message.offset) if self.is_retry else self.queue.topic
         if origin is not None and origin.startswith("%DLQ%"):
@@ -501,18 +506,18 @@ class QueuePuller:
             await self._hand_back(ext)
         except HalfmqError as error:
             if self.released:
-                self._say_moved(message, level)
+                self._warn_moved(message, level)
                 return
-            # Perhaps it was done; delivering it again here as well is the safe side of "at least once".
+            # The broker may have executed it; a duplicate delivery is allowed, a lost message is not.
             log.warning("%r could not be handed back (%s); it is delivered again here", message, error)
             self._again.add(message.offset)
             asyncio.get_running_loop().call_later(_LOCAL_RETRY_S, self._deliver, message)
         else:
             self.ack(message)
 
-    def _say_moved(self, message: Message, level: int) -> None:
-        """The broker would still take it, but who has the queue now is given the message anyway, and says of it what this one
-        did: sent as well, it would be there twice, and twice among the dead letters. Said once for each.
+    def _warn_moved(self, message: Message, level: int) -> None:
+        """Warn, once per message, that handing it back has no effect. The broker would accept it, but the new owner of the queue
+        receives the message anyway: sending it back too would duplicate it, also in the dead-letter queue.
         """
         if message.offset in self._moved:
             return
@@ -523,10 +528,10 @@ class QueuePuller:
         )  # fmt: skip
 
     async def _hand_back(self, ext: dict[str, str]) -> None:
-        attempts = self._plumbing.attempts(f"handing back {ext['originMsgId']}")
+        attempts = self._context.attempts(f"handing back {ext['originMsgId']}")
         while True:
             try:
-                connection = await attempts.within(self._plumbing.broker(self.queue.broker))
+                connection = await attempts.within(self._context.broker(self.queue.broker))
                 answer = await connection.request(
                     RequestCode.CONSUMER_SEND_MSG_BACK, ext, timeout_s=attempts.timeout_s()
                 )
@@ -535,8 +540,8 @@ class QueuePuller:
                 continue
             if answer.code == ResponseCode.SUCCESS:
                 return
-            # 1: no such message, which asking again does not change. An Apache RocketMQ broker may mean something that does;
-            # then it is delivered again here, and handed back again.
+            # Code 1 means "no such message" and is permanent. On Apache RocketMQ it may be transient; then the message is
+            # delivered again here, and may be handed back again.
             await attempts.refused(
                 refusal(answer.code, answer.remark or "", "handing a message back"),
                 stays=answer.code == ResponseCode.SYSTEM_ERROR,
@@ -545,17 +550,16 @@ class QueuePuller:
     # --- commits --------------------------------------------------------------------------------------------------
 
     async def commit(self, connection: Connection, timeout_s: float) -> CommitOutcome:
-        """Tell the broker what is done, if it does not know. Without an answer in ``timeout_s`` the next call says it again;
-        and now and then, since another member's word may have come behind ours.
+        """Commit the current offset, if it changed, was not acknowledged, or is due for a repeated commit (``_RECOMMIT_S``).
 
-        Never two at once: an older one must not arrive behind a newer one.
+        Only one commit is in flight, so that an older offset never overwrites a newer one.
         """
         async with self._committing:
             if self._tracker is None:
                 return CommitOutcome.NOTHING
             offset = self._tracker.committable
             now_s = asyncio.get_running_loop().time()
-            if offset == self._committed and connection is self._committed_at and now_s < self._say_again_at:
+            if offset == self._committed and connection is self._committed_at and now_s < self._recommit_at:
                 return CommitOutcome.KNOWN
             ext = self._where(consumerGroup=self._group, commitOffset=str(offset))
             try:
@@ -575,21 +579,21 @@ class QueuePuller:
                 return CommitOutcome.REFUSED
             self._committed, self._committed_at = offset, connection
             self._refused_with = ResponseCode.SUCCESS
-            self._say_again_at = now_s + _SAY_AGAIN_S
+            self._recommit_at = now_s + _RECOMMIT_S
             return CommitOutcome.KNOWN
 
     def joined(self) -> None:
-        """A feed was added. A retry queue whose readers are all closed, and have not left yet, is read again for it."""
+        """A feed was added: continue reading a retry queue that waited because all feeds were closed."""
         self._joined.set()
 
     def release(self) -> None:
-        """Not ours any more: acknowledgements that come later mean nothing."""
+        """The queue is no longer assigned to this member: ignore later acknowledgements."""
         self.released = True
         self._acked.set()
 
 
 def delay_level(delay_s: float) -> int:
-    """The first standard level that is not shorter than ``delay_s`` seconds; the longest for more."""
+    """The shortest standard delay level of at least ``delay_s`` seconds, or the longest one."""
     for number, level_ms in enumerate(limits.DELAY_LEVELS_MS, 1):
         if level_ms >= delay_s * 1000:
             return number

@@ -1,11 +1,11 @@
-"""What the broker acknowledged, as values. Position and durability are there when a halfmq broker answered."""
+"""Receipts: what a broker acknowledged. Only halfmq brokers report position and durability."""
 
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 COMMITTED: Final = "COMMITTED"
 ROLLED_BACK: Final = "ROLLED_BACK"
-#: No verdict yet: the local transaction could not tell, the check will be asked.
+#: No verdict yet: the outcome was UNKNOWN, and the broker will check.
 UNDECIDED: Final = "UNDECIDED"
 Verdict = Literal["COMMITTED", "ROLLED_BACK", "UNDECIDED"]
 
@@ -14,9 +14,9 @@ Verdict = Literal["COMMITTED", "ROLLED_BACK", "UNDECIDED"]
 class Receipt:
     """One stored message.
 
-    ``message_id``: the unique id that every copy of this message carries (UNIQ_KEY); use it to recognise duplicates.
-    ``offset_id``: RocketMQ's ``offsetMsgId``, broker address and log offset. ``status``: ``SEND_OK``, or what RocketMQ
-    says when it stored the message but not yet as safely as configured (``FLUSH_DISK_TIMEOUT``, ...).
+    ``message_id``: the unique id that every copy of this message carries (UNIQ_KEY); use it to detect duplicates.
+    ``offset_id``: RocketMQ's ``offsetMsgId``, broker address and log offset. ``status``: ``SEND_OK``, or
+    RocketMQ's status for a stored message with a weaker durability than configured (``FLUSH_DISK_TIMEOUT``, ...).
     """
 
     message_id: str
@@ -29,7 +29,7 @@ class Receipt:
 
 
 class PreparedHalf(NamedTuple):
-    """A half message that a broker holds, and where: what END_TRANSACTION must name."""
+    """A stored half message and its location, which END_TRANSACTION must name."""
 
     message_id: str
     topic: str
@@ -41,11 +41,11 @@ class PreparedHalf(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A transaction whose halves are all acknowledged, and that has no verdict yet.
+    """An undecided transaction whose halves are all acknowledged.
 
-    The caller must settle it with ``commit`` or ``rollback``; until then the broker asks the group (the check).
-    ``atomic``: all halves share one verdict at one log position. False on an Apache RocketMQ broker with several
-    messages, where each is a transaction of its own.
+    The caller must settle it with ``commit`` or ``rollback``; until then the broker sends checks to the group.
+    ``atomic``: all halves share one verdict at one log position. False for several messages on an Apache RocketMQ broker,
+    where each half is a separate transaction.
     """
 
     tx_id: str
@@ -57,12 +57,12 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class TransactionReceipt:
-    """A settled transaction.
+    """The result of settling a transaction.
 
-    ``acknowledged``: the broker said that it has the verdict. False where its answer was lost and asking again could
-    do harm (Apache RocketMQ); the check is the safety net there.
-    ``position``: log position of the verdict, ``durability``: how safe it is (``memory``, ``fsync``, ``replicated``);
-    only a halfmq broker says these. ``repeated``: the verdict already stood. ``atomic``: see ``Prepared``.
+    ``acknowledged``: the broker confirmed the verdict. False if the response was lost and END_TRANSACTION must not be
+    repeated (Apache RocketMQ); the check is the fallback.
+    ``position``: log position of the verdict; ``durability``: ``memory`` or ``fsync``. Only halfmq brokers report these two.
+    ``repeated``: the transaction already had this verdict. ``atomic``: see ``Prepared``.
     """
 
     tx_id: str

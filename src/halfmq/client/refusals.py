@@ -1,6 +1,4 @@
-"""Which error a broker's answer is, for the caller of the client. One table, so that all calls agree."""
-
-from typing import NoReturn
+"""Maps a broker's error response to the exception that the caller gets, in one place for all calls."""
 
 from halfmq.errors import (
     NotAuthorized,
@@ -20,10 +18,10 @@ _HINTS = {
 
 
 def refusal(code: int, remark: str, what: str, standing: str = "", *, hint: str = "") -> RequestFailed:
-    """The error for answer ``code``. ``what``: what was asked, for the reader of the message.
+    """The exception for response ``code``. ``what``: the request, for the message.
 
-    ``standing``: the verdict that counts, when the broker names it with ILLEGAL_OPERATION. Without it there is none: the
-    transaction is incomplete and stays undecided. ``hint``: what to do, where the code alone does not say.
+    ``standing``: the transaction's verdict, if the broker names one with ILLEGAL_OPERATION. Without it the transaction is
+    incomplete and stays undecided. ``hint``: used if the code has no hint of its own.
     """
     text = f"{what}: {remark or 'no reason given'} (code {code})"
     match code:
@@ -41,7 +39,3 @@ def refusal(code: int, remark: str, what: str, standing: str = "", *, hint: str 
             return TransactionIncomplete(text, hint="send the missing messages under the same id, or roll back")
         case _:
             return RequestFailed(text, response_code=code, hint=_HINTS.get(code, hint))  # type: ignore[call-overload]
-
-
-def refuse(code: int, remark: str, what: str, standing: str = "") -> NoReturn:
-    raise refusal(code, remark, what, standing)

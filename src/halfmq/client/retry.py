@@ -1,11 +1,10 @@
-"""How often a request is tried, how long, and what the caller is told at the end.
+"""Retry policy of a call: number of attempts, timeouts, backoff, and the final exception.
 
-What was never written may be tried for as long as the call may take: a broker that restarts is back soon. What was
-written is tried at most ``ATTEMPTS`` times, always with the same unique id, so that the broker can tell a repetition
-from a new message. If one attempt stayed without an answer, the end is ``SendTimeout``, whatever the others said:
-it may have happened.
+A request that was not written is retried until the call times out, which covers a broker restart. A written one is attempted
+at most ``ATTEMPTS`` times, always with the same unique id, so that the broker can deduplicate. If any attempt got no
+response, the call ends with ``SendTimeout`` whatever the other attempts returned: the request may have been executed.
 
-The time of a call is for all of it: asking for routes, connecting and the pauses in between count like the attempts.
+The timeout covers the whole call: route queries, connecting and backoff as well as the attempts.
 """
 
 import asyncio
@@ -17,13 +16,13 @@ from halfmq.client.connection import NoAnswer, NotSent
 from halfmq.errors import ConnectError, HalfmqError, RequestFailed, SendTimeout
 from halfmq.wire.remoting.codes import ResponseCode
 
-#: Written attempts of one request. Precedent: RocketMQ ``retryTimesWhenSendFailed`` = 2, so three in all.
+#: Written attempts per request. Precedent: RocketMQ ``retryTimesWhenSendFailed`` = 2, so three in all.
 ATTEMPTS: Final = 3
 BACKOFF_S: Final = 0.05
 BACKOFF_MAX_S: Final = 1.0
 
-#: Answers after which the same request may succeed soon, or on another queue.
-#: RocketMQ's set without 16 and 17, which do not change by asking again.
+#: Transient errors: the same request may succeed soon, or on another queue.
+#: RocketMQ's set without 16 and 17, which are permanent.
 RETRIABLE: Final = frozenset(
     (
         ResponseCode.SYSTEM_ERROR,
@@ -40,14 +39,26 @@ _T = TypeVar("_T")
 
 
 class OutOfTime(NotSent):
-    """The time of the call was over before the attempt was written."""
+    """The call timed out before the attempt was written."""
 
 
 class Attempts:
-    """The budget of one call. Ask ``timeout_s`` before each attempt, do ``within`` it what comes before; report each failure."""
+    """The retry budget of one call.
+
+    Use ``timeout_s`` as the timeout of each attempt, run its preparation (route, connection) in ``within``, and report each
+    failure to ``lost`` or ``refused``, which sleep before the next attempt or raise the final error.
+    """
 
     __slots__ = (
-        "_attempt_timeout_s", "_backoff_s", "_deadline", "_dice", "_is_closed", "_last", "_left", "_now", "_unknown",
+        "_attempt_timeout_s",
+        "_backoff_s",
+        "_deadline",
+        "_is_closed",
+        "_last",
+        "_left",
+        "_now",
+        "_rng",
+        "_unknown",
         "_what",
     )  # fmt: skip
 
@@ -56,31 +67,31 @@ class Attempts:
         what: str,
         timeout_s: float,
         attempt_timeout_s: float,
-        dice: random.Random,
+        rng: random.Random,
         is_closed: Callable[[], bool],
     ) -> None:
         self._what = what
-        #: Whether the client is, after which no attempt can succeed any more.
+        #: Whether the client is closed; then no attempt can succeed.
         self._is_closed = is_closed
         self._now = asyncio.get_running_loop().time
         self._deadline = self._now() + timeout_s
         self._attempt_timeout_s = attempt_timeout_s
-        self._dice = dice
+        self._rng = rng
         self._left = ATTEMPTS
         self._backoff_s = BACKOFF_S
         self._unknown: Exception | None = None
-        #: The last failure that was not merely the end of the time: it is what the caller is told.
+        #: The last failure other than ``OutOfTime``, for the final error.
         self._last: Exception | None = None
 
     def left_s(self) -> float:
-        """What is left of the call, seconds; not below 0."""
+        """Remaining time of the call, seconds; at least 0."""
         return max(0.0, self._deadline - self._now())
 
     def timeout_s(self) -> float:
-        """How long the next attempt may take, seconds.
+        """The timeout of the next attempt, seconds.
 
         Raises:
-            OutOfTime: not at all. Report it as any ``NotSent``.
+            OutOfTime: no time is left. Report it to ``lost``.
         """
         left_s = self._deadline - self._now()
         if left_s <= 0:
@@ -88,10 +99,10 @@ class Attempts:
         return min(self._attempt_timeout_s, left_s)
 
     async def within(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """What must be done before anything can be written (a route, a connection), for as long as the call may take.
+        """Run ``work``, which precedes writing the request (route, connection), within the remaining time of the call.
 
         Raises:
-            OutOfTime: it took longer, and was cancelled. Whatever ``work`` raises.
+            OutOfTime: it took too long and was cancelled. Any exception of ``work``.
         """
         limit = asyncio.timeout_at(self._deadline)
         try:
@@ -104,15 +115,15 @@ class Attempts:
 
     @property
     def outcome_unknown(self) -> bool:
-        """Some attempt was written and got no answer."""
+        """An attempt was written and got no response."""
         return self._unknown is not None
 
     async def lost(self, error: ConnectError | NotSent | NoAnswer) -> None:
-        """The attempt got no answer. Returns when it is time for the next one.
+        """Report an attempt without response. Returns after the backoff, when the next attempt may start.
 
         Raises:
-            SendTimeout: no more attempts, and one may have arrived. ConnectError: no more time, and none was written.
-                Either at once where the client is closed.
+            SendTimeout: attempts or time are used up, and one may have arrived. ConnectError: the same, and none was
+                written. Raised at once if the client is closed.
         """
         if isinstance(error, NoAnswer):
             self._unknown = error
@@ -126,7 +137,7 @@ class Attempts:
             raise self._final(error)
 
     async def refused(self, error: RequestFailed, *, stays: bool = False) -> None:
-        """The server said no. Returns when another attempt is worth it; ``stays``: it never is, whatever the number says.
+        """Report an error response. Returns after the backoff if it is transient. ``stays``: it is permanent, whatever its code.
 
         Raises:
             RequestFailed: ``error`` itself. SendTimeout: an earlier attempt may have arrived.
@@ -139,7 +150,7 @@ class Attempts:
         left_s = self._deadline - self._now()
         if left_s <= 0:
             return False
-        pause_s = self._backoff_s * self._dice.uniform(0.5, 1.0)
+        pause_s = self._backoff_s * self._rng.uniform(0.5, 1.0)
         self._backoff_s = min(2 * self._backoff_s, BACKOFF_MAX_S)
         await asyncio.sleep(min(pause_s, left_s))
         return True
@@ -159,5 +170,5 @@ class Attempts:
 
 
 def _settles(error: Exception) -> bool:
-    """A refusal that says what became of earlier attempts too: this transaction has its verdict, or it cannot have one."""
+    """Whether the error also tells the outcome of earlier attempts: the transaction has a verdict, or cannot have one."""
     return isinstance(error, RequestFailed) and error.response_code == ResponseCode.ILLEGAL_OPERATION

@@ -1,7 +1,7 @@
-"""Where topics live: asked from the name servers, kept for a while, and asked again when a broker did not answer.
+"""Topic routes: queried from the name servers, cached, and refreshed when a broker does not respond.
 
-A route that is older than ``REFRESH_S`` is still used while a new one is fetched. A topic that a name server has
-forgotten for a moment (a broker restarts and registers anew) keeps its last route for ``FORGOTTEN_S``.
+A route older than ``REFRESH_S`` is used while a new one is fetched. If a name server no longer knows a topic (a broker
+restarts and has not registered again), the last route is used for ``FORGOTTEN_S``.
 """
 
 import asyncio
@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 from halfmq.client.allocation import QueueRef
 from halfmq.client.connection import Answer, NoAnswer, NotSent
+from halfmq.client.connection_pool import ConnectionPool
 from halfmq.client.connector import Address, parse_address
-from halfmq.client.links import Links
 from halfmq.client.log import log
 from halfmq.client.refusals import refusal
 from halfmq.errors import ConnectError, ProtocolError, TopicNotFound
@@ -22,20 +22,20 @@ from halfmq.wire.remoting.codes import RequestCode, ResponseCode
 
 #: Precedent: RocketMQ ``pollNameServerInterval``.
 REFRESH_S: Final = 30.0
-#: The least time between two questions for one topic after failures.
+#: Minimum interval between route queries for one topic after failures, seconds.
 SUSPECT_S: Final = 0.5
 FORGOTTEN_S: Final = 60.0
-#: The template topic: a broker that has it makes topics on first use.
+#: The template topic (RocketMQ's AUTO_CREATE_TOPIC_KEY_TOPIC): brokers that have it create topics on first use.
 TEMPLATE_TOPIC: Final = "TBW102"
-#: Queues of a topic that our send makes. Precedent: RocketMQ ``defaultTopicQueueNums``.
+#: Queues of a topic that is created by a send. Precedent: RocketMQ ``defaultTopicQueueNums``.
 DEFAULT_QUEUES: Final = 4
-#: A route made from the template is only a guess; the real one is there after the first send.
+#: Lifetime of a route derived from the template topic, seconds; the real one exists after the first send.
 _GUESS_S: Final = 1.0
 _REQUEST_TIMEOUT_S: Final = 3.0
 
 
 class Target(NamedTuple):
-    """A queue to send to."""
+    """A writable queue: broker name, its address, queue number."""
 
     broker: str
     address: Address
@@ -43,7 +43,7 @@ class Target(NamedTuple):
 
 
 class Route(NamedTuple):
-    """One topic at one moment. ``guessed``: made from the template topic, the topic itself does not exist yet."""
+    """The route of one topic. ``guessed``: derived from the template topic, because the topic does not exist yet."""
 
     topic: str
     writable: tuple[Target, ...]
@@ -54,18 +54,18 @@ class Route(NamedTuple):
 
 
 class NameServers:
-    """The list of name servers; stays with one while it answers."""
+    """Queries the name servers; keeps using one while it responds."""
 
-    def __init__(self, addresses: Sequence[Address], links: Links) -> None:
+    def __init__(self, addresses: Sequence[Address], connection_pool: ConnectionPool) -> None:
         self._addresses = tuple(addresses)
-        self._links = links
+        self._links = connection_pool
         self._current = 0
 
     async def ask(self, code: int, ext: dict[str, str]) -> Answer:
-        """One question, to the first server that answers.
+        """Send a request to the first name server that responds.
 
         Raises:
-            ConnectError: none did.
+            ConnectError: none responded.
         """
         first_error: Exception | None = None
         for step in range(len(self._addresses)):
@@ -84,25 +84,26 @@ class NameServers:
 
 
 class Router:
-    """Routes by topic, and the choice of a queue to send to."""
+    """Caches routes by topic, and chooses the queue to send to."""
 
-    def __init__(self, names: NameServers, dice: random.Random) -> None:
+    def __init__(self, names: NameServers, rng: random.Random) -> None:
         self._names = names
-        self._dice = dice
+        self._rng = rng
         self._routes: dict[str, Route] = {}
         self._fetching: dict[str, asyncio.Task[Route]] = {}
         self._turns: dict[str, int] = {}
         self._brokers: dict[str, Address] = {}
 
     def brokers(self) -> dict[str, Address]:
-        """Every broker that any route named, by name: where heartbeats go."""
+        """Addresses of all brokers seen in any route, by name. Heartbeats go to these."""
         return dict(self._brokers)
 
     def address_of(self, broker: str) -> Address | None:
+        """The address of the broker named ``broker``, if a route named it."""
         return self._brokers.get(broker)
 
     async def learn_brokers(self) -> None:
-        """Ask for the template topic, which most brokers have. Finding none is no error.
+        """Find brokers by the route of the template topic, which most brokers have. Finding none is no error.
 
         Raises:
             ConnectError: no name server answers.
@@ -116,7 +117,7 @@ class Router:
         """The route of an existing topic, at most ``max_age_s`` old.
 
         Raises:
-            TopicNotFound: no name server knows it. ConnectError: no name server answers, and no route is remembered.
+            TopicNotFound: no name server knows it. ConnectError: no name server responds, and no route is cached.
         """
         known = self._routes.get(topic)
         if known is not None and not known.guessed and known.fetched_at + max_age_s > self._now():
@@ -129,10 +130,10 @@ class Router:
             return known
 
     async def publish_route(self, topic: str) -> Route:
-        """The route to send to, made from the template topic where the topic does not exist yet.
+        """The route for sending; derived from the template topic if the topic does not exist yet.
 
         Raises:
-            TopicNotFound: it does not exist and no broker would make it. ConnectError: as above.
+            TopicNotFound: it does not exist, and no broker creates topics on first use. ConnectError: as ``route``.
         """
         known = self.at_hand(topic)
         if known is not None:
@@ -151,7 +152,7 @@ class Router:
             return guess
 
     def at_hand(self, topic: str) -> Route | None:
-        """The route to send to if nobody has to be asked for it; the hot path looks here first."""
+        """The route for sending if it is cached and usable, else None. Fast path before ``publish_route``."""
         known = self._routes.get(topic)
         if known is None:
             return None
@@ -176,11 +177,11 @@ class Router:
         return route
 
     def forget(self, topic: str) -> None:
-        """A broker of this topic says that there is no such topic: what the name servers say next counts at once."""
+        """Drop the cached route: a broker reported that the topic does not exist."""
         self._routes.pop(topic, None)
 
     def suspect(self, topic: str) -> None:
-        """A broker of this topic did not answer: ask again before the next use, but not in a storm."""
+        """A broker of this topic did not respond: refresh the route in the background, at most every ``SUSPECT_S``."""
         known = self._routes.get(topic)
         if known is not None and self._now() - known.fetched_at > SUSPECT_S:
             self._refresh_later(topic)
@@ -234,9 +235,9 @@ class Router:
         return Route(topic, tuple(writable), tuple(readable), brokers, False, self._now())
 
     def choose(self, route: Route, sharding_key: str = "", failed: Sequence[Target] = ()) -> Target:
-        """The next queue in turn; another one than those that ``failed``, on another broker if there is one.
+        """The next queue, round robin; avoids the brokers of ``failed`` targets, or at least those queues, if possible.
 
-        A sharding key has its queue whatever failed, because order is what it is for.
+        A sharding key always maps to the same queue, even if it is among ``failed``, to keep the order.
 
         Raises:
             TopicNotFound: the topic has no writable queue.
@@ -249,7 +250,7 @@ class Router:
             return targets[abs(java_string_hash(sharding_key)) % len(targets)]
         turn = self._turns.get(route.topic)
         if turn is None:
-            turn = self._dice.randrange(len(targets))
+            turn = self._rng.randrange(len(targets))
         self._turns[route.topic] = turn + 1
         if failed:
             bad = {target.broker for target in failed}
@@ -264,7 +265,7 @@ class Router:
 
 
 def _seen(task: "asyncio.Task[Route]") -> None:
-    """Take notice of a failure that nobody waits for; who needs the route will ask again and be told."""
+    """Retrieve the exception of a background refresh; a caller who needs the route queries again and gets its own."""
     if not task.cancelled() and task.exception() is not None:
         error = task.exception()
         if not isinstance(error, ConnectError | TopicNotFound | ProtocolError):

@@ -1,9 +1,9 @@
-"""``Client``: the blocking facade. Same names as ``AsyncClient``; one loop thread per process does the work.
+"""``Client``: the blocking facade over ``AsyncClient``, with the same method names; one event-loop thread per process.
 
-Usable from many threads, and after ``fork`` (gunicorn with preload): a child has ids of its own from its first call on,
-opens connections of its own, also when no server answers that first call, and keeps none of the parent's. Consumers and
-transaction blocks do not cross a fork: in a child they refuse. Fork outside of ``transaction(session)`` all the same: the
-connection of its session would be used by two processes, which no client of a database survives.
+It may be used by several threads, and after ``fork`` (gunicorn with preload): with its first call a child gets its own ids and
+connections, even if no server responds to that call, and none of the parent's. Consumers and transaction blocks do not work
+across a fork: in the child they raise UsageError. Do not fork inside ``transaction(session)``: two processes would use the
+session's database connection.
 """
 
 import os
@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 
 #: Clients of parent processes; see ``loop_thread``.
 _of_parents: Final[list[AsyncClient]] = []
-#: Held while a child's client is made anew, once; a child begins with a free one, whoever held it when it was forked.
+#: Held while a child creates its client. Replaced after a fork, since another thread may have held it.
 _reopening = threading.Lock()
 
 
@@ -57,7 +57,7 @@ class Client:
     >>> with Client("rocketmq://127.0.0.1:9876", group="orders") as mq:
     ...     mq.send("order-created", {"id": 7})
 
-    The arguments are those of ``AsyncClient``. Entering raises ``ConnectError`` when no server answers.
+    The arguments are those of ``AsyncClient``. Entering raises ``ConnectError`` if no server responds.
     """
 
     def __init__(self, url: str, *, group: str = "", **options: Any) -> None:
@@ -66,12 +66,12 @@ class Client:
         self.group = self._client.group
         self._checks: dict[str, CheckFunction] = {}
         self._entered = False
-        #: The process that ``_client`` is of, as ``forks`` counts them. Set after ``_client``: other threads look at it first.
+        #: The ``forks.generation`` of ``_client``. Assigned after ``_client``, because other threads read it first.
         self._made_in = forks.generation
 
     @classmethod
     def from_env(cls, **options: Any) -> Self:
-        """From HALFMQ_URL (or RocketMQ's NAMESRV_ADDR) and HALFMQ_GROUP."""
+        """See ``AsyncClient.from_env``."""
         return cls(*environment(options), **options)
 
     # --- life -----------------------------------------------------------------------------------------------------
@@ -86,28 +86,28 @@ class Client:
         self.close()
 
     def connect(self) -> None:
-        """What entering does. Raises ConnectError."""
-        client = self._client if self._is_of_this_process else self._anew()
+        """See ``AsyncClient.connect``."""
+        client = self._client if self._is_of_this_process else self._recreate()
         loop_thread().run(client.connect())
         self._client, self._made_in = client, forks.generation
         self._entered = True
 
     def close(self) -> None:
-        """Finish commits and verdicts that are on their way, then close. Safe to call twice; in a forked child it closes only the child's own."""
+        """See ``AsyncClient.close``. In a forked child it closes only the child's own connections."""
         if self._entered and self._is_of_this_process:
             loop_thread().run(self._client.close())
         self._entered = False
 
     def healthy(self) -> bool:
-        """Whether a broker answers now."""
+        """See ``AsyncClient.healthy``; False if the client is not open."""
         return self._entered and self._run(self._live().healthy())
 
     @property
     def _is_of_this_process(self) -> bool:
         return self._made_in == forks.generation
 
-    def _anew(self) -> AsyncClient:
-        """A client of this process's own, with the same settings and checks. That of the parent is kept and not touched."""
+    def _recreate(self) -> AsyncClient:
+        """A new client for this process, with the same settings and checks. The parent's is kept referenced and not used."""
         _of_parents.append(self._client)
         client = self._make()
         for name, check in self._checks.items():
@@ -120,7 +120,7 @@ class Client:
         if not self._is_of_this_process:
             with _reopening:
                 if not self._is_of_this_process:  # else another thread of the child was here first
-                    client = self._anew()
+                    client = self._recreate()
                     loop_thread().run(client._reopen())
                     self._client = client
                     self._made_in = forks.generation
@@ -181,6 +181,7 @@ class Client:
     # --- transactions ---------------------------------------------------------------------------------------------
 
     def new_transaction_id(self) -> str:
+        """See ``AsyncClient.new_transaction_id``."""
         return self._live().new_transaction_id()
 
     def prepare(
@@ -220,7 +221,7 @@ class Client:
         if tx_id != "":
             checked_transaction_id(tx_id)
         if name and not checked_elsewhere:
-            client._refuse_unanswered(name, f"mq.add_check({name!r}, check)")
+            client._require_check(name, f"mq.add_check({name!r}, check)")
         return BlockingTransaction(
             self,
             client.verdicts,
@@ -241,7 +242,7 @@ class Client:
         checked_text(options.get("query_id", ""), "query_id", "such as str(order.id)")
         check_marker_table(markers)
         if not checked_elsewhere:
-            client._refuse_unanswered(markers.name, "mq.answer_checks(markers, sessions)")
+            client._require_check(markers.name, "mq.answer_checks(markers, sessions)")
         return markers.bind(self, session, **options)
 
     def send_in_transaction(
@@ -356,19 +357,20 @@ class Client:
         )
 
 
-_CONSUMERS_STAY: Final = "the parent goes on with it; make a consumer of the child's own"
+_CONSUMERS_STAY: Final = "it belongs to the parent; make a new consumer in the child"
 
 
 class BlockingMessage(Message):
-    """A message whose ``ack``, ``retry`` and ``reject`` need no ``await``."""
+    """A ``Message`` with blocking ``ack``, ``retry`` and ``reject``."""
 
     __slots__ = ("_came_in",)
 
-    #: The process that took it, as ``forks`` counts them.
+    #: The ``forks.generation`` of the process that received it.
     _came_in: int
 
     @classmethod
     def of(cls, message: Message) -> "BlockingMessage":
+        """The blocking form of ``message``."""
         made = cls(message._stored, message._log_offset, message.body, message._delivery)
         made._came_in = forks.generation
         return made
@@ -378,7 +380,7 @@ class BlockingMessage(Message):
         return super()._required_delivery()
 
     def ack(self) -> None:  # type: ignore[override]
-        """Done with it."""
+        """Acknowledge; see ``Message.ack``."""
         delivery = self._required_delivery()
         loop_thread().loop.call_soon_threadsafe(delivery.ack, self)
 
@@ -403,10 +405,10 @@ class BlockingMessage(Message):
 
 
 class BlockingBatch(list[BlockingMessage]):
-    """Some messages at once; may be empty when none came in time."""
+    """A list of messages; empty if none arrived in time."""
 
     def ack(self) -> None:
-        """Acknowledge all."""
+        """Acknowledge every message of the batch."""
         if self:
             loop_thread().loop.call_soon_threadsafe(self._ack_on_loop)
 
@@ -415,13 +417,13 @@ class BlockingBatch(list[BlockingMessage]):
             message._required_delivery().ack(message)
 
     def retry(self, delay: float | None = None) -> None:
-        """Hand all back."""
+        """Hand every message back for redelivery; see ``Message.retry``."""
         for message in self:
             message.retry(delay)
 
 
 class BlockingConsumer:
-    """Made by ``Client.consumer``; lives inside ``with``. One thread at a time."""
+    """Made by ``Client.consumer`` and used as a context manager, by one thread at a time. See ``Consumer``."""
 
     def __init__(self, consumer: "Consumer") -> None:
         self._consumer = consumer
@@ -442,12 +444,12 @@ class BlockingConsumer:
         self.close()
 
     def close(self) -> None:
-        """As leaving the block. Iteration ends. In a forked child it does nothing."""
+        """See ``Consumer.close``. In a forked child it does nothing."""
         if self._made_in == forks.generation:
             loop_thread().run(self._consumer.close())
 
     def stop(self) -> None:
-        """End the iteration, from any thread or a signal handler. In a forked child it does nothing."""
+        """See ``Consumer.stop``; may be called in any thread or signal handler. In a forked child it does nothing."""
         if self._made_in != forks.generation:
             return
         loop_thread().loop.call_soon_threadsafe(self._consumer.stop)
@@ -462,7 +464,7 @@ class BlockingConsumer:
         return message
 
     def get(self, timeout: float | None = None) -> BlockingMessage | None:
-        """The next message; None when ``timeout`` seconds passed or the consumer was closed."""
+        """The next message; None after ``timeout`` seconds, or if the consumer was closed."""
 
         async def one(taken: list[Message]) -> BlockingMessage | None:
             message = await self._consumer.get(timeout)
@@ -474,7 +476,7 @@ class BlockingConsumer:
         return self._claimed(one)
 
     def batches(self, max: int = 100, wait: float = 1.0) -> Iterator[BlockingBatch]:  # noqa: A002 - the word users type
-        """Batches until the consumer is closed; an empty one each ``wait`` seconds when nothing comes."""
+        """Iterate over batches until the consumer is closed; an empty one every ``wait`` seconds without messages."""
 
         async def some(taken: list[Message]) -> BlockingBatch:
             taken += await self._consumer.take(max, wait)
@@ -484,8 +486,9 @@ class BlockingConsumer:
             yield self._claimed(some)
 
     def _claimed(self, take: "Callable[[list[Message]], Coroutine[Any, Any, _T]]") -> _T:
-        """What ``take`` returns; what it took it notes in its argument. An interrupt of the waiting thread may come when that
-        is done, and nobody has it yet: then it is put back, to be the next. The later one of the two does it, on the loop.
+        """Run ``take`` on the loop and return its result; ``take`` appends the messages that it took to its argument. If the
+        waiting thread is interrupted, messages already taken are put back: whichever of ``work`` and ``interrupt`` runs later
+        on the loop does it.
         """
         self._refuse_in_child()
         taken: list[Message] = []

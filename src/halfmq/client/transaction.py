@@ -1,11 +1,11 @@
 """Transactions over the wire: prepare, commit, rollback.
 
-A transaction has an id, the producer group, and one or many half messages. On a halfmq broker they share one verdict
-at one log position, and repeating END_TRANSACTION is harmless; on Apache RocketMQ each half is a transaction of its own,
-and END must never be repeated (a second COMMIT would be a second message): if its answer is lost, the check is behind it.
-Stock producers send END one-way; asked two-way, the broker answers, and that is what ``verdicts`` needs to know.
+A transaction has an id, a producer group, and one or more half messages. On a halfmq broker the halves share one verdict at
+one log position, and END_TRANSACTION may be repeated. On Apache RocketMQ each half is a separate transaction, and END must
+never be repeated (a second COMMIT would make a second message): if its response is lost, the check is the fallback.
+The Java client sends END one-way; this client sends it two-way, so that it knows whether the broker acknowledged it.
 
-What it never does: guess. Only ``commit`` and ``rollback`` send a verdict; what fails without one stays undecided.
+Only ``commit`` and ``rollback`` send a verdict. After any other failure the transaction stays undecided.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ from typing import Final
 from halfmq import limits
 from halfmq.client.arguments import checked_text, checked_transaction_id
 from halfmq.client.connection import Connection, NoAnswer, NotSent
+from halfmq.client.context import ClientContext
 from halfmq.client.log import log
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage
-from halfmq.client.plumbing import Plumbing
 from halfmq.client.prepare import Preparation
 from halfmq.client.receipts import COMMITTED, ROLLED_BACK, Prepared, PreparedHalf, TransactionReceipt, Verdict
 from halfmq.client.refusals import refusal
@@ -37,31 +37,32 @@ from halfmq.wire.remoting.codes import EXT_VERDICT, ResponseCode
 from halfmq.wire.remoting.message_codec import encode_end
 from halfmq.wire.remoting.replies import EndReply, read_reply
 
-#: How long a verdict without an answer is repeated in the background, seconds. Longer than any restart; the check
-#: settles what is left.
+#: How long an unanswered verdict is retried in the background, seconds: longer than a broker restart. Then only the check
+#: remains.
 _BACKGROUND_S: Final = 600.0
 
-#: Characters of the reason that goes with UNKNOWN.
-_REMARK_CHARS_MAX: Final = 500
+#: Maximum length of the remark sent with UNKNOWN, characters; the broker keeps 200.
+REMARK_CHARS_MAX: Final = 500
 
-_VERDICT_OF: Final[dict[Outcome, Verdict]] = {Outcome.COMMIT: COMMITTED, Outcome.ROLLBACK: ROLLED_BACK}
+VERDICT_OF: Final[dict[Outcome, Verdict]] = {Outcome.COMMIT: COMMITTED, Outcome.ROLLBACK: ROLLED_BACK}
 
 
 class Settlement:
-    """One verdict on its way to the broker, so that what was told is not told again."""
+    """The progress of sending one verdict: which halves of an Apache RocketMQ broker must not be sent again."""
 
     def __init__(self, prepared: Prepared, outcome: Outcome) -> None:
         self.prepared = prepared
         self.outcome = outcome
         self.what = f"{outcome.name} of {prepared.tx_id}"
-        #: Message ids of halves whose END was written to an Apache RocketMQ broker, and of those that were answered.
-        self.told: set[str] = set()
-        self.heard: set[str] = set()
+        #: On an Apache RocketMQ broker: message ids of halves whose END was written, and of those that were acknowledged.
+        self.written: set[str] = set()
+        self.acknowledged: set[str] = set()
         self.reply: EndReply | None = None
 
     def frame(
         self, opaque: int, half: PreparedHalf, *, tx_id: str = "", remark: str = "", oneway: bool = False
     ) -> bytes:
+        """The encoded END_TRANSACTION for ``half``. ``tx_id``: only for a halfmq broker, where it settles all halves."""
         return encode_end(
             opaque,
             group=self.prepared.group,
@@ -76,11 +77,14 @@ class Settlement:
         )
 
     def receipt(self) -> TransactionReceipt:
+        """The receipt for what has been acknowledged so far."""
         tx_id, reply = self.prepared.tx_id, self.reply
         ids = tuple(half.message_id for half in self.prepared.halves)
-        verdict = _VERDICT_OF[self.outcome]
+        verdict = VERDICT_OF[self.outcome]
         if reply is None:
-            return TransactionReceipt(tx_id, verdict, ids, acknowledged=self.heard == set(ids), atomic=len(ids) == 1)
+            return TransactionReceipt(
+                tx_id, verdict, ids, acknowledged=self.acknowledged == set(ids), atomic=len(ids) == 1
+            )
         return TransactionReceipt(
             tx_id,
             verdict,
@@ -94,10 +98,10 @@ class Settlement:
 
 
 class Transactions:
-    """The calls below ``begin``, ``send_in_transaction`` and ``transaction(session, ...)``, for one producer group."""
+    """Implements ``begin``, ``send_in_transaction`` and ``transaction(session, ...)`` for one producer group."""
 
-    def __init__(self, plumbing: Plumbing, group: str) -> None:
-        self._plumbing = plumbing
+    def __init__(self, context: ClientContext, group: str) -> None:
+        self._context = context
         self._group = group
         self.verdicts = Verdicts()
         self._background: set[asyncio.Task[None]] = set()
@@ -113,17 +117,18 @@ class Transactions:
         query_id: str = "",
         timeout_s: float | None = None,
     ) -> Prepared:
-        """Send the halves and wait for every acknowledgement, in ``timeout_s`` seconds if given, else the client's.
+        """Send the halves and wait for all acknowledgements, for ``timeout_s`` seconds (default: the client's timeout).
 
-        If it raises, the halves that were acknowledged have been rolled back, and the rest will be when asked for.
+        If it raises, the local transaction must not run. Acknowledged halves are rolled back, in the background if
+        necessary; others that are stored are rolled back by the check.
 
         Raises:
-            TransactionRefused: this transaction has a verdict already; the local transaction must not run.
-            SendTimeout: a half may be stored; nothing is visible, and a check will find it rolled back.
-            ConnectError, RequestFailed, UsageError: nothing is left behind.
+            TransactionRefused: this transaction already has a verdict.
+            SendTimeout: a half may be stored; nothing becomes visible.
+            ConnectError, RequestFailed, UsageError: not sent, rejected, or an argument is wrong.
         """
         _check_arguments(messages, tx_id, name, query_id)
-        preparation = Preparation(self._plumbing, self._group, tx_id, name, timeout_s)
+        preparation = Preparation(self._context, self._group, tx_id, name, timeout_s)
         try:
             await preparation.compose(messages, query_id)
             await preparation.send()
@@ -135,7 +140,7 @@ class Transactions:
         return preparation.so_far()
 
     async def _clean_up(self, prepared: Prepared, error: BaseException, left_s: float) -> None:
-        """Nothing local happened yet, so ROLLBACK is the truth and not a guess."""
+        """Roll back the acknowledged halves of a failed prepare: the local transaction has not run."""
         self.verdicts.decided(prepared.tx_id, Outcome.ROLLBACK)
         if not prepared.halves:
             return
@@ -153,49 +158,49 @@ class Transactions:
     # --- verdicts -------------------------------------------------------------------------------------------------
 
     async def commit(self, prepared: Prepared) -> TransactionReceipt:
-        """Make every message of it visible.
+        """Make all messages of the transaction visible.
 
         Raises:
-            TransactionUnknown: no answer; it is repeated in the background, and the check is answered COMMIT.
-            TransactionRefused: the opposite verdict stands. TransactionIncomplete: halves are missing; it stays undecided,
-                send them or roll back. RequestFailed: the broker refused; it stays undecided.
+            TransactionUnknown: no response; it is retried in the background, and a check is answered with COMMIT.
+            TransactionRefused: the transaction has the opposite verdict. TransactionIncomplete: halves are missing; it stays
+                undecided, send them or roll back. RequestFailed: the broker rejected it; it stays undecided.
         """
         return await self._decide(Settlement(prepared, Outcome.COMMIT))
 
     async def rollback(self, prepared: Prepared) -> TransactionReceipt:
-        """Throw every message of it away. Raises as ``commit`` does."""
+        """Discard all messages of the transaction. Raises as ``commit`` does."""
         return await self._decide(Settlement(prepared, Outcome.ROLLBACK))
 
     async def _decide(self, settlement: Settlement) -> TransactionReceipt:
         tx_id = settlement.prepared.tx_id
         self.verdicts.opened(tx_id)
         try:
-            await self._settle(settlement, self._plumbing.timeout_s)
+            await self._settle(settlement, self._context.timeout_s)
         except TransactionRefused:
             self.verdicts.settled(tx_id)
             raise
         except (SendTimeout, ConnectError) as error:
             self._settle_in_background(settlement)
             raise TransactionUnknown(
-                f"{settlement.what} was not answered",
+                f"{settlement.what} was not acknowledged",
                 tx_id=tx_id,
-                hint="it is repeated in the background, and the check settles it",
+                hint="it is retried in the background, and the check is the fallback",
             ) from error
         except asyncio.CancelledError:
             self._settle_in_background(settlement)
             raise
         finally:
-            # Whatever became of END: from here on this is what a check hears, unless a halfmq broker has settled it.
+            # Whatever happened to END: answer checks with this outcome from now on, unless a halfmq broker has settled it.
             if settlement.reply is None and self.verdicts.get(tx_id) is not None:
                 self.verdicts.decided(tx_id, settlement.outcome)
         return settlement.receipt()
 
     async def _settle(self, settlement: Settlement, timeout_s: float) -> None:
-        """One END for the transaction on a halfmq broker, one for each half on an Apache RocketMQ one, in ``timeout_s`` in all."""
-        whole = self._plumbing.attempts(settlement.what, timeout_s)
+        """Send END: once on a halfmq broker, for each half on an Apache RocketMQ broker. ``timeout_s``: seconds in all."""
+        whole = self._context.attempts(settlement.what, timeout_s)
         refused: RequestFailed | None = None
         for half in settlement.prepared.halves:
-            if half.message_id in settlement.told:
+            if half.message_id in settlement.written:
                 continue
             try:
                 await self._end(settlement, half, whole.left_s())
@@ -210,18 +215,18 @@ class Transactions:
             raise refused
 
     async def _end(self, settlement: Settlement, half: PreparedHalf, timeout_s: float) -> None:
-        """END_TRANSACTION for one half, or for all through it.
+        """Send END_TRANSACTION for one half; on a halfmq broker it settles all halves. Retries.
 
         Raises:
-            SendTimeout, ConnectError: no answer in time. RequestFailed: refused.
+            SendTimeout, ConnectError: no response in time. RequestFailed: rejected.
         """
-        plumbing = self._plumbing
-        attempts = plumbing.attempts(settlement.what, timeout_s)
+        context = self._context
+        attempts = context.attempts(settlement.what, timeout_s)
         while True:
             try:
-                connection = plumbing.established(half.broker)
+                connection = context.established(half.broker)
                 if connection is None:
-                    connection = await attempts.within(plumbing.broker(half.broker))
+                    connection = await attempts.within(context.broker(half.broker))
                 await connection.ready(attempts.timeout_s())
                 if not connection.is_halfmq:
                     return await self._end_stock(settlement, half, connection, attempts.timeout_s())
@@ -229,14 +234,14 @@ class Transactions:
                 frame = settlement.frame(opaque, half, tx_id=settlement.prepared.tx_id)
                 answer = await connection.call(opaque, frame, attempts.timeout_s())
             except (ConnectError, NotSent, NoAnswer) as error:
-                plumbing.router.suspect(half.topic)
+                context.router.suspect(half.topic)
                 await attempts.lost(error)
                 continue
             if answer.code == ResponseCode.SUCCESS:
                 settlement.reply = read_reply(answer, EndReply)
                 return None
             standing = answer.ext.get(EXT_VERDICT, "")
-            # A halfmq broker says 1 to an END only for what asking again does not change: wrong group or offsets, unknown.
+            # For an END a halfmq broker uses code 1 only for permanent errors: wrong group or offsets, unknown transaction.
             await attempts.refused(
                 refusal(answer.code, answer.remark or "", settlement.what, standing),
                 stays=answer.code == ResponseCode.SYSTEM_ERROR,
@@ -245,14 +250,14 @@ class Transactions:
     async def _end_stock(
         self, settlement: Settlement, half: PreparedHalf, connection: Connection, timeout_s: float
     ) -> None:
-        """END once; without an answer it is left to the check.
+        """Send END once to an Apache RocketMQ broker; without a response it is left to the check.
 
         Raises:
-            NotSent: nothing was written. RequestFailed: refused.
+            NotSent: nothing was written. RequestFailed: rejected.
         """
         opaque = connection.next_opaque()
         call = connection.call(opaque, settlement.frame(opaque, half), timeout_s)
-        settlement.told.add(half.message_id)
+        settlement.written.add(half.message_id)
         try:
             answer = await call
         except NoAnswer as error:
@@ -260,28 +265,24 @@ class Transactions:
             return
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer.code, answer.remark or "", settlement.what)
-        settlement.heard.add(half.message_id)
+        settlement.acknowledged.add(half.message_id)
         if settlement.outcome is Outcome.COMMIT:
             self.verdicts.committed(half.message_id, connection)
 
     def tell_unknown(self, prepared: Prepared, remark: str = "") -> None:
-        """Say UNKNOWN, as a stock producer does after its listener could not tell. Best effort; it settles nothing.
+        """Send UNKNOWN one-way, as the Java client does. Best effort: the transaction stays undecided either way.
 
-        ``remark``: why, for those who look at the broker; cut to what a log line bears.
+        ``remark``: the reason, shown by ``halfmq tx show``; truncated to 500 characters.
         """
         settlement = Settlement(prepared, Outcome.UNKNOWN)
         for half in prepared.halves[:1] if prepared.atomic else prepared.halves:
-            connection = self._existing(half)
+            connection = self._context.established(half.broker)
             if connection is not None and not connection.closed:
                 tx_id = prepared.tx_id if connection.is_halfmq else ""
-                remark = remark[:_REMARK_CHARS_MAX]
-                connection.tell_frame(
+                remark = remark[:REMARK_CHARS_MAX]
+                connection.send_oneway_frame(
                     settlement.frame(connection.next_opaque(), half, tx_id=tx_id, remark=remark, oneway=True)
                 )
-
-    def _existing(self, half: PreparedHalf) -> Connection | None:
-        address = self._plumbing.router.address_of(half.broker)
-        return None if address is None else self._plumbing.brokers.existing(address)
 
     # --- in the background ----------------------------------------------------------------------------------------
 
@@ -295,7 +296,7 @@ class Transactions:
         deadline = now() + _BACKGROUND_S
         while now() < deadline:
             try:
-                await self._settle(settlement, self._plumbing.timeout_s)
+                await self._settle(settlement, self._context.timeout_s)
             except (SendTimeout, ConnectError):
                 await asyncio.sleep(BACKOFF_MAX_S)
                 continue
@@ -305,7 +306,7 @@ class Transactions:
         log.warning("%s was never answered; the check settles it", settlement.what)
 
     async def close(self, grace_s: float) -> None:
-        """Give verdicts on their way ``grace_s`` seconds; the check settles the rest."""
+        """Wait up to ``grace_s`` seconds for verdicts in the background; the check settles the rest."""
         if not self._background:
             return
         _, late = await asyncio.wait(self._background, timeout=grace_s)
@@ -318,7 +319,7 @@ def _check_arguments(messages: Sequence[OutgoingMessage], tx_id: str, name: str,
     checked_transaction_id(tx_id)
     for message in messages:
         if not isinstance(message, OutgoingMessage):
-            raise UsageError(f"{message!r} is no message", hint="compose(topic, body, key=...)")
+            raise UsageError(f"{message!r} is not a message", hint="compose(topic, body, key=...)")
     checked_text(name, "name", "the name of its check")
     checked_text(query_id, "query_id", "what its check looks it up by, such as str(order.id)")
     if not messages:

@@ -1,15 +1,19 @@
-"""``async with mq.begin(...) as tx``: several messages, one outcome, without a database of ours.
+"""``async with mq.begin(...) as tx``: several messages, one outcome, without a marker table.
 
-Messages are collected, and sent as half messages at the end of the block, directly before COMMIT. An exception in the
-block before that costs the broker nothing. **What the block commits locally before that is lost to the messages if the process dies
-in between**; call ``await tx.prepare()`` before the local commit (then the check is asked), or use
-``mq.transaction(session, markers=...)``, where the marker table takes care of it.
+Messages are collected, and sent as half messages at the end of the block, directly before COMMIT. An exception before that
+sends nothing. **If the block commits locally before that and the process then dies, the messages are lost.** To prevent it,
+call ``await tx.prepare()`` before the local commit, so that the check decides after a crash, or use
+``mq.transaction(session, markers=...)``.
 
-An exception after ``prepare`` says nothing about the local commit, whose answer may be what was lost. So where there is a
-check for the transaction (``add_check``, ``add_listener``, ``@app.transaction``'s ``check``, or ``checked_elsewhere``), it is
-UNKNOWN and the check decides. A block with a name and no check is refused before it begins. For one without a name and
-without a check nobody could ever answer, and an ``Exception`` is ROLLBACK: it is for messages only, with no local commit. Such
-a block that is cancelled or interrupted stays undecided, for an operator. ``tx.rollback()`` always rolls back.
+After ``prepare`` an exception does not prove that the local commit failed: only its response may be lost.
+
+- With a check for the transaction (``add_check``, ``add_listener``, the ``check`` of ``@app.transaction``, or
+  ``checked_elsewhere``) the outcome is UNKNOWN, and the check decides.
+- A block with a name and no check is rejected before it begins.
+- A block without a name has no check. It is for messages only, without a local commit: an ``Exception`` means ROLLBACK. If it is
+  cancelled or interrupted, the transaction stays undecided until an operator settles it.
+
+``tx.rollback()`` always rolls back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +38,7 @@ _MISSING: Final[Any] = object()
 
 
 class BlockCalls(TransactionCalls, Protocol):
-    """What a block asks of ``AsyncClient``."""
+    """The calls of ``AsyncClient`` that a block uses; documented there."""
 
     def check_functions(self) -> "dict[str, CheckFunction]": ...
 
@@ -42,7 +46,7 @@ class BlockCalls(TransactionCalls, Protocol):
 
 
 class BlockingBlockCalls(BlockingTransactionCalls, Protocol):
-    """What a block asks of ``Client``."""
+    """The calls of ``Client`` that a block uses; documented at ``AsyncClient``."""
 
     def check_functions(self) -> "dict[str, CheckFunction]": ...
 
@@ -50,26 +54,26 @@ class BlockingBlockCalls(BlockingTransactionCalls, Protocol):
 
 
 class Transaction:
-    """One transaction: in a block the one being made, in a check the one that is asked about."""
+    """A transaction: the current one in a block, or the one to answer for in a check function."""
 
     def __init__(self, tx_id: str, name: str = "", *, topic: str | None = None, query_id: str = "") -> None:
         self.id = tx_id
-        #: Routes the check to its listener.
+        #: Routes checks to the check function.
         self.name = name
-        #: What the application looks its local transaction up by; travels with the messages.
+        #: The application's key for its local transaction; sent with the messages.
         self.query_id = query_id
         #: In a check: the half message. None in a block.
         self.message: Message | None = None
-        #: In a check: how often it was asked, this time included, and when the broker stored the half (wall clock, ms).
+        #: In a check: number of checks so far, this one included, and when the broker stored the half (wall clock, ms).
         self.checks = 0
         self.prepared_at_ms: int | None = None
-        #: In a check: who answers, for the broker's records, where it is not the application's own code.
+        #: In a check: who answers, for the broker's log; empty for the application's own code.
         self.decided_by = ""
-        #: In a check: what the half says of its marker row, for ``MarkerTable``; empty if nothing.
+        #: In a check: HMQ_TX_MARKER of the half, for ``MarkerTable``; may be empty.
         self.marker = ""
-        #: In a check: what the broker's operator is told with UNKNOWN, if the check sets it.
+        #: In a check: a reason for UNKNOWN, which ``halfmq tx show`` displays; the check function may set it.
         self.remark = ""
-        #: After the block: the broker's receipt. None when nothing was sent, or nothing was said.
+        #: After the block: the broker's receipt; None if nothing was sent, or no verdict was acknowledged.
         self.receipt: TransactionReceipt | None = None
         self._topic = topic
         self._messages: list[OutgoingMessage] = []
@@ -83,6 +87,7 @@ class Transaction:
 
     @property
     def keys(self) -> tuple[str, ...]:
+        """In a check: all keys of the message."""
         return () if self.message is None else self.message.keys
 
     def send(
@@ -98,12 +103,12 @@ class Transaction:
         delay: float | timedelta | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        """Collect a message; it becomes visible with all others of this transaction, or not at all. No I/O.
+        """Collect a message, which becomes visible if the transaction commits. No I/O.
 
-        ``send(body)`` goes to the transaction's own topic (``@app.transaction(..., topic=...)``).
+        ``send(body)`` uses the transaction's own topic (``@app.transaction(..., topic=...)``).
 
         Raises:
-            UsageError, InvalidName, MessageTooLarge: what is wrong with it; or it is too late.
+            UsageError, InvalidName, MessageTooLarge: an argument is wrong, or the transaction is already prepared.
         """
         if body is _MISSING:
             topic, body = self._topic, topic
@@ -119,7 +124,7 @@ class Transaction:
         self._messages.append(message)
 
     def _close(self) -> Prepared | None:
-        """No more messages. What was prepared, once: whoever gets it says what becomes of it."""
+        """End collecting. Returns the prepared transaction once: the caller that gets it must settle it."""
         self._closed = True
         self._messages.clear()
         prepared, self._prepared = self._prepared, None
@@ -146,9 +151,9 @@ class AsyncTransaction(Transaction):
         self._checked_elsewhere = checked_elsewhere
 
     async def prepare(self) -> None:
-        """Send the half messages now, before the local commit. From here on the check settles what a crash leaves.
+        """Send the half messages now, before the local commit. After a crash from here on the check decides.
 
-        Raises: as ``Transactions.prepare``; the local transaction must not run then.
+        Raises: as ``Transactions.prepare``; then the local transaction must not run.
         """
         if self._prepared is None and self._messages:
             self._verdicts.opened(self.id)
@@ -186,9 +191,9 @@ class AsyncTransaction(Transaction):
             log.warning("%s; the check settles it", lost)
 
     async def rollback(self) -> None:
-        """The local transaction did not happen, and will not: throw the messages away. The block may go on without them.
+        """Discard the messages, because the local transaction did not commit and never will. The block may continue.
 
-        Without an answer ROLLBACK is repeated in the background, and the check gets it; ``receipt`` is then None.
+        Without a response ROLLBACK is retried in the background, with the check as the fallback; ``receipt`` is then None.
         """
         prepared = self._close()
         if prepared is None:
@@ -220,7 +225,7 @@ class BlockingTransaction(Transaction):
         self._begun_in = forks.generation
 
     def _refuse_in_child(self) -> None:
-        """Parent and child would both speak for one transaction."""
+        """Parent and child could send different verdicts for one transaction."""
         forks.refuse_in_child(
             self._begun_in, f"transaction {self.id}", "leave its block to the parent, begin a new one here"
         )
@@ -239,7 +244,7 @@ class BlockingTransaction(Transaction):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if error is not None and self._begun_in != forks.generation:
-            return  # the parent says what becomes of it
+            return  # the parent settles it
         self._closed = True
         try:
             if error is None:
@@ -276,7 +281,7 @@ class BlockingTransaction(Transaction):
 
 
 def raised(where: str, error: BaseException) -> str:
-    """The remark that tells the broker's operator why a transaction is UNKNOWN."""
+    """The remark sent with UNKNOWN after an exception, for the operator."""
     return f"{where} raised {type(error).__name__}: {error}"
 
 
@@ -284,7 +289,7 @@ def checked_outcome(value: object, what: str) -> Outcome:
     """``value`` if it is an Outcome.
 
     Raises:
-        TypeError: a listener that forgets to return must not pass for one that does not know.
+        TypeError: anything else, so that a missing return is not mistaken for UNKNOWN.
     """
     if isinstance(value, Outcome):
         return value

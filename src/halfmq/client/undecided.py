@@ -1,4 +1,4 @@
-"""Which transactions a broker still asks about: what must be known before their markers may be forgotten."""
+"""Queries which transactions are still undecided: their markers must not be pruned."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -11,22 +11,22 @@ from halfmq.wire.remoting.operators import HMQ_UNDECIDED, UNDECIDED_IDS_MAX, dec
 
 if TYPE_CHECKING:
     from halfmq.client.connector import Address
-    from halfmq.client.plumbing import Plumbing
+    from halfmq.client.context import ClientContext
 
 _WHAT = "asking what is undecided"
 
 
-async def undecided_of(plumbing: "Plumbing", ids: Iterable[str]) -> set[str]:
-    """Those of ``ids`` that are undecided at any broker, in any producer group.
+async def undecided_of(context: "ClientContext", ids: Iterable[str]) -> set[str]:
+    """The subset of transaction ``ids`` that are undecided at any known broker, in any producer group.
 
     Raises:
-        ConnectError: a broker did not answer; nothing is known.
-        UnsupportedCombination: a broker is Apache RocketMQ, which does not tell.
-        RequestFailed: a broker refused.
+        ConnectError: a broker did not respond, so the answer would be incomplete.
+        UnsupportedCombination: a broker is Apache RocketMQ, which has no such request.
+        RequestFailed: a broker rejected the request.
     """
     asked = list(ids)
-    router = plumbing.router
-    whole = plumbing.attempts(_WHAT)
+    router = context.router
+    whole = context.attempts(_WHAT)
     try:
         await whole.within(router.learn_brokers())
     except NotSent as error:
@@ -37,16 +37,16 @@ async def undecided_of(plumbing: "Plumbing", ids: Iterable[str]) -> set[str]:
     found: set[str] = set()
     for name, address in brokers.items():
         for start in range(0, len(asked), UNDECIDED_IDS_MAX):
-            found |= await _ask(plumbing, name, address, asked[start : start + UNDECIDED_IDS_MAX], whole.left_s())
+            found |= await _ask(context, name, address, asked[start : start + UNDECIDED_IDS_MAX], whole.left_s())
     return found
 
 
-async def _ask(plumbing: "Plumbing", name: str, address: "Address", ids: list[str], timeout_s: float) -> set[str]:
-    """A question repeated does no harm, so what got no answer is asked again."""
-    attempts = plumbing.attempts(f"{_WHAT} at {name}", timeout_s)
+async def _ask(context: "ClientContext", name: str, address: "Address", ids: list[str], timeout_s: float) -> set[str]:
+    """Query one broker. The request is read-only, so it is retried also without a response."""
+    attempts = context.attempts(f"{_WHAT} at {name}", timeout_s)
     while True:
         try:
-            connection = await attempts.within(plumbing.brokers.get(address))
+            connection = await attempts.within(context.brokers.get(address))
             if not connection.is_halfmq:
                 raise UnsupportedCombination(
                     f"broker {name} is Apache RocketMQ, which does not tell what it still asks about",
@@ -54,7 +54,7 @@ async def _ask(plumbing: "Plumbing", name: str, address: "Address", ids: list[st
                 )
             answer = await connection.request(HMQ_UNDECIDED, None, encode_ids(ids), attempts.timeout_s())
         except NoAnswer as error:
-            await attempts.lost(NotSent(str(error)))  # a question: whether it arrived does not matter
+            await attempts.lost(NotSent(str(error)))  # read-only: retry as if it had not been sent
             continue
         except (ConnectError, NotSent) as error:
             await attempts.lost(error)

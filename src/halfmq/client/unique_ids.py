@@ -1,8 +1,8 @@
-"""Ids that this client gives away: unique message ids and transaction ids.
+"""Generates unique message ids and transaction ids.
 
 UNIQ_KEY has RocketMQ's layout (``MessageClientIDSetter``), so that its tools can read the time in it: upper-case hex of
-IP, process, 4 bytes that are random here, milliseconds since the month began, counter. Transaction ids have the form of
-the FMQ source, 3.2.3: client version, client address, start time, process, connection number, transaction number.
+IP address, process id, 4 bytes (random here), milliseconds since the start of the month, counter. Transaction ids have the
+format of the FMQ specification, 3.2.3: client version, client address, start time, process, connection number, transaction number.
 """
 
 import os
@@ -17,9 +17,9 @@ _ID_VERSION: Final = "1"
 
 
 class UniqueIds:
-    """One per client. A forked child must make its own: the process number is part of every id.
+    """One per client; thread-safe. A forked child must make its own, since the process id is part of every id.
 
-    Time is the wall clock at the start plus monotonic time since, so that a clock that is set back repeats nothing.
+    Time is the wall clock at the start plus monotonic time since then, so that a clock step produces no duplicate.
     """
 
     def __init__(self, clock: Clock, entropy: Entropy, address: bytes = b"\x7f\x00\x00\x01", pid: int | None = None):
@@ -30,13 +30,13 @@ class UniqueIds:
         self._monotonic_at_start_ms = clock.monotonic_ms()
         self._random = entropy.token(4)
         self._month_started_ms = _month_start_ms(self._started_ms)
-        # Counters whose ``next`` is one step of the interpreter: blocking clients ask from many threads.
+        # ``next`` of a count is atomic in the interpreter: blocking clients call it from many threads.
         self._messages = count(1)
         self._transactions = count(1)
         self.use_address(address)
 
     def use_address(self, address: bytes) -> None:
-        """The client's own address, packed, once it is known; of a v6 address the last four bytes."""
+        """Set the client's packed IP address once it is known; of an IPv6 address the last four bytes are used."""
         ip = address[-4:]
         self._message_prefix = (ip + (self._process & 0xFFFF).to_bytes(2, "big") + self._random).hex().upper()
         self._transaction_prefix = (
@@ -44,14 +44,14 @@ class UniqueIds:
         )
 
     def message_id(self) -> str:
-        """A UNIQ_KEY of 32 characters."""
+        """A new UNIQ_KEY, 32 characters."""
         counter = next(self._messages) & 0xFFFF
         elapsed = self._clock.monotonic_ms() - self._monotonic_at_start_ms
         since_month = (self._started_ms + elapsed - self._month_started_ms) & 0xFFFFFFFF
         return f"{self._message_prefix}{since_month:08X}{counter:04X}"
 
     def transaction_id(self) -> str:
-        """At most 64 characters, never given twice."""
+        """A new transaction id, at most 64 characters."""
         return f"{self._transaction_prefix}{next(self._transactions):x}"
 
 

@@ -1,4 +1,4 @@
-"""Calling what the application gave us: coroutine functions on the loop, plain functions in threads of their own."""
+"""Calls application functions: coroutine functions on the event loop, plain functions in a thread pool."""
 
 import asyncio
 import inspect
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 
 class RunBlocking(Protocol):
-    """Run a plain function where it may block. A simulation runs it in place."""
+    """Runs a blocking function. The default is ``Threads``; a simulation runs it in place."""
 
     async def __call__(self, function: Callable[..., Any], *args: Any) -> Any: ...
 
 
 class Threads:
-    """At most ``threads_max`` threads, started when needed, ended by ``close``."""
+    """A pool of at most ``threads_max`` threads, started on first use and ended by ``close``."""
 
     def __init__(self, threads_max: int, name: str) -> None:
         self._threads_max = threads_max
@@ -31,21 +31,22 @@ class Threads:
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args))
 
     def close(self) -> None:
+        """Cancel waiting calls; does not wait for running ones."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
 
 
 def is_our_cancellation(error: BaseException) -> bool:
-    """Somebody cancels the task that runs now, which has to end. A CancelledError without that is a failure like others: the
-    application awaited something that was cancelled.
+    """Whether ``error`` is a cancellation of the current task, which must end. Any other CancelledError is an ordinary
+    failure: the application awaited something that was cancelled.
     """
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 async def call(run_blocking: RunBlocking, function: Callable[..., Any], *args: Any) -> Any:
-    """The function's result; awaited if it is awaitable."""
+    """Call ``function``, a coroutine function or a plain one; an awaitable result is awaited."""
     if inspect.iscoroutinefunction(function):
         return await function(*args)
     result = await run_blocking(function, *args)

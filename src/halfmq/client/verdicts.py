@@ -1,10 +1,10 @@
-"""What this process knows of its own transactions, so that a check of one of them needs no listener.
+"""Outcomes that this process knows for its own transactions, so that their checks need no check function.
 
-Apache RocketMQ checks a *copy* of the half, which stays undecided although the half itself was settled meanwhile; from
-5.1 on it also keeps the mark of a settled half in memory for up to 3 s. Whoever answers such a check with COMMIT makes a
-second message. So what a broker has acknowledged is remembered with its connection, and a check of it that comes on the
-same connection is an echo: ROLLBACK throws the copy away. After a reconnect the broker may have lost what it
-acknowledged, and the answer is COMMIT again: at least once.
+Apache RocketMQ checks a *copy* of the half, which stays undecided even if the half itself was settled meanwhile; from 5.1 on
+it also buffers the mark of a settled half in memory for up to 3 s. Answering such a check with COMMIT would make a second
+message. So acknowledged commits are remembered together with their connection. A later check of the message on the same
+connection is an echo, and ROLLBACK discards the copy. After a reconnect the broker may have lost what it acknowledged, so the
+answer is COMMIT again: at least once.
 """
 
 from collections.abc import Hashable
@@ -12,12 +12,12 @@ from typing import Final
 
 from halfmq.client.outcome import Outcome
 
-#: Verdicts, and acknowledged messages, that are remembered. Apache RocketMQ may ask long after it was told.
+#: Remembered outcomes and acknowledged messages. Apache RocketMQ may check long after it received the verdict.
 _KEPT: Final = 10_000
 
 
 class Verdicts:
-    """Decided, or still open in a block here. A check that finds its transaction here asks no listener."""
+    """Outcomes by transaction id, of transactions that are decided or still open in a block of this process."""
 
     def __init__(self) -> None:
         self._known: dict[str, Outcome] = {}
@@ -25,30 +25,30 @@ class Verdicts:
         self._committed: dict[str, Hashable] = {}
 
     def get(self, tx_id: str) -> Outcome | None:
-        """What to answer; None: ask the listener."""
+        """The answer to a check; None: call the check function."""
         return self._known.get(tx_id)
 
     def opened(self, tx_id: str) -> None:
-        """A block of this process is deciding it just now, or its verdict is on its way: checks get UNKNOWN."""
+        """A block is open, or its verdict is in flight: answer checks with UNKNOWN."""
         self._known[tx_id] = Outcome.UNKNOWN
 
     def left_open(self, tx_id: str) -> None:
-        """The block ended without a verdict: from now on the listener is asked."""
+        """The block ended without a verdict: from now on checks call the check function."""
         if self._known.get(tx_id) is Outcome.UNKNOWN:
             del self._known[tx_id]
 
     def decided(self, tx_id: str, outcome: Outcome) -> None:
-        """This is the verdict, whether the broker heard it or not."""
+        """The outcome is final, whether the broker received it or not."""
         self._known.pop(tx_id, None)
         self._known[tx_id] = outcome
         if len(self._known) > _KEPT:
             oldest = next(iter(self._known))
             forgotten = self._known.pop(oldest)
             if forgotten is Outcome.UNKNOWN:
-                self._known[oldest] = forgotten  # its block is still open; to the end of the line
+                self._known[oldest] = forgotten  # its block is still open: keep it
 
     def settled(self, tx_id: str) -> None:
-        """A halfmq broker has said that the verdict is safe: nobody will ask."""
+        """A halfmq broker acknowledged the verdict as durable: there will be no more checks."""
         self._known.pop(tx_id, None)
 
     def committed(self, message_id: str, connection: Hashable) -> None:
@@ -59,5 +59,5 @@ class Verdicts:
             del self._committed[next(iter(self._committed))]
 
     def is_echo(self, message_id: str, connection: Hashable) -> bool:
-        """A check on ``connection`` for this message is about a copy of what was committed already."""
+        """Whether a check on ``connection`` for this message concerns a copy of an already committed half."""
         return self._committed.get(message_id) is connection

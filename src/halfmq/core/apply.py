@@ -38,10 +38,10 @@ from halfmq.model.records import (
     DELAYED_MESSAGE_AT,
     MESSAGE_AT,
     Base,
-    CarriedDelayed,
-    CarriedHalf,
     Checked,
     Committed,
+    CopiedDelayed,
+    CopiedHalf,
     DelayedRecord,
     EpochStarted,
     GroupDeleted,
@@ -50,19 +50,17 @@ from halfmq.model.records import (
     MessageRecord,
     OffsetsCommitted,
     OperatorActed,
+    Parked,
     ProducerSet,
     Record,
     Ref,
     Released,
     RolledBack,
-    SetAside,
     TopicDeleted,
     TopicSet,
     Trim,
     for_each_kind,
 )
-
-_new = tuple.__new__
 
 
 def open_batch(state: State, offset: int, broker_time_ms: int) -> None:
@@ -103,48 +101,54 @@ def apply(state: State, record: Record) -> None:
 def apply_all(state: State, records: Iterable[Record]) -> None:
     """``apply`` each of them, in order."""
     for record in records:
-        # By number: of records of many types, names take twice as long, 0.08 us for each.
-        offset, size = record[0], record[1]
-        if offset != state.log_end or not state.batch_open or not (state.loaded or type(record) is Base):
+        kind = type(record)
+        if record.offset != state.log_end or not state.batch_open or not (state.loaded or kind is Base):
             raise InvariantViolated(
-                f"{type(record).__name__} at {offset}: the log ends at {state.log_end}, "
+                f"{kind.__name__} at {record.offset}: the log ends at {state.log_end}, "
                 f"batch open: {state.batch_open}, base seen: {state.loaded}"
             )
-        _APPLY[type(record)](state, record)
-        state.log_end += size
+        _APPLY[kind](state, record)
+        state.log_end += record.size
 
 
 # --- messages --------------------------------------------------------------------------------------------------
 
 
 def _message(state: State, record: MessageRecord) -> None:
-    offset, _, topic_id, message, unique_id, _, _, _ = record
-    topic = state.topics_by_id[topic_id]
-    queue_id = message.queue_id
-    queue_offset = message.queue_offset
+    topic = state.topics_by_id[record.topic_id]
+    queue_id = record.queue_id
+    queue_offset = record.queue_offset
     topic.ends[queue_id] = queue_offset + 1
-    if message.reconsume_times == 0 and not topic.exempt:
+    if record.reconsume_times == 0 and not topic.exempt:
         remember(
             state, topic,
             SentOnce(
-                unique_id, topic_id, message.body_crc, offset, queue_id, queue_offset, state.batch_time_ms, state.session.sender
+                record.unique_id, record.topic_id, record.body_crc, record.offset, queue_id, queue_offset,
+                state.batch_time_ms, state.session.sender,
             ),
         )  # fmt: skip
 
 
 def _delayed(state: State, record: DelayedRecord) -> None:
-    offset, _, topic_id, message, unique_id, due_ms, tag_hash, key_hash = record
+    offset = record.offset
+    topic_id = record.topic_id
+    queue_id = record.queue_id
     topic = state.topics_by_id[topic_id]
-    queue_id = message.queue_id
     message_bytes = record.size - DELAYED_MESSAGE_AT
-    add_delayed(state, Delayed(offset, offset, -1, topic_id, queue_id, message_bytes, due_ms, tag_hash, key_hash))
-    if message.reconsume_times == 0 and not topic.exempt:
-        crc = message.body_crc
-        sent = SentOnce(unique_id, topic_id, crc, offset, queue_id, 0, state.batch_time_ms, state.session.sender)
+    add_delayed(
+        state,
+        Delayed(
+            offset, offset, -1, topic_id, queue_id, message_bytes, record.due_ms, record.tag_hash, record.key_hash
+        ),
+    )  # fmt: skip
+    if record.reconsume_times == 0 and not topic.exempt:
+        sent = SentOnce(
+            record.unique_id, topic_id, record.body_crc, offset, queue_id, 0, state.batch_time_ms, state.session.sender
+        )
         remember(state, topic, sent)
 
 
-def _carried_delayed(state: State, record: CarriedDelayed) -> None:
+def _copied_delayed(state: State, record: CopiedDelayed) -> None:
     add_delayed(
         state,
         Delayed(
@@ -171,13 +175,21 @@ def _released(state: State, record: Released) -> None:
 
 
 def _half(state: State, record: HalfRecord) -> None:
-    (offset, size, topic_id, message, half_index, group_name, tx_id, index, count, tag_hash, key_hash, _, delay,
-     immunity_ms, _) = record  # fmt: skip
+    offset = record.offset
+    topic_id = record.topic_id
+    half_index = record.queue_offset
+    group_name = record.group
+    tx_id = record.tx_id
+    count = record.count
+    grace_ms = record.grace_ms
     group = state.producer_groups.get(group_name) or state.producer_group(group_name)
-    message_bytes = size - MESSAGE_AT
-    half = Half(index, half_index, offset, offset, topic_id, message.queue_id, message_bytes, tag_hash, key_hash, delay)
+    message_bytes = record.size - MESSAGE_AT
+    half = Half(
+        record.index, half_index, offset, offset, topic_id, record.queue_id, message_bytes, record.tag_hash,
+        record.key_hash, record.delay,
+    )  # fmt: skip
     now_ms = state.batch_time_ms
-    grace_until_ms = now_ms + (immunity_ms if immunity_ms >= 0 else state.grace_ms)
+    grace_until_ms = now_ms + (grace_ms if grace_ms >= 0 else state.grace_ms)
     state.topics_by_id[topic_id].derived.pending += 1
     state.next_half_index = half_index + 1
     derived = state.derived
@@ -225,7 +237,7 @@ def _replace(
         schedule_or_suspend(state, group, tx_id, next_check)
 
 
-def _carried_half(state: State, record: CarriedHalf) -> None:
+def _copied_half(state: State, record: CopiedHalf) -> None:
     group = state.producer_group(record.group)
     half = Half(
         record.index, record.half_index, record.offset, record.first_offset, record.topic_id, record.queue_id,
@@ -243,14 +255,14 @@ def _carried_half(state: State, record: CarriedHalf) -> None:
     if known is None:
         count_undecided(state, group)
         group.undecided[record.tx_id] = Undecided(
-            record.group, record.tx_id, (half,), record.count, record.prepared_at_ms, record.immune_until_ms,
+            record.group, record.tx_id, (half,), record.count, record.prepared_at_ms, record.grace_until_ms,
             record.checks, check,
         )  # fmt: skip
         schedule_or_suspend(state, group, record.tx_id, check)
         return
     _replace(
         state, group, known, _with_half(known.halves, half), record.count, record.prepared_at_ms,
-        record.immune_until_ms, record.checks, check,
+        record.grace_until_ms, record.checks, check,
     )  # fmt: skip
 
 
@@ -265,7 +277,7 @@ def _checked(state: State, record: Checked) -> None:
     )  # fmt: skip
 
 
-def _set_aside(state: State, record: SetAside) -> None:
+def _parked(state: State, record: Parked) -> None:
     group = state.producer_groups.get(record.group)
     known = group.undecided.get(record.tx_id) if group is not None else None
     if group is None or known is None:
@@ -301,25 +313,26 @@ def _settle(state: State, group: ProducerGroup, tx_id: str) -> Undecided | None:
 
 
 def _committed(state: State, record: Committed) -> None:
-    offset, _, group_name, tx_id, decided_by, refs = record
+    group_name = record.group
+    tx_id = record.tx_id
+    refs = record.refs
     group = state.producer_groups.get(group_name) or state.producer_group(group_name)
     _settle(state, group, tx_id)
     topics = state.topics_by_id
     halves: int | tuple[int, ...]
     places: int | tuple[int, ...]
     for ref in refs:
-        _, _, first_offset, half_index, topic_id, queue_id, queue_offset, due_ms, _, _ = ref
-        if due_ms:
+        if ref.due_ms:
             _commit_delayed(state, ref)
         else:
-            topics[topic_id].ends[queue_id] = queue_offset + 1
+            topics[ref.topic_id].ends[ref.queue_id] = ref.queue_offset + 1
     if len(refs) == 1:
-        halves = half_index
-        places = first_offset
+        halves = ref.half_index
+        places = ref.first_offset
     else:
         halves = tuple([ref.half_index for ref in refs])
         places = tuple([ref.first_offset for ref in refs])
-    verdict = Verdict(group_name, tx_id, True, offset, state.batch_time_ms, halves, places, decided_by)
+    verdict = Verdict(group_name, tx_id, True, record.offset, state.batch_time_ms, halves, places, record.decided_by)
     remember_verdict(state, group, verdict)
 
 
@@ -334,7 +347,9 @@ def _commit_delayed(state: State, ref: Ref) -> None:
 
 
 def _rolled_back(state: State, record: RolledBack) -> None:
-    offset, _, group_name, tx_id, decided_by, half_indexes = record
+    group_name = record.group
+    tx_id = record.tx_id
+    half_indexes = record.half_indexes
     group = state.producer_groups.get(group_name) or state.producer_group(group_name)
     known = _settle(state, group, tx_id)
     places = {half.half_index: half.first_offset for half in known.halves} if known is not None else {}
@@ -343,7 +358,7 @@ def _rolled_back(state: State, record: RolledBack) -> None:
     if len(half_indexes) == 1:
         (only,) = half_indexes
         halves, first = only, places.get(only, -1)
-    verdict = Verdict(group_name, tx_id, False, offset, state.batch_time_ms, halves, first, decided_by)
+    verdict = Verdict(group_name, tx_id, False, record.offset, state.batch_time_ms, halves, first, record.decided_by)
     remember_verdict(state, group, verdict)
 
 
@@ -425,12 +440,12 @@ _APPLY: Final[dict[type, Callable[[State, Any], None]]] = for_each_kind(
     {
         MessageRecord: _message,
         HalfRecord: _half,
-        CarriedHalf: _carried_half,
+        CopiedHalf: _copied_half,
         Committed: _committed,
         RolledBack: _rolled_back,
         Checked: _checked,
         DelayedRecord: _delayed,
-        CarriedDelayed: _carried_delayed,
+        CopiedDelayed: _copied_delayed,
         Released: _released,
         TopicSet: _topic_set,
         TopicDeleted: _topic_deleted,
@@ -440,7 +455,7 @@ _APPLY: Final[dict[type, Callable[[State, Any], None]]] = for_each_kind(
         Base: apply_base,
         Trim: _trim,
         ProducerSet: _producer_set,
-        SetAside: _set_aside,
+        Parked: _parked,
         GroupDeleted: _group_deleted,
         OperatorActed: _operator_acted,
     }

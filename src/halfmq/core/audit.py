@@ -1,6 +1,6 @@
 """Who stands behind a decision: the record that says so, directly before the record that it explains.
 
-    [CarriedHalf ...] OperatorActed Committed
+    [CopiedHalf ...] OperatorActed Committed
     OperatorActed RolledBack | ProducerSet | TopicDeleted | TopicSet | GroupSet [TopicSet] | OffsetsCommitted
 
 Both are records of one decision, so they are in one batch: a crash keeps both or none. ``apply`` does nothing for it; the
@@ -13,13 +13,15 @@ this record where the segment has no space for it, and the broker's output alone
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from halfmq import limits
 from halfmq.core.base_room import why_no_base
 from halfmq.core.commands import Actor
 from halfmq.core.decision import Decision, Settled
 from halfmq.core.state import State
 from halfmq.model.placement import fits
-from halfmq.model.records import CarriedDelayed, CarriedHalf, OperatorActed, OperatorAction, operator_acted_size
+from halfmq.model.records import CopiedDelayed, CopiedHalf, OperatorActed, OperatorAction, operator_acted_size
 
 #: The longest name of a topic, group or transaction, and more than an address has.
 _SUBJECT_CHARS_MAX: Final = limits.RETRY_TOPIC_CHARS_MAX
@@ -45,13 +47,13 @@ def signed(decision: Decision, action: OperatorAction, subject: str, by: Actor |
     if by is None or not records:
         return decision
     at = 0
-    while isinstance(records[at], CarriedHalf | CarriedDelayed):
+    while isinstance(records[at], CopiedHalf | CopiedDelayed):
         at += 1
     acted = operator_acted(records[at].offset, action, subject, by)
-    moved = [record._replace(offset=record.offset + acted.size) for record in records[at:]]
+    moved = [replace(record, offset=record.offset + acted.size) for record in records[at:]]
     reply = decision.reply
     if isinstance(reply, Settled):
-        reply = reply._replace(position=reply.position + acted.size)
+        reply = replace(reply, position=reply.position + acted.size)
     return Decision((*records[:at], acted, *moved), reply, decision.effects, decision.events)
 
 

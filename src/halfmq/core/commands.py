@@ -19,7 +19,7 @@ from halfmq.model.stored_message import StoredMessage
 RELEASES_MAX: Final = 256
 
 
-class Wanted(IntEnum):
+class RequestedVerdict(IntEnum):
     """What a producer or an operator wants to become of a transaction."""
 
     UNKNOWN = 0
@@ -89,7 +89,7 @@ class SendHalf(msgspec.Struct, frozen=True, gc=False):
     key_hash: int
     id_hash: int
     delay: int
-    immunity_ms: int
+    grace_ms: int
     keys: bytes
 
 
@@ -147,7 +147,7 @@ class EndTransaction(msgspec.Struct, frozen=True, gc=False):
     #: ``tranStateTableOffset`` and ``commitLogOffset`` of any half of the transaction.
     half_index: int
     log_offset: int
-    wanted: Wanted
+    wanted: RequestedVerdict
     #: PRODUCER by itself; CHECK, or MARKER where the client said so, in answer to a check.
     decided_by: DecidedBy
     remark: str
@@ -266,7 +266,7 @@ class ResolveTransaction(NamedTuple):
 
     group: str
     tx_id: str
-    wanted: Wanted
+    wanted: RequestedVerdict
     operator: str
     #: What the transaction table says, where memory has forgotten the verdict.
     settled: SettledRow | None = None
@@ -279,7 +279,7 @@ class NoteTime(NamedTuple):
 
 
 class AskNow(NamedTuple):
-    """An operator wants a producer to be asked about this transaction now, and again if it was set aside."""
+    """An operator wants a producer to be asked about this transaction now, and again if it was parked."""
 
     group: str
     tx_id: str
@@ -287,8 +287,8 @@ class AskNow(NamedTuple):
     settled: SettledRow | None = None
 
 
-class AskAside(NamedTuple):
-    """An operator wants what a policy set aside in this group to be asked about again: the next ``asked_max`` of it."""
+class AskParked(NamedTuple):
+    """An operator wants what a policy parked in this group to be asked about again: the next ``asked_max`` of it."""
 
     group: str
     asked_max: int
@@ -315,7 +315,7 @@ class Tick(NamedTuple):
     releases_max: int = RELEASES_MAX
 
 
-class CarryForward(NamedTuple):
+class CopyForward(NamedTuple):
     """Move what is alive below ``log_start`` forward, at most ``records_max`` records; then ``TrimLog`` may follow."""
 
     log_start: int
@@ -330,6 +330,6 @@ class TrimLog(NamedTuple):
 
 Command = (
     SendMessage | SendHalf | SendBatch | EndTransaction | SendBack | SetTopic | DeleteTopic | SetGroup | DeleteGroup | EnsureGroup | EnsureTopic
-    | CommitOffset | CheckNotSent | ResolveTransaction | AskNow | AskAside | SetProducer | Tick | NoteTime | CarryForward | TrimLog
+    | CommitOffset | CheckNotSent | ResolveTransaction | AskNow | AskParked | SetProducer | Tick | NoteTime | CopyForward | TrimLog
     | LockQueues | UnlockQueues
 )  # fmt: skip

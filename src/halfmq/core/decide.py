@@ -12,12 +12,12 @@ from halfmq import limits
 from halfmq.core.audit import acted_bytes, bytes_if_room
 from halfmq.core.commands import (
     Actor,
-    AskAside,
     AskNow,
-    CarryForward,
+    AskParked,
     CheckNotSent,
     Command,
     CommitOffset,
+    CopyForward,
     DeleteGroup,
     DeleteTopic,
     EndTransaction,
@@ -25,6 +25,7 @@ from halfmq.core.commands import (
     EnsureTopic,
     LockQueues,
     NoteTime,
+    RequestedVerdict,
     ResolveTransaction,
     SendBack,
     SendBatch,
@@ -36,7 +37,6 @@ from halfmq.core.commands import (
     Tick,
     TrimLog,
     UnlockQueues,
-    Wanted,
 )
 from halfmq.core.decision import Decided, Decision, Done, SendCheck
 from halfmq.core.events import LocksRunOut, LookedForAlive, TimePassed
@@ -51,8 +51,8 @@ from halfmq.core.topics import decide_delete_topic, decide_ensure_topic, decide_
 from halfmq.core.transaction.admission import COMMIT_FRAME_BYTES, HALF_FRAME_BYTES
 from halfmq.core.transaction.check_schedule import (
     CHECKS_PER_TICK_MAX,
-    decide_ask_aside,
     decide_ask_now,
+    decide_ask_parked,
     decide_check_not_sent,
     next_check_ms,
     send_checks,
@@ -61,7 +61,7 @@ from halfmq.core.transaction.machine import decide_end, decide_resolve
 from halfmq.core.transaction.policy import decide_set_producer, enforce
 from halfmq.core.transaction.retention import copy_bytes_bound, decide_copy_forward, decide_trim, looked_for_alive
 from halfmq.model.placement import segment_start
-from halfmq.model.records import TRIM_SIZE, Record, carried_delayed_size, checked_size, released_size
+from halfmq.model.records import TRIM_SIZE, Record, checked_size, copied_delayed_size, released_size
 
 #: Room for what a message record holds beside topic, body and properties, with what the broker adds to these.
 _SEND_FRAME_BYTES: Final = 640
@@ -124,8 +124,8 @@ def _decide_tick(state: State, command: Tick, now_ms: int) -> Decision:
     return Decision(tuple(records), Done(again=again), tuple(effects), (*events, *taken))
 
 
-def _decide_ask_aside(state: State, command: AskAside, now_ms: int) -> Decision:
-    return decide_ask_aside(state, command, _tick_bytes(state), now_ms)
+def _decide_ask_parked(state: State, command: AskParked, now_ms: int) -> Decision:
+    return decide_ask_parked(state, command, _tick_bytes(state), now_ms)
 
 
 def _tick_bytes(state: State) -> int:
@@ -166,14 +166,14 @@ def _resolve_bound(state: State, command: ResolveTransaction) -> int:
     return bound and bound + acted_bytes(command.tx_id, by)
 
 
-def _verdict_bound(state: State, group_name: str, tx_id: str, wanted: Wanted) -> int:
+def _verdict_bound(state: State, group_name: str, tx_id: str, wanted: RequestedVerdict) -> int:
     group = state.producer_groups.get(group_name)
     known = group.undecided.get(tx_id) if group is not None else None
     if known is None:
         return 0
     halves = known.halves
     bound = COMMIT_FRAME_BYTES + len(halves) * HALF_FRAME_BYTES
-    if wanted == Wanted.COMMIT:
+    if wanted == RequestedVerdict.COMMIT:
         segment = segment_start(next_offset(state), state.settings.segment_bytes)
         for half in halves:
             if half.offset < segment:
@@ -202,11 +202,11 @@ def _tick_bound(state: State, command: Tick) -> int:
     due_ms = next_due_ms(state)
     if due_ms is not None:
         first = state.delayed[state.derived.delayed_heap[0][1]]
-        bound += max(_tick_bytes(state), carried_delayed_size(first.message_bytes) + released_size(1))
+        bound += max(_tick_bytes(state), copied_delayed_size(first.message_bytes) + released_size(1))
     return bound
 
 
-def _ask_aside_bound(state: State, command: AskAside) -> int:
+def _ask_parked_bound(state: State, command: AskParked) -> int:
     group = state.producer_groups.get(command.group)
     asked = min(command.asked_max, CHECKS_PER_TICK_MAX, len(group.derived.suspended) if group is not None else 0)
     return min(asked * _CHECKED_BYTES_MAX, _tick_bytes(state))
@@ -266,7 +266,7 @@ def comes_before(state: State, command: Command, now_ms: int) -> TimePassed | Lo
 _BEFORE: Final[dict[type, Callable[[State, Any, int], TimePassed | LocksRunOut | LookedForAlive | None]]] = {
     Tick: _time_passed,
     LockQueues: locks_run_out,
-    CarryForward: looked_for_alive,
+    CopyForward: looked_for_alive,
 }
 
 #: Who decides it, by type of command; as ``decide``.
@@ -286,11 +286,11 @@ DECIDE: Final[dict[type, Callable[[State, Any, int], Decided]]] = {
     CheckNotSent: decide_check_not_sent,
     ResolveTransaction: decide_resolve,
     AskNow: decide_ask_now,
-    AskAside: _decide_ask_aside,
+    AskParked: _decide_ask_parked,
     SetProducer: decide_set_producer,
     Tick: _decide_tick,
     NoteTime: decide_note_time,
-    CarryForward: decide_copy_forward,
+    CopyForward: decide_copy_forward,
     TrimLog: decide_trim,
     LockQueues: decide_lock,
     UnlockQueues: decide_unlock,
@@ -302,7 +302,7 @@ _BOUND: Final[dict[type, Callable[[State, Any], int]]] = {
     SendBatch: _batch_bound,
     EndTransaction: _end_bound,
     ResolveTransaction: _resolve_bound,
-    AskAside: _ask_aside_bound,
+    AskParked: _ask_parked_bound,
     DeleteTopic: _delete_topic_bound,
     DeleteGroup: _delete_group_bound,
     SetTopic: _set_topic_bound,
@@ -311,7 +311,7 @@ _BOUND: Final[dict[type, Callable[[State, Any], int]]] = {
     SetProducer: _set_producer_bound,
     SendBack: _send_back_bound,
     Tick: _tick_bound,
-    CarryForward: copy_bytes_bound,
+    CopyForward: copy_bytes_bound,
     TrimLog: _trim_bound,
     LockQueues: _lock_bound,
     UnlockQueues: _lock_bound,

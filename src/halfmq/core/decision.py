@@ -8,8 +8,10 @@ may leave.
 from enum import Enum
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from halfmq.core.events import DecisionEvent
-from halfmq.model.records import AsideBecause, Record
+from halfmq.model.records import ParkedBecause, Record
 from halfmq.model.settings import ProducerSettings
 
 
@@ -47,7 +49,7 @@ class Why(Enum):
     CLIENT_TIMEOUT = "client-timeout"
 
 
-class Sent(NamedTuple):
+class Sent(Struct, frozen=True, gc=False):
     """Stored (or already stored, when it was sent again). For a half, ``queue_offset`` is its half index."""
 
     log_offset: int
@@ -62,7 +64,7 @@ class SentBatch(NamedTuple):
     queue_offset: int
 
 
-class Settled(NamedTuple):
+class Settled(Struct, frozen=True, gc=False):
     """This verdict stands: now, or since earlier (``repeated``)."""
 
     group: str
@@ -92,8 +94,8 @@ class Asked(NamedTuple):
     checks: int
 
 
-class AskedAside(NamedTuple):
-    """Checks of these transactions, which were set aside, go out; so many others of the group are set aside still."""
+class AskedParked(NamedTuple):
+    """Checks of these transactions, which were parked, go out; so many others of the group are parked still."""
 
     tx_ids: tuple[str, ...]
     left: int
@@ -125,11 +127,11 @@ class GroupIsGone(NamedTuple):
     kept: tuple[str, ...]
 
 
-Reply = Sent | SentBatch | Settled | Refused | Noted | Asked | AskedAside | ProducerIsSet | GroupIsGone | Locked | Done
+Reply = Sent | SentBatch | Settled | Refused | Noted | Asked | AskedParked | ProducerIsSet | GroupIsGone | Locked | Done
 
 
 class WakeQueue(NamedTuple):
-    """Messages became visible in this queue; parked pulls for it look again."""
+    """Messages became visible in this queue; held pulls for it look again."""
 
     topic_id: int
     queue_id: int
@@ -155,7 +157,7 @@ class PolicyActed(NamedTuple):
 
     group: str
     tx_id: str
-    because: AsideBecause
+    because: ParkedBecause
     checks: int
     rolled_back: bool
 

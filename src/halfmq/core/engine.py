@@ -25,14 +25,16 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
+from msgspec.structs import replace
+
 from halfmq import limits
 from halfmq.core.apply import apply, apply_all, close_batch, open_batch
 from halfmq.core.base import make_base
 from halfmq.core.base_room import why_no_base
 from halfmq.core.clock_jumps import jump_of_start
 from halfmq.core.commands import (
-    CarryForward,
     Command,
+    CopyForward,
     EndTransaction,
     ResolveTransaction,
     SendBatch,
@@ -42,7 +44,7 @@ from halfmq.core.commands import (
 )
 from halfmq.core.decide import DECIDE, comes_before, decide, next_deadline_ms, size_bound
 from halfmq.core.decision import Done, Effect, Refused, Reply, Why
-from halfmq.core.events import DecisionEvent, DelayedPutAside
+from halfmq.core.events import DecisionEvent, DelayedPostponed
 from halfmq.core.queues.ordering import keep_for_holders
 from halfmq.core.schema import epoch_started
 from halfmq.core.session import DiskSpace, Event, MembersChanged, apply_session
@@ -51,7 +53,7 @@ from halfmq.core.state import State, next_offset
 from halfmq.core.view import View
 from halfmq.errors import InvariantViolated, StoreFull
 from halfmq.model.placement import fits, next_segment_start, segment_start
-from halfmq.model.records import CarriedDelayed, CarriedHalf, Record, Released
+from halfmq.model.records import CopiedDelayed, CopiedHalf, Record, Released
 
 #: So many sends and verdicts are decided between two looks at the ``Pace``, about 0.5 ms.
 LOOK_COMMANDS: Final = 64
@@ -63,7 +65,7 @@ SMALL: Final[frozenset[type]] = frozenset({SendHalf, SendMessage, EndTransaction
 _SMALL_BYTES_MAX: Final = limits.TRANSACTION_BYTES_MAX + 2 * limits.FRAME_BYTES_MAX
 
 #: Records that hold a copy. A decision that has any begins with one.
-_CARRIED: Final = frozenset({CarriedHalf, CarriedDelayed})
+_COPIED: Final = frozenset({CopiedHalf, CopiedDelayed})
 
 _NO_BASE_AT_START: Final = (
     "nothing is lost, and nothing more can be written: read it with `halfmq store dump`, and begin a new store with larger "
@@ -190,7 +192,7 @@ class _TooLarge(NamedTuple):
     size: int
 
 
-_Damaged = list[tuple[CarriedHalf | CarriedDelayed, str]]
+_Damaged = list[tuple[CopiedHalf | CopiedDelayed, str]]
 
 
 class Engine:
@@ -243,7 +245,7 @@ class Engine:
                         decided, reply, more, events = decide_by[kind](state, command, now_ms)
                     except Exception as error:  # noqa: BLE001 - judged in ``_broken``
                         decided, reply, more, events = self._broken(command, error)
-                    if len(decided) > 1 and type(decided[0]) in _CARRIED:  # and the verdict that needs the copy
+                    if len(decided) > 1 and type(decided[0]) in _COPIED:  # and the verdict that needs the copy
                         decided, reply, more, events = self._copied(
                             command, _Parts(decided, reply, more, events), now_ms
                         )
@@ -313,7 +315,7 @@ class Engine:
             self._roll(now_ms)
         else:
             self._open(state.log_end, now_ms)
-        record = record._replace(offset=next_offset(state))
+        record = replace(record, offset=next_offset(state))
         apply(state, record)
         self._records.append(record)
         batch = self._closed()
@@ -360,7 +362,7 @@ class Engine:
             decision = _Parts(*decide(self.state, command, now_ms))
         except Exception as error:  # noqa: BLE001 - judged in ``_broken``
             decision = self._broken(command, error)
-        if decision.records and type(decision.records[0]) in _CARRIED:
+        if decision.records and type(decision.records[0]) in _COPIED:
             decision = self._copied(command, decision, now_ms)
         return decision
 
@@ -415,10 +417,10 @@ class Engine:
         if type(command) is Tick:
             return self._without(damaged, decision.records[-1], now_ms)
         record, problem = damaged[0]
-        if type(command) is CarryForward:
+        if type(command) is CopyForward:
             text = f"what is alive in the segments to go must be copied, and cannot be: {problem}"
         else:
-            what = f"transaction {record.tx_id!r} of group {record.group!r}" if type(record) is CarriedHalf else "it"
+            what = f"transaction {record.tx_id!r} of group {record.group!r}" if type(record) is CopiedHalf else "it"
             text = f"{what} stays undecided: {problem}; or roll the transaction back, which needs no copy"
         self._problems.append(NotCopied(command, record.source, text))
         return _Parts((), Failed(text))
@@ -429,7 +431,7 @@ class Engine:
         Only those are shown: the ones after them may be damaged as well, and the next tick looks at them, at once.
         """
         assert isinstance(released, Released)
-        self.note(DelayedPutAside(tuple([record.first_offset for record, _ in damaged])))
+        self.note(DelayedPostponed(tuple([record.first_offset for record, _ in damaged])))
         tick = Tick(len(released.refs) - len(damaged))
         try:
             decision = _Parts(*decide(self.state, tick, now_ms))
@@ -444,7 +446,7 @@ class Engine:
         """(record, what is wrong and what to do) of each record whose source cannot be copied."""
         found = []
         for record in records:
-            if isinstance(record, CarriedHalf | CarriedDelayed):
+            if isinstance(record, CopiedHalf | CopiedDelayed):
                 problem = self._disk.why_not_copied(record.source, record.message_bytes)
                 if problem is not None:
                     found.append((record, problem))

@@ -168,7 +168,7 @@ class ConsumerGroupGone(NamedTuple):
     with_offsets: bool
 
 
-class DelayedPutAside(NamedTuple):
+class DelayedPostponed(NamedTuple):
     """These delayed messages, by their first offsets, are not shown in this run: their bytes cannot be copied. They stay
     delayed, and are due at the next start."""
 

@@ -183,9 +183,9 @@ def epoch_started(offset: int, epoch: int, wall_ms: int, check_immunity_ms: int,
 
 def read_epoch(state: State, record: EpochStarted) -> None:
     """Begin the epoch."""
-    _, _, immunity_ms, *jump = _decode(record.payload)
+    _, _, grace_ms, *jump = _decode(record.payload)
     state.epoch = record.epoch
-    state.epoch_grace_ms = immunity_ms
+    state.epoch_grace_ms = grace_ms
     note_start(state, record.offset, *jump)
 
 
@@ -243,7 +243,7 @@ def _immunity(state: State) -> list[int]:
     return [state.epoch_grace_ms, *[number for jump in state.jumps for number in jump]]
 
 
-def _load_immunity(state: State, rows: list[int]) -> None:
+def _load_grace(state: State, rows: list[int]) -> None:
     state.epoch_grace_ms, *jumps = rows
     state.jumps = tuple(map(Jump._make, zip(jumps[::3], jumps[1::3], jumps[2::3], strict=True)))
 
@@ -358,7 +358,7 @@ def _load_sent(state: State, rows: list[SentOnce]) -> None:
 KINDS: Final = (
     Kind("head", list[Head], _head, _load_head),
     # One row, since version 1 passes over what comes after its first number: the jumps.
-    Kind("immunity", list[int], _immunity, _load_immunity),
+    Kind("immunity", list[int], _immunity, _load_grace),
     Kind("topics", list[TopicRow], topic_rows, load_topics),
     Kind("groups", list[bytes], group_rows, load_groups),
     Kind("producers", list[bytes], producer_rows, load_producers),

@@ -16,7 +16,7 @@ from halfmq.core.events import (
     ConsumerGroupGone,
     CopiedForward,
     DecisionEvent,
-    DelayedPutAside,
+    DelayedPostponed,
     LocksRunOut,
     LookedForAlive,
     NoLongerAsked,
@@ -32,7 +32,7 @@ from halfmq.core.events import (
     TimePassed,
     TopicGone,
 )
-from halfmq.core.queues.delay import note_put_aside
+from halfmq.core.queues.delay import note_postponed
 from halfmq.core.queues.offsets import (
     forget_offsets,
     forget_topic,
@@ -143,7 +143,7 @@ class LogOffsetsNow(NamedTuple):
 
 Event = (
     Heartbeat | Reachable | Polling | PollEnded | CheckLeft | Unregistered | ConnectionClosed | Published | DiskSpace
-    | LogOffsetsNow | TimePassed | LocksRunOut | LookedForAlive | DelayedPutAside | DecisionEvent
+    | LogOffsetsNow | TimePassed | LocksRunOut | LookedForAlive | DelayedPostponed | DecisionEvent
 )  # fmt: skip
 
 
@@ -191,7 +191,7 @@ def _polling(state: State, event: Polling) -> tuple[MembersChanged, ...]:
     state.session.produces.setdefault(event.connection, {})[event.producer] = None
     is_new = event.connection not in group.session.members and event.connection not in group.session.pollers
     group.session.pollers[event.connection] = event.client_id
-    group.session.parked_polls[event.connection] = event.room
+    group.session.held_polls[event.connection] = event.room
     if is_new:
         cut_backoff(state, group)
     else:
@@ -202,7 +202,7 @@ def _polling(state: State, event: Polling) -> tuple[MembersChanged, ...]:
 def _poll_ended(state: State, event: PollEnded) -> tuple[MembersChanged, ...]:
     group = state.producer_groups.get(event.producer)
     if group is not None:
-        group.session.parked_polls.pop(event.connection, None)
+        group.session.held_polls.pop(event.connection, None)
     return ()
 
 
@@ -277,7 +277,7 @@ def _leave_producers(state: State, name: str, connection: int) -> None:
     group = state.producer_groups.get(name)
     if group is None:
         return
-    group.session.parked_polls.pop(connection, None)
+    group.session.held_polls.pop(connection, None)
     was_poller = group.session.pollers.pop(connection, None) is not None
     if group.session.members.pop(connection, None) is None and not was_poller:
         return
@@ -391,7 +391,7 @@ _APPLY: Final[dict[type, Callable[[State, Any], tuple[MembersChanged, ...] | Non
     QueuesUnlocked: note_unlocked,
     TopicGone: forget_topic,
     ConsumerGroupGone: _group_gone,
-    DelayedPutAside: note_put_aside,
+    DelayedPostponed: note_postponed,
     LookedForAlive: note_look,
     CopiedForward: note_copied,
 }

@@ -281,7 +281,16 @@ class ProducerSession:
     """Who of a producer group is connected, and what was asked."""
 
     __slots__ = (
-        "due", "early", "full_until_ms", "heard", "in_flight", "members", "number", "parked_polls", "pollers", "turn",
+        "due",
+        "early",
+        "full_until_ms",
+        "heard",
+        "held_polls",
+        "in_flight",
+        "members",
+        "number",
+        "pollers",
+        "turn",
     )  # fmt: skip
 
     def __init__(self, number: int) -> None:
@@ -292,7 +301,7 @@ class ProducerSession:
         #: Live connections that fetch their checks instead of being sent them, with their client ids; and of these
         #: the ones that wait for some now, with how many they take.
         self.pollers: dict[int, str] = {}
-        self.parked_polls: dict[int, int] = {}
+        self.held_polls: dict[int, int] = {}
         #: Counts up with each check, so that members take turns.
         self.turn = 0
         #: Ids whose bucket's time has come. Some were settled or asked since; who takes one looks again.
@@ -407,7 +416,7 @@ class DerivedState:
         #: Of these the ones that the next tick has to look at, in the order in which they take turns. Apart from
         #: ``SessionState.asking``, since a policy acts also while nobody is connected, and a look costs more than a check.
         self.looking: dict[str, None] = {}
-        #: (due ms, first offset), a heap; every delayed message is in it, or in ``SessionState.delayed_aside``.
+        #: (due ms, first offset), a heap; every delayed message is in it, or in ``SessionState.delayed_postponed``.
         self.delayed_heap: list[tuple[int, int]] = []
 
 
@@ -415,14 +424,14 @@ class SessionState:
     """What a restart forgets and clients say again: only ``session.apply_session`` changes it."""
 
     __slots__ = (
-        "answered", "asking", "consumers", "consumes", "copy_progress", "delayed_aside", "disk_full", "fresh_offsets",
+        "answered", "asking", "consumers", "consumes", "copy_progress", "delayed_postponed", "disk_full", "fresh_offsets",
         "groups_kept_max", "groups_numbered", "locks_held", "locks_looked_at_ms", "offsets_due", "offsets_due_heap",
         "offsets_logged", "offsets_refused", "offsets_to_log", "produces", "published", "sender",
     )  # fmt: skip
 
     def __init__(self) -> None:
         #: First offsets of delayed messages that are not shown in this run: their bytes could not be copied.
-        self.delayed_aside: set[int] = set()
+        self.delayed_postponed: set[int] = set()
         self.disk_full = False
         #: Readers see the log below this position.
         self.published = 0
@@ -509,7 +518,7 @@ class State:
         self.producer_groups: dict[str, ProducerGroup] = {}
         #: By first offset.
         self.delayed: dict[int, Delayed] = {}
-        #: Recent verdicts, oldest first, within ``sent_again_ms`` and ``sent_again_ids_max``, at or after the log's start.
+        #: Recent verdicts, oldest first, within ``dedup_window_ms`` and ``dedup_ids_max``, at or after the log's start.
         self.verdicts: deque[Verdict] = deque()
         #: Recent plain messages, oldest first, within the same bounds. Some are no longer the newest of their id.
         self.sent: deque[SentOnce] = deque()
@@ -555,7 +564,7 @@ def drop_stale_offsets(state: State) -> None:
 
 def take_turn(state: State, group: ProducerGroup) -> None:
     """If the group has somebody to ask, and something to ask about: the next tick looks at it."""
-    if (group.session.due or group.session.early) and (group.session.members or group.session.parked_polls):
+    if (group.session.due or group.session.early) and (group.session.members or group.session.held_polls):
         state.session.asking[group.name] = None
 
 

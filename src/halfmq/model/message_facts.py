@@ -5,21 +5,26 @@ Both must come to the same values, or a queue entry written live and one written
 
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Final, cast
 
 from halfmq import limits
 from halfmq.model.ids import hash64, java_string_hash
 from halfmq.model.properties import (
     CHECK_IMMUNITY_SECONDS,
     DELAY,
+    HMQ_TX_COUNT,
     HMQ_TX_ID,
+    HMQ_TX_INDEX,
     KEYS,
+    PGROUP,
     TAGS,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
+    TRACE_ON,
+    TRAN_MSG,
     UNIQ_KEY,
     find,
 )
@@ -28,24 +33,35 @@ from halfmq.model.properties import (
 NO_DELAY: Final = 0
 #: The longest rest that a half may ask for, ms: without a bound nobody would ever ask about it.
 #: As long as the longest timer (RocketMQ ``timerMaxDelaySec``).
-IMMUNITY_MAX_MS: Final = 3 * 86_400_000
-_TAGS: Final = TAGS.encode()
-_KEYS: Final = KEYS.encode()
-_UNIQ_KEY: Final = UNIQ_KEY.encode()
+GRACE_MAX_MS: Final = 3 * 86_400_000
 _HMQ_TX_ID: Final = HMQ_TX_ID.encode()
 _CHECK_IMMUNITY_SECONDS: Final = CHECK_IMMUNITY_SECONDS.encode()
 _DELAY: Final = DELAY.encode()
 _TIMER_DELAY_SEC: Final = TIMER_DELAY_SEC.encode()
 _TIMER_DELAY_MS: Final = TIMER_DELAY_MS.encode()
 _TIMER_DELIVER_MS: Final = TIMER_DELIVER_MS.encode()
-#: What ``half_facts`` need not look for in most messages.
-_SELDOM: Final = frozenset(
-    {_HMQ_TX_ID, _CHECK_IMMUNITY_SECONDS, _DELAY, _TIMER_DELAY_SEC, _TIMER_DELAY_MS, _TIMER_DELIVER_MS}
-)
+#: Names that almost every half message has, in the order of ``common_values``.
+_COMMON: Final = tuple([name.encode() for name in (TRAN_MSG, PGROUP, UNIQ_KEY, TAGS, KEYS)])
+#: Other names that decide something about a message when it is sent.
+_RARE: Final = frozenset(
+    {
+        name.encode()
+        for name in (
+            HMQ_TX_ID, HMQ_TX_INDEX, HMQ_TX_COUNT, CHECK_IMMUNITY_SECONDS, DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS,
+            TIMER_DELIVER_MS, TRACE_ON,
+        )
+    }
+)  # fmt: skip
+_NO_PAIRS: Final[Mapping[bytes, bytes]] = {}
 
-#: (names, match of a whole property string with these names in this order): of what came lately, the newest first. A client
-#: writes the same names in the same order again and again, and a match is half as long as a cut.
-_layouts: list[tuple[tuple[bytes, ...], Callable[[bytes], re.Match[bytes] | None]]] = []
+#: (all pairs if a name of ``_RARE`` may be among them, else empty; values of TRAN_MSG, PGROUP, UNIQ_KEY, TAGS, KEYS, b"" where missing).
+CommonValues = tuple[Mapping[bytes, bytes], bytes, bytes, bytes, bytes, bytes]
+
+#: (names, match of a whole property string with these names in this order, numbers of the groups that are the values of
+#: ``_COMMON``; None: there are names of ``_RARE``): of what came lately, the newest first. A client writes the same names in the
+#: same order again and again, and a match is half as long as a cut.
+_Layout = tuple[tuple[bytes, ...], Callable[[bytes], re.Match[bytes] | None], tuple[int, ...] | None]
+_layouts: list[_Layout] = []
 _LAYOUTS_MAX: Final = 4
 #: Every so many strings that no layout fits, the layout of one is learned: it takes some 200 us, and names are the peers' choice.
 _LEARNED_OF: Final = 64
@@ -66,10 +82,32 @@ def pairs_of(properties: bytes) -> dict[bytes, bytes]:
 
     For decisions that need many names of one message: from about five on this is cheaper than ``find`` for each.
     """
-    for names, match in _layouts:
+    for names, match, _ in _layouts:
         found = match(properties)
         if found is not None:
-            return dict(zip(names, found.groups(), strict=True))
+            return dict(
+                zip(names, found.groups(), strict=False)
+            )  # behind the values comes the group that is always empty
+    return _cut(properties)
+
+
+def common_values(properties: bytes) -> CommonValues:
+    """What most messages say, without a dictionary where the layout of the properties is known and names nothing rare."""
+    for names, match, common in _layouts:
+        found = match(properties)
+        if found is not None:
+            if common is not None:
+                return _NO_PAIRS, *cast(tuple[bytes, bytes, bytes, bytes, bytes], found.group(*common))
+            pairs = dict(zip(names, found.groups(), strict=False))
+            break
+    else:
+        pairs = _cut(properties)
+    get = pairs.get
+    tran_msg, group, unique_id, tags, keys = _COMMON
+    return pairs, get(tran_msg, b""), get(group, b""), get(unique_id, b""), get(tags, b""), get(keys, b"")
+
+
+def _cut(properties: bytes) -> dict[bytes, bytes]:
     pairs = {}
     for piece in properties.split(b"\x02"):
         name, _, value = piece.partition(b"\x01")
@@ -85,10 +123,12 @@ def _learn(properties: bytes) -> None:
     names = tuple([piece.partition(b"\x01")[0] for piece in whole.split(b"\x02")])
     if len(names) > _LAYOUT_NAMES_MAX or sum(map(len, names)) > _LAYOUT_BYTES_MAX:
         return
-    pattern = b"\x02".join([re.escape(name) + b"\x01([^\x01\x02]+)" for name in names]) + b"\x02?"
+    pattern = b"\x02".join([re.escape(name) + b"\x01([^\x01\x02]+)" for name in names]) + b"\x02?()"
     match = re.compile(pattern).fullmatch
     if match(properties) is not None:  # else it breaks the rules somewhere
-        _layouts.insert(0, (names, match))
+        numbers = {name: number for number, name in enumerate(names, 1)}  # of two pairs with one name the last wins
+        common = tuple([numbers.get(name, len(names) + 1) for name in _COMMON]) if _RARE.isdisjoint(names) else None
+        _layouts.insert(0, (names, match, common))
         del _layouts[_LAYOUTS_MAX:]
 
 
@@ -109,7 +149,7 @@ def delay_of(properties: bytes) -> int:
     return delay_in(pairs_of(properties)) if b"DELAY" in properties or b"TIMER_" in properties else NO_DELAY
 
 
-def delay_in(pairs: dict[bytes, bytes]) -> int:
+def delay_in(pairs: Mapping[bytes, bytes]) -> int:
     """When the message may be seen: 0 at once, n > 0: n ms after it is stored or committed, n < 0: at broker time -n ms.
 
     DELAY (a standard level, from 1; more than the last means the last) wins over TIMER_DELAY_SEC, TIMER_DELAY_MS and
@@ -127,7 +167,7 @@ def delay_in(pairs: dict[bytes, bytes]) -> int:
     return NO_DELAY
 
 
-def immunity_in(pairs: dict[bytes, bytes]) -> int:
+def grace_in(pairs: Mapping[bytes, bytes]) -> int:
     """How long the half asks to rest before its producer is first asked, ms: CHECK_IMMUNITY_TIME_IN_SECONDS. -1: as the
     broker's setting says; so says RocketMQ with -1 and with nonsense.
 
@@ -137,27 +177,24 @@ def immunity_in(pairs: dict[bytes, bytes]) -> int:
     text = pairs.get(_CHECK_IMMUNITY_SECONDS)
     if text is None or not text.isdigit() or len(text) > 12:
         return -1
-    return min(int(text) * 1_000, IMMUNITY_MAX_MS)
+    return min(int(text) * 1_000, GRACE_MAX_MS)
 
 
-def plain_facts(pairs: dict[bytes, bytes]) -> tuple[int, int, bytes]:
+def plain_facts(values: CommonValues) -> tuple[int, int, bytes]:
     """The last three fields of a ``MessageRecord``: tag hash, key hash, KEYS."""
-    tags = pairs.get(_TAGS)
-    unique_id = pairs.get(_UNIQ_KEY)
-    return tag_hash(tags) if tags else 0, hash64(unique_id) if unique_id else 0, pairs.get(_KEYS, b"")
+    _, _, _, unique_id, tags, keys = values
+    return tag_hash(tags) if tags else 0, hash64(unique_id) if unique_id else 0, keys
 
 
-def half_facts(pairs: dict[bytes, bytes]) -> tuple[int, int, int, int, int, bytes]:
-    """The last six fields of a ``HalfRecord``: tag hash, key hash, id hash, delay, immunity, KEYS."""
-    get = pairs.get
-    tags = get(_TAGS)
-    unique_id = get(_UNIQ_KEY)
+def half_facts(values: CommonValues) -> tuple[int, int, int, int, int, bytes]:
+    """The last six fields of a ``HalfRecord``: tag hash, key hash, id hash, delay, grace period, KEYS."""
+    pairs, _, _, unique_id, tags, keys = values
     key_hash = hash64(unique_id) if unique_id else 0
-    if _SELDOM.isdisjoint(pairs):
-        return tag_hash(tags) if tags else 0, key_hash, key_hash, NO_DELAY, -1, get(_KEYS, b"")
-    tx_id = get(_HMQ_TX_ID)
+    if not pairs:
+        return tag_hash(tags) if tags else 0, key_hash, key_hash, NO_DELAY, -1, keys
+    tx_id = pairs.get(_HMQ_TX_ID)
     id_hash = key_hash if tx_id is None else hash64(tx_id)
-    return tag_hash(tags) if tags else 0, key_hash, id_hash, delay_in(pairs), immunity_in(pairs), get(_KEYS, b"")
+    return tag_hash(tags) if tags else 0, key_hash, id_hash, delay_in(pairs), grace_in(pairs), keys
 
 
 def _number(text: bytes | None) -> int:

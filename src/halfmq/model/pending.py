@@ -17,11 +17,11 @@ class PendingTransaction(msgspec.Struct, frozen=True):
     topics: tuple[str, ...]
     #: Checks sent so far.
     checks: int
-    #: 0 when it is due, or set aside.
+    #: 0 when it is due, or parked.
     next_check_in_ms: int
     #: Live producers of the group: who can be asked.
     producers: int
-    #: By which limit of its group's policy it was set aside: "checks" or "age"; empty: it was not.
+    #: By which limit of its group's policy it was parked: "checks" or "age"; empty: it was not.
     set_aside: str = ""
 
 

@@ -1,29 +1,31 @@
-"""What the log is made of: one tuple per kind of record, and how large each one is when encoded.
+"""What the log is made of: one type per kind of record, and how large each one is when encoded.
 
 ``core`` decides records and must know their offsets and sizes before anything is written, because replies name
-log offsets; ``store`` writes exactly these sizes, and yields the same tuples back when it redoes the log. So
+log offsets; ``store`` writes exactly these sizes, and yields equal records back when it redoes the log. So
 sizes live here, below both. The bytes themselves are in ``store/record_codec.py``.
 
-Two things are read back from elsewhere: ``source`` of a carried record is its own offset after a redo (the bytes lie
+Two things are read back from elsewhere: ``source`` of a copied record is its own offset after a redo (the bytes lie
 there now), and the fields of a record whose content is its payload (topics, groups, offsets, epochs) come from the
-payload: a MessagePack array that **begins with these fields in the order of the tuple**; what follows is core's own.
+payload: a MessagePack array that **begins with these fields in their order**; what follows is core's own.
 
 Records with a ``payload`` are nothing else on disk: TopicSet, TopicDeleted, GroupSet, GroupDeleted, ProducerSet,
 OffsetsCommitted and EpochStarted carry in it a msgpack array that begins with their fields between ``size`` and ``payload``, in order
 (``payload_of``); the payload of a Base is ``core``'s own.
 
 Every record begins with ``offset`` (start of the record, set by the decision) and ``size`` (encoded bytes, head
-included). Records are tuples, since Python pays per object and these stand on the hot path.
+included). A record that holds a message holds its fields, not a message: a half or a message is one object from the
+decision to the log, since Python pays for each object.
 
 FMQ source (3.3.1) to ours: MESSAGE -> Message; PREPARE + PRE_MESSAGE -> Half; REF_MESSAGE and COMMIT -> Committed;
-TX_MESSAGE -> CarriedHalf directly before Committed; ROLLBACK -> RolledBack.
+TX_MESSAGE -> CopiedHalf directly before Committed; ROLLBACK -> RolledBack.
 """
 
 from collections.abc import Collection, Mapping
 from enum import IntEnum
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from halfmq.errors import InvariantViolated
 from halfmq.model.stored_message import StoredMessage, size_of
@@ -41,12 +43,12 @@ class Kind(IntEnum):
 
     MESSAGE = 1
     HALF = 2
-    CARRIED_HALF = 3
+    COPIED_HALF = 3
     COMMITTED = 4
     ROLLED_BACK = 5
     CHECKED = 6
     DELAYED = 7
-    CARRIED_DELAYED = 8
+    COPIED_DELAYED = 8
     RELEASED = 9
     TOPIC_SET = 16
     TOPIC_DELETED = 17
@@ -56,7 +58,7 @@ class Kind(IntEnum):
     BASE = 21
     TRIM = 22
     PRODUCER_SET = 23
-    SET_ASIDE = 24
+    PARKED = 24
     GROUP_DELETED = 25
     #: From 32 on: what only says something of the record directly behind it.
     OPERATOR_ACTED = 32
@@ -72,13 +74,42 @@ class DecidedBy(IntEnum):
     POLICY = 5
 
 
-class MessageRecord(NamedTuple):
-    """A plain message, visible at once; its queue offset is in the message."""
-
+class _Record(Struct, frozen=True, gc=False):
     offset: int
     size: int
+
+
+class StoredRecord(_Record, frozen=True, gc=False):
+    """A record that holds a message: its topic, and the fields of ``StoredMessage`` in their order."""
+
     topic_id: int
-    message: StoredMessage
+    topic: str
+    queue_id: int
+    queue_offset: int
+    flag: int
+    sys_flag: int
+    born_time_ms: int
+    born_host: bytes
+    store_time_ms: int
+    store_host: bytes
+    reconsume_times: int
+    prepared_offset: int
+    body: bytes
+    body_crc: int
+    properties: bytes
+
+    @property
+    def message(self) -> StoredMessage:
+        return StoredMessage(
+            self.topic, self.queue_id, self.queue_offset, self.flag, self.sys_flag, self.born_time_ms, self.born_host,
+            self.store_time_ms, self.store_host, self.reconsume_times, self.prepared_offset, self.body, self.body_crc,
+            self.properties,
+        )  # fmt: skip
+
+
+class MessageRecord(StoredRecord, frozen=True, gc=False):
+    """A plain message, visible at once at ``queue_offset``."""
+
     unique_id: str
     #: The last three are not on disk but in the properties, where a decoder reads them as the decision did.
     tag_hash: int
@@ -87,23 +118,18 @@ class MessageRecord(NamedTuple):
     keys: bytes
 
 
-class HalfRecord(NamedTuple):
+class HalfRecord(StoredRecord, frozen=True, gc=False):
     """One half message of a transaction, under its true topic and queue, invisible.
 
-    The stored ``queue_offset`` field holds ``half_index``. What else recovery needs (group, transaction id, index,
-    count, name, immunity) is in the message's properties, so that it is written once.
+    ``queue_offset`` is the half index: the message has no place in its queue yet. What else recovery needs (group,
+    transaction id, index, count, name, grace period) is in the message's properties, so that it is written once.
     """
 
-    offset: int
-    size: int
-    topic_id: int
-    message: StoredMessage
-    half_index: int
     group: str
     tx_id: str
-    index: int  # type: ignore[assignment]  # shadows tuple.index, which nobody needs here
+    index: int
     #: Number of halves in the transaction; 0 while not yet said (only the last half says it).
-    count: int  # type: ignore[assignment]
+    count: int
     #: From here on as ``model.message_facts.half_facts`` reads the properties: nothing of it is on disk but there. The first
     #: two are what the queue entry says at commit; ``id_hash`` is ``hash64`` of ``tx_id``.
     tag_hash: int
@@ -111,23 +137,25 @@ class HalfRecord(NamedTuple):
     id_hash: int
     delay: int
     #: What it asks to rest before its producer is first asked, ms; -1: the broker's setting.
-    immunity_ms: int
+    grace_ms: int
     #: The value of KEYS.
     keys: bytes
 
+    @property
+    def half_index(self) -> int:
+        return self.queue_offset
 
-class CarriedHalf(NamedTuple):
+
+class CopiedHalf(_Record, frozen=True, gc=False):
     """A half whose bytes are written again further on: before its segment is trimmed, or before a commit elsewhere.
 
     ``source`` is where the bytes lie now; the store copies them, the decision never sees them. What identifies the
     half (``first_offset``, ``half_index``) stays; ``offset`` is its place from now on. Carries all that replay from
-    here needs, since the first record may be gone. ``prepared_at_ms``, ``immune_until_ms``, ``checks`` and
+    here needs, since the first record may be gone. ``prepared_at_ms``, ``grace_until_ms``, ``checks`` and
     ``next_check_at_ms`` are of the transaction. The last four fields lie on disk only inside the message: a decoder
     takes ``queue_id`` from it and the others from its properties with ``model.message_facts``.
     """
 
-    offset: int
-    size: int
     source: int
     first_offset: int
     half_index: int
@@ -135,10 +163,10 @@ class CarriedHalf(NamedTuple):
     message_bytes: int
     group: str
     tx_id: str
-    index: int  # type: ignore[assignment]  # shadows tuple.index, which nobody needs here
-    count: int  # type: ignore[assignment]
+    index: int
+    count: int
     prepared_at_ms: int
-    immune_until_ms: int
+    grace_until_ms: int
     checks: int
     next_check_at_ms: int
     queue_id: int
@@ -148,7 +176,7 @@ class CarriedHalf(NamedTuple):
     delay: int
 
 
-class Ref(NamedTuple):
+class Ref(Struct, frozen=True, gc=False):
     """What a commit or release says of one message: where its body is and which queue entry it becomes.
 
     Enough to write the queue entry without reading the message. ``offset`` lies in the segment of the record.
@@ -169,31 +197,25 @@ class Ref(NamedTuple):
     key_hash: int
 
 
-class Committed(NamedTuple):
+class Committed(_Record, frozen=True, gc=False):
     """The atomic point: all halves of one transaction become visible at this record's offset."""
 
-    offset: int
-    size: int
     group: str
     tx_id: str
     decided_by: int
     refs: tuple[Ref, ...]
 
 
-class RolledBack(NamedTuple):
-    offset: int
-    size: int
+class RolledBack(_Record, frozen=True, gc=False):
     group: str
     tx_id: str
     decided_by: int
     half_indexes: tuple[int, ...]
 
 
-class Checked(NamedTuple):
+class Checked(_Record, frozen=True, gc=False):
     """A check was sent, or its outcome came: the transaction's check fields take these values."""
 
-    offset: int
-    size: int
     group: str
     tx_id: str
     half_index: int
@@ -201,7 +223,7 @@ class Checked(NamedTuple):
     next_check_at_ms: int
 
 
-class AsideBecause(IntEnum):
+class ParkedBecause(IntEnum):
     """Why nobody asks about an undecided transaction any more, by itself."""
 
     #: It was asked about as often as its group's policy allows.
@@ -210,22 +232,20 @@ class AsideBecause(IntEnum):
     AGE = 2
 
 
-#: ``next_check_at_ms`` of a transaction that was set aside is this plus the reason: later than any time.
-SET_ASIDE_MS: Final = 1 << 62
+#: ``next_check_at_ms`` of a transaction that was parked is this plus the reason: later than any time.
+PARKED_MS: Final = 1 << 62
 
 
-class SetAside(NamedTuple):
+class Parked(_Record, frozen=True, gc=False):
     """Nobody asks about the transaction any more by itself. It stays undecided; a later Checked takes it up again."""
 
-    offset: int
-    size: int
     group: str
     tx_id: str
     half_index: int
     #: Sent so far.
     checks: int
     decided_by: int
-    #: An ``AsideBecause``.
+    #: An ``ParkedBecause``.
     because: int
 
 
@@ -245,14 +265,12 @@ class OperatorAction(IntEnum):
     DELETE_GROUP = 8
 
 
-class OperatorActed(NamedTuple):
+class OperatorActed(_Record, frozen=True, gc=False):
     """Who did what the record directly behind this one says, and why. It stands in the same batch, and changes nothing.
 
     Its last four bytes are its size again: whoever knows where the record behind it begins finds it.
     """
 
-    offset: int
-    size: int
     #: An ``OperatorAction``.
     action: int
     #: Of what: the transaction id, or the name of the topic or group.
@@ -264,24 +282,18 @@ class OperatorActed(NamedTuple):
     peer: str
 
 
-class DelayedRecord(NamedTuple):
+class DelayedRecord(StoredRecord, frozen=True, gc=False):
     """A message that becomes visible at ``due_ms`` (delay levels, retries, timers). Known by its offset."""
 
-    offset: int
-    size: int
-    topic_id: int
-    message: StoredMessage
     unique_id: str
     due_ms: int
     tag_hash: int
     key_hash: int
 
 
-class CarriedDelayed(NamedTuple):
-    """A delayed message written again further on, like ``CarriedHalf``."""
+class CopiedDelayed(_Record, frozen=True, gc=False):
+    """A delayed message written again further on, like ``CopiedHalf``."""
 
-    offset: int
-    size: int
     source: int
     first_offset: int
     half_index: int
@@ -293,19 +305,15 @@ class CarriedDelayed(NamedTuple):
     key_hash: int
 
 
-class Released(NamedTuple):
+class Released(_Record, frozen=True, gc=False):
     """Delayed messages that were due become visible here; every ref has its queue offset now."""
 
-    offset: int
-    size: int
     refs: tuple[Ref, ...]
 
 
-class TopicSet(NamedTuple):
+class TopicSet(_Record, frozen=True, gc=False):
     """A topic was made or changed."""
 
-    offset: int
-    size: int
     topic_id: int
     name: str
     read_queues: int
@@ -315,85 +323,69 @@ class TopicSet(NamedTuple):
     payload: bytes
 
 
-class TopicDeleted(NamedTuple):
-    offset: int
-    size: int
+class TopicDeleted(_Record, frozen=True, gc=False):
     topic_id: int
     payload: bytes
 
 
-class GroupSet(NamedTuple):
+class GroupSet(_Record, frozen=True, gc=False):
     """Settings of a consumer group, as a payload that ``core`` reads."""
 
-    offset: int
-    size: int
     name: str
     payload: bytes
 
 
-class GroupDeleted(NamedTuple):
+class GroupDeleted(_Record, frozen=True, gc=False):
     """A consumer group was deleted; its offsets with it, or kept for a group of this name that comes again."""
 
-    offset: int
-    size: int
     name: str
     with_offsets: bool
     payload: bytes
 
 
-class ProducerSet(NamedTuple):
+class ProducerSet(_Record, frozen=True, gc=False):
     """Limits and policy of a producer group, as a payload that ``core`` reads."""
 
-    offset: int
-    size: int
     name: str
     payload: bytes
 
 
-class OffsetsCommitted(NamedTuple):
+class OffsetsCommitted(_Record, frozen=True, gc=False):
     """Consumer offsets: (group, topic id, queue id, offset) each."""
 
-    offset: int
-    size: int
     entries: tuple[tuple[str, int, int, int], ...]
     payload: bytes
 
 
-class EpochStarted(NamedTuple):
-    offset: int
-    size: int
+class EpochStarted(_Record, frozen=True, gc=False):
     epoch: int
     wall_ms: int
     payload: bytes
 
 
-class Base(NamedTuple):
+class Base(_Record, frozen=True, gc=False):
     """First record of a segment: durable state that is not messages, so that what lies before can be trimmed."""
 
-    offset: int
-    size: int
     #: End of the last batch of the segment before; zeros from there on are proof that nothing is missing.
     previous_end: int
     payload: bytes
 
 
-class Trim(NamedTuple):
+class Trim(_Record, frozen=True, gc=False):
     """The log starts at ``log_start`` from now on. Nothing alive lies before it."""
 
-    offset: int
-    size: int
     log_start: int
 
 
 Record = (
     MessageRecord
     | HalfRecord
-    | CarriedHalf
+    | CopiedHalf
     | Committed
     | RolledBack
     | Checked
     | DelayedRecord
-    | CarriedDelayed
+    | CopiedDelayed
     | Released
     | TopicSet
     | TopicDeleted
@@ -403,7 +395,7 @@ Record = (
     | Base
     | Trim
     | ProducerSet
-    | SetAside
+    | Parked
     | GroupDeleted
     | OperatorActed
 )
@@ -413,12 +405,12 @@ Record = (
 TYPE_OF_KIND: Final[dict[Kind, type]] = {
     Kind.MESSAGE: MessageRecord,
     Kind.HALF: HalfRecord,
-    Kind.CARRIED_HALF: CarriedHalf,
+    Kind.COPIED_HALF: CopiedHalf,
     Kind.COMMITTED: Committed,
     Kind.ROLLED_BACK: RolledBack,
     Kind.CHECKED: Checked,
     Kind.DELAYED: DelayedRecord,
-    Kind.CARRIED_DELAYED: CarriedDelayed,
+    Kind.COPIED_DELAYED: CopiedDelayed,
     Kind.RELEASED: Released,
     Kind.TOPIC_SET: TopicSet,
     Kind.TOPIC_DELETED: TopicDeleted,
@@ -428,7 +420,7 @@ TYPE_OF_KIND: Final[dict[Kind, type]] = {
     Kind.BASE: Base,
     Kind.TRIM: Trim,
     Kind.PRODUCER_SET: ProducerSet,
-    Kind.SET_ASIDE: SetAside,
+    Kind.PARKED: Parked,
     Kind.GROUP_DELETED: GroupDeleted,
     Kind.OPERATOR_ACTED: OperatorActed,
 }
@@ -450,17 +442,17 @@ def for_each_kind(table: Mapping[type, _T], *, nothing: Collection[type] = ()) -
 
 #: Fixed bytes between the head of a record and the message in it, per kind that holds a message.
 #: message: topic id 4, reserved 4; half: topic id 4, index 2, count 2; delayed: topic id 4, tag hash 4, due 8, key hash 8;
-#: carried half: first offset 8, half index 8, topic id 4, index 2, count 2, prepared 8, immune until 8, next check 8, checks 4, reserved 4;
-#: carried delayed: first offset 8, half index 8, due 8, key hash 8, tag hash 4, topic id 4.
+#: copied half: first offset 8, half index 8, topic id 4, index 2, count 2, prepared 8, grace until 8, next check 8, checks 4, reserved 4;
+#: copied delayed: first offset 8, half index 8, due 8, key hash 8, tag hash 4, topic id 4.
 MESSAGE_PREFIX_BYTES: Final = 8
 DELAYED_PREFIX_BYTES: Final = 24
-CARRIED_HALF_PREFIX_BYTES: Final = 56
-CARRIED_DELAYED_PREFIX_BYTES: Final = 40
+COPIED_HALF_PREFIX_BYTES: Final = 56
+COPIED_DELAYED_PREFIX_BYTES: Final = 40
 #: Where the stored message begins, from the start of the record.
 MESSAGE_AT: Final = RECORD_HEAD_BYTES + MESSAGE_PREFIX_BYTES
 DELAYED_MESSAGE_AT: Final = RECORD_HEAD_BYTES + DELAYED_PREFIX_BYTES
-CARRIED_HALF_MESSAGE_AT: Final = RECORD_HEAD_BYTES + CARRIED_HALF_PREFIX_BYTES
-CARRIED_DELAYED_MESSAGE_AT: Final = RECORD_HEAD_BYTES + CARRIED_DELAYED_PREFIX_BYTES
+COPIED_HALF_MESSAGE_AT: Final = RECORD_HEAD_BYTES + COPIED_HALF_PREFIX_BYTES
+COPIED_DELAYED_MESSAGE_AT: Final = RECORD_HEAD_BYTES + COPIED_DELAYED_PREFIX_BYTES
 
 #: One ref: offset 8, first offset 8, half index 8, queue offset 8, due 8, key hash 8, size 4, topic id 4, queue id 4, tag hash 4.
 REF_BYTES: Final = 64
@@ -470,7 +462,7 @@ HALF_INDEX_BYTES: Final = 8
 #: half index 8, next check 8, checks 4, group length 2, id length 2.
 CHECKED_PREFIX_BYTES: Final = 24
 #: half index 8, checks 4, decided by 1, because 1, group length 2, id length 2, reserved 2.
-SET_ASIDE_PREFIX_BYTES: Final = 20
+PARKED_PREFIX_BYTES: Final = 20
 #: action 1, reserved 1, lengths of subject, name, reason and peer 2 each, reserved 2.
 OPERATOR_ACTED_PREFIX_BYTES: Final = 12
 #: Behind the texts: the size of the record.
@@ -486,12 +478,12 @@ def delayed_record_size(topic: str, body_bytes: int, properties_bytes: int, born
     return DELAYED_MESSAGE_AT + size_of(len(topic), body_bytes, properties_bytes, born_host_bytes)
 
 
-def carried_half_size(message_bytes: int) -> int:
-    return CARRIED_HALF_MESSAGE_AT + message_bytes
+def copied_half_size(message_bytes: int) -> int:
+    return COPIED_HALF_MESSAGE_AT + message_bytes
 
 
-def carried_delayed_size(message_bytes: int) -> int:
-    return CARRIED_DELAYED_MESSAGE_AT + message_bytes
+def copied_delayed_size(message_bytes: int) -> int:
+    return COPIED_DELAYED_MESSAGE_AT + message_bytes
 
 
 def committed_size(group: str, tx_id: str, refs: int) -> int:
@@ -506,8 +498,8 @@ def checked_size(group: str, tx_id: str) -> int:
     return RECORD_HEAD_BYTES + CHECKED_PREFIX_BYTES + len(group) + len(tx_id)
 
 
-def set_aside_size(group: str, tx_id: str) -> int:
-    return RECORD_HEAD_BYTES + SET_ASIDE_PREFIX_BYTES + len(group) + len(tx_id)
+def parked_size(group: str, tx_id: str) -> int:
+    return RECORD_HEAD_BYTES + PARKED_PREFIX_BYTES + len(group) + len(tx_id)
 
 
 def operator_acted_size(subject: str, name: str, reason: str, peer: str) -> int:

@@ -37,8 +37,8 @@ class BrokerSettings:
     check_interval_max_ms: int = limits.CHECK_INTERVAL_MAX_MS
     check_answer_ms: int = limits.CHECK_ANSWER_MS
     checks_in_flight_max: int = limits.CHECKS_IN_FLIGHT_MAX
-    sent_again_ms: int = limits.SENT_AGAIN_MS
-    sent_again_ids_max: int = limits.SENT_AGAIN_IDS_MAX
+    dedup_window_ms: int = limits.DEDUP_WINDOW_MS
+    dedup_ids_max: int = limits.DEDUP_IDS_MAX
 
 
 #: The part of a segment that its base may take: a decision may take half, and one sixteenth is to spare.
@@ -128,7 +128,7 @@ class PastLimit(Enum):
     #: It is rolled back, and the record says that a policy did it. RocketMQ's default is near: it throws the half away.
     ROLLBACK = "rollback"
     #: Nobody is asked any more by itself; it stays undecided, for an operator or a late verdict.
-    SET_ASIDE = "set-aside"
+    PARKED = "set-aside"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class ProducerSettings:
     #: Checks that reach a producer before ``past_limit`` takes effect; 0: no limit, and only then ``WAIT``.
     check_limit: int = 0
     past_limit: PastLimit = PastLimit.WAIT
-    #: A transaction older than this is set aside, never inside its immunity; 0: never.
+    #: A transaction older than this is parked, never within its grace period; 0: never.
     skip_age_ms: int = 0
     #: Undecided transactions of the group, and bytes of their messages; -1: as the broker's.
     undecided_max: int = -1

@@ -4,7 +4,7 @@ import socket
 from collections.abc import Mapping
 from typing import Final
 
-from halfmq.spark.patience import Away
+from halfmq.spark.retry_deadline import Away
 from halfmq.wire.remoting import header
 from halfmq.wire.remoting.frame import FrameSplitter
 from halfmq.wire.remoting.header import Request, encode_request

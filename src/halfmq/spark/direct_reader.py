@@ -25,8 +25,8 @@ from halfmq.spark.byte_slices import Bytes, Ints, as_bytes, gather
 from halfmq.spark.offsets import Cut
 from halfmq.spark.options import Options
 from halfmq.spark.partitions import QueueRange, Ranges
-from halfmq.spark.patience import Away, Patience
 from halfmq.spark.queue_files import Entries, QueueFiles
+from halfmq.spark.retry_deadline import Away, RetryDeadline
 from halfmq.spark.stored_rows import BATCH_ROWS, StoredRows, cut_points
 from halfmq.store.identity import read_identity
 from halfmq.store.record_codec import MESSAGE_AT_BY_KIND
@@ -44,7 +44,7 @@ _MESSAGE_AT: Final = np.array(MESSAGE_AT_BY_KIND, dtype=np.int64)
 class DirectReader:
     """Reads below the published position of the store in ``options.path``."""
 
-    def __init__(self, options: Options, patience: Patience) -> None:
+    def __init__(self, options: Options, patience: RetryDeadline) -> None:
         self._root = Path(options.path)
         self._shard = self._root / "shard-0"
         self._topics = options.topics

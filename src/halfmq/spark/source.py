@@ -28,8 +28,8 @@ from halfmq.spark import data_loss
 from halfmq.spark.offsets import Cut, QueueName, StreamOffset, ends_of, from_json, queue_order, to_json
 from halfmq.spark.options import EARLIEST, LATEST, Bounds, Options, parse_options
 from halfmq.spark.partitions import Ranges, pack, ranges_between, task_count
-from halfmq.spark.patience import Away, Patience
 from halfmq.spark.read_limit import shares
+from halfmq.spark.retry_deadline import Away, RetryDeadline
 from halfmq.spark.schema import spark_schema
 from halfmq.spark.stored_rows import StoredRows, in_parts, record_batch
 
@@ -46,7 +46,7 @@ class Reader(Protocol):
     def close(self) -> None: ...
 
 
-def open_reader(options: Options, patience: Patience) -> Reader:
+def open_reader(options: Options, patience: RetryDeadline) -> Reader:
     """The path that ``options`` ask for; opens nothing yet."""
     if options.path:
         from halfmq.spark.direct_reader import DirectReader
@@ -145,8 +145,8 @@ class _Reads:
             self._reader = open_reader(self._options, self._patience())
         return self._reader
 
-    def _patience(self) -> Patience:
-        return Patience(self._options.broker_timeout_ms)
+    def _patience(self) -> RetryDeadline:
+        return RetryDeadline(self._options.broker_timeout_ms)
 
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:

@@ -31,7 +31,7 @@ from halfmq.spark.connection import Address, Connection
 from halfmq.spark.offsets import NO_POSITION, STOCK_STORE, Cut, QueueName
 from halfmq.spark.options import Options
 from halfmq.spark.partitions import QueueRange, Ranges
-from halfmq.spark.patience import Away, Patience
+from halfmq.spark.retry_deadline import Away, RetryDeadline
 from halfmq.spark.stored_rows import BATCH_BYTES, BATCH_ROWS, StoredRows
 from halfmq.wire.remoting.codes import PullFlag, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request
@@ -58,7 +58,7 @@ _PASSING: Final = frozenset(
 class WireReader:
     """Reads from the brokers behind ``options.servers``."""
 
-    def __init__(self, options: Options, patience: Patience) -> None:
+    def __init__(self, options: Options, patience: RetryDeadline) -> None:
         self._servers = options.servers
         self._topics = options.topics
         self._group = options.group

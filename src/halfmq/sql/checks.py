@@ -1,7 +1,7 @@
-"""Answers to the broker's checks, out of the marker table: no user code.
+"""Answers the broker's checks from the marker table, without user code.
 
-A check is answered on a connection of its own, from the engine that the application's sessions use for the marker
-table; that must be the primary, never a replica, which may not have the row yet.
+A check uses a connection of its own from the engine to which the application's sessions bind the marker table. The engine
+must be the primary: a replica may not have the row yet.
 """
 
 import logging
@@ -20,11 +20,11 @@ from halfmq.errors import UsageError
 from halfmq.sql.marker import FENCE_LOCK_WAIT_MS, Decided, MarkerRows, wall_ms
 from halfmq.wire.remoting.codes import DECIDED_BY_MARKER
 
-#: Transactions that were asked about while young, remembered for the guard of ``min_age``.
+#: Transactions remembered by ``AgeGuard``.
 _YOUNG_MAX: Final = 65_536
 
-#: Checks that find no answer here are logged at most this often for each database meant, ms. They come again every few
-#: seconds, for each transaction.
+#: Checks that this database cannot answer are logged at most once per interval and table identity, ms: they come every few
+#: seconds for each transaction.
 _WARN_INTERVAL_MS: Final = 60_000
 _WARNED_MAX: Final = 1_024
 
@@ -32,14 +32,16 @@ _log = logging.getLogger(__name__)
 
 
 class Asked(Protocol):
-    """What a check needs to know about the transaction. ``halfmq.client``'s ``Transaction`` has it."""
+    """The attributes of ``halfmq.client``'s ``Transaction`` that a check uses."""
 
-    #: Set by the check: who answered, for the broker's records; and why it is UNKNOWN.
+    #: Set by the check: who answered, for the broker's log, and the reason for UNKNOWN.
     decided_by: str
     remark: str
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        """The transaction id."""
+        ...
 
     @property
     def marker(self) -> str:
@@ -53,11 +55,11 @@ class Asked(Protocol):
 
 
 class AgeGuard:
-    """No tombstone for what is young: its local transaction is probably only slow, and would be made to fail.
+    """Prevents rollback markers for recent transactions, which are probably only slow and would be made to fail.
 
-    It protects availability, not agreement: a tombstone that comes too early still makes the local commit fail, so the
-    two sides agree in any case. The age is what the broker's time stamp says, or how long ago this process was first
-    asked, whichever is longer: so a clock that is behind cannot keep a transaction undecided for ever.
+    It protects availability, not agreement: an early rollback marker makes the local commit fail, so both sides agree
+    anyway. The age is that of the broker's timestamp, or the time since the first check in this process, whichever is longer,
+    so that a slow clock cannot keep a transaction undecided forever.
     """
 
     def __init__(
@@ -72,13 +74,14 @@ class AgeGuard:
         self._first_asked_ms: dict[str, int] = {}
 
     def is_young(self, asked: Asked) -> bool:
+        """Whether the transaction is younger than ``min_age_ms``."""
         prepared_at_ms = asked.prepared_at_ms
         if prepared_at_ms is not None and self._now_ms() - prepared_at_ms >= self._min_age_ms:
             self._first_asked_ms.pop(asked.id, None)
             return False
         now = self.monotonic_ms()
         if len(self._first_asked_ms) >= _YOUNG_MAX:
-            # Forgetting makes it younger, which is the safe side.
+            # An evicted transaction counts as younger, which is safe.
             self._first_asked_ms.pop(next(iter(self._first_asked_ms)))
         return now - self._first_asked_ms.setdefault(asked.id, now) < self._min_age_ms
 
@@ -91,7 +94,7 @@ def _no_sessionmaker(given: object) -> UsageError:
 
 
 class MarkerChecks:
-    """Answers from one marker table, on the engine behind ``sessions``."""
+    """Makes the check function of one marker table, on the engine to which ``sessions`` are bound."""
 
     def __init__(
         self,
@@ -105,7 +108,7 @@ class MarkerChecks:
         self._sessions = sessions
         self._lock_wait_ms = lock_wait_ms
         self._guard = AgeGuard(min_age_ms)
-        #: When it was last logged, by identity that the half carries.
+        #: When it was last logged, by the table identity in the half.
         self._warned_ms: dict[str, int] = {}
 
     def check_function(self) -> Callable[[Asked], Outcome | Awaitable[Outcome]]:
@@ -150,12 +153,12 @@ class MarkerChecks:
     def _ask(self, engine: Engine, asked: Asked) -> Outcome:
         with engine.connect() as connection:
             decided = self._decide(connection, asked)
-        return self._said(decided, asked, engine)
+        return self._outcome(decided, asked, engine)
 
     async def _ask_async(self, engine: AsyncEngine, asked: Asked) -> Outcome:
         async with engine.connect() as connection:
             decided = await connection.run_sync(lambda sync: self._decide(sync, asked))
-        return self._said(decided, asked, engine.sync_engine)
+        return self._outcome(decided, asked, engine.sync_engine)
 
     def _decide(self, connection: Connection, asked: Asked) -> Decided:
         asked.decided_by = DECIDED_BY_MARKER
@@ -168,14 +171,14 @@ class MarkerChecks:
             lock_wait_ms=self._lock_wait_ms,
         )
 
-    def _said(self, decided: Decided, asked: Asked, engine: Engine) -> Outcome:
+    def _outcome(self, decided: Decided, asked: Asked, engine: Engine) -> Outcome:
         if decided.remark:
             asked.remark = f"{decided.remark} (asked: {_place(engine.url)})"
             self._warn(asked)
         return decided.outcome
 
     def _warn(self, asked: Asked) -> None:
-        # By identity: one database that is not the right one concerns many transactions.
+        # By identity: one wrong database concerns many transactions.
         about, now_ms = asked.marker.partition(".")[0], self._guard.monotonic_ms()
         last_ms = self._warned_ms.get(about)
         if last_ms is not None and now_ms - last_ms < _WARN_INTERVAL_MS:
@@ -187,6 +190,6 @@ class MarkerChecks:
 
 
 def _place(url: URL) -> str:
-    """The database for people: without user, password and options."""
+    """The database URL for messages, without user, password and options."""
     host = f"{url.host or ''}{f':{url.port}' if url.port else ''}"
     return f"{url.get_backend_name()}://{host}/{url.database or ''}"

@@ -1,10 +1,9 @@
-"""What an exception out of COMMIT means: rolled back for certain, or nobody here can know.
+"""Classifies an exception of COMMIT: certainly rolled back, or unknown.
 
-**The rule: rolled back only if it is certain.** Two things make it certain. COMMIT never left for the server: then the
-transaction ends with the connection at the latest. Or the server itself answered COMMIT with an error that, by its
-documentation, means that the transaction was aborted. Everything else (a lost connection, a timeout, a cancelled task,
-an I/O error, an exception of a hook that runs after COMMIT) is unknown: the half messages are left alone and the check
-finds out.
+It is certain in two cases only. COMMIT was not sent: then the transaction ends with the connection at the latest. Or the server
+answered COMMIT with an error that, by its documentation, means that the transaction was aborted. Everything else (lost
+connection, timeout, cancelled task, I/O error, exception of a hook after COMMIT) is unknown: the half messages are left alone,
+and the check decides.
 
 A wrong "unknown" costs seconds. A wrong "rolled back" loses messages of a committed order.
 """
@@ -18,7 +17,7 @@ from halfmq.sql.driver_error import mysql_error_number, sqlite_error_code, sqlst
 
 #: PostgreSQL aborts the transaction with any ERROR during COMMIT. Left out, so unknown: connection exceptions (08),
 #: resources (53), operator intervention (57: also sent while the commit record may be written), system and internal
-#: errors (58, F0, XX), and 40003, which says itself that completion is unknown.
+#: errors (58, F0, XX), and 40003, statement completion unknown.
 _ABORTED_CLASSES: Final = frozenset({"21", "22", "23", "25", "27", "40", "42", "44", "55", "P0"})
 _COMPLETION_UNKNOWN: Final = "40003"
 
@@ -31,12 +30,14 @@ _MYSQL_ABORTED: Final = frozenset({1213, 3101})
 
 
 class CommitFailure(Enum):
+    """What a failed COMMIT did to the local transaction."""
+
     ROLLED_BACK = "rolled back"
     UNKNOWN = "unknown"
 
 
 def classify_commit_failure(error: BaseException, *, commit_sent: bool) -> CommitFailure:
-    """What became of the local transaction whose commit raised ``error``.
+    """Whether the local transaction whose commit raised ``error`` is certainly rolled back.
 
     ``commit_sent``: the COMMIT statement was handed to the driver (before that, flushes and hooks run).
     """

@@ -1,6 +1,6 @@
-"""What a driver's exception says, without importing any driver: SQLSTATE, SQLite's code, MySQL's number.
+"""Reads SQLSTATE, SQLite result codes and MySQL error numbers from driver exceptions, without importing a driver.
 
-SQLAlchemy wraps the driver's exception as ``.orig``; asyncio dialects wrap it once more, so causes are followed.
+SQLAlchemy wraps the driver's exception as ``.orig``; asyncio dialects wrap it once more, so ``__cause__`` is followed.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def _layers(error: DBAPIError) -> Iterator[BaseException]:
 
 
 def sqlstate(error: DBAPIError) -> str | None:
-    """The five characters, from psycopg (``sqlstate``), psycopg2 (``pgcode``) or asyncpg; None if there are none."""
+    """The five-character SQLSTATE, from psycopg (``sqlstate``), psycopg2 (``pgcode``) or asyncpg; None if there are none."""
     for layer in _layers(error):
         for name in ("sqlstate", "pgcode"):
             value = getattr(layer, name, None)

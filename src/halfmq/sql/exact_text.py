@@ -1,8 +1,8 @@
-"""Text columns that are compared byte by byte, on every database.
+"""Text columns with binary comparison on every database.
 
-A transaction id is an identity: ``T-1`` and ``t-1`` are two transactions. MySQL, MariaDB and SQL Server fold case by
-default, so that the marker of one would answer for the other; a PostgreSQL database may be made with a folding ICU
-collation. Here the column says it itself.
+Transaction ids ``T-1`` and ``t-1`` are different. MySQL, MariaDB and SQL Server compare case-insensitively by default, and a
+PostgreSQL database may have a case-insensitive ICU collation: the marker of one transaction would answer for the other. So
+the column declares a binary collation.
 """
 
 from sqlalchemy import String

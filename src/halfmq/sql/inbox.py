@@ -1,4 +1,4 @@
-"""The inbox: a message's effect in the consumer's own database, exactly once.
+"""The inbox: the effect of a message in the consumer's own database happens exactly once.
 
 The broker delivers at least once. One row ``(group, message key)`` is inserted in the same transaction as the effect;
 a second delivery finds the row and does nothing. Two deliveries at the same time: the second waits for the first one's
@@ -26,20 +26,22 @@ KEY_CHARS_MAX: Final = 255
 
 
 class HasMessageId(Protocol):
-    """``halfmq.Message`` has it: the unique id that every copy of the message carries, redeliveries included."""
+    """The part of ``halfmq.Message`` that the inbox uses."""
 
     @property
-    def message_id(self) -> str: ...
+    def message_id(self) -> str:
+        """The unique message id, the same in every redelivery."""
+        ...
 
 
 KeyOf = Callable[[Any], str]
 
 
 class Inbox:
-    """The table. Declare it beside your own tables, in the database where the effect is written.
+    """The inbox table. Declare it with your own tables, in the database where the effect is written.
 
-    The key is the producer's unique message id, or what ``key`` makes of the message, for example
-    ``key=lambda message: message.keys[0]`` where the producer may send one event as two messages.
+    A row's key is the producer's unique message id, or the result of ``key``, such as
+    ``key=lambda message: message.keys[0]`` if the producer may send one event as two messages.
     """
 
     def __init__(self, metadata: MetaData, table: str = "mq_inbox", *, key: KeyOf | None = None) -> None:
@@ -70,27 +72,26 @@ class Inbox:
         ...     if first:
         ...         session.add(Invoice(...))
 
-        Acknowledge the message **after** the block. An exception rolls both back, the row and the effect: the message
-        comes again and is then the first one.
+        Acknowledge the message **after** the block. An exception rolls back the row and the effect; after the
+        redelivery the block yields True again.
 
         Raises:
-            UsageError: inside a savepoint or an ``mq.transaction`` block, or the key is empty or too long.
+            UsageError: the session is inside a savepoint or an ``mq.transaction`` block, or the key is empty or too long.
         """
         if isinstance(session, AsyncSession):
             return _once_async(self, session, message, group)
         return _once(self, session, message, group)
 
     def claim(self, session: Session, message: HasMessageId, *, group: str) -> bool:
-        """Insert the row in the transaction that is open on ``session``; True the first time. The commit is yours.
+        """Insert the row in ``session``'s transaction, which the caller commits. True for the first delivery.
 
-        For several messages in one transaction: claim each, write the effects of the first ones, commit, acknowledge
-        all. Claim in one order, such as that of ``message_id``: two consumers that have the same messages, when a queue
-        changed hands, would otherwise wait for each other, and the database ends one of them (a deadlock: roll back and
-        do the batch again). With an ``AsyncSession``: ``await session.run_sync(lambda s: inbox.claim(s, message, group=...))``.
+        For several messages in one transaction: claim each, write the effects of those that returned True, commit, and
+        acknowledge all. Claim in a fixed order, such as by ``message_id``: while a queue moves to another consumer, two
+        consumers may have the same messages and deadlock; then roll back and retry the batch. With an ``AsyncSession``: ``await session.run_sync(lambda s: inbox.claim(s, message, group=...))``.
         """
         key = self._key(message) if self._key is not None else message.message_id
         if not 0 < len(key) <= KEY_CHARS_MAX:
-            raise UsageError(f"the inbox key has {len(key)} characters, 1 to {KEY_CHARS_MAX} are possible")
+            raise UsageError(f"the inbox key has {len(key)} characters; 1 to {KEY_CHARS_MAX} are allowed")
         connection = session.connection(bind_arguments={"clause": self.table})
         row = {"consumer_group": group, "message_key": key, "handled_at_ms": time.time_ns() // 1_000_000}
         return self._insert_if_absent(connection, row)
@@ -113,10 +114,10 @@ class Inbox:
                 return True
 
     def prune(self, session: Session, *, older_than_s: float) -> int:
-        """Delete rows handled more than ``older_than_s`` seconds ago, in ``session``'s transaction. How many.
+        """Delete rows older than ``older_than_s`` seconds in ``session``'s transaction, which the caller commits.
 
-        A message that comes again after that is handled again: keep rows longer than the broker keeps messages, or
-        at least than a consumer may be down or have its offsets reset. Commit is yours.
+        Returns the number deleted. A message redelivered after that is handled again: keep rows longer than the broker
+        keeps messages, or at least longer than a consumer may be down or have its offsets reset.
         """
         before_ms = time.time_ns() // 1_000_000 - round(older_than_s * 1000)
         connection = session.connection(bind_arguments={"clause": self.table})

@@ -1,9 +1,9 @@
-"""The local half of a transaction, on a synchronous ``Session``: marker first, then the user's work, flush, COMMIT.
+"""The database side of a transaction block, on a synchronous ``Session``: marker, the user's work, flush, COMMIT.
 
-Both blocks (sync and async) drive this one; an ``AsyncSession`` runs it inside ``run_sync``. It knows no broker.
+Both blocks use it; ``AsyncBlock`` runs it inside ``run_sync``. It does no network I/O to a broker.
 
-Session events are not used to find out that something committed: ``before_commit`` and ``after_commit`` also fire for
-every savepoint and for empty commits. The block commits itself, and so knows.
+The block commits the session itself and does not rely on session events to detect a commit: ``before_commit`` and
+``after_commit`` also fire for savepoints and for empty commits.
 """
 
 import logging
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class FailedCommit(NamedTuple):
-    """``error`` came out of COMMIT; ``meaning`` says what the caller may conclude."""
+    """An exception of COMMIT, and what it means for the transaction."""
 
     meaning: CommitFailure
     error: BaseException
@@ -39,13 +39,13 @@ class _Collected(NamedTuple):
 
 
 class LocalWork:
-    """One local transaction. Call ``begin``, then ``collect`` any number of times, ``ready``, ``commit``; or ``abandon``."""
+    """One local transaction. Call ``begin``, ``collect`` any number of times, ``ready``, then ``commit``; or ``abandon``."""
 
     def __init__(self, session: Session, markers: MarkerRows, tx_id: str) -> None:
         self._session = session
         self._markers = markers
         self._tx_id = tx_id
-        #: Property string that tells the check where and when the marker was written.
+        #: Encoded HMQ_TX_MARKER property: table identity and time of the marker.
         self._origin = b""
         self._collected: list[_Collected] = []
         self._open = False
@@ -58,20 +58,20 @@ class LocalWork:
     # --- begin ---------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin the session's transaction if none is open, and write the marker before anything else is flushed.
+        """Begin the session's transaction if none is open, and insert the marker before anything is flushed.
 
         Raises:
-            UsageError: this session cannot carry a message transaction; nothing was done.
-            SQLAlchemyError: the database refused; rolled back, nothing was sent.
+            UsageError: the session is not usable for a transaction block; nothing was done.
+            SQLAlchemyError: the database's error; rolled back, nothing was sent.
         """
         engine = self._refuse_what_cannot_be_atomic()
         enter(self._session, self)
         try:
             if not self._session.in_transaction():
-                # Elsewhere this session has a connection, and a second one may be the same, or wait for its locks.
+                # Only without an open transaction: a second connection might be the same one, or wait for its locks.
                 self._markers.establish(engine)
-            # Not session.execute: the connection is asked for by the table, since a routing session may send plain
-            # statements to a replica; and nothing that is pending in the session is flushed before the marker.
+            # Not session.execute: a routing session may send plain statements to a replica, so the connection is requested
+            # by table; and pending objects must not be flushed before the marker.
             connection = self._session.connection(bind_arguments={"clause": self._markers.table})
             _refuse_autocommit(connection)
             self._connection, self._engine = connection, engine
@@ -128,7 +128,11 @@ class LocalWork:
         delay: float | timedelta | None,
         properties: Mapping[str, str] | None,
     ) -> None:
-        """Check, encode and keep one message. A message collected inside a savepoint goes when the savepoint goes."""
+        """Validate, encode and keep one message. If its savepoint is rolled back, the message is dropped.
+
+        Raises:
+            UsageError, InvalidName, MessageTooLarge: an argument is wrong, or the block's transaction has ended.
+        """
         if not self._open:
             raise UsageError("the block has ended; messages are sent with its transaction, not after it")
         self._refuse_ended_transaction()
@@ -161,9 +165,9 @@ class LocalWork:
     # --- the end -------------------------------------------------------------------------------------------------
 
     def ready(self) -> list[OutgoingMessage]:
-        """Flush, and hand over what is to be sent. After this nothing more can be collected.
+        """Flush the session and return the messages to send. Nothing can be collected afterwards.
 
-        Raises: anything the flush raises; nothing was sent. The caller abandons.
+        Raises: any exception of the flush; nothing was sent, and the caller must call ``abandon``.
         """
         self._refuse_ended_transaction()
         self._session.flush()
@@ -178,10 +182,10 @@ class LocalWork:
         ]
 
     def commit(self) -> FailedCommit | None:
-        """COMMIT. None: committed. Otherwise what the failure means; the session is rolled back and usable.
+        """Commit the session. None: committed. Otherwise the failure; the session is rolled back and usable.
 
-        Raises: only what is not an ``Exception`` (a cancelled task, an interrupt), after the same clean-up; whether
-        it committed is then unknown unless ``commit_was_sent`` is False.
+        Raises: only BaseExceptions (task cancellation, KeyboardInterrupt), after the same clean-up; whether
+        it committed is then unknown.
         """
         assert self._connection is not None
         event.listen(self._connection, "commit", self._on_commit_sent)
@@ -200,15 +204,11 @@ class LocalWork:
         self._establish_for_the_next()
         return None
 
-    @property
-    def commit_was_sent(self) -> bool:
-        return self._commit_sent
-
     def _on_commit_sent(self, _connection: Connection) -> None:
         self._commit_sent = True
 
     def abandon(self) -> None:
-        """Roll back what is open, and let go of the session. After a commit it only lets go."""
+        """Roll back if a transaction is open, and detach from the session. Also called after a commit."""
         self._open = False
         leave(self._session, self)
         if self._hears_savepoints:
@@ -217,13 +217,13 @@ class LocalWork:
         try:
             self._session.rollback()
         except SQLAlchemyError:
-            # The connection is gone, or a hook failed in the middle of a commit. What matters is told by the exception
-            # that led here; the session must only not keep the connection.
+            # The connection is lost, or a hook failed during commit. The caller gets the original exception; here the
+            # session must only release the connection.
             _log.warning("rollback after %s failed, closing its connection", self._tx_id, exc_info=True)
             self._session.invalidate()
 
     def _establish_for_the_next(self) -> None:
-        """Where ``begin`` found a transaction open and a table without identity: now the session has no connection."""
+        """Create the table identity if ``begin`` could not, because a transaction was open: now none is."""
         if self._engine is None or self._origin or self._markers.identity.is_known(self._engine):
             return
         try:
@@ -233,13 +233,13 @@ class LocalWork:
 
 
 def _shown(url: URL) -> str:
-    """For an error. The text of a URL has its password in it, and a driver may take another one among the parameters."""
+    """The URL for messages, without password and query parameters, which may contain one."""
     return url.set(query={}).render_as_string(hide_password=True)
 
 
 def _engines_of(transaction: SessionTransaction) -> set[Engine]:
-    # No public name says which connections a session's transaction has; the event ``after_begin`` would miss those
-    # that were there before the block. A test notices if SQLAlchemy changes it.
+    # SQLAlchemy has no public API for the connections of a session's transaction; the ``after_begin`` event would miss
+    # those from before the block. A test fails if the private attribute changes.
     return {entry[0].engine for entry in transaction._connections.values()}
 
 

@@ -1,9 +1,8 @@
-"""A short transaction that does not wait long for another transaction's lock.
+"""A short transaction with a limited lock wait.
 
-The fence must not wait for a local transaction that is still running: that one may take minutes, and the answer to the
-check is then simply UNKNOWN. Each database says this in its own way. MySQL, SQLite and SQL Server keep the setting on
-the connection, which goes back to the application's pool, so it is put back; PostgreSQL has it for one transaction,
-which is also what a transaction pooler (PgBouncer) needs.
+A check must not wait for a running local transaction, which may take minutes; its answer is then UNKNOWN. MySQL, SQLite and
+SQL Server have the timeout as a connection setting, which is restored before the connection returns to the application's
+pool. PostgreSQL has it per transaction, which also works with a transaction pooler (PgBouncer).
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ _SQLITE_LOCK_CODES: Final = frozenset({5, 6})
 
 
 class _ConnectionSetting(NamedTuple):
-    """A lock wait that stays on the connection until it is set again."""
+    """The statements that read and set the lock timeout of a connection."""
 
     read: str
     write: str
@@ -55,8 +54,8 @@ _ON_CONNECTION: Final = {
 def short_transaction(connection: Connection, wait_ms: int) -> Iterator[None]:
     """One transaction on ``connection``, committed at the end of the block, that waits for a lock at most ``wait_ms``.
 
-    ``connection`` must have no transaction open. MySQL counts in whole seconds, at least one. On a database that is
-    not named here nothing is set: its own default applies.
+    ``connection`` must have no transaction open. MySQL rounds to whole seconds, at least one. On other
+    databases the default lock wait applies.
     """
     setting = _ON_CONNECTION.get(connection.dialect.name)
     if setting is None:
@@ -65,7 +64,7 @@ def short_transaction(connection: Connection, wait_ms: int) -> Iterator[None]:
                 connection.execute(text(f"SET LOCAL lock_timeout = {int(wait_ms)}"))
             yield
         return
-    # On the driver's cursor: through SQLAlchemy the setting itself would begin a transaction.
+    # On the driver's cursor: executed by SQLAlchemy it would begin a transaction.
     before = _on_cursor(connection, setting.read)
     _on_cursor(connection, setting.write.format(setting.from_ms(wait_ms)))
     try:
@@ -88,7 +87,7 @@ def _on_cursor(connection: Connection, statement: str) -> Any:
 
 
 def is_lock_wait(error: DBAPIError) -> bool:
-    """True if the statement failed only because another transaction holds what it needs."""
+    """Whether the statement failed only because of another transaction's lock (timeout, deadlock, serialization)."""
     if error.connection_invalidated:
         return False
     if (code := sqlite_error_code(error)) is not None:

@@ -1,12 +1,12 @@
-"""The marker row of a local transaction, and the fence that makes its absence final.
+"""Marker rows, and the rollback marker (fence) that a check inserts for a transaction without one.
 
-One row a transaction: ``(tx_id, 'C')`` is written by the local transaction itself and so becomes visible exactly when
-it commits. The check does not merely look: "no row" may mean "not yet". It inserts ``(tx_id, 'R')`` under the same key.
-If that succeeds, no later commit of this transaction is possible, since its own insert now fails on the key and takes
-the business rows with it. So whoever inserts first decides, and the database is the judge.
+Each local transaction inserts one row ``(tx_id, 'C')``, which becomes visible exactly when it commits. A check that finds no row
+cannot conclude anything yet, since the transaction may still run. So it inserts ``(tx_id, 'R')`` under the same primary key. If
+that succeeds, the transaction can no longer commit: its own insert fails on the key, and its business rows are rolled back with
+it. Whoever inserts first decides.
 
-Nothing here ever updates a marker or deletes one of the two kinds before the other can no longer arrive. Absence counts only
-in the table that the transaction wrote to, and only for times of which nothing was pruned: ``table_identity`` says which.
+Markers are never updated, and deleted only by pruning, when a late insert is no longer possible. A missing marker counts only in
+the table that the transaction wrote to, and only if it cannot have been pruned: see ``table_identity``.
 """
 
 import time
@@ -48,40 +48,42 @@ COMMITTED: Final = "C"
 FENCED: Final = "R"
 _OUTCOMES: Final = {COMMITTED: Outcome.COMMIT, FENCED: Outcome.ROLLBACK}
 
-#: How long the fence waits for the local transaction's lock, ms. A local transaction that only commits slowly is
-#: settled within one check; a longer wait would occupy a checker.
+#: How long a check waits for the local transaction's row lock, ms: enough for a slow commit, without blocking other checks.
 FENCE_LOCK_WAIT_MS: Final = 500
 
-#: Rows deleted by one statement, so that no lock is held long.
+#: Rows deleted per call, so that no lock is held long.
 PRUNE_ROWS_MAX: Final = 1_000
 
-#: Isolation in which a row is seen as soon as it is committed, and not before. SQLite has only serializable, and
-#: with one writer at a time that sees the same.
+#: Databases on which the check uses READ COMMITTED, to see rows as soon as they are committed. SQLite is always serializable,
+#: which with one writer at a time is equivalent.
 _READ_COMMITTED: Final = frozenset({"postgresql", "mysql", "mariadb", "mssql", "oracle"})
 
 
 #: (written at, ms; transaction id) of a row.
 OldRow = tuple[int, str]
-#: Says which of some transactions the broker still asks about.
+#: Returns the subset of the given transaction ids that are still undecided.
 WhichUndecided = Callable[[list[str]], Collection[str]]
 
 
 def wall_ms() -> int:
+    """The wall clock, ms since 1970."""
     return time.time_ns() // 1_000_000
 
 
 class Seen(NamedTuple):
-    #: Of the transaction; None for no row.
+    """The rows that a check read."""
+
+    #: The transaction's marker; None: no row.
     outcome: Outcome | None
     #: None: the table has no identity.
     table: Bounds | None
 
 
 class Decided(NamedTuple):
-    """What a check may say."""
+    """The result of a check."""
 
     outcome: Outcome
-    #: With UNKNOWN: why asking again here will not help. Empty where it may.
+    #: With UNKNOWN: why another check against this database will not help; empty if it may.
     remark: str = ""
 
 
@@ -89,7 +91,7 @@ _UNKNOWN: Final = Decided(Outcome.UNKNOWN)
 
 
 class MarkerRows:
-    """The table and the three things done to it. Stateless apart from the table's definition and its known identity."""
+    """Writes, checks and prunes the rows of one marker table. Caches only the table's identity."""
 
     def __init__(self, metadata: MetaData, name: str, now_ms: Callable[[], int] = wall_ms) -> None:
         self._now_ms = now_ms
@@ -105,32 +107,36 @@ class MarkerRows:
         self.identity = TableIdentity(self.table)
 
     def establish(self, engine: Engine) -> None:
-        """Give the table its identity if it has none, on a connection of its own. Nothing happens when it is known.
+        """Create the table's identity rows if they are missing, on a separate connection. Does nothing if the identity is known.
 
         Raises:
-            DBAPIError: no such table, no right to write, no connection.
+            DBAPIError: no such table, no permission, no connection.
         """
         self.identity.establish(engine, self._now_ms(), FENCE_LOCK_WAIT_MS)
 
     def write(self, connection: Connection, tx_id: str) -> str:
         """Insert ``(tx_id, 'C')`` in the transaction that is open on ``connection``.
 
-        Returns what the halves must carry (HMQ_TX_MARKER): in which table, and when, by the very number in the row.
-        Empty while the table has no identity.
+        Returns the HMQ_TX_MARKER property for the halves: the table's identity and the row's ``written_at_ms``. Empty while the
+        table has no identity.
 
         Raises:
-            IntegrityError: the check has fenced this transaction, or the id was used before. Roll back.
+            IntegrityError: a check has inserted a rollback marker, or the id was used before. Roll back.
         """
         origin = self.identity.origin(connection, now_ms := self._now_ms())
         connection.execute(insert(self.table).values(tx_id=tx_id, outcome=COMMITTED, written_at_ms=now_ms).inline())
         return origin
 
     def erase(self, connection: Connection, tx_id: str) -> None:
-        """Take the marker back inside the transaction that wrote it: it turned out to send nothing."""
+        """Delete the marker in the transaction that inserted it, because it sends no messages."""
         connection.execute(delete(self.table).where(self.table.c.tx_id == tx_id))
 
     def look(self, connection: Connection, tx_id: str) -> Seen:
-        """What stands in the table, in one statement. Takes no lock and changes nothing."""
+        """Read the marker and the identity rows in one statement, without locks.
+
+        Raises:
+            UsageError: the table matched another id: its collation is not binary.
+        """
         columns = self.table.c
         found: Outcome | None = None
         reserved = {}
@@ -158,18 +164,17 @@ class MarkerRows:
         may_fence: bool = True,
         lock_wait_ms: int = FENCE_LOCK_WAIT_MS,
     ) -> Decided:
-        """Decide ``tx_id`` against its own database: COMMIT, ROLLBACK (and then for ever), or UNKNOWN.
+        """Answer a check of ``tx_id``: COMMIT, ROLLBACK (final) or UNKNOWN.
 
-        ``connection`` is the caller's to close, and has no transaction open; each step here is a short one of its own.
-        ``origin``: what its half carries (see ``write``); ``prepared_at_ms``: when the broker stored it, used where it
-        carries nothing. Without ``may_fence`` it only looks. The answer ROLLBACK is given only after the tombstone's own
-        COMMIT has returned.
+        ``connection`` must have no open transaction; each step runs in a short one of its own. ``origin``: HMQ_TX_MARKER of the
+        half (see ``write``); ``prepared_at_ms``: when the broker stored the half, used if ``origin`` is empty. Without
+        ``may_fence`` no rollback marker is inserted. ROLLBACK is returned only after the rollback marker is committed.
 
-        UNKNOWN: the local transaction still runs (its marker is locked), another writer has the database, or there is
-        no row and none may be written yet. With a remark: there is no row, and that proves nothing here.
+        UNKNOWN: the local transaction still runs (its marker is locked), another writer blocks the database, or there is no
+        row and ``may_fence`` is False. With a remark: there is no row, and here that proves nothing.
 
         Raises:
-            DBAPIError: anything else, such as a lost connection. Nothing is decided; ask again.
+            DBAPIError: any other error, such as a lost connection. Nothing is decided.
         """
         connection = self._reading_committed(connection)
         try:
@@ -180,12 +185,12 @@ class MarkerRows:
                 with short_transaction(connection, lock_wait_ms):
                     standing, table = self.look(connection, tx_id)
                 if table is None:
-                    return _UNKNOWN  # somebody was in the way
+                    return _UNKNOWN  # blocked by a lock of another transaction
             if standing is not None:
                 return Decided(standing)
             if why := why_absence_is_no_answer(self.table.fullname, table, origin, prepared_at_ms):
                 if table is None or not origin.startswith(f"{table.identity}."):
-                    self.identity.forget()  # it may be this process that writes an identity of the past
+                    self.identity.forget()  # this process may have cached an outdated identity
                 return Decided(Outcome.UNKNOWN, why)
             return self._fence(connection, tx_id, lock_wait_ms) if may_fence else _UNKNOWN
         except DBAPIError as error:
@@ -194,8 +199,8 @@ class MarkerRows:
             raise
 
     def _fence(self, connection: Connection, tx_id: str, lock_wait_ms: int) -> Decided:
-        # A plain INSERT and its IntegrityError: the count of rows is -1 for ON CONFLICT with psycopg, and INSERT IGNORE
-        # hides other errors. Conflicts are rare here, since a look came first.
+        # A plain INSERT: with psycopg the row count of ON CONFLICT is -1, and INSERT IGNORE hides other errors. Conflicts
+        # are rare, since the row was just read as absent.
         try:
             with short_transaction(connection, lock_wait_ms):
                 connection.execute(
@@ -204,7 +209,7 @@ class MarkerRows:
         except IntegrityError:
             with short_transaction(connection, lock_wait_ms):
                 standing, _ = self.look(connection, tx_id)
-            # None: what was in the way is gone again, since its transaction rolled back. The next check sees it.
+            # None: the conflicting transaction has rolled back meanwhile. The next check decides.
             return _UNKNOWN if standing is None else Decided(standing)
         return Decided(Outcome.ROLLBACK)
 
@@ -215,19 +220,18 @@ class MarkerRows:
         return connection
 
     def prune(self, connection: Connection, *, older_than_s: float, undecided: Collection[str] | WhichUndecided) -> int:
-        """Delete rows older than ``older_than_s`` seconds whose transactions have a verdict. The number deleted.
+        """Delete rows older than ``older_than_s`` seconds whose transactions have a verdict. Returns the number deleted.
 
-        ``undecided``: asked which of some ids the broker still asks about; or the ids of **all** such transactions.
-        Their rows stay whatever their age: without its row a committed transaction would be answered ROLLBACK. Against a
-        broker that gives up asking (Apache RocketMQ: 15 times, by default after about 15 minutes) this may be empty, if
-        ``older_than_s`` is longer than that.
+        ``undecided``: a function that returns which of some ids are undecided, or the ids of **all** undecided transactions.
+        Their rows are kept whatever their age, since nobody could tell without them that they committed. For Apache RocketMQ,
+        which gives up after 15 checks (about 15 minutes by default), it may be empty if ``older_than_s`` is longer than that.
 
         Runs in the transaction that is open on ``connection``, at most ``PRUNE_ROWS_MAX`` rows: commit, and call
         again until it returns 0.
 
         Raises:
-            UsageError: ``older_than_s`` is below ``PRUNE_AGE_MIN_S``; a tombstone must outlive every local
-                transaction that it may have to stop.
+            UsageError: ``older_than_s`` is below ``PRUNE_AGE_MIN_S``; a rollback marker must outlive
+                the local transaction that it stops.
         """
         after: OldRow | None = None
         while rows := self.old(connection, older_than_s=older_than_s, after=after):
@@ -238,7 +242,7 @@ class MarkerRows:
         return 0
 
     def old(self, connection: Connection, *, older_than_s: float, after: OldRow | None = None) -> list[OldRow]:
-        """The oldest rows that are older than ``older_than_s`` seconds, behind ``after``; at most ``PRUNE_ROWS_MAX``.
+        """The oldest rows older than ``older_than_s`` seconds that follow ``after``, at most ``PRUNE_ROWS_MAX``.
 
         Raises:
             UsageError: as ``prune``.
@@ -246,7 +250,7 @@ class MarkerRows:
         if older_than_s < PRUNE_AGE_MIN_S:
             raise UsageError(
                 f"older_than_s={older_than_s} is less than {PRUNE_AGE_MIN_S:.0f} seconds",
-                hint="a marker must outlive every local transaction and the broker's questions about it",
+                hint="a marker must outlive every local transaction and its checks",
             )
         written, tx_id = self.table.c.written_at_ms, self.table.c.tx_id
         until_ms = self._now_ms() - round(older_than_s * 1000)
@@ -257,10 +261,9 @@ class MarkerRows:
         return [(int(row[0]), str(row[1])) for row in rows]
 
     def forget(self, connection: Connection, rows: Collection[OldRow], undecided: Collection[str]) -> int:
-        """Delete ``rows`` without those of ``undecided``. The number deleted.
+        """Delete ``rows`` except those of ``undecided``. Returns the number deleted.
 
-        The prune horizon moves in the same transaction: from then on the absence of a marker as old as these proves
-        nothing.
+        Moves the prune horizon in the same transaction: a missing marker as old as these then proves nothing.
 
         Raises:
             UsageError: another process changed the horizon in a way that this transaction cannot see.

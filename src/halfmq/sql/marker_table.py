@@ -52,10 +52,12 @@ class MarkerTable:
 
     @property
     def name(self) -> str:
+        """The transaction name that routes checks to this table."""
         return self._name
 
     @property
     def table(self) -> Table:
+        """The SQLAlchemy table."""
         return self._markers.table
 
     def bind(

@@ -1,6 +1,6 @@
-"""Which session is inside an ``mq.transaction`` block: whoever would commit it there is refused on entry.
+"""Tracks which sessions are inside an ``mq.transaction`` block, to reject nested blocks that would commit them.
 
-A commit inside the block makes its rows durable before its half messages are sent, and they never are.
+A commit inside the block would make its rows durable without its messages.
 """
 
 import weakref
@@ -10,27 +10,28 @@ from sqlalchemy.orm import Session
 
 from halfmq.errors import UsageError
 
-#: Where in ``Session.info``, which an ``AsyncSession`` shares with its session. Weak, so that a block that was left
-#: without its end does not hold the session for ever.
+#: Key in ``Session.info``, which an ``AsyncSession`` shares with its session. The value is a weak reference, so that a block
+#: that never ended does not mark the session forever.
 _KEY: Final = "halfmq.open_block"
 
 
 def enter(session: Session, owner: object) -> None:
-    """``owner`` is the block on ``session`` from now on, until ``leave`` or its own end."""
+    """Mark ``session`` as inside the block ``owner``, until ``leave`` or until ``owner`` is collected."""
     session.info[_KEY] = weakref.ref(owner)
 
 
 def leave(session: Session, owner: object) -> None:
-    """Nothing happens when another one is the block of ``session``."""
+    """Remove the mark of ``owner``; does nothing if another block set it."""
     reference = session.info.get(_KEY)
     if reference is not None and reference() in (None, owner):
         del session.info[_KEY]
 
 
 def refuse_nested(session: Session, hint: str) -> None:
-    """
+    """Reject a session that is inside a block.
+
     Raises:
-        UsageError: ``session`` is inside a block. Nothing was written.
+        UsageError: it is; nothing was written.
     """
     reference = session.info.get(_KEY)
     if reference is not None and reference() is not None:

@@ -1,16 +1,15 @@
-"""Which marker table this is, and up to when its markers may have been pruned: when an absent marker is an answer.
+"""The identity and prune horizon of a marker table: they say when a missing marker means rolled back.
 
-A back-check that finds no marker inserts the opposite one and answers ROLLBACK. That is right only if the marker of a
-transaction that committed would be here: in this table, and not pruned. So two rows under reserved keys stand in the table,
-where the schema of existing tables has room for them (``docs/decisions/0032-absent-marker.md``):
+A check that finds no marker inserts a rollback marker and answers ROLLBACK. That is right only if the marker of a committed
+transaction would be in this table, and not pruned. So the table has two rows under reserved keys, which need no schema change (``docs/decisions/0032-absent-marker.md``):
 
     #identity   written_at_ms: a random number, made once
     #horizon    written_at_ms: every marker with a smaller written_at_ms may have been pruned
 
-and each half carries ``identity.written_at_ms`` of its marker (HMQ_TX_MARKER). No clocks are compared: what is held against
-the horizon is the number that stands in the pruned row itself.
+and each half carries ``identity.written_at_ms`` of its marker (HMQ_TX_MARKER). No clocks are compared: the horizon is compared
+with the ``written_at_ms`` of the row itself.
 
-Both values lie above every real time, so that a release that does not know these rows does not prune them.
+Both values are larger than any real time, so that older releases, which do not know these rows, do not prune them.
 """
 
 import secrets
@@ -25,7 +24,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from halfmq.errors import UsageError
 from halfmq.sql.lock_wait import is_lock_wait, short_transaction
 
-#: No transaction id: those have no ``#``.
+#: Reserved keys. Transaction ids contain no ``#``.
 IDENTITY: Final = "#identity"
 HORIZON: Final = "#horizon"
 RESERVED: Final = (IDENTITY, HORIZON)
@@ -33,8 +32,8 @@ RESERVED: Final = (IDENTITY, HORIZON)
 #: Added to a horizon, and the smallest identity. As a time it would be 146 million years from now.
 _FAR: Final = 1 << 62
 
-#: A table without identity is not read again in an application's transaction before this, s: under SERIALIZABLE such a
-#: read conflicts with every marker that is written meanwhile.
+#: How often an application's transaction reads a table without identity again, seconds: under SERIALIZABLE the read
+#: conflicts with every marker written concurrently.
 _LOOK_AGAIN_S: Final = 60.0
 
 #: Longest HMQ_TX_MARKER: two numbers of 64 bits.
@@ -46,13 +45,12 @@ _ORIGIN_CHARS_MAX: Final = 41
 PREPARED_AFTER_MARKER_MAX_MS: Final = 1_800_000
 
 
-#: Marker rows younger than this are never pruned, seconds: longer than any local transaction may run, and than a
-#: message may be on its way.
+#: Marker rows younger than this are never pruned, seconds: longer than any local transaction runs, or a message is in flight.
 PRUNE_AGE_MIN_S: Final = 3_600.0
 
 
 class Bounds(NamedTuple):
-    """What the reserved rows say."""
+    """The values of the reserved rows."""
 
     identity: int
     #: Markers with a smaller ``written_at_ms`` may have been pruned.
@@ -60,17 +58,18 @@ class Bounds(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Of a marker: in which table, and the ``written_at_ms`` of its row."""
+    """HMQ_TX_MARKER of a half: the identity of the marker's table, and the ``written_at_ms`` of the row."""
 
     identity: int
     written_at_ms: int
 
     def text(self) -> str:
+        """The property value; ``read_origin`` parses it."""
         return f"{self.identity}.{self.written_at_ms}"
 
 
 def read_origin(text: str) -> Origin | None:
-    """None: not readable; a release that is newer than this one wrote it."""
+    """Parse HMQ_TX_MARKER. None: an unknown format, written by a newer release."""
     identity, _, written = text.partition(".")
     if len(text) > _ORIGIN_CHARS_MAX or not (text.isascii() and identity.isdigit() and written.isdigit()):
         return None
@@ -78,26 +77,26 @@ def read_origin(text: str) -> Origin | None:
 
 
 def _may_be_pruned_before_ms(now_ms: int) -> int:
-    """The horizon of a table without one: an earlier release, which keeps none, may have pruned what is not there.
+    """The initial horizon of a table without one: an earlier release may have pruned it without recording a horizon.
 
-    No release prunes what is younger than ``PRUNE_AGE_MIN_S``. Its oldest row proves nothing: rows of undecided transactions
-    are kept, however old.
+    No release prunes rows younger than ``PRUNE_AGE_MIN_S``. The oldest row proves nothing, since rows of undecided
+    transactions are kept.
     """
     return max(0, now_ms - round(PRUNE_AGE_MIN_S * 1000))
 
 
 def bounds_of(reserved: dict[str, int]) -> Bounds | None:
-    """``reserved``: ``written_at_ms`` by key. None: the table has no identity."""
+    """The bounds from ``reserved``, the ``written_at_ms`` by reserved key. None: the table has no identity."""
     if IDENTITY not in reserved or HORIZON not in reserved:
         return None
     return Bounds(reserved[IDENTITY], reserved[HORIZON] - _FAR)
 
 
 def why_absence_is_no_answer(table: str, here: Bounds | None, origin: str, prepared_at_ms: int | None) -> str:
-    """Why a transaction without a marker in ``table`` may have committed all the same; empty if it cannot have.
+    """Why a transaction without a marker in ``table`` may have committed nevertheless; empty if it cannot have.
 
-    ``origin``: what its half carries. One without it (an older client, or a table that had no identity yet) is held
-    against the horizon by the time at which the broker stored it, with a margin; without that, absence is an answer.
+    ``origin``: HMQ_TX_MARKER of its half. If empty (an older client, or a table that had no identity yet), the time at which
+    the broker stored the half, less a margin, is compared with the horizon. Without that time too, absence is an answer.
     """
     if not origin:
         if here is None or prepared_at_ms is None:
@@ -141,15 +140,15 @@ class TableIdentity:
             self._insert(connection, 0)
 
     def read(self, connection: Connection) -> Bounds | None:
-        """None: the table has no identity yet."""
+        """Read the reserved rows. None: the table has no identity yet."""
         columns = self._table.c
         rows = connection.execute(select(columns.tx_id, columns.written_at_ms).where(columns.tx_id.in_(RESERVED)))
         return bounds_of({row[0]: int(row[1]) for row in rows})
 
     def origin(self, connection: Connection, written_at_ms: int) -> str:
-        """What the halves of a marker written now carry; empty while the table has no identity.
+        """HMQ_TX_MARKER for a marker written now; empty while the table has no identity.
 
-        Never an identity that is not committed: its rollback would leave halves that no table answers for.
+        An uncommitted identity is never used: after its rollback no table could answer for those halves.
         """
         identity = self._known_on(connection)
         if identity is None:
@@ -165,14 +164,15 @@ class TableIdentity:
         return Origin(identity, written_at_ms).text()
 
     def forget(self) -> None:
-        """Read it again before the next marker is written."""
+        """Drop the cached identity; it is read again before the next marker is written."""
         self._known.clear()
 
     def is_known(self, engine: Engine) -> bool:
+        """Whether the identity of the table behind ``engine`` is cached."""
         return self._known_on(engine) is not None
 
     def establish(self, engine: Engine, now_ms: int, lock_wait_ms: int) -> None:
-        """Make the rows if they are missing, on a connection from ``engine``. Nothing happens when they are known.
+        """Create the rows if they are missing, on a connection from ``engine``. Does nothing if the identity is cached.
 
         Raises:
             DBAPIError: as ``establish_on``.
@@ -182,12 +182,12 @@ class TableIdentity:
                 self.establish_on(connection, now_ms, lock_wait_ms)
 
     def establish_on(self, connection: Connection, now_ms: int, lock_wait_ms: int) -> None:
-        """Make the rows if they are missing, in short transactions; ``connection`` has none open.
+        """Create the rows if they are missing, in short transactions; ``connection`` must have none open.
 
-        Where another transaction is in the way, the next caller tries again. ``now_ms``: wall clock.
+        If another transaction holds a lock, it returns, and the next caller retries. ``now_ms``: wall clock.
 
         Raises:
-            DBAPIError: anything else, such as a missing table.
+            DBAPIError: any other error, such as a missing table.
         """
         try:
             bounds = self._read_alone(connection, lock_wait_ms)
@@ -212,7 +212,7 @@ class TableIdentity:
         self._known.setdefault(connection.engine.pool, {})[self._schema_on(connection)] = identity
 
     def _schema_on(self, bind: Connection | Engine) -> str | None:
-        """Where statements on ``bind`` find the table: with ``schema_translate_map`` one pool serves several."""
+        """The table's schema on ``bind``; with ``schema_translate_map`` one pool may serve several schemas."""
         schemas = bind.get_execution_options().get("schema_translate_map") or {}
         schema: str | None = schemas.get(self._table.schema, self._table.schema)
         return schema
@@ -222,10 +222,10 @@ class TableIdentity:
             return self.read(connection)
 
     def move_horizon(self, connection: Connection, horizon_ms: int, now_ms: int) -> None:
-        """Forward to ``horizon_ms``, never back, in the transaction that is open on ``connection``. ``now_ms``: wall clock.
+        """Advance the horizon to ``horizon_ms`` in ``connection``'s open transaction; never back. ``now_ms``: wall clock.
 
         Raises:
-            UsageError: it did not move, so that nothing may be deleted. Roll back and repeat.
+            UsageError: it could not be advanced, so nothing may be deleted. Roll back and retry.
         """
         if self.read(connection) is None:
             try:
@@ -247,7 +247,7 @@ class TableIdentity:
             )
 
     def renew(self, connection: Connection, horizon_ms: int) -> None:
-        """Another identity, and nothing before ``horizon_ms`` counts as absent, in the transaction on ``connection``."""
+        """Set a new identity and horizon in ``connection``'s open transaction: see ``MarkerTable.restored``."""
         connection.execute(delete(self._table).where(self._table.c.tx_id.in_(RESERVED)))
         self._insert(connection, horizon_ms)
         self.forget()

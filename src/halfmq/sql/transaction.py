@@ -1,17 +1,17 @@
-"""``with mq.transaction(session, markers=...) as tx``: one outcome for the database and for the messages.
+"""``with mq.transaction(session, markers=...) as tx``: one outcome for the database transaction and its messages.
 
-The order, and what a failure at each step means:
+The steps, and what a failure in each means:
 
 1. Begin, insert the marker ``(tx_id, 'C')``.  The database's error; nothing was sent.
 2. The body of the block. ``tx.send`` only collects.  Its exception; rolled back, nothing was sent.
-3. Flush, then send all half messages and wait for their acknowledgement.  Rolled back; the client has sent ROLLBACK for
-   those that were acknowledged; one whose answer was lost is settled by the check, which finds no marker.
-4. COMMIT.  A clean failure: ROLLBACK is sent and the database's error raised. Anything less certain: the half
+3. Flush, then send all half messages and wait for their acknowledgements.  Rolled back; the client sends ROLLBACK for
+   acknowledged halves; one whose response was lost is settled by the check, which finds no marker.
+4. COMMIT.  Certainly rolled back: ROLLBACK is sent, and the database's error is raised. Anything less certain: the half
    messages are left alone, ``TransactionUnknown`` is raised, and the check reads the marker.
-5. Send COMMIT to the broker.  Not the caller's concern any more, the order is durable: the client repeats it, and the
-   check settles it at the latest. ``tx.receipt`` is then None.
+5. Send COMMIT to the broker.  Does not affect the caller: the local commit is durable, the client retries, and the check is
+   the fallback. ``tx.receipt`` is then None.
 
-Prepared late: between 3 and 5 lies only one COMMIT, and an exception of the body costs the broker nothing.
+Half messages are sent late, so that they are undecided only during one local COMMIT, and an exception of the body sends none.
 """
 
 import logging
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class SqlTransaction:
-    """What the body of the block gets."""
+    """The object that the body of an ``mq.transaction`` block receives."""
 
     def __init__(self, tx_id: str, work: LocalWork) -> None:
         self._id = tx_id
@@ -49,8 +49,8 @@ class SqlTransaction:
 
     @property
     def receipt(self) -> TransactionReceipt | None:
-        """After the block: the broker's receipt for COMMIT. None while there is none: nothing was sent, or the answer
-        is still to come, which changes nothing for the caller."""
+        """After the block: the broker's receipt for COMMIT. None: nothing was sent, or COMMIT is not acknowledged yet, which
+        does not affect the caller."""
         return self._receipt
 
     def send(
@@ -65,12 +65,12 @@ class SqlTransaction:
         delay: float | timedelta | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        """Collect a message; it is sent with the transaction, or not at all. No I/O happens here.
+        """Collect a message, which becomes visible if the transaction commits. No I/O.
 
-        Inside ``session.begin_nested()`` it belongs to the savepoint: rolled back, it is not sent.
+        Inside ``session.begin_nested()`` it belongs to the savepoint: if that is rolled back, it is not sent.
 
         Raises:
-            UsageError, InvalidName, MessageTooLarge: what is wrong with it, at once.
+            UsageError, InvalidName, MessageTooLarge: an argument is wrong, or the block has ended.
         """
         self._work.collect(
             topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, delay=delay, properties=properties
@@ -100,7 +100,7 @@ class Block(AbstractContextManager[SqlTransaction]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._begun_in != forks.generation:  # the session's connection is the parent's too: nothing is said on it
+        if self._begun_in != forks.generation:  # the parent uses the same database connection: do not touch it
             if error is None:
                 forks.refuse_in_child(
                     self._begun_in,
@@ -115,10 +115,10 @@ class Block(AbstractContextManager[SqlTransaction]):
         failed = self._work.commit()
         if failed is not None:
             if prepared is not None and failed.meaning is CommitFailure.ROLLED_BACK:
-                self._tell_rollback(prepared)
+                self._send_rollback(prepared)
             raise_failed(failed, self._transaction.id, sent=prepared is not None)
         if prepared is not None:
-            self._tell_commit(prepared)
+            self._send_commit(prepared)
 
     def _prepare(self) -> Prepared | None:
         try:
@@ -130,13 +130,13 @@ class Block(AbstractContextManager[SqlTransaction]):
             self._work.abandon()
             raise
 
-    def _tell_commit(self, prepared: Prepared) -> None:
+    def _send_commit(self, prepared: Prepared) -> None:
         try:
             self._transaction._receipt = self._client.commit(prepared)
         except HalfmqError as error:
             log_unconfirmed("COMMIT", prepared, error)
 
-    def _tell_rollback(self, prepared: Prepared) -> None:
+    def _send_rollback(self, prepared: Prepared) -> None:
         try:
             self._client.rollback(prepared)
         except HalfmqError as error:
@@ -172,10 +172,10 @@ class AsyncBlock(AbstractAsyncContextManager[SqlTransaction]):
         failed = await self._session.run_sync(lambda _: self._work.commit())
         if failed is not None:
             if prepared is not None and failed.meaning is CommitFailure.ROLLED_BACK:
-                await self._tell_rollback(prepared)
+                await self._send_rollback(prepared)
             raise_failed(failed, self._transaction.id, sent=prepared is not None)
         if prepared is not None:
-            await self._tell_commit(prepared)
+            await self._send_commit(prepared)
 
     async def _abandon(self) -> None:
         await self._session.run_sync(lambda _: self._work.abandon())
@@ -192,13 +192,13 @@ class AsyncBlock(AbstractAsyncContextManager[SqlTransaction]):
             await self._abandon()
             raise
 
-    async def _tell_commit(self, prepared: Prepared) -> None:
+    async def _send_commit(self, prepared: Prepared) -> None:
         try:
             self._transaction._receipt = await self._client.commit(prepared)
         except HalfmqError as error:
             log_unconfirmed("COMMIT", prepared, error)
 
-    async def _tell_rollback(self, prepared: Prepared) -> None:
+    async def _send_rollback(self, prepared: Prepared) -> None:
         try:
             await self._client.rollback(prepared)
         except HalfmqError as error:
@@ -206,23 +206,24 @@ class AsyncBlock(AbstractAsyncContextManager[SqlTransaction]):
 
 
 def raise_failed(failed: FailedCommit, tx_id: str, *, sent: bool) -> None:
-    """Raise what the caller of the block gets to see after a COMMIT that did not succeed.
+    """Raise the exception for a failed COMMIT.
 
     Raises:
-        TransactionUnknown: nobody here can know; the check settles the messages from the marker.
-        Exception: the database's own, when the transaction is rolled back for certain.
+        TransactionUnknown: the outcome is unknown; the check reads the marker.
+        Exception: the database's own, if the transaction is certainly rolled back.
     """
     if failed.meaning is CommitFailure.ROLLED_BACK:
         raise failed.error
     raise TransactionUnknown(
         f"the outcome of the local COMMIT of {tx_id} is unknown: {failed.error}",
         tx_id=tx_id,
-        hint="look for your row, or for the marker; do not simply repeat"
-        + ("; the broker asks until the marker answers" if sent else ""),
+        hint="look for your row, or for the marker; do not simply retry"
+        + ("; the broker checks until the marker answers" if sent else ""),
     ) from failed.error
 
 
 def log_unconfirmed(verdict: str, prepared: Prepared, error: HalfmqError) -> None:
+    """Log a verdict without acknowledgement; the client retries it, and the check is the fallback."""
     _log.warning(
         "%s of %s was not confirmed (%s); the check settles it", verdict, prepared.tx_id, error, exc_info=error
     )

@@ -47,7 +47,7 @@ def encode_batch(
     parts: list[bytes] = [b""]
     summed: list[bytes] = [b""]
     for record in records:
-        if record[0] != place:
+        if record.offset != place:
             raise InvariantViolated(f"{type(record).__name__} says log offset {record.offset}, it would lie at {place}")
         pieces = ENCODE_BY_TYPE[type(record)](record, copy)
         if type(pieces) is tuple:
@@ -59,7 +59,7 @@ def encode_batch(
             parts.append(pieces)  # type: ignore[arg-type]
             summed.append(pieces)  # type: ignore[arg-type]
             size = len(pieces)
-        if record[1] != size:
+        if record.size != size:
             raise InvariantViolated(
                 f"{type(record).__name__} at {place} says it takes {record.size} bytes, encoded it is {size}"
             )

@@ -47,7 +47,7 @@ from halfmq.store.record_codec import (
 from halfmq.store.segment import RESTORE, Segment, SegmentFiles, create_segment
 
 #: Records that hold a copy; where the message first came in stands directly after their heads.
-_CARRIED = frozenset({Kind.CARRIED_HALF, Kind.CARRIED_DELAYED})
+_COPIED = frozenset({Kind.COPIED_HALF, Kind.COPIED_DELAYED})
 _VERDICTS = frozenset({Kind.COMMITTED, Kind.ROLLED_BACK})
 #: Bytes read for a record when nobody says how long it is: most are shorter.
 READ_BYTES: Final = 4_096
@@ -262,7 +262,7 @@ class CommitLog:
         return data[at]
 
     def first_offset(self, offset: int) -> int:
-        """Log offset of the record that the message at ``offset`` first came in; its own unless it was carried forward.
+        """Log offset of the record that the message at ``offset`` first came in; its own unless it was copied forward.
 
         Raises as ``stored_view``.
         """
@@ -270,7 +270,7 @@ class CommitLog:
         at = offset - start
         if at < 0 or at + RECORD_HEAD_BYTES + 8 > len(data):
             data, at = self._bytes(offset, RECORD_HEAD_BYTES + 8, READ_BYTES)
-        if data[at] not in _CARRIED:
+        if data[at] not in _COPIED:
             return offset
         return int.from_bytes(data[at + RECORD_HEAD_BYTES : at + RECORD_HEAD_BYTES + 8], "big")
 

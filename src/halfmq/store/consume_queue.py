@@ -23,7 +23,6 @@ from halfmq.store.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES, QUEUE_FILE_ENTRI
 from halfmq.store.open_files import FileKey, OpenFiles
 
 _VISIBLE_AT: Final = 16
-_STORE_TIME_AT: Final = 24
 _KEY_HASH_AT: Final = 40
 #: Bytes of an entry at a place of its file.
 _Read = Callable[[int, int], bytes]

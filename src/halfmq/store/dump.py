@@ -17,15 +17,15 @@ from halfmq.errors import StoreDamaged, UsageError
 from halfmq.model import properties as props
 from halfmq.model.records import (
     TYPE_OF_KIND,
-    AsideBecause,
-    CarriedDelayed,
-    CarriedHalf,
+    CopiedDelayed,
+    CopiedHalf,
     DecidedBy,
     HalfRecord,
     MessageRecord,
     OperatorAction,
+    ParkedBecause,
     Record,
-    Ref,
+    StoredRecord,
     Trim,
 )
 from halfmq.model.stored_message import StoredMessage, decode
@@ -44,8 +44,9 @@ KINDS: Final = frozenset(KIND_OF.values())
 #: Fields that a decoder reads in the properties, which are shown.
 _IN_PROPERTIES: Final[dict[type, tuple[str, ...]]] = {
     MessageRecord: ("tag_hash", "key_hash", "keys"),
-    HalfRecord: ("tag_hash", "key_hash", "id_hash", "delay", "immunity_ms", "keys"),
+    HalfRecord: ("tag_hash", "key_hash", "id_hash", "delay", "grace_ms", "keys"),
 }
+_OF_MESSAGE: Final = frozenset(StoredMessage._fields)
 _VERIFY: Final = "`halfmq store verify` says what to do"
 
 
@@ -152,25 +153,28 @@ def _head(record: Record, header: Header) -> dict[str, Any]:
 
 def _fields(record: Record, raw: memoryview, *, bodies: bool) -> dict[str, Any]:
     fields: dict[str, Any] = {}
-    values: tuple[Any, ...] = record[2:]
-    for name, value in zip(record._fields[2:], values, strict=True):
-        if name in _IN_PROPERTIES.get(type(record), ()):
+    hidden = _IN_PROPERTIES.get(type(record), ())
+    for name in record.__struct_fields__[2:]:
+        value = getattr(record, name)
+        if name in hidden or (name in _OF_MESSAGE and isinstance(record, StoredRecord)):
             continue
-        if isinstance(value, StoredMessage):
-            fields["message"] = _message(value, bodies=bodies)
+        if name == "topic_id" and isinstance(record, StoredRecord):
+            fields |= {"topic_id": value, "message": _message(record.message, bodies=bodies)}
+            if isinstance(record, HalfRecord):
+                fields["half_index"] = record.half_index
         elif name == "payload":
             fields["payload"] = _payload(bytes(value))
         elif name == "refs":
-            fields["refs"] = [dict(zip(Ref._fields, ref, strict=True)) for ref in value]
+            fields["refs"] = [msgspec.structs.asdict(ref) for ref in value]
         elif name == "decided_by":
             fields["decided_by"] = _name_of(DecidedBy, value)
         elif name == "action":
             fields["action"] = _name_of(OperatorAction, value)
         elif name == "because":
-            fields["because"] = _name_of(AsideBecause, value)
+            fields["because"] = _name_of(ParkedBecause, value)
         elif name != "source":
             fields[name] = value
-    if isinstance(record, CarriedHalf | CarriedDelayed):
+    if isinstance(record, CopiedHalf | CopiedDelayed):
         message, _, _ = decode(raw[MESSAGE_AT_BY_KIND[raw[0]] :])
         fields["message"] = _message(message, bodies=bodies)
     return fields

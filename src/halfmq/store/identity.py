@@ -17,6 +17,7 @@ import msgspec
 from halfmq.errors import EnvironmentFailed, StoreDamaged, StoreInUse, WrongVersion
 from halfmq.runtime.disk import CANNOT_LOCK, Disk, Lock
 from halfmq.store.layout import STORE_FORMAT
+from halfmq.store.whole_file import read_whole, replacing
 
 log = logging.getLogger("halfmq.store")
 
@@ -156,13 +157,9 @@ def read_identity(disk: Disk, directory: Path) -> Identity | None:
         StoreDamaged: the file cannot be read.
     """
     path = directory / NAME
-    if not disk.exists(path):
+    text = read_whole(disk, path)
+    if text is None:
         return None
-    file = disk.open(path, writable=False)
-    try:
-        text = file.read(0, file.size())
-    finally:
-        file.close()
     hint = "restore the file from a backup; the log in shard-0 needs it"
     try:
         found = msgspec.json.decode(text, type=_Written)
@@ -187,14 +184,6 @@ def write_identity(disk: Disk, directory: Path, identity: Identity) -> None:
     """
     path = directory / NAME
     written = _Written(STORE_FORMAT, identity.store_id.hex(), identity.segment_bytes)
-    temporary = directory / (NAME + ".new")
-    file = disk.open(temporary, create=True)
-    try:
-        text = msgspec.json.format(msgspec.json.encode(written)) + b"\n"
-        file.truncate(0)  # what an interrupted attempt left
-        file.write(0, [text])
-        file.sync()  # before the rename: the name must not lead to a file without content
-    finally:
-        file.close()
-    disk.rename(temporary, path)
+    with replacing(disk, path, directory / (NAME + ".new")) as file:
+        file.write(0, [msgspec.json.format(msgspec.json.encode(written)) + b"\n"])
     disk.sync_directory(directory)

@@ -4,10 +4,10 @@
 else writes these files. So they can always be made again, and an entry never names a record that a crash can take back.
 
     MessageRecord               queue entry, visible at its own offset
-    HalfRecord, CarriedHalf     table row: undecided, and where the bytes lie
+    HalfRecord, CopiedHalf     table row: undecided, and where the bytes lie
     Committed, Released         queue entries, visible at this record; rows settled
     RolledBack, Checked,        rows
-    SetAside
+    Parked
     DelayedRecord               nothing until it is released
     TopicSet, TopicDeleted      topics.json, at a checkpoint where there are many; a deleted topic's queues go
     OperatorActed               nothing: it explains the record after it
@@ -33,12 +33,12 @@ from halfmq.model import properties as props
 from halfmq.model.ids import hash64
 from halfmq.model.records import (
     MESSAGE_AT,
-    SET_ASIDE_MS,
+    PARKED_MS,
     Base,
-    CarriedDelayed,
-    CarriedHalf,
     Checked,
     Committed,
+    CopiedDelayed,
+    CopiedHalf,
     DelayedRecord,
     EpochStarted,
     GroupDeleted,
@@ -47,12 +47,12 @@ from halfmq.model.records import (
     MessageRecord,
     OffsetsCommitted,
     OperatorActed,
+    Parked,
     ProducerSet,
     Record,
     Ref,
     Released,
     RolledBack,
-    SetAside,
     TopicDeleted,
     TopicSet,
     Trim,
@@ -216,70 +216,49 @@ class Indexes:
 
     def _half(self, record: HalfRecord, now_ms: int) -> None:
         self.table.prepared(record, now_ms)
-        keys = record[14]
-        if keys:
-            self.keys.add(record[3][0], keys, record[0])
+        if record.keys:
+            self.keys.add(record.topic, record.keys, record.offset)
 
     def _message(self, record: MessageRecord, now_ms: int) -> None:
-        offset, size, topic_id, message, _, tag, key, keys = record
-        self.queues.add(
-            topic_id,
-            message.queue_id,
-            message.queue_offset,
-            _pack_entry(
-                offset,
-                size - MESSAGE_AT,
-                tag,
-                offset,
-                now_ms,
-                NO_HALF,
-                key,
-            ),
-        )
-        if keys:
-            self.keys.add(message.topic, keys, offset)
+        offset = record.offset
+        entry = _pack_entry(offset, record.size - MESSAGE_AT, record.tag_hash, offset, now_ms, NO_HALF, record.key_hash)
+        self.queues.add(record.topic_id, record.queue_id, record.queue_offset, entry)
+        if record.keys:
+            self.keys.add(record.topic, record.keys, offset)
 
     def _committed(self, record: Committed, now_ms: int) -> None:
-        position, _, group, tx_id, decided_by, refs = record
-        settled = self.table.settled
-        for (
-            offset,
-            message_bytes,
-            _,
-            half_index,
-            topic_id,
-            queue_id,
-            queue_offset,
-            due_ms,
-            tag,
-            key,
-        ) in refs:
-            settled(half_index, ROW_COMMITTED, decided_by, position, now_ms, queue_offset, due_ms)
-            if not due_ms:
-                self.queues.add(
-                    topic_id,
-                    queue_id,
-                    queue_offset,
-                    _pack_entry(offset, message_bytes, tag, position, now_ms, half_index, key),
+        position = record.offset
+        decided_by = record.decided_by
+        refs = record.refs
+        for ref in refs:
+            half_index = ref.half_index
+            queue_offset = ref.queue_offset
+            self.table.settled(half_index, ROW_COMMITTED, decided_by, position, now_ms, queue_offset, ref.due_ms)
+            if not ref.due_ms:
+                entry = _pack_entry(
+                    ref.offset, ref.message_bytes, ref.tag_hash, position, now_ms, half_index, ref.key_hash
                 )
+                self.queues.add(ref.topic_id, ref.queue_id, queue_offset, entry)
         if len(refs) > 1:
             halves = [ref.half_index for ref in refs]
-            self.table.settled_together(group, tx_id, halves, halves[0], len(refs))
+            self.table.settled_together(record.group, record.tx_id, halves, halves[0], len(refs))
 
     def _rolled_back(self, record: RolledBack, now_ms: int) -> None:
-        position, _, group, tx_id, decided_by, halves = record
+        position = record.offset
+        decided_by = record.decided_by
+        halves = record.half_indexes
         # The first record of a half that was settled before a trim may be gone: then its row is made here.
         together = len(halves) > 1 or any(self.table.is_empty(half_index) for half_index in halves)
         for half_index in halves:
             self.table.settled(half_index, ROW_ROLLED_BACK, decided_by, position, now_ms, -1, 0)
         if together:
-            self.table.settled_together(group, tx_id, halves, halves[0], len(halves))
+            self.table.settled_together(record.group, record.tx_id, halves, halves[0], len(halves))
 
-    def _carried_half(self, record: CarriedHalf, now_ms: int) -> None:
-        self.table.carried(record)
+    def _copied_half(self, record: CopiedHalf, now_ms: int) -> None:
+        self.table.copied(record)
         self._add_keys_at(record.offset)
 
-    def _carried_delayed(self, record: CarriedDelayed, now_ms: int) -> None:
+    def _copied_delayed(self, record: CopiedDelayed, now_ms: int) -> None:
         if record.half_index >= 0:
             self.table.moved(record.half_index, record.offset, record.message_bytes)
         self._add_keys_at(record.offset)
@@ -300,8 +279,8 @@ class Indexes:
     def _checked(self, record: Checked, now_ms: int) -> None:
         self.table.checked(record.half_index, record.checks, record.next_check_at_ms)
 
-    def _set_aside(self, record: SetAside, now_ms: int) -> None:
-        self.table.set_aside(record.half_index, record.checks, SET_ASIDE_MS + record.because, record.decided_by)
+    def _parked(self, record: Parked, now_ms: int) -> None:
+        self.table.set_aside(record.half_index, record.checks, PARKED_MS + record.because, record.decided_by)
 
     def _topic_set(self, record: TopicSet, now_ms: int) -> None:
         self._topics[record.topic_id] = TopicInfo(
@@ -323,12 +302,12 @@ class Indexes:
             Committed: _committed,
             MessageRecord: _message,
             RolledBack: _rolled_back,
-            CarriedHalf: _carried_half,
-            CarriedDelayed: _carried_delayed,
+            CopiedHalf: _copied_half,
+            CopiedDelayed: _copied_delayed,
             DelayedRecord: _delayed,
             Released: _released,
             Checked: _checked,
-            SetAside: _set_aside,
+            Parked: _parked,
             TopicSet: _topic_set,
             TopicDeleted: _topic_deleted,
             Trim: _trim,

@@ -17,7 +17,7 @@ Big-endian throughout. Change a line here only with a new ``STORE_FORMAT`` and a
 import struct
 from typing import Final
 
-#: Of the store as a whole, in ``store.json``. 2: starts, bases and snapshots say the epoch's immunity.
+#: Of the store as a whole, in ``store.json``. 2: starts, bases and snapshots say the epoch's grace period.
 STORE_FORMAT: Final = 2
 #: Of checkpoint, snapshot and watermark page.
 FORMAT_VERSION: Final = 1
@@ -30,9 +30,6 @@ BATCH_MAGIC: Final = b"HMQB"
 BATCH_VERSION: Final = 1
 BATCH_HEADER: Final = struct.Struct(">4sBBHIIqqqIII12x")
 BATCH_CHECKSUM_AT: Final = 48
-
-#: Kind, flags, reserved, record length in bytes (head included).
-RECORD_HEAD: Final = struct.Struct(">BBHI")
 
 # --- indexes ---------------------------------------------------------------------------------------------
 

@@ -17,28 +17,28 @@ from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
-from halfmq.errors import InvariantViolated, StoreDamaged, WrongVersion
+from halfmq.errors import StoreDamaged, WrongVersion
 from halfmq.model import properties as props
 from halfmq.model import stored_message
-from halfmq.model.message_facts import delay_of, half_facts, key_hash_of, pairs_of, plain_facts, tag_hash_of
+from halfmq.model.message_facts import common_values, delay_of, half_facts, key_hash_of, plain_facts, tag_hash_of
 from halfmq.model.records import (
-    CARRIED_DELAYED_MESSAGE_AT,
-    CARRIED_HALF_MESSAGE_AT,
     CHECKED_PREFIX_BYTES,
+    COPIED_DELAYED_MESSAGE_AT,
+    COPIED_HALF_MESSAGE_AT,
     DELAYED_MESSAGE_AT,
     MESSAGE_AT,
     OPERATOR_ACTED_END_BYTES,
     OPERATOR_ACTED_PREFIX_BYTES,
+    PARKED_PREFIX_BYTES,
     RECORD_HEAD_BYTES,
     REF_BYTES,
-    SET_ASIDE_PREFIX_BYTES,
     TYPE_OF_KIND,
     VERDICT_PREFIX_BYTES,
     Base,
-    CarriedDelayed,
-    CarriedHalf,
     Checked,
     Committed,
+    CopiedDelayed,
+    CopiedHalf,
     DelayedRecord,
     EpochStarted,
     GroupDeleted,
@@ -48,12 +48,12 @@ from halfmq.model.records import (
     MessageRecord,
     OffsetsCommitted,
     OperatorActed,
+    Parked,
     ProducerSet,
     Record,
     Ref,
     Released,
     RolledBack,
-    SetAside,
     TopicDeleted,
     TopicSet,
     Trim,
@@ -65,18 +65,17 @@ from halfmq.model.stored_message import (
     MAGIC_V1,
     SYS_BORN_HOST_V6,
     SYS_STORE_HOST_V6,
-    StoredMessage,
 )
 
 _HEAD: Final = struct.Struct(">BBHI")
 #: Kind, flags and reserved as one word; then size, topic id, and reserved or (index, count of a half).
 _MESSAGE_HEAD: Final = struct.Struct(">IIiI")
 _DELAYED_HEAD: Final = struct.Struct(">BBHIiiqq")
-_CARRIED_HALF_HEAD: Final = struct.Struct(">BBHIqqiHHqqqiI")
-_CARRIED_DELAYED_HEAD: Final = struct.Struct(">BBHIqqqqii")
+_COPIED_HALF_HEAD: Final = struct.Struct(">BBHIqqiHHqqqiI")
+_COPIED_DELAYED_HEAD: Final = struct.Struct(">BBHIqqqqii")
 _VERDICT_HEAD: Final = struct.Struct(">BBHIBBHHH")
 _CHECKED_HEAD: Final = struct.Struct(">BBHIqqiHH")
-_SET_ASIDE_HEAD: Final = struct.Struct(">BBHIqiBBHHH")
+_PARKED_HEAD: Final = struct.Struct(">BBHIqiBBHHH")
 _OPERATOR_ACTED_HEAD: Final = struct.Struct(">BBHIBBHHHHH")
 #: Of a record, from its start.
 kind_and_size: Final = struct.Struct(">B3xI").unpack_from
@@ -98,11 +97,11 @@ _V4: Final = struct.Struct(">" + _V4_FIELDS)
 
 assert _MESSAGE_HEAD.size == MESSAGE_AT
 assert _DELAYED_HEAD.size == DELAYED_MESSAGE_AT
-assert _CARRIED_HALF_HEAD.size == CARRIED_HALF_MESSAGE_AT
-assert _CARRIED_DELAYED_HEAD.size == CARRIED_DELAYED_MESSAGE_AT
+assert _COPIED_HALF_HEAD.size == COPIED_HALF_MESSAGE_AT
+assert _COPIED_DELAYED_HEAD.size == COPIED_DELAYED_MESSAGE_AT
 assert _VERDICT_HEAD.size == RECORD_HEAD_BYTES + VERDICT_PREFIX_BYTES
 assert _CHECKED_HEAD.size == RECORD_HEAD_BYTES + CHECKED_PREFIX_BYTES
-assert _SET_ASIDE_HEAD.size == RECORD_HEAD_BYTES + SET_ASIDE_PREFIX_BYTES
+assert _PARKED_HEAD.size == RECORD_HEAD_BYTES + PARKED_PREFIX_BYTES
 assert _OPERATOR_ACTED_HEAD.size == RECORD_HEAD_BYTES + OPERATOR_ACTED_PREFIX_BYTES
 assert _REF.size == REF_BYTES
 assert _V4.size == AT_BODY_V4
@@ -110,16 +109,16 @@ assert _V4.size == AT_BODY_V4
 _MESSAGE_AT: Final = {
     Kind.MESSAGE: MESSAGE_AT,
     Kind.HALF: MESSAGE_AT,
-    Kind.CARRIED_HALF: CARRIED_HALF_MESSAGE_AT,
+    Kind.COPIED_HALF: COPIED_HALF_MESSAGE_AT,
     Kind.DELAYED: DELAYED_MESSAGE_AT,
-    Kind.CARRIED_DELAYED: CARRIED_DELAYED_MESSAGE_AT,
+    Kind.COPIED_DELAYED: COPIED_DELAYED_MESSAGE_AT,
 }
 #: The same by plain number, 0 for a record without a message: what scans and readers index.
 MESSAGE_AT_BY_KIND: Final = tuple(_MESSAGE_AT.get(cast(Kind, kind), 0) for kind in range(256))
 
 #: Before the body, the body, after the body.
 Pieces = tuple[bytes, bytes, bytes]
-#: Where a carried record's bytes come from: the stored message whose record starts at an offset, in three pieces.
+#: Where a copied record's bytes come from: the stored message whose record starts at an offset, in three pieces.
 Copy = Callable[[int], Pieces]
 Buffer = bytes | memoryview
 
@@ -173,8 +172,6 @@ def half_identity(properties: bytes) -> tuple[str, str]:
 
 
 _HMQ_TX_ID: Final = props.HMQ_TX_ID.encode()
-_UNIQ_KEY: Final = props.UNIQ_KEY.encode()
-_PGROUP: Final = props.PGROUP.encode()
 
 
 # --- encode ----------------------------------------------------------------------------------------------------
@@ -205,38 +202,40 @@ def _text(raw: bytes) -> str:
     return text
 
 
-def _pieces(kind: int, offset: int, size: int, topic_id: int, last: int, message: StoredMessage) -> Pieces:
+def _pieces(kind: int, last: int, record: MessageRecord | HalfRecord) -> Pieces:
     """Head, prefix and message. ``kind``: the first four bytes of the head, ``last``: those of the prefix after the topic id."""
-    (topic, queue_id, queue_offset, flag, sys_flag, born_time_ms, born_host, store_time_ms, store_host,
-     reconsume_times, prepared_offset, body, body_crc, properties) = message  # fmt: skip
+    topic = record.topic
+    born_host = record.born_host
+    store_host = record.store_host
     if len(topic) > 127 or len(born_host) != 8 or len(store_host) != 8:
-        before, body, after = stored_message.encode(message, offset)
-        return _MESSAGE_HEAD.pack(kind, size, topic_id, last) + before, body, after
-    after = (_topic_tails.get(topic) or _topic_tail(topic)) + len(properties).to_bytes(2, "big") + properties
+        before, body, after = stored_message.encode(record.message, record.offset)
+        return _MESSAGE_HEAD.pack(kind, record.size, record.topic_id, last) + before, body, after
+    body = record.body
     body_bytes = len(body)
+    properties = record.properties
+    after = (_topic_tails.get(topic) or _topic_tail(topic)) + len(properties).to_bytes(2, "big") + properties
     before = _pack_message_v4(
-        kind, size, topic_id, last, 88 + body_bytes + len(after), MAGIC_V1, body_crc, queue_id, flag, queue_offset,
-        offset, sys_flag, born_time_ms, born_host, store_time_ms, store_host, reconsume_times, prepared_offset,
-        body_bytes,
+        kind, record.size, record.topic_id, last, 88 + body_bytes + len(after), MAGIC_V1, record.body_crc,
+        record.queue_id, record.flag, record.queue_offset, record.offset, record.sys_flag, record.born_time_ms,
+        born_host, record.store_time_ms, store_host, record.reconsume_times, record.prepared_offset, body_bytes,
     )  # fmt: skip
     return before, body, after
 
 
 def _message(record: MessageRecord, copy: Copy) -> Pieces:
-    return _pieces(_MESSAGE_WORD, record[0], record[1], record[2], 0, record[3])
+    return _pieces(_MESSAGE_WORD, 0, record)
 
 
 def _half(record: HalfRecord, copy: Copy) -> Pieces:
-    offset, size, topic_id, message, half_index, _, _, index, count, *_ = record
-    if message[2] != half_index:
-        raise InvariantViolated(f"half {half_index} says queue offset {message.queue_offset}: it must be its index")
-    return _pieces(_HALF_WORD, offset, size, topic_id, index << 16 | count, message)
+    return _pieces(_HALF_WORD, record.index << 16 | record.count, record)
 
 
 def _delayed(record: DelayedRecord, copy: Copy) -> Pieces:
-    offset, size, topic_id, message, _, due_ms, tag_hash, key_hash = record
-    before, body, after = stored_message.encode(message, offset)
-    return _DELAYED_HEAD.pack(Kind.DELAYED, 0, 0, size, topic_id, tag_hash, due_ms, key_hash) + before, body, after
+    before, body, after = stored_message.encode(record.message, record.offset)
+    head = _DELAYED_HEAD.pack(
+        Kind.DELAYED, 0, 0, record.size, record.topic_id, record.tag_hash, record.due_ms, record.key_hash
+    )
+    return head + before, body, after
 
 
 def _moved(before: bytes, offset: int) -> bytes:
@@ -244,75 +243,77 @@ def _moved(before: bytes, offset: int) -> bytes:
     return before[:AT_PHYSICAL_OFFSET] + offset.to_bytes(8, "big") + before[AT_PHYSICAL_OFFSET + 8 :]
 
 
-def _carried_half(record: CarriedHalf, copy: Copy) -> Pieces:
+def _copied_half(record: CopiedHalf, copy: Copy) -> Pieces:
     before, body, after = copy(record.source)
-    head = _CARRIED_HALF_HEAD.pack(
-        Kind.CARRIED_HALF, 0, 0, record.size, record.first_offset, record.half_index, record.topic_id, record.index,
-        record.count, record.prepared_at_ms, record.immune_until_ms, record.next_check_at_ms, record.checks, 0,
+    head = _COPIED_HALF_HEAD.pack(
+        Kind.COPIED_HALF, 0, 0, record.size, record.first_offset, record.half_index, record.topic_id, record.index,
+        record.count, record.prepared_at_ms, record.grace_until_ms, record.next_check_at_ms, record.checks, 0,
     )  # fmt: skip
     return head + _moved(before, record.offset), body, after
 
 
-def _carried_delayed(record: CarriedDelayed, copy: Copy) -> Pieces:
+def _copied_delayed(record: CopiedDelayed, copy: Copy) -> Pieces:
     before, body, after = copy(record.source)
-    head = _CARRIED_DELAYED_HEAD.pack(
-        Kind.CARRIED_DELAYED, 0, 0, record.size, record.first_offset, record.half_index, record.due_ms,
+    head = _COPIED_DELAYED_HEAD.pack(
+        Kind.COPIED_DELAYED, 0, 0, record.size, record.first_offset, record.half_index, record.due_ms,
         record.key_hash, record.tag_hash, record.topic_id,
     )  # fmt: skip
     return head + _moved(before, record.offset), body, after
 
 
 def _ref(ref: Ref) -> bytes:
-    (offset, message_bytes, first_offset, half_index, topic_id, queue_id, queue_offset, due_ms, tag_hash,
-     key_hash) = ref  # fmt: skip
     return _REF.pack(
-        offset, first_offset, half_index, queue_offset, due_ms, key_hash, message_bytes, topic_id, queue_id, tag_hash
-    )
+        ref.offset, ref.first_offset, ref.half_index, ref.queue_offset, ref.due_ms, ref.key_hash, ref.message_bytes,
+        ref.topic_id, ref.queue_id, ref.tag_hash,
+    )  # fmt: skip
 
 
 def _committed(record: Committed, copy: Copy) -> bytes:
-    _, size, group, tx_id, decided_by, refs = record
-    raw_group = group.encode()
-    raw_id = tx_id.encode()
-    head = _VERDICT_HEAD.pack(_KIND_COMMITTED, 0, 0, size, decided_by, 0, len(raw_group), len(raw_id), len(refs))
+    refs = record.refs
+    raw_group = record.group.encode()
+    raw_id = record.tx_id.encode()
+    head = _VERDICT_HEAD.pack(
+        _KIND_COMMITTED, 0, 0, record.size, record.decided_by, 0, len(raw_group), len(raw_id), len(refs)
+    )
     if len(refs) == 1:
         return head + raw_group + raw_id + _ref(refs[0])
     return b"".join((head, raw_group, raw_id, *map(_ref, refs)))
 
 
 def _rolled_back(record: RolledBack, copy: Copy) -> bytes:
-    _, size, group, tx_id, decided_by, halves = record
-    raw_group = group.encode()
-    raw_id = tx_id.encode()
-    head = _VERDICT_HEAD.pack(Kind.ROLLED_BACK, 0, 0, size, decided_by, 0, len(raw_group), len(raw_id), len(halves))
+    halves = record.half_indexes
+    raw_group = record.group.encode()
+    raw_id = record.tx_id.encode()
+    head = _VERDICT_HEAD.pack(
+        Kind.ROLLED_BACK, 0, 0, record.size, record.decided_by, 0, len(raw_group), len(raw_id), len(halves)
+    )
     return head + raw_group + raw_id + struct.pack(f">{len(halves)}q", *halves)
 
 
 def _checked(record: Checked, copy: Copy) -> bytes:
-    _, size, group, tx_id, half_index, checks, next_check_at_ms = record
-    raw_group = group.encode()
-    raw_id = tx_id.encode()
+    raw_group = record.group.encode()
+    raw_id = record.tx_id.encode()
     head = _CHECKED_HEAD.pack(
-        Kind.CHECKED, 0, 0, size, half_index, next_check_at_ms, checks, len(raw_group), len(raw_id)
-    )
+        Kind.CHECKED, 0, 0, record.size, record.half_index, record.next_check_at_ms, record.checks, len(raw_group),
+        len(raw_id),
+    )  # fmt: skip
     return head + raw_group + raw_id
 
 
-def _set_aside(record: SetAside, copy: Copy) -> bytes:
-    _, size, group, tx_id, half_index, checks, decided_by, because = record
-    raw_group = group.encode()
-    raw_id = tx_id.encode()
-    head = _SET_ASIDE_HEAD.pack(
-        Kind.SET_ASIDE, 0, 0, size, half_index, checks, decided_by, because, len(raw_group), len(raw_id), 0
-    )
+def _parked(record: Parked, copy: Copy) -> bytes:
+    raw_group = record.group.encode()
+    raw_id = record.tx_id.encode()
+    head = _PARKED_HEAD.pack(
+        Kind.PARKED, 0, 0, record.size, record.half_index, record.checks, record.decided_by, record.because,
+        len(raw_group), len(raw_id), 0,
+    )  # fmt: skip
     return head + raw_group + raw_id
 
 
 def _operator_acted(record: OperatorActed, copy: Copy) -> bytes:
-    _, size, action, *texts = record
-    raw = [text.encode() for text in texts]
-    head = _OPERATOR_ACTED_HEAD.pack(Kind.OPERATOR_ACTED, 0, 0, size, action, 0, *map(len, raw), 0)
-    return b"".join((head, *raw, size.to_bytes(OPERATOR_ACTED_END_BYTES, "big")))
+    raw = [text.encode() for text in (record.subject, record.name, record.reason, record.peer)]
+    head = _OPERATOR_ACTED_HEAD.pack(Kind.OPERATOR_ACTED, 0, 0, record.size, record.action, 0, *map(len, raw), 0)
+    return b"".join((head, *raw, record.size.to_bytes(OPERATOR_ACTED_END_BYTES, "big")))
 
 
 def _released(record: Released, copy: Copy) -> bytes:
@@ -340,12 +341,12 @@ ENCODE_BY_TYPE: Final[dict[type, Callable[[Any, Copy], Pieces | bytes]]] = for_e
     {
         MessageRecord: _message,
         HalfRecord: _half,
-        CarriedHalf: _carried_half,
+        CopiedHalf: _copied_half,
         Committed: _committed,
         RolledBack: _rolled_back,
         Checked: _checked,
         DelayedRecord: _delayed,
-        CarriedDelayed: _carried_delayed,
+        CopiedDelayed: _copied_delayed,
         Released: _released,
         TopicSet: _payload_of(Kind.TOPIC_SET),
         TopicDeleted: _payload_of(Kind.TOPIC_DELETED),
@@ -355,7 +356,7 @@ ENCODE_BY_TYPE: Final[dict[type, Callable[[Any, Copy], Pieces | bytes]]] = for_e
         Base: _base,
         Trim: _trim,
         ProducerSet: _payload_of(Kind.PRODUCER_SET),
-        SetAside: _set_aside,
+        Parked: _parked,
         GroupDeleted: _payload_of(Kind.GROUP_DELETED),
         OperatorActed: _operator_acted,
     }
@@ -366,33 +367,33 @@ def encode_record(record: Record, copy: Copy) -> Pieces | bytes:
     """The bytes of ``record``: three pieces when it holds a message, else one. The caller compares with ``size``.
 
     Raises:
-        InvariantViolated: a half whose stored queue offset is not its index.
         struct.error: a number does not fit its field.
     """
     return ENCODE_BY_TYPE[type(record)](record, copy)
 
 
+_Message = tuple[str, int, int, int, int, int, bytes, int, bytes, int, int, bytes, int, bytes]
+
+
 # --- decode ----------------------------------------------------------------------------------------------------
 
-_new = tuple.__new__
 
-
-def _stored(data: bytes, at: int, end: int) -> tuple[StoredMessage, bytes]:
-    """(the message that fills ``data[at:end]``, its properties). The batch's checksum has vouched for the bytes."""
+def _stored(data: bytes, at: int, end: int) -> _Message:
+    """The fields of the message that fills ``data[at:end]``, as in ``StoredMessage``. The batch's checksum has vouched for the
+    bytes.
+    """
     (_, magic, body_crc, queue_id, flag, queue_offset, _, sys_flag, born_time_ms, born_host, store_time_ms,
      store_host, reconsume_times, prepared_offset, body_bytes) = _V4.unpack_from(data, at)  # fmt: skip
     if magic != MAGIC_V1 or sys_flag & (SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6):
-        message, _, _ = stored_message.decode(data, at)
-        return message, message.properties
+        return stored_message.decode(data, at)[0]
     body_end = at + 88 + body_bytes
     topic_end = body_end + 1 + data[body_end]
     raw_topic = data[body_end + 1 : topic_end]
-    properties = data[topic_end + 2 : end]
-    fields = (
+    return (
         _texts.get(raw_topic) or _text(raw_topic), queue_id, queue_offset, flag, sys_flag, born_time_ms, born_host,
-        store_time_ms, store_host, reconsume_times, prepared_offset, data[at + 88 : body_end], body_crc, properties,
+        store_time_ms, store_host, reconsume_times, prepared_offset, data[at + 88 : body_end], body_crc,
+        data[topic_end + 2 : end],
     )  # fmt: skip
-    return _new(StoredMessage, fields), properties
 
 
 def _properties(data: bytes, message_start: int, end: int) -> bytes:
@@ -409,53 +410,51 @@ def _queue_id(data: bytes, message_start: int) -> int:
 
 
 def _read_message(data: bytes, at: int, offset: int, size: int) -> MessageRecord:
-    message, properties = _stored(data, at + MESSAGE_AT, at + size)
+    message = _stored(data, at + MESSAGE_AT, at + size)
     topic_id = int.from_bytes(data[at + 8 : at + 12], "big")
-    pairs = pairs_of(properties)
-    unique_id = pairs.get(_UNIQ_KEY, b"").decode()
-    return _new(MessageRecord, (offset, size, topic_id, message, unique_id, *plain_facts(pairs)))
+    values = common_values(message[-1])
+    return MessageRecord(offset, size, topic_id, *message, values[3].decode(), *plain_facts(values))
 
 
 def _read_half(data: bytes, at: int, offset: int, size: int) -> HalfRecord:
     topic_id, index, count = _half_prefix(data, at)
-    message, properties = _stored(data, at + MESSAGE_AT, at + size)
-    pairs = pairs_of(properties)
-    tx_id = pairs.get(_HMQ_TX_ID) or pairs.get(_UNIQ_KEY, b"")
-    group = pairs.get(_PGROUP, b"")
-    return _new(
-        HalfRecord,
-        (offset, size, topic_id, message, message[2], _texts.get(group) or _text(group), tx_id.decode(), index, count,
-         *half_facts(pairs)),
+    message = _stored(data, at + MESSAGE_AT, at + size)
+    values = common_values(message[-1])
+    pairs, _, group, unique_id, _, _ = values
+    tx_id = pairs.get(_HMQ_TX_ID) or unique_id
+    return HalfRecord(
+        offset, size, topic_id, *message, _texts.get(group) or _text(group), tx_id.decode(), index, count,
+        *half_facts(values),
     )  # fmt: skip
 
 
 def _read_delayed(data: bytes, at: int, offset: int, size: int) -> DelayedRecord:
     _, _, _, _, topic_id, tag_hash, due_ms, key_hash = _DELAYED_HEAD.unpack_from(data, at)
-    message, properties = _stored(data, at + DELAYED_MESSAGE_AT, at + size)
-    unique_id = (props.find(properties, props.UNIQ_KEY) or b"").decode()
-    return DelayedRecord(offset, size, topic_id, message, unique_id, due_ms, tag_hash, key_hash)
+    message = _stored(data, at + DELAYED_MESSAGE_AT, at + size)
+    unique_id = (props.find(message[-1], props.UNIQ_KEY) or b"").decode()
+    return DelayedRecord(offset, size, topic_id, *message, unique_id, due_ms, tag_hash, key_hash)
 
 
-def _read_carried_half(data: bytes, at: int, offset: int, size: int) -> CarriedHalf:
-    (_, _, _, _, first_offset, half_index, topic_id, index, count, prepared, immune, next_check, checks,
-     _) = _CARRIED_HALF_HEAD.unpack_from(data, at)  # fmt: skip
-    message_start = at + CARRIED_HALF_MESSAGE_AT
+def _read_copied_half(data: bytes, at: int, offset: int, size: int) -> CopiedHalf:
+    (_, _, _, _, first_offset, half_index, topic_id, index, count, prepared, grace_until, next_check, checks,
+     _) = _COPIED_HALF_HEAD.unpack_from(data, at)  # fmt: skip
+    message_start = at + COPIED_HALF_MESSAGE_AT
     properties = _properties(data, message_start, at + size)
     group, tx_id = half_identity(properties)
-    return CarriedHalf(
-        offset, size, offset, first_offset, half_index, topic_id, size - CARRIED_HALF_MESSAGE_AT, group, tx_id, index,
-        count, prepared, immune, checks, next_check, _queue_id(data, message_start), tag_hash_of(properties),
+    return CopiedHalf(
+        offset, size, offset, first_offset, half_index, topic_id, size - COPIED_HALF_MESSAGE_AT, group, tx_id, index,
+        count, prepared, grace_until, checks, next_check, _queue_id(data, message_start), tag_hash_of(properties),
         key_hash_of(properties), delay_of(properties),
     )  # fmt: skip
 
 
-def _read_carried_delayed(data: bytes, at: int, offset: int, size: int) -> CarriedDelayed:
-    (_, _, _, _, first_offset, half_index, due_ms, key_hash, tag_hash, topic_id) = _CARRIED_DELAYED_HEAD.unpack_from(
+def _read_copied_delayed(data: bytes, at: int, offset: int, size: int) -> CopiedDelayed:
+    (_, _, _, _, first_offset, half_index, due_ms, key_hash, tag_hash, topic_id) = _COPIED_DELAYED_HEAD.unpack_from(
         data, at
     )
-    queue_id = _queue_id(data, at + CARRIED_DELAYED_MESSAGE_AT)
-    return CarriedDelayed(
-        offset, size, offset, first_offset, half_index, topic_id, queue_id, size - CARRIED_DELAYED_MESSAGE_AT, due_ms,
+    queue_id = _queue_id(data, at + COPIED_DELAYED_MESSAGE_AT)
+    return CopiedDelayed(
+        offset, size, offset, first_offset, half_index, topic_id, queue_id, size - COPIED_DELAYED_MESSAGE_AT, due_ms,
         tag_hash, key_hash,
     )  # fmt: skip
 
@@ -463,7 +462,7 @@ def _read_carried_delayed(data: bytes, at: int, offset: int, size: int) -> Carri
 def _read_ref(data: bytes, at: int) -> Ref:
     (offset, first, half, queue_offset, due_ms, key_hash, message_bytes, topic_id, queue_id,
      tag_hash) = _unpack_ref(data, at)  # fmt: skip
-    return _new(Ref, (offset, message_bytes, first, half, topic_id, queue_id, queue_offset, due_ms, tag_hash, key_hash))
+    return Ref(offset, message_bytes, first, half, topic_id, queue_id, queue_offset, due_ms, tag_hash, key_hash)
 
 
 def _read_refs(data: bytes, at: int, count: int) -> tuple[Ref, ...]:
@@ -477,12 +476,9 @@ def _read_committed(data: bytes, at: int, offset: int, size: int) -> Committed:
     id_at = at + 16 + group_bytes
     refs_at = id_at + id_bytes
     group = data[at + 16 : id_at]
-    return _new(
-        Committed,
-        (
-            offset, size, _texts.get(group) or _text(group), data[id_at:refs_at].decode(), decided_by,
-            _read_refs(data, refs_at, count),
-        ),
+    return Committed(
+        offset, size, _texts.get(group) or _text(group), data[id_at:refs_at].decode(), decided_by,
+        _read_refs(data, refs_at, count),
     )  # fmt: skip
 
 
@@ -491,10 +487,7 @@ def _read_rolled_back(data: bytes, at: int, offset: int, size: int) -> RolledBac
     id_at = at + 16 + group_bytes
     halves_at = id_at + id_bytes
     indexes = struct.unpack_from(f">{halves}q", data, halves_at)
-    return _new(
-        RolledBack,
-        (offset, size, _text(data[at + 16 : id_at]), data[id_at:halves_at].decode(), decided_by, indexes),
-    )
+    return RolledBack(offset, size, _text(data[at + 16 : id_at]), data[id_at:halves_at].decode(), decided_by, indexes)
 
 
 def _read_checked(data: bytes, at: int, offset: int, size: int) -> Checked:
@@ -504,13 +497,13 @@ def _read_checked(data: bytes, at: int, offset: int, size: int) -> Checked:
     return Checked(offset, size, group, data[id_at : id_at + id_bytes].decode(), half_index, checks, next_check)
 
 
-def _read_set_aside(data: bytes, at: int, offset: int, size: int) -> SetAside:
+def _read_parked(data: bytes, at: int, offset: int, size: int) -> Parked:
     (_, _, _, _, half_index, checks, decided_by, because, group_bytes, id_bytes,
-     _) = _SET_ASIDE_HEAD.unpack_from(data, at)  # fmt: skip
-    group_at = at + _SET_ASIDE_HEAD.size
+     _) = _PARKED_HEAD.unpack_from(data, at)  # fmt: skip
+    group_at = at + _PARKED_HEAD.size
     id_at = group_at + group_bytes
     tx_id = data[id_at : id_at + id_bytes].decode()
-    return SetAside(offset, size, _text(data[group_at:id_at]), tx_id, half_index, checks, decided_by, because)
+    return Parked(offset, size, _text(data[group_at:id_at]), tx_id, half_index, checks, decided_by, because)
 
 
 def _read_operator_acted(data: bytes, at: int, offset: int, size: int) -> OperatorActed:
@@ -574,12 +567,12 @@ _READ: Final[dict[type, Callable[[bytes, int, int, int], Any]]] = for_each_kind(
     {
         MessageRecord: _read_message,
         HalfRecord: _read_half,
-        CarriedHalf: _read_carried_half,
+        CopiedHalf: _read_copied_half,
         Committed: _read_committed,
         RolledBack: _read_rolled_back,
         Checked: _read_checked,
         DelayedRecord: _read_delayed,
-        CarriedDelayed: _read_carried_delayed,
+        CopiedDelayed: _read_copied_delayed,
         Released: _read_released,
         TopicSet: _payload_reader(TopicSet, 5),
         TopicDeleted: _payload_reader(TopicDeleted, 1),
@@ -589,7 +582,7 @@ _READ: Final[dict[type, Callable[[bytes, int, int, int], Any]]] = for_each_kind(
         Base: _read_base,
         Trim: _read_trim,
         ProducerSet: _payload_reader(ProducerSet, 1),
-        SetAside: _read_set_aside,
+        Parked: _read_parked,
         GroupDeleted: _payload_reader(GroupDeleted, 2),
         OperatorActed: _read_operator_acted,
     }

@@ -16,6 +16,7 @@ from halfmq.errors import InvariantViolated
 from halfmq.runtime.disk import Disk
 from halfmq.store.layout import FORMAT_VERSION, SNAPSHOT, SNAPSHOT_CHUNK, SNAPSHOT_MAGIC
 from halfmq.store.two_slots import Missing, Unreadable
+from halfmq.store.whole_file import read_whole, replacing
 
 _SUFFIX: Final = ".snap"
 #: Bytes gathered before they are written.
@@ -48,10 +49,7 @@ def write_snapshot(
     """
     disk.make_directories(directory)
     path = snapshot_path(directory, position)
-    temporary = path.with_suffix(".new")
-    file = disk.open(temporary, create=True)
-    try:
-        file.truncate(0)
+    with replacing(disk, path, path.with_suffix(".new")) as file:
         crc = 0
         at = 0
         waiting: list[bytes] = []
@@ -65,10 +63,6 @@ def write_snapshot(
                 waiting, size = [], 0
         end = SNAPSHOT_CHUNK.pack(0, crc)
         file.write(at, [*waiting, end])
-        file.sync()
-    finally:
-        file.close()
-    disk.rename(temporary, path)
     disk.sync_directory(directory)
     return crc32(end, crc)
 
@@ -76,13 +70,9 @@ def write_snapshot(
 def read_snapshot(disk: Disk, directory: Path, store: bytes, position: int) -> WholeSnapshot | Missing | Unreadable:
     """The snapshot of ``position``, checked to its last byte before any of it is handed out."""
     path = snapshot_path(directory, position)
-    if not disk.exists(path):
+    data = read_whole(disk, path)
+    if data is None:
         return Missing()
-    file = disk.open(path, writable=False)
-    try:
-        data = file.read(0, file.size())
-    finally:
-        file.close()
     if len(data) < SNAPSHOT.size + SNAPSHOT_CHUNK.size:
         return Unreadable(f"{path} is cut short")
     magic, version, uuid, epoch, _, own_position = SNAPSHOT.unpack_from(data)

@@ -480,7 +480,7 @@ class Store:
         return self.log.append(records, broker_time_ms)
 
     def why_not_copied(self, source: int, message_bytes: int) -> str | None:
-        """What is wrong with the stored message at ``source``, and what to do; None: a carried record may copy it."""
+        """What is wrong with the stored message at ``source``, and what to do; None: a copied record may copy it."""
         return self.log.why_not_copied(source, message_bytes)
 
     def reserve_roll(self) -> None:

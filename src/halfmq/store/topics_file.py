@@ -1,7 +1,6 @@
 """``topics.json``: names, ids and queues of topics, for readers beside the broker.
 
-Written whole, at each change while there are few topics, else with a checkpoint (``AT_ONCE_MAX``), as temporary file + fsync + rename, so that a reader sees the old file or the new one
-and a crash leaves one of them. The fsync comes before the rename: else a crash could leave the new name with no bytes.
+Written whole, at each change while there are few topics, else with a checkpoint (``AT_ONCE_MAX``).
 """
 
 from collections.abc import Iterable
@@ -13,6 +12,7 @@ import msgspec
 
 from halfmq.errors import StoreDamaged, WrongVersion
 from halfmq.runtime.disk import Disk
+from halfmq.store.whole_file import read_whole, replacing
 
 TOPICS_VERSION: Final = 1
 #: With more topics the file is not written at each change, which would cost more with every topic, but at the next checkpoint.
@@ -39,16 +39,8 @@ def write_topics(disk: Disk, path: Path, store: str, topics: Iterable[TopicInfo]
     """Replace the file. The name is durable after a sync of its directory, which a checkpoint does."""
     rows: list[tuple[int, str, int, int, int]] = sorted(topics)
     content = _TopicsFile(TOPICS_VERSION, store, _checksum(rows), rows)
-    temporary = path.with_suffix(".json.new")
-    data = msgspec.json.format(msgspec.json.encode(content), indent=1)
-    file = disk.open(temporary, create=True)
-    try:
-        file.truncate(0)
-        file.write(0, [data])
-        file.sync()
-    finally:
-        file.close()
-    disk.rename(temporary, path)
+    with replacing(disk, path, path.with_suffix(".json.new")) as file:
+        file.write(0, [msgspec.json.format(msgspec.json.encode(content), indent=1)])
 
 
 def read_topics(disk: Disk, path: Path) -> tuple[str, list[TopicInfo]]:
@@ -58,13 +50,9 @@ def read_topics(disk: Disk, path: Path) -> tuple[str, list[TopicInfo]]:
         StoreDamaged: not readable as JSON, or the checksum is wrong; a start of the broker writes it anew.
         WrongVersion: written by another version.
     """
-    if not disk.exists(path):
+    data = read_whole(disk, path)
+    if data is None:
         return "", []
-    file = disk.open(path, writable=False)
-    try:
-        data = file.read(0, file.size())
-    finally:
-        file.close()
     try:
         content = msgspec.json.decode(data, type=_TopicsFile)
     except (ValueError, RecursionError) as error:  # msgspec's are ValueErrors

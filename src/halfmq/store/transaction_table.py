@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from halfmq.model.ids import hash64
-from halfmq.model.records import MESSAGE_AT, SET_ASIDE_MS, CarriedHalf, DecidedBy, HalfRecord
+from halfmq.model.records import MESSAGE_AT, PARKED_MS, CopiedHalf, DecidedBy, HalfRecord
 from halfmq.runtime.disk import Disk
 from halfmq.store.consume_queue import list_bases
 from halfmq.store.layout import (
@@ -145,13 +145,17 @@ class TransactionTable:
 
     def prepared(self, record: HalfRecord, now_ms: int) -> None:
         """A half was prepared at broker time ``now_ms``: a new row, undecided. The caller calls ``flush``, as after each change."""
-        offset, size, topic_id, message, half_index, group, tx_id, index, count, _, _, id_hash, *_ = record
+        offset = record.offset
+        half_index = record.queue_offset
+        group = record.group
+        index = record.index
+        count = record.count
         if index == 0:
             first = half_index
             if count != 1:
-                self._first_halves[(group, tx_id)] = half_index
+                self._first_halves[(group, record.tx_id)] = half_index
         else:
-            first = self._first_halves.get((group, tx_id), -1)
+            first = self._first_halves.get((group, record.tx_id), -1)
         number = half_index >> 5
         page = self._pages.get(number)
         if page is None:
@@ -163,19 +167,19 @@ class TransactionTable:
             first,
             offset,
             offset,
-            size - MESSAGE_AT,
-            topic_id,
-            message[1],
+            record.size - MESSAGE_AT,
+            record.topic_id,
+            record.queue_id,
             index,
             count,
             self._group_hashes.get(group) or self._group_hash(group),
-            id_hash,
+            record.id_hash,
             now_ms,
             ROW_UNDECIDED,
             -1,
         )
 
-    def carried(self, record: CarriedHalf) -> None:
+    def copied(self, record: CopiedHalf) -> None:
         """The half lies elsewhere from now on. Writes the whole row: its first record may be trimmed away."""
         key = (record.group, record.tx_id)
         if record.index == 0:
@@ -245,7 +249,7 @@ class TransactionTable:
         if state != ROW_EMPTY:
             _CHECKS.pack_into(page, at + _AT["next_check_at_ms"], next_check_at_ms, checks)
         if state == ROW_UNDECIDED:
-            page[at + _DECIDED_BY_AT] = 0  # taken up again, if it was set aside
+            page[at + _DECIDED_BY_AT] = 0  # taken up again, if it was parked
 
     def set_aside(self, half_index: int, checks: int, next_check_at_ms: int, decided_by: int) -> None:
         """Nobody asks any more: an undecided row that says who decided that."""
@@ -280,7 +284,7 @@ class TransactionTable:
             half.next_check_at_ms,
             half.checks,
             ROW_UNDECIDED,
-            DecidedBy.POLICY if half.next_check_at_ms >= SET_ASIDE_MS else 0,
+            DecidedBy.POLICY if half.next_check_at_ms >= PARKED_MS else 0,
             0,
             0,
             0,

@@ -17,9 +17,9 @@ so beside damage to the log, the remedy for everything else is to put the log ri
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from halfmq.errors import HalfmqError, StoreDamaged, UsageError, WrongVersion
 from halfmq.model import properties as props
@@ -29,10 +29,10 @@ from halfmq.model.placement import segment_start
 from halfmq.model.records import (
     MESSAGE_AT,
     Base,
-    CarriedDelayed,
-    CarriedHalf,
     Checked,
     Committed,
+    CopiedDelayed,
+    CopiedHalf,
     DecidedBy,
     DelayedRecord,
     EpochStarted,
@@ -44,12 +44,12 @@ from halfmq.model.records import (
     OffsetsCommitted,
     OperatorActed,
     OperatorAction,
+    Parked,
     ProducerSet,
     Record,
     Ref,
     Released,
     RolledBack,
-    SetAside,
     TopicDeleted,
     TopicSet,
     Trim,
@@ -72,6 +72,7 @@ from halfmq.store.topics_file import AT_ONCE_MAX, read_topics
 from halfmq.store.transaction_table import TransactionRow, TransactionTable
 from halfmq.store.two_slots import Unreadable
 from halfmq.store.watermark_page import Watermark, read_watermark_page
+from halfmq.store.whole_file import read_whole
 
 #: Which record stands directly after what an operator did.
 _ACTED: Final[dict[int, type]] = {
@@ -107,6 +108,7 @@ REMAKE: Final = (
     "stop the broker, remove queues, transactions, keys, topics.json and checkpoint from shard-0, and start it: "
     "they are made again from the log"
 )
+WRITTEN_ANEW: Final = "nothing to do: the next start writes it"
 REDO_MORE: Final = "nothing to do: the next start redoes more of the log"
 
 
@@ -132,8 +134,8 @@ class Report(NamedTuple):
         return any(finding.damage for finding in self.findings)
 
 
-class _Notes:
-    """Findings, the first few of each kind; the rest counted."""
+class _Findings:
+    """Findings in the order in which they came, the first few of each kind; the rest counted."""
 
     def __init__(self) -> None:
         self._findings: list[Finding] = []
@@ -146,10 +148,14 @@ class _Notes:
     def note(self, part: str, what: str, remedy: str) -> None:
         self._add(Finding(False, part, what, remedy))
 
-    def more_damage(self, part: str, count: int, last: str, remedy: str) -> None:
-        """``count`` more, after as many as are told."""
-        self._seen[part, remedy] += count
-        self._last[part, remedy] = Finding(True, part, last, remedy)
+    def extend(self, others: "_Findings") -> None:
+        """Add all that ``others`` has, in its order."""
+        for finding in others._findings:
+            self._add(finding)
+        for kind, count in others._seen.items():
+            if count > _TOLD_MAX:
+                self._seen[kind] += count - _TOLD_MAX
+                self._last[kind] = others._last[kind]
 
     def _add(self, finding: Finding) -> None:
         kind = (finding.part, finding.remedy)
@@ -193,7 +199,7 @@ class _Walk:
         self._disk = disk
         self._shard = shard
         self._identity = identity
-        self._notes = _Notes()
+        self._findings = _Findings()
         self._counted: Counter[str] = Counter(
             batches=0, records=0, bodies=0, body_bytes=0, queue_entries=0, rows=0, keys=0, snapshots=0
         )
@@ -211,13 +217,15 @@ class _Walk:
             self._log(scan, durable, page, slots)
         elif durable or (page is not None and page.position):
             what = f"no segments in {self._shard / 'log'}, but a checkpoint or the high watermark is left"
-            self._notes.damage("log", what, "restore the directory from a backup; nothing else has these bytes")
+            self._findings.damage("log", what, "restore the directory from a backup; nothing else has these bytes")
         for slot in slots:
             if slot.position > self._log_start and not scan.batch_ends_at(slot.position):
                 what = f"a slot names log offset {slot.position}, where no batch ends"
-                self._notes.damage("checkpoint", what, "restore the directory from a backup; a start refuses this one")
+                self._findings.damage(
+                    "checkpoint", what, "restore the directory from a backup; a start refuses this one"
+                )
         self._segments.close()
-        return Report(self._notes.all(), dict(self._counted), self._log_start, self._position)
+        return Report(self._findings.all(), dict(self._counted), self._log_start, self._position)
 
     # --- the log
 
@@ -226,10 +234,10 @@ class _Walk:
         below = page.position if page is not None and not rebuilding else None
         if rebuilding:
             what = "queues, transactions and keys are being made again from the log: not compared with it"
-            self._notes.note(
+            self._findings.note(
                 "published", what, "nothing to do: the broker that does it, or the next start, brings it to an end"
             )
-        indexes = _IndexCheck(self._disk, self._shard, self._identity, self._notes, self._counted)
+        indexes = _IndexCheck(self._disk, self._shard, self._identity, self._findings, self._counted)
         if not rebuilding:
             indexes.start(self._log_start, below)
             indexes.checkpoint_at = max((slot.position for slot in slots), default=0)
@@ -239,7 +247,7 @@ class _Walk:
                 try:
                     records = decode_batch(scanned.view, scanned.place, header)
                 except (StoreDamaged, WrongVersion) as error:
-                    self._notes.damage("log", str(error), REPORT)
+                    self._findings.damage("log", str(error), REPORT)
                     records = []
                 self._counted["batches"] += 1
                 self._counted["records"] += len(records)
@@ -253,10 +261,10 @@ class _Walk:
                 self._end(scanned, below)
         if self._log_start > indexes.trimmed_to:
             what = f"the log begins at {self._log_start}, but only what lies before {indexes.trimmed_to} was trimmed"
-            self._notes.damage("log", f"{what}: segments between are missing", RESTORE)
+            self._findings.damage("log", f"{what}: segments between are missing", RESTORE)
         if page is not None and below is not None and page.durable <= self._position < below:
             what = f"the log ends at {self._position}, position {below} is published"
-            self._notes.damage("log", what, SHORTER)
+            self._findings.damage("log", what, SHORTER)
         position = self._position
         if not rebuilding:
             indexes.finish(position, below, lambda: not isinstance(next(iter(scan.from_batch(position, 0))), Batch))
@@ -269,14 +277,14 @@ class _Walk:
                 if below is not None and cut_at < below:
                     return  # told as a log that ends below the high watermark
                 what = f"torn end at {cut_at} ({why}), {whole} whole batches after it"
-                self._notes.note(
+                self._findings.note(
                     "log", what, "nothing to do: it was never answered, a running broker or a start settles it"
                 )
             case CorruptInterior(at, file, why, position):
                 page = read_watermark_page(self._disk, self._shard / "published")
                 if below is not None and at >= below and isinstance(page, Watermark) and page.position > below:
                     return  # a broker is writing there
-                self._notes.damage(
+                self._findings.damage(
                     "log", f"{file} at log offset {at}: {why}; the log was durable to {position}", RESTORE
                 )
 
@@ -300,12 +308,12 @@ class _Walk:
             return  # of a later version, which added an action
         if type(following) is not _ACTED[acted.action]:
             there = "nothing" if following is None else f"a {type(following).__name__}"
-            self._notes.damage("log", f"{what}, after it stands {there}", REPORT)
+            self._findings.damage("log", f"{what}, after it stands {there}", REPORT)
         elif isinstance(following, Committed | RolledBack) and (
             following.tx_id != acted.subject or following.decided_by != DecidedBy.OPERATOR
         ):
             by = following.decided_by
-            self._notes.damage(
+            self._findings.damage(
                 "log", f"{what}, after it stands the verdict of {following.tx_id!r}, decided by {by}", REPORT
             )
 
@@ -314,7 +322,7 @@ class _Walk:
         size = self._identity.segment_bytes
         what = f"the verdict at {record.offset} refers to log offset {ref.offset}"
         if segment_start(ref.offset, size) != segment_start(record.offset, size):
-            self._notes.damage("log", f"{what}, which lies in another segment", REPORT)
+            self._findings.damage("log", f"{what}, which lies in another segment", REPORT)
             return
         segment = self._segments.get(ref.offset // size)
         assert segment is not None
@@ -324,19 +332,19 @@ class _Walk:
         message_at = MESSAGE_AT_BY_KIND[kind]
         length = int.from_bytes(head[4:8], "big") - message_at
         if not message_at or length != ref.message_bytes:
-            self._notes.damage("log", f"{what}: no message of {ref.message_bytes} bytes lies there", REPORT)
-        elif kind in (Kind.HALF, Kind.CARRIED_HALF):
+            self._findings.damage("log", f"{what}: no message of {ref.message_bytes} bytes lies there", REPORT)
+        elif kind in (Kind.HALF, Kind.COPIED_HALF):
             at = message_at + AT_QUEUE_OFFSET
             half_index = int.from_bytes(head[at : at + 8], "big", signed=True)
             if half_index != ref.half_index:
-                self._notes.damage("log", f"{what} as half {ref.half_index}, there lies half {half_index}", REPORT)
+                self._findings.damage("log", f"{what} as half {ref.half_index}, there lies half {half_index}", REPORT)
 
     # --- what only accelerates
 
     def _checkpoint(self) -> tuple[Slot, ...]:
         found = read_checkpoint(self._disk, self._shard / "checkpoint", self._identity.store_id)
         if isinstance(found, Unreadable):
-            self._notes.damage("checkpoint", found.why, REDO_MORE)
+            self._findings.damage("checkpoint", found.why, REDO_MORE)
         if not isinstance(found, Present):
             return ()
         for slot in found.slots:
@@ -345,18 +353,18 @@ class _Walk:
                 self._counted["snapshots"] += 1
             elif slot is found.slots[0]:
                 why = snapshot.why if isinstance(snapshot, Unreadable) else "missing, or not the one that was taken"
-                self._notes.damage("checkpoint", f"the snapshot of log offset {slot.position}: {why}", REDO_MORE)
+                self._findings.damage("checkpoint", f"the snapshot of log offset {slot.position}: {why}", REDO_MORE)
         return found.slots
 
     def _published(self) -> Watermark | None:
         page = read_watermark_page(self._disk, self._shard / "published")
         if isinstance(page, Unreadable):
-            self._notes.note("published", page.why, "nothing to do: the next start writes it")
+            self._findings.note("published", page.why, WRITTEN_ANEW)
         if not isinstance(page, Watermark):
             return None
         if page.store != self._identity.store_id:
             what = f"the watermark page is of store {page.store.hex()}"
-            self._notes.damage("published", what, "nothing to do: the next start writes it")
+            self._findings.damage("published", what, WRITTEN_ANEW)
             return None
         return page
 
@@ -365,30 +373,14 @@ class _Walk:
 _NO_SEGMENT: Final = 1 << 62
 
 
-class _Wrong:
-    """What is wrong with the entries of a topic: as many as may be told, and how many more. A lost file has 65,536."""
-
-    def __init__(self) -> None:
-        self.first: list[str] = []
-        self.more = 0
-        self.last = ""
-
-    def add(self, what: str) -> None:
-        if len(self.first) < _TOLD_MAX:
-            self.first.append(what)
-        else:
-            self.more += 1
-            self.last = what
-
-
 class _IndexCheck:
     """Compares indexes with what the records say, batch by batch."""
 
-    def __init__(self, disk: Disk, shard: Path, identity: Identity, notes: _Notes, counted: Counter[str]) -> None:
+    def __init__(self, disk: Disk, shard: Path, identity: Identity, findings: _Findings, counted: Counter[str]) -> None:
         self._disk = disk
         self._shard = shard
         self._identity = identity
-        self._notes = notes
+        self._findings = findings
         self._counted = counted
         files = OpenFiles(disk, writable=False)
         self._files = files
@@ -398,7 +390,7 @@ class _IndexCheck:
         self._ends: dict[tuple[int, int], int] = {}
         #: What is wrong with entries, by topic: a topic that is deleted later has no queues to compare. What is missing stands
         #: by segment as well.
-        self._wrong: dict[tuple[int, int], _Wrong] = {}
+        self._wrong: dict[tuple[int, int], _Findings] = {}
         self._deleted: set[int] = set()
         #: Topic id -> (name, where the log says so).
         self._named: dict[int, tuple[str, int]] = {}
@@ -445,23 +437,20 @@ class _IndexCheck:
                 self._entry_wrong(topic_id, f"topic {topic_id} queue {queue_id} ends at {has}, the log says {end}")
         for (topic_id, segment), wrong in self._wrong.items():
             if topic_id not in self._deleted and segment >= self.trimmed_to:
-                for what in wrong.first:
-                    self._notes.damage("queues", what, REMAKE)
-                if wrong.more:
-                    self._notes.more_damage("queues", wrong.more, wrong.last, REMAKE)
+                self._findings.extend(wrong)
         for segment, what in self._keys_wrong.items():
             if segment >= self.trimmed_to:
-                self._notes.damage("keys", what, REMAKE)
+                self._findings.damage("keys", what, REMAKE)
         for half_index in sorted(self._undecided):
             row = self._table.row(half_index)
             if row is not None and row.state != ROW_UNDECIDED and row.verdict_position < position:
                 what = f"half {half_index} is undecided in the log, its row has a verdict at {row.verdict_position}"
-                self._notes.damage("transactions", what, REMAKE)
+                self._findings.damage("transactions", what, REMAKE)
         for half_index, checks in self._checks.values():
             row = self._table.row(half_index)
             if row is not None and row.state == ROW_UNDECIDED and row.checks != checks and log_ends():
                 what = f"half {half_index} was checked {checks} times, its row says {row.checks}"
-                self._notes.damage("transactions", what, REMAKE)
+                self._findings.damage("transactions", what, REMAKE)
         self._topics()
         self._files.close()
 
@@ -493,7 +482,7 @@ class _IndexCheck:
         next_offset = self._ends.get((topic_id, queue_id), queue_offset)
         if queue_offset != next_offset:
             what = f"{where}: the record at {expected.visible_at} should give queue offset {next_offset}"
-            self._notes.damage("log", what, REPORT)
+            self._findings.damage("log", what, REPORT)
         self._ends[(topic_id, queue_id)] = queue_offset + 1
         found = self._queues.read(topic_id, queue_id, queue_offset, 1, self._bound)
         if not found:
@@ -502,10 +491,10 @@ class _IndexCheck:
                 topic_id, f"{where} is missing; the record at {expected.visible_at} calls for it", segment
             )
         elif found[0] != expected:
-            self._entry_wrong(topic_id, f"{where} says {_differences(found[0], expected)}")
+            self._entry_wrong(topic_id, f"{where} says {_differences(found[0], expected._asdict())}")
 
     def _entry_wrong(self, topic_id: int, what: str, segment: int = _NO_SEGMENT) -> None:
-        self._wrong.setdefault((topic_id, segment), _Wrong()).add(what)
+        self._wrong.setdefault((topic_id, segment), _Findings()).damage("queues", what, REMAKE)
 
     # --- transactions
 
@@ -528,13 +517,13 @@ class _IndexCheck:
             id_hash=hash64(record.tx_id.encode()),
             **expected,
         )
-        # Rows written again (at a start, by a carry) say when the transaction began, which is not after this half.
+        # Rows written again (at a start, by a copy) say when the transaction began, which is not after this half.
         if row is not None and row.prepared_at_ms > now_ms:
             what = f"half {record.half_index} came at {now_ms}, its row says prepared at {row.prepared_at_ms}"
-            self._notes.damage("transactions", what, REMAKE)
+            self._findings.damage("transactions", what, REMAKE)
         self._keys(message, record.offset)
 
-    def _carried_half(self, record: CarriedHalf, now_ms: int) -> None:
+    def _copied_half(self, record: CopiedHalf, now_ms: int) -> None:
         self._undecided.add(record.half_index)
         if record.index == 0:
             self._checks[record.group, record.tx_id] = record.half_index, record.checks
@@ -548,14 +537,12 @@ class _IndexCheck:
         )
         if row is not None and row.current_offset < record.offset:
             what = f"half {record.half_index} lies at {record.offset}, its row says {row.current_offset}"
-            self._notes.damage("transactions", what, REMAKE)
-        self._keys_of_carried(record.offset)
+            self._findings.damage("transactions", what, REMAKE)
+        self._keys_of_copied(record.offset)
 
     def _committed(self, record: Committed, now_ms: int) -> None:
-        self._checks.pop((record.group, record.tx_id), None)
-        self._firsts.pop((record.group, record.tx_id), None)
+        self._ended(record, [ref.half_index for ref in record.refs])
         for ref in record.refs:
-            self._verdict(ref.half_index, record.offset)
             expected: dict[str, int] = {
                 "state": ROW_COMMITTED,
                 "decided_by": record.decided_by,
@@ -569,10 +556,8 @@ class _IndexCheck:
             self._row(ref.half_index, **expected)
 
     def _rolled_back(self, record: RolledBack, now_ms: int) -> None:
-        self._checks.pop((record.group, record.tx_id), None)
-        self._firsts.pop((record.group, record.tx_id), None)
+        self._ended(record, record.half_indexes)
         for half_index in record.half_indexes:
-            self._verdict(half_index, record.offset)
             self._row(
                 half_index,
                 state=ROW_ROLLED_BACK,
@@ -590,30 +575,29 @@ class _IndexCheck:
             if index in self._settled or (index >= 0 and self._table.row(index) is not None):
                 self._row(index, queue_offset=ref.queue_offset)
 
-    def _checked(self, record: Checked | SetAside, now_ms: int) -> None:
+    def _checked(self, record: Checked | Parked, now_ms: int) -> None:
         if record.half_index in self._undecided:
             self._checks[record.group, record.tx_id] = record.half_index, record.checks
 
-    def _verdict(self, half_index: int, position: int) -> None:
-        self._undecided.discard(half_index)
-        before = self._settled.setdefault(half_index, position)
-        if before != position:
-            what = f"half {half_index} is settled twice, at {before} and at {position}"
-            self._notes.damage("log", what, "a transaction has one verdict: " + REPORT)
+    def _ended(self, verdict: Committed | RolledBack, half_indexes: Iterable[int]) -> None:
+        self._checks.pop((verdict.group, verdict.tx_id), None)
+        self._firsts.pop((verdict.group, verdict.tx_id), None)
+        for half_index in half_indexes:
+            self._undecided.discard(half_index)
+            before = self._settled.setdefault(half_index, verdict.offset)
+            if before != verdict.offset:
+                what = f"half {half_index} is settled twice, at {before} and at {verdict.offset}"
+                self._findings.damage("log", what, "a transaction has one verdict: " + REPORT)
 
     def _row(self, half_index: int, **expected: int) -> TransactionRow | None:
         self._counted["rows"] += 1
         row = self._table.row(half_index)
         if row is None:
-            self._notes.damage("transactions", f"the row of half {half_index} is missing", REMAKE)
+            self._findings.damage("transactions", f"the row of half {half_index} is missing", REMAKE)
             return None
-        wrong = [
-            f"{name} {getattr(row, name)} instead of {value}"
-            for name, value in expected.items()
-            if getattr(row, name) != value
-        ]
+        wrong = _differences(row, expected)
         if wrong:
-            self._notes.damage("transactions", f"the row of half {half_index} says {', '.join(wrong)}", REMAKE)
+            self._findings.damage("transactions", f"the row of half {half_index} says {wrong}", REMAKE)
         return row
 
     # --- keys and topics
@@ -621,11 +605,11 @@ class _IndexCheck:
     def _delayed(self, record: DelayedRecord, now_ms: int) -> None:
         self._keys(record.message, record.offset)
 
-    def _carried_delayed(self, record: CarriedDelayed, now_ms: int) -> None:
-        self._keys_of_carried(record.offset)
+    def _copied_delayed(self, record: CopiedDelayed, now_ms: int) -> None:
+        self._keys_of_copied(record.offset)
 
-    def _keys_of_carried(self, offset: int) -> None:
-        """The keys of a carried message are compared through what the index has there: the record has no properties."""
+    def _keys_of_copied(self, offset: int) -> None:
+        """The keys of a copied message are compared through what the index has there: the record has no properties."""
         start, data = self._key_file(offset)
         while data[self._key_at[start] + 8 : self._key_at[start] + 16] == offset.to_bytes(8, "big"):
             self._key_at[start] += KEY_ENTRY.size
@@ -644,7 +628,7 @@ class _IndexCheck:
         start = segment_start(offset, self._identity.segment_bytes)
         if start not in self._key_data:
             path = self._shard / "keys" / f"{start:020d}.key"
-            self._key_data = {start: _whole(self._disk, path)}
+            self._key_data = {start: read_whole(self._disk, path) or b""}
         return start, self._key_data[start]
 
     def _topic_set(self, record: TopicSet, now_ms: int) -> None:
@@ -657,7 +641,7 @@ class _IndexCheck:
         try:
             _, topics = read_topics(self._disk, self._shard / "topics.json")
         except HalfmqError as error:
-            self._notes.damage("topics", str(error), "nothing to do: the next start writes it")
+            self._findings.damage("topics", str(error), WRITTEN_ANEW)
             return
         has = {topic.topic_id: topic.name for topic in topics}
         many = len(has.keys() | self._named.keys()) > AT_ONCE_MAX
@@ -666,20 +650,20 @@ class _IndexCheck:
                 continue
             if topic_id not in self._deleted and has.get(topic_id) != name:
                 what = f"topics.json does not name topic {topic_id}, {name!r}"
-                self._notes.damage("topics", what, "nothing to do: the next start writes it")
+                self._findings.damage("topics", what, WRITTEN_ANEW)
 
     _CHECKS: Final[dict[type, Callable[..., None]]] = for_each_kind(
         {
             MessageRecord: _plain,
             HalfRecord: _half,
-            CarriedHalf: _carried_half,
+            CopiedHalf: _copied_half,
             Committed: _committed,
             RolledBack: _rolled_back,
             Released: _released,
             Checked: _checked,
-            SetAside: _checked,
+            Parked: _checked,
             DelayedRecord: _delayed,
-            CarriedDelayed: _carried_delayed,
+            CopiedDelayed: _copied_delayed,
             TopicSet: _topic_set,
             TopicDeleted: _topic_deleted,
         },
@@ -687,22 +671,10 @@ class _IndexCheck:
     )
 
 
-def _differences(found: tuple[Any, ...], expected: tuple[Any, ...]) -> str:
-    names: tuple[str, ...] = getattr(expected, "_fields", ())
-    return ", ".join(_difference(names, found, expected))
-
-
-def _difference(names: tuple[str, ...], found: tuple[Any, ...], expected: tuple[Any, ...]) -> Iterator[str]:
-    for name, has, should in zip(names, found, expected, strict=True):
-        if has != should:
-            yield f"{name} {has} instead of {should}"
-
-
-def _whole(disk: Disk, path: Path) -> bytes:
-    if not disk.exists(path):
-        return b""
-    file = disk.open(path, writable=False)
-    try:
-        return file.read(0, file.size())
-    finally:
-        file.close()
+def _differences(found: QueueEntry | TransactionRow, expected: dict[str, int]) -> str:
+    """Which fields of ``found`` are not as ``expected``; empty: none."""
+    return ", ".join(
+        f"{name} {getattr(found, name)} instead of {value}"
+        for name, value in expected.items()
+        if getattr(found, name) != value
+    )

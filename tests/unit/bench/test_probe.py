@@ -1,4 +1,4 @@
-"""The latency probe against a real broker: every probe transaction is seen by the parked pull, and timed."""
+"""The latency probe against a real broker: every probe transaction is seen by the held pull, and timed."""
 
 import asyncio
 from pathlib import Path

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.in_process import Running, ShiftedClock, serving, until
+from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient
 
-from halfmq.broker.seldom import Seldom
+from halfmq.broker.log_throttle import LogThrottle
 from halfmq.errors import StoreDamaged, StorePoisoned
 from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.clock import SystemClock
@@ -25,7 +25,16 @@ from halfmq.store.watermark_page import Watermark, read_watermark_page
 ID = "AC10000100002A9F0000000000000001"
 SMALL = 1 << 16
 #: Otherwise nothing is trimmed for two minutes.
-NO_WINDOW = BrokerSettings(sent_again_ms=0)
+NO_WINDOW = BrokerSettings(dedup_window_ms=0)
+
+
+async def until(condition: object, seconds: float = 5) -> None:
+    assert callable(condition)
+    for _ in range(int(seconds / 0.02)):
+        if condition():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"it did not come true within {seconds} s")
 
 
 async def filled(running: Running, count: int = 40) -> RawClient:
@@ -103,6 +112,15 @@ async def test_retention_trims_old_segments_and_keeps_what_is_undecided(tmp_path
         assert b"later" in (await client.pull("T", 1, wait_ms=4_000)).body
 
 
+class ShiftedClock(SystemClock):
+    """Time passes when the test says so, beside the little that passes by itself."""
+
+    passed_ms = 0
+
+    def monotonic_ms(self) -> int:
+        return super().monotonic_ms() + self.passed_ms
+
+
 async def test_retention_by_age_keeps_what_is_younger(tmp_path: Path) -> None:
     """Goal: not a segment too many goes. Method: fill some, let two hours pass, fill some more; an hour is to be kept."""
     clock = ShiftedClock()
@@ -130,7 +148,7 @@ async def test_retention_keeps_the_window_of_messages_sent_again(tmp_path: Path)
     clock = ShiftedClock()
     async with serving(
         tmp_path, segment_bytes=SMALL, retention_check_ms=10, checkpoint_interval_ms=20, clock=clock,
-        retention_ms=1, retention_bytes=SMALL, settings=BrokerSettings(sent_again_ms=60_000),
+        retention_ms=1, retention_bytes=SMALL, settings=BrokerSettings(dedup_window_ms=60_000),
     ) as running:  # fmt: skip
         client = await running.client()
         half = await client.half("T", b"one", unique=ID)
@@ -326,7 +344,7 @@ async def test_what_is_undecided_and_more_than_retention_is_copied_once_in_a_per
         assert maintenance is not None
         await looks.more(60)
         caplog.clear()
-        maintenance._not_trimmed = Seldom(lambda: 0.0)
+        maintenance._not_trimmed = LogThrottle(lambda: 0.0)
         await looks.more(3)
         said = [line for line in caplog.messages if "more than the retention of 131072" in line]
         assert "80 transactions are undecided" in said[0]

@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
+from halfmq.broker.log_throttle import REST_S
 from halfmq.broker.problems import Problems
-from halfmq.broker.seldom import REST_S
 from halfmq.core.commands import EnsureGroup
 from halfmq.core.engine import BoundWrong, DecisionFailed, DelayedNotShown, NoNextSegment, NotCopied, Problem
 from halfmq.errors import InvariantViolated

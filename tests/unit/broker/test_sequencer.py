@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient, command, end_ext
 
@@ -15,7 +17,7 @@ from halfmq import limits
 from halfmq.core import base_room, engine
 from halfmq.core.base import base_payload
 from halfmq.core.base_bytes import recount
-from halfmq.core.commands import RELEASES_MAX, CarryForward, EnsureGroup, SetProducer
+from halfmq.core.commands import RELEASES_MAX, CopyForward, EnsureGroup, SetProducer
 from halfmq.core.transaction.invariants import check
 from halfmq.errors import StoreFull, StorePoisoned
 from halfmq.model.records import Record
@@ -25,7 +27,6 @@ from halfmq.runtime.disk import RealDisk
 from halfmq.store.group_flush import HandFlush, Job
 from halfmq.store.store import Durability, Store
 from halfmq.store.watermark_page import Watermark, read_watermark_page
-from halfmq.testing.faulty_disk import FaultyDisk
 
 COMMIT, ROLLBACK = 8, 12
 SMALL = 1 << 16
@@ -524,7 +525,7 @@ async def test_trim_that_cannot_copy_what_is_alive_stops_and_says_so(
         "retention_bytes": 1 << 16,
         "retention_check_ms": 20,
         "retention_ms": 0,
-        "settings": BrokerSettings(sent_again_ms=0),
+        "settings": BrokerSettings(dedup_window_ms=0),
     }
     async with serving(tmp_path, **keeping) as running:
         client = await running.client()
@@ -711,7 +712,7 @@ async def test_what_fits_no_segment_although_the_bound_said_so_fails_alone_and_r
             def too_much(state: Any, command: Any, now_ms: int) -> Any:
                 decision = real(state, command, now_ms)
                 record = decision.records[-1]
-                return decision._replace(records=(*decision.records[:-1], record._replace(size=SMALL)))
+                return decision._replace(records=(*decision.records[:-1], replace(record, size=SMALL)))
 
             patch.setattr(engine, "decide", too_much)
             before = running.log_bytes()
@@ -771,7 +772,7 @@ async def test_a_trim_goes_on_where_what_is_undecided_lies_behind_much_that_is_n
     monkeypatch.setattr(retention, "LOOKED_AT_MAX", 10)
     async with serving(
         tmp_path, segment_bytes=SMALL, retention_bytes=SMALL, retention_ms=0, retention_check_ms=3_600_000,
-        settings=BrokerSettings(sent_again_ms=0),
+        settings=BrokerSettings(dedup_window_ms=0),
     ) as running:  # fmt: skip
         client = await running.client()
         assert (await client.half("T", b"old", unique="A" * 32, group="A")).code == 0
@@ -781,7 +782,7 @@ async def test_a_trim_goes_on_where_what_is_undecided_lies_behind_much_that_is_n
             assert (await client.send("T", bytes(2_000), unique=f"{running.state.log_end:032d}")).code == 0
         for number in range(33):
             assert (await client.half("T", b"new", unique=f"A{number:031d}", group="A")).code == 0
-        running.broker._sequencer.submit(CarryForward(SMALL, 256), None)
+        running.broker._sequencer.submit(CopyForward(SMALL, 256), None)
         await turns()
         while running.state.log_end % SMALL < SMALL - 3_000:
             assert (await client.send("T", bytes(1_000), unique=f"{running.state.log_end:032d}")).code == 0
@@ -809,7 +810,7 @@ async def test_a_step_of_a_trim_that_breaks_halfway_forgets_nothing_of_what_it_w
         return copy(*arguments)
 
     async with serving(
-        tmp_path, segment_bytes=SMALL, retention_ms=0, retention_check_ms=3_600_000, settings=BrokerSettings(sent_again_ms=0),
+        tmp_path, segment_bytes=SMALL, retention_ms=0, retention_check_ms=3_600_000, settings=BrokerSettings(dedup_window_ms=0),
     ) as running:  # fmt: skip
         client = await running.client()
         halves = [await client.half("T", bytes(1_000), unique=f"{number:032d}") for number in range(8)]

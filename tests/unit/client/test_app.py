@@ -107,7 +107,7 @@ def test_transaction_without_check_is_warned_of_and_refused_and_a_name_is_taken_
             async def two(tx: AsyncTransaction) -> None: ...
 
         async with app.run():
-            with pytest.raises(UsageError, match="undecided for ever"):
+            with pytest.raises(UsageError, match="undecided forever"):
                 await one()  # the function is not run
 
         @app.transaction("elsewhere", checked_elsewhere=True)

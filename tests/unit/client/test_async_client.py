@@ -289,7 +289,7 @@ def test_failure_of_a_close_that_nobody_waits_for_any_more_is_logged(
             await asyncio.sleep(1)
             raise RuntimeError("a bug of ours")
 
-        monkeypatch.setattr(mq._plumbing.membership, "leave", leave)
+        monkeypatch.setattr(mq._context.membership, "leave", leave)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(mq.close(), 0.1)
         await asyncio.sleep(2)

@@ -16,6 +16,7 @@ from halfmq.client.message import Message
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import compose
 from halfmq.client.transaction_block import Transaction
+from halfmq.errors import TransactionUnknown
 from halfmq.model import properties
 from halfmq.model.stored_message import SYS_COMPRESSED, body_crc_of
 from halfmq.wire.remoting import message_codec
@@ -269,7 +270,7 @@ def test_own_decided_transaction_is_answered_without_the_listener() -> None:
         broker.on[END] = lambda *_: None  # the broker never got it
         async with client_of(broker.network(), timeout=1.0) as mq:
             mq.add_check("order.create", raises)
-            with pytest.raises(Exception, match="not answered"):
+            with pytest.raises(TransactionUnknown, match="not acknowledged"):
                 async with mq.begin("order.create") as tx:
                     tx.send("orders", b"x")
             broker.check(0, "orders")

@@ -27,7 +27,7 @@ def test_each_child_has_another_number() -> None:
 def test_childs_share_of_a_socket_is_closed_and_the_parents_lives() -> None:
     ours, theirs = socket.socketpair()
     kept = Kept(ours)
-    forks.keep_from_children(kept)
+    forks.detach_in_children(kept)
     go_on, told = os.pipe()
 
     def work() -> bool:
@@ -52,7 +52,7 @@ def test_closed_sockets_are_left_alone() -> None:
     """Their number may be that of something else by now."""
     ours, theirs = socket.socketpair()
     kept = Kept(ours)
-    forks.keep_from_children(kept)
+    forks.detach_in_children(kept)
     number = ours.fileno()
     ours.close()
     other = os.open(__file__, os.O_RDONLY)

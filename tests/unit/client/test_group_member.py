@@ -83,7 +83,7 @@ def committed(broker: ScriptedBroker, topic: str = "t") -> list[int | None]:
 
 def groups_of(broker: ScriptedBroker, mq: AsyncClient) -> list[str]:
     """Groups whose member the broker takes the client for."""
-    me = mq._plumbing.membership.client_id
+    me = mq._context.membership.client_id
     heard = [body for peer, body in broker.heartbeats.items() if peer.open and body.client_id == me]
     return [consumer.group for body in heard for consumer in body.consumer_groups]
 
@@ -476,7 +476,7 @@ def test_client_that_closes_while_a_consumer_looks_what_is_there_keeps_no_member
         broker = broker_with()
 
         async with client_of(broker.network()) as mq:
-            membership = mq._plumbing.membership
+            membership = mq._context.membership
             broker.on[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda _peer, _request: None
             joining = asyncio.ensure_future(mq.consumer("t", group="g", start="latest").__aenter__())
             await asyncio.sleep(0.1)

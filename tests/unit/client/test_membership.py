@@ -6,7 +6,7 @@ from typing import Any
 from tests.support.scripted_broker import BROKER, ScriptedBroker, client_of
 from tests.support.virtual_time import run
 
-from halfmq.client.links import Links
+from halfmq.client.connection_pool import ConnectionPool
 from halfmq.client.membership import Membership
 from halfmq.wire.remoting.codes import RequestCode
 from halfmq.wire.remoting.header import encode_response
@@ -59,8 +59,8 @@ def test_groups_that_come_and_go_while_a_connection_is_introduced_are_told_befor
         membership = Membership("me")
         for group in "abc":
             membership.set_consumer(consumer(group))
-        links = Links(broker.network(), on_push=lambda *_: None, introduce=membership.introduce)
-        opening = asyncio.ensure_future(links.get(BROKER))
+        connection_pool = ConnectionPool(broker.network(), on_push=lambda *_: None, introduce=membership.introduce)
+        opening = asyncio.ensure_future(connection_pool.get(BROKER))
         await asyncio.sleep(0.05)
         membership.remove_consumer("a")
         await asyncio.sleep(0.1)  # it is being told that "a" was left
@@ -79,7 +79,7 @@ def test_groups_that_come_and_go_while_a_connection_is_introduced_are_told_befor
         assert said == [
             ((), ("a", "b", "c")), "left a", (("p",), ("a", "c", "d")), "left b", (("p",), ("a", "c", "d")),
         ]  # fmt: skip
-        assert links.established()
+        assert connection_pool.established()
 
     run(test())
 
@@ -89,7 +89,7 @@ def test_heartbeat_that_waits_until_the_broker_reads_says_what_is_true_then() ->
         broker = ScriptedBroker()
         membership = Membership("me")
         membership.set_consumer(consumer("a"))
-        connection = await Links(broker.network(), on_push=lambda *_: None).get(BROKER)
+        connection = await ConnectionPool(broker.network(), on_push=lambda *_: None).get(BROKER)
         connection.pause_writing()
         beating = asyncio.ensure_future(membership.heartbeat(connection))
         await asyncio.sleep(0.1)
@@ -106,7 +106,7 @@ def test_capability_and_version_are_read_from_the_answer() -> None:
         for halfmq in (True, False):
             broker = ScriptedBroker(halfmq=halfmq)
             async with client_of(broker.network()) as client:
-                (connection,) = client._plumbing.brokers.established()
+                (connection,) = client._context.brokers.established()
                 assert connection.is_halfmq is halfmq
                 assert connection.version > 0
 

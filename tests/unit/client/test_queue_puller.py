@@ -754,27 +754,27 @@ def test_prefetch_is_bounded_in_bytes_too_and_a_message_larger_than_that_still_c
         async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
             feed = messages._feed
             assert feed is not None
-            feed._room._bytes_max = 100_000
+            feed._capacity._bytes_max = 100_000
             broker.append("t", 0, b"%d" % 0 + b"." * 1_000)
             await asyncio.sleep(1)
             for number in range(1, 1_000):
                 broker.append("t", 0, b"%d" % number + b"." * 1_000)
             await asyncio.sleep(30)
-            assert feed._room._bytes <= 100_000 + 1_003
+            assert feed._capacity._bytes <= 100_000 + 1_003
             numbers: list[int] = []
             while len(numbers) < 1_000:
                 message = await messages.get(5)
                 assert message is not None
                 numbers.append(int(message.body.rstrip(b".")))
                 message.ack()
-                assert feed._room._bytes <= 100_000 + 1_003
+                assert feed._capacity._bytes <= 100_000 + 1_003
             assert numbers == list(range(1_000))
             for _ in range(3):
                 broker.append("t", 0, b"x" * 200_000)
                 message = await messages.get(5)
                 assert message is not None
                 assert len(message.body) == 200_000
-            assert feed._room._bytes == 0
+            assert feed._capacity._bytes == 0
 
     run(test())
 
@@ -854,7 +854,7 @@ def test_what_is_unpacked_of_all_queues_together_is_bounded_and_nothing_is_skipp
         broker.topics.add("t")
         async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
             assert messages._feed is not None
-            messages._feed._room._bytes_max = 25_000  # two and a half of them
+            messages._feed._capacity._bytes_max = 25_000  # two and a half of them
             for place, body in enumerate(sent):
                 packed_into(broker, place // 20, body)
             await asyncio.sleep(30)
@@ -886,12 +886,12 @@ def test_a_body_larger_than_all_that_may_wait_comes_alone() -> None:
         async with client_of(broker.network()) as mq, mq.consumer("t", group="g") as messages:
             feed = messages._feed
             assert feed is not None
-            feed._room._bytes_max = 1_000
+            feed._capacity._bytes_max = 1_000
             for queue in range(4):
                 packed_into(broker, queue, b"x" * 50_000)
             for _ in range(4):
                 await asyncio.sleep(5)
-                assert feed._room._bytes == 50_000
+                assert feed._capacity._bytes == 50_000
                 message = await messages.get(5)
                 assert message is not None
 

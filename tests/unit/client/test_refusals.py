@@ -2,7 +2,7 @@
 
 import pytest
 
-from halfmq.client.refusals import refusal, refuse
+from halfmq.client.refusals import refusal
 from halfmq.errors import (
     HalfmqError,
     NotAuthorized,
@@ -40,5 +40,5 @@ def test_code_has_its_error(code: int, kind: type[HalfmqError], retriable: bool)
 
 def test_standing_verdict_is_named() -> None:
     with pytest.raises(TransactionRefused, match="COMMITTED") as caught:
-        refuse(604, "", "rollback", "COMMITTED")
+        raise refusal(604, "", "rollback", "COMMITTED")
     assert caught.value.standing == "COMMITTED"

@@ -9,8 +9,8 @@ import pytest
 from tests.support.scripted_broker import BROKER, NAMES, Network, ScriptedBroker
 from tests.support.virtual_time import run
 
+from halfmq.client.connection_pool import ConnectionPool
 from halfmq.client.connector import Address
-from halfmq.client.links import Links
 from halfmq.client.routing import NameServers, Route, Router, Target
 from halfmq.errors import ConnectError, TopicNotFound
 from halfmq.model.ids import java_string_hash
@@ -21,8 +21,8 @@ class World:
     def __init__(self) -> None:
         self.server = ScriptedBroker(queues=4)
         self.network: Network = self.server.network()
-        self.links = Links(self.network, on_push=lambda *_: None)
-        self.router = Router(NameServers([NAMES], self.links), random.Random(3))
+        self.connection_pool = ConnectionPool(self.network, on_push=lambda *_: None)
+        self.router = Router(NameServers([NAMES], self.connection_pool), random.Random(3))
 
     def asked(self, topic: str) -> int:
         return sum(r.ext.topic == topic for r in self.server.requests(RequestCode.GET_ROUTEINFO_BY_TOPIC))
@@ -140,7 +140,7 @@ def test_trouble_asks_again_but_not_in_a_storm() -> None:
 def test_next_name_server_is_asked_when_the_first_does_not_answer() -> None:
     async def test(world: World) -> None:
         world.server.topics.add("t")
-        names = NameServers([Address("dead", 1), NAMES], world.links)
+        names = NameServers([Address("dead", 1), NAMES], world.connection_pool)
         router = Router(names, random.Random(1))
         await router.route("t")
         await router.route("TBW102")

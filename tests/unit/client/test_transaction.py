@@ -8,9 +8,9 @@ from tests.support.scripted_broker import Peer, ScriptedBroker, client_of
 from tests.support.virtual_time import run
 
 from halfmq.client.connection import Connection
+from halfmq.client.context import ClientContext
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import compose
-from halfmq.client.plumbing import Plumbing
 from halfmq.errors import (
     InvalidName,
     RequestFailed,
@@ -190,19 +190,19 @@ def test_stock_broker_that_goes_away_between_two_ends_gets_only_the_missing_one(
         broker = ScriptedBroker(halfmq=False)
         async with client_of(broker.network(), timeout=2.0) as mq:
             prepared = await mq.prepare(TWO, tx_id="T-1")
-            real = Plumbing.broker
+            real = ClientContext.broker
             calls = [0]
 
-            async def fail_second(plumbing: Plumbing, name: str) -> Connection:
+            async def fail_second(context: ClientContext, name: str) -> Connection:
                 calls[0] += 1
                 if calls[0] == 2:
                     await asyncio.sleep(0.01)
                     broker.stop()
                     await asyncio.sleep(0.01)
-                return await real(plumbing, name)
+                return await real(context, name)
 
-            monkeypatch.setattr(Plumbing, "broker", fail_second)
-            monkeypatch.setattr(Plumbing, "established", lambda *_: None)  # so that it is asked each time
+            monkeypatch.setattr(ClientContext, "broker", fail_second)
+            monkeypatch.setattr(ClientContext, "established", lambda *_: None)  # so that it is asked each time
             with pytest.raises(TransactionUnknown):
                 await mq.commit(prepared)
             broker.start()

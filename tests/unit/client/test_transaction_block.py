@@ -112,7 +112,7 @@ def test_client_that_fetches_checks_by_itself_may_begin_under_any_name() -> None
         async with client_of(ScriptedBroker().network(), fetches_checks=True) as mq:
             mq.begin("order.create")
             mq.add_check("order.cancel", lambda _: Outcome.COMMIT)  # now the client answers, and knows only this one
-            with pytest.raises(UsageError, match="undecided for ever"):
+            with pytest.raises(UsageError, match="undecided forever"):
                 mq.begin("order.create")
 
     run(test())

@@ -15,11 +15,11 @@ from halfmq.core.commands import (
     DeleteTopic,
     EnsureGroup,
     EnsureTopic,
+    RequestedVerdict,
     ResolveTransaction,
     SetGroup,
     SetProducer,
     SetTopic,
-    Wanted,
 )
 from halfmq.core.decide import size_bound
 from halfmq.core.decision import Done, ProducerIsSet
@@ -28,8 +28,8 @@ from halfmq.core.queues.offsets import Stored, query_offset
 from halfmq.core.transaction.invariants import check
 from halfmq.model.placement import fits
 from halfmq.model.records import (
-    CarriedHalf,
     Committed,
+    CopiedHalf,
     GroupSet,
     OffsetsCommitted,
     OperatorActed,
@@ -65,7 +65,7 @@ def kinds(records: tuple[Any, ...]) -> list[type]:
     return [type(record) for record in records]
 
 
-def resolve(tx_id: str, wanted: Wanted, by: Actor | None = ANN) -> ResolveTransaction:
+def resolve(tx_id: str, wanted: RequestedVerdict, by: Actor | None = ANN) -> ResolveTransaction:
     return ResolveTransaction("PG", tx_id, wanted, by.name if by is not None else "eve", by=by)
 
 
@@ -73,12 +73,12 @@ def test_a_verdict_by_hand_says_who_gave_it_and_its_receipt_names_the_verdict() 
     log = CoreLog()
     log.do(half("T1"))
     log.do(half("T2"))
-    acted, committed = decided(log, resolve("T1", Wanted.COMMIT))
+    acted, committed = decided(log, resolve("T1", RequestedVerdict.COMMIT))
     assert told(acted) == (OperatorAction.COMMIT, "T1", *ANN)
     assert isinstance(committed, Committed)
-    repeated = log.do(resolve("T1", Wanted.COMMIT))
+    repeated = log.do(resolve("T1", RequestedVerdict.COMMIT))
     assert (repeated.position, repeated.repeated) == (committed.offset, True)
-    reply = log.do(resolve("T2", Wanted.ROLLBACK))
+    reply = log.do(resolve("T2", RequestedVerdict.ROLLBACK))
     (rolled_back,) = log.of(RolledBack)
     assert reply.position == rolled_back.offset
     assert told(log.of(OperatorActed)[1])[:2] == (OperatorAction.ROLL_BACK, "T2")
@@ -87,7 +87,7 @@ def test_a_verdict_by_hand_says_who_gave_it_and_its_receipt_names_the_verdict() 
 def test_a_verdict_by_hand_is_never_without_the_name() -> None:
     log = CoreLog()
     log.do(half("T1"))
-    acted, _ = decided(log, resolve("T1", Wanted.ROLLBACK, None))
+    acted, _ = decided(log, resolve("T1", RequestedVerdict.ROLLBACK, None))
     assert told(acted) == (OperatorAction.ROLL_BACK, "T1", "eve", "", "")
 
 
@@ -97,8 +97,8 @@ def test_what_is_copied_for_a_commit_stays_in_front() -> None:
     log.do(part("T1", 0))
     log.do(part("T1", 1, count=2))
     log.roll()
-    records = decided(log, resolve("T1", Wanted.COMMIT, LONG))
-    assert kinds(records) == [CarriedHalf, CarriedHalf, OperatorActed, Committed]
+    records = decided(log, resolve("T1", RequestedVerdict.COMMIT, LONG))
+    assert kinds(records) == [CopiedHalf, CopiedHalf, OperatorActed, Committed]
     assert [ref.offset for ref in records[3].refs] == [records[0].offset, records[1].offset]
 
 
@@ -128,8 +128,8 @@ def test_what_nobody_asked_for_and_what_changes_nothing_says_nobody() -> None:
     log.do(EnsureGroup("CG"))
     log.do(EnsureTopic("T", 1))
     log.do(CommitOffset("CG", "T", 0, 5))
-    assert log.decide(resolve("T1", Wanted.COMMIT)).records == ()
-    assert log.decide(resolve("T1", Wanted.ROLLBACK)).records == ()
+    assert log.decide(resolve("T1", RequestedVerdict.COMMIT)).records == ()
+    assert log.decide(resolve("T1", RequestedVerdict.ROLLBACK)).records == ()
     assert log.decide(DeleteTopic("Nowhere", ANN)).records == ()
     assert log.decide(SetTopic("T", 1, 2, 6, ANN)).records == ()
     assert log.decide(CommitOffset("CG", "T", 0, 5, ANN)).records == ()
@@ -159,7 +159,7 @@ def test_texts_have_a_bound_and_so_has_every_such_decision() -> None:
     log = CoreLog()
     log.do(half("T1"))
     log.do(EnsureGroup("CG"))
-    (acted, *_) = decided(log, resolve("T1", Wanted.COMMIT, LONG))
+    (acted, *_) = decided(log, resolve("T1", RequestedVerdict.COMMIT, LONG))
     assert (len(acted.name), len(acted.reason), len(acted.peer)) == (
         limits.OPERATOR_CHARS_MAX, limits.REASON_CHARS_MAX, 64,
     )  # fmt: skip

@@ -13,32 +13,32 @@ from halfmq.core.transaction.invariants import check
 from halfmq.model.settings import BrokerSettings, ProducerSettings
 
 
-def a_change(dice: Random) -> Command:
-    topic, group = f"topic-{dice.randrange(6)}", f"group-{dice.randrange(5)}"
-    match dice.randrange(7):
+def a_change(rng: Random) -> Command:
+    topic, group = f"topic-{rng.randrange(6)}", f"group-{rng.randrange(5)}"
+    match rng.randrange(7):
         case 0:
             return EnsureGroup(group)
         case 1:
-            return SetTopic(topic, queues := dice.randrange(1, 9), queues, 6)
+            return SetTopic(topic, queues := rng.randrange(1, 9), queues, 6)
         case 2:
             return DeleteTopic(topic)
         case 3:
             return SetProducer(
-                ProducerSettings(group, skip_age_ms=dice.choice((0, 90_000)), set_by="å" * dice.randrange(9))
+                ProducerSettings(group, skip_age_ms=rng.choice((0, 90_000)), set_by="å" * rng.randrange(9))
             )
         case 4:
-            return SetGroup(group, 3, dice.randrange(3), True)
+            return SetGroup(group, 3, rng.randrange(3), True)
         case _:
-            return CommitOffset(group, topic, dice.randrange(9), dice.randrange(1 << 40))
+            return CommitOffset(group, topic, rng.randrange(9), rng.randrange(1 << 40))
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_count_is_that_of_a_recount_after_every_change_restart_and_roll(seed: int) -> None:
-    dice = Random(seed)
+    rng = Random(seed)
     log = CoreLog(BrokerSettings(segment_bytes=1 << 20))
     seen = set()
     for step in range(250):
-        log.do(a_change(dice))
+        log.do(a_change(rng))
         log.later(700)
         log.tick()
         if step % 50 == 49:

@@ -1,9 +1,9 @@
-"""Copies that are alive, by segment: what was carried and is not settled, shown or carried on. ``check`` counts them anew."""
+"""Copies that are alive, by segment: what was copied and is not settled, shown or copied on. ``check`` counts them anew."""
 
 from tests.support.core_log import CoreLog, end, half, message, part
 
 from halfmq import limits
-from halfmq.core.commands import CarryForward, TrimLog, Wanted
+from halfmq.core.commands import CopyForward, RequestedVerdict, TrimLog
 from halfmq.core.copies import may_copy_again
 from halfmq.core.decision import Done, Settled
 from halfmq.core.transaction.invariants import check
@@ -11,8 +11,8 @@ from halfmq.core.transaction.invariants import check
 SEGMENT = 65_536
 
 
-def carried(log: CoreLog, start: int) -> None:
-    while log.do(CarryForward(start, 3)) == Done(again=True):
+def copy_forward(log: CoreLog, start: int) -> None:
+    while log.do(CopyForward(start, 3)) == Done(again=True):
         check(log.state)
     assert log.do(TrimLog(start)) == Done()
     check(log.state)
@@ -35,17 +35,17 @@ def test_copies_count_where_they_lie_and_leave_with_their_verdict() -> None:
     replies = [log.do(half(f"T{number}", body=b"x" * 1_000)) for number in range(4)]
     size = log.state.producer_groups["PG"].undecided["T0"].halves[0].message_bytes
     log.roll()
-    carried(log, SEGMENT)
+    copy_forward(log, SEGMENT)
     assert copied(log) == {SEGMENT: 4 * size}
     log.roll()
-    carried(log, 2 * SEGMENT)
-    assert copied(log) == {2 * SEGMENT: 4 * size}, "carried on"
+    copy_forward(log, 2 * SEGMENT)
+    assert copied(log) == {2 * SEGMENT: 4 * size}, "copied on"
     assert isinstance(log.do(end("T0", replies[0])), Settled)
-    assert isinstance(log.do(end("T1", replies[1], Wanted.ROLLBACK)), Settled)
+    assert isinstance(log.do(end("T1", replies[1], RequestedVerdict.ROLLBACK)), Settled)
     assert copied(log) == {2 * SEGMENT: 2 * size}
     log.roll()
     assert isinstance(log.do(end("T2", replies[2])), Settled)
-    assert isinstance(log.do(end("T3", replies[3], Wanted.ROLLBACK)), Settled)
+    assert isinstance(log.do(end("T3", replies[3], RequestedVerdict.ROLLBACK)), Settled)
     assert copied(log) == {}
 
 
@@ -54,10 +54,10 @@ def test_delayed_messages_count_until_they_are_shown() -> None:
     log.do(message("D1", DELAY="5", body=b"x" * 500))
     (delayed,) = log.state.delayed.values()
     log.roll()
-    carried(log, SEGMENT)
+    copy_forward(log, SEGMENT)
     assert copied(log) == {SEGMENT: delayed.message_bytes}
     log.roll()
-    carried(log, 2 * SEGMENT)
+    copy_forward(log, 2 * SEGMENT)
     assert copied(log) == {2 * SEGMENT: delayed.message_bytes}
     log.run_to(log.now_ms + 100_000)
     assert copied(log) == {}
@@ -80,7 +80,7 @@ def test_a_start_knows_them_from_the_log_and_from_a_snapshot() -> None:
         log.do(part("T1", index))
     log.do(message("D1", DELAY="5"))
     log.roll()
-    carried(log, SEGMENT)
+    copy_forward(log, SEGMENT)
     before = dict(copied(log))
     assert before
     for state in (log.redone(), log.reloaded(log.snapshot())):

@@ -1,5 +1,7 @@
 """Replies are values that can be compared, and reasons have stable names."""
 
+from msgspec import Struct
+
 from halfmq.core.decision import DONE, NOTHING, Decision, Done, Refused, Reply, Why
 
 
@@ -14,4 +16,4 @@ def test_a_refusal_without_a_verdict_names_no_position() -> None:
 
 def test_nothing_to_do_is_one_value() -> None:
     assert Decision(NOTHING, Done(), NOTHING) == DONE
-    assert all(issubclass(reply, tuple) for reply in Reply.__args__)
+    assert all(issubclass(reply, tuple | Struct) for reply in Reply.__args__)

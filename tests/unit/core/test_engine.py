@@ -8,7 +8,7 @@ from tests.support.core_log import START_MS, CoreLog, WholeDisk, end, half, mess
 
 from halfmq import limits
 from halfmq.core import engine as engine_module
-from halfmq.core.commands import CarryForward, Command, EnsureGroup, Wanted
+from halfmq.core.commands import Command, CopyForward, EnsureGroup, RequestedVerdict
 from halfmq.core.decision import Refused, Sent, Settled, Why
 from halfmq.core.digest import durable_digest
 from halfmq.core.engine import (
@@ -26,7 +26,7 @@ from halfmq.core.state import State
 from halfmq.core.transaction.invariants import check
 from halfmq.errors import InvariantViolated, StoreFull
 from halfmq.model.placement import segment_start
-from halfmq.model.records import Base, CarriedHalf, Committed
+from halfmq.model.records import Base, Committed, CopiedHalf
 from halfmq.model.settings import BrokerSettings
 
 SEGMENT = 65_536
@@ -130,7 +130,7 @@ def test_what_is_to_be_copied_was_in_the_batch_of_an_earlier_step() -> None:
     first = sent(driven.step(half("T1")).replies[0])
     commands: list[Command] = [message(f"M{number}", body=bytes(9_000)) for number in range(8)]
     driven.all([*commands, end("T1", first)])
-    (copied,) = [record for batch in driven.batches for record in batch.records if isinstance(record, CarriedHalf)]
+    (copied,) = [record for batch in driven.batches for record in batch.records if isinstance(record, CopiedHalf)]
     at = [number for number, batch in enumerate(driven.batches) if any(copied is record for record in batch.records)]
     source = [number for number, batch in enumerate(driven.batches) if batch.offset <= copied.source < batch.end]
     assert source < at
@@ -247,9 +247,9 @@ def test_a_commit_of_a_damaged_half_is_refused_and_a_rollback_is_not() -> None:
     (problem,) = step.problems
     assert isinstance(problem, NotCopied)
     assert problem.source == first.log_offset
-    step = driven.step(CarryForward(SEGMENT, 256))
+    step = driven.step(CopyForward(SEGMENT, 256))
     assert isinstance(step.replies[0], Failed)
-    assert isinstance(driven.step(end("T1", first, Wanted.ROLLBACK)).replies[0], Settled)
+    assert isinstance(driven.step(end("T1", first, RequestedVerdict.ROLLBACK)).replies[0], Settled)
     assert not [record for batch in driven.batches for record in batch.records if isinstance(record, Committed)]
     driven.compare()
 

@@ -8,8 +8,8 @@ from halfmq.core.heaps import in_order
 
 @pytest.mark.parametrize("seed", range(20))
 def test_entries_come_in_their_order_and_stay_where_they_are(seed: int) -> None:
-    dice = random.Random(seed)
-    heap = [(dice.randrange(10), number) for number in range(dice.randrange(40))]
+    rng = random.Random(seed)
+    heap = [(rng.randrange(10), number) for number in range(rng.randrange(40))]
     heapify(heap)
     before = list(heap)
     assert list(in_order(heap)) == sorted(before)

@@ -13,7 +13,7 @@ from halfmq.core.snapshot import snapshot_rows
 from halfmq.core.state import State, holders_bytes
 from halfmq.core.transaction.invariants import check
 from halfmq.errors import InvariantViolated
-from halfmq.model.records import SET_ASIDE_MS
+from halfmq.model.records import PARKED_MS
 from halfmq.model.settings import BrokerSettings, GroupSettings, PastLimit, ProducerSettings
 
 
@@ -65,7 +65,7 @@ def test_a_suspended_check_that_names_no_reason_is_refused() -> None:
     log.do(half("T1"))
     (kind,) = [kind for kind in KINDS if kind.name == "undecided"]
     row = msgspec.msgpack.decode(msgspec.msgpack.encode(kind.rows(log.state)[0]))
-    row[-1] = SET_ASIDE_MS + 9
+    row[-1] = PARKED_MS + 9
     rows = msgspec.msgpack.Decoder(kind.type).decode(msgspec.msgpack.encode([row]))
     with pytest.raises(InvariantViolated, match="reason 9"):
         kind.load(State(log.settings), rows)

@@ -4,7 +4,7 @@ import pytest
 from tests.support.core_log import CoreLog, end, half, message, part
 
 from halfmq.core.apply import open_batch
-from halfmq.core.commands import CommitOffset, EnsureGroup, Wanted
+from halfmq.core.commands import CommitOffset, EnsureGroup, RequestedVerdict
 from halfmq.core.digest import durable_digest
 from halfmq.core.snapshot import encode_rows, load_rows, snapshot_rows
 from halfmq.core.transaction.invariants import check
@@ -18,7 +18,14 @@ def filled() -> CoreLog:
     log.do(part("P", 0))
     log.do(part("P", 2, count=3))
     for number in range(0, 6, 2):
-        log.do(end(f"T{number}", replies[number], Wanted.ROLLBACK if number else Wanted.COMMIT, group="G0"))
+        log.do(
+            end(
+                f"T{number}",
+                replies[number],
+                RequestedVerdict.ROLLBACK if number else RequestedVerdict.COMMIT,
+                group="G0",
+            )
+        )
     log.do(message("M1", queue=1))
     log.do(message("M2", DELAY="3"))
     log.do(CommitOffset("CG", "orders", 1, 1))

@@ -6,7 +6,15 @@ from tests.support.core_log import CoreLog, end, half, message, part, refused, s
 from halfmq import limits
 from halfmq.core.base import base_payload
 from halfmq.core.base_bytes import recount
-from halfmq.core.commands import CommitOffset, DeleteTopic, EnsureGroup, EnsureTopic, SetTopic, TrimLog, Wanted
+from halfmq.core.commands import (
+    CommitOffset,
+    DeleteTopic,
+    EnsureGroup,
+    EnsureTopic,
+    RequestedVerdict,
+    SetTopic,
+    TrimLog,
+)
 from halfmq.core.decision import Done, TopicChanged, Why
 from halfmq.model.records import TopicDeleted, TopicSet
 from halfmq.model.settings import BrokerSettings, caps_that_fit
@@ -121,7 +129,7 @@ def test_a_topic_is_not_deleted_while_undecided_or_delayed_messages_will_come_to
     log = CoreLog()
     reply = log.do(half("T1"))
     refused(log.do(DeleteTopic("orders")), Why.LIMIT_REACHED)
-    log.do(end("T1", reply, Wanted.ROLLBACK))
+    log.do(end("T1", reply, RequestedVerdict.ROLLBACK))
     log.do(message("M1", DELAY="1"))
     refused(log.do(DeleteTopic("orders")), Why.LIMIT_REACHED)
     log.run_to(log.now_ms + 2_000)

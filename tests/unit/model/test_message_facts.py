@@ -2,17 +2,19 @@
 
 import random
 
+import pytest
+
 from halfmq.model import message_facts
 from halfmq.model.ids import hash64, java_string_hash
-from halfmq.model.message_facts import delay_of, half_facts, key_hash_of, pairs_of, tag_hash_of
+from halfmq.model.message_facts import common_values, delay_of, half_facts, key_hash_of, pairs_of, tag_hash_of
 from halfmq.model.properties import encode, find, to_dict
 
 
 def test_pairs_follow_the_same_rules_as_find_and_to_dict_on_any_bytes() -> None:
-    dice = random.Random(3)
+    rng = random.Random(3)
     compared = 0
     for _ in range(3_000):
-        raw = bytes(dice.choice(b"AB\x01\x01\x02\x02c") for _ in range(dice.randrange(14)))
+        raw = bytes(rng.choice(b"AB\x01\x01\x02\x02c") for _ in range(rng.randrange(14)))
         pairs = pairs_of(raw)
         assert {name.decode(): value.decode() for name, value in pairs.items() if name} == to_dict(raw)
         for name in ("A", "B", "AB", "c"):
@@ -22,16 +24,33 @@ def test_pairs_follow_the_same_rules_as_find_and_to_dict_on_any_bytes() -> None:
 
 
 def test_a_learned_layout_reads_as_the_rules_say() -> None:
-    dice = random.Random(5)
+    rng = random.Random(5)
     for _ in range(12):
-        names = [dice.choice(["A", "B", "A.", "KEYS", "TAGS"]) for _ in range(dice.randrange(1, 6))]
+        names = [rng.choice(["A", "B", "A.", "KEYS", "TAGS"]) for _ in range(rng.randrange(1, 6))]
         for _ in range(300):
-            pieces = [f"{name}\x01{dice.choice(['v', 'A', 'longer', '.', '', 'x' + chr(1) + 'y'])}" for name in names]
-            if not dice.randrange(20):
-                pieces.insert(dice.randrange(len(pieces)), dice.choice(["", "A", "\x01", "B\x01"]))
-            raw = "\x02".join(pieces).encode() + dice.choice([b"", b"\x02", b"\x02\x02"])
+            pieces = [f"{name}\x01{rng.choice(['v', 'A', 'longer', '.', '', 'x' + chr(1) + 'y'])}" for name in names]
+            if not rng.randrange(20):
+                pieces.insert(rng.randrange(len(pieces)), rng.choice(["", "A", "\x01", "B\x01"]))
+            raw = "\x02".join(pieces).encode() + rng.choice([b"", b"\x02", b"\x02\x02"])
             assert {name.decode(): value.decode() for name, value in pairs_of(raw).items() if name} == to_dict(raw)
     assert len(message_facts._layouts) == message_facts._LAYOUTS_MAX
+
+
+@pytest.mark.parametrize("more", [[], ["x"], ["DELAY"], ["HMQ_TX_ID", "HMQ_TX_INDEX"], ["TRACE_ON"], ["KEYS"]])
+def test_common_values_are_those_of_all_pairs_whether_the_layout_is_known_or_not(more: list[str]) -> None:
+    rng = random.Random(7)
+    message_facts._layouts.clear()
+    for number in range(200):
+        names = ["TRAN_MSG", "PGROUP", "UNIQ_KEY", "TAGS", "KEYS", *more]
+        if number % 3:
+            rng.shuffle(names)
+            del names[rng.randrange(len(names)) :]
+        raw = b"\x02".join([f"{name}\x01{rng.choice(['v', 'true', 'ü'])}{number}".encode() for name in names])
+        rare, *values = common_values(raw)
+        pairs = pairs_of(raw)
+        assert values == [pairs.get(name, b"") for name in (b"TRAN_MSG", b"PGROUP", b"UNIQ_KEY", b"TAGS", b"KEYS")]
+        assert rare == pairs or (rare == {} and set(names) <= {"TRAN_MSG", "PGROUP", "UNIQ_KEY", "TAGS", "KEYS", "x"})
+    assert message_facts._layouts
 
 
 def test_no_layout_is_kept_that_takes_much_memory() -> None:
@@ -39,7 +58,7 @@ def test_no_layout_is_kept_that_takes_much_memory() -> None:
         raw = encode(dict.fromkeys(names, "v"))
         for _ in range(200):
             assert len(pairs_of(raw)) == len(names)
-    for kept, _ in message_facts._layouts:
+    for kept, _, _ in message_facts._layouts:
         assert len(kept) <= 32
         assert sum(map(len, kept)) <= 1_024
 
@@ -53,7 +72,7 @@ def test_half_facts_are_what_the_single_readings_say() -> None:
         {"TIMER_DELAY_MS": "9", "UNIQ_KEY": "U"},
     ):
         raw = encode(pairs)
-        tag_hash, key_hash, _, delay, _, _ = half_facts(pairs_of(raw))
+        tag_hash, key_hash, _, delay, _, _ = half_facts(common_values(raw))
         assert (tag_hash, key_hash, delay) == (tag_hash_of(raw), key_hash_of(raw), delay_of(raw))
 
 

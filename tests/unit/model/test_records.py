@@ -12,9 +12,9 @@ from halfmq.model.stored_message import size_of
 
 def test_kinds_have_numbers_of_their_own_that_stand_on_disks() -> None:
     assert {kind.name: kind.value for kind in Kind} == {
-        "MESSAGE": 1, "HALF": 2, "CARRIED_HALF": 3, "COMMITTED": 4, "ROLLED_BACK": 5, "CHECKED": 6, "DELAYED": 7,
-        "CARRIED_DELAYED": 8, "RELEASED": 9, "TOPIC_SET": 16, "TOPIC_DELETED": 17, "GROUP_SET": 18, "OFFSETS": 19,
-        "EPOCH_STARTED": 20, "BASE": 21, "TRIM": 22, "PRODUCER_SET": 23, "SET_ASIDE": 24, "GROUP_DELETED": 25,
+        "MESSAGE": 1, "HALF": 2, "COPIED_HALF": 3, "COMMITTED": 4, "ROLLED_BACK": 5, "CHECKED": 6, "DELAYED": 7,
+        "COPIED_DELAYED": 8, "RELEASED": 9, "TOPIC_SET": 16, "TOPIC_DELETED": 17, "GROUP_SET": 18, "OFFSETS": 19,
+        "EPOCH_STARTED": 20, "BASE": 21, "TRIM": 22, "PRODUCER_SET": 23, "PARKED": 24, "GROUP_DELETED": 25,
         "OPERATOR_ACTED": 32,
     }  # fmt: skip
 
@@ -23,8 +23,8 @@ def test_a_record_is_its_head_its_prefix_and_what_it_holds() -> None:
     stored = size_of(5, 100, 20)
     assert records.message_record_size("Topic", 100, 20) == 8 + 8 + stored
     assert records.delayed_record_size("Topic", 100, 20) == 8 + 24 + stored
-    assert records.carried_half_size(stored) == 8 + 56 + stored
-    assert records.carried_delayed_size(stored) == 8 + 40 + stored
+    assert records.copied_half_size(stored) == 8 + 56 + stored
+    assert records.copied_delayed_size(stored) == 8 + 40 + stored
     assert records.committed_size("grp", "id12", 2) == 8 + 8 + 3 + 4 + 2 * 64
     assert records.rolled_back_size("grp", "id12", 2) == 8 + 8 + 3 + 4 + 2 * 8
     assert records.checked_size("grp", "id12") == 8 + 24 + 3 + 4

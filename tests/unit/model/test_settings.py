@@ -25,7 +25,7 @@ def test_defaults_are_the_documented_limits() -> None:
     settings = BrokerSettings()
     assert settings.check_immunity_ms == limits.CHECK_IMMUNITY_MS == 6_000
     assert settings.body_bytes_max == limits.BODY_BYTES_MAX == 4 << 20
-    assert settings.sent_again_ms == limits.SENT_AGAIN_MS == 120_000
+    assert settings.dedup_window_ms == limits.DEDUP_WINDOW_MS == 120_000
     assert GroupSettings("g").retry_max_times == limits.RETRY_TIMES_MAX == 16
     assert TopicSettings(1, "t", 4, 4).permission == 6
 
@@ -35,7 +35,7 @@ def test_a_producer_group_without_settings_waits_for_ever() -> None:
     assert settings.is_default
     assert (settings.check_limit, settings.past_limit, settings.skip_age_ms) == (0, PastLimit.WAIT, 0)
     assert not ProducerSettings("PG", undecided_max=0).is_default
-    assert not ProducerSettings("PG", 1, PastLimit.SET_ASIDE).is_default
+    assert not ProducerSettings("PG", 1, PastLimit.PARKED).is_default
 
 
 def test_settings_cannot_be_changed_in_place() -> None:

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.support.faulty_disk import FaultyDisk
 
 from halfmq.runtime.disk import Disk, RealDisk
-from halfmq.testing.faulty_disk import FaultyDisk
 
 
 @pytest.fixture(params=["real", "faulty"])

@@ -1,4 +1,4 @@
-"""The real dice: tokens that do not repeat, streams that are independent."""
+"""The real rng: tokens that do not repeat, streams that are independent."""
 
 from halfmq.runtime.entropy import SystemEntropy
 

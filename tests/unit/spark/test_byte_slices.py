@@ -30,10 +30,10 @@ def test_each_row_is_its_slice(drawn: tuple[bytes, list[tuple[int, int]]]) -> No
 
 @settings(deadline=None)  # the machine may be busy
 @given(slices(), slices(), st.randoms(use_true_random=False))
-def test_rows_may_come_from_a_second_buffer_or_be_null(one, other, dice) -> None:  # type: ignore[no-untyped-def]
+def test_rows_may_come_from_a_second_buffer_or_be_null(one, other, rng) -> None:  # type: ignore[no-untyped-def]
     places = [(False, one[0], place) for place in one[1]] + [(True, other[0], place) for place in other[1]]
-    dice.shuffle(places)
-    valid = np.array([dice.random() < 0.7 for _ in places], bool)
+    rng.shuffle(places)
+    valid = np.array([rng.random() < 0.7 for _ in places], bool)
     made = binary_column(
         pa.py_buffer(one[0]), *columns([place for _, _, place in places]), valid=valid,
         more=pa.py_buffer(other[0]), in_more=np.array([second for second, _, _ in places], bool),

@@ -8,7 +8,7 @@ from tests.support.scripted_server import ScriptedServer
 
 from halfmq.spark import connection
 from halfmq.spark.connection import Connection
-from halfmq.spark.patience import Away
+from halfmq.spark.retry_deadline import Away
 from halfmq.wire.remoting.header import encode_response
 
 

@@ -14,8 +14,8 @@ from halfmq.spark.direct_reader import DirectReader
 from halfmq.spark.offsets import Cut
 from halfmq.spark.options import parse_options
 from halfmq.spark.partitions import QueueRange, Ranges, ranges_between
-from halfmq.spark.patience import Patience
 from halfmq.spark.queue_files import Entries, QueueFiles
+from halfmq.spark.retry_deadline import RetryDeadline
 from halfmq.spark.source import HalfmqBatchReader
 from halfmq.spark.stored_rows import record_batch
 from halfmq.store.layout import QUEUE_FILE_ENTRIES
@@ -34,7 +34,7 @@ def writer(tmp_path: Path) -> StoreWriter:
 
 
 def reader(writer: StoreWriter, topics: str = "orders,loyalty", patience_ms: int = 50) -> DirectReader:
-    return DirectReader(parse_options({"path": str(writer.directory), "subscribe": topics}), Patience(patience_ms))
+    return DirectReader(parse_options({"path": str(writer.directory), "subscribe": topics}), RetryDeadline(patience_ms))
 
 
 def whole(cut: Cut) -> Ranges:
@@ -161,7 +161,7 @@ def test_a_topic_that_does_not_exist_is_not_in_the_cut_and_an_empty_one_is(write
 
 def test_a_directory_that_holds_no_store(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no store"):
-        DirectReader(parse_options({"path": str(tmp_path), "subscribe": "t"}), Patience(0)).cut()
+        DirectReader(parse_options({"path": str(tmp_path), "subscribe": "t"}), RetryDeadline(0)).cut()
 
 
 def test_a_store_that_has_published_nothing_or_is_being_made_again_is_waited_for(writer: StoreWriter) -> None:

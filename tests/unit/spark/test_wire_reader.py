@@ -13,7 +13,7 @@ from halfmq.model.stored_message import SYS_COMMITTED, StoredMessage, body_crc_o
 from halfmq.spark.offsets import NO_POSITION, Cut
 from halfmq.spark.options import parse_options
 from halfmq.spark.partitions import QueueRange, Ranges
-from halfmq.spark.patience import Patience
+from halfmq.spark.retry_deadline import RetryDeadline
 from halfmq.spark.source import HalfmqBatchReader
 from halfmq.spark.stored_rows import record_batch
 from halfmq.spark.wire_reader import WireReader, pulled_rows
@@ -106,7 +106,7 @@ def broker() -> Iterator[Broker]:
 
 def reader(broker: Broker, *, timeout_ms: int = 2_000, topics: str = "orders", url: str = "") -> WireReader:
     options = parse_options({"url": url or broker.server.url, "subscribe": topics})
-    source = WireReader(options, Patience(timeout_ms))
+    source = WireReader(options, RetryDeadline(timeout_ms))
     broker.readers.append(source)
     return source
 

@@ -4,6 +4,7 @@ import struct
 from zlib import crc32
 
 import pytest
+from msgspec.structs import replace
 from tests.support import log_records as make
 from tests.support.vectors import vectors
 
@@ -138,9 +139,9 @@ def test_random_bytes_behind_a_magic_do_no_harm() -> None:
 def test_a_record_that_lies_about_its_place_or_size_is_not_written() -> None:
     good = make.laid_out(START, (make.plain(), make.checked()))
     for wrong in (
-        [good[0], good[1]._replace(offset=good[1].offset + 8)],
-        [good[0]._replace(size=good[0].size + 1), good[1]],
-        [good[0], good[1]._replace(size=good[1].size - 1)],
+        [good[0], replace(good[1], offset=good[1].offset + 8)],
+        [replace(good[0], size=good[0].size + 1), good[1]],
+        [good[0], replace(good[1], size=good[1].size - 1)],
     ):
         with pytest.raises(InvariantViolated):
             encode_batch(wrong, broker_time_ms=0, epoch=1, durable_position=0, copy=no_copy)

@@ -1,11 +1,11 @@
 from pathlib import Path
 
+from tests.support.faulty_disk import FaultyDisk, PowerLost
 from tests.support.vectors import vectors
 
 from halfmq.store.checkpoint import Present, Slot, read_checkpoint, write_checkpoint
 from halfmq.store.layout import CHECKPOINT_SLOT_BYTES
 from halfmq.store.two_slots import Missing, Unreadable
-from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
 
 STORE = bytes(range(16))
 PATH = Path("/s/checkpoint")

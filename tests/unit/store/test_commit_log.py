@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.support import log_records as make
+from tests.support.faulty_disk import FaultyDisk
 
 from halfmq.errors import InvariantViolated, StoreDamaged, StoreFull, StorePoisoned
 from halfmq.model.records import BATCH_HEADER_BYTES, HalfRecord, Kind
@@ -15,7 +16,6 @@ from halfmq.runtime.disk import RealDisk
 from halfmq.store import segment
 from halfmq.store.log_scan import Batch, LogScan
 from halfmq.store.segment import SegmentFiles, segment_name
-from halfmq.testing.faulty_disk import FaultyDisk
 
 HOME = Path("/store/log")
 
@@ -128,13 +128,13 @@ def test_carried_records_copy_the_bytes_they_name(under: make.LogUnderTest) -> N
     fill_segment(under)
     end = under.log.end
     moved = make.laid_out(
-        make.SEGMENT, [make.base(end), make.carried_half(source.offset, source.size - 16, 4), make.trim(0)]
+        make.SEGMENT, [make.base(end), make.copied_half(source.offset, source.size - 16, 4), make.trim(0)]
     )
     under.log.append(moved, 1)
     assert isinstance(source, HalfRecord)
     kind, message = under.log.read_message(moved[1].offset)
-    assert (kind, message) == (Kind.CARRIED_HALF, source.message)
-    again = make.laid_out(under.log.end, [make.carried_half(moved[1].offset, source.size - 16, 4)])
+    assert (kind, message) == (Kind.COPIED_HALF, source.message)
+    again = make.laid_out(under.log.end, [make.copied_half(moved[1].offset, source.size - 16, 4)])
     under.log.append(again, 1)
     assert under.log.read_message(again[0].offset)[1] == source.message
 
@@ -147,7 +147,7 @@ def test_rot_is_not_copied(under: make.LogUnderTest, disk: FaultyDisk) -> None:
     disk.flip_bit(HOME / segment_name(0), at)
     before = under.log.end
     with pytest.raises(StoreDamaged, match=f"record at log offset {records[0].offset}"):
-        under.append(make.carried_half(records[0].offset, records[0].size - 16, 4))
+        under.append(make.copied_half(records[0].offset, records[0].size - 16, 4))
     assert under.log.end == before
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.vectors import vectors
 
 from halfmq.errors import InvariantViolated
@@ -12,7 +13,6 @@ from halfmq.store import consume_queue
 from halfmq.store.consume_queue import ConsumeQueues, QueueEntry, file_end, visible_before
 from halfmq.store.layout import QUEUE_ENTRY
 from halfmq.store.open_files import OpenFiles
-from halfmq.testing.faulty_disk import FaultyDisk
 
 ROOT = Path("/q")
 

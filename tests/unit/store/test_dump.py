@@ -27,7 +27,7 @@ def test_every_record_is_one_line_in_log_order(tmp_path: Path) -> None:
     assert counted["half"] == 60
     assert counted["committed"] == 11
     assert counted["rolled_back"] == 10
-    assert counted["carried_half"] == 2
+    assert counted["copied_half"] == 2
     assert counted["delayed"] == counted["released"] == 30
     assert counted["base"] >= 2
     assert counted["topic_set"] == 2
@@ -54,7 +54,7 @@ def test_a_verdict_says_who_decided_and_what_becomes_visible_where(tmp_path: Pat
     assert (verdict["tx_id"], verdict["group"], verdict["decided_by"]) == ("tx1", "writers", "producer")
     assert [ref["half_index"] for ref in verdict["refs"]] == [2, 3]
     assert lines(tmp_path, kinds=frozenset({"rolled_back"}))[0]["half_indexes"] == [0, 1]
-    carried = lines(tmp_path, kinds=frozenset({"carried_half"}))[0]
+    carried = lines(tmp_path, kinds=frozenset({"copied_half"}))[0]
     assert carried["message"]["body_bytes"] == 300
     assert carried["first_offset"] < carried["offset"]
 
@@ -92,7 +92,7 @@ def test_an_unknown_kind_and_a_directory_without_a_store_are_refused(tmp_path: P
     with pytest.raises(UsageError, match="holds no store"):
         lines(tmp_path)
     sample_store(tmp_path)
-    with pytest.raises(UsageError, match="kinds: base, carried"):
+    with pytest.raises(UsageError, match="kinds: base, checked"):
         lines(tmp_path, kinds=frozenset({"halves"}))
 
 

@@ -5,11 +5,11 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.support.faulty_disk import FaultyDisk, PowerLost
 
 from halfmq.errors import EnvironmentFailed, StoreDamaged, StoreInUse, WrongVersion
 from halfmq.runtime.disk import RealDisk
 from halfmq.store.identity import Identity, read_identity, take_lock, write_identity
-from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
 
 HOME = Path("/store")
 IDENTITY = Identity(bytes(range(16)), 1 << 30)

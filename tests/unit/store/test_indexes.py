@@ -7,17 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.support import log_records as make
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.random_log import SEGMENT, Expected, LogBatch, RandomLog
 from tests.support.store_writer import StoreWriter
 
 from halfmq.errors import InvariantViolated
-from halfmq.model.records import CarriedDelayed, Committed, Ref, Released
+from halfmq.model.records import Committed, CopiedDelayed, Ref, Released
 from halfmq.runtime.disk import Disk, RealDisk
 from halfmq.store import consume_queue, transaction_table
 from halfmq.store.indexes import Indexes, indexes_are_there
 from halfmq.store.topics_file import TopicInfo, read_topics
-from halfmq.testing.faulty_disk import FaultyDisk
 
 ROOT = Path("/store/shard-0")
 
@@ -222,7 +223,7 @@ def test_a_queue_offset_that_is_not_the_queues_end_is_refused() -> None:
     log._records = []
     log.plain()
     record = log._records[0]
-    wrong = record._replace(message=record.message._replace(queue_offset=7))  # type: ignore[union-attr]
+    wrong = replace(record, queue_offset=7)  # type: ignore[union-attr]
     indexes = fresh(FaultyDisk(), log)
     with pytest.raises(InvariantViolated, match="queue offset 7"):
         indexes.stage(log.end, log.end + 4_096, 1, [wrong])
@@ -311,8 +312,8 @@ def test_a_half_that_is_committed_with_a_delay_is_seen_when_it_is_released() -> 
     assert (row.state, row.queue_offset, row.due_ms) == (2, -1, 9_000)
     assert indexes.queues.bounds(topic_id, 1) == (0, 0)
     moved = half.offset + 2_000
-    carried = CarriedDelayed(moved, 600, half.offset, half.offset, 0, topic_id, 1, 484, 9_000, 3, 4)
-    shown = ref._replace(offset=moved, queue_offset=0, due_ms=0)
+    carried = CopiedDelayed(moved, 600, half.offset, half.offset, 0, topic_id, 1, 484, 9_000, 3, 4)
+    shown = replace(ref, offset=moved, queue_offset=0, due_ms=0)
     indexes.stage(log.end + 1_900, log.end + 4_000, 9_001, [carried, Released(moved + 600, 80, (shown,))])
     indexes.flush()
     row = indexes.table.row(0)

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 from tests.support import log_records as make
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.vectors import vectors
 
 from halfmq.model.ids import unsigned_hash64
@@ -9,7 +10,6 @@ from halfmq.model.stored_message import StoredMessage
 from halfmq.store.key_index import KeyIndex, key_hashes, keys_of
 from halfmq.store.layout import KEY_ENTRY
 from halfmq.store.open_files import OpenFiles
-from halfmq.testing.faulty_disk import FaultyDisk
 
 ROOT = Path("/k")
 SEGMENT = 1 << 16

@@ -5,7 +5,6 @@ from halfmq.store import layout
 
 def test_fixed_widths_are_what_the_format_says() -> None:
     assert layout.BATCH_HEADER.size == 64
-    assert layout.RECORD_HEAD.size == 8
     assert layout.QUEUE_ENTRY.size == layout.QUEUE_ENTRY_BYTES == 48
     assert layout.TRANSACTION_ROW.whole.size == layout.TRANSACTION_ROW_BYTES == 128
     assert layout.KEY_ENTRY.size == 16

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.support import log_records as make
+from tests.support.faulty_disk import FaultyDisk
 
 from halfmq.errors import StoreDamaged
 from halfmq.model.records import BATCH_ALIGNMENT
@@ -11,7 +12,6 @@ from halfmq.store import segment as segment_module
 from halfmq.store.batch_codec import decode_batch, encode_batch
 from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, Scanned, TornTail
 from halfmq.store.segment import SegmentFiles, segment_name
-from halfmq.testing.faulty_disk import FaultyDisk
 
 HOME = Path("/store/log")
 

@@ -2,9 +2,9 @@ import errno
 from pathlib import Path
 
 import pytest
+from tests.support.faulty_disk import FaultyDisk, Operation
 
 from halfmq.store.open_files import OpenFiles
-from halfmq.testing.faulty_disk import FaultyDisk, Operation
 
 ROOT = Path("/d")
 

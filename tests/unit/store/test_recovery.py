@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.support import log_records as make
+from tests.support.faulty_disk import FaultyDisk, Operation, PowerLost
 
 from halfmq.errors import StoreDamaged, StoreFull
 from halfmq.store import recovery
@@ -12,7 +13,6 @@ from halfmq.store.log_scan import Batch, LogScan
 from halfmq.store.recovery import CUT, CheckpointFound, find_out, settle
 from halfmq.store.recovery_cases import Act
 from halfmq.store.segment import SegmentFiles, segment_name
-from halfmq.testing.faulty_disk import FaultyDisk, Operation, PowerLost
 
 HOME = Path("/store/log")
 

@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.support.faulty_disk import FaultyDisk
 
 from halfmq.errors import StoreDamaged, StoreFull
 from halfmq.runtime.disk import File, RealDisk
 from halfmq.store import segment as module
 from halfmq.store.segment import SegmentFiles, create_segment, segment_name, segment_starts
-from halfmq.testing.faulty_disk import FaultyDisk
 
 SIZE = 1 << 16
 HOME = Path("/store/log")

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from tests.support.faulty_disk import FaultyDisk, PowerLost
 from tests.support.vectors import vectors
 
 from halfmq.errors import InvariantViolated
@@ -12,7 +13,6 @@ from halfmq.store.snapshot import (
     write_snapshot,
 )
 from halfmq.store.two_slots import Missing, Unreadable
-from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
 
 STORE = bytes(range(16))
 ROOT = Path("/s/snapshots")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.support import log_records as make
+from tests.support.faulty_disk import FaultyDisk, PowerLost
 from tests.support.small_broker import TOPIC, SmallBroker
 
 from halfmq.errors import (
@@ -28,7 +29,6 @@ from halfmq.store.identity import read_identity
 from halfmq.store.store import INDEX_RECORDS_MAX, Durability, Store
 from halfmq.store.verify import verify_store
 from halfmq.store.watermark_page import Watermark, WatermarkPage, read_watermark_page
-from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
 
 HOME = Path("/store")
 SHARD = HOME / "shard-0"

@@ -1,10 +1,10 @@
 from pathlib import Path
 
 import pytest
+from tests.support.faulty_disk import FaultyDisk, PowerLost
 
 from halfmq.errors import StoreDamaged, WrongVersion
 from halfmq.store.topics_file import TopicInfo, read_topics, write_topics
-from halfmq.testing.faulty_disk import FaultyDisk, PowerLost
 
 PATH = Path("/s/topics.json")
 ONE = TopicInfo(1, "orders", 8, 8, 6)

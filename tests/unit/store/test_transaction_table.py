@@ -1,11 +1,12 @@
 from pathlib import Path
 
 from tests.support import log_records as make
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.table_rows import rows_of
 from tests.support.vectors import vectors
 
 from halfmq.model.ids import hash64
-from halfmq.model.records import SET_ASIDE_MS, AsideBecause, DecidedBy, HalfRecord
+from halfmq.model.records import PARKED_MS, DecidedBy, HalfRecord, ParkedBecause
 from halfmq.store.layout import ROW_COMMITTED, ROW_EMPTY, ROW_ROLLED_BACK, ROW_UNDECIDED, TRANSACTION_ROW
 from halfmq.store.open_files import OpenFiles
 from halfmq.store.transaction_table import (
@@ -15,7 +16,6 @@ from halfmq.store.transaction_table import (
     UndecidedHalf,
     row_hash,
 )
-from halfmq.testing.faulty_disk import FaultyDisk
 
 ROOT = Path("/t")
 MASK = (1 << 64) - 1
@@ -72,7 +72,7 @@ def test_a_half_is_undecided_until_it_is_settled_and_then_says_by_whom() -> None
 def test_a_half_that_was_set_aside_is_undecided_and_says_who_decided_that() -> None:
     rows = table(FaultyDisk())
     rows.prepared(half(0), 500)
-    rows.set_aside(0, 15, SET_ASIDE_MS + AsideBecause.CHECKS, DecidedBy.POLICY)
+    rows.set_aside(0, 15, PARKED_MS + ParkedBecause.CHECKS, DecidedBy.POLICY)
     row = rows.row(0)
     assert row is not None
     assert (row.state, row.decided_by, row.checks, row.next_check_at_ms) == (ROW_UNDECIDED, 5, 15, (1 << 62) + 1)
@@ -81,17 +81,17 @@ def test_a_half_that_was_set_aside_is_undecided_and_says_who_decided_that() -> N
     assert row is not None
     assert (row.state, row.decided_by, row.checks, row.next_check_at_ms) == (ROW_UNDECIDED, 0, 1, 700), "taken up again"
     rows.settled(0, ROW_COMMITTED, 1, 900, 600, 3, 0)
-    rows.set_aside(0, 15, SET_ASIDE_MS + AsideBecause.AGE, DecidedBy.POLICY)
+    rows.set_aside(0, 15, PARKED_MS + ParkedBecause.AGE, DecidedBy.POLICY)
     row = rows.row(0)
     assert row is not None
     assert (row.state, row.decided_by) == (ROW_COMMITTED, 1), "a verdict is not touched"
-    rows.set_aside(7, 15, SET_ASIDE_MS + AsideBecause.AGE, DecidedBy.POLICY)
+    rows.set_aside(7, 15, PARKED_MS + ParkedBecause.AGE, DecidedBy.POLICY)
     assert rows.row(7) is None
 
 
 def test_recovery_writes_that_a_half_was_set_aside() -> None:
     rows = table(FaultyDisk())
-    for index, next_check_ms in enumerate((700, SET_ASIDE_MS + AsideBecause.AGE)):
+    for index, next_check_ms in enumerate((700, PARKED_MS + ParkedBecause.AGE)):
         rows.put_undecided(
             UndecidedHalf(index, index, 64, 64, 100, 7, 3, 0, 1, "g", f"T{index}", 500, next_check_ms, 4)
         )

@@ -13,7 +13,7 @@ from halfmq.model.records import OperatorAction
 from halfmq.runtime.disk import RealDisk
 from halfmq.store.dump import dump_store
 from halfmq.store.layout import QUEUE_ENTRY_BYTES
-from halfmq.store.verify import LOG_FIRST, REMAKE, RESTORE, SHORTER, Report, _Wrong, verify_store
+from halfmq.store.verify import LOG_FIRST, REMAKE, RESTORE, SHORTER, Report, _Findings, verify_store
 from halfmq.store.watermark_page import WatermarkPage
 
 
@@ -159,14 +159,14 @@ def test_an_entry_that_no_record_calls_for_is_damage(tmp_path: Path) -> None:
 
 def test_many_wrong_entries_are_counted_and_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue file that is gone is 65,536 of them, and a store may have thousands of such files."""
-    kept: list[_Wrong] = []
-    add = _Wrong.add
+    kept: list[_Findings] = []
+    add = _Findings.damage
 
-    def watched(wrong: _Wrong, what: str) -> None:
-        add(wrong, what)
-        kept.append(wrong)
+    def watched(findings: _Findings, part: str, what: str, remedy: str) -> None:
+        add(findings, part, what, remedy)
+        kept.append(findings)
 
-    monkeypatch.setattr(_Wrong, "add", watched)
+    monkeypatch.setattr(_Findings, "damage", watched)
     writer = StoreWriter(tmp_path)
     writer.topic("T", 1)
     for number in range(200):
@@ -177,7 +177,7 @@ def test_many_wrong_entries_are_counted_and_not_kept(tmp_path: Path, monkeypatch
     assert len(report.findings) == 21
     assert report.findings[-1].what.startswith("and 181 more, the last: topic 1 queue 0 ")
     assert len(kept) == 201, "each entry, and the queue's end"
-    assert all(len(wrong.first) <= 20 for wrong in kept)
+    assert all(len(findings.all()) <= 21 for findings in kept)
 
 
 def test_many_findings_of_one_kind_are_counted(tmp_path: Path) -> None:

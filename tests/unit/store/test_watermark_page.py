@@ -1,12 +1,12 @@
 from pathlib import Path
 
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.vectors import vectors
 
 from halfmq.runtime.disk import RealDisk
 from halfmq.store.layout import WATERMARK_SLOT_BYTES
 from halfmq.store.two_slots import Missing, Unreadable
 from halfmq.store.watermark_page import Watermark, WatermarkPage, read_watermark_page
-from halfmq.testing.faulty_disk import FaultyDisk
 
 STORE = bytes(range(16))
 PATH = Path("/s/published")

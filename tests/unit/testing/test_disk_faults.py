@@ -3,7 +3,7 @@
 import errno
 from pathlib import Path
 
-from halfmq.testing.disk_faults import Fails, FaultOrders
+from tests.support.disk_faults import Fails, FaultOrders
 
 PATH = Path("/store/a.seg")
 

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from halfmq.testing.faulty_disk import BLOCK_BYTES, MISDIRECTED, SECTOR_BYTES, FaultyDisk, Operation, PowerLost
+from tests.support.faulty_disk import BLOCK_BYTES, MISDIRECTED, SECTOR_BYTES, FaultyDisk, Operation, PowerLost
 
 HOME = Path("/store")
 
@@ -449,7 +448,7 @@ def test_a_fork_is_in_the_same_state_and_leaves_the_first_one_alone() -> None:
 
 def test_faults_by_chance_and_crashes_are_the_same_under_any_hash_seed() -> None:
     program = (
-        "from pathlib import Path; from halfmq.testing.faulty_disk import FaultyDisk\n"
+        "from pathlib import Path; from tests.support.faulty_disk import FaultyDisk\n"
         "disk = FaultyDisk(5); home = Path('/store'); disk.make_directories(home); disk.fail_by_chance('write', 0.2, short=True)\n"
         "for number in range(200):\n"
         "    file = disk.open(home / str(number % 7), create=True)\n"

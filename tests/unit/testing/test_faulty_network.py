@@ -4,10 +4,10 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.support.faulty_network import End, FaultyNetwork, Manners
+from tests.support.virtual_loop import ProcessLoop, Scheduler
 
 from halfmq.client.connector import Address
-from halfmq.testing.faulty_network import End, FaultyNetwork, Manners
-from halfmq.testing.virtual_loop import ProcessLoop, Scheduler
 
 ADDRESS = Address("10.0.0.1", 10_911)
 CALM = Manners(spike_chance=0.0, cut_chance=0.5, joined_chance=0.0)

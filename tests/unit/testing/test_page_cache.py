@@ -2,7 +2,7 @@
 
 import random
 
-from halfmq.testing.page_cache import BLOCK_BYTES, SECTOR_BYTES, CachedFile
+from tests.support.page_cache import BLOCK_BYTES, SECTOR_BYTES, CachedFile
 
 
 class Model:

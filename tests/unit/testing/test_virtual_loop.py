@@ -5,8 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-
-from halfmq.testing.virtual_loop import ProcessLoop, Scheduler, SeededEntropy, VirtualClock
+from tests.support.virtual_loop import ProcessLoop, Scheduler, SeededEntropy, VirtualClock
 
 
 class World:

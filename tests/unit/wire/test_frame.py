@@ -46,13 +46,13 @@ def test_a_stream_cut_at_any_byte_gives_the_whole_frames_and_keeps_the_rest(cut)
 
 
 @given(st.lists(st.binary(max_size=300), min_size=1, max_size=8), st.randoms(use_true_random=False))
-def test_any_cutting_of_the_stream_gives_the_same_frames(bodies, dice: random.Random):
+def test_any_cutting_of_the_stream_gives_the_same_frames(bodies, rng: random.Random):
     stream = b"".join(assemble(b"{}", body) for body in bodies)
     splitter = FrameSplitter()
     got = []
     at = 0
     while at < len(stream):
-        step = dice.randint(1, 200)
+        step = rng.randint(1, 200)
         got += splitter.feed(stream[at : at + step])
         at += step
     assert [frame[6:] for frame in got] == bodies

@@ -274,7 +274,7 @@ def test_a_frame_cut_at_any_byte_never_raises_anything_but_a_protocol_error(fram
 
 
 def test_random_damage_never_raises_anything_but_a_protocol_error():
-    dice = random.Random(20_251_120)
+    rng = random.Random(20_251_120)
     seen = {"read": 0, "refused": 0}
     whole = [
         frame_of(java(310, HALF_EXT), b"order"),
@@ -284,9 +284,9 @@ def test_random_damage_never_raises_anything_but_a_protocol_error():
         frame_of(java(34, {}), b"{}"),
     ]
     for _ in range(20_000):
-        damaged = bytearray(dice.choice(whole))
-        for _ in range(dice.randint(1, 3)):
-            damaged[dice.randrange(len(damaged))] = dice.randrange(256)
+        damaged = bytearray(rng.choice(whole))
+        for _ in range(rng.randint(1, 3)):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
         try:
             decode(bytes(damaged))
             seen["read"] += 1

@@ -29,10 +29,7 @@ Serve = Callable[[str, str, Answer], None]
 
 
 class HttpConnection(asyncio.Protocol):
-    """One peer of the HTTP front door.
-
-    ``serve`` is called with each request, one at a time; ``closed`` once, when the connection has ended.
-    """
+    """One HTTP/1.1 connection: a request is served, answered and only then the next one is read."""
 
     def __init__(self, serve: Serve, closed: Callable[["HttpConnection"], None]) -> None:
         self._serve = serve
@@ -96,9 +93,8 @@ class HttpConnection(asyncio.Protocol):
             elif isinstance(event, h11.ConnectionClosed):
                 self.transport.close()
         except h11.RemoteProtocolError as error:
-            log.debug("a request that is not HTTP: %s", error)  # h11 quotes the request as Python values
-            status = error.error_status_hint
-            self._answer(status, {"error": f"not a valid HTTP/1.1 request: {HTTPStatus(status).phrase}"}, close=True)
+            reason, _, _ = str(error).partition(":")  # behind it comes what was sent, as Python writes bytes
+            self._answer(error.error_status_hint, {"error": reason}, close=True)
 
     def _begin(self, request: h11.Request, *, has_body: bool) -> None:
         assert self.transport is not None

@@ -25,7 +25,7 @@ class HttpDoor:
         self.connections: set[HttpConnection] = set()
 
     def admit(self, host: str) -> HttpConnection | Rejected:
-        """The protocol for a socket that was accepted, or why it is closed: as many connections as may be are open."""
+        """A connection from ``host``, or why there is no place for it."""
         if len(self.connections) >= limits.HTTP_CONNECTIONS_MAX:
             return Rejected(f"all have {limits.HTTP_CONNECTIONS_MAX} HTTP connections open, as many as may be")
         connection = HttpConnection(self._serve, self.connections.discard)
@@ -33,7 +33,6 @@ class HttpDoor:
         return connection
 
     def begun(self, connection: asyncio.BaseProtocol) -> None:
-        """Forget a connection that could not be made; one that was made ends with its own ``closed``."""
         if isinstance(connection, HttpConnection) and connection.transport is None:
             self.connections.discard(connection)
 

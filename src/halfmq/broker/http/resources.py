@@ -14,7 +14,7 @@ _DONE: Final = Done()
 
 
 class Resources:
-    """Registers the resources with the front door."""
+    """What the HTTP port serves: health, and the transactions that are undecided."""
 
     def __init__(self, door: HttpDoor, sequencer: Sequencer, transactions: Transactions, health: Health) -> None:
         self._sequencer = sequencer
@@ -26,7 +26,7 @@ class Resources:
         }
 
     def health(self, parameters: dict[str, str], answer: Answer) -> None:
-        """Answer 200 while every request is served, else 503 with the reason. Holds nothing that a crash could take back."""
+        """``GET /health``: 200 while the broker serves, 503 otherwise, with the reason."""
         reason = self._health.why_not()
         answer(503, {"serving": False, "reason": reason}) if reason else answer(200, {"serving": True})
 

@@ -1,6 +1,12 @@
-"""What administrators ask about a broker that runs (28, 201 to 204, 208, 300, 315, 317, 351; ``wire.remoting.admin_stats``), to
-and from ``services.stats``."""
+"""What administrators ask about a broker that runs, to and from ``services.stats``: 28, 201 to 204, 208, 300, 315, 317, 351
+(``wire.remoting.admin_stats``).
 
+Answers wait until what they name is durable. How much is looked at for one answer has a bound, since whoever reaches the port
+may ask.
+"""
+
+import asyncio
+from collections import deque
 from functools import partial
 from typing import Any, Final
 
@@ -11,10 +17,17 @@ from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.durable_answer import DurableAnswers
 from halfmq.broker.remoting.gateway import Gateway, Handler
 from halfmq.broker.remoting.intake import REQUEST_COST
-from halfmq.broker.remoting.refusals import refusal
 from halfmq.broker.sequencer import Sequencer
-from halfmq.broker.services.stats import DAY, HOUR, MINUTE, BrokerFigures, Client, Stats, TopicProgress
-from halfmq.core.decision import Refused
+from halfmq.broker.services.members import Members
+from halfmq.broker.services.stats import (
+    DAY_S,
+    HOUR_S,
+    MINUTE_S,
+    QUEUES_MAX,
+    Stats,
+    TooManyQueues,
+    TopicProgress,
+)
 from halfmq.wire.remoting.admin_stats import (
     ConsumerPeers,
     Counted,
@@ -39,21 +52,32 @@ from halfmq.wire.remoting.group_bodies import MessageQueue
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.heartbeat import Subscription, tags_of
 
+#: Questions of all administrators that wait for their turn.
+ASKED_MAX: Final = 256
+#: Groups in one answer to 201: the largest stay far below a frame.
+GROUP_CONFIGS_MAX: Final = 10_000
 #: The name of the version that the broker says it has (``codes.VERSION_OURS``).
 _VERSION_NAME: Final = "V4_9_8"
 
 
 class AdminStats:
-    """Registers the handlers of these commands with the gateway."""
+    """Requests of mqadmin and of dashboards for figures."""
 
-    def __init__(self, gateway: Gateway, sequencer: Sequencer, stats: Stats, *, address: str) -> None:
-        """``address``: the advertised ``host:port`` of the broker."""
+    def __init__(
+        self, gateway: Gateway, sequencer: Sequencer, stats: Stats, members: Members, loop: asyncio.AbstractEventLoop, *,
+        address: str,
+    ) -> None:  # fmt: skip
+        """``address``: ``host:port`` that the broker advertises."""
         self._gateway = gateway
         self._view = sequencer.view
         self._stats = stats
+        self._members = members
         self._durably = DurableAnswers(gateway, sequencer)
         self._address = address
-        in_turn: dict[int, Handler] = {
+        self._loop = loop
+        #: Questions that wait for their turn, with the bytes that each keeps.
+        self._asked: deque[tuple[Handler, Connection, Request[Any], int]] = deque()
+        one_by_one: dict[int, Handler] = {
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.group_configs,
             RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
@@ -64,24 +88,38 @@ class AdminStats:
             RequestCode.VIEW_BROKER_STATS_DATA: self.counted,
             RequestCode.GET_BROKER_CONSUME_STATS: self.broker_consume_stats,
         }
-        gateway.handlers |= {code: partial(self._in_turn, handler) for code, handler in in_turn.items()}
+        gateway.handlers |= {code: partial(self._in_turn, handler) for code, handler in one_by_one.items()}
         gateway.handlers[RequestCode.GET_TOPIC_CONFIG] = self.topic_config
 
     def _in_turn(self, handler: Handler, connection: Connection, request: Request[Any]) -> None:
-        fields, held = _held(request)
-        call = partial(self._gateway.serve, handler, connection, request.to_answer(fields))
-        refused = self._stats.in_turn(connection, call, held)
-        if refused is not None:
-            self._gateway.answer(connection, request, *refusal(refused))
+        """One of these questions in one turn of the loop, whoever asks: each may look at thousands of queues."""
+        if len(self._asked) >= ASKED_MAX:
+            self._refuse(
+                connection, request, ResponseCode.SYSTEM_BUSY, f"{ASKED_MAX} questions wait already; ask again"
+            )
+            return
+        fields, kept = _kept(request)
+        connection.keep(kept)
+        self._asked.append((handler, connection, request.to_answer(fields), kept))
+        if len(self._asked) == 1:
+            self._loop.call_soon(self._answer_next)
+
+    def _answer_next(self) -> None:
+        handler, connection, request, kept = self._asked[0]
+        if connection.is_open:
+            self._gateway.serve(handler, connection, request)
+            self._gateway.flush()
+        self._asked.popleft()
+        connection.give_back(kept)
+        if self._asked:
+            self._loop.call_soon(self._answer_next)
 
     def _tell(
         self, connection: Connection, request: Request[Any], body: bytes, ext: dict[str, int] | None = None
     ) -> None:
         self._durably.tell(connection, request, ResponseCode.SUCCESS, None, ext, body)
 
-    def _refuse(
-        self, connection: Connection, request: Request[Any], text: str, code: int = ResponseCode.SYSTEM_ERROR
-    ) -> None:
+    def _refuse(self, connection: Connection, request: Request[Any], code: int, text: str) -> None:
         self._gateway.answer(connection, request, code, text)
 
     # --- progress of consumer groups
@@ -89,167 +127,176 @@ class AdminStats:
     def consume_stats(self, connection: Connection, request: Request[Any]) -> None:
         """208. A group without offsets has no queues here, as in RocketMQ."""
         group, topic, topics = request.ext.consumer_group, request.ext.topic, request.ext.topic_list
-        found = self._stats.progress(group, frozenset(name for name in (topic, *topics.split(";")) if name))
-        if isinstance(found, Refused):
-            self._refuse(connection, request, found.text)
+        names = frozenset([name for name in (topic, *topics.split(";")) if name])
+        try:
+            found = [self._progress(one) for one in self._stats.progress(group, names)]
+        except TooManyQueues:
+            self._refuse(connection, request, ResponseCode.SYSTEM_ERROR, _too_many(f"group {group}", "name a topic"))
             return
-        queues = tuple([queue for one in found for queue in self._progress(one).queues])
-        self._tell(
-            connection, request, encode_consume_stats(GroupProgress(sum(one.given_per_s for one in found), queues))
-        )
+        queues = [queue for progress in found for queue in progress.queues]
+        rate = sum([progress.messages_per_s for progress in found])
+        self._tell(connection, request, encode_consume_stats(GroupProgress(rate, tuple(queues))))
 
     def broker_consume_stats(self, connection: Connection, request: Request[Any]) -> None:
         """317. Every topic counts as ordered and as not: which it is, its consumers say."""
-        found = self._stats.all_progress()
-        if isinstance(found, Refused):
-            self._refuse(connection, request, f"{found.text} (208)")
+        try:
+            found = self._stats.progress_of_all()
+        except TooManyQueues:
+            text = _too_many("these groups", "ask for one group at a time (208)")
+            self._refuse(connection, request, ResponseCode.SYSTEM_ERROR, text)
             return
         groups = {group: [self._progress(one) for one in topics] for group, topics in found.items()}
         self._tell(connection, request, encode_broker_consume_stats(self._address, groups))
 
-    def _progress(self, progress: TopicProgress) -> GroupProgress:
+    def _progress(self, found: TopicProgress) -> GroupProgress:
         queues = [
-            QueueProgress(self._queue(progress.topic, queue_id), end, offset, given_to, last_time_ms)
-            for queue_id, end, offset, given_to, last_time_ms in progress.queues
+            QueueProgress(self._queue(found.topic, one.queue_id), one.end, one.offset, one.pulled, one.done_time_ms)
+            for one in found.queues
         ]
-        return GroupProgress(progress.given_per_s, tuple(queues))
+        return GroupProgress(found.given_per_s, tuple(queues))
 
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic, self._view.settings.broker_name, queue_id)
 
     def consumed_by(self, connection: Connection, request: Request[Any]) -> None:
-        """300."""
-        self._tell(connection, request, encode_groups(self._stats.consumer_groups_of(request.ext.topic)))
+        """300"""
+        self._tell(connection, request, encode_groups(self._stats.groups_of(request.ext.topic)))
 
     # --- who is connected
 
     def consumers(self, connection: Connection, request: Request[Any]) -> None:
-        """203."""
-        name = request.ext.consumer_group
-        group = self._stats.consumers(name)
-        if group is None:
-            text = f"the consumer group[{name}] not online"
-            self._refuse(connection, request, text, ResponseCode.CONSUMER_NOT_ONLINE)
+        """203"""
+        session = self._stats.consumers(request.ext.consumer_group)
+        if session is None:
+            text = f"the consumer group[{request.ext.consumer_group}] not online"
+            self._refuse(connection, request, ResponseCode.CONSUMER_NOT_ONLINE, text)
             return
+        peers = [
+            Peer(member.client_id, self._address_of(number), member.language, member.version)
+            for number, member in session.members.items()
+        ]
         subscriptions = [
             Subscription(topic, expression, tags_of(expression) if kind == "TAG" else (), version, kind)
-            for topic, expression, kind, version in group.subscriptions
+            for topic, expression, kind, version in session.subscriptions.values()
         ]
-        peers = tuple(map(_peer, group.clients))
-        body = encode_consumers(
-            ConsumerPeers(group.consume_type, group.message_model, group.from_where, peers, tuple(subscriptions))
+        group = ConsumerPeers(
+            session.consume_type, session.message_model, session.from_where, tuple(peers), tuple(subscriptions)
         )
-        self._tell(connection, request, body)
+        self._tell(connection, request, encode_consumers(group))
 
     def producers(self, connection: Connection, request: Request[Any]) -> None:
-        """204."""
-        name = request.ext.producer_group
-        clients = self._stats.producers(name)
-        if clients:
-            self._tell(connection, request, encode_producers(map(_peer, clients)))
-        else:
-            self._refuse(connection, request, f"the producer group[{name}] not exist")
+        """204"""
+        found = self._stats.producers(request.ext.producer_group)
+        if not found:
+            text = f"the producer group[{request.ext.producer_group}] not exist"
+            self._refuse(connection, request, ResponseCode.SYSTEM_ERROR, text)
+            return
+        peers = []
+        for number, client_id in found.items():
+            # Only our client fetches its checks, and it need not have sent a heartbeat.
+            version, language = self._members.software.get(number, (VERSION_OURS, LANGUAGE_OURS))
+            peers.append(Peer(client_id, self._address_of(number), language, version))
+        self._tell(connection, request, encode_producers(peers))
+
+    def _address_of(self, number: int) -> str:
+        connection = self._gateway.connections.get(number)
+        return connection.address if connection is not None else ""
 
     # --- topics and groups
 
     def topic_stats(self, connection: Connection, request: Request[Any]) -> None:
-        """202."""
+        """202"""
         name = request.ext.topic
-        topic = self._stats.topic(name)
-        if topic is None:
-            self._refuse(connection, request, f"topic[{name}] not exist", ResponseCode.TOPIC_NOT_EXIST)
+        found = self._stats.topic(name)
+        if found is None:
+            self._refuse(connection, request, ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
             return
         ends = [
-            QueueEnds(self._queue(name, one.queue_id), one.begin, one.end, one.last_time_ms) for one in topic.queues
+            QueueEnds(self._queue(name, one.queue_id), one.start, one.end, one.last_time_ms) for one in found.queues
         ]
-        self._tell(connection, request, encode_topic_stats(ends, topic.put_per_s))
+        self._tell(connection, request, encode_topic_stats(ends, found.written_per_s))
 
     def topic_config(self, connection: Connection, request: Request[Any]) -> None:
-        """351."""
-        name = request.ext.topic
-        topic = self._stats.topic_settings(name)
+        """351"""
+        topic = self._view.topics_by_name.get(request.ext.topic)
         if topic is None:
-            text = f"No topic in this broker. topic: {name}"
-            self._refuse(connection, request, text, ResponseCode.TOPIC_NOT_EXIST)
-        else:
-            self._tell(connection, request, encode_topic_config(name, *topic))
+            text = f"No topic in this broker. topic: {request.ext.topic}"
+            self._refuse(connection, request, ResponseCode.TOPIC_NOT_EXIST, text)
+            return
+        body = encode_topic_config(topic.name, topic.read_queues, topic.write_queues, topic.permission)
+        self._tell(connection, request, body)
 
     def group_configs(self, connection: Connection, request: Request[Any]) -> None:
-        """201."""
-        page = self._stats.groups(max(request.ext.group_seq, 0), max(request.ext.max_group_num, 0))
-        if isinstance(page, Refused):
-            self._refuse(connection, request, f"{page.text}, as a later version of this tool does")
+        """201"""
+        groups, fields = self._view.groups, request.ext
+        start = max(fields.group_seq, 0)
+        stop = start + (min(fields.max_group_num, GROUP_CONFIGS_MAX) if fields.max_group_num > 0 else GROUP_CONFIGS_MAX)
+        if fields.max_group_num <= 0 and len(groups) > GROUP_CONFIGS_MAX:
+            text = f"{len(groups)} groups, one answer has {GROUP_CONFIGS_MAX} at most; a later version of this tool asks for them page by page"
+            self._refuse(connection, request, ResponseCode.SYSTEM_ERROR, text)
             return
         configs = [
-            GroupConfig(one.name, one.retry_max_times, one.retry_queues, one.consume_enabled) for one in page.groups
+            GroupConfig(one.name, one.retry_max_times, one.retry_queues, one.consume_enabled)
+            for one in list(groups.values())[start:stop]
         ]
         body = encode_group_configs(configs, self._view.batch_time_ms)
-        self._tell(connection, request, body, {"totalGroupNum": page.total})
+        self._tell(connection, request, body, {"totalGroupNum": len(groups)})
 
     # --- counters
 
     def counted(self, connection: Connection, request: Request[Any]) -> None:
         """315: what ``statsAll`` and the dashboard ask for. What is not counted is refused, as a stock broker does."""
-        name, key = request.ext.stats_name, request.ext.stats_key
+        kind, key = request.ext.stats_name, request.ext.stats_key
         topic, _, group = key.partition("@")
         found = None
-        if name == "TOPIC_PUT_NUMS" and not group:
-            found = self._stats.put_counts(topic)
-        elif name == "GROUP_GET_NUMS" and group:
-            found = self._stats.given_counts(group, topic)
+        if kind == "TOPIC_PUT_NUMS" and not group:
+            found = self._stats.written(topic)
+        elif kind == "GROUP_GET_NUMS" and group:
+            found = self._stats.given(topic, group)
         if found is None:
-            self._refuse(connection, request, f"The stats <{name}> <{key}> not exist")
+            self._refuse(connection, request, ResponseCode.SYSTEM_ERROR, f"The stats <{kind}> <{key}> not exist")
             return
-        body = encode_counted(Counted(found.minute, MINUTE), Counted(found.hour, HOUR), Counted(found.day, DAY))
+        body = encode_counted(Counted(found.minute, MINUTE_S), Counted(found.hour, HOUR_S), Counted(found.day, DAY_S))
         self._tell(connection, request, body)
 
     def runtime_info(self, connection: Connection, request: Request[Any]) -> None:
         """28. Only what is known here: a figure that a stock broker has and this one does not is not named."""
-        self._tell(
-            connection, request, encode_table(_runtime_info(self._stats.broker(), len(self._gateway.connections)))
-        )
+        found = self._stats.figures()
+        written, given = found.written_by_day, found.given_by_day
+        table = {
+            "brokerVersion": str(VERSION_OURS),
+            "brokerVersionDesc": _VERSION_NAME,
+            "bootTimestamp": str(found.began_ms),
+            "runtime": _running(found.now_ms - found.began_ms),
+            "putTps": " ".join(f"{put:.2f}" for put, _ in found.rates),
+            "getTransferedTps": " ".join(f"{given:.2f}" for _, given in found.rates),
+            "msgPutTotalTodayNow": str(found.written),
+            "msgPutTotalTodayMorning": str(written.this_morning),
+            "msgPutTotalYesterdayMorning": str(written.yesterday_morning),
+            "msgGetTotalTodayNow": str(found.given),
+            "msgGetTotalTodayMorning": str(given.this_morning),
+            "msgGetTotalYesterdayMorning": str(given.yesterday_morning),
+            "sendThreadPoolQueueSize": str(found.backlog),
+            "sendThreadPoolQueueHeadWaitTimeMills": str(found.backlog_wait_ms),
+            # Pulls are served when they are read, and nothing of the log is locked: these are always so.
+            "pullThreadPoolQueueSize": "0",
+            "pullThreadPoolQueueHeadWaitTimeMills": "0",
+            "pageCacheLockTimeMills": "0",
+            "commitLogMinOffset": str(found.log_start),
+            "commitLogMaxOffset": str(found.high_watermark),
+            "dispatchBehindBytes": str(found.index_lag_bytes),
+            # What the log takes of what it could take: its bytes, and what is free on its disk.
+            "commitLogDiskRatio": f"{found.log_bytes / (found.log_bytes + found.free_bytes):.4f}",
+            "halfmqUndecided": str(found.undecided),
+            "halfmqConnections": str(len(self._gateway.connections)),
+        }
+        if found.log_began_ms is not None:
+            table["earliestMessageTimeStamp"] = str(found.log_began_ms)
+        self._tell(connection, request, encode_table(table))
 
 
-def _runtime_info(now: BrokerFigures, connections: int) -> dict[str, str]:
-    table = {
-        "brokerVersion": str(VERSION_OURS),
-        "brokerVersionDesc": _VERSION_NAME,
-        "bootTimestamp": str(now.began_ms),
-        "runtime": _running(now.now_ms - now.began_ms),
-        "putTps": " ".join(f"{put:.2f}" for put, _ in now.rates),
-        "getTransferedTps": " ".join(f"{given:.2f}" for _, given in now.rates),
-        "msgPutTotalTodayNow": str(now.put.now),
-        "msgPutTotalTodayMorning": str(now.put.this_morning),
-        "msgPutTotalYesterdayMorning": str(now.put.yesterday_morning),
-        "msgGetTotalTodayNow": str(now.given.now),
-        "msgGetTotalTodayMorning": str(now.given.this_morning),
-        "msgGetTotalYesterdayMorning": str(now.given.yesterday_morning),
-        "sendThreadPoolQueueSize": str(now.backlog),
-        "sendThreadPoolQueueHeadWaitTimeMills": str(now.waits_ms),
-        # Pulls are served when they are read, and nothing of the log is locked: these are always so.
-        "pullThreadPoolQueueSize": "0",
-        "pullThreadPoolQueueHeadWaitTimeMills": "0",
-        "pageCacheLockTimeMills": "0",
-        "commitLogMinOffset": str(now.log_begin),
-        "commitLogMaxOffset": str(now.log_end),
-        "dispatchBehindBytes": str(now.lag_bytes),
-        "commitLogDiskRatio": f"{now.disk_ratio:.4f}",
-        "halfmqUndecided": str(now.undecided),
-        "halfmqConnections": str(connections),
-    }
-    if now.earliest_ms is not None:
-        table["earliestMessageTimeStamp"] = str(now.earliest_ms)
-    return table
-
-
-def _peer(client: Client) -> Peer:
-    # Only our client fetches its checks, and it need not have sent a heartbeat.
-    version, language = client.library or (VERSION_OURS, LANGUAGE_OURS)
-    return Peer(client.client_id, client.address, language, version)
-
-
-def _held(request: Request[Any]) -> tuple[Struct | None, int]:
-    """(the fields that are read, None where the command has none; bytes of memory that they take with the request)."""
+def _kept(request: Request[Any]) -> tuple[Struct | None, int]:
+    """(the fields that are read, None where the command has none; bytes that they take in memory, with the question's)."""
     if not isinstance(request.ext, Struct):
         return None, REQUEST_COST
     return request.ext, REQUEST_COST + 4 * sum([len(value) for value in astuple(request.ext) if isinstance(value, str)])
@@ -260,3 +307,7 @@ def _running(ms: int) -> str:
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
+
+
+def _too_many(what: str, instead: str) -> str:
+    return f"{what}: more than {QUEUES_MAX} queues, which is the most that one answer names; {instead}"

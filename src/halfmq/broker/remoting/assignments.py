@@ -26,7 +26,7 @@ _BROADCASTING: Final = "BROADCASTING"
 
 
 class Assignments:
-    """Registers the handlers of these commands with the gateway."""
+    """Queues that the broker shares out among the members of a group (400, 401)."""
 
     def __init__(self, gateway: Gateway, sequencer: Sequencer, queues: Queues, *, broker_name: str) -> None:
         self._gateway = gateway
@@ -52,7 +52,7 @@ class Assignments:
         self._durably.tell(connection, request, ResponseCode.SUCCESS, body=encode_assignments(queues))
 
     def set_mode(self, connection: Connection, request: Request[Any]) -> None:
-        """401. POP is refused with code 3. Raises ProtocolError: of the body."""
+        """401: pull mode is the only one."""
         asked = decode_mode_request(request.body)
         if asked.mode == PULL_MODE:
             self._gateway.answer(connection, request, ResponseCode.SUCCESS)

@@ -9,7 +9,7 @@ from halfmq.wire.remoting.message_codec import encode_check
 
 
 class PushedChecks:
-    """A ``services.checks.Producers`` over the connections of the gateway."""
+    """Sends a check to a producer, as CHECK_TRANSACTION_STATE (39)."""
 
     def __init__(self, gateway: Gateway, *, store_host: bytes, broker_name: str) -> None:
         self._gateway = gateway
@@ -17,11 +17,11 @@ class PushedChecks:
         self._broker_name = broker_name
 
     def is_connected(self, number: int) -> bool:
-        """As ``Producers.is_connected``."""
+        """Whether the connection is still there."""
         return number in self._gateway.connections
 
     def push_check(self, check: SendCheck, half: bytes) -> bool:
-        """As ``Producers.push_check``; sent as CHECK_TRANSACTION_STATE (39)."""
+        """Send the check with its ``half`` as stored; False: the connection does not take it now."""
         return self._gateway.push_frame(check.connection, lambda opaque: self._frame(opaque, check, half))
 
     def _frame(self, opaque: int, check: SendCheck, half: bytes) -> bytes:

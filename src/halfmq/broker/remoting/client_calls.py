@@ -16,7 +16,7 @@ from halfmq.wire.remoting.header import Request, ext_text
 
 
 class ClientCommands:
-    """Registers the handlers of these commands, and of answers from clients, with the gateway."""
+    """Requests that the broker passes on to a client (307), and the client's answers."""
 
     def __init__(self, gateway: Gateway, calls: ClientCalls[Request[Any]]) -> None:
         self._gateway = gateway
@@ -44,7 +44,7 @@ class ClientCommands:
         )
 
     def answered(self, connection: Connection, answer: Request[Any]) -> None:
-        """A client answers a command; one that nobody waits for is ignored."""
+        """A client answered a call: pass the answer on to who asked."""
         self._calls.answered(connection, answer.opaque, answer)
 
     def _answer(self, connection: Connection, request: Request[None], said: Request[Any] | Refused) -> None:

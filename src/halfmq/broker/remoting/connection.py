@@ -33,7 +33,9 @@ class Frames(Protocol):
     intake: Intake
     outgoing: OutgoingBytes
 
-    def opened(self, connection: "Connection") -> None: ...
+    def opened(self, connection: "Connection") -> None:
+        """The connection is there and may be answered."""
+        ...
 
     def frame(self, connection: "Connection", frame: bytes) -> bool | None:
         """Handle one frame; answers go to ``connection.send``. Never raises. False: hand over nothing that came behind it."""
@@ -47,7 +49,9 @@ class Frames(Protocol):
         """A read ended with ``held`` bytes of an unfinished frame, or, with 0, no longer does. See ``UnfinishedFrames.note``."""
         ...
 
-    def broken(self, connection: "Connection", error: BrokenFrame) -> None: ...
+    def broken(self, connection: "Connection", error: BrokenFrame) -> None:
+        """The bytes are no frames: log it, and close the connection."""
+        ...
 
     def dirty(self, connection: "Connection") -> None:
         """``connection`` has answers for the next ``flush``."""
@@ -57,7 +61,9 @@ class Frames(Protocol):
         """Write the answers of every connection that has some."""
         ...
 
-    def closed(self, connection: "Connection", error: BaseException | None) -> None: ...
+    def closed(self, connection: "Connection", error: BaseException | None) -> None:
+        """The connection has ended; ``error`` None: in order."""
+        ...
 
     def drained(self, connection: "Connection") -> None:
         """The peer reads again, and everything that it had sent is handled."""
@@ -227,11 +233,13 @@ class Connection(asyncio.Protocol):
         return sum(map(len, self._later)) + REQUEST_COST * len(self._later)
 
     def hold(self) -> None:
+        """Read no more until ``take_more``: others come first."""
         self.waits = self._stopped = True
         if not self.transport.is_closing():
             self.transport.pause_reading()
 
     def take_more(self) -> None:
+        """It is this connection's turn: handle frames that wait, and read again."""
         self.waits = False
         self._stopped = self.is_full
         self._gateway.intake.leave(self, 0)
@@ -281,6 +289,7 @@ class Connection(asyncio.Protocol):
             self.flush()
 
     def flush(self) -> None:
+        """Write the answers that were collected, in one write."""
         out = self._out
         if out and self.is_open:
             data = out[0] if len(out) == 1 else b"".join(out)
@@ -291,10 +300,12 @@ class Connection(asyncio.Protocol):
         out.clear()
 
     def outgoing_bytes(self) -> tuple[int, int]:
+        """Bytes of answers that the peer has not taken."""
         left = self.transport.get_write_buffer_size()
         return max(left, self._largest) + self._cost_of_later(), left
 
     def cut(self) -> None:
+        """Close without waiting for answers to be taken."""
         self._later.clear()
         self.transport.abort()
 
@@ -305,6 +316,7 @@ class Connection(asyncio.Protocol):
         self._gateway.intake.give_back(self, memory_bytes)
 
     def resume(self) -> None:
+        """Read again, after the gateway stopped all connections."""
         self._held = False
         self.read_again()
 
@@ -314,6 +326,7 @@ class Connection(asyncio.Protocol):
         self.transport.pause_reading()
 
     def go_on(self) -> None:
+        """Read again, after ``wait``."""
         self._waits = False
         self.read_again()
 

@@ -14,7 +14,7 @@ _DONE: Final = Done()
 
 
 class DurableAnswers:
-    """Sends answers through the gateway once the sequencer says that they are durable."""
+    """Holds answers back until what was read for them is durable."""
 
     def __init__(self, gateway: Gateway, sequencer: Sequencer) -> None:
         self._gateway = gateway

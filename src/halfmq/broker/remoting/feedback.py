@@ -15,7 +15,7 @@ from halfmq.wire.remoting.message_codec import with_check_times
 
 
 class Feedback:
-    """Registers the handler of 29009 with the gateway."""
+    """Requests of clients that fetch their checks."""
 
     def __init__(self, gateway: Gateway, polls: CheckPolls) -> None:
         self._gateway = gateway
@@ -23,7 +23,7 @@ class Feedback:
         gateway.handlers[HMQ_FEEDBACK] = self.poll
 
     def poll(self, connection: Connection, request: Request[Any]) -> None:
-        """29009. Answered when there are checks, or when time is up."""
+        """29009: answered with checks, or with none when the time is up."""
         asked = decode_poll(request.ext)
         if isinstance(asked, str):
             self._gateway.answer(connection, request, ResponseCode.INVALID_PARAMETER, asked)

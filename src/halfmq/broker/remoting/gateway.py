@@ -20,13 +20,13 @@ from typing import Any, Final
 
 from halfmq import limits
 from halfmq.broker.front_door import Rejected
+from halfmq.broker.log_throttle import LogThrottle
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.intake import Intake
 from halfmq.broker.remoting.outgoing_bytes import OutgoingBytes
 from halfmq.broker.remoting.places import Places, Refusal
 from halfmq.broker.remoting.unfinished_frames import UnfinishedFrames
 from halfmq.broker.remoting.unserved import Unserved
-from halfmq.broker.seldom import Seldom
 from halfmq.broker.sequencer import BACKLOG_MAX
 from halfmq.broker.services.peer import Peer
 from halfmq.errors import ProtocolError, StoreDamaged
@@ -92,15 +92,16 @@ class Gateway:
         self.expected: set[int] = set()
         self._loop = loop
         self._backlog = backlog
-        self._seldom = Seldom(loop.time, rest_s=_SAY_EACH_S, together_max=_SAID_TOGETHER_MAX)
+        self._throttle = LogThrottle(loop.time, rest_s=_SAY_EACH_S, together_max=_SAID_TOGETHER_MAX)
         self._numbers = itertools.count(1)
         self._opaques = itertools.count(1)
-        self._unreadable_said = Seldom(loop.time)
+        self._unreadable_said = LogThrottle(loop.time)
         self._dirty: list[Connection] = []
         self._paused: list[Connection] = []
         self._idle_handle: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
+        """Begin to look for idle connections."""
         self._idle_handle = self._loop.call_later(IDLE_LOOK_MS / 1000, self._look_for_idle)
 
     @property
@@ -120,7 +121,7 @@ class Gateway:
         in_its_place = self.connections.get(number or 0)
         if number is None or (number and in_its_place is None):
             return self._rejected(refusal, host)
-        if self._seldom.is_due(refusal):
+        if self._throttle.is_due(refusal):
             whose = "all places" if refusal is Refusal.ALL else f"all places of {host}"
             log.warning("%s for clients are taken: who comes now may only ask what operators ask", whose)
         if in_its_place is not None:
@@ -129,11 +130,6 @@ class Gateway:
         connection = self.expect()
         self.places.take_operators(connection.number, host)
         return connection
-
-    def address_of(self, number: int) -> str:
-        """``ip:port`` of the connection with this number; empty: it is gone."""
-        connection = self.connections.get(number)
-        return connection.address if connection is not None else ""
 
     def expect(self) -> Connection:
         """As ``admit``, of whoever asked ``is_full`` itself."""
@@ -285,7 +281,7 @@ class Gateway:
         error: Exception | None = None,
     ) -> None:
         """Log what a peer did, once for its address and ``kind``, and then now and then with how often it did."""
-        times = self._seldom.times((kind, connection.born_host[:-4]))
+        times = self._throttle.times((kind, connection.born_host[:-4]))
         if times:
             text = f"%s: {text}" + (" (%d times since this was last said)" if times > 1 else "")
             told = (connection.address, *arguments, *((times,) if times > 1 else ()))
@@ -293,7 +289,7 @@ class Gateway:
 
     def is_due(self, what: Hashable) -> bool:
         """Whether something else that peers can cause at will should be said now."""
-        return self._seldom.is_due(what)
+        return self._throttle.is_due(what)
 
     # --- connections -----------------------------------------------------------------------------------------
 

@@ -103,6 +103,8 @@ class _NoWork:
 
 
 class Intake:
+    """How much of what clients send is taken at a time, for each connection and for all."""
+
     def __init__(
         self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float], *, flush: Callable[[], None]
     ) -> None:
@@ -219,6 +221,7 @@ class Intake:
         self._look_at(taker)
 
     def give_back(self, taker: Taker, cost: int) -> None:
+        """``cost`` bytes that a connection kept are free again."""
         taker.taken -= cost
         self.taken -= cost
         self._has_less(taker)

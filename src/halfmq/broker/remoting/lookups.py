@@ -2,7 +2,7 @@
 and ``services.messages``."""
 
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.durable_answer import DurableAnswers
@@ -17,12 +17,9 @@ from halfmq.wire.remoting.codes import RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.position import HMQ_POSITION, PositionAnswer, TopicBounds, asked_topics, encode_answer
 
-#: Refusals of an offset that are answered as success, as by 4.x brokers: there is no such group, topic or queue.
-_NOTHING_TO_KEEP: Final = frozenset({Why.TOPIC_NOT_EXIST, Why.GROUP_NOT_EXIST, Why.INVALID_PARAMETER})
-
 
 class Lookups:
-    """Registers the handlers of these commands with the gateway."""
+    """Requests for offsets and single messages."""
 
     def __init__(self, gateway: Gateway, sequencer: Sequencer, queues: Queues, messages: StoredMessages) -> None:
         self._gateway = gateway
@@ -79,32 +76,33 @@ class Lookups:
         )
 
     def _committed(self, connection: Connection, request: Request[Any], reply: Done | Refused | Failed) -> None:
-        if isinstance(reply, Done) or (isinstance(reply, Refused) and reply.why in _NOTHING_TO_KEEP):
-            self._gateway.answer(connection, request, ResponseCode.SUCCESS)
-        else:
+        if isinstance(reply, Failed) or (isinstance(reply, Refused) and reply.why is Why.LIMIT_REACHED):
             self._gateway.answer(connection, request, *refusal(reply))
+        else:
+            # An unknown group or topic has no offset to keep; 4.x brokers say success as well.
+            self._gateway.answer(connection, request, ResponseCode.SUCCESS)
 
     # --- queues
 
     def max_offset(self, connection: Connection, request: Request[Any]) -> None:
-        """30. The offset after the last message; 0 of a queue that does not exist."""
+        """30: one past the last visible message of a queue."""
         _, end = self._queues.bounds(request.ext.topic, request.ext.queue_id)
         self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, {"offset": end})
 
     def min_offset(self, connection: Connection, request: Request[Any]) -> None:
-        """31. The offset of the first message that is kept; 0 of a queue that does not exist."""
+        """31: the first offset that is still kept."""
         begin, _ = self._queues.bounds(request.ext.topic, request.ext.queue_id)
         self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, {"offset": begin})
 
     def search(self, connection: Connection, request: Request[Any]) -> None:
-        """29. The offset of the message nearest to a time."""
+        """29: the offset by store time."""
         fields = request.ext
         upper = fields.boundary_type.upper() == "UPPER"
         offset = self._queues.offset_at(fields.topic, fields.queue_id, fields.timestamp, upper=upper)
         self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, {"offset": offset})
 
     def earliest(self, connection: Connection, request: Request[Any]) -> None:
-        """32. Store time of the first message that is kept, ms; -1: there is none."""
+        """32: store time of the first message of a queue, ms."""
         time_ms = self._queues.earliest_ms(request.ext.topic, request.ext.queue_id)
         ext = {"timestamp": -1 if time_ms is None else time_ms}
         self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, ext)
@@ -119,7 +117,7 @@ class Lookups:
     # --- messages
 
     def view(self, connection: Connection, request: Request[Any]) -> None:
-        """33. A visible message by its log offset."""
+        """33: one message by its log offset."""
         found = self._messages.visible_bytes(request.ext.offset)
         if found is None:
             text = f"can not find message by the offset, {request.ext.offset}"
@@ -128,7 +126,7 @@ class Lookups:
             self._gateway.answer(connection, request, ResponseCode.SUCCESS, body=found)
 
     def query(self, connection: Connection, request: Request[Any]) -> None:
-        """12. Visible messages by key or unique id; 22: there are none."""
+        """12: messages by key or unique id."""
         fields = request.ext
         found = self._messages.by_key(
             fields.topic,

@@ -41,7 +41,7 @@ class _GroupBody(msgspec.Struct, rename="camel"):
 
 
 class NameService:
-    """Registers the handlers of these commands with the gateway."""
+    """What RocketMQ's name server answers: routes, cluster, topics, and their administration."""
 
     def __init__(
         self, gateway: Gateway, sequencer: Sequencer, topics: Topics, settings: BrokerSettings, address: str
@@ -68,7 +68,7 @@ class NameService:
     # --- routes
 
     def route(self, connection: Connection, request: Request[Any]) -> None:
-        """105. May make the retry topic of a group that exists."""
+        """105: where the queues of a topic are."""
         self._topics.route(request.ext.topic, partial(self._route, connection, request))
 
     def _route(self, connection: Connection, request: Request[Any], queues: TopicQueues | None) -> None:
@@ -81,12 +81,12 @@ class NameService:
         self._durably.tell(connection, request, ResponseCode.SUCCESS, body=body)
 
     def cluster(self, connection: Connection, request: Request[Any]) -> None:
-        """106. The cluster is this broker."""
+        """106: this broker, which is the whole cluster."""
         body = encode_cluster_info((self._broker,), request.version)
         self._gateway.answer(connection, request, ResponseCode.SUCCESS, body=body)
 
     def topics(self, connection: Connection, request: Request[Any]) -> None:
-        """206. Names of all topics."""
+        """206: names of all topics."""
         body = java_json.dumps({"topicList": self._topics.names()})
         self._durably.tell(connection, request, ResponseCode.SUCCESS, body=body)
 
@@ -98,7 +98,7 @@ class NameService:
         return None if queues is None else f"{self._broker.broker_name}:{queues}"
 
     def get_setting(self, connection: Connection, request: Request[Any]) -> None:
-        """101. Where a topic is ordered; 22 of any other setting."""
+        """101: on which queues a topic is ordered; no other setting is kept."""
         value = self._order_of(request.ext)
         if value is None:
             text = f"No config item, Namespace: {request.ext.namespace} Key: {request.ext.key}"
@@ -107,7 +107,7 @@ class NameService:
             self._durably.tell(connection, request, ResponseCode.SUCCESS, None, {"value": value})
 
     def put_setting(self, connection: Connection, request: Request[Any]) -> None:
-        """100. Success for what is true anyway, and a refusal for everything else."""
+        """100: accepted if it says what is so already; nothing is kept."""
         fields = request.ext
         value = self._order_of(fields)
         if fields.namespace != _ORDER_NAMESPACE:
@@ -128,7 +128,7 @@ class NameService:
     # --- administration
 
     def set_topic(self, connection: Connection, request: Request[Any]) -> None:
-        """17. Make or change a topic."""
+        """17: make or change a topic."""
         fields = request.ext
         self._topics.set_topic(
             connection,
@@ -140,7 +140,7 @@ class NameService:
         )
 
     def delete_topic(self, connection: Connection, request: Request[Any]) -> None:
-        """215. Delete a topic with its messages and its route."""
+        """215: delete a topic and its messages."""
         self._topics.delete_topic(connection, request.ext.topic, partial(self._done, connection, request))
 
     def forget_topic(self, connection: Connection, request: Request[Any]) -> None:
@@ -148,7 +148,7 @@ class NameService:
         self._gateway.answer(connection, request, ResponseCode.SUCCESS)
 
     def set_group(self, connection: Connection, request: Request[Any]) -> None:
-        """200. Make or change a consumer group."""
+        """200: make or change a consumer group."""
         try:
             group = msgspec.json.decode(request.body, type=_GroupBody, strict=False)
         except (msgspec.MsgspecError, ValueError) as error:
@@ -164,7 +164,7 @@ class NameService:
         )
 
     def delete_group(self, connection: Connection, request: Request[Any]) -> None:
-        """207. Delete a consumer group."""
+        """207: delete a consumer group."""
         fields = request.ext
         self._topics.delete_group(
             connection,

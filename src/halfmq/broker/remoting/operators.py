@@ -13,8 +13,8 @@ from halfmq.broker.remoting.refusals import refusal
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.pages import page_count, page_start
 from halfmq.broker.services.transactions import CheckSent, Story, Transactions
-from halfmq.core.commands import Wanted
-from halfmq.core.decision import AskedAside, Refused, Settled
+from halfmq.core.commands import RequestedVerdict
+from halfmq.core.decision import AskedParked, Refused, Settled
 from halfmq.core.engine import Failed
 from halfmq.wire.remoting.codes import (
     EXT_DURABILITY,
@@ -46,9 +46,9 @@ from halfmq.wire.remoting.operators import (
     encode_pending,
     encode_story,
 )
-from halfmq.wire.remoting.producer_groups import EXT_CHECKS, EXT_CLIENT, EXT_LEFT, HMQ_ASK, HMQ_ASK_ASIDE
+from halfmq.wire.remoting.producer_groups import EXT_CHECKS, EXT_CLIENT, EXT_LEFT, HMQ_ASK, HMQ_ASK_PARKED
 
-_WANTED: Final = {"COMMIT": Wanted.COMMIT, "ROLLBACK": Wanted.ROLLBACK}
+_WANTED: Final = {"COMMIT": RequestedVerdict.COMMIT, "ROLLBACK": RequestedVerdict.ROLLBACK}
 
 
 def _meant(request: Request[Any]) -> tuple[str, str]:
@@ -70,11 +70,11 @@ class Operators:
             HMQ_RESOLVE: self.resolve,
             HMQ_UNDECIDED: self.undecided,
             HMQ_ASK: self.ask,
-            HMQ_ASK_ASIDE: self.ask_aside,
+            HMQ_ASK_PARKED: self.ask_parked,
         }
 
     def transactions(self, connection: Connection, request: Request[Any]) -> None:
-        """29002. A page of undecided transactions."""
+        """29002: a page of undecided transactions."""
         count, start = page_count(request.ext.get(EXT_MAX)), page_start(request.ext.get(EXT_FROM))
         if isinstance(count, Refused):
             self._refuse(connection, request, count)
@@ -89,7 +89,7 @@ class Operators:
         self._tell(connection, request, ext, encode_pending(listed.rows))
 
     def story(self, connection: Connection, request: Request[Any]) -> None:
-        """29003. What happened to one transaction."""
+        """29003: what is known of one transaction."""
         tx_id, group = _meant(request)
         request = request.to_answer(None)
 
@@ -103,7 +103,7 @@ class Operators:
         self._transactions.story(tx_id, group, answer)
 
     def resolve(self, connection: Connection, request: Request[Any]) -> None:
-        """29004. Settle a transaction by hand."""
+        """29004: an operator's verdict."""
         ext = request.ext
         wanted = _WANTED.get(ext.get(EXT_VERDICT_WANTED, ""))
         if wanted is None:
@@ -131,7 +131,7 @@ class Operators:
         self._transactions.resolve(connection, tx_id, group, wanted, operator, reason, answer)
 
     def ask(self, connection: Connection, request: Request[Any]) -> None:
-        """29006. Send a check of one transaction now."""
+        """29006: ask the producer now."""
         tx_id, group = _meant(request)
         request = request.to_answer(None)
 
@@ -144,25 +144,25 @@ class Operators:
 
         self._transactions.ask(tx_id, group, answer)
 
-    def ask_aside(self, connection: Connection, request: Request[Any]) -> None:
-        """29010. Send checks of parked transactions of a group now."""
+    def ask_parked(self, connection: Connection, request: Request[Any]) -> None:
+        """29010: ask about parked transactions of a group."""
         group, count = request.ext.get(EXT_GROUP, ""), page_count(request.ext.get(EXT_MAX))
         if group and isinstance(count, Refused):  # a missing group is said first
             self._refuse(connection, request, count)
             return
         request = request.to_answer(None)
 
-        def answer(reply: AskedAside | Refused | Failed) -> None:
-            if isinstance(reply, AskedAside):
+        def answer(reply: AskedParked | Refused | Failed) -> None:
+            if isinstance(reply, AskedParked):
                 ext = {EXT_GROUP: group, EXT_LEFT: reply.left}
                 self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, ext, encode_ids(reply.tx_ids))
             else:
                 self._refuse(connection, request, reply)
 
-        self._transactions.ask_aside(connection, group, 0 if isinstance(count, Refused) else count, answer)
+        self._transactions.ask_parked(connection, group, 0 if isinstance(count, Refused) else count, answer)
 
     def undecided(self, connection: Connection, request: Request[Any]) -> None:
-        """29005. Which of the ids in the body are undecided. Raises ProtocolError: of the body."""
+        """29005: which of the named transactions are undecided."""
         ids, group = decode_ids(request.body), request.ext.get(EXT_GROUP, "")
         request = request.to_answer(None)
 

@@ -59,7 +59,7 @@ class _Full:
 
 
 class OutgoingBytes:
-    """Call ``note`` for each write to a connection that is full, and ``gone`` when it is full no longer."""
+    """Bounds the answers that clients do not take, over all connections."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, bytes_max: int) -> None:
         self._loop = loop
@@ -105,7 +105,7 @@ class OutgoingBytes:
             self.bytes -= full.bytes
 
     def stop(self) -> None:
-        """Close no more connections: the broker ends."""
+        """Close nobody any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -29,7 +29,7 @@ NOT_HERE: Final = frozenset({
 
 
 class Refusal(Enum):
-    """Why there is no ordinary place."""
+    """Why a connection gets no place, and whose places are taken."""
 
     #: All places are taken, also the operators'.
     ALL = auto()
@@ -78,7 +78,6 @@ class Places:
         return next(iter(first), next(iter(then), None))
 
     def take_operators(self, number: int, host: str) -> None:
-        """One of the operators' places. Call ``operators_place`` first, and end the connection that it names."""
         self._address[number] = network_of(host)
         self._quiet[number] = None
         self.on_operators += 1

@@ -29,7 +29,7 @@ from halfmq.wire.remoting.producer_groups import (
 
 
 class ProducerGroupCommands:
-    """Registers the handlers of these commands with the gateway."""
+    """Figures, limits and policies of producer groups (29007, 29008)."""
 
     def __init__(self, gateway: Gateway, sequencer: Sequencer, groups: ProducerGroups) -> None:
         self._gateway = gateway
@@ -38,7 +38,7 @@ class ProducerGroupCommands:
         gateway.handlers |= {HMQ_PRODUCER: self.limits, HMQ_STATS: self.stats}
 
     def stats(self, connection: Connection, request: Request[Any]) -> None:
-        """29007. Figures of producer groups, page by page."""
+        """29008: figures of producer groups."""
         start = page_start(request.ext.get(EXT_FROM))
         if isinstance(start, Refused):
             self._gateway.answer(connection, request, *refusal(start))
@@ -48,7 +48,7 @@ class ProducerGroupCommands:
         self._durably.tell(connection, request, ResponseCode.SUCCESS, None, ext, encode_stats(figures.groups))
 
     def limits(self, connection: Connection, request: Request[Any]) -> None:
-        """29008. Limits of one producer group; the body says what to change, if anything. Raises ProtocolError: of the body."""
+        """29007: limits and policy of one group."""
         change, name = decode_change(request.body), request.ext.get(EXT_GROUP, "")
         if not change.is_empty:
             self._change(connection, request, name, change)

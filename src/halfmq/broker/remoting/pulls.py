@@ -29,7 +29,7 @@ _CODE_FOUND: Final = _CODES[_FOUND]
 
 
 class PullHandlers:
-    """Registers the handlers of pulls with the gateway."""
+    """Pulls of consumers (11, 361)."""
 
     def __init__(self, gateway: Gateway, pulls: Pulls) -> None:
         self._gateway = gateway
@@ -37,7 +37,7 @@ class PullHandlers:
         gateway.handlers |= {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
     def pull(self, connection: Connection, request: Request[Any]) -> None:
-        """11, 361. Answered when there are messages, or when time is up."""
+        """Answered at once, or held until there are messages or the time is up."""
         fields = request.ext
         flags = fields.sys_flag
         asked = PullRequest(

@@ -25,7 +25,7 @@ class PushedReplies:
         self._store_host = _text_of(store_host)
 
     def push_reply(self, number: int, reply: ReplyMessage, replier: Peer, pushed_ms: int) -> bool:
-        """As ``Requesters.push_reply``; sent as PUSH_REPLY_MESSAGE_TO_CLIENT (326)."""
+        """Send a reply to its requester as PUSH_REPLY_MESSAGE_TO_CLIENT (326); False: it is not connected."""
         ext: dict[str, object] = {
             "producerGroup": reply.group,
             "topic": reply.topic,
@@ -46,7 +46,7 @@ class PushedReplies:
 
 
 class RequestReply:
-    """Registers the handlers of replies with the gateway."""
+    """Replies to messages that ask for one."""
 
     def __init__(self, gateway: Gateway, replies: Replies) -> None:
         self._gateway = gateway
@@ -57,7 +57,7 @@ class RequestReply:
         }
 
     def reply(self, connection: Connection, request: Request[Any]) -> None:
-        """324, 325. Success once the reply was given to the connection of the requester."""
+        """324, 325: pass the reply on to who waits for it."""
         fields = request.ext
         reply = ReplyMessage(
             fields.group,

@@ -5,6 +5,7 @@ property, which RocketMQ stores where no consumer will ever see it, is refused. 
 a ``%RETRY%`` topic) copies all properties of its original, TRAN_MSG included, and is a plain message.
 """
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -14,17 +15,14 @@ from halfmq.core.decision import Refused, Why
 from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
-from halfmq.model.message_facts import delay_in, half_facts, pairs_of, plain_facts
+from halfmq.model.message_facts import CommonValues, common_values, delay_in, half_facts, plain_facts
 from halfmq.model.properties import (
     CLUSTER,
     HMQ_TX_COUNT,
     HMQ_TX_ID,
     HMQ_TX_INDEX,
     MSG_REGION,
-    PGROUP,
     TRACE_ON,
-    TRAN_MSG,
-    UNIQ_KEY,
     append,
     without,
 )
@@ -32,9 +30,6 @@ from halfmq.model.stored_message import SYS_PREPARED, SYS_TRANSACTION_MASK
 from halfmq.wire.remoting.fields import SendFields
 from halfmq.wire.remoting.message_codec import split_batch
 
-_TRAN_MSG: Final = TRAN_MSG.encode()
-_PGROUP: Final = PGROUP.encode()
-_UNIQ_KEY: Final = UNIQ_KEY.encode()
 _HMQ_TX_ID: Final = HMQ_TX_ID.encode()
 _TRACE_ON: Final = TRACE_ON.encode()
 _HMQ_TX_INDEX: Final = HMQ_TX_INDEX.encode()
@@ -51,17 +46,17 @@ def send_command(
 ) -> SendMessage | SendHalf | Refused:
     """What a send of one message asks for, or why it cannot be meant."""
     properties = fields.properties.encode()
-    pairs = pairs_of(properties)
-    is_half = pairs.get(_TRAN_MSG, b"").lower() == b"true"
+    values = common_values(properties)
+    is_half = values[1] == b"true" or values[1].lower() == b"true"
     if (is_half or fields.sys_flag & SYS_TRANSACTION_MASK == SYS_PREPARED) and not (
         fields.reconsume_times > 0 or fields.topic.startswith(_COPIES)
     ):
-        return _half(connection, born_host, fields, body, properties, pairs) if is_half else _PREPARED_WITHOUT_PROPERTY
-    tag_hash, key_hash, keys = plain_facts(pairs)
+        return _half(connection, born_host, fields, body, properties, values) if is_half else _PREPARED_WITHOUT_PROPERTY
+    tag_hash, key_hash, keys = plain_facts(values)
     return SendMessage(
         connection, fields.group, fields.topic, fields.default_queues, fields.queue_id, fields.sys_flag,
         fields.born_time_ms, fields.flag, properties, fields.reconsume_times, fields.max_reconsume_times, body, born_host,
-        fields.sent_again, pairs.get(_UNIQ_KEY, b"").decode(), tag_hash, key_hash, keys, delay_in(pairs),
+        fields.sent_again, values[3].decode(), tag_hash, key_hash, keys, delay_in(values[0]),
     )  # fmt: skip
 
 
@@ -79,12 +74,13 @@ def batch_command(connection: int, born_host: bytes, fields: SendFields, body: b
             properties.decode()  # nothing before here has: they come as bytes inside the body
         except UnicodeDecodeError:
             return Refused(Why.MESSAGE_ILLEGAL, "the properties of a message in the batch are not UTF-8")
-        pairs = pairs_of(properties)
-        if pairs.get(_TRAN_MSG, b"").lower() == b"true" or fields.sys_flag & SYS_TRANSACTION_MASK:
+        values = common_values(properties)
+        pairs, tran_msg, _, unique_id, _, _ = values
+        if tran_msg.lower() == b"true" or fields.sys_flag & SYS_TRANSACTION_MASK:
             return Refused(Why.MESSAGE_ILLEGAL, "a batch cannot hold half messages")
         if delay_in(pairs):
             return Refused(Why.MESSAGE_ILLEGAL, "a batch cannot hold delayed messages")
-        entries.append(BatchEntry(flag, one, properties, pairs.get(_UNIQ_KEY, b"").decode(), *plain_facts(pairs)))
+        entries.append(BatchEntry(flag, one, properties, unique_id.decode(), *plain_facts(values)))
     return SendBatch(
         connection, fields.group, fields.topic, fields.default_queues, fields.queue_id, fields.sys_flag,
         fields.born_time_ms, born_host, tuple(entries), fields.sent_again,
@@ -92,30 +88,31 @@ def batch_command(connection: int, born_host: bytes, fields: SendFields, body: b
 
 
 def _half(
-    connection: int, born_host: bytes, fields: SendFields, body: bytes, properties: bytes, pairs: dict[bytes, bytes]
+    connection: int, born_host: bytes, fields: SendFields, body: bytes, properties: bytes, values: CommonValues
 ) -> SendHalf | Refused:
-    raw_group = pairs.get(_PGROUP)
-    if raw_group is None:
+    pairs, _, raw_group, raw_id, _, _ = values
+    if not raw_group:
         raw_group = fields.group.encode()
         properties = append(properties, b"PGROUP\x01%b\x02" % raw_group)
     group = _group_name(raw_group)
     if type(group) is not str:
         return group  # type: ignore[return-value]  # what is no name is a refusal
-    unique_id = pairs.get(_UNIQ_KEY, b"").decode("ascii", "replace")
+    unique_id = raw_id.decode("ascii", "replace")
     tx_id, index, count = unique_id, 0, 1
-    raw_tx_id = pairs.get(_HMQ_TX_ID)
-    if raw_tx_id is not None:
-        identity = _identity(pairs, raw_tx_id)
-        if isinstance(identity, Refused):
-            return identity
-        tx_id, index, count = identity
-    if _TRACE_ON in pairs:  # a copy of a message that was stored before
-        properties = without(properties, CLUSTER, MSG_REGION, TRACE_ON)
-    tag_hash, key_hash, id_hash, delay, immunity_ms, keys = half_facts(pairs)
+    if pairs:
+        raw_tx_id = pairs.get(_HMQ_TX_ID)
+        if raw_tx_id is not None:
+            identity = _identity(pairs, raw_tx_id)
+            if isinstance(identity, Refused):
+                return identity
+            tx_id, index, count = identity
+        if _TRACE_ON in pairs:  # a copy of a message that was stored before
+            properties = without(properties, CLUSTER, MSG_REGION, TRACE_ON)
+    tag_hash, key_hash, id_hash, delay, grace_ms, keys = half_facts(values)
     return SendHalf(
         connection, group, tx_id, index, count, fields.topic, fields.default_queues, fields.queue_id, fields.sys_flag,
         fields.born_time_ms, fields.flag, properties, fields.reconsume_times, body, born_host, unique_id, tag_hash,
-        key_hash, id_hash, delay, immunity_ms, keys,
+        key_hash, id_hash, delay, grace_ms, keys,
     )  # fmt: skip
 
 
@@ -129,7 +126,7 @@ def _group_name(raw: bytes) -> str | Refused:
         return Refused(Why.INVALID_PARAMETER, str(error))
 
 
-def _identity(pairs: dict[bytes, bytes], raw: bytes) -> tuple[str, int, int] | Refused:
+def _identity(pairs: Mapping[bytes, bytes], raw: bytes) -> tuple[str, int, int] | Refused:
     """(transaction id, index, count) of a half that is one of several, whose HMQ_TX_ID is ``raw``."""
     tx_id = raw.decode("ascii", "replace")
     index = _number(pairs.get(_HMQ_TX_INDEX))

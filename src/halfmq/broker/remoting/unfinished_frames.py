@@ -52,9 +52,7 @@ class Reader(Protocol):
         """Read no more until ``go_on``."""
         ...
 
-    def go_on(self) -> None:
-        """Read again: its frame is admitted, or it has none any more."""
-        ...
+    def go_on(self) -> None: ...
 
     def turn_away(self) -> None:
         """Let go of what is held, and close."""
@@ -68,7 +66,7 @@ class _Admitted(NamedTuple):
 
 
 class UnfinishedFrames:
-    """Call ``note`` when a read ends within a frame or ends one, and ``gone`` when the connection ends."""
+    """Bounds the memory of requests that have come in part, over all connections."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, bytes_max: int, *, frame_bytes_max: int = limits.FRAME_BYTES_MAX
@@ -102,7 +100,7 @@ class UnfinishedFrames:
 
     @property
     def waiting(self) -> int:
-        """Connections that are not read from."""
+        """Connections that are not read from for that."""
         return len(self._waiting)
 
     def note(self, reader: Reader, held: int, missing: int, *, another: bool) -> None:
@@ -137,7 +135,7 @@ class UnfinishedFrames:
             self._let_in()
 
     def stop(self) -> None:
-        """Close no more connections: the broker ends."""
+        """Close nobody any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,6 +1,6 @@
 """Says who asks for what is not offered here: stock clients try again for ever, and say little or nothing themselves.
 
-One line for each (client's address, thing), said again after ten minutes (``Seldom``), and at most one a second over all:
+One line for each (client's address, thing), said again after ten minutes (``LogThrottle``), and at most one a second over all:
 who makes up commands or names cannot fill the log.
 """
 
@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Hashable
 from typing import Any, Final
 
-from halfmq.broker.seldom import Seldom
+from halfmq.broker.log_throttle import LogThrottle
 from halfmq.wire.remoting.header import Request
 
 log = logging.getLogger("halfmq.unserved")
@@ -30,12 +30,12 @@ _NAMES: Final = {
 
 
 class Unserved:
-    """Logs requests for what is not offered, at a bounded rate."""
+    """Logs what clients ask for and this broker does not offer."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """``clock``: monotonic seconds, as ``loop.time``."""
         self._clock = clock
-        self._seldom = Seldom(clock)
+        self._throttle = LogThrottle(clock)
         self._said_at = clock() - GAP_S
 
     def command(self, peer: str, request: Request[Any]) -> None:
@@ -52,7 +52,7 @@ class Unserved:
         )  # fmt: skip
 
     def mode(self, peer: str, group: str, topic: str, mode: str) -> None:
-        """Log a group that asks to consume in a mode that is not offered (401)."""
+        """A consumer group is to be consumed in a mode that is not offered."""
         if self._is_due((_host(peer), _short(group), _short(topic))):
             log.warning(
                 "client %s, group %s: consuming topic %s in mode %s is not offered here (command 401); it goes on in PULL mode",
@@ -60,7 +60,7 @@ class Unserved:
             )  # fmt: skip
 
     def subscription(self, client_id: str, group: str, topic: str, expression: str, expression_type: str) -> None:
-        """Log a subscription by a type of expression that is not offered: it gets nothing."""
+        """A subscription whose expression type is not offered."""
         if self._is_due((_short(group), _short(topic))):
             log.warning(
                 "client %s, group %s: it subscribes to topic %s by %s %r and gets nothing: only tags are offered here",
@@ -68,7 +68,7 @@ class Unserved:
             )  # fmt: skip
 
     def tls(self, peer: str) -> None:
-        """Log a client that begins with a TLS handshake."""
+        """A client that speaks TLS."""
         if self._is_due((_host(peer), "TLS")):
             log.warning(
                 "client %s begins with a TLS handshake, and this port speaks plain RocketMQ remoting: let it connect without "
@@ -78,7 +78,7 @@ class Unserved:
 
     def _is_due(self, what: Hashable) -> bool:
         now = self._clock()
-        if now - self._said_at < GAP_S or not self._seldom.is_due(what):
+        if now - self._said_at < GAP_S or not self._throttle.is_due(what):
             return False
         self._said_at = now
         return True

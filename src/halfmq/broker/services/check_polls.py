@@ -1,10 +1,10 @@
-"""Long polls for checks: parked until core has some for them, answered once, and then forgotten.
+"""Long polls for checks: held until core has some for them, answered once, and then forgotten.
 
     poll -> core: somebody waits -> a tick finds what is due -> its checks come here as effects -> one answer
                                  -> time is up -> core: nobody waits -> an empty answer
 
 Who polls decides core, by the same schedule as for checks that are pushed. A poll that core has served is answered by its
-effects, also when time is up meanwhile: they are on their way to the disk. A parked poll dies with its peer.
+effects, also when time is up meanwhile: they are on their way to the disk. A held poll dies with its peer.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ Answer = Callable[[list[CheckedHalf] | Refused], None]
 
 
 @dataclass(slots=True)
-class _Parked:
+class _HeldPoll:
     peer: Peer
     answer: Answer
     timer: asyncio.TimerHandle
@@ -42,7 +42,7 @@ class _Parked:
 
 
 class CheckPolls:
-    """Call ``answer_served`` after the effects of each turn, ``peer_gone`` when a peer closes, and ``drain`` when the broker stops."""
+    """Long polls of clients that fetch their checks."""
 
     def __init__(self, sequencer: Sequencer, loop: asyncio.AbstractEventLoop, flush: Callable[[], None]) -> None:
         """``flush``: called after answers that no request and no turn of the sequencer is behind, so that they leave."""
@@ -51,14 +51,14 @@ class CheckPolls:
         self._flush = flush
         self._draining = False
         #: By peer's number and producer group: one poll each.
-        self._parked: dict[tuple[int, str], _Parked] = {}
+        self._held: dict[tuple[int, str], _HeldPoll] = {}
         #: Polls that core has served in this turn.
         self._served: dict[tuple[int, str], None] = {}
 
     @property
-    def parked(self) -> int:
+    def held(self) -> int:
         """Polls that wait."""
-        return len(self._parked)
+        return len(self._held)
 
     def poll(self, peer: Peer, group: str, client_id: str, wait_ms: int, checks_max: int, answer: Answer) -> None:
         """Answer with checks of the group as soon as there are some, or with none when time is up.
@@ -80,7 +80,7 @@ class CheckPolls:
         self._end(key)  # who polls anew has given up on the one before
         wait_ms = min(max(wait_ms, limits.FEEDBACK_WAIT_MIN_MS), limits.FEEDBACK_WAIT_MAX_MS)
         timer = self._loop.call_later(wait_ms / 1000, self._time_is_up, key)
-        self._parked[key] = _Parked(peer, answer, timer)
+        self._held[key] = _HeldPoll(peer, answer, timer)
         self._session(Polling(peer.number, client_id, group, min(checks_max, limits.FEEDBACK_CHECKS_MAX)))
 
     def _refusal(self, number: int, group: str) -> str | None:
@@ -99,18 +99,18 @@ class CheckPolls:
 
     def expects(self, check: SendCheck) -> bool:
         """Whether this check is for a poll that waits here."""
-        return (check.connection, check.group) in self._parked
+        return (check.connection, check.group) in self._held
 
     def add(self, check: SendCheck, half: bytes | None) -> bool:
         """Put it into the answer of its poll. False: it cannot be handed over; the poll ends all the same."""
         key = check.connection, check.group
-        parked = self._parked[key]
+        held = self._held[key]
         self._served[key] = None
-        if half is None or parked.peer.is_full:
+        if half is None or held.peer.is_full:
             return False
-        if parked.halves and sum(len(one.half) for one in parked.halves) + len(half) > limits.PULL_BYTES_MAX:
+        if held.halves and sum(len(one.half) for one in held.halves) + len(half) > limits.PULL_BYTES_MAX:
             return False  # it comes with a later poll
-        parked.halves.append(CheckedHalf(half, check.checks))
+        held.halves.append(CheckedHalf(half, check.checks))
         return True
 
     def answer_served(self) -> None:
@@ -123,30 +123,30 @@ class CheckPolls:
     # --- ends
 
     def _answer(self, key: tuple[int, str]) -> None:
-        parked = self._parked.pop(key, None)
-        if parked is not None:
-            parked.timer.cancel()
-            parked.answer(parked.halves)
+        held = self._held.pop(key, None)
+        if held is not None:
+            held.timer.cancel()
+            held.answer(held.halves)
 
     def _end(self, key: tuple[int, str]) -> None:
-        if key in self._parked:
+        if key in self._held:
             self._session(PollEnded(*key))
             self._answer(key)
 
     def _time_is_up(self, key: tuple[int, str]) -> None:
         group = self._sequencer.view.producer_groups.get(key[1])
-        if group is not None and key[0] in group.session.parked_polls:
+        if group is not None and key[0] in group.session.held_polls:
             self._end(key)
             self._flush()
 
     def drain(self) -> None:
         """The broker stops: nobody waits any longer, and who polls from now on is answered at once, with nothing."""
         self._draining = True
-        for key in list(self._parked):
+        for key in list(self._held):
             self._end(key)
         self._flush()
 
     def peer_gone(self, number: int) -> None:
         """Forget its polls."""
-        for key in [key for key in self._parked if key[0] == number]:
-            self._parked.pop(key).timer.cancel()
+        for key in [key for key in self._held if key[0] == number]:
+            self._held.pop(key).timer.cancel()

@@ -30,12 +30,12 @@ class Producers(Protocol):
         ...
 
     def is_connected(self, number: int) -> bool:
-        """Whether the peer ``number`` is there; it may be full."""
+        """Whether the connection with this number is there."""
         ...
 
 
 class Checks:
-    """Call ``drained`` when a peer reads again, and ``peer_gone`` when it closes."""
+    """Brings checks to producers when they are durable, and says so to the core when they were not sent."""
 
     def __init__(
         self, sequencer: Sequencer, stored: StoredMessages, polls: CheckPolls, producers: Producers, time: BrokerTime

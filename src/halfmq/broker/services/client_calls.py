@@ -29,7 +29,7 @@ class _Call(NamedTuple):
 
 
 class ClientCalls(Generic[A]):
-    """Call ``answered`` with each answer of a client, and ``peer_gone`` when a peer closes. ``A`` is what an answer is."""
+    """Questions to a client, each answered once: by the client, by time, or because it is gone."""
 
     def __init__(self, view: View, loop: asyncio.AbstractEventLoop, flush: Callable[[], None]) -> None:
         """``flush``: called after each answer, so that it leaves: what it answers was asked over another connection."""

@@ -21,7 +21,7 @@ Look = Callable[[ProducerGroupView], int]
 
 
 class GroupScan:
-    """Runs looks one after another, each over as many turns of the loop as it takes."""
+    """Walks the groups in steps, so that a thousand of them do not hold up others."""
 
     def __init__(self, view: View, loop: asyncio.AbstractEventLoop) -> None:
         self._view = view

@@ -16,7 +16,7 @@ _DONE: Final = Done()
 
 
 class GroupsOnUse:
-    """Makes consumer groups that are named for the first time, where clients may."""
+    """Makes a consumer group when it is first named."""
 
     def __init__(self, sequencer: Sequencer) -> None:
         self._sequencer = sequencer

@@ -4,7 +4,7 @@ from halfmq.broker.sequencer import Sequencer
 
 
 class Health:
-    """For load balancers and people."""
+    """Whether the broker serves, and why not."""
 
     def __init__(self, sequencer: Sequencer) -> None:
         self._sequencer = sequencer

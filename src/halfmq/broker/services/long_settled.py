@@ -27,7 +27,7 @@ LOOKS_MAX: Final = 4
 
 
 class Found(NamedTuple):
-    """A verdict, and the producer group that its record names."""
+    """A settled transaction: its producer group, and the row of one of its halves."""
 
     group: str
     row: SettledRow
@@ -52,25 +52,15 @@ _PAST_RETENTION: Final = Missed("its verdict is past retention: the log begins b
 class LongSettledReads(Protocol):
     """What is asked of the store."""
 
-    def find_settled(self, group: str, tx_id: str) -> Looked:
-        """Candidates among the pages in memory; on the loop."""
-        ...
+    def find_settled(self, group: str, tx_id: str) -> Looked: ...
 
-    def look_for_settled(self, group: str, tx_id: str, files_max: int) -> Looked:
-        """Candidates in the newest ``files_max`` files; blocks, for the maintenance thread."""
-        ...
+    def look_for_settled(self, group: str, tx_id: str, files_max: int) -> Looked: ...
 
-    def verdict_names(self, position: int) -> tuple[str, str]:
-        """(producer group, transaction id) of the verdict record at a log position.
-
-        Raises:
-            LookupError: there is no verdict. StoreDamaged: it cannot be read.
-        """
-        ...
+    def verdict_names(self, position: int) -> tuple[str, str]: ...
 
 
 class LongSettled:
-    """At most ``LOOKS_MAX`` looks at once."""
+    """Looks for a verdict that memory no longer has in the transaction table, in steps."""
 
     def __init__(self, view: View, store: LongSettledReads, offload: Offload) -> None:
         self._view = view

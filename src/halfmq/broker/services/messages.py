@@ -21,8 +21,8 @@ from halfmq.store.transaction_table import TransactionRow
 
 log = logging.getLogger("halfmq.stored")
 
-_HALVES: Final = frozenset({Kind.HALF, Kind.CARRIED_HALF})
-_DELAYED: Final = frozenset({Kind.DELAYED, Kind.CARRIED_DELAYED})
+_HALVES: Final = frozenset({Kind.HALF, Kind.COPIED_HALF})
+_DELAYED: Final = frozenset({Kind.DELAYED, Kind.COPIED_DELAYED})
 
 #: Precedent: RocketMQ ``defaultQueryMaxNum``.
 KEY_MATCHES_MAX: Final = 32
@@ -42,29 +42,17 @@ class KeyMatches(NamedTuple):
 class Reads(Protocol):
     """What is asked of the store. Offsets that it does not have raise LookupError, what cannot be read StoreDamaged."""
 
-    def stored_view(self, offset: int) -> memoryview:
-        """The stored message in the record at a log offset."""
-        ...
+    def stored_view(self, offset: int) -> memoryview: ...
 
-    def kind_at(self, offset: int) -> int:
-        """The kind of that record, as ``model.records.Kind``."""
-        ...
+    def kind_at(self, offset: int) -> int: ...
 
-    def first_offset(self, offset: int) -> int:
-        """The log offset of the record that the message first came in; its own unless it was copied forward."""
-        ...
+    def first_offset(self, offset: int) -> int: ...
 
-    def transaction_row(self, half_index: int) -> TransactionRow | None:
-        """The row of a half in the transaction table; None: it has none yet, or is past retention."""
-        ...
+    def transaction_row(self, half_index: int) -> TransactionRow | None: ...
 
-    def find_offset(self, topic_id: int, queue_id: int, message_offset: int) -> tuple[int, QueueEntry] | None:
-        """The queue offset and the entry of the message at a log offset; None: it is not in that queue."""
-        ...
+    def find_offset(self, topic_id: int, queue_id: int, message_offset: int) -> tuple[int, QueueEntry] | None: ...
 
-    def find_by_key(self, topic_id: int, topic: str, key: str, messages_max: int) -> list[FoundMessage]:
-        """Visible messages of a topic with this key or unique id, newest first."""
-        ...
+    def find_by_key(self, topic_id: int, topic: str, key: str, messages_max: int) -> list[FoundMessage]: ...
 
 
 def patched(
@@ -99,7 +87,7 @@ def settled_row(half_index: int, row: TransactionRow) -> SettledRow:
 
 
 class StoredMessages:
-    """Reads only. Log offsets come from peers, so any number may be asked for."""
+    """Single messages: by log offset, by key, as a half of a check."""
 
     def __init__(self, view: View, store: Reads) -> None:
         self._view = view

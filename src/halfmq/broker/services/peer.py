@@ -25,7 +25,7 @@ class Peer(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """False once the connection has ended: answers to it are dropped."""
+        """False: it has ended, and can be answered no more."""
         ...
 
     @property

@@ -20,7 +20,7 @@ from halfmq.core.transaction.listing import group_stats, groups_from
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
 from halfmq.model.pending import GroupStats
-from halfmq.model.records import AsideBecause
+from halfmq.model.records import ParkedBecause
 from halfmq.model.settings import PastLimit, ProducerSettings
 
 log = logging.getLogger("halfmq.operators")
@@ -30,7 +30,7 @@ GROUPS_PER_PAGE_MAX: Final = 1_000
 
 
 class Figures(NamedTuple):
-    """A page of figures."""
+    """A page of figures of producer groups."""
 
     #: The groups with most undecided transactions first.
     groups: tuple[GroupStats, ...]
@@ -39,7 +39,7 @@ class Figures(NamedTuple):
 
 
 class GroupLimits(NamedTuple):
-    """The limits and the policy of a group, and what stands behind those that it does not set."""
+    """Limits and policy of a producer group, as they hold."""
 
     settings: ProducerSettings
     #: The broker's own limits, which count where those of the group are -1.
@@ -58,7 +58,7 @@ class LimitsChange(NamedTuple):
 
 
 class ProducerGroups:
-    """Limits need not wait for a group to be seen: they hold from its first transaction on."""
+    """Figures, limits and policies of producer groups."""
 
     def __init__(self, sequencer: Sequencer, time: BrokerTime, say: Say) -> None:
         self._sequencer = sequencer
@@ -137,6 +137,6 @@ def _refused_name(name: str) -> Refused | None:
 
 def tell_policy(acted: PolicyActed) -> None:
     """Say in the broker's output what a policy did to a transaction."""
-    what = "rolled back" if acted.rolled_back else "set aside"
-    why = f"after {acted.checks} checks" if acted.because is AsideBecause.CHECKS else "because of its age"
+    what = "rolled back" if acted.rolled_back else "parked"
+    why = f"after {acted.checks} checks" if acted.because is ParkedBecause.CHECKS else "because of its age"
     log.warning("the policy of group %s: transaction %s was %s %s", acted.group, acted.tx_id, what, why)

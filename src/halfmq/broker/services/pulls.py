@@ -1,13 +1,13 @@
 """Pulls: messages of one queue from an offset on, or a wait until there are some.
 
     checks in RocketMQ's order: group, topic, queue, subscription -> one look -> found, nothing matches, moved, or nothing new
-    nothing new and the peer offers to wait -> parked -> looked at again when the queue gets messages, or when time is up
+    nothing new and the peer offers to wait -> held -> looked at again when the queue gets messages, or when time is up
 
 A look reads entries below the published position only, so nothing leaves here that a crash can take back, and a
 transaction that is published is visible in all its queues. Tags are filtered by their hash in the entry; the client
 compares the strings. The messages of an answer are one bytearray, patched where what is stored differs from what consumers see.
 
-A parked pull lives at most ``limits.PULL_SUSPEND_MAX_MS``, shorter than a Java client waits before it closes its connection
+A held pull lives at most ``limits.PULL_SUSPEND_MAX_MS``, shorter than a Java client waits before it closes its connection
 (30 s), and not longer than its peer.
 """
 
@@ -21,12 +21,10 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from halfmq import limits
-from halfmq.broker.seldom import Seldom
+from halfmq.broker.log_throttle import LogThrottle
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.groups import GroupsOnUse
-from halfmq.broker.services.members import filter_refusal
 from halfmq.broker.services.peer import Peer
-from halfmq.broker.services.queues import QueueEntries
 from halfmq.core.commands import CommitOffset
 from halfmq.core.decision import Refused, Reply, WakeQueue, Why
 from halfmq.core.engine import Failed
@@ -50,17 +48,17 @@ _STOCK_MESSAGES: Final = 32
 _STOCK_BYTES: Final = 262_144
 #: What a pull gets while peers do not take their answers; its first message in any case.
 SMALL_PULL_BYTES: Final = 65_536
-#: Parked pulls of one peer; more are answered at once with "nothing new".
-PARKED_MAX: Final = 4_096
+#: Held pulls of one peer; more are answered at once with "nothing new".
+HELD_MAX: Final = 4_096
 _INT64: Final = struct.Struct(">q")
 #: More than the head of any record that holds a message: what is read with it.
 _HEADS_BYTES: Final = 96
 #: Copying so many bytes that nobody asked for costs less than another read.
 _FAR_BYTES: Final = 12_288
 
-#: What one parked pull takes, and each of its tags, which it may share with others, bytes.
+#: What one held pull takes, and each of its tags, which it may share with others, bytes.
 _PARKED_COST: Final = 1_024
-#: Parked pulls of one queue that look again in one go: a few ms each hundred.
+#: Held pulls of one queue that look again in one go: a few ms each hundred.
 WOKEN_MAX: Final = 1_000
 _TAG_COST: Final = 80
 
@@ -68,16 +66,16 @@ _TAG_COST: Final = 80
 Tags = frozenset[int] | None
 
 
-class PullReads(QueueEntries, Protocol):
-    """What is asked of the store. Offsets that it does not have raise LookupError, what cannot be read StoreDamaged."""
+class QueueReads(Protocol):
+    """What is asked of the store."""
 
-    def stored_view(self, offset: int, ahead: int) -> memoryview:
-        """The stored message in the record at a log offset; ``ahead`` bytes are wanted next, and come with one read."""
-        ...
+    def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]: ...
 
-    def first_offset(self, offset: int) -> int:
-        """The log offset of the record that the message first came in; its own unless it was copied forward."""
-        ...
+    def read_queue(self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int) -> list[QueueEntry]: ...
+
+    def stored_view(self, offset: int, ahead: int) -> memoryview: ...
+
+    def first_offset(self, offset: int) -> int: ...
 
 
 class Outgoing(Protocol):
@@ -95,7 +93,7 @@ class Outgoing(Protocol):
 
 
 class Status(Enum):
-    """What a look came to."""
+    """What a pull came to."""
 
     FOUND = "found"
     #: Nothing after the offset yet, and the time to wait is over.
@@ -114,7 +112,7 @@ _NOTHING_NEW: Final = Status.NOTHING_NEW
 
 
 class PullRequest(NamedTuple):
-    """What a pull asks for."""
+    """What a consumer asks for; see the fields."""
 
     group: str
     topic: str
@@ -151,8 +149,8 @@ class Pulled(NamedTuple):
 Answer = Callable[[Pulled | Refused | Failed], None]
 
 
-class Parked(NamedTuple):
-    """A pull that waits for messages."""
+class HeldPull(NamedTuple):
+    """A pull that found nothing and waits for messages."""
 
     peer: Peer
     #: Without its subscription, which may be long.
@@ -164,12 +162,12 @@ class Parked(NamedTuple):
 
 
 class Pulls:
-    """Call ``wake`` when a queue got messages, ``drained`` when a peer reads again, ``peer_gone`` when it closes, and ``drain`` when the broker stops."""
+    """Answers pulls from the queues, and holds those that find nothing."""
 
     def __init__(
         self,
         sequencer: Sequencer,
-        store: PullReads,
+        store: QueueReads,
         loop: asyncio.AbstractEventLoop,
         groups: GroupsOnUse,
         outgoing: Outgoing,
@@ -183,30 +181,30 @@ class Pulls:
         self._outgoing = outgoing
         self._flush = flush
         self._view = sequencer.view
-        #: (topic id, queue id) -> key -> parked pull; queues without any are absent.
-        self._parked: dict[tuple[int, int], dict[int, Parked]] = {}
-        #: Peer's number -> where its parked pulls are. Same pulls as in ``_parked``.
+        #: (topic id, queue id) -> key -> held pull; queues without any are absent.
+        self._held: dict[tuple[int, int], dict[int, HeldPull]] = {}
+        #: Peer's number -> where its held pulls are. Same pulls as in ``_held``.
         self._of_peer: dict[int, dict[int, tuple[int, int]]] = {}
-        #: Peers that were full when there was something for a parked pull of theirs.
+        #: Peers that were full when there was something for a held pull of theirs.
         self._missed: set[int] = set()
-        #: Key -> queue of every parked pull, the one that waits longest first.
+        #: Key -> queue of every held pull, the one that waits longest first.
         self._oldest: dict[int, tuple[int, int]] = {}
-        self.parked_bytes = 0
+        self.held_bytes = 0
         self._draining = False
         self._next_key = 0
         #: Told (group, topic, topic id, queue id, one past the last, how many) of messages that a member is given.
         self.on_given: Callable[[str, str, int, int, int, int], None] = lambda *given: None
-        self._damage_said = Seldom(loop.time)
+        self._damage_said = LogThrottle(loop.time)
 
     @property
-    def parked(self) -> int:
+    def held(self) -> int:
         """Pulls that wait."""
-        return sum(map(len, self._parked.values()))
+        return sum(map(len, self._held.values()))
 
     @property
-    def has_parked(self) -> bool:
+    def has_held(self) -> bool:
         """Whether any pull waits."""
-        return bool(self._parked)
+        return bool(self._held)
 
     # --- a pull arrives
 
@@ -235,7 +233,7 @@ class Pulls:
             self._sequencer.submit(CommitOffset(group, request.topic, request.queue_id, commit_offset), _nothing)
         pulled = self._look(topic, request, tags)
         if pulled.status is _NOTHING_NEW and self._may_park(peer, request):
-            self._park(peer, request, topic, tags, answer)
+            self._hold(peer, request, topic, tags, answer)
         else:
             answer(pulled)
 
@@ -282,7 +280,7 @@ class Pulls:
         parsed = parse_filter(expression, expression_type or "")
         if isinstance(parsed, TagFilter):
             return parsed.hashes
-        return filter_refusal(parsed)
+        return Refused(Why.FILTER_NOT_OFFERED if parsed.unknown_type else Why.SUBSCRIPTION_PARSE_FAILED, parsed.text)
 
     # --- one look
 
@@ -307,7 +305,7 @@ class Pulls:
             bytes_max = min(request.bytes_max, limits.PULL_BYTES_MAX)
         outgoing = self._outgoing
         if outgoing.is_near:
-            if outgoing.is_over:  # not parked: it comes again at once, and by then others were closed
+            if outgoing.is_over:  # not held: it comes again at once, and by then others were closed
                 return Pulled(Status.NO_MATCH, start, low, high, bytearray())
             bytes_max = min(bytes_max, SMALL_PULL_BYTES)
         entries = self._store.read_queue(
@@ -379,49 +377,49 @@ class Pulls:
             log.error("%s", text)
         return Pulled(Status.UNREADABLE, queue_offset, low, high, bytearray(), text)
 
-    # --- parked
+    # --- held
 
     def _may_park(self, peer: Peer, request: PullRequest) -> bool:
-        return request.wait_ms > 0 and not self._draining and len(self._of_peer.get(peer.number, ())) < PARKED_MAX
+        return request.wait_ms > 0 and not self._draining and len(self._of_peer.get(peer.number, ())) < HELD_MAX
 
-    def _park(self, peer: Peer, request: PullRequest, topic: TopicView, tags: Tags, answer: Answer) -> None:
+    def _hold(self, peer: Peer, request: PullRequest, topic: TopicView, tags: Tags, answer: Answer) -> None:
         queue = (topic.topic_id, request.queue_id)
         self._next_key += 1
         key = self._next_key
         wait_ms = min(request.wait_ms, limits.PULL_SUSPEND_MAX_MS)
         timer = self._loop.call_later(wait_ms / 1000, self._time_is_up, queue, key)
-        self.parked_bytes += _cost(tags)
+        self.held_bytes += _cost(tags)
         self._oldest[key] = queue
         kept = PullRequest(*request[:7], None, 0, 0)
-        self._parked.setdefault(queue, {})[key] = Parked(peer, kept, topic, tags, answer, timer)
+        self._held.setdefault(queue, {})[key] = HeldPull(peer, kept, topic, tags, answer, timer)
         self._of_peer.setdefault(peer.number, {})[key] = queue
-        while self.parked_bytes > limits.PARKED_BYTES_MAX:
+        while self.held_bytes > limits.HELD_BYTES_MAX:
             oldest = next(iter(self._oldest))
             self._time_is_up(self._oldest[oldest], oldest)
 
-    def _unpark(self, queue: tuple[int, int], key: int) -> Parked | None:
-        there = self._parked.get(queue)
-        parked = there.pop(key, None) if there is not None else None
-        if parked is None or there is None:
+    def _release(self, queue: tuple[int, int], key: int) -> HeldPull | None:
+        there = self._held.get(queue)
+        held = there.pop(key, None) if there is not None else None
+        if held is None or there is None:
             return None
         if not there:
-            del self._parked[queue]
+            del self._held[queue]
         del self._oldest[key]
-        self.parked_bytes -= _cost(parked.tags)
-        parked.timer.cancel()
-        mine = self._of_peer.get(parked.peer.number)
+        self.held_bytes -= _cost(held.tags)
+        held.timer.cancel()
+        mine = self._of_peer.get(held.peer.number)
         if mine is not None:
             mine.pop(key, None)
             if not mine:
-                del self._of_peer[parked.peer.number]
-        return parked
+                del self._of_peer[held.peer.number]
+        return held
 
     def wake(self, effect: WakeQueue) -> None:
-        """Messages became visible in this queue: its parked pulls look again; who finds nothing new stays parked.
+        """Messages became visible in this queue: its held pulls look again; who finds nothing new stays held.
 
         The caller lets the answers out.
         """
-        there = self._parked.get((effect.topic_id, effect.queue_id))
+        there = self._held.get((effect.topic_id, effect.queue_id))
         if not there:
             return
         queue = (effect.topic_id, effect.queue_id)
@@ -435,50 +433,50 @@ class Pulls:
         """The next of many: others have their turn in between."""
         for _ in range(min(WOKEN_MAX, len(keys))):
             key = keys.popleft()
-            if key in self._parked.get(queue, ()):
+            if key in self._held.get(queue, ()):
                 self._look_again(queue, key)
         self._flush()
         if keys:
             self._loop.call_soon(self._wake_some, queue, keys)
 
     def _look_again(self, queue: tuple[int, int], key: int) -> None:
-        """Answer a parked pull if there is something for it, and if its peer takes answers."""
-        parked = self._parked[queue][key]
-        if parked.peer.is_full:
-            self._missed.add(parked.peer.number)
+        """Answer a held pull if there is something for it, and if its peer takes answers."""
+        held = self._held[queue][key]
+        if held.peer.is_full:
+            self._missed.add(held.peer.number)
             return
-        pulled = self._look(parked.topic, parked.request, parked.tags)
+        pulled = self._look(held.topic, held.request, held.tags)
         if pulled.status is not _NOTHING_NEW:
-            self._unpark(queue, key)
-            parked.answer(pulled)
+            self._release(queue, key)
+            held.answer(pulled)
 
     def drained(self, peer: Peer) -> None:
-        """The peer takes answers again: what its parked pulls missed meanwhile. The caller lets the answers out."""
+        """The peer takes answers again: what its held pulls missed meanwhile. The caller lets the answers out."""
         if peer.number in self._missed:
             self._missed.discard(peer.number)
             for key, queue in list(self._of_peer.get(peer.number, {}).items()):
                 self._look_again(queue, key)
 
     def _time_is_up(self, queue: tuple[int, int], key: int) -> None:
-        parked = self._unpark(queue, key)
-        if parked is not None:
-            pulled = self._look(parked.topic, parked.request, parked.tags)
-            if pulled.body and parked.peer.is_full:  # "nothing new" keeps no messages; it will pull again
-                start = parked.request.queue_offset
+        held = self._release(queue, key)
+        if held is not None:
+            pulled = self._look(held.topic, held.request, held.tags)
+            if pulled.body and held.peer.is_full:  # "nothing new" keeps no messages; it will pull again
+                start = held.request.queue_offset
                 pulled = Pulled(_NOTHING_NEW, start, pulled.min_offset, pulled.max_offset, bytearray())
-            parked.answer(pulled)
+            held.answer(pulled)
             self._flush()
 
     def peer_gone(self, number: int) -> None:
-        """Forget its parked pulls."""
+        """Forget its held pulls."""
         self._missed.discard(number)
         for key, queue in list(self._of_peer.get(number, {}).items()):
-            self._unpark(queue, key)
+            self._release(queue, key)
 
     def drain(self) -> None:
-        """The broker stops: answer every parked pull now, and park no more."""
+        """The broker stops: answer every held pull now, and hold no more."""
         self._draining = True
-        for queue, there in list(self._parked.items()):
+        for queue, there in list(self._held.items()):
             for key in list(there):
                 self._time_is_up(queue, key)
 
@@ -499,7 +497,7 @@ def _patch(
 ) -> None:
     """What consumers see of a half or a delayed message: its place, the time it became visible, where it lies now.
 
-    Its prepared offset is the half's first one, as its producer was answered: carrying a half forward does not change it.
+    Its prepared offset is the half's first one, as its producer was answered: copying a half forward does not change it.
     """
     _INT64.pack_into(body, at + AT_PHYSICAL_OFFSET, offset)
     if half_index >= 0:

@@ -24,33 +24,21 @@ from halfmq.store.consume_queue import QueueEntry
 YOUNG_QUEUE_BYTES: Final = 1 << 30
 
 
-class QueueEntries(Protocol):
-    """What is asked of the store about one queue, below the high watermark. Raises StoreDamaged, OSError: the disk cannot read it."""
-
-    def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]:
-        """(first offset still kept, offset after the last visible message); (0, 0) of a queue without messages."""
-        ...
-
-    def read_queue(self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int) -> list[QueueEntry]:
-        """Entries from ``queue_offset`` on, which must be within the bounds; fewer at the end of the queue."""
-        ...
-
-
-class QueueReads(QueueEntries, Protocol):
-    """And about times, and which store it is."""
+class QueueReads(Protocol):
+    """What is asked of the store."""
 
     @property
-    def uuid(self) -> str:
-        """Of the store, 32 hex digits."""
-        ...
+    def uuid(self) -> str: ...
 
-    def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool) -> int:
-        """As ``Queues.offset_at``, by topic id."""
-        ...
+    def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]: ...
+
+    def read_queue(self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int) -> list[QueueEntry]: ...
+
+    def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool) -> int: ...
 
 
 class TopicBounds(NamedTuple):
-    """Where the queues of a topic begin and end."""
+    """Queues of a topic at one position."""
 
     topic_id: int
     #: By queue: (first offset still kept, offset after the last message below the position).
@@ -100,7 +88,7 @@ class Queues:
         return first[0].store_time_ms if first else None
 
     def position(self, names: Iterable[str]) -> Position:
-        """Every queue of these topics at the high watermark. Unknown names are left out. Hold the answer until the topics are durable."""
+        """Every queue of these topics at one position; what does not exist is left out."""
         topics = {}
         for name in names:
             topic = self._view.topics_by_name.get(name)

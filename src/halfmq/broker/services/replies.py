@@ -42,19 +42,19 @@ class Requesters(Protocol):
 
 
 class Replies:
-    """Gives replies to requesters that are connected; nothing is stored."""
+    """Passes a reply on to the client that asked, found by its client id."""
 
     def __init__(
         self,
         requesters: Requesters,
-        peer_of: Callable[[str], int | None],
+        connection_of: Callable[[str], int | None],
         time: BrokerTime,
         *,
         body_bytes_max: int,
     ) -> None:
-        """``peer_of``: the number of the peer that a client is; None: it is not connected."""
+        """``connection_of``: the number of the peer that a client is; None: it is not connected."""
         self._requesters = requesters
-        self._peer_of = peer_of
+        self._connection_of = connection_of
         self._time = time
         self._body_bytes_max = body_bytes_max
 
@@ -72,7 +72,7 @@ class Replies:
         if raw is None:
             return Refused(Why.CLIENT_NOT_REACHED, f"reply message properties[{names.REPLY_TO_CLIENT}] is null")
         client_id = raw.decode(errors="replace")
-        number = self._peer_of(client_id)
+        number = self._connection_of(client_id)
         if number is None:
             text = f"push reply message fail, channel of <{client_id}> not found."
             return Refused(Why.CLIENT_NOT_REACHED, text)

@@ -40,7 +40,7 @@ Answer = Callable[[Done | Refused | Failed], None]
 
 
 class Topics:
-    """Answers to changes come once they are durable."""
+    """Routes and administration of topics and consumer groups."""
 
     def __init__(self, sequencer: Sequencer) -> None:
         self._sequencer = sequencer

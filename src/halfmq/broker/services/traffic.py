@@ -35,7 +35,7 @@ class DayCount:
         self.yesterday_morning = 0
 
     def look(self, now_ms: int, total: int) -> None:
-        """``total`` now; call it more often than once a day."""
+        """Note ``total`` at this time: it may be another day."""
         day = now_ms // _DAY_MS
         if self._day >= 0 and day != self._day:
             self.yesterday_morning = self.this_morning if day == self._day + 1 else total
@@ -92,7 +92,7 @@ class Traffic:
     # --- time passes
 
     def look(self, now_ms: int) -> None:
-        """Take the figures of now. Late calls make the spans of rates longer."""
+        """Note the counters at this time, each ten seconds."""
         put, looks = self.put, self._looks
         looks.append((now_ms, put, self.given))
         while len(looks) > 1 and looks[1][0] <= now_ms - _RATE_MAX_MS:

@@ -20,8 +20,8 @@ from halfmq.broker.services.long_settled import Found, LongSettled, Look, Missed
 from halfmq.broker.services.pages import LISTED_MAX
 from halfmq.broker.services.peer import Peer, Say
 from halfmq.broker.timers import BrokerTime
-from halfmq.core.commands import AskAside, AskNow, ResolveTransaction, Wanted
-from halfmq.core.decision import Asked, AskedAside, Refused, Reply, Settled, Why
+from halfmq.core.commands import AskNow, AskParked, RequestedVerdict, ResolveTransaction
+from halfmq.core.decision import Asked, AskedParked, Refused, Reply, Settled, Why
 from halfmq.core.engine import Failed
 from halfmq.core.transaction.listing import (
     UNDECIDED,
@@ -81,7 +81,7 @@ class CheckSent(NamedTuple):
 
 
 class Transactions:
-    """``answer`` may be kept while a search runs: it must hold nothing large of the request."""
+    """What operators see of transactions, and decide."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class Transactions:
         peer: Peer,
         tx_id: str,
         group: str,
-        wanted: Wanted,
+        wanted: RequestedVerdict,
         operator: str,
         reason: str,
         answer: Callable[[Settled | Refused | Failed], None],
@@ -238,7 +238,7 @@ class Transactions:
             log.warning(text, who, what, reply.position, reason or "none given")
 
     def ask(self, tx_id: str, group: str, answer: Callable[[CheckSent | Refused | Failed], None]) -> None:
-        """Send a check now, whatever is due, also about what was set aside. The outcome arrives as that of any check.
+        """Send a check now, whatever is due, also about what was parked. The outcome arrives as that of any check.
 
         Refusals: as of ``resolve``; NOT_NOW also where nobody can or may be asked; ALREADY_SETTLED.
         """
@@ -248,10 +248,10 @@ class Transactions:
 
         self._with_group(tx_id, group, answer, lambda group: self._decide(AskNow(group, tx_id), asked))
 
-    def ask_aside(
-        self, peer: Peer, group: str, count_max: int, answer: Callable[[AskedAside | Refused | Failed], None]
+    def ask_parked(
+        self, peer: Peer, group: str, count_max: int, answer: Callable[[AskedParked | Refused | Failed], None]
     ) -> None:
-        """Send checks now about what a policy of the group set aside; who wants more asks again.
+        """Send checks now about what a policy of the group parked; who wants more asks again.
 
         Refusals: INVALID_PARAMETER: no group. NOT_NOW: nobody can be asked.
         """
@@ -260,14 +260,14 @@ class Transactions:
             return
 
         def asked(_: None, reply: Any) -> None:
-            if isinstance(reply, AskedAside) and reply.tx_ids:
+            if isinstance(reply, AskedParked) and reply.tx_ids:
                 log.info(
-                    "an operator from %s asks about %d transactions of group %s that were set aside; %d are left",
+                    "an operator from %s asks about %d transactions of group %s that were parked; %d are left",
                     peer.address, len(reply.tx_ids), group, reply.left,
                 )  # fmt: skip
             answer(reply)
 
-        self._sequencer.submit(AskAside(group, min(max(count_max, 1), LISTED_MAX)), asked)
+        self._sequencer.submit(AskParked(group, min(max(count_max, 1), LISTED_MAX)), asked)
 
     # --- helpers
 

@@ -17,19 +17,19 @@ _NAMED_MAX: Final = 3
 _CHARS_MAX: Final = 100
 
 #: (topic, expression, expression type)
-Wanted = frozenset[tuple[str, str, str]]
+Subscribed = frozenset[tuple[str, str, str]]
 
 
 class _Member(NamedTuple):
     client_id: str
-    wanted: Wanted
+    wanted: Subscribed
 
 
 class UnlikeSubscriptions:
     """Warns once for each client that comes with, or changes to, what another member of its group does not want."""
 
     def __init__(self, is_due: Callable[[Hashable], bool] = lambda what: True) -> None:
-        """``is_due``: whether to say this now, as ``Seldom.is_due``: clients may change their minds as often as they like."""
+        """``is_due``: whether to say this now, as ``LogThrottle.is_due``: clients may change their minds as often as they like."""
         self._is_due = is_due
         #: Group -> connection -> what it wants.
         self._groups: dict[str, dict[int, _Member]] = {}
@@ -56,13 +56,13 @@ class UnlikeSubscriptions:
                 return
 
     def left(self, group: str, connection: int) -> None:
-        """The connection is no longer a member of the group."""
+        """The connection is no member of the group any more."""
         members = self._groups.get(group)
         if members is not None and members.pop(connection, None) is not None and not members:
             del self._groups[group]
 
 
-def _named(wanted: Wanted) -> str:
+def _named(wanted: Subscribed) -> str:
     """The first few, and how many more."""
     if not wanted:
         return "nothing beside"

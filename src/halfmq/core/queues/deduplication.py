@@ -1,7 +1,7 @@
 """What is remembered of the recent past, so that a message sent again because its answer was lost is not stored twice.
 
-Two windows, both rebuilt from the log by redo and both bounded by age (``sent_again_ms``) and number
-(``sent_again_ids_max``): plain messages by (topic, unique id), and verdicts by (group, transaction id). They are cut at
+Two windows, both rebuilt from the log by redo and both bounded by age (``dedup_window_ms``) and number
+(``dedup_ids_max``): plain messages by (topic, unique id), and verdicts by (group, transaction id). They are cut at
 every batch, by the batch's own time, and at a trim, by the log's new start, so that redo of what is left of the log
 remembers exactly what live state does.
 
@@ -26,7 +26,7 @@ def remember(state: State, topic: Topic, sent: SentOnce) -> None:
     topic.derived.sent[sent.unique_id] = sent
     window = state.sent
     window.append(sent)
-    if len(window) > state.settings.sent_again_ids_max:
+    if len(window) > state.settings.dedup_ids_max:
         forget_sent(state)
 
 
@@ -34,13 +34,13 @@ def remember_verdict(state: State, group: ProducerGroup, verdict: Verdict) -> No
     group.settled[verdict.tx_id] = verdict
     window = state.verdicts
     window.append(verdict)
-    if len(window) > state.settings.sent_again_ids_max:
+    if len(window) > state.settings.dedup_ids_max:
         forget_verdict(state)
 
 
 def forget_old(state: State) -> None:
     """Forget what is older than the window at the time of the batch that begins."""
-    horizon_ms = state.batch_time_ms - state.settings.sent_again_ms
+    horizon_ms = state.batch_time_ms - state.settings.dedup_window_ms
     while state.sent and state.sent[0].stored_at_ms < horizon_ms:
         forget_sent(state)
     while state.verdicts and state.verdicts[0].settled_at_ms < horizon_ms:

@@ -10,11 +10,11 @@ from heapq import heappop, heappush
 from halfmq import limits
 from halfmq.core.commands import RELEASES_MAX
 from halfmq.core.decision import Effect, Refused, Why
-from halfmq.core.events import DelayedPutAside
+from halfmq.core.events import DelayedPostponed
 from halfmq.core.heaps import in_order
 from halfmq.core.state import Delayed, State
 from halfmq.model.placement import segment_start
-from halfmq.model.records import REF_BYTES, CarriedDelayed, Record, Ref, Released, carried_delayed_size, released_size
+from halfmq.model.records import REF_BYTES, CopiedDelayed, Record, Ref, Released, copied_delayed_size, released_size
 
 
 def due_at(delay: int, now_ms: int) -> int:
@@ -48,9 +48,9 @@ def next_due_ms(state: State) -> int | None:
     return state.derived.delayed_heap[0][0] if state.derived.delayed_heap else None
 
 
-def note_put_aside(state: State, event: DelayedPutAside) -> None:
+def note_postponed(state: State, event: DelayedPostponed) -> None:
     """Cheap for those that are due first."""
-    state.session.delayed_aside.update(event.first_offsets)
+    state.session.delayed_postponed.update(event.first_offsets)
     left = set(event.first_offsets)
     heap = state.derived.delayed_heap
     others = []
@@ -67,10 +67,10 @@ def note_put_aside(state: State, event: DelayedPutAside) -> None:
         heappop(heap)
 
 
-def copy_delayed(delayed: Delayed, offset: int) -> CarriedDelayed:
+def copy_delayed(delayed: Delayed, offset: int) -> CopiedDelayed:
     """The record that moves a delayed message to ``offset``."""
-    return CarriedDelayed(
-        offset, carried_delayed_size(delayed.message_bytes), delayed.offset, delayed.first_offset, delayed.half_index,
+    return CopiedDelayed(
+        offset, copied_delayed_size(delayed.message_bytes), delayed.offset, delayed.first_offset, delayed.half_index,
         delayed.topic_id, delayed.queue_id, delayed.message_bytes, delayed.due_ms, delayed.tag_hash, delayed.key_hash,
     )  # fmt: skip
 
@@ -85,7 +85,7 @@ def _take_due(state: State, bytes_max: int, now_ms: int, messages_max: int) -> t
             continue  # it was released out of its turn
         if due_ms > now_ms:
             break
-        taken += carried_delayed_size(delayed.message_bytes) + REF_BYTES
+        taken += copied_delayed_size(delayed.message_bytes) + REF_BYTES
         if len(due) >= messages_max or (due and taken > bytes_max):
             return due, True
         due.append(delayed)

@@ -13,7 +13,7 @@ from halfmq.core.decision import NOTHING, Decision, Done, Effect, Refused, Topic
 from halfmq.core.queues.send import chosen, dead_letter_topic, next_queue, retry_topic, store_message
 from halfmq.core.state import State, next_offset
 from halfmq.model.ids import offset_message_id
-from halfmq.model.message_facts import pairs_of, plain_facts
+from halfmq.model.message_facts import common_values, plain_facts
 from halfmq.model.properties import (
     DELAY,
     DLQ_ORIGIN_MESSAGE_ID,
@@ -74,7 +74,7 @@ def decide_send_back(state: State, command: SendBack, now_ms: int) -> Decision:
     times = min(message.reconsume_times + 1, _INT_MAX)
     copy = message._replace(reconsume_times=times, properties=encode(pairs))
     delay = limits.DELAY_LEVELS_MS[level - 1] if level else 0
-    facts = plain_facts(pairs_of(copy.properties))
+    facts = plain_facts(common_values(copy.properties))
     decision = store_message(state, place, copy, pairs.get(UNIQ_KEY, ""), facts, delay, now_ms)
     return decision if isinstance(decision.reply, Refused) else chosen(topic, decision._replace(reply=Done()))
 

@@ -192,19 +192,22 @@ def store_message(
             return Decision(NOTHING, refused)
         due_ms = due_at(delay, now_ms)
     queue_offset = 0 if due_ms else topic.ends[queue_id]
-    message = _new(
-        StoredMessage,
-        (topic.name, queue_id, queue_offset, flag, sys_flag & ~NOT_STORED_BITS, born_time_ms, born_host, now_ms,
-         state.settings.store_host, reconsume_times, 0, body, crc, properties),
-    )  # fmt: skip
-    reply = _new(Sent, (offset, queue_id, queue_offset, unique_id))
+    sys_flag &= ~NOT_STORED_BITS
+    reply = Sent(offset, queue_id, queue_offset, unique_id)
     if due_ms:
         size += DELAYED_MESSAGE_AT - MESSAGE_AT
-        delayed = DelayedRecord(offset, size, topic.topic_id, message, unique_id, due_ms, facts[0], facts[1])
+        delayed = DelayedRecord(
+            offset, size, topic.topic_id, topic.name, queue_id, queue_offset, flag, sys_flag, born_time_ms, born_host,
+            now_ms, state.settings.store_host, reconsume_times, 0, body, crc, properties, unique_id, due_ms, facts[0],
+            facts[1],
+        )  # fmt: skip
         return Decision((*made, delayed), reply, effects)
-    record = _new(MessageRecord, (offset, size, topic.topic_id, message, unique_id, *facts))
+    record = MessageRecord(
+        offset, size, topic.topic_id, topic.name, queue_id, queue_offset, flag, sys_flag, born_time_ms, born_host,
+        now_ms, state.settings.store_host, reconsume_times, 0, body, crc, properties, unique_id, *facts,
+    )  # fmt: skip
     wakes = topic.wakes[queue_id]
-    return _new(Decision, ((*made, record), reply, (*effects, *wakes) if effects else wakes, NOTHING))
+    return Decision((*made, record), reply, (*effects, *wakes) if effects else wakes)
 
 
 def _too_large(state: State, size: int) -> Refused:
@@ -350,7 +353,7 @@ def _store_batch(state: State, place: Place, command: SendBatch, now_ms: int) ->
         record = decision.records[0]
         assert isinstance(record, MessageRecord)
         at = queue_offset + len(places)
-        records.append(record._replace(message=record.message._replace(queue_offset=at)))
+        records.append(replace(record, queue_offset=at))
         places.append(offset)
         offset += record.size
     if offset - place[4] + 256 > state.record_bytes_max:

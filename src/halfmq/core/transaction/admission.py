@@ -10,12 +10,12 @@ from halfmq import limits
 from halfmq.core.decision import Refused, Why
 from halfmq.core.state import ProducerGroup, State, Undecided
 from halfmq.core.view import View
-from halfmq.model.records import CARRIED_HALF_MESSAGE_AT, REF_BYTES
+from halfmq.model.records import COPIED_HALF_MESSAGE_AT, REF_BYTES
 
 #: Room in a commit beside halves and refs: record head, prefix, group and id at their longest, and alignment.
 COMMIT_FRAME_BYTES = 16 + limits.GROUP_CHARS_MAX + limits.TRANSACTION_ID_CHARS_MAX + 8
 #: What one half may take in a commit beside its message: it may have to be copied forward, and it has a ref.
-HALF_FRAME_BYTES = CARRIED_HALF_MESSAGE_AT + REF_BYTES
+HALF_FRAME_BYTES = COPIED_HALF_MESSAGE_AT + REF_BYTES
 _ONE_HALF_BYTES = COMMIT_FRAME_BYTES + HALF_FRAME_BYTES
 
 

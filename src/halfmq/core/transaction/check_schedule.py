@@ -42,9 +42,11 @@ from itertools import islice
 from typing import Final, NamedTuple
 from zlib import crc32
 
+from msgspec.structs import replace
+
 from halfmq import limits
-from halfmq.core.commands import AskAside, AskNow, CheckNotSent
-from halfmq.core.decision import DONE, NOTHING, Asked, AskedAside, Decision, Done, Effect, Refused, SendCheck, Why
+from halfmq.core.commands import AskNow, AskParked, CheckNotSent
+from halfmq.core.decision import DONE, NOTHING, Asked, AskedParked, Decision, Done, Effect, Refused, SendCheck, Why
 from halfmq.core.events import AnswerHeard, CheckFailed, ChecksAsked, CheckWaits, DecisionEvent, NoLongerAsked, TakenUp
 from halfmq.core.state import (
     Heard,
@@ -185,7 +187,7 @@ class _Round:
 
     def __init__(self, group: ProducerGroup, now_ms: int) -> None:
         self.group = group
-        self.parked = dict(group.session.parked_polls)
+        self.parked = dict(group.session.held_polls)
         self.turn = group.session.turn
         self.asked: list[tuple[str, int]] = []
         #: Checks that may still be answered.
@@ -263,7 +265,7 @@ def _goes_on(state: State, event: DecisionEvent) -> bool:
         return False
     group = state.producer_groups[event.group]
     left = len(group.session.due) + len(group.session.early) - event.due - event.early
-    somebody = group.session.members or group.session.parked_polls.keys() - set(event.served)
+    somebody = group.session.members or group.session.held_polls.keys() - set(event.served)
     live = sum([asked.until_ms > event.now_ms for asked in group.session.in_flight.values()]) + len(event.asked)
     return bool(left and somebody) and live < state.settings.checks_in_flight_max
 
@@ -283,7 +285,7 @@ def note_asked(state: State, event: ChecksAsked) -> None:
         group.session.in_flight[tx_id] = InFlight(event.until_ms, connection)
     group.session.turn = event.turn
     for connection in event.served:
-        group.session.parked_polls.pop(connection, None)  # it gets its answer, however little that is
+        group.session.held_polls.pop(connection, None)  # it gets its answer, however little that is
     if event.in_turn:
         state.session.asking.pop(event.group, None)
         if len(group.session.in_flight) < state.settings.checks_in_flight_max:
@@ -415,14 +417,14 @@ def decide_ask_now(state: State, command: AskNow, now_ms: int) -> Decision:
     round_ = _Round(group, now_ms)
     if not round_.somebody:
         checks = 0 if parked else known.checks
-        record = _checked(state, known, checks, offset, now_ms)._replace(next_check_at_ms=now_ms)
+        record = replace(_checked(state, known, checks, offset, now_ms), next_check_at_ms=now_ms)
         return Decision((record,), Asked("", checks + 1), (), (*taken_up, CheckWaits(group.name, known.tx_id)))
     record, effect = round_.ask(state, known, 1 if parked else known.checks + 1, offset, now_ms)
     name = group.session.members.get(effect.connection) or group.session.pollers.get(effect.connection, "")
     return Decision((record,), Asked(name, record.checks), (effect,), (*taken_up, round_.event(state, now_ms)))
 
 
-def decide_ask_aside(state: State, command: AskAside, bytes_max: int, now_ms: int) -> Decision:
+def decide_ask_parked(state: State, command: AskParked, bytes_max: int, now_ms: int) -> Decision:
     """Ask about what is parked in a group, in the order in which it was parked; each counts from one again.
 
     As many as may be in flight, 256 and ``bytes_max`` of records at most: the caller comes again for the rest, and again
@@ -430,12 +432,12 @@ def decide_ask_aside(state: State, command: AskAside, bytes_max: int, now_ms: in
     What finds no answer is parked again, after the others.
 
     Replies:
-        AskedAside: which, possibly none for want of space. Refused NOT_NOW: nobody can be asked.
+        AskedParked: which, possibly none for want of space. Refused NOT_NOW: nobody can be asked.
     """
     group = state.producer_groups.get(command.group)
     aside = group.derived.suspended if group is not None else {}
     if group is None or not aside:
-        return Decision(NOTHING, AskedAside((), 0))
+        return Decision(NOTHING, AskedParked((), 0))
     if not (group.session.members or group.session.pollers):
         return Decision(NOTHING, Refused(Why.NOT_NOW, f"cannot ask: no producer of group {group.name!r} is connected"))
     round_ = _Round(group, now_ms)
@@ -454,7 +456,7 @@ def decide_ask_aside(state: State, command: AskAside, bytes_max: int, now_ms: in
         effects.append(effect)
         offset += record.size
     asked = tuple([tx_id for tx_id, _ in round_.asked])
-    reply = AskedAside(asked, len(aside) - len(asked))
+    reply = AskedParked(asked, len(aside) - len(asked))
     if not records:
         return Decision(NOTHING, reply)
     taken_up = TakenUp(group.name, now_ms + state.settings.check_answer_ms)

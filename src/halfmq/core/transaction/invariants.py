@@ -142,14 +142,14 @@ def _group(state: State, group: ProducerGroup) -> Iterator[str]:
         if group.derived.bytes == halves_bytes
         else f"{group.name}: counts {group.derived.bytes} bytes of {halves_bytes}"
     )
-    reachable = (group.session.due or group.session.early) and (group.session.members or group.session.parked_polls)
+    reachable = (group.session.due or group.session.early) and (group.session.members or group.session.held_polls)
     full_until_ms = group.session.full_until_ms
     waits = not reachable or group.name in state.session.asking or full_until_ms > 0
     yield "" if waits else f"{group.name}: has checks that are due and takes no turn"
     yield "" if not full_until_ms or (full_until_ms, group.name) in heap else f"{group.name}: nobody sees it overdue"
     yield (
         ""
-        if group.session.parked_polls.keys() <= group.session.pollers.keys()
+        if group.session.held_polls.keys() <= group.session.pollers.keys()
         else f"{group.name}: somebody waits who never came"
     )
     has_policy = group.name in state.derived.policies
@@ -181,7 +181,7 @@ def _windows(state: State) -> Iterator[str]:
     yield "" if settled == len(state.verdicts) else f"{settled} verdicts by id, {len(state.verdicts)} in order"
     positions = [verdict.position for verdict in state.verdicts]
     yield "" if positions == sorted(set(positions)) else "two verdicts at one position, or out of order"
-    bound = state.settings.sent_again_ids_max
+    bound = state.settings.dedup_ids_max
     yield "" if len(positions) <= bound and len(state.sent) <= bound else "more is remembered than allowed"
     yield "" if not positions or positions[0] >= state.log_start else "a verdict from before the log"
     yield "" if not state.sent or state.sent[0].log_offset >= state.log_start else "a sent message from before the log"
@@ -196,7 +196,7 @@ def _delayed(state: State) -> Iterator[str]:
     heap = set(state.derived.delayed_heap)
     for first_offset, delayed in state.delayed.items():
         yield "" if delayed.first_offset == first_offset else f"delayed {first_offset} stands under another offset"
-        waits = ((delayed.due_ms, first_offset) in heap) != (first_offset in state.session.delayed_aside)
-        yield "" if waits else f"delayed {first_offset} is never shown, or is put aside and shown"
+        waits = ((delayed.due_ms, first_offset) in heap) != (first_offset in state.session.delayed_postponed)
+        yield "" if waits else f"delayed {first_offset} is never shown, or is postponed and shown"
         placed = state.log_start <= delayed.offset < state.log_end
         yield "" if placed else f"delayed {first_offset}: its bytes at {delayed.offset} are not in the log"

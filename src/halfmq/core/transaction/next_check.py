@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from halfmq.errors import InvariantViolated
-from halfmq.model.records import SET_ASIDE_MS, AsideBecause
+from halfmq.model.records import PARKED_MS, ParkedBecause
 
 #: Broker time, ms: the check is due then. A plain number, since hundreds of thousands are kept and the hot path makes one for
 #: each half: a struct around it takes 24 bytes (of 520 for a transaction) and 0.04 us.
@@ -18,13 +18,13 @@ Scheduled: TypeAlias = int
 class Suspended(Enum):
     """No check is sent by itself: a policy parked the transaction. Each value is the number that files hold for it."""
 
-    CHECKS = SET_ASIDE_MS + AsideBecause.CHECKS
-    AGE = SET_ASIDE_MS + AsideBecause.AGE
+    CHECKS = PARKED_MS + ParkedBecause.CHECKS
+    AGE = PARKED_MS + ParkedBecause.AGE
 
     @classmethod
     def because(cls, reason: int) -> "Suspended":
         """As a record says it."""
-        return _suspended(SET_ASIDE_MS + reason)
+        return _suspended(PARKED_MS + reason)
 
 
 NextCheck: TypeAlias = Scheduled | Suspended
@@ -45,13 +45,11 @@ def from_number(number: int) -> NextCheck:
     Raises:
         InvariantViolated: it names a reason that there is not. The log is not ours.
     """
-    return number if number < SET_ASIDE_MS else _suspended(number)
+    return number if number < PARKED_MS else _suspended(number)
 
 
 def _suspended(number: int) -> Suspended:
     try:
         return Suspended(number)
     except ValueError:
-        raise InvariantViolated(
-            f"a check is suspended for reason {number - SET_ASIDE_MS}, which there is not"
-        ) from None
+        raise InvariantViolated(f"a check is suspended for reason {number - PARKED_MS}, which there is not") from None

@@ -24,7 +24,7 @@ from halfmq.core.events import PolicyLooked, TakenUp
 from halfmq.core.state import NEVER_MS, Policy, ProducerGroup, State, Undecided, drop_stale_deadlines, take_turn
 from halfmq.core.transaction.next_check import Suspended, is_due
 from halfmq.core.view import PolicyView
-from halfmq.model.records import AsideBecause
+from halfmq.model.records import ParkedBecause
 
 #: Undecided transactions that one step of a round looks at.
 LOOKED_AT_MAX: Final = 4_096
@@ -52,15 +52,15 @@ def is_asked(group: ProducerGroup, tx_id: str, now_ms: int) -> bool:
     return asked is not None and asked.until_ms > now_ms
 
 
-def why_past(policy: Policy, known: Undecided, now_ms: int) -> AsideBecause | None:
+def why_past(policy: Policy, known: Undecided, now_ms: int) -> ParkedBecause | None:
     """The limit that it is past; None if it is not, or nobody looks after it any more anyway."""
     if isinstance(known.next_check, Suspended) or now_ms < known.grace_until_ms:
         return None
     if is_at_limit(policy, known) and is_due(known.next_check, now_ms):
-        return AsideBecause.CHECKS
+        return ParkedBecause.CHECKS
     age_ms = policy.settings.skip_age_ms
     if age_ms and now_ms >= known.prepared_at_ms + age_ms:
-        return AsideBecause.AGE
+        return ParkedBecause.AGE
     return None
 
 

@@ -33,7 +33,7 @@ from halfmq.core.transaction.machine import no_longer_asked, roll_back
 from halfmq.core.transaction.past_limit import GROUPS_PER_TICK_MAX, is_asked, why_past
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
-from halfmq.model.records import AsideBecause, DecidedBy, OperatorAction, Record, RolledBack, SetAside, set_aside_size
+from halfmq.model.records import DecidedBy, OperatorAction, Parked, ParkedBecause, Record, RolledBack, parked_size
 from halfmq.model.settings import PastLimit, ProducerSettings
 
 #: Transactions that one tick settles or parks at most.
@@ -98,12 +98,12 @@ def enforce(state: State, offset: int, bytes_max: int, now_ms: int, asked: Conta
     return acts._replace(more=more)
 
 
-def _record(policy: Policy, known: Undecided, because: AsideBecause, offset: int) -> RolledBack | SetAside:
-    if because is AsideBecause.CHECKS and policy.settings.past_limit is PastLimit.ROLLBACK:
+def _record(policy: Policy, known: Undecided, because: ParkedBecause, offset: int) -> RolledBack | Parked:
+    if because is ParkedBecause.CHECKS and policy.settings.past_limit is PastLimit.ROLLBACK:
         return roll_back(known, DecidedBy.POLICY, offset)
-    return SetAside(
+    return Parked(
         offset,
-        set_aside_size(known.group, known.tx_id),
+        parked_size(known.group, known.tx_id),
         known.group,
         known.tx_id,
         known.halves[0].half_index,

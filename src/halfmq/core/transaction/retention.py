@@ -1,6 +1,6 @@
 """Dropping old log without dropping anything alive: copy forward what is undecided or delayed, then trim.
 
-    CarryForward(start) ... until Done(again=False)   ->   TrimLog(start)   ->   durable   ->   segments may be unlinked
+    CopyForward(start) ... until Done(again=False)   ->   TrimLog(start)   ->   durable   ->   segments may be unlinked
 
 A step copies what the look before it found, and it is looked further only after that (``CopiedForward``): so the bound of a step,
 which the writer makes space by, and its decision speak of the same few. A step whose look found nothing logs nothing.
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from halfmq.core.commands import CarryForward, TrimLog
+from halfmq.core.commands import CopyForward, TrimLog
 from halfmq.core.decision import NOTHING, Decision, Done, Refused, Why
 from halfmq.core.events import CopiedForward, LookedForAlive
 from halfmq.core.queues.delay import copy_delayed
@@ -78,12 +78,12 @@ def _looked_at(state: State, log_start: int) -> Iterator[tuple[str, str, int] | 
         yield first if message is not None and message.offset < log_start else None
 
 
-def looked_for_alive(state: State, command: CarryForward, now_ms: int) -> LookedForAlive | None:
+def looked_for_alive(state: State, command: CopyForward, now_ms: int) -> LookedForAlive | None:
     """What comes in front of the decision and of its bound: both go by what is found then."""
     return None if _refuse_start(state, command.log_start) is not None else LookedForAlive(command.log_start)
 
 
-def decide_copy_forward(state: State, command: CarryForward, now_ms: int) -> Decision:
+def decide_copy_forward(state: State, command: CopyForward, now_ms: int) -> Decision:
     """Copy forward the next few of what lives below ``log_start``. ``again``: there is more, or more to look at.
 
     After ``LookedForAlive``. What is found further on is for the next step.
@@ -189,7 +189,7 @@ def _below(half: Half, log_start: int) -> bool:
     return half.offset < log_start
 
 
-def copy_bytes_bound(state: State, command: CarryForward) -> int:
+def copy_bytes_bound(state: State, command: CopyForward) -> int:
     """Upper bound of what the next step logs: of what was found, the first that is still to be copied goes in any case."""
     if state.session.copy_progress is None or state.session.copy_progress.log_start != command.log_start:
         return 0  # it is refused

@@ -10,7 +10,7 @@
 
 from enum import Enum
 
-from halfmq.core.commands import Wanted
+from halfmq.core.commands import RequestedVerdict
 
 
 class TransactionState(Enum):
@@ -29,15 +29,15 @@ class Outcome(Enum):
 
 
 OUTCOMES = {
-    (TransactionState.UNDECIDED, Wanted.COMMIT): Outcome.SETTLES,
-    (TransactionState.UNDECIDED, Wanted.ROLLBACK): Outcome.SETTLES,
-    (TransactionState.UNDECIDED, Wanted.UNKNOWN): Outcome.STAYS,
-    (TransactionState.COMMITTED, Wanted.COMMIT): Outcome.REPEATS,
-    (TransactionState.COMMITTED, Wanted.ROLLBACK): Outcome.CONFLICTS,
-    (TransactionState.COMMITTED, Wanted.UNKNOWN): Outcome.STAYS,
-    (TransactionState.ROLLED_BACK, Wanted.COMMIT): Outcome.CONFLICTS,
-    (TransactionState.ROLLED_BACK, Wanted.ROLLBACK): Outcome.REPEATS,
-    (TransactionState.ROLLED_BACK, Wanted.UNKNOWN): Outcome.STAYS,
+    (TransactionState.UNDECIDED, RequestedVerdict.COMMIT): Outcome.SETTLES,
+    (TransactionState.UNDECIDED, RequestedVerdict.ROLLBACK): Outcome.SETTLES,
+    (TransactionState.UNDECIDED, RequestedVerdict.UNKNOWN): Outcome.STAYS,
+    (TransactionState.COMMITTED, RequestedVerdict.COMMIT): Outcome.REPEATS,
+    (TransactionState.COMMITTED, RequestedVerdict.ROLLBACK): Outcome.CONFLICTS,
+    (TransactionState.COMMITTED, RequestedVerdict.UNKNOWN): Outcome.STAYS,
+    (TransactionState.ROLLED_BACK, RequestedVerdict.COMMIT): Outcome.CONFLICTS,
+    (TransactionState.ROLLED_BACK, RequestedVerdict.ROLLBACK): Outcome.REPEATS,
+    (TransactionState.ROLLED_BACK, RequestedVerdict.UNKNOWN): Outcome.STAYS,
 }
 
 

@@ -147,7 +147,7 @@ def _waits(view: View, group: ProducerGroupView, known: Undecided, now_ms: int) 
         return f"It will be asked about again in {in_time}."
     if len(group.session.in_flight) >= view.settings.checks_in_flight_max:
         return f"It is due to be asked about, after {len(group.session.in_flight)} checks of its group that wait for answers."
-    if not (group.session.members or group.session.parked_polls):
+    if not (group.session.members or group.session.held_polls):
         return f"It is due, and goes to the next client that fetches the checks of group {group.name}."
     return "It is due to be asked about now."
 

@@ -1,7 +1,7 @@
-"""Recorded histories: what each process asked, was answered and saw, and a checker of the ten promises over it.
+"""Recorded histories (requests, responses and received messages), and a checker of the ten promises.
 
-``Recorder`` writes one (``MemoryRecorder`` keeps one), ``check_files`` and ``check_events`` judge one; the events are in
-``halfmq.testing.history.events``. At a terminal: ``halfmq check-history``.
+``Recorder`` writes a history to a file, ``MemoryRecorder`` keeps it in memory; ``check_files`` and ``check_events`` check it. The
+event types are in ``halfmq.testing.history.events``. Command line: ``halfmq check-history``.
 """
 
 from halfmq.testing.history.checker import HistoryCheck, check_events, check_files

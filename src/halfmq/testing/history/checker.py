@@ -3,15 +3,14 @@
     report = check_files([Path("history/")])
     assert report.clean, report.violations[0].text()
 
-Four passes. ``scan`` reads every event once and brings answers to their requests; ``messages`` looks at one message
-after the other, ``transactions`` at one transaction after the other, ``order`` at the places of each queue and of the
-log. Between the passes rows are grouped in memory, or in a temporary database when they outgrow the budget (``tables``): the
-history may be larger than the memory.
+Four passes: ``scan`` reads every event once and joins responses to requests; ``messages`` checks each message,
+``transactions`` each transaction, and ``order`` the positions in each queue and in the log. Between passes rows are grouped in
+memory, or in a temporary database beyond the memory budget (``tables``), so a history may be larger than memory.
 
-Time is only used as it can be known: a request happened after it was recorded, an answer before. Two things are in
-order when the answer to one came before the request for the other, and else in either order.
+A request happened after it was recorded, a response before. A precedes B only if the response to A was recorded before the
+request for B; otherwise either order is legal.
 
-In steps, for who has several sources: ``HistoryCheck(...)``, ``take(source)`` for each, ``report()``.
+Step by step, for several sources: ``HistoryCheck(...)``, ``take(source)`` for each, ``report()``.
 """
 
 import gc
@@ -29,10 +28,10 @@ from halfmq.testing.history.report import (
     BY_NOBODY,
     CHECKS,
     PHANTOM,
+    Coverage,
     Evidence,
+    Finding,
     Findings,
-    Found,
-    Looked,
     Report,
     Violation,
     transaction_name,
@@ -43,18 +42,18 @@ from halfmq.testing.history.transactions import Transactions
 
 #: Memory for rows, bytes, before they go to a temporary database: a history of a million events stays in memory.
 MEMORY_BYTES: Final = 512 << 20
-#: What a check takes with hardly any rows.
+#: The smallest memory budget, bytes: what a check needs with few rows.
 MEMORY_BYTES_MIN: Final = 8 << 20
-#: Memory of rows per byte of the lines that they come from; measured at 2.4.
+#: Memory of rows per byte of their input lines, as measured.
 MEMORY_PER_BYTE: Final = 2.4
-#: Memory of a row that a pass makes, per byte of a line: such rows are larger.
+#: The same for rows produced by a pass, which are larger.
 MADE_PER_BYTE: Final = 3.5
-#: Of a waiting request and its place in memory.
+#: Memory of one pending request, bytes.
 _WAITING_BYTES: Final = 800
-#: Groups that are judged between two looks at the memory.
+#: Groups that are checked between two tests of the memory use.
 _GROUPS_AT_ONCE: Final = 1_024
 
-#: Hears (what is done, how much of it, of how much).
+#: Progress callback: (phase, done, total).
 Progress = Callable[[str, int, int], None]
 
 
@@ -65,10 +64,10 @@ def check_files(
     memory_bytes: int = MEMORY_BYTES,
     progress: Progress = lambda what, done, of: None,
 ) -> Report:
-    """Check the history in these files and directories, with ``logs`` of stores (``logged.log_source``).
+    """Check the history in these files and directories, together with ``logs`` of stores (see ``logged.log_source``).
 
     Raises:
-        UsageError: a file cannot be read or is no history; says which, where and why.
+        UsageError: a file is unreadable or not a history; names file, line and reason.
     """
     files = [*files_of(paths), *logs]
     with HistoryCheck(sum(file.size for file in files), memory_bytes=memory_bytes, progress=progress) as check:
@@ -78,7 +77,7 @@ def check_files(
 
 
 def check_events(events: Sequence[AnyEvent], *, memory_bytes: int = MEMORY_BYTES) -> Report:
-    """Check a history in memory, such as that of ``MemoryRecorder``."""
+    """Check a history in memory, such as ``MemoryRecorder.events``."""
     source = EventsSource(events)
     with HistoryCheck(source.size, memory_bytes=memory_bytes) as check:
         check.take(source)
@@ -86,7 +85,7 @@ def check_events(events: Sequence[AnyEvent], *, memory_bytes: int = MEMORY_BYTES
 
 
 class HistoryCheck:
-    """One check. ``size``: bytes of all sources together, at least about. Use as a context manager: it has a database."""
+    """One check. ``size``: approximate bytes of all sources. Use it as a context manager, since it holds a database."""
 
     def __init__(
         self, size: int, *, memory_bytes: int = MEMORY_BYTES, progress: Progress = lambda what, done, of: None
@@ -103,12 +102,12 @@ class HistoryCheck:
         self._sources = Sources()
         self._files = 0
         self._read = 0
-        #: Memory of the rows that are in memory, bytes, as far as they were read.
+        #: Estimated memory of the rows in memory, bytes.
         self._held = 0.0
         self._collects_garbage = gc.isenabled()
 
     def __enter__(self) -> Self:
-        # Millions of rows without a cycle among them: looking for one costs more than the check.
+        # Millions of rows without reference cycles: garbage collection would cost more than the check.
         self._collects_garbage = gc.isenabled()
         gc.disable()
         return self
@@ -136,10 +135,10 @@ class HistoryCheck:
             self._progress("reading", self._read, max(self._size, self._read))
 
     def report(self) -> Report:
-        """Judge what was taken; once.
+        """Check everything taken, and return the report. Call it once.
 
         Raises:
-            UsageError: no event was read, or what was recorded contradicts itself.
+            UsageError: no event was read, or the recording contradicts itself.
         """
         scan = self._scan
         facts = scan.facts
@@ -156,10 +155,10 @@ class HistoryCheck:
         order = Order(facts, self._findings)
         order.judge(self._places.places.sorted(), lambda count: self._progress("order", count, events))
         order.judge_keys(self._places.database)
-        return self._tell(self._findings)
+        return self._build_report(self._findings)
 
     def judge_collected(self) -> None:
-        """Judge the messages and transactions taken so far. ``report`` does so; what is taken in between must be others."""
+        """Check the messages and transactions taken so far; ``report`` calls it. Later sources must contain others."""
         scan, findings = self._scan, self._findings
         scan.finish()
         messages = Messages(scan.facts, findings, scan.transactions, self._places)
@@ -168,7 +167,7 @@ class HistoryCheck:
         transactions.judge(self._groups("transactions", scan.transactions))
 
     def _groups(self, what: str, table: GroupedTable) -> Iterator[list[Row]]:
-        """The groups of ``table``, while the tables that their judgement fills are kept within the budget."""
+        """The groups of ``table``; keeps the tables that their check fills within the memory budget."""
         done, of = 0, len(table)
         row_bytes = MADE_PER_BYTE * self._read / max(1, self._scan.events)
         for number, rows in enumerate(table.groups()):
@@ -178,7 +177,7 @@ class HistoryCheck:
             done += len(rows)
             yield rows
 
-    def _tell(self, findings: Findings) -> Report:
+    def _build_report(self, findings: Findings) -> Report:
         scan = self._scan
         facts = scan.facts
         violations = [self._violation(found) for found in findings.kept()]
@@ -197,8 +196,8 @@ class HistoryCheck:
             broker_starts=facts.broker_starts,
             event_counts=dict(sorted((kind.__struct_config__.tag, count) for kind, count in scan.counts.items())),  # type: ignore[attr-defined]
             looked=tuple(
-                Looked(check.promise, check.kind, check.what, looked, findings.counts[check.kind])
-                for check, looked in zip(CHECKS, findings.looks, strict=True)
+                Coverage(check.promise, check.kind, check.what, looked, findings.counts[check.kind])
+                for check, looked in zip(CHECKS, findings.examined, strict=True)
             ),
             counts=findings.counts,
             violations=tuple(violations),
@@ -207,7 +206,7 @@ class HistoryCheck:
             seconds=round(time.monotonic() - self._started, 3),
         )
 
-    def _violation(self, found: Found) -> Violation:
+    def _violation(self, found: Finding) -> Violation:
         events = sorted(map(self._evidence, found.places), key=lambda one: (one.t_us, one.by, one.text))
         return Violation(
             found.kind, found.promise, transaction_name(found.tx), found.message, found.sentence, tuple(events)
@@ -236,7 +235,7 @@ class HistoryCheck:
             )
         if not facts.broker_starts:
             yield "no broker was restarted (started)"
-        if facts.forgets:
+        if facts.acknowledgements_void:
             yield (
                 "durability memory, the power failed, and no start says where the log ended (log_end): answers promise "
                 "nothing, so nothing is called forgotten"

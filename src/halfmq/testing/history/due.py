@@ -1,7 +1,7 @@
-"""Delayed messages: nobody sees one before its time.
+"""Delayed messages must not be received before they are due.
 
-The time begins when the message was asked for, and for a half when somebody first said COMMIT: the broker cannot have begun
-earlier. It counts by its own clock, so what it does with a clock that was stepped is not judged.
+The delay counts from the first request, for a half from the first COMMIT request: the broker cannot have started it earlier.
+The broker uses its own clock, so nothing is checked after a clock step.
 """
 
 from typing import Final
@@ -9,17 +9,17 @@ from typing import Final
 from halfmq.testing.history.facts import Facts
 from halfmq.testing.history.report import AT_DUE, Findings
 
-#: A broker counts in milliseconds, the timers of RocketMQ in whole seconds, and its clock may run a little faster than ours.
+#: Tolerance: RocketMQ's timers have a resolution of one second, and the broker's clock may run slightly faster.
 SLACK_US: Final = 1_000_000
 
 
-def look_at_due(
+def check_due(
     facts: Facts, findings: Findings, tx: str, message: str, due_us: int, seen_us: int, places: tuple[int, ...]
 ) -> None:
-    """``due_us``: the earliest that it may be seen. ``places``: of the events that say so, and of the sight."""
+    """Add a violation if the message was received too early. ``due_us``: when it is due; ``places``: of the events to show."""
     if seen_us >= facts.clock_stepped_us:
         return
-    findings.looks[AT_DUE] += 1
+    findings.examined[AT_DUE] += 1
     if seen_us < due_us - SLACK_US:
         text = f"it was seen at {seen_us:,} us, {due_us - seen_us:,} us before its time"
         findings.add(AT_DUE, tx, message, text, places)

@@ -1,14 +1,14 @@
-"""What a history is made of: one event a line, as JSON, in any number of files.
+"""The events of a history: one JSON object per line, in any number of files. Format: ``docs/check-history.md``.
 
-Every process that takes part writes its own file, in its own order; the checker reads them all. Nothing is written that
-the process does not know at that moment: a request before it leaves, an answer when it is there, what the database
-says when it has said it. A request without an ``Answered`` is one whose outcome nobody knows.
+Every process writes its own file; the checker reads them all. An event records only what the process knows at that moment: a
+request before it is sent, a response when it has arrived, a database outcome when it is known. A request without ``Answered``
+has an unknown outcome.
 
 ``t_us`` is one clock for all files of a history: CLOCK_MONOTONIC of the machine, or the virtual time of a simulation.
-So "A was answered before B was asked" can be said across processes, and nothing finer is ever concluded.
+So "the response to A precedes the request for B" holds across processes, and only that is used.
 
-A history of another system leaves out what that system does not tell (log positions, transactions of several
-messages). The checker looks only at what is there, and counts what it looked at.
+A history of another system leaves out what that system does not report (log positions, transactions of several messages).
+The checker uses what is present, and counts what it examined.
 """
 
 from typing import Final, Literal
@@ -18,13 +18,16 @@ import msgspec
 FORMAT: Final = 1
 
 Verdict = Literal["COMMITTED", "ROLLED_BACK"]
-#: Who said a verdict. ``policy`` is legal only for groups that ``Began`` names.
+#: Who requested a verdict. ``policy`` is legal only for groups that ``Began`` names.
 DecidedBy = Literal["application", "check", "marker", "operator", "policy"]
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="e", omit_defaults=True, gc=False):
+    """Fields of every event."""
+
+    #: Microseconds on the history's clock.
     t_us: int
-    #: Which process wrote it; events of one writer are in the order it saw them.
+    #: The process that wrote it; events of one writer are in order.
     by: str
 
 
@@ -45,7 +48,7 @@ class Began(Event, tag="began", frozen=True, kw_only=True):
 
 
 class HalfAsked(Event, tag="half", frozen=True, kw_only=True):
-    """A half message leaves (again, if ``message`` was asked before)."""
+    """A half message is sent, or sent again with the same ``message``."""
 
     op: str
     group: str
@@ -58,12 +61,12 @@ class HalfAsked(Event, tag="half", frozen=True, kw_only=True):
     crc: int = 0
     #: Sharding key; empty: none.
     key: str = ""
-    #: Visible this much after its verdict, ms, and not before: not held to the order of verdicts, and not missed.
+    #: Delay after the verdict, ms. A delayed message has no order, and is not reported as lost.
     delay_ms: int = 0
 
 
 class PlainAsked(Event, tag="plain", frozen=True, kw_only=True):
-    """A message without a transaction leaves."""
+    """A non-transactional message is sent."""
 
     op: str
     message: str
@@ -71,12 +74,12 @@ class PlainAsked(Event, tag="plain", frozen=True, kw_only=True):
     queue: int = -1
     crc: int = 0
     key: str = ""
-    #: Visible this much later, ms, and not before: not held to the order, and not missed.
+    #: Delay, ms. A delayed message has no order, and is not reported as lost.
     delay_ms: int = 0
 
 
 class EndAsked(Event, tag="end", frozen=True, kw_only=True):
-    """Somebody who may decide says a verdict."""
+    """A verdict is requested by somebody who may decide."""
 
     op: str
     group: str
@@ -86,19 +89,19 @@ class EndAsked(Event, tag="end", frozen=True, kw_only=True):
 
 
 class Answered(Event, tag="answered", frozen=True, kw_only=True):
-    """The answer to ``op`` of the same writer.
+    """The response to ``op`` of the same writer.
 
-    ``ok``: done as asked. ``settled``: not done, since ``verdict`` stands. ``refused``: not done, nothing changed.
-    ``unknown``: the client gave up waiting; the same as no event at all.
+    ``ok``: done. ``settled``: not done, the transaction already has ``verdict``. ``refused``: rejected, nothing changed.
+    ``unknown``: the client stopped waiting; the same as no event.
     """
 
     op: str
     outcome: Literal["ok", "settled", "refused", "unknown"]
     code: int = 0
     verdict: Verdict | None = None
-    #: Log position that the answer names (of a verdict); -1: none named.
+    #: Log position of a verdict in the response; -1: none.
     position: int = -1
-    #: Log offset of a stored message; -1: none named.
+    #: Log offset of a stored message in the response; -1: none.
     offset: int = -1
     topic: str = ""
     queue: int = -1
@@ -109,7 +112,7 @@ class Answered(Event, tag="answered", frozen=True, kw_only=True):
 
 
 class Local(Event, tag="local", frozen=True, kw_only=True):
-    """How the local transaction ended, from the database itself: the oracle. May be written long after the fact."""
+    """How the local transaction ended according to the database, the reference. May be recorded much later."""
 
     group: str
     tx: str
@@ -122,7 +125,7 @@ class Local(Event, tag="local", frozen=True, kw_only=True):
 
 
 class CheckHeard(Event, tag="check", frozen=True, kw_only=True):
-    """A producer is asked what became of a transaction. ``times``: as the broker counts, from 1."""
+    """A producer received a check. ``times``: the broker's count of checks, from 1."""
 
     group: str
     tx: str
@@ -130,7 +133,7 @@ class CheckHeard(Event, tag="check", frozen=True, kw_only=True):
 
 
 class CheckUnanswered(Event, tag="no_verdict", frozen=True, kw_only=True):
-    """It said UNKNOWN, or failed. (A definite answer is an ``EndAsked`` with ``decided_by="check"`` or ``"marker"``.)"""
+    """The check was answered with UNKNOWN, or failed. (A definite answer is an ``EndAsked`` with ``decided_by="check"`` or ``"marker"``.)"""
 
     group: str
     tx: str
@@ -140,7 +143,7 @@ class CheckUnanswered(Event, tag="no_verdict", frozen=True, kw_only=True):
 
 
 class Seen(Event, tag="seen", frozen=True, kw_only=True):
-    """A message was handed to a reader."""
+    """A reader received a message."""
 
     #: Consumer group; redelivery to a group is legal, the same message at two places is not.
     reader: str
@@ -148,7 +151,7 @@ class Seen(Event, tag="seen", frozen=True, kw_only=True):
     topic: str
     queue: int
     queue_offset: int
-    #: Transaction and index, where the message carries them; empty: a plain one, or a system that does not tell.
+    #: Transaction and index, if the message carries them; empty: not transactional, or not reported.
     tx: str = ""
     index: int = 0
     #: Log offset of the message as the pull answer names it; -1: not named.
@@ -160,9 +163,9 @@ class Seen(Event, tag="seen", frozen=True, kw_only=True):
 
 
 class QueueRead(Event, tag="queue_read", frozen=True, kw_only=True):
-    """``reader`` saw every message of this queue in [first, end), and ``end`` was the end. Written after all faults.
+    """``reader`` received every message of the queue in [first, end), and ``end`` was its end. Record it after all faults.
 
-    For every queue of a topic, or for none: a message that is in none of the queues read is missed.
+    Record it for every queue of a topic or for none: a message in none of these queues is reported as lost.
     """
 
     reader: str
@@ -170,7 +173,7 @@ class QueueRead(Event, tag="queue_read", frozen=True, kw_only=True):
     queue: int
     first: int
     end: int
-    #: When ``end`` was asked for: what was visible by then was seen. -1: at ``t_us``, when nobody wrote any more.
+    #: When ``end`` was queried: everything visible by then was received. -1: at ``t_us``.
     since_us: int = -1
 
 
@@ -178,7 +181,7 @@ class QueueRead(Event, tag="queue_read", frozen=True, kw_only=True):
 
 
 class Logged(Event, tag="log", frozen=True, kw_only=True):
-    """A record of the log, read after the run: what the broker has on the disk. Ascending by ``offset``."""
+    """A record of the broker's log, read after the run, in ascending order of ``offset``."""
 
     kind: Literal["message", "half", "copy", "commit", "rollback", "trim", "other"]
     offset: int
@@ -203,7 +206,7 @@ class Logged(Event, tag="log", frozen=True, kw_only=True):
 
 
 class Fault(Event, tag="fault", frozen=True, kw_only=True):
-    """``what``: kill, power, pause, partition, write_error, sync_error, full, bit_flip, clock_step, ...; ``whom``: to whom."""
+    """``what``: kill, power, pause, partition, write_error, sync_error, full, bit_flip, clock_step, ...; ``whom``: the target process."""
 
     what: str
     whom: str = ""
@@ -211,21 +214,21 @@ class Fault(Event, tag="fault", frozen=True, kw_only=True):
 
 
 class Started(Event, tag="started", frozen=True, kw_only=True):
-    """``whom`` is back. ``epoch`` and ``log_start`` of a broker, whose name begins with "broker"."""
+    """``whom`` has started. ``epoch`` and ``log_start`` are a broker's, whose name begins with "broker"."""
 
     whom: str
     epoch: int = 0
     log_start: int = 0
-    #: After a power loss: what the level promises, and where the log ended that this start found; -1: not said. At the
-    #: level ``memory`` nothing is held against it that was answered before, at or after that place.
+    #: After a power loss: the durability level, and the end of the log that this start found; -1: unknown. With ``memory``
+    #: earlier acknowledgements at or after that offset are ignored.
     durability: Literal["", "memory", "fsync"] = ""
     log_end: int = -1
 
 
 class Settled(Event, tag="settled", frozen=True, kw_only=True):
-    """All faults ended, every resolver was reachable, and the stated time passed: nothing may be undecided now."""
+    """All faults have ended, everybody who can decide was running, and the stated time has passed: nothing may be undecided."""
 
-    #: Groups without any resolver: theirs may wait.
+    #: Groups in which nobody can decide; their transactions may stay undecided.
     unresolved_groups: tuple[str, ...] = ()
 
 

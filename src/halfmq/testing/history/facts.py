@@ -1,4 +1,4 @@
-"""What holds for a whole history and fits into memory: names, restarts, what was read to the end, where the log lies."""
+"""Facts about the whole history, kept in memory: names, restarts, complete reads of queues, bounds of the log."""
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -6,17 +6,17 @@ from typing import Final, NamedTuple
 
 from halfmq.testing.history.events import Began, Fault, QueueRead, Settled, Started
 
-#: Number of the queue that is the log itself.
+#: The queue number that stands for the log.
 LOG_QUEUE: Final = 0
-#: Topics whose messages are copies of others: redelivery, and dead letters. A broker's own topics are no messages.
+#: Topics whose messages are copies of others: redelivery, and dead letters. System topics hold no messages of applications.
 _COPIES: Final = ("%RETRY%", "%DLQ%")
 _SYSTEM: Final = ("RMQ_SYS_", "SCHEDULE_TOPIC", "rmq_sys_")
-#: A time that never comes.
+#: Infinity, as a time.
 FAR: Final = 1 << 62
 
 
 class Read(NamedTuple):
-    """``reader`` saw everything in [first, end) that was visible at ``since_us``; ``end`` was the end then."""
+    """``reader`` received everything in [first, end) that was visible at ``since_us``, when ``end`` was the queue's end."""
 
     reader: int
     first: int
@@ -26,7 +26,7 @@ class Read(NamedTuple):
 
 
 class Facts:
-    """Filled by the first pass; after ``finish`` asked by all others."""
+    """Filled by the first pass and, after ``finish``, read by the others. Times are in microseconds."""
 
     def __init__(self) -> None:
         self.systems: set[str] = set()
@@ -39,7 +39,7 @@ class Facts:
         #: (topic, queue) to its number. 0 is the log.
         self.queues: dict[tuple[str, int], int] = {("", -1): LOG_QUEUE}
         self.queue_names: list[tuple[str, int]] = [("the log", -1)]
-        #: Queues that hold copies, or are the broker's own.
+        #: Queues of retry, dead-letter and system topics, which are not checked.
         self.not_judged: set[int] = set()
         self.readers: dict[str, int] = {}
         self.reader_names: list[str] = []
@@ -47,9 +47,9 @@ class Facts:
         self._reads_by_topic: dict[str, dict[int, list[tuple[int, Read]]]] = {}
         self._restarts: list[int] = []
         self.broker_starts = 0
-        #: (when a broker came back, the end of the log that a power loss had legally left).
+        #: Legal power losses: (when the broker restarted, the end of the log that it found).
         self.losses: list[tuple[int, int]] = []
-        #: When it came back from the last of these; -1: there was none.
+        #: The restart after the last of these; -1: none.
         self.lost_us = -1
         #: Numbers of the readers that read queues to their ends.
         self.whole_readers: set[int] = set()
@@ -60,14 +60,15 @@ class Facts:
         #: Offset of the first record, and what the last trim says.
         self.log_first = FAR
         self.trimmed_to = -1
-        #: What was acknowledged from here on must be there.
+        #: Acknowledged records from this offset on must be in the log.
         self.log_start = FAR
-        #: (place, why): what no recorder can have written.
+        #: (place, reason): contradictions in the recording.
         self.wrong: list[tuple[int, str]] = []
 
     # --- the first pass fills -------------------------------------------------------------------------------------
 
     def began(self, began: Began) -> None:
+        """Take the first event of a file."""
         if began.system:
             self.systems.add(began.system)
         self.policy_groups.update(began.policy_groups)
@@ -75,6 +76,7 @@ class Facts:
         self._in_memory = self._in_memory or began.durability == "memory"
 
     def queue_number(self, topic: str, queue: int) -> int:
+        """The number of a queue; assigns one if it is new."""
         number = self.queues.get((topic, queue))
         if number is None:
             number = self.queues[topic, queue] = len(self.queue_names)
@@ -84,6 +86,7 @@ class Facts:
         return number
 
     def reader_number(self, reader: str) -> int:
+        """The number of a reader; assigns one if it is new."""
         number = self.readers.get(reader)
         if number is None:
             number = self.readers[reader] = len(self.reader_names)
@@ -91,12 +94,14 @@ class Facts:
         return number
 
     def queue_read(self, read: QueueRead, place: int) -> None:
+        """Take a complete read of a queue."""
         since_us = read.t_us if read.since_us < 0 else read.since_us
         entry = Read(self.reader_number(read.reader), read.first, read.end, since_us, place)
         self.whole_readers.add(entry.reader)
         self.reads[self.queue_number(read.topic, read.queue)].append(entry)
 
     def started(self, started: Started) -> None:
+        """Take a start; only those of brokers count."""
         if started.epoch or started.whom.startswith("broker"):
             self._restarts.append(started.t_us)
             self.broker_starts += 1
@@ -105,19 +110,23 @@ class Facts:
             self.lost_us = max(self.lost_us, started.t_us)
 
     def fault(self, fault: Fault) -> None:
+        """Take an injected fault."""
         self.faults[fault.what] += 1
         if fault.what.startswith("clock"):
             self.clock_stepped_us = min(self.clock_stepped_us, fault.t_us)
 
     def settled(self, settled: Settled) -> None:
+        """Take a ``settled`` event; the last one counts."""
         if settled.t_us >= self.settled_us:
             self.settled_us = settled.t_us
             self.unresolved_groups = frozenset(settled.unresolved_groups)
 
     def unusable(self, place: int, why: str) -> None:
+        """The event at ``place`` contradicts others; the report then raises UsageError."""
         self.wrong.append((place, why))
 
     def finish(self) -> None:
+        """All events are taken: build the indexes that the questions below need."""
         self._restarts.sort()
         self.log_start = max(self.log_first, self.trimmed_to)
         self._reads_by_topic = {}
@@ -130,22 +139,22 @@ class Facts:
     # --- the others ask -------------------------------------------------------------------------------------------
 
     def restarted_between(self, first_us: int, then_us: int) -> bool:
-        """Whether a broker came back in (first, then]."""
+        """Whether a broker started in (first_us, then_us]."""
         at = bisect_right(self._restarts, first_us)
         return at < len(self._restarts) and self._restarts[at] <= then_us
 
     @property
-    def forgets(self) -> bool:
-        """Answers promise nothing here: the power failed, durability is ``memory``, and nobody said what was left."""
+    def acknowledgements_void(self) -> bool:
+        """Acknowledgements prove nothing: a power loss with durability ``memory``, and no ``log_end`` was recorded."""
         return self._in_memory and self.faults["power"] > 0 and not self.losses
 
-    def took(self, asked_us: int, place: int) -> bool:
-        """Whether a power loss may have taken what was answered to a request of then. ``place`` -1: the answer named none."""
+    def may_have_lost(self, asked_us: int, place: int) -> bool:
+        """Whether a legal power loss may have lost what was acknowledged at log offset ``place`` (-1: not named)."""
         return any(asked_us <= us and (place < 0 or place >= end) for us, end in self.losses)
 
     def log_must_have(self, offset: int) -> bool:
         """Whether a record that was acknowledged at this log offset must be in the log as it was read."""
-        return self.log_records > 0 and offset >= self.log_start and not self.forgets
+        return self.log_records > 0 and offset >= self.log_start and not self.acknowledgements_void
 
     def place_was_read(self, queue: int, queue_offset: int, visible_us: int) -> Read | None:
         """A read that had to see what became visible at this place by then."""
@@ -168,5 +177,6 @@ class Facts:
         return None
 
     def queue_text(self, queue: int, queue_offset: int) -> str:
+        """The place for messages: topic, queue and offset, or log offset."""
         topic, number = self.queue_names[queue]
         return f"log offset {queue_offset}" if queue == LOG_QUEUE else f"{topic} queue {number} offset {queue_offset}"

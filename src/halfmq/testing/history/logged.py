@@ -18,7 +18,7 @@ from halfmq.testing.history.reader import FileSource
 
 #: ``producer`` is what the log calls an application that said so in its own name.
 _DECIDED_BY: Final = {"producer": "application"}
-_HALVES: Final = {"half": "half", "carried_half": "copy"}
+_HALVES: Final = {"half": "half", "copied_half": "copy"}
 
 
 class _Message(msgspec.Struct):

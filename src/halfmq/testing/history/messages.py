@@ -1,25 +1,26 @@
-"""Second pass: all that is known of one message. Plain messages are judged here, those of transactions are summed up.
+"""Second pass: checks each message. Plain messages are checked completely; one summary row per transactional message goes to
+the third pass.
 
-A message may be at one place only: one offset of one queue, one half record in the log. It must have been sent, with
-the body that was seen and to where it was seen, before it was seen. What was acknowledged stays where it was
-acknowledged. A request that was refused changed nothing: it is as if it had not been made, where there is another one.
+A message may be at one place only: one offset of one queue, one half record in the log. It must have been sent before it was
+received, with the same body and to the same queue. An acknowledged message stays at its place. A rejected request changed
+nothing, and is ignored if there is another request for the message.
 
-What goes on to the transaction is one row::
+The summary row::
 
     tx, SUMMARY, message, index, topic, asked at, place, queues asked, ok at, place, log offset of the ok,
         settled: (verdict, at, place, position)..., may exist, place where it is listed,
         seen at, place, queue, queue offset, log offset seen, readers, store time, log offsets, place in the log,
         sharding key, delayed, told to be at several places or at a wrong one
 
-Times that are not known are ``FAR``; what is not named is -1, a place that there is not is 0.
+Unknown times are ``FAR``, unknown numbers -1, and missing places 0.
 """
 
 from collections.abc import Iterable
 from operator import itemgetter
 from typing import Any, Final
 
-from halfmq.testing.history import taken_back
-from halfmq.testing.history.due import look_at_due
+from halfmq.testing.history import power_loss
+from halfmq.testing.history.due import check_due
 from halfmq.testing.history.facts import FAR, LOG_QUEUE, Facts
 from halfmq.testing.history.order import Places
 from halfmq.testing.history.report import (
@@ -72,7 +73,7 @@ class Messages:
     def __init__(self, facts: Facts, findings: Findings, transactions: GroupedTable, places: Places) -> None:
         self._facts = facts
         self._findings = findings
-        self._looks = findings.looks
+        self._examined = findings.examined
         self._transactions = transactions
         self._places = places
 
@@ -80,7 +81,7 @@ class Messages:
         """``groups``: all rows of a message each."""
         facts = self._facts
         for rows in groups:
-            self._message(rows[0][0], taken_back.of_message(facts, rows) if facts.losses else rows)
+            self._message(rows[0][0], power_loss.of_message(facts, rows) if facts.losses else rows)
 
     def _message(self, message: str, rows: list[Row]) -> None:
         asks: list[Row] = []
@@ -119,9 +120,9 @@ class Messages:
                 return
             seen, listed = _NEVER, None
         if seen.us < FAR or logs:
-            self._looks[AT_ONCE] += 1
+            self._examined[AT_ONCE] += 1
             if seen.us < FAR:
-                self._looks[AT_PHANTOM] += 1
+                self._examined[AT_PHANTOM] += 1
                 if seen.us < asked_us and first is not None:
                     self._findings.add(
                         AT_PHANTOM, key, message, "it was seen before anybody sent it", (seen.place, first[3])
@@ -141,7 +142,7 @@ class Messages:
             self._plain(message, asks, first, seen, logs)
 
     def _sightings(self, seens: list[Row]) -> Sightings:
-        """Copies (redelivery, dead letters) are not sightings of the message itself."""
+        """Summarize where the message was received first; copies in retry and dead-letter queues are ignored."""
         seen = Sightings()
         not_judged, names = self._facts.not_judged, self._facts.queue_names
         for row in seens:
@@ -162,7 +163,7 @@ class Messages:
         places = [row[3] for row in seens if row[5] not in not_judged]
         in_log = [row for row in logs if row[3] == LOG_MESSAGE and row[5] not in not_judged]
         if places or in_log:
-            self._looks[AT_PHANTOM] += 1
+            self._examined[AT_PHANTOM] += 1
             tx = min((row[10] for row in seens), default="")
             where = "seen" if places else "in the log"
             self._findings.add(
@@ -176,7 +177,7 @@ class Messages:
         in_log = [row[2] for row in logs if row[3] == LOG_MESSAGE and row[5] not in not_judged]
         if seen.us == FAR and not in_log:
             return False
-        self._looks[AT_PHANTOM] += 1
+        self._examined[AT_PHANTOM] += 1
         where = "seen" if seen.us < FAR else "in the log"
         text = f"it was {where}, but whoever sent it was refused"
         self._findings.add(AT_PHANTOM, key, message, text, [seen.place, *(row[5] for row in asks[:_AT_MOST]), *in_log])
@@ -303,11 +304,11 @@ class Messages:
         queue, at = seen.queue, seen.at
         if delay and seen.us < FAR:
             due_us = min(row[2] + row[14] * 1_000 for row in asks)
-            look_at_due(facts, self._findings, "", message, due_us, seen.us, (asked_place, seen.place))
+            check_due(facts, self._findings, "", message, due_us, seen.us, (asked_place, seen.place))
         if queue < 0:
             queue, at = next(((row[5], row[6]) for row in logs if row[3] == LOG_MESSAGE and row[6] >= 0), (-1, -1))
         gone = False
-        if oks and not facts.forgets:
+        if oks and not facts.acknowledgements_void:
             acked = [
                 (facts.queue_number(row[16] or topic, row[17]), row[18], row) for row in oks if row[17] >= 0 <= row[18]
             ]
@@ -336,7 +337,7 @@ class Messages:
             else:
                 then_queue, then_at, then_us, then_place = *acked[-1][:2], acked[-1][2][4], acked[-1][2][5]
             restart = facts.restarted_between(row[4], then_us)
-            self._looks[AT_DURABLE_RESTART] += restart
+            self._examined[AT_DURABLE_RESTART] += restart
             if (acked_queue, acked_at) == (then_queue, then_at):
                 continue
             where = f"{facts.queue_text(acked_queue, acked_at)}, and was at {facts.queue_text(then_queue, then_at)}"
@@ -367,7 +368,7 @@ class Messages:
     def _left_the_log(self, message: str, ok_offset: int, ok_place: int, logs: list[Row]) -> bool:
         if ok_offset < 0 or not self._facts.log_must_have(ok_offset):
             return False
-        self._looks[AT_DURABLE_LOG] += 1
+        self._examined[AT_DURABLE_LOG] += 1
         if any(row[4] == ok_offset for row in logs):
             return False
         text = f"it was acknowledged at log offset {ok_offset}; the log has {_records(logs)}"
@@ -385,11 +386,11 @@ class Messages:
             return False
         reader = facts.reader_names[read.reader]
         if facts.restarted_between(ok[4], read.since_us):
-            self._looks[AT_DURABLE_RESTART] += 1
+            self._examined[AT_DURABLE_RESTART] += 1
             text = f"it was acknowledged, the broker was restarted, and {reader}, who read everything, never saw it"
             self._findings.add(AT_DURABLE_RESTART, "", message, text, (ok[3], ok[5], read.place))
         else:
-            self._looks[AT_MISSED] += 1
+            self._examined[AT_MISSED] += 1
             text = f"it was acknowledged, and {reader}, who read everything, never saw it"
             self._findings.add(AT_MISSED, "", message, text, (ok[3], ok[5], read.place))
         return True

@@ -1,9 +1,8 @@
-"""Fourth pass: places in order. Queue by queue, and the log as one more, from the first offset to the last.
+"""Fourth pass: checks the order in each queue, and in the log.
 
-A broker that gives out places in one order must not contradict what could be watched from outside: if the request for
-B began after A was acknowledged (or seen), A has the smaller offset. Only that is concluded; what overlapped in time
-may stand in either order. Along a queue the positions of verdicts and the store times do not go down, and one place
-has one message. One sharding key has one queue.
+If the request for B was sent after A was acknowledged or received, A must have the smaller offset. Operations that overlap in
+time may have either order. Along a queue the positions of verdicts and the store times do not decrease, and each place has
+one message. One sharding key has one queue.
 """
 
 import sqlite3
@@ -40,7 +39,7 @@ _KEYS_IN_TWO_QUEUES: Final = """
 
 
 class Places:
-    """Every place that a message or a verdict is known to have."""
+    """Collects the known places of messages and verdicts."""
 
     def __init__(self, tables: Tables, facts: Facts) -> None:
         self.places = SortedTable(tables, "places", 5)
@@ -65,17 +64,18 @@ class Places:
             self.add_key(key, queue, message, tx, seen_place or known_place)
 
     def add_key(self, key: str, queue: int, message: str, tx: str, place: int) -> None:
+        """A message with sharding ``key`` is in ``queue``."""
         topic, number = self._names[queue]
         self.database.execute(_ADD_KEY, (topic, key, number, message, tx, place))
 
 
 class Order:
-    """Judges ``Places``."""
+    """Checks the rows of ``Places``."""
 
     def __init__(self, facts: Facts, findings: Findings) -> None:
         self._facts = facts
         self._findings = findings
-        self._looks = findings.looks
+        self._examined = findings.examined
         #: (the one that stands before, the first that stands after it, how many do)
         self._late: tuple[Row, Row, int] | None = None
 
@@ -87,13 +87,13 @@ class Order:
         time_of: Row = ()
         before: Row = ()
         first_asked = position = store_time = -1
-        judge_log = not self._facts.forgets
+        judge_log = not self._facts.acknowledgements_void
         reads: tuple[Any, ...] = ()
         looked = times = 0
         for row in places:
             looked += 1
             if row[0] != queue:
-                self._tell_late()
+                self._report_late()
                 queue = row[0]
                 first_asked = position = store_time = -1
                 before = ()
@@ -105,14 +105,14 @@ class Order:
             if before and before[1] == at and (before[2] != row[2] or before[8] != row[8]):
                 self._two_at_one_place(before, row)
             before = row
-            behind = known_us < first_asked
-            if behind:
-                self._behind(first, row)
+            is_late = known_us < first_asked
+            if is_late:
+                self._note_late(first, row)
             if asked_us > first_asked:
                 first_asked, first = asked_us, row
             if row_position >= position:
                 position, position_of = row_position, row
-            elif row_position >= 0 and not behind:
+            elif row_position >= 0 and not is_late:
                 self._position_down(position_of, row)
             if row_time:
                 times += 1
@@ -122,33 +122,33 @@ class Order:
                     store_time, time_of = row_time, row
             if readers:
                 for read in reads:
-                    self._looks[AT_READERS] += 1
+                    self._examined[AT_READERS] += 1
                     if read.reader not in readers and read.first <= at and known_us <= read.since_us:
                         self._not_read(read, row)
-        self._tell_late()
-        self._looks[AT_ORDER] += looked
-        self._looks[AT_TIME] += times
+        self._report_late()
+        self._examined[AT_ORDER] += looked
+        self._examined[AT_TIME] += times
 
     def judge_keys(self, database: sqlite3.Connection) -> None:
         """Each sharding key of a topic is in one queue."""
         for topic, key, first, then, first_place, message, tx, place in database.execute(_KEYS_IN_TWO_QUEUES):
             text = f"sharding key {key!r} of {topic} is in queue {first} and in queue {then}"
             self._findings.add(AT_KEYS, tx, message, text, (first_place, place))
-        self._looks[AT_KEYS] += database.execute(
+        self._examined[AT_KEYS] += database.execute(
             "SELECT count(*) FROM (SELECT DISTINCT topic, key FROM queues)"
         ).fetchone()[0]
 
     # --- violations -----------------------------------------------------------------------------------------------
 
-    def _behind(self, first: Row, row: Row) -> None:
+    def _note_late(self, first: Row, row: Row) -> None:
         """``row`` was there before ``first`` was asked for, and stands after it. One misplaced ``first`` is told once."""
         if self._late is not None and self._late[0] is first:
             self._late = (first, self._late[1], self._late[2] + 1)
         else:
-            self._tell_late()
+            self._report_late()
             self._late = (first, row, 1)
 
-    def _tell_late(self) -> None:
+    def _report_late(self) -> None:
         if self._late is None:
             return
         first, row, count = self._late
@@ -185,7 +185,7 @@ class Order:
         places = (first[_KNOWN_PLACE], first[_SEEN_PLACE], then[_KNOWN_PLACE], then[_SEEN_PLACE])
         text = f"it was at {self._where(first)}, where {self._name(then)} is"
         if then[_KNOWN_US] < FAR and self._facts.restarted_between(first[_KNOWN_US], then[_KNOWN_US]):
-            if not self._facts.forgets:
+            if not self._facts.acknowledgements_void:
                 text += " after the broker came back"
                 self._findings.add(AT_DURABLE_RESTART, first[_TX], first[_MESSAGE], text, places)
         else:

@@ -1,11 +1,10 @@
-"""Reading histories: files, directories of files, or events in memory; a block of events at a time.
+"""Reads histories from files, directories or memory, one block of events at a time.
 
-An event is known by its *place*: the number of its source and its line in there, in one integer, so that what is kept
-of millions of events is small; ``Sources.event`` fetches the line when a violation is told.
+An event is identified by its *place*: number of the source and line number in one integer, which keeps rows small.
+``Sources.event`` loads the line when a violation is reported.
 
-A process that is killed leaves half a line at the end of its file; when it comes back it goes on after it with a new
-``began``. Such a line was never acted upon: it is left out and counted. Any other line that cannot be read makes the
-file unusable, since nobody knows what it would have said.
+A killed process may leave a torn line at the end of its file; after its restart it continues with a new ``began``. A torn line
+was never acted on, so it is ignored and counted. Any other unreadable line makes the file unusable.
 """
 
 import stat
@@ -43,7 +42,7 @@ class Block(NamedTuple):
 
 
 class Source(Protocol):
-    """Something that has events. ``torn`` is right after all blocks were taken."""
+    """A source of events. ``torn`` counts torn lines, and is final after all blocks were read."""
 
     name: str
     size: int
@@ -51,9 +50,13 @@ class Source(Protocol):
     #: ``name`` is a store whose log this is: people find a record there by its log offset, not by a line.
     is_log: bool
 
-    def blocks(self) -> Iterator[Block]: ...
+    def blocks(self) -> Iterator[Block]:
+        """All events in order. Call it once."""
+        ...
 
-    def line(self, number: int) -> str: ...
+    def line(self, number: int) -> str:
+        """The text of a line that was read before, from 1."""
+        ...
 
 
 class FileSource:
@@ -89,7 +92,7 @@ class FileSource:
         self._torn_at: tuple[int, str] | None = None
 
     def blocks(self) -> Iterator[Block]:
-        """Once."""
+        """All events in order. Call it once."""
         line, at, rest = 1, 0, b""
         try:
             file = self.path.open("rb", buffering=0)
@@ -219,9 +222,11 @@ class Sources:
         return (len(self._all) - 1) << PLACE_BITS
 
     def name_and_line(self, place: int) -> tuple[str, int]:
+        """The source's name and the line number of a place."""
         return self._all[place >> PLACE_BITS].name, place & _LINE_MASK
 
     def is_log(self, place: int) -> bool:
+        """Whether the place is in a store's log."""
         return self._all[place >> PLACE_BITS].is_log
 
     def event(self, place: int) -> tuple[AnyEvent, str]:
@@ -231,6 +236,7 @@ class Sources:
 
     @property
     def torn(self) -> int:
+        """The number of torn lines in all sources."""
         return sum(source.torn for source in self._all)
 
 

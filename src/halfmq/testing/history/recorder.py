@@ -72,12 +72,14 @@ class Recorder:
             self._noted.append(line)
 
     def flush(self) -> None:
+        """Write everything noted; returns when it is written."""
         with self._writing:
             noted, self._noted = self._noted, []
             if noted:
                 self._write(b"".join(noted))
 
     def close(self) -> None:
+        """Flush and close the file."""
         self.flush()
         os.close(self._file)
 
@@ -95,7 +97,7 @@ class Recorder:
 
 
 class MemoryRecorder:
-    """The same, into ``events``. Several of them may share one list."""
+    """Has the methods of ``Recorder``, and appends to the list ``events``, which several recorders may share."""
 
     def __init__(
         self, by: str, clock: Callable[[], int] = monotonic_us, events: list[AnyEvent] | None = None, **began: Any
@@ -106,11 +108,13 @@ class MemoryRecorder:
         self.record(Began, **began)
 
     def record(self, kind: type[AnyEvent], /, **fields: Any) -> None:
+        """See ``Recorder.record``."""
         self.events.append(kind(t_us=self._clock(), by=self.by, **fields))
 
     note = record
 
     def add(self, event: AnyEvent) -> None:
+        """See ``Recorder.add``."""
         self.events.append(event)
 
     def flush(self) -> None:

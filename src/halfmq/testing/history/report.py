@@ -1,4 +1,4 @@
-"""What the checker found, and how much it looked at: a check that looked at nothing says so."""
+"""The checker's report: violations, and how many items each check examined."""
 
 import heapq
 from collections.abc import Sequence
@@ -6,9 +6,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-#: Of each kind so many are kept with their events, those that come first in the files; all are counted.
+#: Violations of each kind that are kept with their events, the first ones in the files; all are counted.
 KEPT_OF_A_KIND: Final = 1_000
-#: So many events are shown of one violation.
+#: Events shown per violation.
 _EVENTS_MAX: Final = 8
 
 LOST: Final = "lost"
@@ -25,7 +25,7 @@ KINDS: Final = (CHANGED, BY_NOBODY, PHANTOM, LOST, DUPLICATE, TORN, NOT_DURABLE,
 
 
 class Check(NamedTuple):
-    """One thing that is compared: ``promise`` of docs/promises.md, the kind of what breaks it, what is counted."""
+    """One check: the number of its promise in docs/promises.md, the kind of violation, and what it examines."""
 
     promise: int
     kind: str
@@ -60,7 +60,7 @@ def transaction_name(key: str) -> str:
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """An event that shows a violation: ``line`` of ``file``, as it stands there; or a record of a store's log."""
+    """An event that proves a violation: ``line`` of ``file`` and its text, or a record of a store's log."""
 
     file: str
     line: int
@@ -72,10 +72,13 @@ class Evidence(msgspec.Struct, frozen=True):
 
     @property
     def where(self) -> str:
+        """``file:line``, or store and log offset."""
         return f"{self.file}:{self.line}" if self.log_offset < 0 else f"{self.file} log offset {self.log_offset}"
 
 
 class Violation(msgspec.Struct, frozen=True):
+    """A broken promise, with the events that prove it."""
+
     kind: str
     #: Number in docs/promises.md.
     promise: int
@@ -87,14 +90,15 @@ class Violation(msgspec.Struct, frozen=True):
     events: tuple[Evidence, ...] = ()
 
     def text(self) -> str:
+        """The violation for people, in several lines."""
         what = " ".join(part for part in (self.transaction, self.message and f"message {self.message}") if part)
         lines = [f"{self.kind}: {what}", f"  {self.sentence} (promise {self.promise})"]
         lines += [f"  {one.t_us:>16,} us  {one.by:<14} {one.where}  {one.text}" for one in self.events]
         return "\n".join(lines)
 
 
-class Looked(msgspec.Struct, frozen=True):
-    """``looked`` at how many of ``what``; ``violations`` of this kind."""
+class Coverage(msgspec.Struct, frozen=True):
+    """How many items (``looked``) a check examined, and the violations of its kind."""
 
     promise: int
     kind: str
@@ -104,7 +108,7 @@ class Looked(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The outcome. ``clean`` says nothing about a check that had nothing to look at: see ``looked``."""
+    """The result of a check. ``clean`` proves nothing for a check that examined nothing: see ``looked``."""
 
     events: int
     files: int
@@ -114,7 +118,7 @@ class Report(msgspec.Struct, frozen=True):
     faults: dict[str, int]
     broker_starts: int
     event_counts: dict[str, int]
-    looked: tuple[Looked, ...]
+    looked: tuple[Coverage, ...]
     counts: dict[str, int]
     #: The first of each kind; ``counts`` has all.
     violations: tuple[Violation, ...]
@@ -126,17 +130,20 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def clean(self) -> bool:
+        """There is no violation."""
         return not any(self.counts.values())
 
     @property
     def looked_at_nothing(self) -> bool:
-        """No promise could be held against anything: ``clean`` means nothing then."""
+        """No check examined anything, so ``clean`` proves nothing."""
         return self.clean and not any(one.looked for one in self.looked)
 
     def of_kind(self, kind: str) -> list[Violation]:
+        """The kept violations of one of ``KINDS``."""
         return [one for one in self.violations if one.kind == kind]
 
     def as_json(self) -> bytes:
+        """The whole report as indented JSON."""
         fields: dict[str, Any] = {
             "clean": self.clean,
             "looked_at_nothing": self.looked_at_nothing,
@@ -144,8 +151,8 @@ class Report(msgspec.Struct, frozen=True):
         return msgspec.json.format(msgspec.json.encode(fields), indent=2)
 
 
-class Found(NamedTuple):
-    """A violation before its events are fetched."""
+class Finding(NamedTuple):
+    """A violation whose events are not loaded yet."""
 
     first_place: int
     kind: str
@@ -157,12 +164,12 @@ class Found(NamedTuple):
 
 
 class Findings:
-    """Collects; ``looks`` is indexed by the ``AT_`` numbers."""
+    """Collects; ``examined`` is indexed by the ``AT_`` numbers."""
 
     def __init__(self) -> None:
-        self.looks = [0] * len(CHECKS)
+        self.examined = [0] * len(CHECKS)
         self.counts = dict.fromkeys(KINDS, 0)
-        self._kept: dict[str, list[tuple[tuple[int, str], int, Found]]] = {kind: [] for kind in KINDS}
+        self._kept: dict[str, list[tuple[tuple[int, str], int, Finding]]] = {kind: [] for kind in KINDS}
         self._serial = 0
 
     def add(self, check: int, tx: str, message: str, sentence: str, places: Sequence[int]) -> None:
@@ -171,7 +178,7 @@ class Findings:
         self.counts[kind] += 1
         shown = tuple(sorted({place for place in places if place > 0}))[:_EVENTS_MAX]
         first = shown[0] if shown else 0
-        found = Found(first, kind, promise, tx, message, sentence, shown)
+        found = Finding(first, kind, promise, tx, message, sentence, shown)
         self._serial += 1
         # The largest of those kept goes first when there are too many: a heap of negated places.
         entry = ((-first, tx), self._serial, found)
@@ -181,7 +188,7 @@ class Findings:
         else:
             heapq.heappushpop(kept, entry)
 
-    def kept(self) -> list[Found]:
+    def kept(self) -> list[Finding]:
         """By kind in the order of ``KINDS``, then by the first event, the transaction and the sentence."""
         return [
             found

@@ -1,7 +1,6 @@
-"""First pass: every event once. Joins answers to their requests, and puts what belongs to a message or a transaction into its table.
+"""First pass: reads every event once, joins responses to requests, and adds rows for each message and transaction.
 
-Nothing here depends on the order of files or, but for the operations of one writer, of lines: a history may be split
-and mixed as one likes.
+The result does not depend on the order of files or lines, except for the operations of one writer.
 
 Rows for messages, by unique id (``messages``)::
 
@@ -103,7 +102,7 @@ class Scan:
         self.counts: Counter[type] = Counter()
         self.messages = GroupedTable(tables, "messages")
         self.transactions = GroupedTable(tables, "transactions")
-        #: Answers to nothing: a file is missing.
+        #: Responses without a request: a file is missing.
         self.answers_alone = 0
         self._tables = tables
         self._waiting_max = waiting_max
@@ -142,6 +141,7 @@ class Scan:
 
     @property
     def events(self) -> int:
+        """The number of events read."""
         return sum(self.counts.values())
 
     def finish(self) -> None:

@@ -1,7 +1,7 @@
-"""The checker's rows in bounded memory: in lists, and in a temporary SQLite database once they outgrow the budget.
+"""The checker's rows in bounded memory: in lists, and beyond the memory budget in a temporary SQLite database.
 
-The checker joins what belongs together: all rows of one message, of one transaction, of one queue. Every table is read
-once, grouped by a key or sorted, and is empty afterwards.
+The checker needs all rows of one message, transaction or queue together. Every table is read once, grouped by a key or
+sorted, and is empty afterwards.
 
 Rows are tuples of integers, strings, None, and tuples of these. A row that was in the database has lists for inner tuples.
 """
@@ -52,6 +52,7 @@ class Tables:
         self.database.execute("BEGIN")
 
     def add(self, table: _Table) -> None:
+        """Register a table, for ``bound``."""
         self._tables.append(table)
 
     def bound(self, held_bytes: float) -> bool:
@@ -64,6 +65,7 @@ class Tables:
 
     @property
     def rows_held(self) -> int:
+        """The number of rows in memory."""
         return sum(len(table.rows) for table in self._tables)
 
     def insert(self, table: str, columns: int, rows: Iterable[Row]) -> None:
@@ -77,11 +79,12 @@ class Tables:
             yield row
 
     def close(self) -> None:
+        """Close the database, which deletes its file."""
         self.database.close()
 
 
 class GroupedTable:
-    """Rows by their first field. ``add`` takes one."""
+    """Rows grouped by their first field. ``add(row)`` adds one."""
 
     def __init__(self, tables: Tables, name: str) -> None:
         #: Those in memory.
@@ -136,7 +139,7 @@ def _grouped(rows: list[Row]) -> Iterator[list[Row]]:
 
 
 class SortedTable:
-    """Rows in the order of their first ``fields`` fields. ``add`` takes one."""
+    """Rows sorted by their first ``fields`` fields. ``add(row)`` adds one."""
 
     def __init__(self, tables: Tables, name: str, fields: int) -> None:
         #: Those in memory.

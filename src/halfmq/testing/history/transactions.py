@@ -1,19 +1,19 @@
-"""Third pass: all that is known of one transaction, its messages summed up.
+"""Third pass: checks each transaction, with one summary row per message.
 
-What a verdict *is* comes from three sides, which must agree: who **said** one (application, check, marker, operator),
-what the broker **told** in its answers and wrote into its log, and what the database has (``Local``), which is the
-truth unless an operator said otherwise. What is **visible** is judged against the truth, not against what was told.
+Three sources of a verdict must agree: who **said** it, i.e. requested it (application, check, marker, operator); what the
+broker **told**, i.e. acknowledged or logged; and the database (``Local``), which is the reference unless an operator decided
+otherwise. Visibility is checked against the reference, not against what the broker told.
 
-One cause is named once: a transaction whose verdict changed, was decided by nobody, is stuck or was forgotten is not
-also called lost or torn.
+Each cause is reported once: a transaction whose verdict changed, was decided by nobody, is stuck or was not durable is not
+reported as lost or torn too.
 """
 
 from collections.abc import Iterable
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-from halfmq.testing.history import taken_back
-from halfmq.testing.history.due import look_at_due
+from halfmq.testing.history import power_loss
+from halfmq.testing.history.due import check_due
 from halfmq.testing.history.facts import FAR, LOG_QUEUE, Facts, Read
 from halfmq.testing.history.order import Places
 from halfmq.testing.history.report import (
@@ -47,7 +47,7 @@ _by_told_time: Final = itemgetter(1, 2)
 
 
 class Told(NamedTuple):
-    """The broker answered that this verdict stands."""
+    """The broker acknowledged this verdict."""
 
     verdict: str
     us: int
@@ -55,8 +55,8 @@ class Told(NamedTuple):
     position: int
 
 
-class Story:
-    """What is known of one transaction."""
+class TransactionFacts:
+    """The collected rows of one transaction."""
 
     __slots__ = (
         "asked", "checked_place", "checked_us", "first_seen", "group", "key", "local", "local_place", "messages", "operator",
@@ -69,7 +69,7 @@ class Story:
         self.messages: list[Row] = []
         #: When each verdict was asked for first, whatever the answer.
         self.asked: dict[str, int] = {}
-        #: When each verdict was said first, and where. Who was refused has said nothing, but has a place.
+        #: When and where each verdict was requested first. A rejected request has a place, but no time.
         self.said: dict[str, int] = {}
         self.said_place: dict[str, int] = {}
         #: Verdicts that an operator said.
@@ -94,7 +94,7 @@ class Transactions:
     def __init__(self, facts: Facts, findings: Findings, places: Places) -> None:
         self._facts = facts
         self._findings = findings
-        self._looks = findings.looks
+        self._examined = findings.examined
         self._places = places
 
     def judge(self, groups: Iterable[list[Row]]) -> None:
@@ -103,7 +103,7 @@ class Transactions:
         for rows in groups:
             key = rows[0][0]
             if facts.losses:
-                rows = taken_back.of_transaction(facts, rows)
+                rows = power_loss.of_transaction(facts, rows)
             if not self._usual(key, rows):
                 self._transaction(self._story(key, rows))
 
@@ -112,8 +112,8 @@ class Transactions:
 
         Does what ``_transaction`` would do with it; a test holds the two against each other.
         """
-        facts, looks = self._facts, self._looks
-        if facts.forgets or not facts.atomic:
+        facts, looks = self._facts, self._examined
+        if facts.acknowledgements_void or not facts.atomic:
             return False
         verdict = local = ""
         said_us = told_us = FAR
@@ -212,80 +212,84 @@ class Transactions:
         shown_queue, shown_at, half = shown[0]
         return shown_queue == queue and shown_at == at and (half == ok_offset or half in log_offsets)
 
-    def _story(self, key: str, rows: list[Row]) -> Story:
-        story = Story(key)
+    def _story(self, key: str, rows: list[Row]) -> TransactionFacts:
+        transaction = TransactionFacts(key)
         for row in rows:
             kind = row[1]
             if kind == SUMMARY:
-                story.messages.append(row)
+                transaction.messages.append(row)
                 if row[_SETTLED]:
-                    story.told += row[_SETTLED]
+                    transaction.told += row[_SETTLED]
                 if row[_SEEN_US] < FAR:
-                    story.seen += 1
-                    if story.first_seen is None or _by_sight(row) < _by_sight(story.first_seen):
-                        story.first_seen = row
+                    transaction.seen += 1
+                    if transaction.first_seen is None or _by_sight(row) < _by_sight(transaction.first_seen):
+                        transaction.first_seen = row
             elif kind == SAID:
                 _, _, us, place, verdict, by, us2, place2, outcome, verdict2, position = row
                 if outcome == OK:
-                    story.told.append((verdict2 or verdict, us2, place2, position))
+                    transaction.told.append((verdict2 or verdict, us2, place2, position))
                 elif outcome == SETTLED and verdict2 is not None:
-                    story.told.append((verdict2, us2, place2, position))
+                    transaction.told.append((verdict2, us2, place2, position))
                 if by != "policy":
-                    story.asked[verdict] = min(us, story.asked.get(verdict, FAR))
+                    transaction.asked[verdict] = min(us, transaction.asked.get(verdict, FAR))
                     if outcome == REFUSED:
-                        story.said_place.setdefault(verdict, place)
+                        transaction.said_place.setdefault(verdict, place)
                         continue
-                    if us < story.said.get(verdict, FAR):
-                        story.said[verdict] = us
-                        story.said_place[verdict] = place
+                    if us < transaction.said.get(verdict, FAR):
+                        transaction.said[verdict] = us
+                        transaction.said_place[verdict] = place
                     if by == "operator":
-                        story.operator += (verdict,)
+                        transaction.operator += (verdict,)
             elif kind == LOCAL:
-                _, _, story.local_place, story.local, _ = row
+                _, _, transaction.local_place, transaction.local, _ = row
             elif kind == RECORD:
-                story.records.append(row)
+                transaction.records.append(row)
             elif kind == STORED:
-                story.stored.append(row)
-            elif kind == CHECK and row[2] > story.checked_us:
-                _, _, story.checked_us, story.checked_place = row
-        if len(story.messages) > 1:
-            story.messages.sort(key=_by_index)
-        return story
+                transaction.stored.append(row)
+            elif kind == CHECK and row[2] > transaction.checked_us:
+                _, _, transaction.checked_us, transaction.checked_place = row
+        if len(transaction.messages) > 1:
+            transaction.messages.sort(key=_by_index)
+        return transaction
 
-    def _transaction(self, story: Story) -> None:
-        told = story.told
+    def _transaction(self, transaction: TransactionFacts) -> None:
+        told = transaction.told
         if len(told) > 1:
             told.sort(key=_by_told_time)
-        if len(story.records) > 1:
-            story.records.sort(key=itemgetter(4))
-        expected = [row for row in story.messages if row[_LISTED]] or [
-            row for row in story.messages if row[_MAY_EXIST] or row[_SEEN_US] < FAR
+        if len(transaction.records) > 1:
+            transaction.records.sort(key=itemgetter(4))
+        expected = [row for row in transaction.messages if row[_LISTED]] or [
+            row for row in transaction.messages if row[_MAY_EXIST] or row[_SEEN_US] < FAR
         ]
         named = False
-        if told or story.records:
-            named = self._changed(story) or self._by_nobody(story)
-        if story.seen and not named:
-            named = self._phantom(story)
-        in_queue = self._in_log_places(story, expected)
+        if told or transaction.records:
+            named = self._changed(transaction) or self._by_nobody(transaction)
+        if transaction.seen and not named:
+            named = self._phantom(transaction)
+        in_queue = self._in_log_places(transaction, expected)
         if not named:
-            named = self._forgotten(story) or self._stuck(story) or self._missing(story, expected, in_queue)
+            named = (
+                self._forgotten(transaction)
+                or self._stuck(transaction)
+                or self._missing(transaction, expected, in_queue)
+            )
         if not named:
-            self._give_places(story, in_queue)
+            self._give_places(transaction, in_queue)
 
     # --- promise 1 ------------------------------------------------------------------------------------------------
 
-    def _changed(self, story: Story) -> bool:
-        told, records = story.told, story.records
-        if self._facts.forgets:
+    def _changed(self, transaction: TransactionFacts) -> bool:
+        told, records = transaction.told, transaction.records
+        if self._facts.acknowledgements_void:
             return False
         if len(told) + len(records) > 1:
-            self._looks[AT_AGREEMENT] += 1
-        elif not (story.seen and story.asked):
+            self._examined[AT_AGREEMENT] += 1
+        elif not (transaction.seen and transaction.asked):
             return False
         verdicts = {one[0] for one in told}
         verdicts.update([row[3] for row in records])
-        sight = story.first_seen
-        if sight is not None and COMMITTED in story.asked and story.local != ROLLED_BACK:
+        sight = transaction.first_seen
+        if sight is not None and COMMITTED in transaction.asked and transaction.local != ROLLED_BACK:
             verdicts.add(COMMITTED)
         if len(verdicts) > 1:
             first: dict[str, tuple[str, int]] = {}
@@ -297,117 +301,119 @@ class Transactions:
                 text = f"message {sight[_MESSAGE]} was seen at {sight[_SEEN_US]:,} us"
                 first.setdefault(COMMITTED, (text, sight[_SEEN_PLACE]))
             text = "two verdicts: " + ", ".join(first[verdict][0] for verdict in _VERDICTS)
-            self._add(AT_AGREEMENT, story, text, [place for _, place in first.values()])
+            self._add(AT_AGREEMENT, transaction, text, [place for _, place in first.values()])
             return True
-        return self._two_positions(story)
+        return self._two_positions(transaction)
 
-    def _two_positions(self, story: Story) -> bool:
+    def _two_positions(self, transaction: TransactionFacts) -> bool:
         """One verdict, but written twice."""
-        records = story.records
+        records = transaction.records
         if len(records) > 1:
             text = f"its verdict is {len(records)} times in the log: at {', '.join(str(row[4]) for row in records)}"
             twice = AT_ONCE if records[0][3] == COMMITTED else AT_AGREEMENT
-            self._add(twice, story, text, [row[2] for row in records])
+            self._add(twice, transaction, text, [row[2] for row in records])
             return True
-        if len(story.told) < 2:
+        if len(transaction.told) < 2:
             return False
-        named = [one for one in story.told if one[3] >= 0]
+        named = [one for one in transaction.told if one[3] >= 0]
         for one in named[1:]:
             if one[3] != named[0][3]:
                 text = f"its verdict was told to stand at log position {named[0][3]}, and at {one[3]} later"
                 restart = self._facts.restarted_between(named[0][1], one[1])
                 check = AT_DURABLE_RESTART if restart else AT_AGREEMENT
-                self._add(check, story, text, (named[0][2], one[2]))
+                self._add(check, transaction, text, (named[0][2], one[2]))
                 return True
         return False
 
     # --- promise 2 ------------------------------------------------------------------------------------------------
 
-    def _by_nobody(self, story: Story) -> bool:
-        self._looks[AT_VALIDITY] += 1
-        by_policy = story.group in self._facts.policy_groups
-        for row in story.records:
+    def _by_nobody(self, transaction: TransactionFacts) -> bool:
+        self._examined[AT_VALIDITY] += 1
+        by_policy = transaction.group in self._facts.policy_groups
+        for row in transaction.records:
             if row[5] == "policy" and (not by_policy or row[3] == COMMITTED):
-                why = "none ever commits" if by_policy else f"group {story.group} has none"
+                why = "none ever commits" if by_policy else f"group {transaction.group} has none"
                 text = f"{row[3]} at log offset {row[4]} was decided by a policy; {why}"
-                self._add(AT_VALIDITY, story, text, (row[2], story.local_place))
+                self._add(AT_VALIDITY, transaction, text, (row[2], transaction.local_place))
                 return True
-            if row[5] == "operator" and row[3] not in story.operator:
+            if row[5] == "operator" and row[3] not in transaction.operator:
                 text = f"{row[3]} at log offset {row[4]} was decided by an operator; none said so"
-                self._add(AT_VALIDITY, story, text, (row[2], *story.said_place.values()))
+                self._add(AT_VALIDITY, transaction, text, (row[2], *transaction.said_place.values()))
                 return True
-        logged = {row[3]: row[2] for row in reversed(story.records)}
-        told = {one[0]: one for one in reversed(story.told)}
+        logged = {row[3]: row[2] for row in reversed(transaction.records)}
+        told = {one[0]: one for one in reversed(transaction.told)}
         for verdict in sorted({*logged, *told}):
-            if verdict == ROLLED_BACK and self._is_by_policy(story):
+            if verdict == ROLLED_BACK and self._is_by_policy(transaction):
                 continue
             _, us, place, _ = told.get(verdict, (verdict, FAR, 0, -1))
             in_log = logged.get(verdict, 0)
-            text = self._why_not(story, verdict, us)
+            text = self._why_not(transaction, verdict, us)
             if text:
-                seen = f"; {story.seen} of its messages were seen" if story.seen else ""
+                seen = f"; {transaction.seen} of its messages were seen" if transaction.seen else ""
                 where = "told" if us < FAR else "in the log"
-                places = (place, in_log, story.local_place, *story.said_place.values())
-                self._add(AT_VALIDITY, story, f"{verdict} was {where}, but {text}{seen}", places)
+                places = (place, in_log, transaction.local_place, *transaction.said_place.values())
+                self._add(AT_VALIDITY, transaction, f"{verdict} was {where}, but {text}{seen}", places)
                 return True
         return False
 
-    def _is_by_policy(self, story: Story) -> bool:
+    def _is_by_policy(self, transaction: TransactionFacts) -> bool:
         """Whether a policy rolled it back, or may have: where the log was not read, or has the record no more."""
-        if story.group not in self._facts.policy_groups:
+        if transaction.group not in self._facts.policy_groups:
             return False
-        return not story.records or any(row[5] == "policy" for row in story.records)
+        return not transaction.records or any(row[5] == "policy" for row in transaction.records)
 
-    def _why_not(self, story: Story, verdict: str, us: int) -> str:
+    def _why_not(self, transaction: TransactionFacts, verdict: str, us: int) -> str:
         """Why this verdict, known since ``us``, is nobody's; empty if it is somebody's."""
-        said_us = story.said.get(verdict)
-        if verdict not in story.operator:
-            if story.local and story.local != verdict:
-                return f"the database says {story.local}" + ("" if said_us is None else f", whoever said {verdict}")
-            if said_us is None and not story.local:
-                return "whoever said so was refused" if verdict in story.asked else "nobody said so"
+        said_us = transaction.said.get(verdict)
+        if verdict not in transaction.operator:
+            if transaction.local and transaction.local != verdict:
+                return f"the database says {transaction.local}" + (
+                    "" if said_us is None else f", whoever said {verdict}"
+                )
+            if said_us is None and not transaction.local:
+                return "whoever said so was refused" if verdict in transaction.asked else "nobody said so"
         if said_us is not None and us < said_us:
             return f"that was {said_us - us:,} us before anybody said so"
         return ""
 
-    def _phantom(self, story: Story) -> bool:
-        first = story.first_seen
+    def _phantom(self, transaction: TransactionFacts) -> bool:
+        first = transaction.first_seen
         assert first is not None
-        why = self._why_not(story, COMMITTED, first[_SEEN_US])
+        why = self._why_not(transaction, COMMITTED, first[_SEEN_US])
         if why:
-            many = f"{story.seen} of its messages were" if story.seen > 1 else "it was"
-            message = first[_MESSAGE] if story.seen == 1 else ""
-            places = [row[_SEEN_PLACE] for row in story.messages if row[_SEEN_US] < FAR]
+            many = f"{transaction.seen} of its messages were" if transaction.seen > 1 else "it was"
+            message = first[_MESSAGE] if transaction.seen == 1 else ""
+            places = [row[_SEEN_PLACE] for row in transaction.messages if row[_SEEN_US] < FAR]
             self._findings.add(
-                AT_PHANTOM, story.key, message, f"{many} seen, but {why}",
-                [*places[:4], story.local_place, *story.said_place.values()],
+                AT_PHANTOM, transaction.key, message, f"{many} seen, but {why}",
+                [*places[:4], transaction.local_place, *transaction.said_place.values()],
             )  # fmt: skip
             return True
-        listed = [row for row in story.messages if row[_LISTED]]
-        if listed and len(listed) < len(story.messages):
-            for row in story.messages:
+        listed = [row for row in transaction.messages if row[_LISTED]]
+        if listed and len(listed) < len(transaction.messages):
+            for row in transaction.messages:
                 if row[_SEEN_US] < FAR and not row[_LISTED]:
                     text = "it was seen, but the database does not have it among what its transaction sent"
-                    places = [row[_SEEN_PLACE], row[_ASKED_PLACE], story.local_place]
-                    self._findings.add(AT_PHANTOM, story.key, row[_MESSAGE], text, places)
+                    places = [row[_SEEN_PLACE], row[_ASKED_PLACE], transaction.local_place]
+                    self._findings.add(AT_PHANTOM, transaction.key, row[_MESSAGE], text, places)
                     return True
         return False
 
     # --- promises 3 and 4 -----------------------------------------------------------------------------------------
 
-    def _in_log_places(self, story: Story, expected: list[Row]) -> dict[str, tuple[int, int]]:
+    def _in_log_places(self, transaction: TransactionFacts, expected: list[Row]) -> dict[str, tuple[int, int]]:
         """Where the commit in the log puts each message: (queue, queue offset) by message."""
-        commit = next((row for row in story.records if row[3] == COMMITTED), None)
-        if commit is None or not story.messages:
+        commit = next((row for row in transaction.records if row[3] == COMMITTED), None)
+        if commit is None or not transaction.messages:
             return {}
         owner: dict[int, Row] = {}
-        for row in story.messages:
+        for row in transaction.messages:
             for offset in row[_LOG_OFFSETS]:
                 owner[offset] = row
             if row[_OK_OFFSET] >= 0:
                 owner[row[_OK_OFFSET]] = row
-        by_index = {row[_INDEX]: row for row in story.messages} if story.stored else {}
-        for _, _, _, index, offset in story.stored:
+        by_index = {row[_INDEX]: row for row in transaction.messages} if transaction.stored else {}
+        for _, _, _, index, offset in transaction.stored:
             if index in by_index:
                 owner[offset] = by_index[index]
         found: dict[str, tuple[int, int]] = {}
@@ -422,17 +428,22 @@ class Transactions:
             message = owned[_MESSAGE]
             if message in found:
                 text = f"the commit at log offset {commit[4]} shows it twice"
-                self._findings.add(AT_ONCE, story.key, message, text, (commit[2],))
+                self._findings.add(AT_ONCE, transaction.key, message, text, (commit[2],))
             found[message] = (queue, at)
             if at >= 0 and owned[_SEEN_US] < FAR and (owned[_QUEUE], owned[_AT]) != (queue, at) and not owned[_SEVERAL]:
                 names = self._facts.queue_text
                 text = f"the log has it at {names(queue, at)}, it was seen at {names(owned[_QUEUE], owned[_AT])}"
-                self._findings.add(AT_ONCE, story.key, message, text, (commit[2], owned[_SEEN_PLACE]))
-        self._shows_its_own(story, commit, foreign, expected, found)
+                self._findings.add(AT_ONCE, transaction.key, message, text, (commit[2], owned[_SEEN_PLACE]))
+        self._shows_its_own(transaction, commit, foreign, expected, found)
         return found
 
     def _shows_its_own(
-        self, story: Story, commit: Row, foreign: list[int], expected: list[Row], found: dict[str, tuple[int, int]]
+        self,
+        transaction: TransactionFacts,
+        commit: Row,
+        foreign: list[int],
+        expected: list[Row],
+        found: dict[str, tuple[int, int]],
     ) -> None:
         """The commit in the log shows all messages of its transaction, and nothing else."""
         others = f"log offset {', '.join(map(str, foreign[:4]))}"
@@ -442,74 +453,76 @@ class Transactions:
             if foreign:
                 text += f", and {others}, which is none of them"
             without = [row[_ASKED_PLACE] for row in expected if row[_MESSAGE] not in found]
-            self._add(AT_WHOLE, story, text, (commit[2], *without))
+            self._add(AT_WHOLE, transaction, text, (commit[2], *without))
         elif foreign:
             text = f"the commit at log offset {commit[4]} shows {others}, which is no half of it"
-            self._add(AT_PHANTOM, story, text, (commit[2], story.messages[0][_ASKED_PLACE]))
+            self._add(AT_PHANTOM, transaction, text, (commit[2], transaction.messages[0][_ASKED_PLACE]))
 
-    def _missing(self, story: Story, expected: list[Row], in_queue: dict[str, tuple[int, int]]) -> bool:
+    def _missing(
+        self, transaction: TransactionFacts, expected: list[Row], in_queue: dict[str, tuple[int, int]]
+    ) -> bool:
         """Messages that had to be visible and were not seen by somebody who read everything."""
-        need_us = self._visible_by(story, expected)
-        if need_us == FAR or self._facts.forgets:
+        need_us = self._visible_by(transaction, expected)
+        if need_us == FAR or self._facts.acknowledgements_void:
             return False
         whole = self._facts.atomic and len(expected) > 1
-        if whole and (story.seen or in_queue):
-            self._looks[AT_WHOLE] += 1
+        if whole and (transaction.seen or in_queue):
+            self._examined[AT_WHOLE] += 1
         missing: list[tuple[Row, Read]] = []
         for row in expected:
             if row[_SEEN_US] < FAR:
-                self._looks[AT_MISSED] += row[_QUEUE] in self._facts.reads
+                self._examined[AT_MISSED] += row[_QUEUE] in self._facts.reads
             elif not row[_DELAY]:
                 read = self._read_of(row, in_queue.get(row[_MESSAGE]), need_us)
                 if read is not None:
-                    self._looks[AT_MISSED] += 1
+                    self._examined[AT_MISSED] += 1
                     missing.append((row, read))
         if not missing:
             return False
         row, read = missing[0]
         who = self._facts.reader_names[read.reader]
-        places = [row[_ASKED_PLACE], story.said_place.get(COMMITTED, 0), story.local_place, read.place]
-        places += [place for verdict, _, place, _ in story.told[:1]]
+        places = [row[_ASKED_PLACE], transaction.said_place.get(COMMITTED, 0), transaction.local_place, read.place]
+        places += [place for verdict, _, place, _ in transaction.told[:1]]
         why = "it is committed" if len(expected) == 1 else f"{len(missing)} of its {len(expected)} messages are missing"
-        if whole and story.seen:
-            first = story.first_seen
+        if whole and transaction.seen:
+            first = transaction.first_seen
             assert first is not None
-            text = f"{story.seen} of its {len(expected)} messages were seen, {len(missing)} were not by {who}, who read everything"
-            self._findings.add(AT_WHOLE, story.key, "", text, [*places, first[_SEEN_PLACE]])
+            text = f"{transaction.seen} of its {len(expected)} messages were seen, {len(missing)} were not by {who}, who read everything"
+            self._findings.add(AT_WHOLE, transaction.key, "", text, [*places, first[_SEEN_PLACE]])
             return True
         message = row[_MESSAGE] if len(missing) == 1 else ""
-        told = next((one for one in story.told if one[0] == COMMITTED), None)
-        if told is not None and not story.records and self._facts.restarted_between(told[1], read.since_us):
-            self._looks[AT_DURABLE_RESTART] += 1
+        told = next((one for one in transaction.told if one[0] == COMMITTED), None)
+        if told is not None and not transaction.records and self._facts.restarted_between(told[1], read.since_us):
+            self._examined[AT_DURABLE_RESTART] += 1
             text = f"COMMITTED was acknowledged, the broker was restarted, and {who}, who read everything, never saw it"
-            self._findings.add(AT_DURABLE_RESTART, story.key, message, text, places)
+            self._findings.add(AT_DURABLE_RESTART, transaction.key, message, text, places)
             return True
         text = f"{why}, and {who}, who read everything, never saw it"
-        self._findings.add(AT_MISSED, story.key, message, text, places)
+        self._findings.add(AT_MISSED, transaction.key, message, text, places)
         return True
 
-    def _visible_by(self, story: Story, expected: list[Row]) -> int:
+    def _visible_by(self, transaction: TransactionFacts, expected: list[Row]) -> int:
         """From when on all its messages had to be visible; FAR: they need not, as far as is known."""
         facts = self._facts
-        need_us = min((us for verdict, us, _, _ in story.told if verdict == COMMITTED), default=FAR)
-        if story.first_seen is not None and facts.atomic:
-            need_us = min(need_us, story.first_seen[_SEEN_US])
+        need_us = min((us for verdict, us, _, _ in transaction.told if verdict == COMMITTED), default=FAR)
+        if transaction.first_seen is not None and facts.atomic:
+            need_us = min(need_us, transaction.first_seen[_SEEN_US])
         if facts.settled_us >= 0 and need_us > facts.settled_us:
-            in_log = any(row[3] == COMMITTED for row in story.records)
-            if in_log or self._must_settle_as_committed(story, expected):
+            in_log = any(row[3] == COMMITTED for row in transaction.records)
+            if in_log or self._must_settle_as_committed(transaction, expected):
                 need_us = facts.settled_us
         return need_us
 
-    def _must_settle_as_committed(self, story: Story, expected: list[Row]) -> bool:
+    def _must_settle_as_committed(self, transaction: TransactionFacts, expected: list[Row]) -> bool:
         facts = self._facts
-        if story.group in facts.unresolved_groups or story.group in facts.policy_groups:
+        if transaction.group in facts.unresolved_groups or transaction.group in facts.policy_groups:
             return False
-        if any(us > facts.settled_us for us in story.asked.values()):
+        if any(us > facts.settled_us for us in transaction.asked.values()):
             return False
-        if story.local:
-            wanted = story.local == COMMITTED and ROLLED_BACK not in story.operator
+        if transaction.local:
+            wanted = transaction.local == COMMITTED and ROLLED_BACK not in transaction.operator
         else:
-            wanted = COMMITTED in story.asked and ROLLED_BACK not in story.asked
+            wanted = COMMITTED in transaction.asked and ROLLED_BACK not in transaction.asked
         return wanted and all(
             row[_OK_US] <= facts.settled_us or row[_LOG_OFFSETS] or row[_SEEN_US] < FAR for row in expected
         )
@@ -522,108 +535,118 @@ class Transactions:
 
     # --- promise 5 ------------------------------------------------------------------------------------------------
 
-    def _forgotten(self, story: Story) -> bool:
+    def _forgotten(self, transaction: TransactionFacts) -> bool:
         """Acknowledged, and not in the log any more."""
         facts = self._facts
-        if not facts.log_records or facts.forgets:
+        if not facts.log_records or facts.acknowledgements_void:
             return False
-        for row in story.messages:
+        for row in transaction.messages:
             offset = row[_OK_OFFSET]
             if offset >= 0 and facts.log_must_have(offset):
-                self._looks[AT_DURABLE_LOG] += 1
+                self._examined[AT_DURABLE_LOG] += 1
                 if offset not in row[_LOG_OFFSETS]:
                     there = ", ".join(map(str, row[_LOG_OFFSETS][:4]))
                     has = f"has it at {there}" if there else "has no record of it there"
                     text = f"it was acknowledged at log offset {offset}; the log {has}"
                     self._findings.add(
-                        AT_DURABLE_LOG, story.key, row[_MESSAGE], text, (row[_OK_PLACE], row[_LOG_PLACE])
+                        AT_DURABLE_LOG, transaction.key, row[_MESSAGE], text, (row[_OK_PLACE], row[_LOG_PLACE])
                     )
                     return True
-        for verdict, _, place, position in story.told:
+        for verdict, _, place, position in transaction.told:
             # Without a position: its half is there, so a verdict after it is there too.
-            if facts.log_must_have(position) or (position < 0 and any(row[_LOG_OFFSETS] for row in story.messages)):
-                self._looks[AT_DURABLE_LOG] += 1
-                if not any(row[4] == position or position < 0 for row in story.records):
+            if facts.log_must_have(position) or (
+                position < 0 and any(row[_LOG_OFFSETS] for row in transaction.messages)
+            ):
+                self._examined[AT_DURABLE_LOG] += 1
+                if not any(row[4] == position or position < 0 for row in transaction.records):
                     at = f" at log position {position}" if position >= 0 else ""
-                    has = f"has it at {story.records[0][4]}" if story.records else "has no verdict of it"
+                    has = f"has it at {transaction.records[0][4]}" if transaction.records else "has no verdict of it"
                     text = f"{verdict}{at} was acknowledged; the log {has}"
-                    self._add(AT_DURABLE_LOG, story, text, [place, *(row[2] for row in story.records)])
+                    self._add(AT_DURABLE_LOG, transaction, text, [place, *(row[2] for row in transaction.records)])
                     return True
         return False
 
     # --- promise 7 ------------------------------------------------------------------------------------------------
 
-    def _stuck(self, story: Story) -> bool:
+    def _stuck(self, transaction: TransactionFacts) -> bool:
         facts = self._facts
         settled_us = facts.settled_us
-        if settled_us < 0 or story.group in facts.unresolved_groups or not story.messages:
+        if settled_us < 0 or transaction.group in facts.unresolved_groups or not transaction.messages:
             return False
-        row = story.messages[0]
-        logged = row if row[_LOG_OFFSETS] else next((one for one in story.messages if one[_LOG_OFFSETS]), None)
-        never_asked = self._was_never_asked_about(story)
+        row = transaction.messages[0]
+        logged = row if row[_LOG_OFFSETS] else next((one for one in transaction.messages if one[_LOG_OFFSETS]), None)
+        never_asked = self._was_never_asked_about(transaction)
         if row[_ASKED_US] > settled_us or (
-            logged is None and story.checked_us < 0 and not story.told and not never_asked
+            logged is None and transaction.checked_us < 0 and not transaction.told and not never_asked
         ):
             return False
-        if facts.losses and any(one[_ASKED_US] <= facts.lost_us and not one[_LOG_OFFSETS] for one in story.messages):
+        if facts.losses and any(
+            one[_ASKED_US] <= facts.lost_us and not one[_LOG_OFFSETS] for one in transaction.messages
+        ):
             return False  # a power loss may have taken that one, and without it nothing can be decided
-        self._looks[AT_PROGRESS] += 1
-        if story.told or story.records or story.seen:
+        self._examined[AT_PROGRESS] += 1
+        if transaction.told or transaction.records or transaction.seen:
             return False
         if logged is not None:
             text = "its half is in the log, all was settled, and there is no verdict"
-            places = (row[_OK_PLACE], logged[_LOG_PLACE], story.local_place, story.checked_place)
-        elif story.checked_us > settled_us:
-            text = f"it was still asked about at {story.checked_us:,} us, after all was settled"
-            places = (row[_OK_PLACE], story.checked_place, story.local_place, 0)
+            places = (row[_OK_PLACE], logged[_LOG_PLACE], transaction.local_place, transaction.checked_place)
+        elif transaction.checked_us > settled_us:
+            text = f"it was still asked about at {transaction.checked_us:,} us, after all was settled"
+            places = (row[_OK_PLACE], transaction.checked_place, transaction.local_place, 0)
         elif never_asked:
             text = "its half was acknowledged, all was settled, and nobody ever asked about it or decided it"
             places = (row[_OK_PLACE], 0, 0, 0)
         else:
             return False
-        self._add(AT_PROGRESS, story, text, places)
+        self._add(AT_PROGRESS, transaction, text, places)
         return True
 
-    def _was_never_asked_about(self, story: Story) -> bool:
+    def _was_never_asked_about(self, transaction: TransactionFacts) -> bool:
         """An acknowledged half that is undecided for all that is known, also without the log.
 
         Where the database has an outcome, somebody who is not recorded may have said it.
         """
         facts = self._facts
-        if story.asked or story.local or story.checked_us >= 0 or facts.log_records or facts.forgets:
+        if (
+            transaction.asked
+            or transaction.local
+            or transaction.checked_us >= 0
+            or facts.log_records
+            or facts.acknowledgements_void
+        ):
             return False
-        acknowledged = any(row[_OK_US] <= facts.settled_us for row in story.messages)
-        return acknowledged and story.group not in facts.policy_groups
+        acknowledged = any(row[_OK_US] <= facts.settled_us for row in transaction.messages)
+        return acknowledged and transaction.group not in facts.policy_groups
 
     # --- promise 8 ------------------------------------------------------------------------------------------------
 
-    def _give_places(self, story: Story, in_queue: dict[str, tuple[int, int]]) -> None:
+    def _give_places(self, transaction: TransactionFacts, in_queue: dict[str, tuple[int, int]]) -> None:
         told_us, told_place, position, verdict = FAR, 0, -1, ""
-        for one_verdict, us, place, one_position in story.told:
+        for one_verdict, us, place, one_position in transaction.told:
             if us < told_us:
                 told_us, told_place, verdict = us, place, one_verdict
             if one_position > position:
                 position = one_position
-        if story.records:
-            position, verdict = story.records[0][4], story.records[0][3]
-        messages = story.messages
+        if transaction.records:
+            position, verdict = transaction.records[0][4], transaction.records[0][3]
+        messages = transaction.messages
         if position >= 0:
             # What a policy decided is not after what was asked for: that came later, or did not count.
-            by_policy = verdict == ROLLED_BACK and self._is_by_policy(story)
-            said_us = -1 if by_policy else story.said.get(verdict, -1)
-            said_place = story.said_place.get(verdict, 0)
-            self._places.add(LOG_QUEUE, position, "", said_us, told_us, -1, said_place, told_place, story.key)
-        if not (story.seen or in_queue):
+            by_policy = verdict == ROLLED_BACK and self._is_by_policy(transaction)
+            said_us = -1 if by_policy else transaction.said.get(verdict, -1)
+            said_place = transaction.said_place.get(verdict, 0)
+            self._places.add(LOG_QUEUE, position, "", said_us, told_us, -1, said_place, told_place, transaction.key)
+        if not (transaction.seen or in_queue):
             return
-        commit_us = story.said.get(COMMITTED, -1)
-        commit_place = story.said_place.get(COMMITTED, 0)
+        commit_us = transaction.said.get(COMMITTED, -1)
+        commit_place = transaction.said_place.get(COMMITTED, 0)
         not_judged = self._facts.not_judged
         for row in messages:
             queue, at, seen_us = row[_QUEUE], row[_AT], row[_SEEN_US]
             if row[_DELAY] and commit_us >= 0 and seen_us < FAR:
                 due_us = commit_us + row[_DELAY] * 1_000
                 places = (row[_ASKED_PLACE], commit_place, row[_SEEN_PLACE])
-                look_at_due(self._facts, self._findings, story.key, row[_MESSAGE], due_us, seen_us, places)
+                check_due(self._facts, self._findings, transaction.key, row[_MESSAGE], due_us, seen_us, places)
             if queue < 0:
                 queue, at = in_queue.get(row[_MESSAGE], (-1, -1))
             if at < 0 or row[_DELAY] or row[_SEVERAL] or queue in not_judged:
@@ -635,9 +658,9 @@ class Transactions:
                     continue
             known_us, known_place = (told_us, told_place) if told_us < seen_us else (seen_us, row[_SEEN_PLACE])
             self._places.add(
-                queue, at, row[_MESSAGE], asked_us, known_us, position, asked_place, known_place, story.key,
+                queue, at, row[_MESSAGE], asked_us, known_us, position, asked_place, known_place, transaction.key,
                 row[_SHARDING], row[_READERS], row[_STORE_TIME], seen_us, row[_SEEN_PLACE],
             )  # fmt: skip
 
-    def _add(self, check: int, story: Story, text: str, places: Iterable[int]) -> None:
-        self._findings.add(check, story.key, "", text, list(places))
+    def _add(self, check: int, transaction: TransactionFacts, text: str, places: Iterable[int]) -> None:
+        self._findings.add(check, transaction.key, "", text, list(places))

@@ -250,6 +250,9 @@ _PULLED_JSON: Final = (
     b'{"code":%d,"extFields":{"suggestWhichBrokerId":"0","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"},'
     b'"flag":1,"remark":"%b"' + _JSON_TAIL
 )
+_SENT_JSON: Final = '{"code":0,"extFields":{"msgId":"'
+_LANGUAGE_JSON: Final = f'"language":"{LANGUAGE_OURS}","opaque":'
+_VERSION_JSON: Final = f',"version":{VERSION_OURS}}}'
 _EMPTY_JSON: Final = b'{"code":0,"extFields":{},"flag":1' + _JSON_TAIL
 
 
@@ -272,9 +275,8 @@ def encode_send_response(
         return frames.assemble(encode_binary_header(0, opaque, FLAG_RESPONSE, None, ext), binary=True)
     # An f-string, though the others are bytes: this is for every message, and costs a fifth less.
     header = (
-        f'{{"code":0,"extFields":{{"msgId":"{message_id}","queueId":"{queue_id}","queueOffset":"{queue_offset}",'
-        f'"transactionId":"{transaction_id}","MSG_REGION":"DefaultRegion","TRACE_ON":"true"}},"flag":1,'
-        f'"language":"{LANGUAGE_OURS}","opaque":{opaque},"version":{VERSION_OURS}}}'
+        f'{_SENT_JSON}{message_id}","queueId":"{queue_id}","queueOffset":"{queue_offset}","transactionId":"{transaction_id}'
+        f'","MSG_REGION":"DefaultRegion","TRACE_ON":"true"}},"flag":1,{_LANGUAGE_JSON}{opaque}{_VERSION_JSON}'
     ).encode()
     return frames.assemble_head(header, 0)
 

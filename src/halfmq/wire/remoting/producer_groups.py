@@ -10,8 +10,8 @@
         answer  code 0, ext ``next``: where there are more groups, none behind the last; body JSON [``GroupStats``, ...], the ones
                 with most undecided first
 
-HMQ_ASK_ASIDE  29010  ext ``group``, ``max``: ask about what a policy set aside, so many at most
-        answer  code 0, ext ``left``: how many others are set aside still; body JSON [id, ...]: of which checks go out, 256
+HMQ_ASK_PARKED  29010  ext ``group``, ``max``: ask about what a policy parked, so many at most
+        answer  code 0, ext ``left``: how many others are parked still; body JSON [id, ...]: of which checks go out, 256
                 at most, none where too many wait for answers; 2 when nobody can be asked
 
 29 for a field that cannot be. A stock broker answers 3. Pure.
@@ -28,7 +28,7 @@ from halfmq.model.pending import GroupStats
 HMQ_ASK: Final = 29_006
 HMQ_PRODUCER: Final = 29_007
 HMQ_STATS: Final = 29_008
-HMQ_ASK_ASIDE: Final = 29_010
+HMQ_ASK_PARKED: Final = 29_010
 
 EXT_CLIENT: Final = "clientId"
 EXT_CHECKS: Final = "checks"

@@ -98,7 +98,7 @@ async def test_what_a_peer_does_wrong_is_said_once_and_then_with_how_often(
             await client.closed.wait()
         told = [record.getMessage() for record in caplog.records]
         assert [text.split(": ")[1] for text in told] == ["fields of command 310", "it is closed"]
-        monkeypatch.setattr(gateway._seldom, "_rest_s", 0)
+        monkeypatch.setattr(gateway._throttle, "_rest_s", 0)
         caplog.clear()
         assert (await (await running.client()).ask(310, {"e": "no number"})).code == 1
         assert "(500 times since this was last said)" in caplog.messages[0]

@@ -512,7 +512,7 @@ async def test_above_the_bound_of_all_connections_reading_stops_and_begins_again
 
 async def test_heartbeats_behind_one_whose_groups_are_made_count(tmp_path: Path) -> None:
     """Goal: what waits for a group to be made is no way around. Method: the disk does not follow, so none is ever made."""
-    dice = random.Random(7)
+    rng = random.Random(7)
     flushes: list[HandFlush] = []
 
     def by_hand(job: Job) -> HandFlush:
@@ -522,10 +522,10 @@ async def test_heartbeats_behind_one_whose_groups_are_made_count(tmp_path: Path)
     async with serving(tmp_path, make_syncer=by_hand, durability=Durability.FSYNC) as running:
         flushes[0].run()
         client = await running.client()
-        clients = running.broker._members
+        clients = running.broker._members.members
         first = asyncio.create_task(client.heartbeat("me", consumers={"New": ["T"]}))
         await asyncio.sleep(0.05)
-        topics = ["".join(dice.choices("abcdefgh", k=100)) for _ in range(1_500)]
+        topics = ["".join(rng.choices("abcdefgh", k=100)) for _ in range(1_500)]
         rest = [asyncio.create_task(client.heartbeat("me", consumers={"New": topics})) for _ in range(14)]
         (connection,) = running.broker._gateway.connections.values()
         async with asyncio.timeout(10):

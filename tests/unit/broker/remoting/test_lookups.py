@@ -9,9 +9,8 @@ import pytest
 from tests.support.in_process import serving
 from tests.support.raw_client import RawClient, pull_ext
 
-from halfmq.broker.sequencer import Sequencer
-from halfmq.core.decision import Refused, Why
-from halfmq.core.engine import Failed
+from halfmq.core.commands import CommitOffset
+from halfmq.core.decide import DECIDE
 from halfmq.errors import StoreDamaged
 from halfmq.model.stored_message import decode
 
@@ -43,6 +42,21 @@ async def test_consumer_offset_is_what_was_said_last_and_survives_a_drain(tmp_pa
         await running.broker.drain()
     async with serving(tmp_path) as running:
         assert await offset(await running.client()) == 2
+
+
+async def test_an_offset_whose_decision_failed_is_not_committed_and_the_client_hears_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 1)
+
+        def broken(*arguments: Any) -> Any:
+            raise ZeroDivisionError("a bug")
+
+        monkeypatch.setitem(DECIDE, CommitOffset, broken)
+        answer = await client.ask(15, {"consumerGroup": "C", **QUEUE, "commitOffset": "1"})
+        assert (answer.code, "ZeroDivisionError" in str(answer.remark)) == (1, True)
 
 
 async def test_no_offset_is_22_and_a_young_queue_begins_at_0(tmp_path: Path) -> None:
@@ -89,34 +103,6 @@ async def test_an_offset_without_room_is_refused_and_no_message_is_jumped_over(
         await client.ask(215, {"topic": "fill-500-0"})
         assert (await client.ask(15, {**where, "queueId": "0"})).code == 0
         assert await offset(client) == 3
-
-
-@pytest.mark.parametrize(
-    ("reply", "code"),
-    [
-        (Failed("planted"), 1),
-        (Refused(Why.STORE_FULL, "planted"), 14),
-        (Refused(Why.LIMIT_REACHED, "planted"), 2),
-        (Refused(Why.TOPIC_NOT_EXIST, "planted"), 0),
-        (Refused(Why.GROUP_NOT_EXIST, "planted"), 0),
-        (Refused(Why.INVALID_PARAMETER, "planted"), 0),
-    ],
-    ids=lambda value: value.why.value if isinstance(value, Refused) else "",
-)
-async def test_a_commit_that_was_not_kept_is_no_success_unless_there_is_nothing_to_keep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reply: Refused | Failed, code: int
-) -> None:
-    """Who resets an offset waits for the answer."""
-
-    def submit(self: Sequencer, command: Any, deliver: Any, context: Any = None) -> None:
-        deliver(context, reply)
-
-    async with serving(tmp_path) as running:
-        client = await running.client()
-        monkeypatch.setattr(Sequencer, "submit", submit)
-        answer = await client.ask(15, {"consumerGroup": "C", **QUEUE, "commitOffset": "3"})
-        monkeypatch.undo()
-        assert (answer.code, answer.remark) == (code, "planted" if code else None)
 
 
 async def test_ends_of_a_queue_and_of_none(tmp_path: Path) -> None:

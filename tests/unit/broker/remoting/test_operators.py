@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.in_process import Hand, serving
+from tests.support.in_process import serving
 from tests.support.raw_client import Answer, RawClient, command
 
 from halfmq import AsyncClient, compose
@@ -16,6 +16,7 @@ from halfmq.broker.services.group_scan import GroupScan
 from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.disk import RealDisk
 from halfmq.store.dump import dump_store
+from halfmq.store.group_flush import HandFlush, Job
 from halfmq.store.store import Durability
 from halfmq.store.verify import verify_store
 from halfmq.wire.remoting.header import Request
@@ -144,6 +145,12 @@ async def test_incomplete_transaction_cannot_be_committed_by_hand_but_rolled_bac
         assert (await resolve(client, "T-1", "ROLLBACK")).ext["HMQ_VERDICT"] == "ROLLED_BACK"
 
 
+class Hand:
+    def __call__(self, job: Job) -> HandFlush:
+        self.flush = HandFlush(job)
+        return self.flush
+
+
 async def test_nothing_is_told_that_a_crash_could_take_back(tmp_path: Path) -> None:
     hand = Hand()
     async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
@@ -215,7 +222,7 @@ async def test_members_that_say_how_far_they_are_are_no_operators(tmp_path: Path
 
 async def test_the_story_names_the_operator_also_after_a_restart_and_when_memory_has_forgotten(tmp_path: Path) -> None:
     says = "decided by an operator (ada from 127.0.0.1:"
-    settings = BrokerSettings(sent_again_ms=1)
+    settings = BrokerSettings(dedup_window_ms=1)
     async with serving(tmp_path) as running:
         client = await running.client()
         await client.half("orders", b"one", unique=ONE)

@@ -44,7 +44,7 @@ async def until_set_aside(client: RawClient, group: str = "P") -> None:
         if (await stats(client, group))[0]["set_aside"]:
             return
         await asyncio.sleep(0.02)
-    raise AssertionError("it was never set aside")
+    raise AssertionError("it was never parked")
 
 
 async def test_a_policy_rolls_back_after_its_checks_says_so_everywhere_and_survives_a_restart(
@@ -194,6 +194,28 @@ async def test_what_cannot_be_is_refused_and_changes_nothing(tmp_path: Path) -> 
         assert (await change(client, chek_limit=5)).code == 1
         assert (await client.ask(PRODUCER, {"group": "P", "operator": "ada"}, b"{")).code == 1
         assert running.log_bytes() == before
+
+
+async def test_an_answer_says_what_was_set_and_not_what_a_later_change_made_of_it(tmp_path: Path) -> None:
+    """What stands in memory when the answer leaves may be of a change that is not durable yet."""
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        two = (change(client, check_limit=3, past_limit="rollback"), change(client, check_limit=0, past_limit="wait"))
+        first, second = [json.loads(answer.body) for answer in await asyncio.gather(*two)]
+        assert (first["check_limit"], first["past_limit"], first["set_by"]) == (3, "rollback", "ada")
+        assert (second["check_limit"], second["past_limit"]) == (0, "wait")
+
+
+async def test_two_operators_who_change_different_limits_at_once_both_have_their_way(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        ada, bob = await running.client(), await running.client()
+        await change(ada, check_limit=3, past_limit="rollback")
+        told = await asyncio.gather(
+            change(ada, check_limit=0, past_limit="wait"), change(bob, operator="bob", undecided_max=500)
+        )
+        assert [answer.code for answer in told] == [0, 0]
+        stands = json.loads((await change(ada)).body)
+        assert (stands["check_limit"], stands["past_limit"], stands["undecided_max"]) == (0, "wait", 500)
 
 
 async def test_a_flood_of_changes_does_not_fill_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -43,7 +43,7 @@ def test_a_half_names_its_group_and_its_transaction() -> None:
     command = sent({"TRAN_MSG": "true", "PGROUP": "PG", "UNIQ_KEY": "T1", "CHECK_IMMUNITY_TIME_IN_SECONDS": "9"})
     assert isinstance(command, SendHalf)
     assert (command.connection, command.group, command.tx_id, command.index, command.count) == (9, "PG", "T1", 0, 1)
-    assert (command.immunity_ms, command.id_hash) == (9_000, command.key_hash)
+    assert (command.grace_ms, command.id_hash) == (9_000, command.key_hash)
     several = {
         "TRAN_MSG": "TRUE",
         "PGROUP": "PG",

@@ -154,14 +154,14 @@ def test_frames_of_the_largest_size_do_not_hold_up_smaller_ones() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_frames_that_are_larger_by_a_third_never_hold_up_a_smaller_one(seed: int) -> None:
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     house = House()
-    size = dice.randint(5, 502)
+    size = rng.randint(5, 502)
     for _ in range(300):
-        larger = house.peer(dice.randint((4 * size + 2) // 3, FRAME + 4), 1)
+        larger = house.peer(rng.randint((4 * size + 2) // 3, FRAME + 4), 1)
         if larger.reads:
-            larger.send(dice.randint(1, larger.size - 2))
-        elif dice.random() < 0.1:
+            larger.send(rng.randint(1, larger.size - 2))
+        elif rng.random() < 0.1:
             house.clock.sleep(ADMITTED_S / 3)
         house.check()
         assert house.peer(size, 1).send(size - 1)
@@ -304,7 +304,7 @@ def test_a_connection_that_sends_although_it_waits_is_counted_and_goes_on_when_i
 @pytest.mark.parametrize("seed", range(30))
 def test_whatever_comes_is_bounded_and_every_honest_frame_comes_in(seed: int) -> None:
     """Some peers send whole frames in pieces, again after they were closed; others stop in the middle, or begin only."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     house = House()
     honest = [house.peer() for _ in range(6)]
     done = [0] * len(honest)
@@ -314,23 +314,23 @@ def test_whatever_comes_is_bounded_and_every_honest_frame_comes_in(seed: int) ->
             honest[at] = house.peer()
         peer = honest[at]
         if not peer.held:
-            peer.begin(dice.randint(5, FRAME + 4), dice.randint(1, 4))
-        elif peer.send(min(dice.randint(1, 300), peer.size - peer.held)):
+            peer.begin(rng.randint(5, FRAME + 4), rng.randint(1, 4))
+        elif peer.send(min(rng.randint(1, 300), peer.size - peer.held)):
             done[at] += not peer.held
         house.check()
 
     for _ in range(1_500):
-        kind = dice.random()
+        kind = rng.random()
         if kind < 0.1:
-            house.peer(dice.randint(2, FRAME + 4), 1)
+            house.peer(rng.randint(2, FRAME + 4), 1)
         elif kind < 0.5:
-            peer = dice.choice(house.peers)
+            peer = rng.choice(house.peers)
             if peer.held and peer not in honest and peer.size - peer.held > 1:
-                peer.send(min(dice.randint(1, 300), peer.size - peer.held - 1))
+                peer.send(min(rng.randint(1, 300), peer.size - peer.held - 1))
         elif kind < 0.97:
-            honestly(dice.randrange(len(honest)))
+            honestly(rng.randrange(len(honest)))
         else:
-            house.clock.sleep(dice.choice((0.1, 3.0)))
+            house.clock.sleep(rng.choice((0.1, 3.0)))
         house.check()
     assert sum(done) > 0
     before = list(done)

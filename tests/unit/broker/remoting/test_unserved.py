@@ -2,8 +2,8 @@
 
 import pytest
 
+from halfmq.broker.log_throttle import REST_S
 from halfmq.broker.remoting.unserved import GAP_S, Unserved
-from halfmq.broker.seldom import REST_S
 from halfmq.wire.remoting.header import Request
 
 
@@ -49,7 +49,7 @@ def test_what_is_remembered_of_names_is_short() -> None:
     unserved.mode("192.0.2.7:1", "g" * 10_000, "T" * 10_000, "POP")
     clock.now += GAP_S
     unserved.subscription("me@1", "g" * 10_000, "T" * 10_000, "x", "SQL92")
-    remembered = unserved._seldom._said
+    remembered = unserved._throttle._said
     assert [max(map(len, what)) for what in remembered] == [100, 100]  # type: ignore[call-overload]
 
 

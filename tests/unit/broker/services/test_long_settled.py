@@ -17,7 +17,7 @@ ONE = "AC10000100002A9F0000000000000001"
 TWO = "AC10000100002A9F0000000000000002"
 THREE = "AC10000100002A9F0000000000000003"
 #: Memory knows the last verdict only.
-FORGETFUL = BrokerSettings(sent_again_ids_max=1)
+FORGETFUL = BrokerSettings(dedup_ids_max=1)
 
 
 async def settled(client: RawClient, unique: str, wanted: int, *, group: str = "P") -> Answer:

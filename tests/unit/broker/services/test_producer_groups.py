@@ -11,7 +11,7 @@ from halfmq.broker.services import producer_groups as producer_groups
 from halfmq.broker.services.producer_groups import GroupLimits, LimitsChange, ProducerGroups, tell_policy
 from halfmq.core.commands import Actor, SetProducer
 from halfmq.core.decision import PolicyActed, Refused, Why
-from halfmq.model.records import AsideBecause
+from halfmq.model.records import ParkedBecause
 from halfmq.model.settings import PastLimit, ProducerSettings
 
 
@@ -121,12 +121,12 @@ def test_figures_are_told_of_one_group_or_page_by_page(stage: Stage, monkeypatch
 @pytest.mark.parametrize(
     ("rolled_back", "because", "says"),
     [
-        (True, AsideBecause.CHECKS, "the policy of group PG: transaction T1 was rolled back after 2 checks"),
-        (False, AsideBecause.AGE, "the policy of group PG: transaction T1 was set aside because of its age"),
+        (True, ParkedBecause.CHECKS, "the policy of group PG: transaction T1 was rolled back after 2 checks"),
+        (False, ParkedBecause.AGE, "the policy of group PG: transaction T1 was parked because of its age"),
     ],
 )
 def test_what_a_policy_did_is_said(
-    caplog: pytest.LogCaptureFixture, rolled_back: bool, because: AsideBecause, says: str
+    caplog: pytest.LogCaptureFixture, rolled_back: bool, because: ParkedBecause, says: str
 ) -> None:
     tell_policy(PolicyActed(group="PG", tx_id="T1", rolled_back=rolled_back, because=because, checks=2))
     assert [record.getMessage() for record in caplog.records] == [says]

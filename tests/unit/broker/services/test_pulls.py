@@ -130,7 +130,7 @@ def test_a_pull_whose_peer_left_while_its_group_was_made_is_dropped() -> None:
     peer.is_open = False
     bench.pulls.peer_gone(peer.number)
     bench.sequencer.release()
-    assert (answers, bench.pulls.parked, bench.loop.waits) == ([], 0, 0)
+    assert (answers, bench.pulls.held, bench.loop.waits) == ([], 0, 0)
 
 
 def test_tools_read_without_a_group_unless_they_commit() -> None:
@@ -222,11 +222,11 @@ def test_a_parked_pull_is_answered_by_a_message_that_it_wants() -> None:
     bench = Bench()
     answers = bench.ask(wait_ms=9_000)
     bench.wake()
-    assert (answers, bench.pulls.parked) == ([], 1), "nothing new: it stays parked"
+    assert (answers, bench.pulls.held) == ([], 1), "nothing new: it stays parked"
     bench.message(b"new")
     bench.wake()
     assert bodies(answers[0]) == [b"new"]
-    assert (bench.pulls.parked, bench.pulls.has_parked, bench.loop.waits) == (0, False, 0)
+    assert (bench.pulls.held, bench.pulls.has_held, bench.loop.waits) == (0, False, 0)
 
 
 def test_a_wait_is_cut_below_what_a_java_client_waits_itself() -> None:
@@ -263,23 +263,23 @@ def test_time_that_is_up_gives_a_full_peer_no_messages() -> None:
 
 
 def test_parked_pulls_of_one_peer_and_of_all_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PARKED_MAX", 2)
+    monkeypatch.setattr(module, "HELD_MAX", 2)
     bench = Bench()
     answers = [bench.ask(wait_ms=9_000) for _ in range(3)]
     assert [len(one) for one in answers] == [0, 0, 1]
-    monkeypatch.setattr(limits, "PARKED_BYTES_MAX", 3_000)
+    monkeypatch.setattr(limits, "HELD_BYTES_MAX", 3_000)
     assert bench.ask(FakePeer(2), wait_ms=9_000) == []
     assert [len(one) for one in answers] == [1, 0, 1], "who waits longest is told that nothing is new"
-    assert (bench.pulls.parked, bench.pulls.parked_bytes) == (2, 2_048)
+    assert (bench.pulls.held, bench.pulls.held_bytes) == (2, 2_048)
 
 
 def test_nothing_is_kept_of_the_expression_or_of_a_peer_that_left() -> None:
     bench, peer = Bench(), FakePeer(3)
     bench.ask(peer, wait_ms=9_000, subscription=("A || " * 1_000, "TAG"))
-    ((parked,),) = [list(there.values()) for there in bench.pulls._parked.values()]
+    ((parked,),) = [list(there.values()) for there in bench.pulls._held.values()]
     assert parked.request.subscription is None
     bench.pulls.peer_gone(3)
-    assert (bench.pulls.parked, bench.pulls.parked_bytes, bench.loop.waits) == (0, 0, 0)
+    assert (bench.pulls.held, bench.pulls.held_bytes, bench.loop.waits) == (0, 0, 0)
     assert bench.pulls._oldest == bench.pulls._of_peer == {}
 
 

@@ -12,8 +12,8 @@ from halfmq.broker.services import transactions as transactions
 from halfmq.broker.services.group_scan import WAITING_MAX, GroupScan
 from halfmq.broker.services.long_settled import Found, Look, Missed, NotLooked
 from halfmq.broker.services.transactions import CheckSent, Listing, Story, Transactions
-from halfmq.core.commands import AskAside, AskNow, ResolveTransaction, SettledRow, Wanted
-from halfmq.core.decision import AskedAside, Refused, Settled, Why
+from halfmq.core.commands import AskNow, AskParked, RequestedVerdict, ResolveTransaction, SettledRow
+from halfmq.core.decision import AskedParked, Refused, Settled, Why
 from halfmq.core.digest import durable_digest
 from halfmq.errors import StoreDamaged
 from halfmq.model.records import DecidedBy, OperatorActed
@@ -61,7 +61,9 @@ class Stage:
         self.service.story(tx_id, group, self.answers.append)
         return self.answers[-1]
 
-    def resolve(self, tx_id: str, group: str = "", wanted: Wanted = Wanted.COMMIT, **who: str) -> Any:
+    def resolve(
+        self, tx_id: str, group: str = "", wanted: RequestedVerdict = RequestedVerdict.COMMIT, **who: str
+    ) -> Any:
         named = {"operator": "ada", "reason": "ticket 4711", **who}
         self.service.resolve(self.peer, tx_id, group, wanted, answer=self.answers.append, **named)
         return self.answers[-1]
@@ -218,7 +220,7 @@ def test_verdict_by_hand_names_who_decides_in_the_command_and_in_the_output(
         f"{settled.position}, reason: ticket 4711"
     )
     assert stage.resolve("T1").repeated
-    assert stage.resolve("T1", wanted=Wanted.ROLLBACK).why is Why.VERDICT_CONFLICT
+    assert stage.resolve("T1", wanted=RequestedVerdict.ROLLBACK).why is Why.VERDICT_CONFLICT
     assert [kind for kind, _ in stage.said] == ["repeated", "verdict"]
     assert len(caplog.records) == 1
 
@@ -232,7 +234,7 @@ def test_verdict_without_a_name_is_refused_before_anything_is_looked_for(stage: 
 def test_verdict_is_answered_when_it_is_durable(stage: Stage) -> None:
     stage.half("T1")
     stage.sequencer.is_held = True
-    stage.service.resolve(stage.peer, "T1", "PG", Wanted.COMMIT, "ada", "", stage.answers.append)
+    stage.service.resolve(stage.peer, "T1", "PG", RequestedVerdict.COMMIT, "ada", "", stage.answers.append)
     assert stage.answers == []
     stage.sequencer.release()
     assert isinstance(stage.answers[0], Settled)
@@ -269,13 +271,13 @@ def test_check_on_request_says_whom_it_goes_to(stage: Stage) -> None:
 
 def test_checks_about_what_was_set_aside_need_a_group(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "halfmq.operators")
-    stage.service.ask_aside(stage.peer, "", 5, stage.answers.append)
+    stage.service.ask_parked(stage.peer, "", 5, stage.answers.append)
     assert stage.answers == [Refused(Why.INVALID_PARAMETER, "group: which producer group")]
     assert stage.sequencer.commands == []
     stage.half("T1")
-    stage.service.ask_aside(stage.peer, "PG", 5_000, stage.answers.append)
-    assert stage.sequencer.commands == [AskAside("PG", 1_000)]
-    assert isinstance(stage.answers[-1], AskedAside | Refused)
+    stage.service.ask_parked(stage.peer, "PG", 5_000, stage.answers.append)
+    assert stage.sequencer.commands == [AskParked("PG", 1_000)]
+    assert isinstance(stage.answers[-1], AskedParked | Refused)
     assert caplog.records == [], "nobody is asked"
 
 

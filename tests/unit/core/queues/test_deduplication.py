@@ -3,7 +3,7 @@
 import pytest
 from tests.support.core_log import CoreLog, batch_of, changed, end, half, message, refused, sent
 
-from halfmq.core.commands import EnsureGroup, SendBatch, SetTopic, Wanted
+from halfmq.core.commands import EnsureGroup, RequestedVerdict, SendBatch, SetTopic
 from halfmq.core.decision import Done, SentBatch, Why
 from halfmq.core.session import Published
 from halfmq.model.properties import encode
@@ -107,7 +107,7 @@ def test_a_reconsumed_message_is_never_taken_for_sent_again() -> None:
 
 
 def test_the_window_ends_by_age_at_the_time_of_the_batch() -> None:
-    log = CoreLog(BrokerSettings(segment_bytes=65_536, sent_again_ms=120_000))
+    log = CoreLog(BrokerSettings(segment_bytes=65_536, dedup_window_ms=120_000))
     first = sent(log.do(message("M1")))
     log.later(120_000)
     log.do(message("other"))
@@ -118,7 +118,7 @@ def test_the_window_ends_by_age_at_the_time_of_the_batch() -> None:
 
 
 def test_the_window_of_verdicts_ends_by_age_too() -> None:
-    log = CoreLog(BrokerSettings(segment_bytes=65_536, sent_again_ms=120_000))
+    log = CoreLog(BrokerSettings(segment_bytes=65_536, dedup_window_ms=120_000))
     half_reply = sent(log.do(half("T1")))
     log.do(end("T1", half_reply))
     log.later(120_000)
@@ -131,7 +131,7 @@ def test_the_window_of_verdicts_ends_by_age_too() -> None:
 
 
 def test_the_window_ends_by_number() -> None:
-    log = CoreLog(BrokerSettings(segment_bytes=65_536, sent_again_ids_max=3))
+    log = CoreLog(BrokerSettings(segment_bytes=65_536, dedup_ids_max=3))
     first = sent(log.do(message("M1")))
     log.do(message("M2"))
     log.do(message("M3"))
@@ -218,7 +218,7 @@ def test_a_message_sent_again_gets_its_first_answer_also_when_its_topic_takes_no
 def test_a_half_sent_again_gets_its_standing_answer_also_when_its_topic_takes_no_more(change: SetTopic) -> None:
     log = CoreLog()
     open_, settled = sent(log.do(half("T1", queue=3))), sent(log.do(half("T2", queue=3)))
-    log.do(end("T2", settled, Wanted.ROLLBACK))
+    log.do(end("T2", settled, RequestedVerdict.ROLLBACK))
     assert log.do(change) == Done()
     assert log.do(half("T1", queue=3, connection=2)) == open_
     assert refused(log.do(half("T2", queue=3)), Why.ALREADY_SETTLED).standing == "ROLLED_BACK"

@@ -7,14 +7,14 @@ from halfmq import limits
 from halfmq.core.commands import Tick
 from halfmq.core.decide import next_deadline_ms
 from halfmq.core.decision import Done, Settled, Why
-from halfmq.core.events import DelayedPutAside
+from halfmq.core.events import DelayedPostponed
 from halfmq.core.queues.delay import due_at
 from halfmq.core.session import apply_session
 from halfmq.core.transaction.invariants import check
 from halfmq.model.message_facts import delay_of
 from halfmq.model.placement import SEGMENT_BYTES_MIN
 from halfmq.model.properties import encode
-from halfmq.model.records import CarriedDelayed, DelayedRecord, Released
+from halfmq.model.records import CopiedDelayed, DelayedRecord, Released
 from halfmq.model.settings import BrokerSettings
 
 
@@ -78,7 +78,7 @@ def test_a_release_in_another_segment_carries_the_message_first_in_the_same_batc
     log.do(message("M2", DELAY="1"))
     log.run_to(log.now_ms + 2_000)
     *_, carried, released = log.batches[-1].records
-    assert isinstance(carried, CarriedDelayed)
+    assert isinstance(carried, CopiedDelayed)
     assert isinstance(released, Released)
     first, second = log.of(DelayedRecord)
     assert [(ref.first_offset, ref.offset) for ref in released.refs] == [
@@ -96,7 +96,7 @@ def test_what_is_put_aside_leaves_the_others_in_their_order_and_a_tick_may_be_to
     offsets = [record.offset for record in log.of(DelayedRecord)]
     apply_session(
         log.state,
-        DelayedPutAside(
+        DelayedPostponed(
             (
                 offsets[1],
                 offsets[3],
@@ -107,12 +107,12 @@ def test_what_is_put_aside_leaves_the_others_in_their_order_and_a_tick_may_be_to
     assert log.do(Tick(0)) == Done(again=True)
     assert log.of(Released) == []
     assert log.do(Tick(2)) == Done(again=True)
-    apply_session(log.state, DelayedPutAside((offsets[7],)))
+    apply_session(log.state, DelayedPostponed((offsets[7],)))
     log.tick()
     shown = [[offsets.index(ref.first_offset) for ref in released.refs] for released in log.of(Released)]
     assert shown == [[0, 2], [4, 5, 6]]
     check(log.state)
-    apply_session(log.state, DelayedPutAside((*offsets,)))
+    apply_session(log.state, DelayedPostponed((*offsets,)))
     assert next_deadline_ms(log.state) is None
     assert set(log.state.delayed) == {offsets[number] for number in (1, 3, 7)}
 

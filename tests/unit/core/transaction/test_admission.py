@@ -4,11 +4,11 @@ import pytest
 from tests.support.core_log import CoreLog, consumer, end, half, part, producer, refused, sent
 
 from halfmq import limits
-from halfmq.core.commands import SetProducer, Wanted
+from halfmq.core.commands import RequestedVerdict, SetProducer
 from halfmq.core.decision import Why
 from halfmq.core.transaction.admission import COMMIT_FRAME_BYTES, HALF_FRAME_BYTES, groups_refusal
 from halfmq.core.transaction.invariants import check
-from halfmq.model.records import CARRIED_HALF_MESSAGE_AT, MESSAGE_AT, REF_BYTES, HalfRecord
+from halfmq.model.records import COPIED_HALF_MESSAGE_AT, MESSAGE_AT, REF_BYTES, HalfRecord
 from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
 
 
@@ -20,7 +20,7 @@ def test_a_group_with_as_many_undecided_as_it_may_is_refused_until_one_is_settle
     assert "as many as it may" in refused(log.do(half("T3")), Why.LIMIT_REACHED).text
     assert log.state.log_end == at
     sent(log.do(half("T3", group="other")))
-    log.do(end("T1", first, Wanted.ROLLBACK))
+    log.do(end("T1", first, RequestedVerdict.ROLLBACK))
     sent(log.do(half("T3")))
 
 
@@ -98,7 +98,7 @@ def test_where_no_transactions_are_allowed_no_client_shall_try_again() -> None:
 
 def test_a_transaction_may_take_half_a_segment_to_the_byte_with_what_its_commit_may_need() -> None:
     """One half: its message, its carried copy's head, its ref, and the commit around it."""
-    assert HALF_FRAME_BYTES == CARRIED_HALF_MESSAGE_AT + REF_BYTES
+    assert HALF_FRAME_BYTES == COPIED_HALF_MESSAGE_AT + REF_BYTES
     assert COMMIT_FRAME_BYTES == 24 + limits.GROUP_CHARS_MAX + limits.TRANSACTION_ID_CHARS_MAX
     log = CoreLog()
     log.do(half("T0", body=b""))
@@ -144,7 +144,7 @@ def test_all_groups_together_have_only_so_many_bytes_undecided() -> None:
     for command in (half("T2", group="G2", body=b"x" * 1_000), part("T1", 1, group="G1", body=b"x" * 1_000)):
         assert "3000 (--undecided-total-bytes-max)" in refused(log.do(command), Why.LIMIT_REACHED).text
     sent(log.do(half("T0-0", group="G0", body=b"x" * 1_000, HMQ_TX_ID="T0", HMQ_TX_INDEX="0", HMQ_TX_COUNT="1")))
-    log.do(end("T0", first, Wanted.ROLLBACK, group="G0"))
+    log.do(end("T0", first, RequestedVerdict.ROLLBACK, group="G0"))
     sent(log.do(half("T2", group="G2", body=b"x" * 1_000)))
     check(log.state)
 
@@ -186,7 +186,7 @@ def test_totals_are_those_of_a_recount_after_restarts_carries_and_verdicts() -> 
     check(log.state)
     assert (log.state.derived.undecided_count, log.state.derived.undecided_groups) == (20, 7)
     for number in range(30):
-        log.do(end(f"T{number}", replies[number], Wanted.ROLLBACK, group=f"G{number % 7}"))
+        log.do(end(f"T{number}", replies[number], RequestedVerdict.ROLLBACK, group=f"G{number % 7}"))
     assert (
         log.state.derived.undecided_count,
         log.state.derived.undecided_groups,

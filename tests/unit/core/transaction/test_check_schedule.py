@@ -9,7 +9,7 @@ from tests.support.looked import Looked
 from tests.support.parts_of_a_tick import checks_of_a_tick
 
 from halfmq import limits
-from halfmq.core.commands import AskNow, CheckNotSent, Tick, Wanted
+from halfmq.core.commands import AskNow, CheckNotSent, RequestedVerdict, Tick
 from halfmq.core.decide import next_deadline_ms
 from halfmq.core.decision import Asked, Done, Refused, SendCheck, Settled, Why
 from halfmq.core.session import ConnectionClosed, Polling
@@ -77,7 +77,7 @@ def test_checks_are_counted_from_one_and_back_off() -> None:
         (asked,) = checks(log.run_to(deadline))
         assert asked.checks == number
         times.append(log.now_ms)
-        log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
+        log.do(end("T1", reply, RequestedVerdict.UNKNOWN, from_check=True))
     gaps = [later - earlier for earlier, later in pairwise(times)]
     for gap, (low, high) in zip(
         gaps, [(5, 6.4), (10, 12.6), (20, 25.1), (40, 50.1), (60, 75.1), (60, 75.1)], strict=False
@@ -107,7 +107,7 @@ def test_one_check_is_in_flight_until_it_is_answered_or_overdue() -> None:
     assert len(log.checks_after(6_100)) == 1
     assert log.checks_after(4_900) == [], "the back-off is over, the answer is not overdue"
     assert len(log.checks_after(200)) == 1
-    log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
+    log.do(end("T1", reply, RequestedVerdict.UNKNOWN, from_check=True))
     assert not log.state.producer_groups["PG"].session.in_flight
 
 
@@ -123,7 +123,7 @@ def test_an_interval_shorter_than_the_wait_for_answers_counts_once_there_is_one(
         assert asked.checks == number
         times.append(log.now_ms)
         log.later(50)
-        log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
+        log.do(end("T1", reply, RequestedVerdict.UNKNOWN, from_check=True))
         check(log.state)
     gaps = [later - earlier for earlier, later in pairwise(times)]
     for gap, low in zip(gaps, [400, 800, 1_600, 3_200, 6_400, 12_800], strict=True):
@@ -135,9 +135,9 @@ def test_an_answer_that_is_later_than_the_interval_is_followed_by_a_check_at_onc
     reply = log.do(half("T1"))
     assert len(log.checks_after(6_100)) == 1
     assert log.checks_after(3_000) == []
-    log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
+    log.do(end("T1", reply, RequestedVerdict.UNKNOWN, from_check=True))
     assert len(log.checks_after(70)) == 1
-    log.do(end("T1", reply, Wanted.UNKNOWN, from_check=False))
+    log.do(end("T1", reply, RequestedVerdict.UNKNOWN, from_check=False))
     log.restart()
     check(log.state)
 
@@ -145,7 +145,7 @@ def test_an_answer_that_is_later_than_the_interval_is_followed_by_a_check_at_onc
 def test_unknown_that_no_check_asked_for_changes_no_due_time() -> None:
     log = with_producer(check_interval_ms=400)
     reply = log.do(half("T1"))
-    log.do(end("T1", reply, Wanted.UNKNOWN))
+    log.do(end("T1", reply, RequestedVerdict.UNKNOWN))
     assert not log.of(Checked)
 
 
@@ -153,7 +153,7 @@ def test_a_reconnecting_producer_cuts_the_back_off_short() -> None:
     log = with_producer()
     reply = log.do(half("T1"))
     assert len(log.checks_after(6_100)) == 1
-    log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
+    log.do(end("T1", reply, RequestedVerdict.UNKNOWN, from_check=True))
     assert log.checks_after(100) == []
     log.session(ConnectionClosed(1))
     log.session(producer(2, log.now_ms))
@@ -184,7 +184,7 @@ def test_a_heartbeat_of_a_known_connection_is_no_reconnection() -> None:
     log = with_producer()
     reply = log.do(half("T1"))
     log.checks_after(6_100)
-    log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
+    log.do(end("T1", reply, RequestedVerdict.UNKNOWN, from_check=True))
     log.session(producer(1, log.now_ms))
     assert checks(log.tick()) == []
 
@@ -288,7 +288,7 @@ def test_a_group_has_a_budget_of_checks_in_flight() -> None:
     assert len(first) == 4
     assert log.checks_after(0) == []
     for asked in first[:3]:
-        log.do(end(asked.tx_id, replies[asked.tx_id], Wanted.UNKNOWN, from_check=True))
+        log.do(end(asked.tx_id, replies[asked.tx_id], RequestedVerdict.UNKNOWN, from_check=True))
     assert len(log.checks_after(0)) == 3
     deadline = next_deadline_ms(log.state)
     assert deadline is not None
@@ -331,8 +331,8 @@ def test_after_a_restart_the_schedule_goes_on_where_it_was() -> None:
     assert [asked.checks for asked in log.checks_after(0)] == [2], "its producer is new to this run: asked at once"
 
 
-@pytest.mark.parametrize("wanted", [Wanted.COMMIT, Wanted.ROLLBACK])
-def test_a_verdict_ends_checks_and_frees_the_budget(wanted: Wanted) -> None:
+@pytest.mark.parametrize("wanted", [RequestedVerdict.COMMIT, RequestedVerdict.ROLLBACK])
+def test_a_verdict_ends_checks_and_frees_the_budget(wanted: RequestedVerdict) -> None:
     log = with_producer(checks_in_flight_max=1)
     replies = [log.do(half(f"T{number}")) for number in range(2)]
     (asked,) = log.checks_after(6_100)
@@ -357,7 +357,7 @@ def test_only_the_check_that_reached_nobody_is_taken_back() -> None:
     log = with_producer(1, 2)
     reply = log.do(half("T1"))
     log.checks_after(6_100)
-    log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
+    log.do(end("T1", reply, RequestedVerdict.UNKNOWN, from_check=True))
     (second,) = log.checks_after(7_000)
     assert second.checks == 2
     assert log.do(CheckNotSent("PG", "T1", second.connection)) == Done()
@@ -393,7 +393,7 @@ def test_asking_now_names_whom_and_counts() -> None:
     decision = log.decide(AskNow("PG", "T1"))
     assert decision.reply == Asked("client-1", 1)
     assert decision.effects == (SendCheck(1, "PG", "T1", reply.queue_offset, reply.log_offset, reply.log_offset, 1),)
-    log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
+    log.do(end("T1", reply, RequestedVerdict.UNKNOWN, from_check=True))
     assert log.do(AskNow("PG", "T1")) == Asked("client-1", 2)
 
 
@@ -422,7 +422,7 @@ def test_why_nobody_is_asked_now_is_said() -> None:
     assert said() == asked.format(1)
     log.later(1)
     assert log.do(ask) == Asked("client-1", 2), "overdue"
-    log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
+    log.do(end("T1", reply, RequestedVerdict.UNKNOWN, from_check=True))
     log.session(ConnectionClosed(1))
     assert said() == "transaction 'T1' cannot be asked about: no producer of group 'PG' is connected"
 
@@ -484,7 +484,7 @@ def test_an_answer_brings_nothing_forward_where_the_interval_is_as_long_as_the_w
     reply = log.do(half("T1"))
     log.checks_after(6_100)
     log.later(50)
-    log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
+    log.do(end("T1", reply, RequestedVerdict.UNKNOWN, from_check=True))
     assert len(log.of(Checked)) == 1
 
 
@@ -495,7 +495,7 @@ def test_an_answer_brings_the_next_check_to_its_interval_but_not_into_the_past()
         log.checks_after(6_100)
         asked_ms = log.now_ms
         log.later(answered_after_ms)
-        log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
+        log.do(end("T1", reply, RequestedVerdict.UNKNOWN, from_check=True))
         _, record = log.of(Checked)
         assert record.next_check_at_ms == max(asked_ms + backoff_ms(log.settings, "T1", 1), log.now_ms)
         assert (record.group, record.tx_id, record.half_index, record.checks) == ("PG", "T1", reply.queue_offset, 1)
@@ -506,10 +506,10 @@ def test_an_answer_does_not_cut_the_immunity_that_a_further_message_began() -> N
     first = log.do(part("T1", 0))
     log.checks_after(6_100)
     log.do(part("T1", 1))
-    immune_until_ms = log.now_ms + 6_000
+    grace_until_ms = log.now_ms + 6_000
     log.later(1_000)
-    log.do(end("T1", first, Wanted.UNKNOWN, from_check=True))
-    assert log.of(Checked)[-1].next_check_at_ms == immune_until_ms
+    log.do(end("T1", first, RequestedVerdict.UNKNOWN, from_check=True))
+    assert log.of(Checked)[-1].next_check_at_ms == grace_until_ms
     check(log.state)
 
 
@@ -590,7 +590,7 @@ def test_only_the_first_unknown_answers_the_check() -> None:
     reply = log.do(half("T1"))
     log.checks_after(6_100)
     for _ in range(3):
-        log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
+        log.do(end("T1", reply, RequestedVerdict.UNKNOWN, from_check=True))
         log.later(50)
     assert len(log.of(Checked)) == 2, "the one that was sent, and the one that its answer brought forward"
 
@@ -682,11 +682,11 @@ def test_a_group_with_as_many_checks_in_flight_as_may_be_waits_for_an_answer_and
     assert not log.state.session.asking
     assert log.state.producer_groups["PG"].session.full_until_ms == log.now_ms + 5_000
     first = checks(log.effects)[0].tx_id
-    log.do(end(first, replies[first], Wanted.ROLLBACK))
+    log.do(end(first, replies[first], RequestedVerdict.ROLLBACK))
     assert next_check_ms(log.state) == 0, "an answer makes room at once"
     assert len(checks(log.tick())) == 1
     second = checks(log.effects)[1].tx_id
-    log.do(end(second, replies[second], Wanted.UNKNOWN, from_check=True))
+    log.do(end(second, replies[second], RequestedVerdict.UNKNOWN, from_check=True))
     assert len(checks(log.tick())) == 1
     overdue = log.state.producer_groups["PG"].session.full_until_ms
     assert [at for at, _ in log.state.derived.group_deadlines].count(overdue) == 1, "it waits once"

@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.support.core_log import CoreLog, end, half, producer, sent
 
-from halfmq.core.commands import AskNow, CheckNotSent, Wanted
+from halfmq.core.commands import AskNow, CheckNotSent, RequestedVerdict
 from halfmq.core.decide import next_deadline_ms
 from halfmq.core.decision import Asked, SendCheck
 from halfmq.core.session import ConnectionClosed, PollEnded, Polling, Unregistered
@@ -36,7 +36,7 @@ def test_who_waits_gets_what_falls_due_and_then_waits_no_more() -> None:
     assert asked(log.run_to(log.now_ms + 5_999)) == []
     assert asked(log.run_to(log.now_ms + 200)) == [(1, "T0", 1), (1, "T1", 1)]
     group = log.state.producer_groups["PG"]
-    assert (group.session.parked_polls, group.session.pollers) == ({}, {1: "poller-1"})
+    assert (group.session.held_polls, group.session.pollers) == ({}, {1: "poller-1"})
     assert {tx_id: one[1] for tx_id, one in group.session.in_flight.items()} == {"T0": 1, "T1": 1}
     check(log.state)
 
@@ -67,7 +67,7 @@ def test_what_is_handed_out_is_leased_and_comes_to_another_when_the_lease_is_ove
     poll(log, 1)
     poll(log, 2)
     assert asked(log.tick()) == [(2, "T0", 1)]
-    assert log.state.producer_groups["PG"].session.parked_polls == {1: 32}
+    assert log.state.producer_groups["PG"].session.held_polls == {1: 32}
     assert asked(log.run_to(log.now_ms + 4_900)) == [], "leased"
     (again,) = asked(log.run_to(log.now_ms + 5_000))
     assert again == (1, "T0", 2)
@@ -92,7 +92,7 @@ def test_an_answer_to_a_leased_check_is_one_as_any_other() -> None:
     log.later(60_000)
     poll(log, 1)
     log.tick()
-    log.do(end("T0", reply, Wanted.COMMIT, from_check=True))
+    log.do(end("T0", reply, RequestedVerdict.COMMIT, from_check=True))
     assert log.state.producer_groups["PG"].settled["T0"].committed is True
 
 
@@ -130,7 +130,7 @@ def test_coming_again_is_no_reconnection() -> None:
     log.later(10_000)
     poll(log, 1)
     log.tick()
-    log.do(end("T0", reply, Wanted.UNKNOWN, from_check=True))
+    log.do(end("T0", reply, RequestedVerdict.UNKNOWN, from_check=True))
     poll(log, 1)
     assert asked(log.tick()) == [], "the back-off counts"
     poll(log, 3)
@@ -164,5 +164,5 @@ def test_asked_by_hand_it_goes_to_who_waits_or_to_who_comes_next() -> None:
     log.later(6_000)
     poll(log, 1)
     assert log.do(AskNow("PG", "T0")) == Asked("poller-1", 3)
-    assert log.state.producer_groups["PG"].session.parked_polls == {}
+    assert log.state.producer_groups["PG"].session.held_polls == {}
     check(log.state)

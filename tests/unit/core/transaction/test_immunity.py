@@ -6,12 +6,12 @@ import msgspec
 import pytest
 from tests.support.core_log import CoreLog, half, redo
 
-from halfmq.core.commands import CarryForward, TrimLog
+from halfmq.core.commands import CopyForward, TrimLog
 from halfmq.core.decision import Done
 from halfmq.core.digest import durable_digest
 from halfmq.core.snapshot import load_rows
 from halfmq.core.state import State
-from halfmq.model.message_facts import IMMUNITY_MAX_MS, immunity_in
+from halfmq.model.message_facts import GRACE_MAX_MS, grace_in
 from halfmq.model.records import Base, EpochStarted
 from halfmq.model.settings import BrokerSettings
 
@@ -20,18 +20,18 @@ from halfmq.model.settings import BrokerSettings
     ("text", "expected"),
     [
         (None, -1), (b"10", 10_000), (b"0", 0), (b"-1", -1), (b"soon", -1), (b"", -1),
-        (b"999999999", IMMUNITY_MAX_MS), (b"9" * 40, -1),
-        (b"1", 1_000), (b"259200", IMMUNITY_MAX_MS), (b"259199", IMMUNITY_MAX_MS - 1_000), (b"000000000007", 7_000),
+        (b"999999999", GRACE_MAX_MS), (b"9" * 40, -1),
+        (b"1", 1_000), (b"259200", GRACE_MAX_MS), (b"259199", GRACE_MAX_MS - 1_000), (b"000000000007", 7_000),
         (b"0000000000007", -1),
     ],
 )  # fmt: skip
 def test_a_message_may_say_its_immunity_within_reason(text: bytes | None, expected: int) -> None:
     pairs = {} if text is None else {b"CHECK_IMMUNITY_TIME_IN_SECONDS": text}
-    assert immunity_in(pairs) == expected
+    assert grace_in(pairs) == expected
 
 
 def test_the_longest_immunity_is_three_days() -> None:
-    assert IMMUNITY_MAX_MS == 3 * 24 * 60 * 60 * 1_000
+    assert GRACE_MAX_MS == 3 * 24 * 60 * 60 * 1_000
 
 
 # --- a restart with another setting
@@ -76,7 +76,7 @@ def test_the_epoch_that_a_half_is_redone_in_may_have_begun_before_a_trim() -> No
     log.roll()
     log.do(half("T1"))
     start = max(log.state.bases)
-    assert log.do(CarryForward(start, 100)) == Done()
+    assert log.do(CopyForward(start, 100)) == Done()
     assert log.do(TrimLog(start)) == Done()
     assert not [record for batch in log.remaining() for record in batch.records if isinstance(record, EpochStarted)]
     log.settings = SHORT

@@ -8,7 +8,7 @@ from tests.support.core_log import CoreLog, end, half, message, part, sent
 
 from halfmq import limits
 from halfmq.core.commands import SendMessage
-from halfmq.core.events import DelayedPutAside
+from halfmq.core.events import DelayedPostponed
 from halfmq.core.session import apply_session
 from halfmq.core.state import InFlight, Policy, State, Undecided
 from halfmq.core.transaction.invariants import check
@@ -43,7 +43,7 @@ DAMAGE: dict[str, Callable[[State], object]] = {
     "which is gone": lambda state: state.topics_by_id.clear(),
     "is not found by its name": lambda state: state.topics_by_name.clear(),
     "is never shown": lambda state: state.derived.delayed_heap.clear(),
-    "or is put aside and shown": lambda state: state.session.delayed_aside.update(state.delayed),
+    "or is postponed and shown": lambda state: state.session.delayed_postponed.update(state.delayed),
     "are not in the log": lambda state: setattr(state, "log_start", 65_536),
     "verdicts by id": lambda state: state.verdicts.clear(),
     "remembers for ever": lambda state: state.sent.clear(),
@@ -111,15 +111,13 @@ DAMAGE: dict[str, Callable[[State], object]] = {
     "^PG/T2: half index 2$": lambda state: change(
         state, halves=(replace(t2(state).halves[0], half_index=state.next_half_index),)
     ),
-    "^PG: somebody waits who never came$": lambda state: state.producer_groups["PG"].session.parked_polls.update(
-        {9: 1}
-    ),
+    "^PG: somebody waits who never came$": lambda state: state.producer_groups["PG"].session.held_polls.update({9: 1}),
     "^PG: its policy is not looked after$": lambda state: state.derived.policies.update(PG=None),
     "^two verdicts at one position, or out of order$": lambda state: twice(state),
     "^5 queue locks are counted, which are 0$": lambda state: setattr(state.session, "locks_held", 5),
-    "more is remembered than allowed": lambda state: object.__setattr__(state.settings, "sent_again_ids_max", 0),
+    "more is remembered than allowed": lambda state: object.__setattr__(state.settings, "dedup_ids_max", 0),
     "^more is remembered than allowed$": lambda state: object.__setattr__(
-        state.settings, "sent_again_ids_max", min(len(state.verdicts), len(state.sent))
+        state.settings, "dedup_ids_max", min(len(state.verdicts), len(state.sent))
     ),
     "a verdict from before the log; a sent message from before the log": lambda state: setattr(
         state, "log_start", state.log_end
@@ -161,7 +159,7 @@ def move_delayed(state: State, offset: int) -> None:
 def test_a_delayed_message_that_was_put_aside_is_not_missed() -> None:
     state = filled().state
     (first,) = state.delayed
-    apply_session(state, DelayedPutAside((first,)))
+    apply_session(state, DelayedPostponed((first,)))
     assert not state.derived.delayed_heap
     check(state)
 
@@ -210,7 +208,7 @@ def test_what_stands_exactly_on_a_line_is_right() -> None:
     topic = state.topics_by_name["orders"]
     topic.mins = list(topic.ends)
     state.next_topic_id = topic.topic_id + 1
-    object.__setattr__(state.settings, "sent_again_ids_max", max(len(state.verdicts), len(state.sent)))
+    object.__setattr__(state.settings, "dedup_ids_max", max(len(state.verdicts), len(state.sent)))
     state.bases[state.log_end] = ()
     group.undecided["T2"] = replace(t2(state), grace_until_ms=t2(state).next_check)
     check(state)

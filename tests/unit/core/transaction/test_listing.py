@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from tests.support.core_log import CoreLog, end, half, part, producer
 
-from halfmq.core.commands import SetProducer, Wanted
+from halfmq.core.commands import RequestedVerdict, SetProducer
 from halfmq.core.state import InFlight, ProducerGroup, State, Undecided
 from halfmq.core.transaction import listing
 from halfmq.core.transaction.listing import group_stats, groups_from, has, oldest_undecided, standing, undecided_among
@@ -57,7 +57,7 @@ def test_where_an_id_is_known_and_how_it_stands() -> None:
         reply = log.do(half("T1", group=group))
     groups = log.state.producer_groups
     assert [group.name for group in groups.values() if has(group, "T1")] == ["one", "two"]
-    log.do(end("T1", reply, Wanted.ROLLBACK, group="two"))
+    log.do(end("T1", reply, RequestedVerdict.ROLLBACK, group="two"))
     assert has(groups["two"], "T1"), "its verdict is known"
     assert [standing(log.state, group, "T1") for group in ("one", "two", "three")] == [
         "UNDECIDED", "ROLLED_BACK", "UNKNOWN",
@@ -142,7 +142,15 @@ def test_each_figure_of_a_group() -> None:
     found = {tx_id: known.halves[0] for tx_id, known in group.undecided.items()}
     log.do(end("T0", None, half_index=found["T0"].half_index, log_offset=found["T0"].first_offset))
     log.later(500)
-    log.do(end("T1", None, Wanted.ROLLBACK, half_index=found["T1"].half_index, log_offset=found["T1"].first_offset))
+    log.do(
+        end(
+            "T1",
+            None,
+            RequestedVerdict.ROLLBACK,
+            half_index=found["T1"].half_index,
+            log_offset=found["T1"].first_offset,
+        )
+    )
     log.later(250)
     group.session.pollers[7] = "poller"
     group.session.in_flight["T2"] = InFlight(log.now_ms + 5_000, 1)
@@ -170,7 +178,15 @@ def test_figures_of_nothing() -> None:
 
 def test_verdicts_of_a_group_are_counted_one_by_one() -> None:
     log = CoreLog()
-    for number, wanted in enumerate([Wanted.COMMIT, Wanted.COMMIT, Wanted.COMMIT, Wanted.ROLLBACK, Wanted.ROLLBACK]):
+    for number, wanted in enumerate(
+        [
+            RequestedVerdict.COMMIT,
+            RequestedVerdict.COMMIT,
+            RequestedVerdict.COMMIT,
+            RequestedVerdict.ROLLBACK,
+            RequestedVerdict.ROLLBACK,
+        ]
+    ):
         log.do(end(f"T{number}", log.do(half(f"T{number}")), wanted))
     (stats,) = group_stats(log.state, "PG", log.now_ms)
     assert (stats.committed, stats.rolled_back) == (3, 2)

@@ -3,7 +3,7 @@
 import pytest
 from tests.support.core_log import CoreLog, end, half
 
-from halfmq.core.commands import AskNow, ResolveTransaction, SettledRow, Wanted
+from halfmq.core.commands import AskNow, RequestedVerdict, ResolveTransaction, SettledRow
 from halfmq.core.decision import Refused, Settled, Why
 from halfmq.core.transaction.story import story
 from halfmq.model.ids import hash64
@@ -13,11 +13,11 @@ from halfmq.model.settings import BrokerSettings
 
 def forgetful(tx_ids: tuple[str, ...] = ("T1", "T2")) -> tuple[CoreLog, SettledRow]:
     """(a log whose memory has the last verdict only, the row of the first, which was committed)."""
-    log = CoreLog(BrokerSettings(sent_again_ids_max=1))
+    log = CoreLog(BrokerSettings(dedup_ids_max=1))
     verdicts = []
     for tx_id in tx_ids:
         reply = log.do(half(tx_id))
-        verdicts.append((reply, log.do(end(tx_id, reply, Wanted.COMMIT))))
+        verdicts.append((reply, log.do(end(tx_id, reply, RequestedVerdict.COMMIT))))
     (prepared, settled) = verdicts[0]
     assert isinstance(settled, Settled)
     row = SettledRow(
@@ -30,10 +30,10 @@ def forgetful(tx_ids: tuple[str, ...] = ("T1", "T2")) -> tuple[CoreLog, SettledR
 def test_resolving_with_the_row_repeats_the_verdict_or_is_refused_with_it() -> None:
     log, row = forgetful()
     for settled, expected in ((None, Refused), (row, Settled)):
-        reply = log.do(ResolveTransaction("PG", "T1", Wanted.COMMIT, "ada", settled))
+        reply = log.do(ResolveTransaction("PG", "T1", RequestedVerdict.COMMIT, "ada", settled))
         assert isinstance(reply, expected)
     assert reply == Settled("PG", "T1", True, row.verdict_position, True)
-    refused = log.do(ResolveTransaction("PG", "T1", Wanted.ROLLBACK, "ada", row))
+    refused = log.do(ResolveTransaction("PG", "T1", RequestedVerdict.ROLLBACK, "ada", row))
     assert isinstance(refused, Refused)
     assert (refused.why, refused.standing, refused.position) == (
         Why.VERDICT_CONFLICT,
@@ -52,12 +52,12 @@ def test_asking_now_with_the_row_says_that_it_is_settled() -> None:
 def test_a_row_whose_verdict_was_trimmed_away_is_past_retention() -> None:
     log, row = forgetful()
     log.state.log_start = row.verdict_position + 1
-    for command in (ResolveTransaction("PG", "T1", Wanted.COMMIT, "ada", row), AskNow("PG", "T1", row)):
+    for command in (ResolveTransaction("PG", "T1", RequestedVerdict.COMMIT, "ada", row), AskNow("PG", "T1", row)):
         refused = log.do(command)
         assert isinstance(refused, Refused)
         assert refused.why is Why.NOT_FOUND
     log.state.log_start = row.verdict_position
-    assert isinstance(log.do(ResolveTransaction("PG", "T1", Wanted.COMMIT, "ada", row)), Settled)
+    assert isinstance(log.do(ResolveTransaction("PG", "T1", RequestedVerdict.COMMIT, "ada", row)), Settled)
     refused = log.do(AskNow("PG", "T1", row))
     assert isinstance(refused, Refused)
     assert refused.why is Why.ALREADY_SETTLED
@@ -66,16 +66,16 @@ def test_a_row_whose_verdict_was_trimmed_away_is_past_retention() -> None:
 @pytest.mark.parametrize(("group", "tx_id"), [("PG", "T9"), ("PH", "T1")])
 def test_a_row_of_another_transaction_is_not_believed(group: str, tx_id: str) -> None:
     log, row = forgetful()
-    assert isinstance(log.do(ResolveTransaction(group, tx_id, Wanted.COMMIT, "ada", row)), Refused)
+    assert isinstance(log.do(ResolveTransaction(group, tx_id, RequestedVerdict.COMMIT, "ada", row)), Refused)
 
 
 def test_what_memory_knows_counts_whatever_the_row_says() -> None:
     log, row = forgetful()
-    refused = log.do(ResolveTransaction("PG", "T2", Wanted.ROLLBACK, "ada", row))
+    refused = log.do(ResolveTransaction("PG", "T2", RequestedVerdict.ROLLBACK, "ada", row))
     assert isinstance(refused, Refused)
     assert refused.standing == "COMMITTED"
     log.do(half("T3"))
-    assert log.do(ResolveTransaction("PG", "T3", Wanted.ROLLBACK, "ada", row)).committed is False
+    assert log.do(ResolveTransaction("PG", "T3", RequestedVerdict.ROLLBACK, "ada", row)).committed is False
 
 
 def test_the_story_of_a_row_says_verdict_place_and_who() -> None:

@@ -3,16 +3,17 @@
 from zlib import crc32
 
 import pytest
+from msgspec.structs import replace
 from tests.support.core_log import PEER, CoreLog, changed, end, half, message, part, raw, refused, sent
 
 from halfmq import limits
-from halfmq.core.commands import CarryForward, ResolveTransaction, SettledRow, TrimLog, Wanted
+from halfmq.core.commands import CopyForward, RequestedVerdict, ResolveTransaction, SettledRow, TrimLog
 from halfmq.core.decision import NOTHING, Noted, Refused, Settled, WakeQueue, Why
 from halfmq.core.session import DiskSpace
 from halfmq.core.transaction import machine
 from halfmq.model import properties
 from halfmq.model.ids import hash64, parse_offset_message_id
-from halfmq.model.records import MESSAGE_AT, CarriedHalf, Committed, DecidedBy, HalfRecord, RolledBack, committed_size
+from halfmq.model.records import MESSAGE_AT, Committed, CopiedHalf, DecidedBy, HalfRecord, RolledBack, committed_size
 from halfmq.model.settings import BrokerSettings
 
 
@@ -138,10 +139,12 @@ def test_a_half_sent_again_is_answered_before_limits_and_full_disks_are_looked_a
     assert nothing_logged(log, half("T1")) == first
 
 
-@pytest.mark.parametrize(("wanted", "standing"), [(Wanted.COMMIT, "COMMITTED"), (Wanted.ROLLBACK, "ROLLED_BACK")])
+@pytest.mark.parametrize(
+    ("wanted", "standing"), [(RequestedVerdict.COMMIT, "COMMITTED"), (RequestedVerdict.ROLLBACK, "ROLLED_BACK")]
+)
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_half_of_a_settled_transaction_sent_again_is_refused_with_the_verdict(
-    wanted: Wanted, standing: str, restarted: bool
+    wanted: RequestedVerdict, standing: str, restarted: bool
 ) -> None:
     log = CoreLog()
     settled = log.do(end("T1", log.do(half("T1")), wanted, from_check=True))
@@ -166,7 +169,7 @@ def test_two_groups_may_use_one_id() -> None:
     second = log.do(half("T1", group="B"))
     assert first != second
     assert isinstance(log.do(end("T1", first, group="A")), Settled)
-    assert isinstance(log.do(end("T1", second, Wanted.ROLLBACK, group="B")), Settled)
+    assert isinstance(log.do(end("T1", second, RequestedVerdict.ROLLBACK, group="B")), Settled)
 
 
 # --- several messages ------------------------------------------------------------------------------------------
@@ -212,7 +215,9 @@ def test_an_incomplete_transaction_can_be_rolled_back() -> None:
     log = CoreLog()
     first = log.do(part("T1", 0))
     log.do(part("T1", 1))
-    assert log.do(end("T1", first, Wanted.ROLLBACK)) == Settled("PG", "T1", False, log.of(RolledBack)[0].offset, False)
+    assert log.do(end("T1", first, RequestedVerdict.ROLLBACK)) == Settled(
+        "PG", "T1", False, log.of(RolledBack)[0].offset, False
+    )
     assert log.of(RolledBack)[0].half_indexes == (0, 1)
 
 
@@ -282,7 +287,7 @@ def test_a_transaction_never_grows_beyond_what_fits_a_segment() -> None:
 def test_a_half_in_this_segment_is_referred_to_and_not_copied() -> None:
     log = CoreLog()
     log.do(end("T1", log.do(half("T1"))))
-    assert not log.of(CarriedHalf)
+    assert not log.of(CopiedHalf)
     assert log.of(Committed)[0].refs[0].offset == log.of(HalfRecord)[0].offset
 
 
@@ -293,7 +298,7 @@ def test_a_half_in_an_older_segment_is_carried_directly_before_its_commit_in_one
     log.do(part("T1", 1, count=2))
     log.do(end("T1", first))
     *_, carried, committed = log.batches[-1].records
-    assert isinstance(carried, CarriedHalf)
+    assert isinstance(carried, CopiedHalf)
     assert isinstance(committed, Committed)
     assert carried.offset + carried.size == committed.offset
     assert [ref.offset for ref in committed.refs] == [carried.offset, log.of(HalfRecord)[1].offset]
@@ -303,27 +308,27 @@ def test_a_half_in_an_older_segment_is_carried_directly_before_its_commit_in_one
 # --- verdicts --------------------------------------------------------------------------------------------------
 
 VERDICTS = [
-    (Wanted.COMMIT, Wanted.COMMIT, "repeated"),
-    (Wanted.COMMIT, Wanted.ROLLBACK, "COMMITTED"),
-    (Wanted.COMMIT, Wanted.UNKNOWN, "noted"),
-    (Wanted.ROLLBACK, Wanted.ROLLBACK, "repeated"),
-    (Wanted.ROLLBACK, Wanted.COMMIT, "ROLLED_BACK"),
-    (Wanted.ROLLBACK, Wanted.UNKNOWN, "noted"),
+    (RequestedVerdict.COMMIT, RequestedVerdict.COMMIT, "repeated"),
+    (RequestedVerdict.COMMIT, RequestedVerdict.ROLLBACK, "COMMITTED"),
+    (RequestedVerdict.COMMIT, RequestedVerdict.UNKNOWN, "noted"),
+    (RequestedVerdict.ROLLBACK, RequestedVerdict.ROLLBACK, "repeated"),
+    (RequestedVerdict.ROLLBACK, RequestedVerdict.COMMIT, "ROLLED_BACK"),
+    (RequestedVerdict.ROLLBACK, RequestedVerdict.UNKNOWN, "noted"),
 ]
 
 
 @pytest.mark.parametrize("known_by", ["memory", "redo", "trim", "row"])
 @pytest.mark.parametrize(("first", "second", "answer"), VERDICTS)
 def test_the_first_verdict_stands_whatever_comes_later(
-    first: Wanted, second: Wanted, answer: str, known_by: str
+    first: RequestedVerdict, second: RequestedVerdict, answer: str, known_by: str
 ) -> None:
-    from halfmq.core.commands import CarryForward, TrimLog
+    from halfmq.core.commands import CopyForward, TrimLog
 
-    log = CoreLog(BrokerSettings(segment_bytes=65_536, sent_again_ms=1_000))
+    log = CoreLog(BrokerSettings(segment_bytes=65_536, dedup_window_ms=1_000))
     half_sent = log.do(half("T1"))
     if known_by == "trim":
         log.roll()
-        log.do(CarryForward(65_536, 10))
+        log.do(CopyForward(65_536, 10))
     settled = log.do(end("T1", half_sent, first))
     assert isinstance(settled, Settled)
     row = None
@@ -337,12 +342,12 @@ def test_the_first_verdict_stands_whatever_comes_later(
         log.do(message("later"))
         assert not log.state.verdicts
         row = SettledRow(
-            half_sent.queue_offset, half_sent.log_offset, first == Wanted.COMMIT, settled.position,
+            half_sent.queue_offset, half_sent.log_offset, first == RequestedVerdict.COMMIT, settled.position,
             hash64(b"T1") & (1 << 64) - 1, hash64(b"PG"),
         )  # fmt: skip
     reply = nothing_logged(log, end("T1", half_sent, second, settled=row))
     if answer == "repeated":
-        assert reply == settled._replace(repeated=True)
+        assert reply == replace(settled, repeated=True)
     elif answer == "noted":
         assert reply == Noted()
     else:
@@ -355,7 +360,7 @@ def test_who_decided_is_in_the_log() -> None:
     log.do(end("T1", log.do(half("T1"))))
     log.do(end("T2", log.do(half("T2")), from_check=True))
     log.do(half("T3"))
-    log.do(ResolveTransaction("PG", "T3", Wanted.COMMIT, "ann"))
+    log.do(ResolveTransaction("PG", "T3", RequestedVerdict.COMMIT, "ann"))
     assert [record.decided_by for record in log.of(Committed)] == [
         DecidedBy.PRODUCER, DecidedBy.CHECK, DecidedBy.OPERATOR,
     ]  # fmt: skip
@@ -388,11 +393,11 @@ def test_an_end_of_another_group_changes_nothing() -> None:
     reply = log.do(half("T1"))
     refused(nothing_logged(log, end("T1", reply, group="Thieves")), Why.WRONG_GROUP)
     log.do(end("T1", reply))
-    refused(nothing_logged(log, end("T1", reply, Wanted.ROLLBACK, group="Thieves")), Why.WRONG_GROUP)
+    refused(nothing_logged(log, end("T1", reply, RequestedVerdict.ROLLBACK, group="Thieves")), Why.WRONG_GROUP)
 
 
 def test_a_row_of_another_transaction_or_group_is_no_verdict_for_this_one() -> None:
-    log = CoreLog(BrokerSettings(segment_bytes=65_536, sent_again_ms=1_000))
+    log = CoreLog(BrokerSettings(segment_bytes=65_536, dedup_window_ms=1_000))
     reply = log.do(half("T1"))
     position = log.do(end("T1", reply)).position
     log.later(5_000)
@@ -405,7 +410,7 @@ def test_a_row_of_another_transaction_or_group_is_no_verdict_for_this_one() -> N
 
 def test_a_row_that_does_not_know_the_place_of_its_half_tells_the_verdict_by_the_names() -> None:
     """The table was made again from a log that has the verdict and, after a trim, the half no more (promise 1)."""
-    log = CoreLog(BrokerSettings(segment_bytes=65_536, sent_again_ms=1_000))
+    log = CoreLog(BrokerSettings(segment_bytes=65_536, dedup_window_ms=1_000))
     reply = log.do(half("T1"))
     position = log.do(end("T1", reply)).position
     log.later(5_000)
@@ -418,7 +423,7 @@ def test_a_row_that_does_not_know_the_place_of_its_half_tells_the_verdict_by_the
 
 def test_a_standing_verdict_is_told_also_while_another_group_uses_the_same_id() -> None:
     """Goal: promise 1. Method: memory has forgotten the verdict, the row has not, and another group's half is undecided."""
-    log = CoreLog(BrokerSettings(segment_bytes=65_536, sent_again_ms=1_000))
+    log = CoreLog(BrokerSettings(segment_bytes=65_536, dedup_window_ms=1_000))
     reply = log.do(half("order-1", group="A"))
     position = log.do(end("order-1", reply, group="A")).position
     log.do(half("order-1", group="B"))
@@ -429,7 +434,8 @@ def test_a_standing_verdict_is_told_also_while_another_group_uses_the_same_id() 
     told = nothing_logged(log, end("order-1", reply, group="A", settled=row))
     assert told == Settled("A", "order-1", True, position, True)
     wrong = refused(
-        nothing_logged(log, end("order-1", reply, Wanted.ROLLBACK, group="A", settled=row)), Why.VERDICT_CONFLICT
+        nothing_logged(log, end("order-1", reply, RequestedVerdict.ROLLBACK, group="A", settled=row)),
+        Why.VERDICT_CONFLICT,
     )
     assert wrong.position == position
     refused(nothing_logged(log, end("order-1", reply, group="C", settled=row)), Why.WRONG_GROUP)
@@ -459,7 +465,7 @@ def test_an_end_of_what_was_never_prepared_is_not_found() -> None:
     reply = log.do(message("M1"))
     answer = refused(nothing_logged(log, end("T1", reply, half_index=0)), Why.NOT_FOUND)
     assert "never prepared" in answer.text
-    answer = refused(nothing_logged(log, ResolveTransaction("PG", "T1", Wanted.COMMIT, "ann")), Why.NOT_FOUND)
+    answer = refused(nothing_logged(log, ResolveTransaction("PG", "T1", RequestedVerdict.COMMIT, "ann")), Why.NOT_FOUND)
 
 
 def test_past_retention_the_answer_is_unknown_and_never_a_second_verdict() -> None:
@@ -470,26 +476,28 @@ def test_past_retention_the_answer_is_unknown_and_never_a_second_verdict() -> No
     log.do(TrimLog(65_536))
     row = SettledRow(reply.queue_offset, reply.log_offset, True, position, hash64(b"T1"), hash64(b"PG"))
     for settled in (None, row):
-        answer = refused(nothing_logged(log, end("T1", reply, Wanted.ROLLBACK, settled=settled)), Why.NOT_FOUND)
+        answer = refused(
+            nothing_logged(log, end("T1", reply, RequestedVerdict.ROLLBACK, settled=settled)), Why.NOT_FOUND
+        )
         assert answer.text == "unknown, past retention"
 
 
 def test_an_operator_gets_the_same_table() -> None:
     log = CoreLog()
     log.do(half("T1"))
-    refused(nothing_logged(log, ResolveTransaction("PG", "T1", Wanted.UNKNOWN, "ann")), Why.INVALID_PARAMETER)
-    settled = log.do(ResolveTransaction("PG", "T1", Wanted.ROLLBACK, "ann"))
+    refused(nothing_logged(log, ResolveTransaction("PG", "T1", RequestedVerdict.UNKNOWN, "ann")), Why.INVALID_PARAMETER)
+    settled = log.do(ResolveTransaction("PG", "T1", RequestedVerdict.ROLLBACK, "ann"))
     assert settled == Settled("PG", "T1", False, log.of(RolledBack)[0].offset, False)
-    assert nothing_logged(log, ResolveTransaction("PG", "T1", Wanted.ROLLBACK, "ann")) == settled._replace(
-        repeated=True
+    assert nothing_logged(log, ResolveTransaction("PG", "T1", RequestedVerdict.ROLLBACK, "ann")) == replace(
+        settled, repeated=True
     )
-    refused(nothing_logged(log, ResolveTransaction("PG", "T1", Wanted.COMMIT, "ann")), Why.VERDICT_CONFLICT)
+    refused(nothing_logged(log, ResolveTransaction("PG", "T1", RequestedVerdict.COMMIT, "ann")), Why.VERDICT_CONFLICT)
 
 
 def test_unknown_changes_nothing_but_is_remembered_for_the_story() -> None:
     log = CoreLog()
     reply = log.do(half("T1"))
-    assert nothing_logged(log, end("T1", reply, Wanted.UNKNOWN, remark="database down")) == Noted()
+    assert nothing_logged(log, end("T1", reply, RequestedVerdict.UNKNOWN, remark="database down")) == Noted()
     assert log.state.producer_groups["PG"].session.heard["T1"] == (log.now_ms, "database down")
     log.do(end("T1", reply))
     assert not log.state.producer_groups["PG"].session.heard
@@ -629,7 +637,7 @@ def test_a_settled_transaction_says_its_id_verdict_and_position() -> None:
         "COMMITTED",
         position,
     )
-    assert log.do(end("T1", reply, Wanted.ROLLBACK)) == Refused(
+    assert log.do(end("T1", reply, RequestedVerdict.ROLLBACK)) == Refused(
         Why.VERDICT_CONFLICT,
         f"transaction 'T1' is COMMITTED since position {position}; the first verdict stands",
         "COMMITTED",
@@ -648,8 +656,10 @@ def test_an_incomplete_transaction_says_what_is_here_and_what_was_said() -> None
 
 def test_what_an_operator_is_told() -> None:
     log = CoreLog()
-    resolve = ResolveTransaction("PG", "T1", Wanted.COMMIT, "ann")
-    assert text_of(log.do(resolve._replace(wanted=Wanted.UNKNOWN))) == "an operator decides COMMIT or ROLLBACK"
+    resolve = ResolveTransaction("PG", "T1", RequestedVerdict.COMMIT, "ann")
+    assert (
+        text_of(log.do(resolve._replace(wanted=RequestedVerdict.UNKNOWN))) == "an operator decides COMMIT or ROLLBACK"
+    )
     missing = "is not undecided, and not among the recent verdicts"
     assert text_of(log.do(resolve)) == f"transaction 'T1' of group 'PG' {missing}"
     assert text_of(log.do(resolve._replace(group=""))) == f"transaction 'T1' {missing}"
@@ -659,13 +669,13 @@ def test_what_an_operator_is_told() -> None:
     settled = log.do(resolve)
     assert settled == Settled("PG", "T1", True, log.of(Committed)[0].offset, False)
     assert log.of(Committed)[0].decided_by is DecidedBy.OPERATOR
-    assert log.do(resolve) == settled._replace(repeated=True)
-    conflict = log.do(resolve._replace(wanted=Wanted.ROLLBACK))
+    assert log.do(resolve) == replace(settled, repeated=True)
+    conflict = log.do(resolve._replace(wanted=RequestedVerdict.ROLLBACK))
     assert (conflict.standing, conflict.position) == ("COMMITTED", settled.position)
 
 
-@pytest.mark.parametrize("wanted", [Wanted.COMMIT, Wanted.ROLLBACK, Wanted.UNKNOWN])
-def test_a_settled_transaction_of_several_messages_answers_only_to_offsets_of_its_own(wanted: Wanted) -> None:
+@pytest.mark.parametrize("wanted", [RequestedVerdict.COMMIT, RequestedVerdict.ROLLBACK, RequestedVerdict.UNKNOWN])
+def test_a_settled_transaction_of_several_messages_answers_only_to_offsets_of_its_own(wanted: RequestedVerdict) -> None:
     log = CoreLog()
     first, second = log.do(part("T1", 0)), log.do(part("T1", 1, count=2))
     log.do(end("T1", first))
@@ -742,7 +752,7 @@ def test_messages_of_one_queue_get_offsets_in_a_row_and_every_queue_is_woken_onc
 def test_the_remark_is_kept_up_to_200_characters() -> None:
     log = CoreLog()
     reply = log.do(half("T1"))
-    log.do(end("T1", reply, Wanted.UNKNOWN, remark="x" * 300))
+    log.do(end("T1", reply, RequestedVerdict.UNKNOWN, remark="x" * 300))
     assert log.state.producer_groups["PG"].session.heard["T1"].remark == "x" * 200
 
 
@@ -777,14 +787,14 @@ def test_what_the_log_keeps_of_a_half_is_all_that_its_commit_shows() -> None:
             committed = log.of(Committed)[-1]
             assert settled == Settled("PG", tx_id, True, committed.offset, False)
             assert (committed.group, committed.tx_id, committed.decided_by) == ("PG", tx_id, DecidedBy.CHECK)
-            copies = {copy.half_index: copy for copy in log.of(CarriedHalf)}
+            copies = {copy.half_index: copy for copy in log.of(CopiedHalf)}
             for one, ref in zip(known[tx_id].halves, committed.refs, strict=True):
                 place = copies[one.half_index].offset if carried else one.offset
-                assert (ref[0], ref[2]) == (place, one.first_offset)
+                assert (ref.offset, ref.first_offset) == (place, one.first_offset)
                 assert ref.half_index == one.half_index
                 assert (ref.topic_id, ref.queue_id) == (one.topic_id, one.queue_id)
-                assert ref[1] == one.message_bytes == records[one.half_index].size - MESSAGE_AT
-                assert ref[-2:] == (one.tag_hash, one.key_hash)
+                assert ref.message_bytes == one.message_bytes == records[one.half_index].size - MESSAGE_AT
+                assert (ref.tag_hash, ref.key_hash) == (one.tag_hash, one.key_hash)
                 if carried:
                     copy = copies[one.half_index]
                     whole = known[tx_id]
@@ -794,7 +804,7 @@ def test_what_the_log_keeps_of_a_half_is_all_that_its_commit_shows() -> None:
                         one.topic_id,
                     )
                     assert (copy.group, copy.tx_id, copy.index, copy.count) == ("PG", tx_id, one.index, whole.count)
-                    assert (copy.prepared_at_ms, copy.immune_until_ms) == (whole.prepared_at_ms, whole.grace_until_ms)
+                    assert (copy.prepared_at_ms, copy.grace_until_ms) == (whole.prepared_at_ms, whole.grace_until_ms)
                     assert (copy.checks, copy.next_check_at_ms) == (whole.checks, whole.next_check)
                     assert (copy.queue_id, copy.tag_hash, copy.key_hash) == (one.queue_id, one.tag_hash, one.key_hash)
                     assert copy.delay == one.delay
@@ -808,15 +818,15 @@ def test_a_rollback_whose_halves_were_trimmed_away_stands_for_them_whatever_thei
     first, second = log.do(part("T1", 0)), log.do(part("T1", 1, count=2))
     log.roll()
     for tx_id, reply in (("S1", single), ("T1", first)):
-        log.do(end(tx_id, reply, Wanted.ROLLBACK))
-    log.do(CarryForward(65_536, 10))
+        log.do(end(tx_id, reply, RequestedVerdict.ROLLBACK))
+    log.do(CopyForward(65_536, 10))
     log.do(TrimLog(65_536))
     log.restart()
     for tx_id, reply in (("S1", single), ("T1", first), ("T1", second)):
-        settled = log.do(end(tx_id, reply, Wanted.ROLLBACK))
+        settled = log.do(end(tx_id, reply, RequestedVerdict.ROLLBACK))
         assert (settled.committed, settled.repeated) == (False, True)
         refused(log.do(end(tx_id, reply)), Why.VERDICT_CONFLICT)
-    refused(log.do(end("S1", single, Wanted.ROLLBACK, half_index=second.queue_offset)), Why.WRONG_OFFSETS)
+    refused(log.do(end("S1", single, RequestedVerdict.ROLLBACK, half_index=second.queue_offset)), Why.WRONG_OFFSETS)
 
 
 def test_an_id_of_several_messages_that_is_no_ascii_is_refused_and_raises_nothing() -> None:

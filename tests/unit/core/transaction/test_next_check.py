@@ -4,7 +4,7 @@ import pytest
 
 from halfmq.core.transaction.next_check import Suspended, from_number, is_due, to_number
 from halfmq.errors import InvariantViolated
-from halfmq.model.records import SET_ASIDE_MS, AsideBecause
+from halfmq.model.records import PARKED_MS, ParkedBecause
 
 
 def test_a_time_is_due_when_it_has_come_and_what_is_suspended_never_is() -> None:
@@ -13,17 +13,17 @@ def test_a_time_is_due_when_it_has_come_and_what_is_suspended_never_is() -> None
 
 
 def test_what_is_stored_comes_back() -> None:
-    assert [from_number(to_number(check)) for check in (0, 7, SET_ASIDE_MS - 1, *Suspended)] == [
-        0, 7, SET_ASIDE_MS - 1, *Suspended,
+    assert [from_number(to_number(check)) for check in (0, 7, PARKED_MS - 1, *Suspended)] == [
+        0, 7, PARKED_MS - 1, *Suspended,
     ]  # fmt: skip
 
 
 def test_each_reason_has_the_number_that_files_have_had_for_it() -> None:
-    assert [to_number(Suspended.because(reason)) for reason in AsideBecause] == [(1 << 62) + 1, (1 << 62) + 2]
-    assert len(Suspended) == len(AsideBecause)
+    assert [to_number(Suspended.because(reason)) for reason in ParkedBecause] == [(1 << 62) + 1, (1 << 62) + 2]
+    assert len(Suspended) == len(ParkedBecause)
 
 
-@pytest.mark.parametrize("number", [SET_ASIDE_MS, SET_ASIDE_MS + 3])
+@pytest.mark.parametrize("number", [PARKED_MS, PARKED_MS + 3])
 def test_a_reason_that_there_is_not_is_refused(number: int) -> None:
-    with pytest.raises(InvariantViolated, match=f"reason {number - SET_ASIDE_MS}"):
+    with pytest.raises(InvariantViolated, match=f"reason {number - PARKED_MS}"):
         from_number(number)

@@ -18,7 +18,7 @@ from halfmq.core.transaction.past_limit import (
     note_left,
     why_past,
 )
-from halfmq.model.records import AsideBecause, SetAside
+from halfmq.model.records import Parked, ParkedBecause
 from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
 
 
@@ -39,7 +39,7 @@ def test_a_transaction_that_is_found_in_two_ways_gets_one_record() -> None:
     policy.session.past["T1"] = None
     policy.session.scan_at_ms = 0
     assert len(log.decide(Tick()).records) == 1
-    assert len(log.of(SetAside)) == 1
+    assert len(log.of(Parked)) == 1
 
 
 def test_rounds_rest_so_that_many_old_ones_do_not_keep_the_broker_busy() -> None:
@@ -54,7 +54,7 @@ def test_rounds_rest_so_that_many_old_ones_do_not_keep_the_broker_busy() -> None
         began_ms = policy.session.scan_at_ms
         log.run_to(began_ms)
         assert policy.session.scan_at_ms >= began_ms + 1_000
-    assert len(log.of(SetAside)) == 200
+    assert len(log.of(Parked)) == 200
     check(log.state)
 
 
@@ -83,7 +83,7 @@ def test_nothing_is_past_a_limit_inside_the_immunity_or_once_it_was_set_aside() 
     assert group.policy is not None
     known = group.undecided["T1"]
     assert why_past(group.policy, known, log.now_ms + 99_999) is None
-    assert why_past(group.policy, known, log.now_ms + 100_000) is AsideBecause.AGE
+    assert why_past(group.policy, known, log.now_ms + 100_000) is ParkedBecause.AGE
     log.run_to(log.now_ms + 100_000 + 2_000)
     assert why_past(group.policy, group.undecided["T1"], log.now_ms) is None
 
@@ -140,10 +140,10 @@ def test_past_the_check_limit_is_who_is_due_again_and_past_the_age_who_is_exactl
     policy.session.left = {"T1": 1}
     known = replace(group.undecided["T1"], checks=1, next_check=log.now_ms + 9_000)
     assert why_past(policy, known, log.now_ms + 8_999) is None
-    assert why_past(policy, known, log.now_ms + 9_000) is AsideBecause.CHECKS
+    assert why_past(policy, known, log.now_ms + 9_000) is ParkedBecause.CHECKS
     young = replace(known, checks=0)
     assert why_past(policy, young, log.now_ms + 59_999) is None
-    assert why_past(policy, young, log.now_ms + 60_000) is AsideBecause.AGE
+    assert why_past(policy, young, log.now_ms + 60_000) is ParkedBecause.AGE
 
 
 def test_a_check_counts_as_the_last_one_while_half_of_the_time_to_answer_is_left() -> None:

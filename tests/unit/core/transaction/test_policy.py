@@ -3,14 +3,24 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.support.core_log import START_MS, CoreLog, end, half, part, producer, refused, sent
 from tests.support.parts_of_a_tick import policies_of_a_tick
 
 from halfmq import limits
 from halfmq.core.base import base_payload
-from halfmq.core.commands import AskAside, AskNow, CarryForward, CheckNotSent, SetProducer, Tick, TrimLog, Wanted
+from halfmq.core.commands import (
+    AskNow,
+    AskParked,
+    CheckNotSent,
+    CopyForward,
+    RequestedVerdict,
+    SetProducer,
+    Tick,
+    TrimLog,
+)
 from halfmq.core.decide import next_deadline_ms
-from halfmq.core.decision import Asked, AskedAside, Done, PolicyActed, ProducerIsSet, SendCheck, Settled, Why
+from halfmq.core.decision import Asked, AskedParked, Done, PolicyActed, ProducerIsSet, SendCheck, Settled, Why
 from halfmq.core.digest import durable_digest
 from halfmq.core.events import TakenUp
 from halfmq.core.session import CheckLeft, ConnectionClosed, PollEnded, Polling, apply_session
@@ -23,19 +33,19 @@ from halfmq.core.transaction.listing import group_stats, oldest_undecided
 from halfmq.core.transaction.next_check import Suspended
 from halfmq.core.transaction.story import story
 from halfmq.model.records import (
-    AsideBecause,
     Checked,
     Committed,
     DecidedBy,
     HalfRecord,
+    Parked,
+    ParkedBecause,
     ProducerSet,
     RolledBack,
-    SetAside,
-    set_aside_size,
+    parked_size,
 )
 from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
 
-ROLLBACK, ASIDE = PastLimit.ROLLBACK, PastLimit.SET_ASIDE
+ROLLBACK, ASIDE = PastLimit.ROLLBACK, PastLimit.PARKED
 DAY_MS = 86_400_000
 
 
@@ -65,7 +75,7 @@ def run(log: CoreLog, ms: int, *, answer: bool = True, leaves: bool = True) -> l
                     first = known.halves[0]
                     log.do(
                         end(
-                            effect.tx_id, None, Wanted.UNKNOWN, group=effect.group, from_check=True,
+                            effect.tx_id, None, RequestedVerdict.UNKNOWN, group=effect.group, from_check=True,
                             half_index=first.half_index, log_offset=first.first_offset,
                         )
                     )  # fmt: skip
@@ -85,7 +95,7 @@ def test_without_a_policy_asking_goes_on_for_ever() -> None:
     effects = run(log, 3_600_000)
     assert len(asked(effects)) > 50
     assert not log.of(RolledBack)
-    assert not log.of(SetAside)
+    assert not log.of(Parked)
 
 
 @pytest.mark.parametrize("answers", [True, False])
@@ -97,7 +107,7 @@ def test_after_as_many_checks_as_it_says_the_policy_rolls_back_and_the_record_sa
     (record,) = log.of(RolledBack)
     assert (record.tx_id, record.decided_by) == ("T1", DecidedBy.POLICY)
     assert [effect for effect in effects if isinstance(effect, PolicyActed)] == [
-        PolicyActed("PG", "T1", AsideBecause.CHECKS, 3, True)
+        PolicyActed("PG", "T1", ParkedBecause.CHECKS, 3, True)
     ]
     assert "decided by the policy of its producer group" in " ".join(story(log.state, "PG", "T1", log.now_ms))
     assert durable_digest(log.redone()) == durable_digest(log.state)
@@ -120,11 +130,11 @@ def test_a_late_verdict_meets_the_policys_as_any_other() -> None:
     reply = sent(log.do(half("T1")))
     run(log, 60_000)
     assert refused(log.do(end("T1", reply)), Why.VERDICT_CONFLICT).standing == "ROLLED_BACK"
-    assert log.do(end("T1", reply, Wanted.ROLLBACK)).repeated  # type: ignore[union-attr]
+    assert log.do(end("T1", reply, RequestedVerdict.ROLLBACK)).repeated  # type: ignore[union-attr]
 
 
 def test_a_check_that_left_in_an_earlier_round_says_nothing_about_one_of_the_same_number() -> None:
-    """Set aside after one check, taken up again, and now the disk holds the check up: nobody was asked this time."""
+    """Parked after one check, taken up again, and now the disk holds the check up: nobody was asked this time."""
     log = with_policy(1, ASIDE)
     log.do(half("T1"))
     assert asked(run(log, 60_000)) == [1]
@@ -153,11 +163,11 @@ def test_whom_an_operator_lets_ask_is_asked_before_the_policy_acts_also_where_ch
     assert f" s it is {then}." in story(log.state, "PG", "T1", log.now_ms)[-1]
     assert log.do(AskNow("PG", "T1")) == Asked("", 3)
     run(log, 300_000)
-    assert not [*log.of(RolledBack), *log.of(SetAside)]
+    assert not [*log.of(RolledBack), *log.of(Parked)]
     log.session(Polling(7, "fetcher", "PG", 10))
     assert asked(run(log, 1_000, answer=False)) == [3]
     run(log, 300_000)
-    assert len([*log.of(RolledBack), *log.of(SetAside)]) == 1
+    assert len([*log.of(RolledBack), *log.of(Parked)]) == 1
 
 
 def test_what_is_not_named_stays_as_it_stands_when_the_change_is_decided() -> None:
@@ -172,7 +182,7 @@ def test_what_was_set_aside_is_asked_no_more_and_stays_undecided_and_can_be_sett
     log = with_policy(2, ASIDE)
     reply = sent(log.do(half("T1")))
     assert asked(run(log, 3_600_000)) == [1, 2]
-    (record,) = log.of(SetAside)
+    (record,) = log.of(Parked)
     assert (record.decided_by, record.because, record.checks, record.half_index) == (5, 1, 2, reply.queue_offset)
     assert log.state.producer_groups["PG"].undecided["T1"].next_check is Suspended.CHECKS
     told = " ".join(story(log.state, "PG", "T1", log.now_ms))
@@ -192,12 +202,12 @@ def test_what_was_set_aside_survives_restart_snapshot_and_trim() -> None:
     log = with_policy(1, ASIDE)
     reply = sent(log.do(half("T1")))
     run(log, 30_000)
-    assert len(log.of(SetAside)) == 1
+    assert len(log.of(Parked)) == 1
     assert durable_digest(load_rows(log.settings, log.snapshot())) == durable_digest(log.state)
     log.roll()
     log.roll()
     start = 65_536
-    while log.do(CarryForward(start, 16)) != Done(again=False):
+    while log.do(CopyForward(start, 16)) != Done(again=False):
         pass
     assert log.do(TrimLog(start)) == Done()
     assert durable_digest(log.redone()) == durable_digest(log.state)
@@ -257,9 +267,9 @@ def test_no_policy_acts_inside_the_immunity() -> None:
     log.do(half("T1", CHECK_IMMUNITY_TIME_IN_SECONDS="600"))
     assert run(log, 599_000) == []
     assert not log.of(RolledBack)
-    assert not log.of(SetAside)
+    assert not log.of(Parked)
     run(log, 10_000)
-    assert len(log.of(SetAside)) + len(log.of(RolledBack)) == 1
+    assert len(log.of(Parked)) + len(log.of(RolledBack)) == 1
 
 
 @pytest.mark.parametrize(("connected", "answers"), [(True, True), (True, False), (False, False)])
@@ -269,13 +279,13 @@ def test_age_sets_aside_and_never_rolls_back(connected: bool, answers: bool) -> 
     log.later(30_000)
     log.do(half("T2"))
     run(log, 29_000, answer=answers)
-    assert not log.of(SetAside)
+    assert not log.of(Parked)
     run(log, 8_000, answer=answers)
-    assert [(record.tx_id, record.because, record.decided_by) for record in log.of(SetAside)] == [("T1", 2, 5)]
+    assert [(record.tx_id, record.because, record.decided_by) for record in log.of(Parked)] == [("T1", 2, 5)]
     assert "because of its age" in " ".join(story(log.state, "PG", "T1", log.now_ms))
     assert oldest_undecided(log.state, "", 10, log.now_ms)[1][0].set_aside == "age"
     run(log, 30_000, answer=answers)
-    assert [record.tx_id for record in log.of(SetAside)] == ["T1", "T2"]
+    assert [record.tx_id for record in log.of(Parked)] == ["T1", "T2"]
     assert not log.of(RolledBack)
 
 
@@ -285,7 +295,7 @@ def test_age_is_found_among_many_in_steps() -> None:
         log.do(half(f"T{number}"))
     log.later(61_100)
     log.tick()
-    assert len(log.of(SetAside)) == 600
+    assert len(log.of(Parked)) == 600
     check(log.state)
 
 
@@ -295,7 +305,7 @@ def test_a_policy_of_one_group_is_none_of_another() -> None:
     log.do(half("T1", group="other"))
     assert len(asked(run(log, 600_000))) > 5
     assert not log.of(RolledBack)
-    assert not log.of(SetAside)
+    assert not log.of(Parked)
 
 
 def test_a_new_policy_looks_at_what_is_undecided_already() -> None:
@@ -359,7 +369,7 @@ def test_no_timer_runs_for_what_was_set_aside() -> None:
     log.do(half("T1"))
     run(log, 30_000)
     log.tick()
-    assert len(log.of(SetAside)) == 1
+    assert len(log.of(Parked)) == 1
     assert next_deadline_ms(log.state) is None
 
 
@@ -374,10 +384,10 @@ def test_what_an_operator_asks_about_is_not_set_aside_before_the_answer_is_overd
     group.policy.session.past["T1"] = None  # as a tick that had no room left it
     log.later(1_000)
     log.tick()
-    assert not log.of(SetAside)
+    assert not log.of(Parked)
     check(log.state)
     run(log, 80_000, answer=False)
-    assert len(log.of(SetAside)) == 1
+    assert len(log.of(Parked)) == 1
 
 
 def test_a_group_has_limits_of_its_own() -> None:
@@ -495,13 +505,13 @@ def test_what_was_set_aside_is_taken_up_again_by_asking_and_counts_from_one() ->
     log = with_policy(2, ASIDE)
     log.do(half("T1"))
     run(log, 60_000)
-    assert len(log.of(SetAside)) == 1
+    assert len(log.of(Parked)) == 1
     assert log.do(AskNow("PG", "T1")) == Asked("client-1", 1)
     log.session(CheckLeft("PG", "T1", 1, log.now_ms))
     assert not isinstance(log.state.producer_groups["PG"].undecided["T1"].next_check, Suspended)
     assert durable_digest(log.redone()) == durable_digest(log.state)
     assert asked(run(log, 60_000)) == [2]
-    assert len(log.of(SetAside)) == 2
+    assert len(log.of(Parked)) == 2
 
 
 def set_aside_by_age(*ids: str) -> CoreLog:
@@ -510,7 +520,7 @@ def set_aside_by_age(*ids: str) -> CoreLog:
     for tx_id in ids:
         log.do(half(tx_id))
     run(log, 3 * DAY_MS + 60_000)
-    assert len(log.of(SetAside)) == len(ids)
+    assert len(log.of(Parked)) == len(ids)
     log.later(3_600_000)
     log.tick()
     return log
@@ -521,21 +531,21 @@ def test_what_was_set_aside_by_age_is_so_again_when_the_answer_is_overdue(answer
     log = set_aside_by_age("T1")
     assert log.do(AskNow("PG", "T1")) == Asked("client-1", 1)
     run(log, 4_900, answer=answers)
-    assert len(log.of(SetAside)) == 1, "it may still be answered"
+    assert len(log.of(Parked)) == 1, "it may still be answered"
     assert asked(run(log, 2_000, answer=answers)) == []
-    assert len(log.of(SetAside)) == 2
+    assert len(log.of(Parked)) == 2
     assert durable_digest(log.redone()) == durable_digest(log.state)
 
 
 def test_each_that_is_taken_up_again_is_set_aside_when_its_own_answer_is_overdue() -> None:
     log = set_aside_by_age("T1", "T2", "T3")
-    assert log.do(AskAside("PG", 1)) == AskedAside(("T1",), 2)
+    assert log.do(AskParked("PG", 1)) == AskedParked(("T1",), 2)
     run(log, 3_000, answer=False)
-    assert log.do(AskAside("PG", 1)) == AskedAside(("T2",), 1)
+    assert log.do(AskParked("PG", 1)) == AskedParked(("T2",), 1)
     run(log, 1_000, answer=False)
-    assert log.do(AskAside("PG", 1)) == AskedAside(("T3",), 0)
+    assert log.do(AskParked("PG", 1)) == AskedParked(("T3",), 0)
     assert asked(run(log, 10_000, answer=False)) == []
-    assert [record.tx_id for record in log.of(SetAside)[3:]] == ["T1", "T2", "T3"]
+    assert [record.tx_id for record in log.of(Parked)[3:]] == ["T1", "T2", "T3"]
 
 
 def test_what_is_taken_up_again_and_reaches_nobody_is_set_aside_again() -> None:
@@ -543,7 +553,7 @@ def test_what_is_taken_up_again_and_reaches_nobody_is_set_aside_again() -> None:
     assert log.do(AskNow("PG", "T1")) == Asked("client-1", 1)
     assert log.do(CheckNotSent("PG", "T1", 1)) == Done()
     run(log, 5_100)
-    assert len(log.of(SetAside)) == 2
+    assert len(log.of(Parked)) == 2
 
 
 def test_a_round_that_is_under_way_does_not_forget_what_is_taken_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -557,7 +567,7 @@ def test_a_round_that_is_under_way_does_not_forget_what_is_taken_up_again(monkey
     assert log.do(AskNow("PG", "T1")) == Asked("client-1", 1)
     assert log.do(CheckNotSent("PG", "T1", 1)) == Done()
     run(log, 62_000)
-    assert [record.tx_id for record in log.of(SetAside)[2:]] == ["T1"]
+    assert [record.tx_id for record in log.of(Parked)[2:]] == ["T1"]
 
 
 def test_what_is_settled_or_unknown_is_not_asked_about() -> None:
@@ -573,9 +583,9 @@ def test_a_record_about_a_transaction_that_redo_does_not_know_is_nothing() -> No
     log = with_policy(1, ASIDE)
     log.do(part("T1", 0))
     run(log, 30_000)
-    (record,) = log.of(SetAside)
+    (record,) = log.of(Parked)
     other = CoreLog()
-    other.engine.log([record._replace(offset=next_offset(other.state))], other.now_ms)
+    other.engine.log([replace(record, offset=next_offset(other.state))], other.now_ms)
     assert not other.state.producer_groups
 
 
@@ -621,13 +631,13 @@ def test_a_record_of_a_policy_says_all_that_was_known() -> None:
     log = with_policy(2, ASIDE)
     log.do(half("T0"))
     reply = sent(log.do(half("T1")))
-    log.do(end("T0", None, Wanted.ROLLBACK, half_index=0, log_offset=log.of(HalfRecord)[0].offset))
+    log.do(end("T0", None, RequestedVerdict.ROLLBACK, half_index=0, log_offset=log.of(HalfRecord)[0].offset))
     effects = run(log, 60_000)
-    (record,) = log.of(SetAside)
+    (record,) = log.of(Parked)
     assert (record.group, record.tx_id, record.half_index, record.checks) == ("PG", "T1", reply.queue_offset, 2)
-    assert (record.decided_by, record.because) == (DecidedBy.POLICY, AsideBecause.CHECKS)
+    assert (record.decided_by, record.because) == (DecidedBy.POLICY, ParkedBecause.CHECKS)
     acted = [effect for effect in effects if isinstance(effect, PolicyActed)]
-    assert acted == [PolicyActed("PG", "T1", AsideBecause.CHECKS, 2, False)]
+    assert acted == [PolicyActed("PG", "T1", ParkedBecause.CHECKS, 2, False)]
 
 
 def test_a_rollback_by_a_policy_is_told_as_one() -> None:
@@ -635,7 +645,7 @@ def test_a_rollback_by_a_policy_is_told_as_one() -> None:
     log.do(half("T1"))
     effects = run(log, 60_000)
     acted = [effect for effect in effects if isinstance(effect, PolicyActed)]
-    assert acted == [PolicyActed("PG", "T1", AsideBecause.CHECKS, 1, True)]
+    assert acted == [PolicyActed("PG", "T1", ParkedBecause.CHECKS, 1, True)]
     (record,) = log.of(RolledBack)
     assert (record.decided_by, record.half_indexes) == (DecidedBy.POLICY, (0,))
 
@@ -646,12 +656,12 @@ def test_one_tick_acts_on_a_bounded_number_and_says_that_there_is_more() -> None
         log.do(half(f"T{number}", body=b""))
     log.later(61_000)
     first = log.decide(Tick())
-    acted = [record for record in first.records if isinstance(record, SetAside)]
+    acted = [record for record in first.records if isinstance(record, Parked)]
     assert 0 < len(acted) <= 256
     assert first.reply == Done(again=True)
     log.tick()
-    assert len(log.of(SetAside)) == 257
-    assert len({record.tx_id for record in log.of(SetAside)}) == 257
+    assert len(log.of(Parked)) == 257
+    assert len({record.tx_id for record in log.of(Parked)}) == 257
     check(log.state)
 
 
@@ -661,7 +671,7 @@ def test_records_of_a_policy_stand_one_behind_the_other_within_the_room_that_the
         log.do(half(f"T{number}"))
     log.later(61_000)
     offset = log.state.log_end + 64
-    size = set_aside_size("PG", "T0")
+    size = parked_size("PG", "T0")
     records, effects, more = policies_of_a_tick(log.state, 2 * size, log.now_ms)
     assert [record.offset for record in records] == [offset, offset + size]
     assert ([effect.tx_id for effect in effects], more) == (["T0", "T1"], True)
@@ -677,8 +687,8 @@ def test_each_group_with_a_policy_has_its_turn() -> None:
     log.do(half("T1"))
     log.do(half("T2", group="Q"))
     log.run_to(log.now_ms + 70_000)
-    assert {(record.group, record.tx_id) for record in log.of(SetAside)} == {("PG", "T1"), ("Q", "T2")}
-    assert {record.because for record in log.of(SetAside)} == {AsideBecause.AGE}
+    assert {(record.group, record.tx_id) for record in log.of(Parked)} == {("PG", "T1"), ("Q", "T2")}
+    assert {record.because for record in log.of(Parked)} == {ParkedBecause.AGE}
 
 
 def test_what_is_past_no_limit_any_more_is_asked_about_as_others_are() -> None:
@@ -701,7 +711,7 @@ def test_asking_about_what_was_set_aside_counts_from_one_also_while_nobody_fetch
     log = with_policy(2, ASIDE)
     log.do(half("T1"))
     run(log, 60_000)
-    assert log.of(SetAside)[0].checks == 2
+    assert log.of(Parked)[0].checks == 2
     group = log.state.producer_groups["PG"]
     group.session.members.clear()
     group.session.pollers[7] = "poller-7"
@@ -752,7 +762,7 @@ def test_what_is_asked_about_in_the_tick_that_finds_it_too_old_is_set_aside_when
     asked_ms = log.now_ms
     assert [check.tx_id for check in log.tick() if isinstance(check, SendCheck)] == ["T1"]
     log.run_to(asked_ms + log.settings.check_answer_ms + 10)
-    assert len(log.of(SetAside)) == 1
+    assert len(log.of(Parked)) == 1
     log.session(producer(2, log.now_ms))
     assert not [check for check in log.tick() if isinstance(check, SendCheck)], "who was asked once is not asked again"
 

@@ -4,17 +4,17 @@ import pytest
 from msgspec.structs import replace
 from tests.support.core_log import CoreLog, end, half, message, part, producer, refused
 
-from halfmq.core.commands import CarryForward, TrimLog, Wanted
+from halfmq.core.commands import CopyForward, RequestedVerdict, TrimLog
 from halfmq.core.decision import Done, Settled, Why
 from halfmq.core.digest import durable_digest
 from halfmq.core.transaction import retention
 from halfmq.core.transaction.invariants import check
-from halfmq.model.records import TRIM_SIZE, CarriedDelayed, CarriedHalf, Trim, carried_delayed_size, carried_half_size
+from halfmq.model.records import TRIM_SIZE, CopiedDelayed, CopiedHalf, Trim, copied_delayed_size, copied_half_size
 
 SEGMENT = 65_536
 
 
-def bound_of(log: CoreLog, command: CarryForward) -> int:
+def bound_of(log: CoreLog, command: CopyForward) -> int:
     first = retention.looked_for_alive(log.state, command, log.now_ms)
     if first is not None:
         log.session(first)
@@ -22,7 +22,7 @@ def bound_of(log: CoreLog, command: CarryForward) -> int:
 
 
 def trim(log: CoreLog, start: int) -> None:
-    while log.do(CarryForward(start, 2)) == Done(again=True):
+    while log.do(CopyForward(start, 2)) == Done(again=True):
         pass
     assert log.do(TrimLog(start)) == Done()
     check(log.state)
@@ -50,7 +50,7 @@ def test_a_transaction_half_here_and_half_there_is_carried_whole() -> None:
     log.roll()
     last = log.do(part("T1", 2, count=3))
     trim(log, 2 * SEGMENT)
-    assert len(log.of(CarriedHalf)) == 2
+    assert len(log.of(CopiedHalf)) == 2
     log.restart()
     assert [half_.index for half_ in log.state.producer_groups["PG"].undecided["T1"].halves] == [0, 1, 2]
     assert isinstance(log.do(end("T1", last)), Settled)
@@ -76,7 +76,7 @@ def test_a_delayed_message_outlives_its_segment() -> None:
     log.do(message("M1", DELAY="5"))
     log.roll()
     trim(log, SEGMENT)
-    assert len(log.of(CarriedDelayed)) == 1
+    assert len(log.of(CopiedDelayed)) == 1
     log.restart()
     log.run_to(log.now_ms + 60_000)
     assert log.state.topics_by_name["orders"].ends[0] == 1
@@ -100,7 +100,7 @@ def test_only_the_start_of_a_segment_that_is_there_can_be_trimmed_to() -> None:
     log.roll()
     refused(log.do(TrimLog(SEGMENT + 8)), Why.INVALID_PARAMETER)
     refused(log.do(TrimLog(7 * SEGMENT)), Why.INVALID_PARAMETER)
-    refused(log.do(CarryForward(7 * SEGMENT, 10)), Why.INVALID_PARAMETER)
+    refused(log.do(CopyForward(7 * SEGMENT, 10)), Why.INVALID_PARAMETER)
     assert log.do(TrimLog(0)) == Done()
     assert not log.of(Trim)
 
@@ -125,7 +125,7 @@ def test_verdicts_below_the_new_start_are_forgotten_and_those_above_are_not() ->
     replies = [log.do(half(f"T{number}")) for number in range(2)]
     log.do(end("T0", replies[0]))
     log.roll()
-    log.do(end("T1", replies[1], Wanted.ROLLBACK))
+    log.do(end("T1", replies[1], RequestedVerdict.ROLLBACK))
     trim(log, SEGMENT)
     refused(log.do(end("T0", replies[0])), Why.NOT_FOUND)
     answer = refused(log.do(end("T1", replies[1])), Why.VERDICT_CONFLICT)
@@ -136,9 +136,9 @@ def test_what_is_settled_while_it_is_carried_stays_settled() -> None:
     log = CoreLog()
     replies = [log.do(half(f"T{number}")) for number in range(6)]
     log.roll()
-    log.do(CarryForward(SEGMENT, 2))
+    log.do(CopyForward(SEGMENT, 2))
     for number in (0, 3):
-        log.do(end(f"T{number}", replies[number], Wanted.ROLLBACK))
+        log.do(end(f"T{number}", replies[number], RequestedVerdict.ROLLBACK))
     trim(log, SEGMENT)
     log.restart()
     assert sorted(log.state.producer_groups["PG"].undecided) == ["T1", "T2", "T4", "T5"]
@@ -149,12 +149,12 @@ def test_carrying_is_done_in_bounded_steps() -> None:
     for number in range(10):
         log.do(half(f"T{number}"))
     log.roll()
-    assert log.do(CarryForward(SEGMENT, 4)) == Done(again=True)
-    assert len(log.of(CarriedHalf)) == 4
-    assert log.do(CarryForward(SEGMENT, 4)) == Done(again=True)
-    assert log.do(CarryForward(SEGMENT, 4)) == Done(again=False)
-    assert log.do(CarryForward(SEGMENT, 4)) == Done(again=False)
-    assert len(log.of(CarriedHalf)) == 10
+    assert log.do(CopyForward(SEGMENT, 4)) == Done(again=True)
+    assert len(log.of(CopiedHalf)) == 4
+    assert log.do(CopyForward(SEGMENT, 4)) == Done(again=True)
+    assert log.do(CopyForward(SEGMENT, 4)) == Done(again=False)
+    assert log.do(CopyForward(SEGMENT, 4)) == Done(again=False)
+    assert len(log.of(CopiedHalf)) == 10
 
 
 def test_looking_for_what_is_alive_is_done_in_bounded_steps_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,12 +166,12 @@ def test_looking_for_what_is_alive_is_done_in_bounded_steps_and_once(monkeypatch
     for number in range(100):
         log.do(half(f"T{number}"))
     steps = 1
-    while log.do(CarryForward(SEGMENT, 1_000)) == Done(again=True):
+    while log.do(CopyForward(SEGMENT, 1_000)) == Done(again=True):
         steps += 1
         if steps == 3:
             log.do(half("meanwhile"))
     assert steps >= 4, "three times ten at most in each"
-    assert len(log.of(CarriedHalf)) == 1
+    assert len(log.of(CopiedHalf)) == 1
     monkeypatch.setattr(retention, "_below", None)
     assert log.do(TrimLog(SEGMENT)) == Done()
     assert log.state.log_start == SEGMENT
@@ -190,13 +190,13 @@ def test_a_step_never_logs_more_than_its_bound_says_however_far_it_must_look(mon
     for number in range(43):
         log.do(half(f"A{number}", group="A"))
     bounds = []
-    command = CarryForward(SEGMENT, 256)
+    command = CopyForward(SEGMENT, 256)
     while True:
         bound = bound_of(log, command)
         assert bound == bound_of(log, command), "whoever asks again sees the same"
-        before = len(log.of(CarriedHalf))
+        before = len(log.of(CopiedHalf))
         again = log.do(command) == Done(again=True)
-        bounds.append((bound > 0, len(log.of(CarriedHalf)) - before))
+        bounds.append((bound > 0, len(log.of(CopiedHalf)) - before))
         if not again:
             break
     assert [carried for _, carried in bounds] == [1, 0, 0, 0, 6, 6]
@@ -208,9 +208,9 @@ def test_a_carry_that_was_lost_is_looked_for_again() -> None:
     log = CoreLog()
     log.do(half("old"))
     log.roll()
-    log.do(CarryForward(SEGMENT, 10))
+    log.do(CopyForward(SEGMENT, 10))
     log.state.session.copy_progress = None
-    assert log.do(CarryForward(SEGMENT, 10)) == Done(again=False)
+    assert log.do(CopyForward(SEGMENT, 10)) == Done(again=False)
     assert log.do(TrimLog(SEGMENT)) == Done()
 
 
@@ -231,7 +231,7 @@ def test_what_a_trim_is_refused_for_is_said() -> None:
     for wrong in (SEGMENT + 8, 2 * SEGMENT):
         text = f"{wrong} is not the start of a segment of this log"
         assert refused(log.do(TrimLog(wrong)), Why.INVALID_PARAMETER).text == text
-        assert refused(log.do(CarryForward(wrong, 1)), Why.INVALID_PARAMETER).text == text
+        assert refused(log.do(CopyForward(wrong, 1)), Why.INVALID_PARAMETER).text == text
     said = refused(log.do(TrimLog(SEGMENT)), Why.INVALID_PARAMETER).text
     assert said.startswith(
         f"below {SEGMENT} there is something alive, copy it forward first: Undecided(group='PG', tx_id"
@@ -271,8 +271,8 @@ def test_only_what_lies_below_the_new_start_is_carried() -> None:
     log.do(half("above"))
     log.do(message("D2", DELAY="5"))
     trim(log, SEGMENT)
-    assert [carried.tx_id for carried in log.of(CarriedHalf)] == ["below"]
-    assert len(log.of(CarriedDelayed)) == 1
+    assert [carried.tx_id for carried in log.of(CopiedHalf)] == ["below"]
+    assert len(log.of(CopiedDelayed)) == 1
     assert {known.tx_id for known in log.state.producer_groups["PG"].undecided.values()} == {"below", "above"}
 
 
@@ -280,20 +280,20 @@ def test_a_step_carries_as_many_bytes_as_it_may_and_at_least_one_message(monkeyp
     log = CoreLog()
     for number in range(4):
         log.do(half(f"T{number}", body=b"x" * 1_000))
-    size = carried_half_size(log.state.producer_groups["PG"].undecided["T0"].halves[0].message_bytes)
+    size = copied_half_size(log.state.producer_groups["PG"].undecided["T0"].halves[0].message_bytes)
     log.roll()
     monkeypatch.setattr(retention, "COPY_BYTES_MAX", 2 * size)
-    assert bound_of(log, CarryForward(SEGMENT, 100)) == 2 * size
-    assert log.do(CarryForward(SEGMENT, 100)) == Done(again=True)
-    assert len(log.of(CarriedHalf)) == 2
+    assert bound_of(log, CopyForward(SEGMENT, 100)) == 2 * size
+    assert log.do(CopyForward(SEGMENT, 100)) == Done(again=True)
+    assert len(log.of(CopiedHalf)) == 2
     monkeypatch.setattr(retention, "COPY_BYTES_MAX", 2 * size - 1)
-    assert log.do(CarryForward(SEGMENT, 100)) == Done(again=True)
-    assert len(log.of(CarriedHalf)) == 3
+    assert log.do(CopyForward(SEGMENT, 100)) == Done(again=True)
+    assert len(log.of(CopiedHalf)) == 3
     monkeypatch.setattr(retention, "COPY_BYTES_MAX", 1)
-    assert bound_of(log, CarryForward(SEGMENT, 100)) == size
-    assert log.do(CarryForward(SEGMENT, 100)) == Done(again=False)
-    assert len(log.of(CarriedHalf)) == 4
-    assert bound_of(log, CarryForward(SEGMENT, 100)) == 0
+    assert bound_of(log, CopyForward(SEGMENT, 100)) == size
+    assert log.do(CopyForward(SEGMENT, 100)) == Done(again=False)
+    assert len(log.of(CopiedHalf)) == 4
+    assert bound_of(log, CopyForward(SEGMENT, 100)) == 0
 
 
 def test_what_was_settled_since_it_was_found_takes_no_room() -> None:
@@ -301,13 +301,13 @@ def test_what_was_settled_since_it_was_found_takes_no_room() -> None:
     replies = [log.do(half(f"T{number}")) for number in range(3)]
     log.do(message("D1", DELAY="5"))
     log.roll()
-    log.do(CarryForward(SEGMENT, 1))
-    log.do(end("T1", replies[1], Wanted.ROLLBACK))
-    assert log.do(CarryForward(SEGMENT, 1)) == Done(again=True)
-    assert [carried.tx_id for carried in log.of(CarriedHalf)] == ["T0", "T2"], "the step went on to the next"
+    log.do(CopyForward(SEGMENT, 1))
+    log.do(end("T1", replies[1], RequestedVerdict.ROLLBACK))
+    assert log.do(CopyForward(SEGMENT, 1)) == Done(again=True)
+    assert [carried.tx_id for carried in log.of(CopiedHalf)] == ["T0", "T2"], "the step went on to the next"
     log.run_to(log.now_ms + 60_000)
-    assert log.do(CarryForward(SEGMENT, 1)) == Done(again=False)
-    assert len(log.of(CarriedDelayed)) == 1, "when it was shown, which was meanwhile"
+    assert log.do(CopyForward(SEGMENT, 1)) == Done(again=False)
+    assert len(log.of(CopiedDelayed)) == 1, "when it was shown, which was meanwhile"
     check(log.state)
 
 
@@ -332,9 +332,9 @@ def test_a_step_takes_at_most_half_of_what_a_decision_may_log() -> None:
     for number in range(4):
         log.do(half(f"T{number}", body=b"x" * 4_800))
     log.roll()
-    assert bound_of(log, CarryForward(SEGMENT, 100)) == SEGMENT // 4
-    assert log.do(CarryForward(SEGMENT, 100)) == Done(again=True)
-    assert len(log.of(CarriedHalf)) == 3
+    assert bound_of(log, CopyForward(SEGMENT, 100)) == SEGMENT // 4
+    assert log.do(CopyForward(SEGMENT, 100)) == Done(again=True)
+    assert len(log.of(CopiedHalf)) == 3
 
 
 def test_a_step_has_room_for_the_first_of_what_is_still_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,9 +345,9 @@ def test_a_step_has_room_for_the_first_of_what_is_still_there(monkeypatch: pytes
     log.roll()
     (known,) = log.state.producer_groups["PG"].undecided.values()
     (delayed,) = log.state.delayed.values()
-    command = CarryForward(SEGMENT, 1)
-    assert bound_of(log, command) == carried_half_size(known.halves[0].message_bytes)
-    log.do(end("T1", reply, Wanted.ROLLBACK))
-    assert bound_of(log, command) == carried_delayed_size(delayed.message_bytes), "the next one"
+    command = CopyForward(SEGMENT, 1)
+    assert bound_of(log, command) == copied_half_size(known.halves[0].message_bytes)
+    log.do(end("T1", reply, RequestedVerdict.ROLLBACK))
+    assert bound_of(log, command) == copied_delayed_size(delayed.message_bytes), "the next one"
     log.state.delayed.clear()
     assert bound_of(log, command) == 0

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 from tests.support.core_log import CoreLog, end, half, part, producer
 
-from halfmq.core.commands import CarryForward, ResolveTransaction, SetProducer, TrimLog, Wanted
+from halfmq.core.commands import CopyForward, RequestedVerdict, ResolveTransaction, SetProducer, TrimLog
 from halfmq.core.decision import Done
 from halfmq.core.session import ConnectionClosed
 from halfmq.core.state import InFlight
@@ -47,7 +47,7 @@ def test_an_unknown_answer_and_its_remark_are_told() -> None:
     log.session(producer(3, log.now_ms))
     reply = log.do(half("T1"))
     log.checks_after(6_100)
-    log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True, remark="database down"))
+    log.do(end("T1", reply, RequestedVerdict.UNKNOWN, from_check=True, remark="database down"))
     log.later(1_000)
     text = told(log)
     assert "1 s ago and was UNKNOWN, with the remark: database down" in text
@@ -83,7 +83,7 @@ def test_a_verdict_is_told_with_its_position() -> None:
     log.later(125_000)
     text = told(log)
     assert f"COMMITTED since 2 min ago, at log position {reply.position}" in text
-    log.do(end("T2", log.do(half("T2")), Wanted.ROLLBACK))
+    log.do(end("T2", log.do(half("T2")), RequestedVerdict.ROLLBACK))
     assert "ROLLED_BACK" in told(log, "T2")
     assert "never visible" in told(log, "T2")
 
@@ -138,7 +138,7 @@ def test_the_whole_story_of_several_messages_that_were_carried_and_rolled_back()
         f"Its first half was copied forward to log offset {known.halves[0].offset}.",
         "It cannot be committed before the missing messages are here; it can be rolled back.",
     )
-    reply = log.do(ResolveTransaction("PG", "T1", Wanted.ROLLBACK, "ann"))
+    reply = log.do(ResolveTransaction("PG", "T1", RequestedVerdict.ROLLBACK, "ann"))
     assert story(log.state, "PG", "T1", log.now_ms) == (
         f"Transaction T1 of producer group PG is ROLLED_BACK since 0 ms ago, at log position {reply.position}, decided by "
         "an operator; its 3 messages: never visible.",
@@ -156,7 +156,7 @@ def test_several_messages_became_visible_together() -> None:
 
 
 def trim_to(log: CoreLog, start: int) -> None:
-    while log.do(CarryForward(start, 10)) == Done(again=True):
+    while log.do(CopyForward(start, 10)) == Done(again=True):
         pass
     assert log.do(TrimLog(start)) == Done()
 
@@ -175,7 +175,7 @@ def test_the_policy_of_the_group_is_told() -> None:
     log.do(SetProducer(ProducerSettings("PG", 15, PastLimit.ROLLBACK)))
     text = "Nobody was asked about it yet. The policy of its group says that it is rolled back when asking 15 times brings no verdict."
     assert text in told(log)
-    log.do(SetProducer(ProducerSettings("PG", 1, PastLimit.SET_ASIDE, 7_200_000)))
+    log.do(SetProducer(ProducerSettings("PG", 1, PastLimit.PARKED, 7_200_000)))
     assert (
         "The policy of its group says that it is parked when asking once brings no verdict. "
         "The policy of its group parks it when it is 2 h old."
@@ -205,7 +205,7 @@ def test_how_long_it_waits_for_whom_is_told() -> None:
     log.state.producer_groups["PG"].session.members.clear()
     assert "It waits for the answer of connection 3, " in told(log)
     log.session(producer(3, log.now_ms))
-    log.do(end("T1", reply, Wanted.UNKNOWN, from_check=True))
+    log.do(end("T1", reply, RequestedVerdict.UNKNOWN, from_check=True))
     log.later(2_000)
     assert "The last answer came 2 s ago and was UNKNOWN. It will be asked about again in " in told(log)
     waits_ms = log.state.producer_groups["PG"].undecided["T1"].next_check - log.now_ms

@@ -7,7 +7,15 @@ import pytest
 from tests.support.core_log import CoreLog, end, half, part, producer, sent
 from tests.support.transitions import TRANSITIONS, Cell, Event, Said, Stage
 
-from halfmq.core.commands import AskNow, CarryForward, CheckNotSent, ResolveTransaction, SetProducer, TrimLog, Wanted
+from halfmq.core.commands import (
+    AskNow,
+    CheckNotSent,
+    CopyForward,
+    RequestedVerdict,
+    ResolveTransaction,
+    SetProducer,
+    TrimLog,
+)
 from halfmq.core.decision import Asked, Done, Noted, ProducerIsSet, Refused, SendCheck, Sent, Settled, Why
 from halfmq.core.session import CheckLeft, ConnectionClosed
 from halfmq.core.transaction.invariants import check
@@ -25,7 +33,7 @@ class World:
     """One transaction of two halves, in a stage."""
 
     def __init__(self, stage: Stage) -> None:
-        self.log = CoreLog(BrokerSettings(segment_bytes=65_536, check_interval_ms=400, sent_again_ms=3_600_000))
+        self.log = CoreLog(BrokerSettings(segment_bytes=65_536, check_interval_ms=400, dedup_window_ms=3_600_000))
         self.first: Sent | None = None
         _REACH[stage](self)
         assert self.stage is stage, (self.stage, stage)
@@ -51,7 +59,7 @@ class World:
             self.first = reply
         return reply
 
-    def end(self, wanted: Wanted, **options: Any) -> Any:
+    def end(self, wanted: RequestedVerdict, **options: Any) -> Any:
         made_up = Sent(1 << 40, 0, 7, "")
         return self.log.do(end(TX, self.first or made_up, wanted, **options))
 
@@ -93,7 +101,7 @@ def _aside(world: World) -> None:
     world.policy()
 
 
-def _settled(wanted: Wanted) -> Callable[[World], None]:
+def _settled(wanted: RequestedVerdict) -> Callable[[World], None]:
     def reach(world: World) -> None:
         _whole(world)
         assert isinstance(world.end(wanted), Settled)
@@ -102,7 +110,7 @@ def _settled(wanted: Wanted) -> Callable[[World], None]:
 
 
 def _past(world: World) -> None:
-    _settled(Wanted.COMMIT)(world)
+    _settled(RequestedVerdict.COMMIT)(world)
     world.log.roll()
     world.log.roll()
     assert world.log.do(TrimLog(65_536)) == Done()
@@ -113,8 +121,8 @@ _REACH: dict[Stage, Callable[[World], Any]] = {
     Stage.PARTIAL: lambda world: sent(world.prepare(0)),
     Stage.OPEN: _whole,
     Stage.ASIDE: _aside,
-    Stage.COMMITTED: _settled(Wanted.COMMIT),
-    Stage.ROLLED_BACK: _settled(Wanted.ROLLBACK),
+    Stage.COMMITTED: _settled(RequestedVerdict.COMMIT),
+    Stage.ROLLED_BACK: _settled(RequestedVerdict.ROLLBACK),
     Stage.PAST: _past,
 }
 
@@ -142,7 +150,7 @@ def _answer_unknown(world: World) -> Any:
     world.connect()
     assert world.due()
     world.mark()
-    return world.end(Wanted.UNKNOWN, from_check=True)
+    return world.end(RequestedVerdict.UNKNOWN, from_check=True)
 
 
 def _due(world: World) -> Any:
@@ -187,7 +195,7 @@ def _carry(world: World) -> Any:
     world.log.roll()
     world.mark()
     start = max(world.log.state.bases)
-    while world.log.do(CarryForward(start, 100)) != Done(again=False):
+    while world.log.do(CopyForward(start, 100)) != Done(again=False):
         pass
     assert world.log.do(TrimLog(start)) == Done()
 
@@ -201,18 +209,18 @@ _PLAY: dict[Event, Callable[[Any], Any]] = {
     Event.LAST: _last,
     Event.AGAIN: lambda world: world.prepare(0),
     Event.OTHER: lambda world: world.log.do(half("somebody-else", HMQ_TX_ID=TX, HMQ_TX_INDEX="0")),
-    Event.COMMIT: lambda world: world.end(Wanted.COMMIT),
-    Event.ROLLBACK: lambda world: world.end(Wanted.ROLLBACK),
-    Event.UNKNOWN: lambda world: world.end(Wanted.UNKNOWN),
+    Event.COMMIT: lambda world: world.end(RequestedVerdict.COMMIT),
+    Event.ROLLBACK: lambda world: world.end(RequestedVerdict.ROLLBACK),
+    Event.UNKNOWN: lambda world: world.end(RequestedVerdict.UNKNOWN),
     Event.ANSWER_UNKNOWN: _answer_unknown,
-    Event.OPERATOR_COMMIT: lambda world: world.log.do(ResolveTransaction("PG", TX, Wanted.COMMIT, "ada")),
-    Event.OPERATOR_ROLLBACK: lambda world: world.log.do(ResolveTransaction("PG", TX, Wanted.ROLLBACK, "ada")),
+    Event.OPERATOR_COMMIT: lambda world: world.log.do(ResolveTransaction("PG", TX, RequestedVerdict.COMMIT, "ada")),
+    Event.OPERATOR_ROLLBACK: lambda world: world.log.do(ResolveTransaction("PG", TX, RequestedVerdict.ROLLBACK, "ada")),
     Event.OPERATOR_ASKS: _ask,
     Event.DUE: _due,
     Event.DUE_NOBODY: _due_nobody,
     Event.NOT_SENT: _not_sent,
     Event.LIMIT_ROLLBACK: _limit(PastLimit.ROLLBACK),
-    Event.LIMIT_ASIDE: _limit(PastLimit.SET_ASIDE),
+    Event.LIMIT_ASIDE: _limit(PastLimit.PARKED),
     Event.AGE: _age,
     Event.CARRY: _carry,
     Event.RESTART: _restart,
@@ -274,13 +282,13 @@ def test_one_that_was_set_aside_while_incomplete_takes_what_is_missing_and_stays
     world.policy()
     world.mark()
     assert world.stage is Stage.ASIDE
-    assert said(world.end(Wanted.COMMIT)) is Why.INCOMPLETE
+    assert said(world.end(RequestedVerdict.COMMIT)) is Why.INCOMPLETE
     assert said(world.prepare(0)) is Said.SENT
     assert world.kinds(world.since) == ()
     assert said(world.prepare(1, 2)) is Said.SENT
     assert (world.kinds(world.since), world.stage) == ((Kind.HALF,), Stage.ASIDE)
     assert said(world.prepare(2, 3)) is Why.INVALID_PARAMETER, "from here on it is as the table says"
-    assert said(world.end(Wanted.COMMIT)) is Said.SETTLED
+    assert said(world.end(RequestedVerdict.COMMIT)) is Said.SETTLED
     check(world.log.state)
 
 

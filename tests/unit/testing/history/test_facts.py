@@ -61,7 +61,7 @@ def test_answers_promise_nothing_only_in_memory_and_when_the_power_failed() -> N
         facts = Facts()
         facts.began(Began(t_us=0, by="p", durability=durability))  # type: ignore[arg-type]
         facts.faults[Fault(t_us=1, by="p", what=what).what] += 1
-        assert facts.forgets is forgets
+        assert facts.acknowledgements_void is forgets
 
 
 def test_copies_and_topics_of_the_broker_are_not_judged() -> None:

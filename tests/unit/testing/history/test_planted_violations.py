@@ -85,7 +85,7 @@ def test_each_kind_is_found_in_a_small_history_wherever_it_is_planted() -> None:
         (Transactions, "_forgotten", {NOT_DURABLE}),
         (Transactions, "_stuck", {STUCK}),
         (Messages, "_one_place", {DUPLICATE}),
-        (Order, "_behind", {REORDERED}),
+        (Order, "_note_late", {REORDERED}),
     ],
 )
 def test_each_judgement_is_what_finds_its_kind(

@@ -24,12 +24,12 @@ final class Database {
     }
 
     /** Marker, order and its line in one transaction. {@code beforeCommit} runs when all is written. */
-    void place(String id, String group, String topic, long crc, Runnable beforeCommit) throws SQLException {
+    void place(String id, String group, String topic, long crc, String tag, Runnable beforeCommit) throws SQLException {
         Connection connection = connection();
         try {
             insert(connection, "INSERT INTO java_tx (tx_id, outcome) VALUES (?, 'C')", id);
             insert(connection, "INSERT INTO orders (tx_id, producer_group, customer, messages) VALUES (?, ?, 1, 1)", id, group);
-            insert(connection, "INSERT INTO lines (tx_id, number, topic, crc) VALUES (?, 0, ?, " + crc + ")", id, topic);
+            insert(connection, "INSERT INTO lines (tx_id, number, topic, crc, tag) VALUES (?, 0, ?, " + crc + ", ?)", id, topic, tag);
             beforeCommit.run();
             connection.commit();
         } catch (SQLException | RuntimeException error) {

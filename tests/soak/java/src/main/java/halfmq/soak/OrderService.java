@@ -29,6 +29,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  */
 public final class OrderService implements TransactionListener {
     private static final int THREADS = 3;
+    private static final String[] TAGS = {"", "red", "blue", "green"};
 
     private final Notes notes;
     private final Database database;
@@ -67,14 +68,14 @@ public final class OrderService implements TransactionListener {
         File late = new File(args[3], "late");
         double pauseMs = 1000.0 * THREADS / Double.parseDouble(args[7]);
         for (int thread = 0; thread < THREADS; thread++) {
-            Random dice = new Random((args[6] + "/" + args[4] + "/" + args[5] + "/" + thread).hashCode());
-            new Thread(() -> service.work(producer, dice, args[9].split(","), args[10], quiet, late, pauseMs)).start();
+            Random rng = new Random((args[6] + "/" + args[4] + "/" + args[5] + "/" + thread).hashCode());
+            new Thread(() -> service.work(producer, rng, args[9].split(","), args[10], quiet, late, pauseMs)).start();
         }
         // Ends when it is told to: SIGTERM ends a JVM by itself.
     }
 
     private void work(
-        TransactionMQProducer producer, Random dice, String[] topics, String patient, File quiet, File late, double pauseMs) {
+        TransactionMQProducer producer, Random rng, String[] topics, String patient, File quiet, File late, double pauseMs) {
         while (true) {
             try {
                 if (quiet.exists()) {
@@ -82,9 +83,9 @@ public final class OrderService implements TransactionListener {
                     continue;
                 }
                 long started = System.nanoTime();
-                String immunity = dice.nextInt(5) > 0 ? null : late.exists() ? "1" : patient;
-                place(producer, dice, topics[dice.nextInt(topics.length)], immunity);
-                long waitMs = (long) ((pauseMs - (System.nanoTime() - started) / 1e6) * (0.6 + 0.8 * dice.nextDouble()));
+                String immunity = rng.nextInt(5) > 0 ? null : late.exists() ? "1" : patient;
+                place(producer, rng, topics[rng.nextInt(topics.length)], immunity);
+                long waitMs = (long) ((pauseMs - (System.nanoTime() - started) / 1e6) * (0.6 + 0.8 * rng.nextDouble()));
                 if (waitMs > 0) {
                     Thread.sleep(waitMs);
                 }
@@ -94,10 +95,13 @@ public final class OrderService implements TransactionListener {
         }
     }
 
-    private void place(TransactionMQProducer producer, Random dice, String topic, String immunity) throws InterruptedException {
-        byte[] body = new byte[40 + dice.nextInt(860)];
-        dice.nextBytes(body);
+    private void place(TransactionMQProducer producer, Random rng, String topic, String immunity) throws InterruptedException {
+        byte[] body = new byte[40 + rng.nextInt(860)];
+        rng.nextBytes(body);
         Message message = new Message(topic, body);
+        if (!tagOf(crc(body)).isEmpty()) {
+            message.setTags(tagOf(crc(body)));
+        }
         MessageClientIDSetter.setUniqID(message);
         String id = MessageClientIDSetter.getUniqID(message);
         message.setKeys(id);
@@ -106,7 +110,7 @@ public final class OrderService implements TransactionListener {
         }
         String operation = ask(id, topic, body);
         try {
-            producer.sendMessageInTransaction(message, dice.nextDouble());
+            producer.sendMessageInTransaction(message, rng.nextDouble());
             synchronized (counter) {
                 counter.putLong(0, counter.getLong(0) + 1);
             }
@@ -142,7 +146,8 @@ public final class OrderService implements TransactionListener {
             return LocalTransactionState.UNKNOW; // nothing was written: a check shall find out
         }
         try {
-            database.place(id, group, message.getTopic(), crc(message.getBody()), () -> dieAt("in-local-transaction"));
+            long crc = crc(message.getBody());
+            database.place(id, group, message.getTopic(), crc, tagOf(crc), () -> dieAt("in-local-transaction"));
         } catch (Exception error) {
             System.err.println(id + ": " + error);
             return LocalTransactionState.UNKNOW; // perhaps it was written
@@ -188,6 +193,11 @@ public final class OrderService implements TransactionListener {
             notes.write("fault", "what", "kill", "whom", "self", "detail", point);
             Runtime.getRuntime().halt(137);
         }
+    }
+
+    /** As tests/soak/plan.py. */
+    private static String tagOf(long crc) {
+        return TAGS[(int) (crc % TAGS.length)];
     }
 
     private static long crc(byte[] body) {

@@ -1,0 +1,76 @@
+"""Verdicts of producers: commit, roll back, or unknown. What an operator decides is in ``services.transactions``."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+
+from halfmq.broker.sequencer import Sequencer
+from halfmq.core.commands import EndTransaction, RequestedVerdict, SettledRow
+from halfmq.core.decision import Refused, Reply, Why
+from halfmq.core.engine import Failed
+from halfmq.model.records import DecidedBy
+
+#: Called with the context, and with Settled, Noted, Refused or Failed.
+Deliver = Callable[[Any, Reply | Failed], None]
+
+
+class SettledRows(Protocol):
+    """What is asked of the transaction table."""
+
+    def settled_row(self, half_index: int) -> SettledRow | None:
+        """The row of a settled half; None: there is none, or it is undecided."""
+        ...
+
+
+class Verdicts:
+    """Gives verdicts of producers to the core."""
+
+    def __init__(self, sequencer: Sequencer, rows: SettledRows) -> None:
+        self._sequencer = sequencer
+        self._view = sequencer.view
+        self._rows = rows
+
+    def end(
+        self,
+        connection: int,
+        group: str,
+        tx_id: str,
+        half_index: int,
+        log_offset: int,
+        wanted: RequestedVerdict,
+        decided_by: DecidedBy,
+        remark: str,
+        deliver: Deliver | None,
+        context: Any,
+    ) -> None:
+        """End a transaction; ``half_index`` and ``log_offset`` are of any of its halves.
+
+        ``deliver`` is called when the verdict is durable and can be read; None: the producer does not wait.
+        """
+        known = self._view.producer_groups.get(group)
+        settled: SettledRow | None = None
+        if known is None or not (tx_id in known.undecided or tx_id in known.settled):
+            settled = self._rows.settled_row(half_index)
+        command = EndTransaction(
+            connection, group, tx_id, half_index, log_offset, wanted, decided_by, remark, settled
+        )  # fmt: skip
+        if deliver is None:
+            self._sequencer.submit_small(command, None)
+        else:
+            self._sequencer.submit_for_receipt(command, self._ended, (command, deliver, context))
+
+    def _ended(self, asked: tuple[EndTransaction, Deliver, Any], reply: Reply | Failed) -> None:
+        """Ask once more, with the row of the transaction table, where the decision knew nothing of the transaction.
+
+        Between the look of ``end`` and the decision memory may have forgotten a verdict: the window moved on, by time or
+        by number. Its row is there now, since rows are written before answers leave.
+        """
+        command, deliver, context = asked
+        if isinstance(reply, Refused) and reply.why is Why.NOT_FOUND:
+            row = self._rows.settled_row(command.half_index)
+            if row is not None and row.first_offset in (command.log_offset, 0):
+                again = replace(command, half_index=row.half_index, settled=row)
+                self._sequencer.submit(again, deliver, context)
+                return
+        deliver(context, reply)

@@ -1,0 +1,125 @@
+"""One connection per server, opened on demand and kept. Concurrent callers share one connection attempt."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from halfmq.client.connection import Connection, NoAnswer, NotSent, OnPush
+from halfmq.client.connector import Address, Connector
+from halfmq.client.log import log
+from halfmq.errors import ConnectError
+
+#: Runs on each new connection before it is used: the first heartbeat.
+Introduce = Callable[[Connection], Awaitable[None]]
+CONNECT_TIMEOUT_S: Final = 5.0
+
+
+async def _nothing(_connection: Connection) -> None:
+    return
+
+
+class ConnectionPool:
+    """Open connections by address.
+
+    ``on_lost`` is called when an open connection is lost, but not when ``close`` closes it.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        *,
+        on_push: OnPush,
+        on_lost: Callable[[Address], None] = lambda _address: None,
+        introduce: Introduce = _nothing,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    ) -> None:
+        self._connector = connector
+        self._on_push = on_push
+        self._on_lost = on_lost
+        self._introduce = introduce
+        self._connect_timeout_s = connect_timeout_s
+        self._open: dict[Address, Connection] = {}
+        self._opening: dict[Address, asyncio.Task[Connection]] = {}
+        #: Set by ``close``, permanently.
+        self.closed = False
+
+    def established(self) -> list[Connection]:
+        """All open connections."""
+        return list(self._open.values())
+
+    def existing(self, address: Address) -> Connection | None:
+        """The open connection to ``address``, or None. Fast path before ``get``."""
+        return self._open.get(address)
+
+    async def get(self, address: Address) -> Connection:
+        """The open connection to ``address``; opens one and sends the first heartbeat if necessary.
+
+        Raises:
+            ConnectError: refused, unreachable, no response within the connect timeout, or closed. Nothing was sent.
+        """
+        connection = self._open.get(address)
+        if connection is not None:
+            return connection
+        if self.closed:
+            raise ConnectError("the client is closed")
+        task = self._opening.get(address)
+        if task is None:
+            task = self._opening[address] = asyncio.get_running_loop().create_task(self._connect(address))
+            task.add_done_callback(lambda done: self._opened(address, done))
+        # Shielded: other callers may wait for the same attempt.
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if self.closed and task.cancelled() and not (caller is not None and caller.cancelling()):
+                raise ConnectError("the client was closed") from None
+            raise
+
+    def _opened(self, address: Address, task: "asyncio.Task[Connection]") -> None:
+        self._opening.pop(address, None)
+        if not task.cancelled():
+            task.exception()  # mark it as retrieved: perhaps no caller waits any more
+
+    async def _connect(self, address: Address) -> Connection:
+        loop = asyncio.get_running_loop()
+        connection = Connection(address, loop, self._on_push, self._lost)
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                await self._connector.connect(address, lambda: connection)
+                await self._introduce(connection)
+        except TimeoutError:
+            connection.abort("it did not answer the first request")
+            raise ConnectError(
+                f"{address} did not answer within {self._connect_timeout_s:g} s",
+                hint="is it a halfmq or RocketMQ server?",
+            ) from None
+        except OSError as error:
+            raise ConnectError(
+                f"no connection to {address}: {error.strerror or error}", hint="is the server running?"
+            ) from error
+        except (NotSent, NoAnswer) as error:
+            connection.abort("it was lost while it was opened")
+            raise ConnectError(f"the connection to {address} was lost at once: {error}") from error
+        except BaseException:
+            connection.abort("it was given up while it was opened")  # no other reference to it exists
+            raise
+        if connection.closed:
+            raise ConnectError(f"the connection to {address} was closed at once")
+        self._open[address] = connection
+        return connection
+
+    def _lost(self, connection: Connection) -> None:
+        if self._open.get(connection.address) is connection:
+            del self._open[connection.address]
+            if not self.closed:
+                log.info("connection to %s lost", connection.address)
+                self._on_lost(connection.address)
+
+    def close(self) -> None:
+        """Close all connections; later ``get`` calls raise ConnectError."""
+        self.closed = True
+        for task in list(self._opening.values()):
+            task.cancel()
+        for connection in list(self._open.values()):
+            connection.close()
+        self._open.clear()

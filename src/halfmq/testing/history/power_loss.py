@@ -1,0 +1,55 @@
+"""Ignores what a power loss may legally lose with durability ``memory``; everything else is checked.
+
+A broker that restarts after a power loss reports the end of the log that it found (``Started.log_end``). Earlier
+acknowledgements at or after that offset prove nothing, and the offset is used again. So of requests before the restart,
+
+    an answer that names a place below that end   stands
+    any other answer                              is as if it had never come
+    a check                                       may have been about what is gone: says nothing
+    a sight                                       counts if a reader saw it who read the queues to their end afterwards;
+                                                  others may have fetched it before
+
+Rows are those of ``scan``; what a message or transaction was asked for stays, and so does what the log says.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from halfmq.testing.history.facts import Facts
+from halfmq.testing.history.scan import ASKED, CHECK, NO_ANSWER, OK, SAID, SEEN, SETTLED
+from halfmq.testing.history.tables import Row
+
+_SAID_ANSWERED = (-1, 0, NO_ANSWER, None, -1)
+_NO_PLACE = (-1, "", -1, -1, None, -1)
+
+
+def of_message(facts: Facts, rows: list[Row]) -> list[Row]:
+    """The rows of one message that still mean something."""
+    lost_us = facts.lost_us
+    first_us = min((row[2] for row in rows if row[1] == ASKED), default=lost_us + 1)
+    return list(_message_rows(facts, rows, before=first_us <= lost_us))
+
+
+def _message_rows(facts: Facts, rows: Iterable[Row], *, before: bool) -> Iterator[Row]:
+    for row in rows:
+        kind = row[1]
+        if kind == ASKED:
+            outcome = row[6]
+            place = row[15] if outcome == OK else row[20]
+            if outcome in (OK, SETTLED) and facts.may_have_lost(row[2], place):
+                yield (*row[:4], -1, 0, NO_ANSWER, *row[7:15], *_NO_PLACE)
+                continue
+        elif kind == SEEN and before and (row[2] <= facts.lost_us or row[4] not in facts.whole_readers):
+            continue
+        yield row
+
+
+def of_transaction(facts: Facts, rows: list[Row]) -> list[Row]:
+    """The rows of one transaction that still mean something; its messages were summed up from what ``of_message`` left."""
+    kept: list[Row] = []
+    for row in rows:
+        kind = row[1]
+        if kind == SAID and row[8] in (OK, SETTLED) and facts.may_have_lost(row[2], row[10]):
+            kept.append((*row[:6], *_SAID_ANSWERED))
+        elif kind != CHECK or row[2] > facts.lost_us:
+            kept.append(row)
+    return kept

@@ -1,0 +1,212 @@
+"""``halfmq.sql`` on the simulated database: an asynchronous DB-API driver and a dialect for SQLAlchemy.
+
+The shipped modules run unchanged on a real ``AsyncSession``: ``transaction``, ``local_work``, ``marker``, ``checks``,
+``table_identity``, ``commit_failure``, ``lock_wait`` and ``inbox``. To them the database is PostgreSQL. Each statement,
+COMMIT and ROLLBACK is a request that takes time, and whose response may be lost (``database``).
+
+What is replaced: clocks and random numbers, so that a seed repeats exactly, and **pruning**. ``MarkerTable.prune`` rejects
+ages below an hour, and what it deleted moves a horizon behind which a missing marker is answered UNKNOWN, so that an operator
+must decide. A history here lasts some seconds, so that every undecided transaction would be behind the horizon. Instead
+``Database.forget`` deletes old markers; which of them must stay the broker is asked, as the shipped module does.
+"""
+
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, Final
+
+from sqlalchemy import Engine, MetaData, make_url
+from sqlalchemy.dialects.postgresql.base import PGDialect
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
+from sqlalchemy.pool import NullPool
+from sqlalchemy.util import await_only
+
+from halfmq.client.outcome import Outcome
+from halfmq.runtime.clock import Clock
+from halfmq.sql import MarkerTable, table_identity
+from halfmq.sql.checks import AgeGuard, Asked, MarkerChecks
+from halfmq.sql.marker import MarkerRows
+from tests.simulation import database as simulated
+from tests.simulation.database import MARKERS, Database, DatabaseSession, LockTimeout, Lost
+from tests.support.virtual_loop import ProcessLoop, Scheduler
+
+#: How long a statement waits for a lock, ms, unless it says so itself; and between two attempts.
+_LOCK_WAIT_MS: Final = 10_000
+_ATTEMPT_MS: Final = 20
+_SET_LOCK_WAIT: Final = "SET LOCAL lock_timeout = "
+
+
+class Cursor:
+    def __init__(self, connection: "Connection") -> None:
+        self._connection = connection
+        self._rows: list[Any] = []
+        self.description: list[tuple[Any, ...]] | None = None
+        self.rowcount = -1
+        self.arraysize = 1
+
+    def execute(self, statement: str, parameters: Any = None) -> None:
+        self._rows, columns = self._connection.execute(statement, dict(parameters or {}))
+        self.description = [(name, None, None, None, None, None, None) for name in columns] or None
+
+    def fetchone(self) -> Any:
+        return self._rows.pop(0) if self._rows else None
+
+    def fetchall(self) -> list[Any]:
+        rows, self._rows = self._rows, []
+        return rows
+
+    def fetchmany(self, size: int | None = None) -> list[Any]:
+        return self.fetchall()
+
+    def setinputsizes(self, *sizes: Any) -> None:
+        return
+
+    def close(self) -> None:
+        self._rows = []
+
+    async def _async_soft_close(self) -> None:
+        return
+
+
+class Connection:
+    """The client's end. A process that was killed has no effect: what SQLAlchemy does while it is cleaned up is lost."""
+
+    def __init__(self, database: Database, process: ProcessLoop) -> None:
+        self._database = database
+        self._process = process
+        self._session = DatabaseSession(database, process)
+        self._lock_wait_ms = _LOCK_WAIT_MS
+        self._has_written = False
+        self.closed = False
+
+    def cursor(self, *_: Any, **__: Any) -> Cursor:
+        return Cursor(self)
+
+    def execute(self, statement: str, parameters: dict[str, Any]) -> tuple[list[Any], list[str]]:
+        if statement.startswith(_SET_LOCK_WAIT):
+            self._lock_wait_ms = int(statement.removeprefix(_SET_LOCK_WAIT))
+            return [], []
+        session = self._session
+        writes = not statement.startswith("SELECT")
+        self._has_written |= writes
+        waited_ms = 0
+        while True:
+            try:
+                return self._ask(lambda: session.execute(statement, parameters))
+            except LockTimeout:
+                if waited_ms >= self._lock_wait_ms:
+                    raise
+            self._sleep(_ATTEMPT_MS)
+            waited_ms += _ATTEMPT_MS
+
+    def commit(self) -> None:
+        self._end(self._session.commit)
+
+    def rollback(self) -> None:
+        self._end(self._session.rollback)
+
+    def _end(self, work: Callable[[], None]) -> None:
+        self._lock_wait_ms = _LOCK_WAIT_MS
+        if self._has_written and not self.closed:
+            self._has_written = False
+            self._ask(work)
+
+    def _ask(self, work: Callable[[], Any]) -> Any:
+        if self.closed or not self._process.alive:
+            raise Lost("the connection is closed")
+        try:
+            return await_only(self._database.ask(self._process, work))
+        except Lost:
+            self.terminate()
+            raise
+
+    def _sleep(self, ms: int) -> None:
+        if not self._process.alive:
+            raise Lost("the connection is closed")
+        woken = self._process.create_future()
+        self._process.call_later(ms / 1000, woken.set_result, None)
+        await_only(woken)
+
+    def terminate(self) -> None:
+        """The database notices that the connection is closed, and rolls back."""
+        if not self.closed and self._process.alive:
+            self._session.rollback()
+        self.closed = True
+
+    close = terminate
+
+
+class Dialect(PGDialect):
+    driver = "simulated"
+    is_async = True
+    has_terminate = True
+    supports_statement_cache = True
+    default_paramstyle = "named"
+
+    def initialize(self, connection: Any) -> None:
+        self.server_version_info = (16, 0)
+        self.default_schema_name = "public"
+        self.default_isolation_level = "READ COMMITTED"
+
+    def get_isolation_level(self, dbapi_connection: Any) -> Any:
+        return "READ COMMITTED"
+
+    def set_isolation_level(self, dbapi_connection: Any, level: str) -> None:
+        return
+
+    def reset_isolation_level(self, dbapi_conn: Any) -> None:
+        return
+
+    def is_disconnect(self, e: Any, connection: Any, cursor: Any) -> bool:
+        return isinstance(e, Lost)
+
+    def do_terminate(self, dbapi_connection: Any) -> None:
+        dbapi_connection.terminate()
+
+
+_DBAPI: Final = SimpleNamespace(
+    paramstyle="named",
+    Error=simulated.DatabaseError,
+    DatabaseError=simulated.DatabaseError,
+    IntegrityError=simulated.IntegrityError,
+    OperationalError=simulated.OperationalError,
+)
+
+
+_DIALECT: Final = Dialect(dbapi=_DBAPI)
+_DIALECT.initialize(None)
+
+
+def sessions_of(database: Database, process: ProcessLoop) -> "async_sessionmaker[AsyncSession]":
+    """Of one process; each session has a connection of its own."""
+    pool = NullPool(lambda: Connection(database, process), dialect=_DIALECT)  # type: ignore[arg-type, return-value]
+    engine = Engine(pool, _DIALECT, make_url(f"postgresql+simulated:///{database.name}"))
+    return async_sessionmaker(AsyncEngine(engine))
+
+
+class Markers(MarkerTable):
+    """The shipped marker table, with the clock of one machine."""
+
+    def __init__(self, clock: Clock, min_age_ms: int) -> None:
+        super().__init__(MetaData(), MARKERS, name="marker", min_age_s=min_age_ms / 1_000)
+        self._clock = clock
+        self._markers = MarkerRows(MetaData(), MARKERS, clock.wall_ms)
+
+    def checker(self, sessions: Callable[[], Any]) -> Callable[[Asked], Outcome | Awaitable[Outcome]]:
+        checks = MarkerChecks(self._markers, sessions, min_age_ms=self._min_age_ms, lock_wait_ms=self._lock_wait_ms)
+        checks._guard = AgeGuard(self._min_age_ms, self._clock.wall_ms, self._clock.monotonic_ms)
+        return checks.check_function()
+
+
+@contextmanager
+def repeatable(seed: int, scheduler: Scheduler) -> Iterator[None]:
+    """Identities of marker tables come from the seed, and time is the simulation's."""
+    usual = table_identity.secrets, table_identity.time
+    numbers = random.Random(f"{seed}/identity")
+    table_identity.secrets = SimpleNamespace(randbits=numbers.getrandbits)  # type: ignore[assignment]
+    table_identity.time = SimpleNamespace(monotonic=lambda: scheduler.now_us / 1e6)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        table_identity.secrets, table_identity.time = usual

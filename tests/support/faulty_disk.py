@@ -1,0 +1,663 @@
+"""A disk in memory that keeps POSIX's promises and no more, and breaks what POSIX lets it break.
+
+It implements ``halfmq.runtime.disk.Disk``. Two states are kept: what a running process sees (the page cache), and what would
+be there after a power loss. ``sync`` moves a file from one to the other, ``sync_directory`` the names in a directory.
+
+    crash()             power goes and comes back: of what was not synced, each 512-byte sector of a file keeps any one of
+                        the contents it had since the last sync (so writes are kept, lost, torn and reordered), and each
+                        change of a name is kept or lost on its own; so is each file's length. Open files and locks die
+    kill()              the process ends, the page cache stays
+    power_fails_after   an operation is cut in the middle: raises ``PowerLost``; call ``crash`` or ``kill`` next
+    before, after       called with each operation; may raise ``PowerLost`` there
+    cut_write           the write that ``before`` was called with is cut after so many bytes
+    fail                the next matching reads, writes, syncs or allocations raise an OSError; a write may be short
+    fail_by_chance      so do the matching ones chosen at random, until ``heal``
+    fill                the disk has only so many bytes more
+    flip_bit, rot       a bit rots, on the disk and in the cache
+    sync_is_a_lie       syncs return and do nothing: with it, a test of durability must go red
+    fork                another disk in the same state, to see what a crash here would leave
+
+A sync that fails wrote some sectors of what it should have written, or none, or all; nothing is dirty afterwards, and a
+second sync succeeds without writing the rest, as on Linux. Until the process ends the cache still shows it; then
+any of its pages may be dropped, alone or with the others.
+
+``faults`` counts what happened, by the names in ``disk_faults``. Every rng is seeded from one seed, so a run repeats exactly.
+"""
+
+import errno
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final, NamedTuple, NoReturn
+
+from halfmq.runtime.disk import Lock
+from tests.support.disk_faults import MISDIRECTED, Fails, FaultOrders
+from tests.support.page_cache import BLOCK_BYTES, SECTOR_BYTES, CachedFile, Mark
+
+__all__ = ["BLOCK_BYTES", "MISDIRECTED", "SECTOR_BYTES", "FaultyDisk", "FaultyFile", "Operation", "PowerLost"]
+
+#: Of what was not synced, this share survives a crash; one of them is chosen for each crash.
+_KEPT: Final = (0.0, 0.1, 0.5, 0.5, 0.9, 1.0)
+#: The same, for a sync that fails.
+_KEPT_BY_FAILED_SYNC: Final = (0.0, 0.0, 0.5, 1.0)
+#: Of the pages that a failed sync left clean, this share leaves the cache when the process ends.
+_DROPPED: Final = (0.0, 0.5, 1.0)
+_PLENTY: Final = 1 << 50
+
+
+class PowerLost(BaseException):
+    """The power failed in the middle of an operation. Nothing but ``FaultyDisk.crash`` or ``kill`` may follow.
+
+    No ``Exception``, since there is nobody left who could handle it.
+    """
+
+
+class Operation(NamedTuple):
+    """Something that changes the disk. ``at``, ``length``: of a write; the new length of an allocation or truncation."""
+
+    #: write, sync, allocate, truncate, create, rename (``path`` is the new name), remove, mkdir, rmdir,
+    #: sync_directory
+    kind: str
+    path: Path
+    at: int
+    length: int
+    #: Counts from 1 on this disk.
+    number: int
+
+
+class FaultyFile:
+    """One open file of a ``FaultyDisk``. After a crash every call raises EIO."""
+
+    def __init__(self, disk: "FaultyDisk", path: Path, inode: CachedFile, writable: bool) -> None:
+        self.path = path
+        self._disk = disk
+        self._inode: CachedFile | None = inode
+        self._writable = writable
+        self._life = disk.crashes
+        self._view: memoryview | None = None
+        self._viewed: object = None
+
+    def write(self, at: int, parts: list[bytes]) -> int:
+        inode = self._alive()
+        if not self._writable:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), str(self.path))
+        data = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+        disk = self._disk
+        fails = disk._begin("write", self.path, at, len(data))
+        if fails is not None:
+            at, data = disk._spoil(fails, at, data, len(inode.seen))
+        if disk._cutting is not None:
+            data = data[: disk._cutting]
+        fitting = disk._claim_write(inode, at, len(data))
+        if fitting:
+            inode.write(at, data if fitting == len(data) else data[:fitting])
+        if disk._cutting is not None:
+            disk._lose("torn write")
+        if fitting < len(data):
+            disk._full("write", self.path)
+        if fails is not None and fails.code != MISDIRECTED:
+            disk._raise("write", fails.code, self.path)
+        disk._end()
+        return len(data)
+
+    def read(self, at: int, length: int) -> bytes:
+        inode = self._alive()
+        if self._disk.orders.any and (fails := self._disk.orders.take("read", self.path)) is not None:
+            self._disk._raise("read", fails.code, self.path)  # changes nothing, so it is no step
+        return bytes(inode.seen[at : at + length])
+
+    def view(self) -> memoryview:
+        inode = self._alive()
+        if self._view is None or self._viewed is not inode.seen or len(self._view) != len(inode.seen):
+            self._view = inode.view()
+            self._viewed = inode.seen
+        return self._view
+
+    def sync(self) -> None:
+        inode = self._alive()
+        disk = self._disk
+        fails = disk._begin("sync", self.path)
+        if disk._cutting is not None:
+            disk._lose("cut operation")
+        if fails is not None:
+            lost = inode.fail_to_sync(disk.orders.rng, disk.failed_sync_keeps())
+            disk.faults["failed sync lost" if lost else "failed sync kept"] += 1
+            disk._raise("sync", fails.code, self.path)
+        if not disk.sync_is_a_lie:
+            began = disk._began.pop(inode, None)
+            inode.make_durable() if began is None else inode.make_durable_up_to(began)
+        disk._end()
+
+    def allocate(self, length: int) -> None:
+        inode = self._alive()
+        if self._disk._begin_whole("allocate", self.path, length):
+            if not self._disk._claim(inode, range(-(-length // BLOCK_BYTES))):
+                self._disk._full("allocate", self.path)
+            if length > len(inode.seen):
+                inode.resize(length)
+        self._disk._end_whole()
+
+    def truncate(self, length: int) -> None:
+        inode = self._alive()
+        if self._disk._begin_whole("truncate", self.path, length):
+            before = len(inode.claimed)
+            inode.resize(length)
+            self._disk._used += (len(inode.claimed) - before) * BLOCK_BYTES
+        self._disk._end_whole()
+
+    def data_ranges(self, at: int) -> list[tuple[int, int]]:
+        return self._alive().data_ranges(at)
+
+    def size(self) -> int:
+        return len(self._alive().seen)
+
+    def is_at(self, path: Path) -> bool:
+        return self._disk._seen.get(str(path)) is self._alive()
+
+    def close(self) -> None:
+        self._view = None
+        self._viewed = None
+        self._inode = None
+
+    def _alive(self) -> CachedFile:
+        if self._inode is None:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), str(self.path))
+        if self._life != self._disk.crashes:
+            raise OSError(errno.EIO, "the machine that opened this file is gone", str(self.path))
+        return self._inode
+
+
+class _Lock:
+    """Of a file, by whatever name it has; of a directory by its name, since none is ever moved here."""
+
+    def __init__(self, disk: "FaultyDisk", what: CachedFile | str) -> None:
+        self._disk = disk
+        self._what = what
+        self._life = disk.crashes
+        self._held = True
+        disk._locked.add(what)
+
+    def is_at(self, path: Path) -> bool:
+        seen = self._disk._seen
+        return str(path) in seen and (str(path) if seen[str(path)] is None else seen[str(path)]) == self._what
+
+    def close(self) -> None:
+        if self._held and self._life == self._disk.crashes:
+            self._disk._locked.discard(self._what)
+        self._held = False
+
+    def __del__(self) -> None:
+        self.close()
+
+
+#: A directory is a name that leads to None.
+_Names = dict[str, CachedFile | None]
+
+
+class _Change(NamedTuple):
+    """A change of names, to be done to either state. ``old`` goes if it leads to ``inode``; ``new`` leads there then."""
+
+    directories: tuple[str, ...]
+    old: str
+    new: str
+    inode: CachedFile | None
+
+    def do(self, names: _Names) -> None:
+        if self.old and names.get(self.old) is self.inode:
+            names.pop(self.old, None)
+        if self.new:
+            names[self.new] = self.inode
+
+
+def _parent(name: str) -> str:
+    return name.rpartition("/")[0] or "/"
+
+
+class FaultyDisk:
+    """A ``Disk``. Same seed and same calls: same disk. Not for more than one thread at a time."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.rng = random.Random(seed)
+        self.orders = FaultOrders(seed)
+        #: What went wrong so far, by name.
+        self.faults: Counter[str] = self.orders.counts
+        #: Syncs return without doing anything, of files and of directories.
+        self.sync_is_a_lie = False
+        #: Share of the dirty sectors that a failed sync wrote after all; None: chosen at random for each.
+        self.failed_sync_keeps_share: float | None = None
+        #: How often power was lost or the process killed; files that were opened before are dead.
+        self.crashes = 0
+        #: Operations that change something, so far: what ``power_fails_after`` counts.
+        self.steps = 0
+        #: Called before and after each of them; ``after`` not when it failed. Whoever raises ``PowerLost`` there calls
+        #: ``crash`` or ``kill`` next.
+        self.before: Callable[[Operation], object] | None = None
+        self.after: Callable[[Operation], object] | None = None
+        self._seen: _Names = {"/": None}
+        self._durable: _Names = {"/": None}
+        #: Changes of names that no ``sync_directory`` has covered, in order.
+        self._changes: list[_Change] = []
+        self._locked: set[CachedFile | str] = set()
+        #: What was written to when the syncs that are done now began.
+        self._began: dict[CachedFile, Mark] = {}
+        self._capacity = _PLENTY
+        self._used = 0
+        self._was_full = False
+        self._power_fails_at: int | None = None
+        #: The operation under way is cut; of a write, so many bytes are done.
+        self._cutting: int | None = None
+        self._gone = False
+        self._operation: Operation | None = None
+
+    # --- what a test does to it ------------------------------------------------------------------------------
+
+    def crash(self, *, power: bool = True, keep: float | None = None) -> None:
+        """Power is lost and comes back. See the module's text for what survives.
+
+        ``power=False`` is ``kill``. ``keep``: the share of what was not synced that survives, 0.0 nothing and 1.0 all;
+        None: chosen at random.
+        """
+        if not power:
+            self.kill()
+            return
+        rng = self.rng
+        kept = rng.choice(_KEPT) if keep is None else keep
+        self.faults["power loss"] += 1
+        for change in self._changes:
+            if rng.random() < kept:
+                change.do(self._durable)
+            else:
+                self.faults["lost names"] += 1
+        self._changes.clear()
+        self._seen = {name: inode for name, inode in self._durable.items() if self._reachable(name)}
+        self._durable = dict(self._seen)
+        for name in sorted(self._seen):
+            inode = self._seen[name]
+            if inode is not None:
+                self.faults["lost sectors"] += inode.lose_power(rng, kept)
+        self._used = sum(len(inode.claimed) for inode in self._inodes()) * BLOCK_BYTES
+        self._new_life()
+
+    def kill(self, *, drop_cache: bool | None = None) -> None:
+        """The process dies, the machine does not: open files and locks are gone, what was written stays unsynced.
+
+        ``drop_cache``: whether what a failed sync lost shows from now on; None: chosen at random for each page.
+        """
+        self.faults["kill"] += 1
+        for inode in self._inodes():
+            inode.forget_maps()
+            if inode.lost:
+                share = self.rng.choice(_DROPPED) if drop_cache is None else float(drop_cache)
+                if inode.drop_cache(self.rng, share):
+                    self.faults["cache dropped"] += 1
+        self._new_life()
+
+    def power_fails_after(self, steps: int) -> None:
+        """The operation after so many more steps is done in part, and raises ``PowerLost``."""
+        self._power_fails_at = self.steps + steps
+
+    def syncs_begin(self) -> dict[CachedFile, Mark]:
+        """For syncs that take a while: what each file holds at this moment."""
+        return {inode: inode.mark() for inode in self._inodes()}
+
+    @contextmanager
+    def syncing_since(self, began: dict[CachedFile, Mark]) -> Iterator[None]:
+        """The first sync in here of each file that was written to since covers what ``syncs_begin`` saw, and nothing later."""
+        self._began = {inode: mark for inode, mark in began.items() if inode.mark() != mark}
+        try:
+            yield
+        finally:
+            self._began = {}
+
+    def cut_write(self, done: int) -> None:
+        """From ``before``: of this write ``done`` bytes are done, then it raises ``PowerLost``."""
+        self._cutting = done
+
+    def fail(
+        self, operation: str, code: int = errno.EIO, *, path_ends: str = "", times: int = 1, short: bool = False
+    ) -> None:
+        """The next ``times`` operations ("write", "read", "sync", "allocate", "create", "rename", ...) on such paths raise.
+
+        ``short``: some bytes of the write are written first. ``MISDIRECTED`` for a write: nothing is raised, the bytes
+        go to another place of the file.
+        """
+        self.orders.order(operation, path_ends, Fails(code, short), times)
+
+    def fail_by_chance(
+        self, operation: str, share: float, code: int = errno.EIO, *, path_ends: str = "", short: bool = False
+    ) -> None:
+        """From now on until ``heal``, ``share`` of these operations raise, also after a crash."""
+        self.orders.order_by_chance(operation, path_ends, Fails(code, short), share)
+
+    def heal(self) -> None:
+        """Nothing that was ordered happens any more, no failure and no loss of power; the disk has space again."""
+        self.orders.clear()
+        self._power_fails_at = None
+        self._set_capacity(_PLENTY)
+
+    def fill(self, space: int) -> None:
+        """From now on the disk has ``space`` bytes, in blocks of 4,096; removed files give theirs back."""
+        self._set_capacity(self._used + space)
+
+    def flip_bit(self, path: Path, at: int, bit: int = 0) -> None:
+        """A bit of a file rots, where it lies and where it is seen."""
+        self._inode(path).flip_bit(at, bit)
+        self.faults["bit flip"] += 1
+
+    def rot(self, path: Path) -> int | None:
+        """Some bit of what was ever written to the file; returns its place. None: nothing was."""
+        ranges = self._inode(path).data_ranges(0)
+        if not ranges:
+            return None
+        rng = self.orders.rng
+        at = rng.randrange(*rng.choice(ranges))
+        self.flip_bit(path, at, rng.randrange(8))
+        return at
+
+    def put(self, path: Path, content: bytes) -> None:
+        """Replace the content of a file, durably, as somebody with an editor would."""
+        inode = self._inode(path)
+        self._used -= len(inode.claimed) * BLOCK_BYTES
+        inode.resize(0)
+        inode.resize(len(content))
+        for at in range(0, len(content), BLOCK_BYTES):
+            block = content[at : at + BLOCK_BYTES]
+            if block.strip(b"\0"):
+                inode.write(at, block)
+        inode.make_durable()
+        self._used += len(inode.claimed) * BLOCK_BYTES
+
+    def content(self, path: Path) -> bytes:
+        """What a reader sees."""
+        return bytes(self._inode(path).seen[:])
+
+    def paths(self) -> tuple[Path, ...]:
+        """Every file, sorted."""
+        return tuple(Path(name) for name in sorted(self._seen) if self._seen[name] is not None)
+
+    def image(self) -> dict[Path, bytes]:
+        """Every file as a reader sees it: to show that something changed nothing."""
+        return {Path(name): bytes(inode.seen[:]) for name, inode in self._seen.items() if inode is not None}
+
+    def fingerprint(self) -> bytes:
+        """Equal for two disks on which a reader sees the same."""
+        summed = blake2b(digest_size=16)
+        for name in sorted(self._seen):
+            inode = self._seen[name]
+            summed.update(f"{name}\n{None if inode is None else len(inode.seen)}\n".encode())
+            for start, end in inode.data_ranges(0) if inode is not None else ():
+                content = inode.seen[start:end] if inode is not None else b""
+                if content.strip(b"\0"):
+                    summed.update(start.to_bytes(8, "big"))
+                    summed.update(content)
+        return summed.digest()
+
+    def fork(self, seed: int = 0) -> "FaultyDisk":
+        """Another disk in the state of this one, with what is not synced, and an rng of its own; nothing is open there.
+
+        Call ``crash`` or ``kill`` on it. Orders and observers stay here; ``sync_is_a_lie`` goes with it.
+        """
+        other = FaultyDisk(seed)
+        copies: dict[int, CachedFile] = {}
+
+        def copied(inode: CachedFile | None) -> CachedFile | None:
+            if inode is None:
+                return None
+            if id(inode) not in copies:
+                copies[id(inode)] = inode.copy()
+            return copies[id(inode)]
+
+        other._seen = {name: copied(inode) for name, inode in self._seen.items()}
+        other._durable = {name: copied(inode) for name, inode in self._durable.items()}
+        other._changes = [change._replace(inode=copied(change.inode)) for change in self._changes]
+        other._capacity, other._used, other._was_full = self._capacity, self._used, self._was_full
+        other.sync_is_a_lie = self.sync_is_a_lie
+        other.crashes, other.steps = self.crashes, self.steps
+        return other
+
+    # --- Disk ------------------------------------------------------------------------------------------------
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> FaultyFile:
+        name = str(path)
+        if name in self._seen:
+            inode = self._seen[name]
+            if inode is None:
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+            return FaultyFile(self, path, inode, writable)
+        if not create:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        self._need_directory(path.parent)
+        made = CachedFile()
+        if self._begin_whole("create", path):
+            self._change(_Change((_parent(name),), "", name, made))
+        self._end_whole()
+        return FaultyFile(self, path, made, writable)
+
+    def exists(self, path: Path) -> bool:
+        return str(path) in self._seen
+
+    def size(self, path: Path) -> int | None:
+        inode = self._seen.get(str(path))
+        return None if inode is None else len(inode.seen)
+
+    def list(self, directory: Path) -> list[str]:
+        start = str(directory).rstrip("/") + "/"
+        skipped = len(start)
+        return sorted(
+            name[skipped:]
+            for name in self._seen
+            if name.startswith(start) and len(name) > skipped and "/" not in name[skipped:]
+        )
+
+    def make_directories(self, directory: Path) -> None:
+        missing = []
+        name = str(directory)
+        while name not in self._seen:
+            missing.append(name)
+            name = _parent(name)
+        for name in reversed(missing):
+            if self._begin_whole("mkdir", Path(name)):
+                self._change(_Change((_parent(name),), "", name, None))
+            self._end_whole()
+
+    def rename(self, old: Path, new: Path) -> None:
+        inode = self._inode(old)
+        self._need_directory(new.parent)
+        if self._begin_whole("rename", new):
+            from_name, to_name = str(old), str(new)
+            replaced = self._seen.get(to_name)
+            if replaced is not None and replaced is not inode:
+                self._used -= len(replaced.claimed) * BLOCK_BYTES
+            directories = (_parent(from_name), _parent(to_name))
+            self._change(_Change(directories, from_name, to_name, inode))
+        self._end_whole()
+
+    def remove(self, path: Path) -> None:
+        inode = self._inode(path)
+        if self._begin_whole("remove", path):
+            self._used -= len(inode.claimed) * BLOCK_BYTES
+            name = str(path)
+            self._change(_Change((_parent(name),), name, "", inode))
+        self._end_whole()
+
+    def remove_directory(self, directory: Path) -> bool:
+        name = str(directory)
+        if name not in self._seen or self.list(directory):
+            return False
+        if self._begin_whole("rmdir", directory):
+            self._change(_Change((_parent(name),), name, "", None))
+        self._end_whole()
+        return True
+
+    def sync_directory(self, directory: Path) -> None:
+        self._need_directory(directory)
+        if self._begin_whole("sync_directory", directory) and not self.sync_is_a_lie:
+            name = str(directory)
+            waiting = []
+            for change in self._changes:
+                if name in change.directories:
+                    change.do(self._durable)
+                else:
+                    waiting.append(change)
+            self._changes = waiting
+        self._end_whole()
+
+    def free_bytes(self, directory: Path) -> int:
+        return max(0, self._capacity - self._used)
+
+    def lock(self, path: Path) -> Lock | None:
+        self.open(path, create=True)
+        return self._lock("lock", path, self._inode(path))
+
+    def lock_directory(self, directory: Path) -> Lock | None:
+        self._need_directory(directory)
+        return self._lock("lock_directory", directory, str(directory))
+
+    def lock_holder(self, path: Path) -> int | None:
+        return None
+
+    def _lock(self, kind: str, path: Path, what: CachedFile | str) -> Lock | None:
+        if self.orders.any and (fails := self.orders.take(kind, path)) is not None:
+            self._raise(kind, fails.code, path)
+        return None if what in self._locked else _Lock(self, what)
+
+    # --- each operation --------------------------------------------------------------------------------------
+
+    def _begin(self, kind: str, path: Path, at: int = 0, length: int = 0) -> Fails | None:
+        """Count an operation, tell the observer, and see how it fails. ``_cutting`` says whether it is cut."""
+        if self._gone:
+            raise PowerLost
+        self.steps += 1
+        if self.before is not None or self.after is not None:
+            self._operation = Operation(kind, path, at, length, self.steps)
+            if self.before is not None:
+                self._call(self.before)
+        if self._power_fails_at is not None and self.steps > self._power_fails_at:
+            self._cutting = self.rng.randint(0, length if kind == "write" else 1)
+        return self.orders.take(kind, path) if self.orders.any else None
+
+    def _end(self) -> None:
+        if self.after is not None:
+            self._call(self.after)
+
+    def _call(self, observer: Callable[[Operation], object]) -> None:
+        assert self._operation is not None
+        try:
+            observer(self._operation)
+        except PowerLost:
+            self._gone = True
+            raise
+
+    def _begin_whole(self, kind: str, path: Path, length: int = 0) -> bool:
+        """As ``_begin``, for an operation that is done or not, never half. True: do it. Raises what it fails with."""
+        fails = self._begin(kind, path, 0, length)
+        if fails is not None:
+            self._raise(kind, fails.code, path)
+        return self._cutting != 0
+
+    def _end_whole(self) -> None:
+        if self._cutting is not None:
+            self._lose("cut operation")
+        self._end()
+
+    def _lose(self, what: str) -> NoReturn:
+        self._cutting = None
+        self._gone = True
+        self.faults[what] += 1
+        raise PowerLost
+
+    def _raise(self, kind: str, code: int, path: Path) -> NoReturn:
+        self.orders.count_error(kind, code)
+        raise OSError(code, os.strerror(code), str(path))
+
+    def _spoil(self, fails: Fails, at: int, data: bytes, size: int) -> tuple[int, bytes]:
+        """What a write that fails does."""
+        rng = self.orders.rng
+        if fails.code == MISDIRECTED:
+            self.faults["misdirected write"] += 1
+            return rng.randrange(max(1, size - len(data) + 1)), data
+        if not fails.short:
+            return at, b""
+        self.faults["short write"] += 1
+        return at, data[: rng.randint(0, max(0, len(data) - 1))]
+
+    def failed_sync_keeps(self) -> float:
+        """Share of the dirty sectors that the sync which now fails wrote after all."""
+        share = self.failed_sync_keeps_share
+        return self.orders.rng.choice(_KEPT_BY_FAILED_SYNC) if share is None else share
+
+    # --- space ------------------------------------------------------------------------------------------------
+
+    def _claim(self, inode: CachedFile, blocks: range) -> bool:
+        """Space for all of them, or for none."""
+        new = [block for block in blocks if block not in inode.claimed]
+        if self._used + len(new) * BLOCK_BYTES > self._capacity:
+            return False
+        inode.claimed.update(new)
+        self._used += len(new) * BLOCK_BYTES
+        return True
+
+    def _claim_write(self, inode: CachedFile, at: int, length: int) -> int:
+        """How many of these bytes have space; it is claimed."""
+        if not length:
+            return 0
+        for block in range(at // BLOCK_BYTES, -(-(at + length) // BLOCK_BYTES)):
+            if block not in inode.claimed:
+                if self._used + BLOCK_BYTES > self._capacity:
+                    fitting = max(0, block * BLOCK_BYTES - at)
+                    self.faults["short write"] += fitting > 0
+                    return fitting
+                inode.claimed.add(block)
+                self._used += BLOCK_BYTES
+        return length
+
+    def _full(self, kind: str, path: Path) -> NoReturn:
+        if not self._was_full:
+            self.faults["disk full"] += 1
+            self._was_full = True
+        self._raise(kind, errno.ENOSPC, path)
+
+    def _set_capacity(self, capacity: int) -> None:
+        if self._was_full and capacity > self._capacity:
+            self.faults["space again"] += 1
+            self._was_full = False
+        self._capacity = capacity
+
+    # --- names -----------------------------------------------------------------------------------------------
+
+    def _new_life(self) -> None:
+        self._locked.clear()
+        self.orders.clear_next()
+        self._power_fails_at = None
+        self._cutting = None
+        self._gone = False
+        self.crashes += 1
+
+    def _change(self, change: _Change) -> None:
+        change.do(self._seen)
+        self._changes.append(change)
+
+    def _inodes(self) -> Iterator[CachedFile]:
+        return (inode for inode in self._seen.values() if inode is not None)
+
+    def _inode(self, path: Path) -> CachedFile:
+        inode = self._seen.get(str(path))
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        return inode
+
+    def _need_directory(self, directory: Path) -> None:
+        if self._seen.get(str(directory), directory) is not None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(directory))
+
+    def _reachable(self, name: str) -> bool:
+        """Whether every directory on the way to it survived."""
+        while name != "/":
+            name = _parent(name)
+            if name not in self._durable:
+                return False
+        return True

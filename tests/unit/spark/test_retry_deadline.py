@@ -1,0 +1,57 @@
+"""Waiting for a broker that is away."""
+
+import pytest
+
+from halfmq.errors import ConnectError
+from halfmq.spark.retry_deadline import Away, RetryDeadline
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.pauses: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+def patience(clock: Clock, timeout_ms: int) -> RetryDeadline:
+    return RetryDeadline(timeout_ms, clock=lambda: clock.now, sleep=clock.sleep)
+
+
+def test_it_goes_on_as_soon_as_the_broker_is_back() -> None:
+    clock = Clock()
+
+    def attempt() -> str:
+        if clock.now < 30:
+            raise Away("nobody listens")
+        return "there"
+
+    assert patience(clock, 120_000).until(attempt, "broker") == "there"
+    assert 30 <= clock.now < 33
+    assert max(clock.pauses) <= 2
+    assert clock.pauses[0] <= 0.05
+
+
+def test_it_gives_up_at_the_time_that_was_said_and_says_why() -> None:
+    clock = Clock()
+
+    def attempt() -> None:
+        raise Away("nobody listens")
+
+    with pytest.raises(ConnectError, match=r"broker: nobody listens; waited 10 s") as error:
+        patience(clock, 10_000).until(attempt, "broker")
+    assert clock.now == pytest.approx(10)
+    assert "brokerTimeout" in error.value.hint
+
+
+def test_other_errors_are_not_waited_out() -> None:
+    clock = Clock()
+
+    def attempt() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        patience(clock, 10_000).until(attempt, "broker")
+    assert clock.pauses == []
