@@ -64,7 +64,7 @@ async def test_what_cannot_be_is_refused_and_the_connection_lives(tmp_path: Path
             "/transactions/undecided?" + "&".join("group=P" for _ in range(99)),
         )  # fmt: skip
         assert [status for status, _ in told] == [404, 400, 400, 400, 400, 400, 404, 200, 400]
-        assert told[2][1] == {"error": "max '0': 1 to 1000"}
+        assert told[2][1] == {"error": "max: 1 to 1000"}
         assert [status for status, _ in await asked(running, "/health", "/transactions/undecided", method="PUT")] == [
             405,
             405,
