@@ -8,12 +8,12 @@ raises StoreDamaged or OSError where the disk cannot be read: refuse that one re
 from typing import Final, NamedTuple, Protocol
 
 from halfmq.broker.sequencer import Sequencer
+from halfmq.broker.services.queues import QueueReads
 from halfmq.broker.services.traffic import DayCount, Traffic
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.queues.offsets import Stored, query_offset
 from halfmq.core.view import ConsumersView, TopicView
 from halfmq.errors import StoreDamaged
-from halfmq.store.consume_queue import QueueEntry
 
 #: Queues of groups that one answer names: as many take about a tenth of a second, in which nobody else is served, and 1 MiB.
 QUEUES_MAX: Final = 8_000
@@ -22,18 +22,16 @@ HOUR_S: Final = 3_600
 DAY_S: Final = 86_400
 
 
-class StatsReads(Protocol):
+class StatsReads(QueueReads, Protocol):
     """What is asked of the store."""
 
-    def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]: ...
+    def log_began_ms(self) -> int:
+        """When the first batch that is kept was written, ms. Raises StoreDamaged: its segment cannot be read."""
+        ...
 
-    def read_queue(self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int) -> list[QueueEntry]: ...
-
-    def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool = False) -> int: ...
-
-    def log_began_ms(self) -> int: ...
-
-    def free_bytes(self) -> int: ...
+    def free_bytes(self) -> int:
+        """Free space on the disk of the log."""
+        ...
 
 
 class TooManyQueues(Exception):
@@ -243,7 +241,7 @@ class Stats:
         count = 0
         for queue_id in range(topic.read_queues):
             high = self._store.bounds(topic.topic_id, queue_id)[1]
-            count += max(0, high - self._store.search_by_time(topic.topic_id, queue_id, since_ms))
+            count += max(0, high - self._store.search_by_time(topic.topic_id, queue_id, since_ms, upper=False))
         return count
 
     def figures(self) -> Figures:
