@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.in_process import Running, config, serving
+from tests.support.in_process import Hand, Running, config, serving
 from tests.support.ports import free_port
 
 from halfmq.broker.broker import Broker
@@ -16,7 +16,6 @@ from halfmq.errors import PortTaken
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
 from halfmq.runtime.entropy import SystemEntropy
-from halfmq.store.group_flush import HandFlush, Job
 from halfmq.store.store import Durability
 
 
@@ -91,12 +90,6 @@ async def test_health_of_a_broker_that_failed_is_still_told(tmp_path: Path) -> N
         running.broker._sequencer.sync_failed(OSError(5, "Input/output error"))
         ((status, told),) = await asked(running, "/health")
         assert (status, "Input/output error" in told["reason"]) == (503, True)
-
-
-class Hand:
-    def __call__(self, job: Job) -> HandFlush:
-        self.flush = HandFlush(job)
-        return self.flush
 
 
 async def test_nothing_is_told_that_a_crash_could_take_back(tmp_path: Path) -> None:

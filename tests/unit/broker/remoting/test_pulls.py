@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.support.in_process import Running, serving
+from tests.support.in_process import Running, serving, until
 from tests.support.raw_client import Answer, RawClient, command, pull_ext
 
 from halfmq import limits
@@ -219,15 +219,6 @@ async def test_parked_pull_dies_with_its_connection(tmp_path: Path) -> None:
         await until(lambda: running.broker._pulls.held == 0)
 
 
-async def until(condition: object) -> None:
-    assert callable(condition)
-    for _ in range(200):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not come true within 2 s")
-
-
 async def test_pull_by_heartbeat_subscription_needs_one_that_is_new_enough(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         client = await running.client()
@@ -365,9 +356,7 @@ async def test_parked_pulls_of_who_does_not_read_are_answered_when_it_reads_agai
         ask["sysFlag"] = "6"
         writer.write(b"".join(command(11, number, ask) for number in range(40)))
         pulls = running.broker._pulls
-        async with asyncio.timeout(5):
-            while pulls.held < 40:
-                await asyncio.sleep(0.01)
+        await until(lambda: not pulls.held < 40)
         connection = max(running.broker._gateway.connections.values(), key=lambda one: one.number)
         assert (await client.send("T", bytes(1 << 20), unique="9" * 32)).code == 0
         assert pulls.held > 20
