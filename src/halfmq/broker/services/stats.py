@@ -5,6 +5,7 @@ groups committed, logged or not: hold an answer until they are durable (``Sequen
 raises StoreDamaged or OSError where the disk cannot be read: refuse that one request, serve others.
 """
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
 from halfmq.broker.sequencer import Sequencer
@@ -166,12 +167,16 @@ class Stats:
             for topic in topics
         ]
 
-    def _topics_of(self, group: str) -> dict[int, None]:
-        view = self._view
-        found: dict[int, None] = {}
-        for offsets in (view.offsets, view.session.fresh_offsets, view.session.offsets_refused):
-            found |= dict.fromkeys(topic_id for topic_id, _ in offsets.get(group, ()))
-        return {topic_id: None for topic_id in sorted(found) if topic_id in view.topics_by_id}
+    def _topics_of(self, group: str) -> list[int]:
+        """Topics in which the group has an offset."""
+        return sorted({topic_id for offsets in self._offsets() for topic_id, _ in offsets.get(group, ())})
+
+    def _offsets(self) -> tuple[Mapping[str, Mapping[tuple[int, int], int]], ...]:
+        """Offsets by group and (topic id, queue id): those in the log, and those for which it had no space.
+
+        The first offset of a queue is logged at once, so one that is not logged yet is only a newer value of one that is.
+        """
+        return self._view.offsets, self._view.session.offsets_refused
 
     def _queue(self, group: str, topic: TopicView, queue_id: int) -> QueueProgress:
         low, high = self._store.bounds(topic.topic_id, queue_id)
@@ -192,7 +197,7 @@ class Stats:
         groups = {group: None for group, session in view.session.consumers.items() if name in session.subscriptions}
         topic = view.topics_by_name.get(name)
         if topic is not None:
-            for offsets in (view.offsets, view.session.fresh_offsets, view.session.offsets_refused):
+            for offsets in self._offsets():
                 for group, entries in offsets.items():
                     if group not in groups and any(topic_id == topic.topic_id for topic_id, _ in entries):
                         groups[group] = None

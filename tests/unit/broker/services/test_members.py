@@ -332,7 +332,21 @@ def test_the_newest_peer_of_a_client_is_known_by_its_id_until_it_goes() -> None:
     bench.register(FakePeer(2), heartbeat("another"))
     assert (bench.members.connection_of("me"), bench.members.connection_of("another")) == (None, 2)
     bench.members.connection_closed(2, keep_locks=False)
-    assert (bench.members.connection_of("another"), bench.members._ids) == (None, {})
+    assert (bench.members.connection_of("another"), bench.members._ids, bench.members.software) == (None, {}, {})
+
+
+@pytest.mark.parametrize("how", ["stays", "leaves", "is gone"])
+def test_who_subscribes_to_something_else_is_named_unless_the_other_has_left(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench()
+    bench.register(FakePeer(1), heartbeat("one", "C"))
+    if how == "leaves":
+        bench.leave(FakePeer(1), "C")
+    elif how == "is gone":
+        bench.members.connection_closed(1, keep_locks=False)
+    bench.register(FakePeer(2), heartbeat("two", "C", expression="a"))
+    assert ["client two" in line for line in caplog.messages] == ([True] if how == "stays" else [])
 
 
 def test_all_members_are_told_when_one_leaves_or_is_gone() -> None:

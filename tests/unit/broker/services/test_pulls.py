@@ -165,6 +165,10 @@ def test_what_was_found_is_reported_and_the_next_offset_is_after_it() -> None:
     assert (pulled.status, pulled.next_offset, pulled.min_offset, pulled.max_offset) == (Status.FOUND, 3, 0, 3)
     assert bodies(pulled) == [b"1", b"2"]
     assert given == [("C", "T", bench.topic, 0, 3, 2)]
+    for tag in "aba":
+        bench.message(tag_hash=java_string_hash(tag))
+    assert bench.one(queue_offset=3, subscription=("b", "TAG")).next_offset == 6
+    assert given[1:] == [("C", "T", bench.topic, 0, 6, 1)], "what is not wanted is not given"
 
 
 def test_offsets_outside_of_the_queue_are_corrected() -> None:
