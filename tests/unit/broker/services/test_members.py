@@ -188,6 +188,7 @@ def test_subscriptions_are_bounded_for_each_peer_and_for_all() -> None:
     assert bench.register(two, heartbeat("two", "B", expression=LONG)) == [Registered(None)]
     assert bench.leave(two, "B") == [None]
     assert bench.members.subscribed_bytes < 4_000
+    assert list(bench.members._subscribed) == [3], "nothing is kept of who subscribes to nothing"
 
 
 @pytest.mark.usefixtures("small")

@@ -19,7 +19,7 @@ from halfmq.broker.services.stats import (
 from halfmq.broker.services.traffic import Traffic
 from halfmq.core.commands import CommitOffset, DeleteTopic, SetGroup, SetTopic
 from halfmq.core.queues import offsets
-from halfmq.core.session import Polling, Unregistered
+from halfmq.core.session import Polling, Published, Unregistered
 from halfmq.errors import StoreDamaged
 
 NOW_MS = 100_000_000
@@ -211,6 +211,10 @@ def test_figures_of_the_broker_are_there_also_where_the_first_segment_cannot_be_
     assert (now.written, now.given, now.undecided, now.log_began_ms) == (0, 4, 1, 7)
     assert [given for _, given in now.rates] == [4 / 5] * 3
     assert now.high_watermark == bench.sequencer.view.session.published
-    assert now.free_bytes == 1 << 30
+    assert (now.free_bytes, now.index_lag_bytes) == (1 << 30, 0)
+    published = bench.sequencer.view.session.published
+    bench.sequencer.note(Published(published, published + 40))
+    assert bench.stats.figures().index_lag_bytes == 40
+    bench.sequencer.note(Published(published, published))
     bench.store.began_ms = None
     assert bench.stats.figures()._replace(log_began_ms=7) == now
