@@ -228,6 +228,13 @@ async def test_questions_that_take_long_have_one_turn_each_and_everybody_comes_i
         assert made.index("short") < len(made) - 10
 
 
+async def test_questions_that_wait_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_stats, "ASKED_MAX", 0)
+    async with serving(tmp_path) as running:
+        refused = await (await running.client()).ask(28)
+        assert (refused.code, "ask again" in str(refused.remark)) == (2, True)
+
+
 async def test_questions_that_wait_keep_what_they_need_and_are_counted(tmp_path: Path) -> None:
     """Each may be as large as a frame: 256 of them would be 4 GiB."""
     async with serving(tmp_path) as running:

@@ -9,6 +9,9 @@ from tests.support.in_process import Hand, ShiftedClock, serving, until
 from tests.support.raw_client import RawClient, command
 
 from halfmq import limits
+from halfmq.broker.services.unlike_subscriptions import UnlikeSubscriptions
+from halfmq.core.commands import LockQueues
+from halfmq.core.decide import DECIDE
 from halfmq.model.settings import BrokerSettings
 from halfmq.store.store import Durability
 
@@ -300,3 +303,25 @@ async def test_a_heartbeat_that_is_refused_and_one_that_is_taken_in_part_are_cod
         assert (in_part.code, in_part.ext) == (29, {"HMQ_VERSION": "1"})
         assert "--undecided-groups-max" in (in_part.remark or "")
         assert await members(client) == ["me"]
+
+
+async def test_what_fails_while_it_waits_and_a_lock_whose_decision_failed_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: object) -> None:
+        raise RuntimeError("planted")
+
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await client.send("T", b"x", queues=2)
+        monkeypatch.setattr(UnlikeSubscriptions, "heard", broken)
+        monkeypatch.setattr(UnlikeSubscriptions, "left", broken)
+        monkeypatch.setitem(DECIDE, LockQueues, broken)
+        answers = await asyncio.gather(
+            client.heartbeat("me", consumers={"C": ["T"]}),
+            client.ask(35, {"clientID": "me", "consumerGroup": "C"}),
+        )
+        body = {"clientId": "me", "consumerGroup": "C", "mqSet": [{"brokerName": "b", "queueId": 0, "topic": "T"}]}
+        answers.append(await client.ask(41, body=json.dumps(body).encode()))
+        monkeypatch.undo()
+    assert [(answer.code, "planted" in str(answer.remark)) for answer in answers] == [(1, True)] * 3

@@ -282,7 +282,13 @@ def test_nothing_is_kept_of_the_expression_or_of_a_peer_that_left() -> None:
     bench.ask(peer, wait_ms=9_000, subscription=("A || " * 1_000, "TAG"))
     ((parked,),) = [list(there.values()) for there in bench.pulls._held.values()]
     assert parked.request.subscription is None
+    bench.ask(peer, wait_ms=9_000)
+    peer.is_full = True
+    bench.message()
+    bench.wake()
+    assert bench.pulls._missed == {3}
     bench.pulls.peer_gone(3)
+    assert bench.pulls._missed == set()
     assert (bench.pulls.held, bench.pulls.held_bytes, bench.loop.waits) == (0, 0, 0)
     assert bench.pulls._oldest == bench.pulls._of_peer == {}
 
