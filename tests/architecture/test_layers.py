@@ -64,6 +64,29 @@ def test_a_module_tested_elsewhere_names_a_file_that_exists() -> None:
         assert (ROOT / test).exists(), f"{test}, which should test {module}, is gone"
 
 
+def without_docstring(tree: ast.Module | ast.ClassDef, inside: str = "") -> list[str]:
+    """Public classes and functions that say nothing."""
+    found = []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            if ast.get_docstring(node) is None:
+                found.append(inside + node.name)
+            if isinstance(node, ast.ClassDef):
+                found += without_docstring(node, f"{inside}{node.name}.")
+    return found
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "broker" / "services").glob("*.py")), ids=lambda path: path.stem)
+def test_every_call_of_a_service_says_what_it_does(path: Path) -> None:
+    """Front doors are written against them: units, refusals, and what the caller does next belong there."""
+    assert without_docstring(ast.parse(path.read_text())) == []
+
+
+def test_a_call_that_says_nothing_is_noticed() -> None:
+    source = 'class A:\n    """Yes."""\n    def f(self): ...\n    def _g(self): ...\ndef h(): ...\n'
+    assert without_docstring(ast.parse(source)) == ["A.f", "h"]
+
+
 def test_the_project_names_no_registry_host_and_no_path_of_one_machine() -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, timeout=60, check=False).stdout
     files = [ROOT / name for name in listed.decode().split("\0") if name]

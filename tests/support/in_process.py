@@ -12,7 +12,7 @@ from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.clock import Clock, SystemClock
 from halfmq.runtime.disk import Disk, RealDisk
 from halfmq.runtime.entropy import SystemEntropy
-from halfmq.store.group_flush import Job, Syncer
+from halfmq.store.group_flush import HandFlush, Job, Syncer
 from halfmq.store.store import Durability
 from tests.support.raw_client import RawClient
 
@@ -27,6 +27,32 @@ def config(directory: Path, **changes: Any) -> BrokerConfig:
         "checkpoint_interval_ms": 3_600_000, "disk_reserve_bytes": 0, **changes,
     }  # fmt: skip
     return BrokerConfig(directory, settings=settings, **values)
+
+
+class Hand:
+    """``make_syncer`` of a broker whose disk syncs when the test calls ``flush.run()``."""
+
+    flush: HandFlush
+
+    def __call__(self, job: Job) -> HandFlush:
+        self.flush = HandFlush(job)
+        return self.flush
+
+
+class ShiftedClock(SystemClock):
+    """Time passes when the test says so, beside the little that passes by itself."""
+
+    passed_ms = 0
+
+    def monotonic_ms(self) -> int:
+        return super().monotonic_ms() + self.passed_ms
+
+
+async def until(condition: Callable[[], object], seconds: float = 5) -> None:
+    """Let the broker work until it is true. Raises TimeoutError."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
 
 
 class Running:

@@ -37,13 +37,25 @@ class Door(Protocol):
     """A bound port."""
 
     @property
-    def port(self) -> int: ...
+    def port(self) -> int:
+        """The port number; of port 0 the one that was free."""
+        ...
 
-    def listen(self) -> None: ...
+    def listen(self) -> None:
+        """Listen, without accepting yet. Call ``accept`` when the broker can serve.
 
-    def accept(self) -> None: ...
+        Raises:
+            PortTaken, EnvironmentFailed: it cannot listen.
+        """
+        ...
 
-    def close(self) -> None: ...
+    def accept(self) -> None:
+        """Accept connections from now on."""
+        ...
+
+    def close(self) -> None:
+        """Accept no more, and free the port. Connections stay open."""
+        ...
 
 
 Bind = Callable[[FrontDoor, str, str, int], Awaitable[Door]]

@@ -298,6 +298,7 @@ class Maintenance:
     # --- free space ------------------------------------------------------------------------------------------
 
     def look_at_space(self) -> None:
+        """Look at free space, at the locks and at the segment that is written; refuse or admit new messages accordingly."""
         self._slow_sync.look()  # here: a thread that waits for the disk says nothing
         self._offload.run(self._store.check_locks, self._saw_locks)
         self._offload.run(self._store.check_written_segment, self._saw_written_segment)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.in_process import Running, serving
+from tests.support.in_process import Running, ShiftedClock, serving, until
 from tests.support.raw_client import Answer, RawClient
 
 from halfmq.broker.log_throttle import LogThrottle
@@ -26,15 +26,6 @@ ID = "AC10000100002A9F0000000000000001"
 SMALL = 1 << 16
 #: Otherwise nothing is trimmed for two minutes.
 NO_WINDOW = BrokerSettings(dedup_window_ms=0)
-
-
-async def until(condition: object, seconds: float = 5) -> None:
-    assert callable(condition)
-    for _ in range(int(seconds / 0.02)):
-        if condition():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"it did not come true within {seconds} s")
 
 
 async def filled(running: Running, count: int = 40) -> RawClient:
@@ -110,15 +101,6 @@ async def test_retention_trims_old_segments_and_keeps_what_is_undecided(tmp_path
         assert (await client.end(half, ID, 8)).ext["HMQ_VERDICT"] == "COMMITTED"
         assert b"one" in (await client.pull("T", 0)).body
         assert b"later" in (await client.pull("T", 1, wait_ms=4_000)).body
-
-
-class ShiftedClock(SystemClock):
-    """Time passes when the test says so, beside the little that passes by itself."""
-
-    passed_ms = 0
-
-    def monotonic_ms(self) -> int:
-        return super().monotonic_ms() + self.passed_ms
 
 
 async def test_retention_by_age_keeps_what_is_younger(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ class HttpConnection(asyncio.Protocol):
             elif isinstance(event, h11.ConnectionClosed):
                 self.transport.close()
         except h11.RemoteProtocolError as error:
-            reason, _, _ = str(error).partition(":")  # behind it comes what was sent, as Python writes bytes
+            reason, _, _ = str(error).partition(": bytearray(")  # what was sent, as Python writes bytes
             self._answer(error.error_status_hint, {"error": reason}, close=True)
 
     def _begin(self, request: h11.Request, *, has_body: bool) -> None:

@@ -33,6 +33,7 @@ class HttpDoor:
         return connection
 
     def begun(self, connection: asyncio.BaseProtocol) -> None:
+        """Forget a connection that could not be made; one that was made ends with its own ``closed``."""
         if isinstance(connection, HttpConnection) and connection.transport is None:
             self.connections.discard(connection)
 

@@ -2,7 +2,7 @@
 and ``services.messages``."""
 
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.durable_answer import DurableAnswers
@@ -16,6 +16,9 @@ from halfmq.core.engine import Failed
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.position import HMQ_POSITION, PositionAnswer, TopicBounds, asked_topics, encode_answer
+
+#: Refusals of an offset that are answered as success, as by 4.x brokers: there is no such group, topic or queue.
+_NOTHING_TO_KEEP: Final = frozenset({Why.TOPIC_NOT_EXIST, Why.GROUP_NOT_EXIST, Why.INVALID_PARAMETER})
 
 
 class Lookups:
@@ -76,11 +79,10 @@ class Lookups:
         )
 
     def _committed(self, connection: Connection, request: Request[Any], reply: Done | Refused | Failed) -> None:
-        if isinstance(reply, Failed) or (isinstance(reply, Refused) and reply.why is Why.LIMIT_REACHED):
-            self._gateway.answer(connection, request, *refusal(reply))
-        else:
-            # An unknown group or topic has no offset to keep; 4.x brokers say success as well.
+        if isinstance(reply, Done) or (isinstance(reply, Refused) and reply.why in _NOTHING_TO_KEEP):
             self._gateway.answer(connection, request, ResponseCode.SUCCESS)
+        else:
+            self._gateway.answer(connection, request, *refusal(reply))
 
     # --- queues
 

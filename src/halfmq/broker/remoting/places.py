@@ -78,6 +78,7 @@ class Places:
         return next(iter(first), next(iter(then), None))
 
     def take_operators(self, number: int, host: str) -> None:
+        """One of the operators' places. Call ``operators_place`` first, and end the connection that it names."""
         self._address[number] = network_of(host)
         self._quiet[number] = None
         self.on_operators += 1

@@ -52,7 +52,9 @@ class Reader(Protocol):
         """Read no more until ``go_on``."""
         ...
 
-    def go_on(self) -> None: ...
+    def go_on(self) -> None:
+        """Read again: its frame is admitted, or it has none any more."""
+        ...
 
     def turn_away(self) -> None:
         """Let go of what is held, and close."""

@@ -52,11 +52,21 @@ _PAST_RETENTION: Final = Missed("its verdict is past retention: the log begins b
 class LongSettledReads(Protocol):
     """What is asked of the store."""
 
-    def find_settled(self, group: str, tx_id: str) -> Looked: ...
+    def find_settled(self, group: str, tx_id: str) -> Looked:
+        """Candidates among the pages in memory; on the loop."""
+        ...
 
-    def look_for_settled(self, group: str, tx_id: str, files_max: int) -> Looked: ...
+    def look_for_settled(self, group: str, tx_id: str, files_max: int) -> Looked:
+        """Candidates in the newest ``files_max`` files; blocks, for the maintenance thread."""
+        ...
 
-    def verdict_names(self, position: int) -> tuple[str, str]: ...
+    def verdict_names(self, position: int) -> tuple[str, str]:
+        """(producer group, transaction id) of the verdict record at a log position.
+
+        Raises:
+            LookupError: there is no verdict. StoreDamaged: it cannot be read.
+        """
+        ...
 
 
 class LongSettled:

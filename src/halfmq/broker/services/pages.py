@@ -16,7 +16,7 @@ def page_count(text: str | None) -> int | Refused:
         return LISTED_MAX
     if _is_number(text, _COUNT_DIGITS_MAX) and 1 <= int(text) <= LISTED_MAX:
         return int(text)
-    return Refused(Why.INVALID_PARAMETER, f"max {text!r}: 1 to {LISTED_MAX}")
+    return Refused(Why.INVALID_PARAMETER, f"max: 1 to {LISTED_MAX}")
 
 
 def page_start(text: str | None) -> int | Refused:

@@ -25,6 +25,7 @@ from halfmq.broker.log_throttle import LogThrottle
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.groups import GroupsOnUse
 from halfmq.broker.services.peer import Peer
+from halfmq.broker.services.queues import QueueEntries
 from halfmq.core.commands import CommitOffset
 from halfmq.core.decision import Refused, Reply, WakeQueue, Why
 from halfmq.core.engine import Failed
@@ -66,16 +67,16 @@ _TAG_COST: Final = 80
 Tags = frozenset[int] | None
 
 
-class QueueReads(Protocol):
-    """What is asked of the store."""
+class PullReads(QueueEntries, Protocol):
+    """What is asked of the store. Offsets that it does not have raise LookupError, what cannot be read StoreDamaged."""
 
-    def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]: ...
+    def stored_view(self, offset: int, ahead: int) -> memoryview:
+        """The stored message in the record at a log offset; ``ahead`` bytes are wanted next, and come with one read."""
+        ...
 
-    def read_queue(self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int) -> list[QueueEntry]: ...
-
-    def stored_view(self, offset: int, ahead: int) -> memoryview: ...
-
-    def first_offset(self, offset: int) -> int: ...
+    def first_offset(self, offset: int) -> int:
+        """The log offset of the record that the message first came in; its own unless it was copied forward."""
+        ...
 
 
 class Outgoing(Protocol):
@@ -167,7 +168,7 @@ class Pulls:
     def __init__(
         self,
         sequencer: Sequencer,
-        store: QueueReads,
+        store: PullReads,
         loop: asyncio.AbstractEventLoop,
         groups: GroupsOnUse,
         outgoing: Outgoing,

@@ -24,17 +24,29 @@ from halfmq.store.consume_queue import QueueEntry
 YOUNG_QUEUE_BYTES: Final = 1 << 30
 
 
-class QueueReads(Protocol):
-    """What is asked of the store."""
+class QueueEntries(Protocol):
+    """What is asked of the store about one queue, below the high watermark. Raises StoreDamaged, OSError: the disk cannot read it."""
+
+    def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]:
+        """(first offset still kept, offset after the last visible message); (0, 0) of a queue without messages."""
+        ...
+
+    def read_queue(self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int) -> list[QueueEntry]:
+        """Entries from ``queue_offset`` on; fewer at the end of the queue."""
+        ...
+
+
+class QueueReads(QueueEntries, Protocol):
+    """And about times, and which store it is."""
 
     @property
-    def uuid(self) -> str: ...
+    def uuid(self) -> str:
+        """Of the store, 32 hex digits."""
+        ...
 
-    def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]: ...
-
-    def read_queue(self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int) -> list[QueueEntry]: ...
-
-    def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool) -> int: ...
+    def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool) -> int:
+        """As ``Queues.offset_at``, by topic id."""
+        ...
 
 
 class TopicBounds(NamedTuple):

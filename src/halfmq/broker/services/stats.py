@@ -5,15 +5,16 @@ groups committed, logged or not: hold an answer until they are durable (``Sequen
 raises StoreDamaged or OSError where the disk cannot be read: refuse that one request, serve others.
 """
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
 from halfmq.broker.sequencer import Sequencer
+from halfmq.broker.services.queues import QueueReads
 from halfmq.broker.services.traffic import DayCount, Traffic
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.queues.offsets import Stored, query_offset
 from halfmq.core.view import ConsumersView, TopicView
 from halfmq.errors import StoreDamaged
-from halfmq.store.consume_queue import QueueEntry
 
 #: Queues of groups that one answer names: as many take about a tenth of a second, in which nobody else is served, and 1 MiB.
 QUEUES_MAX: Final = 8_000
@@ -22,18 +23,16 @@ HOUR_S: Final = 3_600
 DAY_S: Final = 86_400
 
 
-class StatsReads(Protocol):
+class StatsReads(QueueReads, Protocol):
     """What is asked of the store."""
 
-    def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]: ...
+    def log_began_ms(self) -> int:
+        """When the first batch that is kept was written, ms. Raises StoreDamaged: its segment cannot be read."""
+        ...
 
-    def read_queue(self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int) -> list[QueueEntry]: ...
-
-    def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool = False) -> int: ...
-
-    def log_began_ms(self) -> int: ...
-
-    def free_bytes(self) -> int: ...
+    def free_bytes(self) -> int:
+        """Free space on the disk of the log."""
+        ...
 
 
 class TooManyQueues(Exception):
@@ -168,12 +167,16 @@ class Stats:
             for topic in topics
         ]
 
-    def _topics_of(self, group: str) -> dict[int, None]:
-        view = self._view
-        found: dict[int, None] = {}
-        for offsets in (view.offsets, view.session.fresh_offsets, view.session.offsets_refused):
-            found |= dict.fromkeys(topic_id for topic_id, _ in offsets.get(group, ()))
-        return {topic_id: None for topic_id in sorted(found) if topic_id in view.topics_by_id}
+    def _topics_of(self, group: str) -> list[int]:
+        """Topics in which the group has an offset."""
+        return sorted({topic_id for offsets in self._offsets() for topic_id, _ in offsets.get(group, ())})
+
+    def _offsets(self) -> tuple[Mapping[str, Mapping[tuple[int, int], int]], ...]:
+        """Offsets by group and (topic id, queue id): those in the log, and those for which it had no space.
+
+        The first offset of a queue is logged at once, so one that is not logged yet is only a newer value of one that is.
+        """
+        return self._view.offsets, self._view.session.offsets_refused
 
     def _queue(self, group: str, topic: TopicView, queue_id: int) -> QueueProgress:
         low, high = self._store.bounds(topic.topic_id, queue_id)
@@ -194,7 +197,7 @@ class Stats:
         groups = {group: None for group, session in view.session.consumers.items() if name in session.subscriptions}
         topic = view.topics_by_name.get(name)
         if topic is not None:
-            for offsets in (view.offsets, view.session.fresh_offsets, view.session.offsets_refused):
+            for offsets in self._offsets():
                 for group, entries in offsets.items():
                     if group not in groups and any(topic_id == topic.topic_id for topic_id, _ in entries):
                         groups[group] = None
@@ -243,7 +246,7 @@ class Stats:
         count = 0
         for queue_id in range(topic.read_queues):
             high = self._store.bounds(topic.topic_id, queue_id)[1]
-            count += max(0, high - self._store.search_by_time(topic.topic_id, queue_id, since_ms))
+            count += max(0, high - self._store.search_by_time(topic.topic_id, queue_id, since_ms, upper=False))
         return count
 
     def figures(self) -> Figures:

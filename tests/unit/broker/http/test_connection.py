@@ -144,6 +144,7 @@ async def test_one_request_of_a_connection_is_served_at_a_time_and_the_next_wait
         (b"GET /one HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n", 413),
         (b"GET /one HTTP/1.1\r\nHost: h\r\nContent-Length: -1\r\n\r\n", 400),
         (b"GET /one HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+        (b"GET /one HTTP/1.1\r\nHost: h\r\nX y: z\r\n\r\n", 400),
         (b"GET /bug HTTP/1.1\r\nHost: h\r\n\r\n", 500),
     ],
 )
@@ -159,6 +160,20 @@ async def test_what_is_broken_or_too_large_is_refused_and_its_connection_closed(
         peer[1].write(GET)
         assert (await answer_of(peer))[0] == 200, "others are served"
         peer[1].close()
+        await made.until(lambda: not made.door.connections)
+
+
+@pytest.mark.parametrize(
+    ("headers", "reason"),
+    [
+        (b"", b'{"error":"Missing mandatory Host: header"}'),
+        (b"Host: h\r\nTransfer-Encoding: gzip\r\n", b'{"error":"Only Transfer-Encoding: chunked is supported"}'),
+        (b"Host: h\r\nX y: z\r\n", b'{"error":"illegal header line"}'),
+    ],
+)
+async def test_why_a_request_is_refused_is_said_whole_and_without_what_was_sent(headers: bytes, reason: bytes) -> None:
+    async with stage() as made:
+        assert (await sent(made, b"GET /one HTTP/1.1\r\n" + headers + b"\r\n")).endswith(reason)
         await made.until(lambda: not made.door.connections)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.in_process import Running, config, serving
+from tests.support.in_process import Hand, Running, config, serving
 from tests.support.ports import free_port
 
 from halfmq.broker.broker import Broker
@@ -16,7 +16,6 @@ from halfmq.errors import PortTaken
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
 from halfmq.runtime.entropy import SystemEntropy
-from halfmq.store.group_flush import HandFlush, Job
 from halfmq.store.store import Durability
 
 
@@ -64,7 +63,7 @@ async def test_what_cannot_be_is_refused_and_the_connection_lives(tmp_path: Path
             "/transactions/undecided?" + "&".join("group=P" for _ in range(99)),
         )  # fmt: skip
         assert [status for status, _ in told] == [404, 400, 400, 400, 400, 400, 404, 200, 400]
-        assert told[2][1] == {"error": "max '0': 1 to 1000"}
+        assert told[2][1] == {"error": "max: 1 to 1000"}
         assert [status for status, _ in await asked(running, "/health", "/transactions/undecided", method="PUT")] == [
             405,
             405,
@@ -91,12 +90,6 @@ async def test_health_of_a_broker_that_failed_is_still_told(tmp_path: Path) -> N
         running.broker._sequencer.sync_failed(OSError(5, "Input/output error"))
         ((status, told),) = await asked(running, "/health")
         assert (status, "Input/output error" in told["reason"]) == (503, True)
-
-
-class Hand:
-    def __call__(self, job: Job) -> HandFlush:
-        self.flush = HandFlush(job)
-        return self.flush
 
 
 async def test_nothing_is_told_that_a_crash_could_take_back(tmp_path: Path) -> None:

@@ -48,79 +48,53 @@ async def behind_by_seven(running: Running) -> tuple[RawClient, RawClient]:
     return member, admin
 
 
-# --- lag
+# --- progress
 
 
-async def test_lag_is_what_a_group_has_not_done_and_counts_an_offset_that_is_not_logged_yet(tmp_path: Path) -> None:
+async def test_progress_of_a_group_in_all_topics_or_in_some(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         member, admin = await behind_by_seven(running)
         (third, *_) = decode((await member.pull("T", 2, count=1)).body)
-        found = table(await admin.ask(208, {"consumerGroup": "C"}))["offsetTable"]
-        assert found == {
+        found = table(await admin.ask(208, {"consumerGroup": "C"}))
+        assert found["offsetTable"] == {
             queue(0): {"brokerOffset": 10, "consumerOffset": 3, "lastTimestamp": third.store_time_ms, "pullOffset": 3},
             queue(1): {"brokerOffset": 3, "consumerOffset": 0, "lastTimestamp": 0, "pullOffset": 0},
         }
-        await commit(member, 4)
-        await commit(member, 5)
-        assert running.state.session.fresh_offsets["C"], "not logged yet"
-        await member.pull("T", 5, count=2)
-        found = table(await admin.ask(208, {"consumerGroup": "C", "topic": "T"}))["offsetTable"]
-        assert (found[queue(0)]["consumerOffset"], found[queue(0)]["pullOffset"]) == (5, 7)
-        assert table(await admin.ask(208, {"consumerGroup": "C", "topic": "U"}))["offsetTable"] == {}
-        assert len(table(await admin.ask(208, {"consumerGroup": "C", "topicList": "U;T"}))["offsetTable"]) == 2
-        assert table(await admin.ask(208, {"consumerGroup": "C", "topicList": "U;V"}))["offsetTable"] == {}
-        assert table(await admin.ask(208, {"consumerGroup": "Nobody"}))["offsetTable"] == {}
+        assert found["consumeTps"] == 1 / 60
+        for names, queues in (
+            ({"topic": "T"}, 2),
+            ({"topic": "U"}, 0),
+            ({"topicList": "U;T"}, 2),
+            ({"topicList": "U;V"}, 0),
+        ):
+            found = table(await admin.ask(208, {"consumerGroup": "C", **names}))
+            assert len(found["offsetTable"]) == queues, names
 
 
-async def test_a_half_is_not_behind_before_it_is_committed(tmp_path: Path) -> None:
-    async with serving(tmp_path) as running:
-        member, admin = await behind_by_seven(running)
-        half = await member.half("T", b"x", unique="A" * 32)
-        assert table(await admin.ask(208, {"consumerGroup": "C"}))["offsetTable"][queue(0)]["brokerOffset"] == 10
-        await member.end(half, "A" * 32, 8)
-        assert table(await admin.ask(208, {"consumerGroup": "C"}))["offsetTable"][queue(0)]["brokerOffset"] == 11
-
-
-async def test_a_topic_that_the_members_left_is_not_behind_and_one_that_is_deleted_neither(tmp_path: Path) -> None:
-    async with serving(tmp_path) as running:
-        member, admin = await behind_by_seven(running)
-        await member.send("U", b"x", unique="U" * 32)
-        await member.heartbeat("me", consumers={"C": ["T", "U"]})
-        await commit(member, 0, topic="U")
-        assert queue(0, "U") in table(await admin.ask(208, {"consumerGroup": "C"}))["offsetTable"]
-        await member.heartbeat("me", consumers={"C": ["T"]})
-        assert queue(0, "U") not in table(await admin.ask(208, {"consumerGroup": "C"}))["offsetTable"]
-        await admin.ask(215, {"topic": "T"})
-        assert table(await admin.ask(208, {"consumerGroup": "C"}))["offsetTable"] == {}
-
-
-async def test_all_groups_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_progress_of_all_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(tmp_path) as running:
         member, admin = await behind_by_seven(running)
         await member.heartbeat("me", consumers={"C": ["T"], "D": ["T"]})
         await commit(member, 3, queue_id=1, group="D")
-        await member.heartbeat("me", consumers={"E": ["T"]})
         found = table(await admin.ask(317, {"isOrder": "false"}))
         assert (found["totalDiff"], found["totalInflightDiff"]) == (20, 0)
         assert [list(entry) for entry in found["consumeStatsList"]] == [["C"], ["D"]]
         (of_topic,) = found["consumeStatsList"][1]["D"]
         assert of_topic["offsetTable"][queue(1)]["consumerOffset"] == 3
         assert found["brokerAddr"] == f"127.0.0.1:{running.ports.broker}"
-        monkeypatch.setattr(stats, "QUEUES_MAX", 3)
-        refused = await admin.ask(317, {"isOrder": "false"})
-        assert refused.code == 1
-        assert "one group at a time" in str(refused.remark)
-        assert (await admin.ask(208, {"consumerGroup": "C"})).code == 0
         monkeypatch.setattr(stats, "QUEUES_MAX", 1)
-        assert (await admin.ask(208, {"consumerGroup": "C"})).code == 1
+        for code, ext, instead in (
+            (317, {"isOrder": "false"}, "one group at a time"),
+            (208, {"consumerGroup": "C"}, "a topic"),
+        ):
+            refused = await admin.ask(code, ext)
+            assert (refused.code, instead in str(refused.remark)) == (1, True)
 
 
-async def test_groups_of_a_topic_are_those_that_listen_and_those_with_offsets(tmp_path: Path) -> None:
+async def test_groups_of_a_topic(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
-        member, admin = await behind_by_seven(running)
-        await member.heartbeat("me", consumers={"D": ["T"], "E": ["U"]})
-        await member.ask(35, {"clientID": "me", "consumerGroup": "C"})
-        assert table(await admin.ask(300, {"topic": "T"})) == {"groupList": ["D", "C"]}
+        _, admin = await behind_by_seven(running)
+        assert table(await admin.ask(300, {"topic": "T"})) == {"groupList": ["C"]}
         assert table(await admin.ask(300, {"topic": "Nowhere"})) == {"groupList": []}
 
 
@@ -216,16 +190,6 @@ async def test_counters_say_what_came_and_what_was_given(tmp_path: Path) -> None
         assert rate == 4 / 60
 
 
-async def test_tags_that_are_passed_over_are_not_given(tmp_path: Path) -> None:
-    async with serving(tmp_path) as running:
-        client = await running.client()
-        for number, tag in enumerate("abab"):
-            await client.send("T", b"x", unique=f"{number:032d}", TAGS=tag)
-        assert len(decode((await client.pull("T", tags="b")).body)) > 0
-        given = table(await client.ask(315, {"statsName": "GROUP_GET_NUMS", "statsKey": "T@C"}))
-        assert given["statsMinute"]["sum"] == 2
-
-
 async def test_figures_of_the_broker(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         member, admin = await behind_by_seven(running)
@@ -262,6 +226,13 @@ async def test_questions_that_take_long_have_one_turn_each_and_everybody_comes_i
         answers = await asyncio.gather(*asked, short)
         assert {one.code for one in answers} == {0}
         assert made.index("short") < len(made) - 10
+
+
+async def test_questions_that_wait_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_stats, "ASKED_MAX", 0)
+    async with serving(tmp_path) as running:
+        refused = await (await running.client()).ask(28)
+        assert (refused.code, "ask again" in str(refused.remark)) == (2, True)
 
 
 async def test_questions_that_wait_keep_what_they_need_and_are_counted(tmp_path: Path) -> None:

@@ -113,32 +113,6 @@ async def test_half_that_was_carried_forward_is_asked_about_under_its_first_offs
         assert (await client.end(half, ID, 8)).ext["HMQ_VERDICT"] == "COMMITTED"
 
 
-async def test_nobody_is_asked_and_nothing_counted_without_a_producer(tmp_path: Path) -> None:
-    async with serving(tmp_path, settings=QUICK) as running:
-        half = await (await running.client()).half("T", b"one", unique=ID)
-        assert half.code == 0
-        await asyncio.sleep(0.3)
-        producer = await running.client()
-        await producer.heartbeat("me", producers=["P"])
-        check = await next_check(producer)
-        assert props.to_dict(decode(check.body)[0].properties)["TRANSACTION_CHECK_TIMES"] == "1"
-
-
-async def test_another_member_is_asked_when_the_first_is_gone(tmp_path: Path) -> None:
-    async with serving(tmp_path, settings=QUICK) as running:
-        first, second = await running.client(), await running.client()
-        await first.heartbeat("one", producers=["P"])
-        await first.half("T", b"one", unique=ID)
-        await next_check(first)
-        await first.close()
-        await second.heartbeat("two", producers=["P"])
-        client_check = await next_check(second)
-        second.tell(37, answered(client_check, 12))
-        await asyncio.sleep(0.05)
-        assert (await second.pull("T")).code == 19
-        assert running.state.producer_groups["P"].settled[ID].committed is False
-
-
 async def test_checks_that_nobody_reads_are_not_counted_and_come_when_it_reads_again(tmp_path: Path) -> None:
     """Goal: a producer that is stuck makes the broker hold little, and is asked again without a new heartbeat."""
     async with serving(tmp_path, settings=QUICK) as running:

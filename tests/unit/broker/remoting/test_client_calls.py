@@ -48,17 +48,6 @@ async def test_a_consumer_says_itself_what_it_does(tmp_path: Path) -> None:
         assert (await asked).code == 3, "what a client refuses is refused"
 
 
-async def test_another_connection_cannot_answer(tmp_path: Path) -> None:
-    async with serving(tmp_path) as running:
-        member, admin, other = await consumer(running), await running.client(), await running.client()
-        asked = asyncio.create_task(admin.ask(307, ASK))
-        got = await pushed(member)
-        other.write(reply(got, body=b"lies"))
-        await other.ask(30, {"topic": "T", "queueId": "0"})
-        member.write(reply(got, body=b"truth"))
-        assert (await asked).body == b"truth"
-
-
 async def test_who_is_not_there_or_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_calls, "CALL_S", 0.05)
     async with serving(tmp_path) as running:
@@ -73,27 +62,6 @@ async def test_who_is_not_there_or_does_not_answer(tmp_path: Path, monkeypatch: 
         await pushed(member)
         await member.close()
         assert "was lost" in str((await asked).remark)
-        assert not running.broker._calls._calls
-
-
-async def test_calls_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_calls, "CALLS_MAX", 2)
-    async with serving(tmp_path) as running:
-        member, admin = await consumer(running), await running.client()
-        waiting = [asyncio.create_task(admin.ask(307, ASK)) for _ in range(2)]
-        got = [await pushed(member) for _ in waiting]
-        assert (await admin.ask(307, ASK)).code == 2
-        for one in got:
-            member.write(reply(one))
-        assert [answer.code for answer in await asyncio.gather(*waiting)] == [0, 0]
-        # Who asked may be gone when the answer comes.
-        asked = asyncio.create_task(admin.ask(307, ASK))
-        late = await pushed(member)
-        asked.cancel()
-        await admin.close()
-        await asyncio.sleep(0.02)
-        member.write(reply(late))
-        assert (await member.ask(30, {"topic": "T", "queueId": "0"})).code == 0
         assert not running.broker._calls._calls
 
 

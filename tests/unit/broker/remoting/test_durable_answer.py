@@ -4,21 +4,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.support.in_process import serving
+from tests.support.in_process import Hand, serving
 
-from halfmq.store.group_flush import HandFlush, Job
 from halfmq.store.store import Durability
 from halfmq.wire.remoting.position import HMQ_POSITION
-
-
-class Hand:
-    """The disk syncs when the test says so."""
-
-    flush: HandFlush
-
-    def __call__(self, job: Job) -> HandFlush:
-        self.flush = HandFlush(job)
-        return self.flush
 
 
 @pytest.mark.parametrize("what", ["route", "no route", "topics", "heartbeat", "position"])

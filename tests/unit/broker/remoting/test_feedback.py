@@ -3,15 +3,13 @@
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
-from tests.support.in_process import Running, serving
+from tests.support.in_process import Hand, serving, until
 from tests.support.raw_client import Answer, RawClient, command
 
 from halfmq.core.decision import SendCheck
 from halfmq.model import properties as props
 from halfmq.model.settings import BrokerSettings
-from halfmq.store.group_flush import HandFlush, Job
 from halfmq.store.store import Durability
 from halfmq.wire.remoting.message_codec import PulledMessage, decode_pulled
 
@@ -73,58 +71,6 @@ async def test_what_is_handed_out_is_leased_and_unknown_gives_it_back(tmp_path: 
         assert props.to_dict(again.message.properties)["TRANSACTION_CHECK_TIMES"] == "2"
 
 
-async def test_a_lease_that_is_over_goes_to_the_next(tmp_path: Path) -> None:
-    async with serving(tmp_path, settings=QUICK) as running:
-        client, other = await running.client(), await running.client()
-        await client.half("T", b"one", unique=ONE)
-        assert len(halves(await fetch(client))) == 1
-        assert len(halves(await fetch(other))) == 1
-
-
-async def test_a_lease_ends_with_its_connection(tmp_path: Path) -> None:
-    settings = BrokerSettings(check_immunity_ms=100, check_answer_ms=60_000)
-    async with serving(tmp_path, settings=settings) as running:
-        client, other = await running.client(), await running.client()
-        await client.half("T", b"one", unique=ONE)
-        assert len(halves(await fetch(client))) == 1
-        waiting = asyncio.create_task(fetch(other))
-        await asyncio.sleep(0.05)
-        await client.close()
-        assert len(halves(await waiting)) == 1
-
-
-async def test_time_is_up_with_an_empty_answer_and_nothing_is_counted(tmp_path: Path) -> None:
-    async with serving(tmp_path, settings=QUICK) as running:
-        client = await running.client()
-        assert halves(await fetch(client, 0)) == []
-        assert running.broker._check_polls.held == 0
-        await client.half("T", b"one", unique=ONE)
-        await asyncio.sleep(0.3)
-        assert running.state.producer_groups["P"].undecided[ONE].checks == 0
-        assert running.state.producer_groups["P"].session.held_polls == {}
-
-
-async def test_a_second_poll_of_a_connection_ends_the_first(tmp_path: Path) -> None:
-    async with serving(tmp_path, settings=QUICK) as running:
-        client = await running.client()
-        first = asyncio.create_task(fetch(client))
-        await asyncio.sleep(0.05)
-        second = asyncio.create_task(fetch(client))
-        assert halves(await first) == []
-        await client.half("T", b"one", unique=ONE)
-        assert len(halves(await second)) == 1
-
-
-async def test_no_more_than_asked_for_and_the_rest_with_the_next_poll(tmp_path: Path) -> None:
-    async with serving(tmp_path, settings=QUICK) as running:
-        client = await running.client()
-        for number in range(5):
-            await client.half("T", b"x", unique=f"{number:032d}")
-        await asyncio.sleep(0.2)
-        seen = [len(halves(await fetch(client, max="2"))) for _ in range(3)]
-        assert seen == [2, 2, 1]
-
-
 async def test_a_poll_dies_with_its_connection(tmp_path: Path) -> None:
     async with serving(tmp_path, settings=QUICK) as running:
         client, other = await running.client(), await running.client()
@@ -183,45 +129,21 @@ async def test_what_comes_too_late_for_its_poll_is_neither_pushed_nor_counted(tm
         assert len(halves(await fetch(client))) == 1
 
 
-class Hand:
-    def __call__(self, job: Job) -> HandFlush:
-        self.flush = HandFlush(job)
-        return self.flush
-
-
-async def until(running: Running, what: Any) -> None:
-    for _ in range(2_000):
-        if what(running.state):
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("it never came to that")
-
-
 async def test_nothing_is_handed_out_before_its_record_is_durable_though_time_is_up(tmp_path: Path) -> None:
     hand = Hand()
     async with serving(tmp_path, settings=QUICK, make_syncer=hand, durability=Durability.FSYNC) as running:
         hand.flush.run()
         client, sender = await running.client(), await running.client()
         prepared = asyncio.create_task(sender.half("T", b"one", unique=ONE))
-        await until(running, lambda state: state.producer_groups)
+        await until(lambda: running.state.producer_groups)
         hand.flush.run()
         await prepared
         waiting = asyncio.create_task(fetch(client, 200))
-        await until(running, lambda state: state.producer_groups["P"].session.in_flight)
+        await until(lambda: running.state.producer_groups["P"].session.in_flight)
         await asyncio.sleep(0.25)
         assert not waiting.done()
         hand.flush.run()
         assert len(halves(await waiting)) == 1
-
-
-async def test_what_is_handed_out_at_once_is_bounded_in_bytes_and_the_rest_comes_later(tmp_path: Path) -> None:
-    async with serving(tmp_path, settings=QUICK, segment_bytes=16 << 20) as running:
-        client, sender = await running.client(), await running.client()
-        for unique in (ONE, TWO):
-            await sender.half("T", bytes(700_000), unique=unique)
-        first = halves(await fetch(client, 5_000))
-        second = halves(await fetch(client, 5_000))
-        assert (len(first), len(second)) == (1, 1)
 
 
 async def test_a_parked_poll_keeps_nothing_that_its_answer_does_not_need(tmp_path: Path) -> None:

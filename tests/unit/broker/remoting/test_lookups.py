@@ -11,6 +11,7 @@ from tests.support.raw_client import RawClient, pull_ext
 
 from halfmq.core.commands import CommitOffset
 from halfmq.core.decide import DECIDE
+from halfmq.core.decision import Decision, Refused, Why
 from halfmq.errors import StoreDamaged
 from halfmq.model.stored_message import decode
 
@@ -57,6 +58,28 @@ async def test_an_offset_whose_decision_failed_is_not_committed_and_the_client_h
         monkeypatch.setitem(DECIDE, CommitOffset, broken)
         answer = await client.ask(15, {"consumerGroup": "C", **QUEUE, "commitOffset": "1"})
         assert (answer.code, "ZeroDivisionError" in str(answer.remark)) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("why", "code"),
+    [
+        (Why.STORE_FULL, 14),
+        (Why.LIMIT_REACHED, 2),
+        (Why.TOPIC_NOT_EXIST, 0),
+        (Why.GROUP_NOT_EXIST, 0),
+        (Why.INVALID_PARAMETER, 0),
+    ],
+)
+async def test_an_offset_that_was_refused_is_a_success_only_where_there_is_nothing_to_keep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: Why, code: int
+) -> None:
+    """An operator who resets an offset waits for the answer, and must hear that the disk is full."""
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 1)
+        monkeypatch.setitem(DECIDE, CommitOffset, lambda *arguments: Decision((), Refused(why, "planted")))
+        answer = await client.ask(15, {"consumerGroup": "C", **QUEUE, "commitOffset": "1"})
+        assert (answer.code, answer.remark) == (code, "planted" if code else None)
 
 
 async def test_no_offset_is_22_and_a_young_queue_begins_at_0(tmp_path: Path) -> None:

@@ -2,17 +2,17 @@
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.in_process import serving
+from tests.support.in_process import Hand, ShiftedClock, serving, until
 from tests.support.raw_client import RawClient, command
 
 from halfmq import limits
+from halfmq.broker.services.unlike_subscriptions import UnlikeSubscriptions
+from halfmq.core.commands import LockQueues
+from halfmq.core.decide import DECIDE
 from halfmq.model.settings import BrokerSettings
-from halfmq.runtime.clock import SystemClock
-from halfmq.store.group_flush import HandFlush, Job
 from halfmq.store.store import Durability
 
 
@@ -75,22 +75,6 @@ async def test_group_without_members_is_code_1(tmp_path: Path) -> None:
 # --- what comes behind a heartbeat whose groups are being made ----------------------------------------------------
 
 
-class Hand:
-    """The disk syncs when the test says so."""
-
-    flush: HandFlush
-
-    def __call__(self, job: Job) -> HandFlush:
-        self.flush = HandFlush(job)
-        return self.flush
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 async def test_who_leaves_in_the_write_of_its_first_heartbeat_is_no_member(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         client, other = await running.client(), await running.client()
@@ -103,30 +87,6 @@ async def test_who_leaves_in_the_write_of_its_first_heartbeat_is_no_member(tmp_p
             assert [answer.code for answer in answers] == [0, 0]
             assert await members(other, group) == []
             assert await members(other, f"{group}-2") == ["me"]
-
-
-async def test_heartbeats_and_leaving_of_one_connection_count_in_the_order_in_which_they_came(tmp_path: Path) -> None:
-    hand = Hand()
-    async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
-        hand.flush.run()
-        client, other = await running.client(), await running.client()
-        asked = [
-            asyncio.create_task(client.heartbeat("me", consumers={"C": ["T", "U"]})),
-            asyncio.create_task(client.ask(35, {"clientID": "me", "consumerGroup": "C"})),
-            asyncio.create_task(client.heartbeat("me", consumers={"C": ["T"], "D": ["T"]})),
-            asyncio.create_task(client.heartbeat("me", consumers={"C": ["V"]})),
-        ]
-        await until(lambda: running.broker._members.members.waiting == 3 and hand.flush.asked is not None)
-        assert not any(one.done() for one in asked)
-        hand.flush.run()
-        assert [(await one).code for one in asked[:2]] == [0, 0]
-        assert await members(other, "C") == []
-        await until(lambda: hand.flush.asked is not None)
-        hand.flush.run()
-        assert [(await one).code for one in asked[2:]] == [0, 0]
-        assert running.broker._members.members.waiting == 0
-        assert list(running.state.session.consumers["C"].subscriptions) == ["V"]
-        assert await members(other, "D") == ["me"]
 
 
 async def test_what_waits_behind_a_heartbeat_is_little_and_is_counted(tmp_path: Path) -> None:
@@ -184,15 +144,6 @@ async def test_two_connections_that_name_the_same_many_new_groups_are_both_membe
             assert sorted(await members(one, name)) == ["one", "two"]
 
 
-class ShiftedClock(SystemClock):
-    """Time passes when the test says so, beside the little that passes by itself."""
-
-    passed_ms = 0
-
-    def monotonic_ms(self) -> int:
-        return super().monotonic_ms() + self.passed_ms
-
-
 async def lock(client: RawClient, code: int, who: str, queues: list[int]) -> list[int]:
     body = {
         "clientId": who, "consumerGroup": "C", "onlyThisBroker": False,
@@ -215,20 +166,6 @@ async def test_queue_is_locked_by_one_client_at_a_time(tmp_path: Path) -> None:
         assert await lock(two, 41, "two", [1]) == [1]
 
 
-async def test_locks_of_what_is_not_there_are_not_kept(tmp_path: Path) -> None:
-    """A group, a topic or a queue that nobody made, and a client with too long a name: nothing stays in memory."""
-    async with serving(tmp_path) as running:
-        client = await running.client()
-        assert await lock(client, 41, "one", [0]) == []
-        await client.send("T", b"x", queues=2)
-        assert await lock(client, 41, "one", [0]) == []
-        assert not running.state.session.consumers
-        await client.heartbeat("one", consumers={"C": ["T"]})
-        assert await lock(client, 41, "one", [1, 2, -1]) == [1]
-        assert await lock(client, 41, "o" * (limits.CLIENT_ID_CHARS_MAX + 1), [0]) == []
-        assert len(running.state.session.consumers["C"].locks) == 1
-
-
 def heartbeat_of(
     client_id: str, group: str, topic: str, expression: str, kind: str = "TAG", version: object = 1
 ) -> bytes:
@@ -238,55 +175,6 @@ def heartbeat_of(
         "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "subscriptionDataSet": [item],
     }  # fmt: skip
     return json.dumps({"clientID": client_id, "producerDataSet": [], "consumerDataSet": [consumer]}).encode()
-
-
-@pytest.mark.parametrize(
-    ("body", "named"),
-    [
-        (heartbeat_of("c" * (limits.CLIENT_ID_CHARS_MAX + 1), "C", "T", "*"), "client id"),
-        (heartbeat_of("c", "C", "T" * 256, "*"), "topic of 256"),
-        (heartbeat_of("c", "C", "T", "a" * (limits.EXPRESSION_CHARS_MAX + 1)), "expression of"),
-        (heartbeat_of("c", "C", "T", "*", "x" * 33), "type"),
-        (heartbeat_of("c", "C", "T", "*", version="9" * 100), "version"),
-    ],
-)
-async def test_strings_that_would_be_kept_have_bounds(tmp_path: Path, body: bytes, named: str) -> None:
-    async with serving(tmp_path) as running:
-        client = await running.client()
-        answer = await client.ask(34, {}, body)
-        assert answer.code == 29
-        assert named in (answer.remark or "")
-        assert not running.state.session.consumers
-        assert (await client.ask(34, {}, heartbeat_of("c", "C", "T", "a || b"))).code == 0
-
-
-async def test_what_clients_subscribe_to_is_bounded_for_each_and_for_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX", 40_000)
-    monkeypatch.setattr(limits, "SUBSCRIPTIONS_BYTES_MAX", 60_000)
-    monkeypatch.setattr(limits, "SUBSCRIPTIONS_BYTES_FREE", 4_000)
-    long = "x" * 15_000
-    async with serving(tmp_path) as running:
-        clients = running.broker._members.members
-        one, two, three = await running.client(), await running.client(), await running.client()
-        assert (await one.ask(34, {}, heartbeat_of("one", "A", "T", long))).code == 0
-        before = clients.subscribed_bytes
-        assert before > 30_000
-        assert (await one.ask(34, {}, heartbeat_of("one", "A", "T", long))).code == 0
-        assert clients.subscribed_bytes == before, "the same again"
-        answer = await one.ask(34, {}, heartbeat_of("one", "B", "T", long))
-        assert (answer.code, "per connection" in (answer.remark or "")) == (29, True)
-        answer = await two.ask(34, {}, heartbeat_of("two", "B", "T", long))
-        assert (answer.code, "of all clients" in (answer.remark or "")) == (29, True)
-        assert (await three.ask(34, {}, heartbeat_of("three", "C", "T", "a || b"))).code == 0, "little is always taken"
-        await one.close()
-        async with asyncio.timeout(5):
-            while clients.subscribed_bytes > 4_000:
-                await asyncio.sleep(0.01)
-        assert (await two.ask(34, {}, heartbeat_of("two", "B", "T", long))).code == 0
-        left = await two.ask(35, {"clientID": "two", "producerGroup": "", "consumerGroup": "B"})
-        assert (left.code, clients.subscribed_bytes < 4_000) == (0, True)
 
 
 async def test_a_language_that_nobody_knows_is_not_kept(tmp_path: Path) -> None:
@@ -360,24 +248,6 @@ async def test_who_leaves_is_not_waited_for_after_a_restart_unless_the_broker_cu
         assert await lock(two, 41, "two", [0]) == ([] if leaves == "drain" else [0])
 
 
-async def test_that_there_are_too_many_locks_is_said_once_a_minute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(limits, "LOCKS_MAX", 4)
-    clock = ShiftedClock()
-    async with serving(tmp_path, clock=clock) as running:
-        one, two = await running.client(), await running.client()
-        await one.heartbeat("one", consumers={"C": ["T"]})
-        await one.send("T", b"m", queues=8)
-        for _ in range(3):
-            assert await lock(one, 41, "one", [0, 1, 2, 3, 4]) == [0, 1, 2, 3]
-            assert await lock(two, 41, "two", [5]) == []
-        assert ["4 queue locks are held" in line for line in caplog.messages].count(True) == 1
-        clock.passed_ms += 60_000
-        assert await lock(two, 41, "two", [5, 6, 7]) == [5, 6], "those of the other one ran out"
-        assert ["2 queue locks are held" in line for line in caplog.messages].count(True) == 1
-
-
 async def test_subscription_is_checked_before_a_consumer_starts(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         client = await running.client()
@@ -393,26 +263,6 @@ async def test_subscription_is_checked_before_a_consumer_starts(tmp_path: Path) 
         assert await check("a || b", "TAG") == 0
         assert await check("a > 1", "SQL92") == 1
         assert await check("||", "TAG") == 23
-
-
-async def test_heartbeat_with_a_name_that_is_none_or_with_too_many_registers_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("halfmq.limits.GROUPS_PER_CONNECTION_MAX", 4)
-    async with serving(tmp_path) as running:
-        client = await running.client()
-        for bad in ("", "no spaces", "x" * 121):
-            answer = await client.heartbeat("me", producers=["P", bad])
-            assert answer.code == 29
-            assert "producer group" in (answer.remark or "")
-        assert (await client.heartbeat("me", producers=[f"P{number}" for number in range(5)])).code == 29
-        assert not running.state.producer_groups
-        assert (await client.heartbeat("me", producers=["P1", "P2"], consumers={"C": ["T"]})).code == 0
-        assert (await client.heartbeat("me", producers=["P1", "P2"], consumers={"C": ["T"]})).code == 0
-        assert (await client.heartbeat("me", producers=["P3"])).code == 0
-        answer = await client.heartbeat("me", producers=["P4"])
-        assert (answer.code, answer.remark) == (29, "a connection may be in 4 groups at most")
-        assert (await (await running.client()).heartbeat("me", producers=["P4"])).code == 0
 
 
 async def test_a_subscription_that_gets_nothing_is_said_with_client_and_group(
@@ -438,25 +288,40 @@ async def test_a_subscription_that_gets_nothing_is_said_with_client_and_group(
         assert said.startswith("client me@1, group C: it subscribes to topic T by SQL92 'a > 5'")
 
 
-async def test_producer_groups_that_only_have_a_member_are_bounded_over_all_connections(
+async def test_a_heartbeat_that_is_refused_and_one_that_is_taken_in_part_are_code_29(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "PRODUCER_GROUPS_FREE", 3)
-    monkeypatch.setattr(limits, "PRODUCER_GROUPS_EACH", 2)
-    settings = BrokerSettings(undecided_groups_max=2)
-    async with serving(tmp_path, settings=settings) as running:
-        one, two = await running.client(), await running.client()
-        assert (await one.heartbeat("one", producers=[f"P{number}" for number in range(5)])).code == 0
-        names = ["another", "third", "P1"]
-        refused = await two.heartbeat("two", producers=names, consumers={"C": ["T"]})
-        assert refused.code == 29
-        assert "--undecided-groups-max" in (refused.remark or "")
-        assert await members(two) == ["two"], "what it consumes is registered all the same"
-        assert sorted(running.state.producer_groups) == [f"P{number}" for number in range(5)]
-        assert list(running.state.session.produces[2]) == ["P1"], "that is known"
-        assert (await two.heartbeat("two", producers=["another"])).code == 0, "who is in few is taken"
-        assert (await two.heartbeat("two", producers=["third"])).code == 29
-        fetched = await two.ask(29_009, {"group": "third", "clientId": "two", "waitMs": "0"})
-        assert (fetched.code, "--undecided-groups-max" in (fetched.remark or "")) == (29, True)
-        await two.ask(35, {"clientID": "two", "producerGroup": "P1"})
-        assert (await two.heartbeat("two", producers=["third"])).code == 0
+    monkeypatch.setattr(limits, "PRODUCER_GROUPS_FREE", 0)
+    monkeypatch.setattr(limits, "PRODUCER_GROUPS_EACH", 0)
+    async with serving(tmp_path, settings=BrokerSettings(undecided_groups_max=1)) as running:
+        client = await running.client()
+        refused = await client.heartbeat("me", producers=["no spaces"], consumers={"C": ["T"]})
+        assert (refused.code, refused.ext) == (29, {})
+        assert "producer group" in (refused.remark or "")
+        assert not running.state.session.consumers
+        in_part = await client.heartbeat("me", producers=["P", "Q"], consumers={"C": ["T"]})
+        assert (in_part.code, in_part.ext) == (29, {"HMQ_VERSION": "1"})
+        assert "--undecided-groups-max" in (in_part.remark or "")
+        assert await members(client) == ["me"]
+
+
+async def test_what_fails_while_it_waits_and_a_lock_whose_decision_failed_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: object) -> None:
+        raise RuntimeError("planted")
+
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await client.send("T", b"x", queues=2)
+        monkeypatch.setattr(UnlikeSubscriptions, "heard", broken)
+        monkeypatch.setattr(UnlikeSubscriptions, "left", broken)
+        monkeypatch.setitem(DECIDE, LockQueues, broken)
+        answers = await asyncio.gather(
+            client.heartbeat("me", consumers={"C": ["T"]}),
+            client.ask(35, {"clientID": "me", "consumerGroup": "C"}),
+        )
+        body = {"clientId": "me", "consumerGroup": "C", "mqSet": [{"brokerName": "b", "queueId": 0, "topic": "T"}]}
+        answers.append(await client.ask(41, body=json.dumps(body).encode()))
+        monkeypatch.undo()
+    assert [(answer.code, "planted" in str(answer.remark)) for answer in answers] == [(1, True)] * 3

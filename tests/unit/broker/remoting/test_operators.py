@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.in_process import serving
+from tests.support.in_process import Hand, serving
 from tests.support.raw_client import Answer, RawClient, command
 
 from halfmq import AsyncClient, compose
@@ -16,7 +16,6 @@ from halfmq.broker.services.group_scan import GroupScan
 from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.disk import RealDisk
 from halfmq.store.dump import dump_store
-from halfmq.store.group_flush import HandFlush, Job
 from halfmq.store.store import Durability
 from halfmq.store.verify import verify_store
 from halfmq.wire.remoting.header import Request
@@ -143,12 +142,6 @@ async def test_incomplete_transaction_cannot_be_committed_by_hand_but_rolled_bac
         refused = await resolve(client, "T-1", "COMMIT")
         assert (refused.code, "HMQ_VERDICT" in refused.ext) == (604, False)
         assert (await resolve(client, "T-1", "ROLLBACK")).ext["HMQ_VERDICT"] == "ROLLED_BACK"
-
-
-class Hand:
-    def __call__(self, job: Job) -> HandFlush:
-        self.flush = HandFlush(job)
-        return self.flush
 
 
 async def test_nothing_is_told_that_a_crash_could_take_back(tmp_path: Path) -> None:

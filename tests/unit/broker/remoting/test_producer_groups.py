@@ -196,28 +196,6 @@ async def test_what_cannot_be_is_refused_and_changes_nothing(tmp_path: Path) -> 
         assert running.log_bytes() == before
 
 
-async def test_an_answer_says_what_was_set_and_not_what_a_later_change_made_of_it(tmp_path: Path) -> None:
-    """What stands in memory when the answer leaves may be of a change that is not durable yet."""
-    async with serving(tmp_path) as running:
-        client = await running.client()
-        two = (change(client, check_limit=3, past_limit="rollback"), change(client, check_limit=0, past_limit="wait"))
-        first, second = [json.loads(answer.body) for answer in await asyncio.gather(*two)]
-        assert (first["check_limit"], first["past_limit"], first["set_by"]) == (3, "rollback", "ada")
-        assert (second["check_limit"], second["past_limit"]) == (0, "wait")
-
-
-async def test_two_operators_who_change_different_limits_at_once_both_have_their_way(tmp_path: Path) -> None:
-    async with serving(tmp_path) as running:
-        ada, bob = await running.client(), await running.client()
-        await change(ada, check_limit=3, past_limit="rollback")
-        told = await asyncio.gather(
-            change(ada, check_limit=0, past_limit="wait"), change(bob, operator="bob", undecided_max=500)
-        )
-        assert [answer.code for answer in told] == [0, 0]
-        stands = json.loads((await change(ada)).body)
-        assert (stands["check_limit"], stands["past_limit"], stands["undecided_max"]) == (0, "wait", 500)
-
-
 async def test_a_flood_of_changes_does_not_fill_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """One connection can make thousands of them in a second; what was set stands in the store."""
     async with serving(tmp_path) as running:

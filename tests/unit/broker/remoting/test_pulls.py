@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.support.in_process import Running, serving
+from tests.support.in_process import Running, serving, until
 from tests.support.raw_client import Answer, RawClient, command, pull_ext
 
 from halfmq import limits
@@ -145,35 +145,6 @@ async def test_parked_pull_wakes_when_a_message_is_committed(tmp_path: Path) -> 
         assert running.broker._pulls.held == 0
 
 
-async def test_parked_pull_is_not_woken_by_what_it_does_not_want_but_moves_on(tmp_path: Path) -> None:
-    async with serving(tmp_path) as running:
-        client, consumer = await running.client(), await running.client()
-        await sent(client, 1)
-        parked = asyncio.create_task(consumer.pull("T", 1, wait_ms=10_000, tags="B"))
-        await asyncio.sleep(0.05)
-        await client.send("T", b"other", unique="D" * 32, TAGS="A")
-        answer = await asyncio.wait_for(parked, 2)
-        assert (answer.code, answer.ext["nextBeginOffset"]) == (20, "2")
-
-
-async def test_parked_pull_is_answered_when_its_time_is_up(tmp_path: Path) -> None:
-    async with serving(tmp_path) as running:
-        client = await running.client()
-        await sent(client, 1)
-        began = asyncio.get_running_loop().time()
-        assert (await client.pull("T", 1, wait_ms=120)).code == 19
-        assert 0.1 < asyncio.get_running_loop().time() - began < 2
-
-
-async def test_an_expression_that_is_too_long_is_refused(tmp_path: Path) -> None:
-    async with serving(tmp_path) as running:
-        client = await running.client()
-        await sent(client, 1)
-        answer = await client.pull("T", 1, wait_ms=10_000, tags="a" * (limits.EXPRESSION_CHARS_MAX + 1))
-        assert (answer.code, str(limits.EXPRESSION_CHARS_MAX) in (answer.remark or "")) == (23, True)
-        assert running.broker._pulls.held == 0
-
-
 async def test_a_parked_pull_keeps_what_its_answer_needs_and_nothing_else(tmp_path: Path) -> None:
     """Goal: megabytes in the header, the body or unknown fields of pulls that wait are not kept."""
     async with serving(tmp_path) as running:
@@ -219,15 +190,6 @@ async def test_parked_pull_dies_with_its_connection(tmp_path: Path) -> None:
         await until(lambda: running.broker._pulls.held == 0)
 
 
-async def until(condition: object) -> None:
-    assert callable(condition)
-    for _ in range(200):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not come true within 2 s")
-
-
 async def test_pull_by_heartbeat_subscription_needs_one_that_is_new_enough(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         client = await running.client()
@@ -252,32 +214,6 @@ async def test_pull_is_refused_with_the_codes_of_rocketmq(tmp_path: Path) -> Non
         assert (await client.pull("T", group="No")).code == 16
         await client.ask(17, {"topic": "T", "readQueueNums": "1", "writeQueueNums": "1", "perm": "2"})
         assert (await client.pull("T")).code == 16
-
-
-async def test_offset_that_comes_with_a_pull_is_kept(tmp_path: Path) -> None:
-    async with serving(tmp_path) as running:
-        client = await running.client()
-        await sent(client, 3)
-        await client.pull("T", 0)
-        await client.ask(11, {**pull_ext("T", "C", 0, 2), "sysFlag": "5", "commitOffset": "2"})
-        found = await client.ask(14, {"consumerGroup": "C", "topic": "T", "queueId": "0"})
-        assert (found.code, found.ext["offset"]) == (0, "2")
-
-
-async def test_tools_that_only_read_leave_nothing_behind(tmp_path: Path) -> None:
-    """RocketMQ's tools and the Spark source pull as TOOLS_CONSUMER, which every broker knows."""
-    async with serving(tmp_path) as running:
-        client = await running.client()
-        await sent(client, 3)
-        before = running.state.log_end
-        assert (await client.pull("T", 0, group="TOOLS_CONSUMER")).code == 0
-        assert (await client.pull("T", 3, group="TOOLS_CONSUMER")).code == 19
-        assert "TOOLS_CONSUMER" not in running.state.groups
-        assert running.state.topics_by_name.keys() == {"T"}
-        assert running.state.log_end == before
-        await client.ask(11, {**pull_ext("T", "TOOLS_CONSUMER", 0, 2), "sysFlag": "5", "commitOffset": "2"})
-        found = await client.ask(14, {"consumerGroup": "TOOLS_CONSUMER", "topic": "T", "queueId": "0"})
-        assert (found.code, found.ext["offset"]) == (0, "2")
 
 
 async def test_ipv6_producer_is_pulled_whole(tmp_path: Path) -> None:
@@ -365,9 +301,7 @@ async def test_parked_pulls_of_who_does_not_read_are_answered_when_it_reads_agai
         ask["sysFlag"] = "6"
         writer.write(b"".join(command(11, number, ask) for number in range(40)))
         pulls = running.broker._pulls
-        async with asyncio.timeout(5):
-            while pulls.held < 40:
-                await asyncio.sleep(0.01)
+        await until(lambda: not pulls.held < 40)
         connection = max(running.broker._gateway.connections.values(), key=lambda one: one.number)
         assert (await client.send("T", bytes(1 << 20), unique="9" * 32)).code == 0
         assert pulls.held > 20

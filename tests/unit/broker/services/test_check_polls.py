@@ -59,6 +59,7 @@ def test_what_is_due_is_one_answer_after_its_effects() -> None:
 def test_time_that_is_up_gives_an_empty_answer_and_core_knows_that_nobody_waits() -> None:
     bench = Bench()
     answers = bench.poll(wait_ms=2_000)
+    assert bench.sequencer.looks == 1, "a check may be due for it now"
     bench.loop.pass_s(1.9)
     assert (answers, bench.parked_in_core) == ([], {1: 8})
     bench.loop.pass_s(0.1)
@@ -128,6 +129,15 @@ def test_names_and_numbers_of_groups_are_bounded() -> None:
     assert bench.poll(group="G7") == [], "one of those that it is in"
 
 
+def test_a_poll_for_a_new_group_is_refused_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PRODUCER_GROUPS_FREE", 1)
+    monkeypatch.setattr(limits, "PRODUCER_GROUPS_EACH", 0)
+    bench = Bench(undecided_groups_max=1)
+    bench.sequencer.note(producer(2, 0, "P1", "P2"))
+    assert "--undecided-groups-max" in bench.poll(group="P3")[0].text
+    assert bench.poll(group="P2") == []
+
+
 def test_polls_end_with_the_broker_and_are_forgotten_with_their_peer() -> None:
     bench = Bench()
     stays = bench.poll(FakePeer(1))
@@ -135,6 +145,6 @@ def test_polls_end_with_the_broker_and_are_forgotten_with_their_peer() -> None:
     bench.sequencer.note(ConnectionClosed(2))
     bench.polls.peer_gone(2)
     bench.polls.drain()
-    assert (stays, gone, bench.polls.held, bench.loop.waits) == ([[]], [], 0, 0)
+    assert (stays, gone, bench.polls.held, bench.loop.waits, bench.flushed) == ([[]], [], 0, 0, 1)
     assert bench.poll(FakePeer(3)) == [[]], "while it stops nobody waits any more"
     assert (bench.polls.held, bench.loop.waits) == (0, 0)

@@ -139,9 +139,11 @@ def test_what_a_peer_missed_is_forgotten_with_it() -> None:
     check = bench.due()
     bench.peer.is_full = True
     bench.checks.send(check)
+    assert bench.checks._missed
     bench.core.session(ConnectionClosed(1))
     del bench.doors.peers[1]
     bench.checks.peer_gone(1)
+    assert not bench.checks._missed
     bench.checks.drained(bench.peer)
     assert dict(bench.sequencer.view.producer_groups["PG"].session.members) == {}
 

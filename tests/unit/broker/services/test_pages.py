@@ -17,7 +17,7 @@ def test_a_page_has_as_many_rows_as_asked_for(text: str, count: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "1001", "00001", "-1", "+1", " 1", "1_0", "many", "٣", "9" * 5_000])
 def test_no_other_number_of_rows_is_taken(text: str) -> None:
-    assert page_count(text) == Refused(Why.INVALID_PARAMETER, f"max {text!r}: 1 to {LISTED_MAX}")
+    assert page_count(text) == Refused(Why.INVALID_PARAMETER, f"max: 1 to {LISTED_MAX}")
 
 
 def test_a_page_begins_where_the_one_before_said() -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.support.core_log import consumer
+from tests.support.core_log import PEER, consumer
 from tests.support.services import CoreSequencer, FakePeer, FakeQueues, HandLoop
 
 from halfmq import limits
@@ -15,7 +15,7 @@ from halfmq.core.commands import CommitOffset, EnsureGroup, SetGroup, SetTopic
 from halfmq.core.decision import Refused, WakeQueue, Why
 from halfmq.model.ids import java_string_hash
 from halfmq.model.settings import BrokerSettings
-from halfmq.model.stored_message import decode
+from halfmq.model.stored_message import StoredMessage, body_crc_of, decode, encode
 
 
 @dataclass
@@ -165,6 +165,10 @@ def test_what_was_found_is_reported_and_the_next_offset_is_after_it() -> None:
     assert (pulled.status, pulled.next_offset, pulled.min_offset, pulled.max_offset) == (Status.FOUND, 3, 0, 3)
     assert bodies(pulled) == [b"1", b"2"]
     assert given == [("C", "T", bench.topic, 0, 3, 2)]
+    for tag in "aba":
+        bench.message(tag_hash=java_string_hash(tag))
+    assert bench.one(queue_offset=3, subscription=("b", "TAG")).next_offset == 6
+    assert given[1:] == [("C", "T", bench.topic, 0, 6, 1)], "what is not wanted is not given"
 
 
 def test_offsets_outside_of_the_queue_are_corrected() -> None:
@@ -181,12 +185,25 @@ def test_offsets_outside_of_the_queue_are_corrected() -> None:
         assert (pulled.status, pulled.next_offset) == (status, following)
 
 
-@pytest.mark.parametrize(("messages_max", "given"), [(-1, 1), (0, 1), (2, 2), (1 << 30, 5)])
-def test_number_of_messages_is_at_least_one_and_bounded(messages_max: int, given: int) -> None:
+@pytest.mark.parametrize(("messages_max", "given"), [(-1, 1), (0, 1), (2, 2), (4, 4), (5, 4), (1 << 30, 4)])
+def test_number_of_messages_is_at_least_one_and_bounded(
+    messages_max: int, given: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PULL_MESSAGES_MAX", 4)
     bench = Bench()
-    for _ in range(5):
+    for _ in range(6):
         bench.message()
     assert len(bodies(bench.one(messages_max=messages_max))) == given
+
+
+@pytest.mark.parametrize("half_index", [7, -2], ids=["half", "delayed"])
+def test_a_message_that_became_visible_late_has_its_place_and_time_in_the_queue(half_index: int) -> None:
+    stored = StoredMessage("T", 0, 5, 0, 0, 1, PEER, 100, PEER, 0, 0, b"x", body_crc_of(b"x"), b"")
+    body = bytearray(b"".join(encode(stored, 1_000)))
+    module._patch(body, 0, 2_000, 9, 300, half_index, 1_000)
+    message, log_offset, _ = decode(body)
+    assert (log_offset, message.queue_offset, message.store_time_ms) == (2_000, 9, 300)
+    assert message.prepared_offset == (1_000 if half_index >= 0 else 0)
 
 
 def test_bytes_are_bounded_more_tightly_while_peers_do_not_read() -> None:
@@ -278,7 +295,13 @@ def test_nothing_is_kept_of_the_expression_or_of_a_peer_that_left() -> None:
     bench.ask(peer, wait_ms=9_000, subscription=("A || " * 1_000, "TAG"))
     ((parked,),) = [list(there.values()) for there in bench.pulls._held.values()]
     assert parked.request.subscription is None
+    bench.ask(peer, wait_ms=9_000)
+    peer.is_full = True
+    bench.message()
+    bench.wake()
+    assert bench.pulls._missed == {3}
     bench.pulls.peer_gone(3)
+    assert bench.pulls._missed == set()
     assert (bench.pulls.held, bench.pulls.held_bytes, bench.loop.waits) == (0, 0, 0)
     assert bench.pulls._oldest == bench.pulls._of_peer == {}
 
