@@ -21,7 +21,7 @@ unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo [BASKETS=20000|all] [DB=sqlite|postgres]   the main job, on real data, with crashes, reconciled to the cent"
-	@echo "make test                                            format, types, layers, all tests (needs a JDK and Maven for the Java clients)"
+	@echo "make test                                            format, types, layers, all tests (needs a JDK and Maven for the Java clients, and valgrind)"
 	@echo "make test-fast                                       what to run while writing: under a minute"
 	@echo "make mutants [MUTANTS=pattern]                        change the code in small ways and see which tests notice; hours"
 	@echo "make bench                                           transaction benchmark beside the bare sketch, JSON in build/bench"
