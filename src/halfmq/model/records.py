@@ -107,6 +107,10 @@ class StoredRecord(_Record, frozen=True, gc=False):
         )  # fmt: skip
 
 
+# A decoder passes a ``StoredMessage`` as positional arguments, behind offset, size and topic id.
+assert StoredRecord.__struct_fields__[3:] == StoredMessage._fields
+
+
 class MessageRecord(StoredRecord, frozen=True, gc=False):
     """A plain message, visible at once at ``queue_offset``."""
 
