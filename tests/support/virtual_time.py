@@ -1,11 +1,13 @@
 """An event loop whose clock jumps: waiting costs nothing, and a timeout of 30 s is tested in a millisecond."""
 
 import asyncio
+import functools
 import selectors
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class _Jump(selectors.SelectSelector):
@@ -46,6 +48,16 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         result = runner.run(work)
     assert not problems, problems
     return result
+
+
+def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """A test that is a coroutine function runs as ``run`` says."""
+
+    @functools.wraps(test)
+    def in_its_loop(*args: P.args, **kwargs: P.kwargs) -> None:
+        run(test(*args, **kwargs))
+
+    return in_its_loop
 
 
 class LoopClock:

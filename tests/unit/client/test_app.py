@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.support.scripted_broker import URL, Dice, Network, ScriptedBroker, in_place
-from tests.support.virtual_time import LoopClock, run
+from tests.support.virtual_time import LoopClock, in_virtual_time, run
 
 from halfmq.client.app import App
 from halfmq.client.listener import TransactionListener
@@ -29,66 +29,62 @@ def app_of(network: Network, **options: Any) -> App:
     )
 
 
-def test_decorated_transaction_commits_on_return_and_rolls_back_on_exception() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        app = app_of(broker.network())
+@in_virtual_time
+async def test_decorated_transaction_commits_on_return_and_rolls_back_on_exception() -> None:
+    broker = ScriptedBroker()
+    app = app_of(broker.network())
 
-        @app.transaction("order.create", topic="order-created")
-        async def create_order(tx: AsyncTransaction, order: Order) -> int:
-            tx.send(order, keys=[order.id])
-            if order.id < 0:
-                raise ValueError("no such order")
-            return order.id
+    @app.transaction("order.create", topic="order-created")
+    async def create_order(tx: AsyncTransaction, order: Order) -> int:
+        tx.send(order, keys=[order.id])
+        if order.id < 0:
+            raise ValueError("no such order")
+        return order.id
 
-        @create_order.check
-        async def was_created(tx: Transaction) -> Outcome:
-            return Outcome.COMMIT
+    @create_order.check
+    async def was_created(tx: Transaction) -> Outcome:
+        return Outcome.COMMIT
 
-        async with app.run():
-            assert await create_order(Order(7)) == 7
-            with pytest.raises(ValueError, match="no such order"):
-                await create_order(Order(-1))
-        assert broker.visible("order-created") == [b'{"id":7}']
-
-    run(test())
+    async with app.run():
+        assert await create_order(Order(7)) == 7
+        with pytest.raises(ValueError, match="no such order"):
+            await create_order(Order(-1))
+    assert broker.visible("order-created") == [b'{"id":7}']
 
 
-def test_each_transaction_has_its_own_check() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        app = app_of(broker.network())
-        asked: list[str] = []
+@in_virtual_time
+async def test_each_transaction_has_its_own_check() -> None:
+    broker = ScriptedBroker()
+    app = app_of(broker.network())
+    asked: list[str] = []
 
-        @app.transaction("a", topic="t")
-        def first(tx: AsyncTransaction) -> None:
-            raise AssertionError("not called here")
+    @app.transaction("a", topic="t")
+    def first(tx: AsyncTransaction) -> None:
+        raise AssertionError("not called here")
 
-        @first.check
-        def first_check(tx: Transaction) -> Outcome:
-            asked.append(f"a {tx.key}")
-            return Outcome.COMMIT
+    @first.check
+    def first_check(tx: Transaction) -> Outcome:
+        asked.append(f"a {tx.key}")
+        return Outcome.COMMIT
 
-        @app.transaction("b", topic="t")
-        async def second(tx: AsyncTransaction) -> None:
-            tx.send(b"b", key="kb")
-            await tx.prepare()
-            raise asyncio.CancelledError  # as a crash before the verdict
+    @app.transaction("b", topic="t")
+    async def second(tx: AsyncTransaction) -> None:
+        tx.send(b"b", key="kb")
+        await tx.prepare()
+        raise asyncio.CancelledError  # as a crash before the verdict
 
-        @second.check
-        async def second_check(tx: Transaction) -> Outcome:
-            asked.append(f"b {tx.key}")
-            return Outcome.ROLLBACK
+    @second.check
+    async def second_check(tx: Transaction) -> Outcome:
+        asked.append(f"b {tx.key}")
+        return Outcome.ROLLBACK
 
-        async with app.run():
-            with pytest.raises(asyncio.CancelledError):
-                await second()
-            broker.check(0, "orders")
-            await asyncio.sleep(0.1)
-        assert asked == ["b kb"]
-        assert list(broker.verdicts.values()) == [12]
-
-    run(test())
+    async with app.run():
+        with pytest.raises(asyncio.CancelledError):
+            await second()
+        broker.check(0, "orders")
+        await asyncio.sleep(0.1)
+    assert asked == ["b kb"]
+    assert list(broker.verdicts.values()) == [12]
 
 
 def test_transaction_without_check_is_warned_of_and_refused_and_a_name_is_taken_once(
@@ -123,131 +119,119 @@ def test_transaction_without_check_is_warned_of_and_refused_and_a_name_is_taken_
     assert "elsewhere" not in caplog.text
 
 
-def test_listener_class_for_those_who_come_from_java() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        app = app_of(broker.network())
+@in_virtual_time
+async def test_listener_class_for_those_who_come_from_java() -> None:
+    broker = ScriptedBroker()
+    app = app_of(broker.network())
 
-        @app.transaction_listener("order.create")
-        class OrderListener(TransactionListener):
-            def execute(self, message: Message, arg: Any) -> Outcome:
-                return Outcome.UNKNOWN
+    @app.transaction_listener("order.create")
+    class OrderListener(TransactionListener):
+        def execute(self, message: Message, arg: Any) -> Outcome:
+            return Outcome.UNKNOWN
 
-            def check(self, message: Message) -> Outcome:
-                return Outcome.COMMIT
+        def check(self, message: Message) -> Outcome:
+            return Outcome.COMMIT
 
-        async with app.run() as mq:
-            receipt = await mq.send_in_transaction("t", b"x", listener=app.listener("order.create"))
-            assert receipt.verdict == "UNDECIDED"
-            broker.check(0, "orders")
-            await asyncio.sleep(0.1)
-        assert broker.visible("t") == [b"x"]
-        with pytest.raises(UsageError, match="nobody"):
-            app.listener("nobody")
-
-    run(test())
+    async with app.run() as mq:
+        receipt = await mq.send_in_transaction("t", b"x", listener=app.listener("order.create"))
+        assert receipt.verdict == "UNDECIDED"
+        broker.check(0, "orders")
+        await asyncio.sleep(0.1)
+    assert broker.visible("t") == [b"x"]
+    with pytest.raises(UsageError, match="nobody"):
+        app.listener("nobody")
 
 
-def test_consumer_functions_get_decoded_bodies_and_failures_come_again() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker(queues=1)
-        broker.topics.add("t")
-        app = app_of(broker.network())
-        got: list[Any] = []
+@in_virtual_time
+async def test_consumer_functions_get_decoded_bodies_and_failures_come_again() -> None:
+    broker = ScriptedBroker(queues=1)
+    broker.topics.add("t")
+    app = app_of(broker.network())
+    got: list[Any] = []
 
-        @app.consumer("t", group="billing", concurrency=2)
-        async def bill(order: Order) -> None:
-            got.append(order)
-            if len(got) == 1:
-                raise RuntimeError("try again")
+    @app.consumer("t", group="billing", concurrency=2)
+    async def bill(order: Order) -> None:
+        got.append(order)
+        if len(got) == 1:
+            raise RuntimeError("try again")
 
-        broker.append("t", 0, b'{"id":7}')
-        async with app.run():
-            await asyncio.sleep(5)
-            broker.append("t", 0, b'{"id":8}')
-            await asyncio.sleep(5)
-        assert got == [Order(7), Order(8)]
-        assert len(broker.requests(36)) == 1
-        assert broker.offsets["billing", "t", 0] == 2
-
-    run(test())
+    broker.append("t", 0, b'{"id":7}')
+    async with app.run():
+        await asyncio.sleep(5)
+        broker.append("t", 0, b'{"id":8}')
+        await asyncio.sleep(5)
+    assert got == [Order(7), Order(8)]
+    assert len(broker.requests(36)) == 1
+    assert broker.offsets["billing", "t", 0] == 2
 
 
-def test_end_of_run_waits_for_handlers() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker(queues=1)
-        broker.topics.add("t")
-        app = app_of(broker.network())
-        done: list[str] = []
+@in_virtual_time
+async def test_end_of_run_waits_for_handlers() -> None:
+    broker = ScriptedBroker(queues=1)
+    broker.topics.add("t")
+    app = app_of(broker.network())
+    done: list[str] = []
 
-        @app.consumer("t", group="g")
-        async def slow(message: Message) -> None:
-            await asyncio.sleep(5)
-            done.append(message.text())
+    @app.consumer("t", group="g")
+    async def slow(message: Message) -> None:
+        await asyncio.sleep(5)
+        done.append(message.text())
 
+    broker.append("t", 0, b"x")
+    async with app.run():
+        await asyncio.sleep(2)
+    assert done == ["x"]
+    assert broker.offsets["g", "t", 0] == 1
+
+
+@in_virtual_time
+async def test_end_of_run_starts_no_handler_more_under_a_backlog() -> None:
+    broker = ScriptedBroker(queues=1)
+    broker.topics.add("t")
+    app = app_of(broker.network())
+    begun = 0
+
+    @app.consumer("t", group="g")
+    async def handle(message: Message) -> None:
+        nonlocal begun
+        begun += 1
+        await asyncio.sleep(0.05)
+
+    for _ in range(10_000):
         broker.append("t", 0, b"x")
-        async with app.run():
-            await asyncio.sleep(2)
-        assert done == ["x"]
-        assert broker.offsets["g", "t", 0] == 1
-
-    run(test())
-
-
-def test_end_of_run_starts_no_handler_more_under_a_backlog() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker(queues=1)
-        broker.topics.add("t")
-        app = app_of(broker.network())
-        begun = 0
-
-        @app.consumer("t", group="g")
-        async def handle(message: Message) -> None:
-            nonlocal begun
-            begun += 1
-            await asyncio.sleep(0.05)
-
-        for _ in range(10_000):
-            broker.append("t", 0, b"x")
-        async with app.run():
-            await asyncio.sleep(2)
-            before, end = begun, asyncio.get_running_loop().time()
-        assert begun == before > 0
-        assert asyncio.get_running_loop().time() - end < 1
-        assert broker.offsets["g", "t", 0] == begun
-
-    run(test())
+    async with app.run():
+        await asyncio.sleep(2)
+        before, end = begun, asyncio.get_running_loop().time()
+    assert begun == before > 0
+    assert asyncio.get_running_loop().time() - end < 1
+    assert broker.offsets["g", "t", 0] == begun
 
 
-def test_handler_that_does_not_end_is_cancelled_and_its_message_stays() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker(queues=1)
-        broker.topics.add("t")
-        app = app_of(broker.network())
+@in_virtual_time
+async def test_handler_that_does_not_end_is_cancelled_and_its_message_stays() -> None:
+    broker = ScriptedBroker(queues=1)
+    broker.topics.add("t")
+    app = app_of(broker.network())
 
-        @app.consumer("t", group="g")
-        async def endless(message: Message) -> None:
-            await asyncio.sleep(3_600)
+    @app.consumer("t", group="g")
+    async def endless(message: Message) -> None:
+        await asyncio.sleep(3_600)
 
-        broker.append("t", 0, b"x")
-        start = asyncio.get_running_loop().time()
-        async with app.run():
-            await asyncio.sleep(2)
-        assert asyncio.get_running_loop().time() - start < 40
-        assert broker.offsets["g", "t", 0] == 0
-
-    run(test())
+    broker.append("t", 0, b"x")
+    start = asyncio.get_running_loop().time()
+    async with app.run():
+        await asyncio.sleep(2)
+    assert asyncio.get_running_loop().time() - start < 40
+    assert broker.offsets["g", "t", 0] == 0
 
 
-def test_health_and_lifespan() -> None:
-    async def test() -> None:
-        app = app_of(ScriptedBroker().network())
-        assert not await app.healthy()
-        async with app.lifespan(object()) as client:
-            assert client is app.client()
-            assert await app.healthy()
-
-    run(test())
+@in_virtual_time
+async def test_health_and_lifespan() -> None:
+    app = app_of(ScriptedBroker().network())
+    assert not await app.healthy()
+    async with app.lifespan(object()) as client:
+        assert client is app.client()
+        assert await app.healthy()
 
 
 # --- sharding keys --------------------------------------------------------------------------------------------------
@@ -294,149 +278,133 @@ class Handling:
         return [body for body in self.ended if body[0] == key]
 
 
-def test_one_sharding_key_is_handled_in_order_and_others_at_the_same_time() -> None:
-    async def test() -> None:
-        bodies = [f"{key}{number}" for number in range(30) for key in "abc-"]
-        broker = with_keys(*bodies)
-        app = app_of(broker.network())
-        handling = Handling(app)
-        async with app.run():
-            await asyncio.sleep(60)
-            for key in "abc":
-                assert handling.ended_of(key) == [f"{key}{number}" for number in range(30)]
-            assert len(handling.ended_of("-")) == 30
-            assert handling.two_of_one_key == []
-            assert handling.most_at_once > 4  # the three, and those without a key
-            await asyncio.sleep(2)
-            assert broker.offsets["g", "t", 0] == len(bodies)
-
-    run(test())
+@in_virtual_time
+async def test_one_sharding_key_is_handled_in_order_and_others_at_the_same_time() -> None:
+    bodies = [f"{key}{number}" for number in range(30) for key in "abc-"]
+    broker = with_keys(*bodies)
+    app = app_of(broker.network())
+    handling = Handling(app)
+    async with app.run():
+        await asyncio.sleep(60)
+        for key in "abc":
+            assert handling.ended_of(key) == [f"{key}{number}" for number in range(30)]
+        assert len(handling.ended_of("-")) == 30
+        assert handling.two_of_one_key == []
+        assert handling.most_at_once > 4  # the three, and those without a key
+        await asyncio.sleep(2)
+        assert broker.offsets["g", "t", 0] == len(bodies)
 
 
-def test_message_with_a_key_that_fails_holds_its_key_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
-    async def test() -> None:
-        broker = with_keys("a0", "a1", "b0", "a2", "-0", "b1")
-        app = app_of(broker.network())
-        handling = Handling(app)
-        handling.fails = {"a0": 2, "a1": 1}
-        async with app.run():
-            await asyncio.sleep(12)  # a0: 5 s, a pause of 1 s, 5 s, one of 2 s
-            assert handling.ended_of("b") == ["b0", "b1"]
-            assert handling.ended_of("-") == ["-0"]
-            assert handling.begun.count("a0") == 2
-            assert "a1" not in handling.begun
-            await asyncio.sleep(1.5)
-            assert broker.offsets["g", "t", 0] == 0  # a kill now brings a0 again, and all behind it
-            await asyncio.sleep(30)
-            assert handling.ended_of("a") == ["a0", "a1", "a2"]
-            assert (handling.begun.count("a0"), handling.begun.count("a1")) == (3, 2)
-            assert broker.offsets["g", "t", 0] == 6
-        assert broker.requests(36) == []
-        assert "1 of 17 times; its key 'a' waits, and it is handled again in 1 s" in caplog.text
-
-    run(test())
+@in_virtual_time
+async def test_message_with_a_key_that_fails_holds_its_key_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    broker = with_keys("a0", "a1", "b0", "a2", "-0", "b1")
+    app = app_of(broker.network())
+    handling = Handling(app)
+    handling.fails = {"a0": 2, "a1": 1}
+    async with app.run():
+        await asyncio.sleep(12)  # a0: 5 s, a pause of 1 s, 5 s, one of 2 s
+        assert handling.ended_of("b") == ["b0", "b1"]
+        assert handling.ended_of("-") == ["-0"]
+        assert handling.begun.count("a0") == 2
+        assert "a1" not in handling.begun
+        await asyncio.sleep(1.5)
+        assert broker.offsets["g", "t", 0] == 0  # a kill now brings a0 again, and all behind it
+        await asyncio.sleep(30)
+        assert handling.ended_of("a") == ["a0", "a1", "a2"]
+        assert (handling.begun.count("a0"), handling.begun.count("a1")) == (3, 2)
+        assert broker.offsets["g", "t", 0] == 6
+    assert broker.requests(36) == []
+    assert "1 of 17 times; its key 'a' waits, and it is handled again in 1 s" in caplog.text
 
 
-def test_handler_that_awaits_what_was_cancelled_has_failed_and_neither_its_key_nor_its_worker_stops() -> None:
-    async def test() -> None:
-        broker = with_keys("a0", "-0", "a1", "a2")
-        app = app_of(broker.network())
-        begun: list[str] = []
+@in_virtual_time
+async def test_handler_that_awaits_what_was_cancelled_has_failed_and_neither_its_key_nor_its_worker_stops() -> None:
+    broker = with_keys("a0", "-0", "a1", "a2")
+    app = app_of(broker.network())
+    begun: list[str] = []
 
-        @app.consumer("t", group="g", concurrency=1)
-        async def handle(message: Message) -> None:
-            begun.append(message.text())
-            if begun.count(message.text()) == 1 and message.text() in ("a0", "-0"):
-                other = asyncio.create_task(asyncio.sleep(60))
-                await asyncio.sleep(0)
-                other.cancel()
-                await other
+    @app.consumer("t", group="g", concurrency=1)
+    async def handle(message: Message) -> None:
+        begun.append(message.text())
+        if begun.count(message.text()) == 1 and message.text() in ("a0", "-0"):
+            other = asyncio.create_task(asyncio.sleep(60))
+            await asyncio.sleep(0)
+            other.cancel()
+            await other
 
-        async with app.run():
-            await asyncio.sleep(5)
-            assert [body for body in begun if body[0] == "a"] == ["a0", "a0", "a1", "a2"]
-            assert [request.ext.origin_msg_id for request in broker.requests(36)] == ["-0"]
-
-    run(test())
+    async with app.run():
+        await asyncio.sleep(5)
+        assert [body for body in begun if body[0] == "a"] == ["a0", "a0", "a1", "a2"]
+        assert [request.ext.origin_msg_id for request in broker.requests(36)] == ["-0"]
 
 
-def test_message_that_never_succeeds_goes_to_the_dead_letters_and_its_key_goes_on() -> None:
-    async def test() -> None:
-        broker = with_keys("a0", "a1", "a2")
-        app = app_of(broker.network())
-        handling = Handling(app, retries=2)
-        handling.fails = {"a0": 99}
-        async with app.run():
-            await asyncio.sleep(60)
-        assert handling.begun == ["a0", "a0", "a0", "a1", "a2"]
-        assert [back.ext.delay_level for back in broker.requests(36)] == [-1]
-        assert broker.offsets["g", "t", 0] == 3
-
-    run(test())
+@in_virtual_time
+async def test_message_that_never_succeeds_goes_to_the_dead_letters_and_its_key_goes_on() -> None:
+    broker = with_keys("a0", "a1", "a2")
+    app = app_of(broker.network())
+    handling = Handling(app, retries=2)
+    handling.fails = {"a0": 99}
+    async with app.run():
+        await asyncio.sleep(60)
+    assert handling.begun == ["a0", "a0", "a0", "a1", "a2"]
+    assert [back.ext.delay_level for back in broker.requests(36)] == [-1]
+    assert broker.offsets["g", "t", 0] == 3
 
 
-def test_keys_that_wait_take_no_worker() -> None:
-    async def test() -> None:
-        broker = with_keys(*(f"{chr(97 + number)}9" for number in range(20)), "-9", "A9")
-        app = app_of(broker.network())
-        handling = Handling(app, concurrency=2)
-        handling.fails = {f"{chr(97 + number)}9": 99 for number in range(20)}
-        async with app.run():
-            await asyncio.sleep(20)
-            assert sorted(handling.ended) == ["-9", "A9"]
-
-    run(test())
+@in_virtual_time
+async def test_keys_that_wait_take_no_worker() -> None:
+    broker = with_keys(*(f"{chr(97 + number)}9" for number in range(20)), "-9", "A9")
+    app = app_of(broker.network())
+    handling = Handling(app, concurrency=2)
+    handling.fails = {f"{chr(97 + number)}9": 99 for number in range(20)}
+    async with app.run():
+        await asyncio.sleep(20)
+        assert sorted(handling.ended) == ["-9", "A9"]
 
 
-def test_key_that_waits_does_not_hold_up_the_end_and_its_messages_stay() -> None:
-    async def test() -> None:
-        broker = with_keys("a9", "a8", "a7")
-        app = app_of(broker.network())
-        handling = Handling(app)
-        handling.fails = {"a9": 99}
-        async with app.run():
-            await asyncio.sleep(20)
-            end = asyncio.get_running_loop().time()
-        assert asyncio.get_running_loop().time() - end < 1
-        assert set(handling.begun) == {"a9"}
-        begun = len(handling.begun)
-        await asyncio.sleep(120)
-        assert len(handling.begun) == begun
-        assert broker.offsets["g", "t", 0] == 0
-
-    run(test())
+@in_virtual_time
+async def test_key_that_waits_does_not_hold_up_the_end_and_its_messages_stay() -> None:
+    broker = with_keys("a9", "a8", "a7")
+    app = app_of(broker.network())
+    handling = Handling(app)
+    handling.fails = {"a9": 99}
+    async with app.run():
+        await asyncio.sleep(20)
+        end = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - end < 1
+    assert set(handling.begun) == {"a9"}
+    begun = len(handling.begun)
+    await asyncio.sleep(120)
+    assert len(handling.begun) == begun
+    assert broker.offsets["g", "t", 0] == 0
 
 
-def test_what_waits_behind_a_key_is_bounded_as_all_that_waits() -> None:
-    async def test() -> None:
-        broker = with_keys("a0", *(f"a{number}" for number in range(1, 1_500)))
-        app = app_of(broker.network())
-        handling = Handling(app)
-        handling.fails = {"a0": 5}
-        async with app.run():
-            await asyncio.sleep(20)
-            (member,) = app.client()._members.values()
-            (opened,) = [len(puller._tracker or ()) for puller, _ in member._pullers.values() if not puller.is_retry]
-            assert opened <= 1_000 + 1
-            await asyncio.sleep(200)
-            assert handling.ended_of("a") == [f"a{number}" for number in range(1_500)]
-
-    run(test())
+@in_virtual_time
+async def test_what_waits_behind_a_key_is_bounded_as_all_that_waits() -> None:
+    broker = with_keys("a0", *(f"a{number}" for number in range(1, 1_500)))
+    app = app_of(broker.network())
+    handling = Handling(app)
+    handling.fails = {"a0": 5}
+    async with app.run():
+        await asyncio.sleep(20)
+        (member,) = app.client()._members.values()
+        (opened,) = [len(puller._tracker or ()) for puller, _ in member._pullers.values() if not puller.is_retry]
+        assert opened <= 1_000 + 1
+        await asyncio.sleep(200)
+        assert handling.ended_of("a") == [f"a{number}" for number in range(1_500)]
 
 
-def test_key_goes_on_when_its_queue_was_given_up_and_came_back() -> None:
-    async def test() -> None:
-        broker = with_keys("a9", "a8")
-        app = app_of(broker.network())
-        handling = Handling(app)
-        handling.fails = {"a9": 2}
-        async with app.run():
-            await asyncio.sleep(1.2)
-            (member,) = app.client()._members.values()
-            assert handling.begun == ["a9"]
-            member._release([queue for queue in member._pullers if queue.topic == "t"])  # and it is taken up anew
-            await asyncio.sleep(30)
-            assert handling.ended_of("a") == ["a9", "a8"]
-            assert broker.offsets["g", "t", 0] == 2
-
-    run(test())
+@in_virtual_time
+async def test_key_goes_on_when_its_queue_was_given_up_and_came_back() -> None:
+    broker = with_keys("a9", "a8")
+    app = app_of(broker.network())
+    handling = Handling(app)
+    handling.fails = {"a9": 2}
+    async with app.run():
+        await asyncio.sleep(1.2)
+        (member,) = app.client()._members.values()
+        assert handling.begun == ["a9"]
+        member._release([queue for queue in member._pullers if queue.topic == "t"])  # and it is taken up anew
+        await asyncio.sleep(30)
+        assert handling.ended_of("a") == ["a9", "a8"]
+        assert broker.offsets["g", "t", 0] == 2

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.support.scripted_broker import ScriptedBroker, client_of
-from tests.support.virtual_time import run
+from tests.support.virtual_time import in_virtual_time, run
 
 from halfmq.client import check_listener
 from halfmq.client.async_client import AsyncClient
@@ -37,90 +37,84 @@ def answers(broker: ScriptedBroker) -> list[int]:
 
 
 @pytest.mark.parametrize("halfmq", [True, False])
-def test_check_that_a_marker_answers_says_so_to_a_broker_that_keeps_it(halfmq: bool) -> None:
+@in_virtual_time
+async def test_check_that_a_marker_answers_says_so_to_a_broker_that_keeps_it(halfmq: bool) -> None:
     def by_marker(tx: Transaction) -> Outcome:
         tx.decided_by = "marker"
         return Outcome.COMMIT
 
-    async def test() -> None:
-        broker = ScriptedBroker(halfmq=halfmq)
-        async with client_of(broker.network()) as mq:
-            mq.add_check("order.create", by_marker)
-            await left_undecided(mq)
-            broker.check(0, "orders")
+    broker = ScriptedBroker(halfmq=halfmq)
+    async with client_of(broker.network()) as mq:
+        mq.add_check("order.create", by_marker)
+        await left_undecided(mq)
+        broker.check(0, "orders")
+        await asyncio.sleep(0.1)
+    (end,) = broker.requests(END)
+    assert end.ext.decided_by == ("marker" if halfmq else "")
+
+
+@in_virtual_time
+async def test_what_a_check_remarks_goes_with_unknown_and_with_nothing_else() -> None:
+    def look(tx: Transaction) -> Outcome:
+        tx.remark = f"looked for {tx.marker}" + "." * 1_000
+        return Outcome.UNKNOWN if tx.checks == 1 else Outcome.COMMIT
+
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        mq.add_check("order.create", look)
+        half = compose("orders", b"body")
+        half = half._replace(properties=properties.encode([(properties.HMQ_TX_MARKER, "7.9")]))
+        await mq.prepare([half], tx_id="T-1", name="order.create")
+        for checks in (1, 2):
+            broker.check(0, "orders", checks=checks)
             await asyncio.sleep(0.1)
-        (end,) = broker.requests(END)
-        assert end.ext.decided_by == ("marker" if halfmq else "")
-
-    run(test())
-
-
-def test_what_a_check_remarks_goes_with_unknown_and_with_nothing_else() -> None:
-    async def test() -> None:
-        def look(tx: Transaction) -> Outcome:
-            tx.remark = f"looked for {tx.marker}" + "." * 1_000
-            return Outcome.UNKNOWN if tx.checks == 1 else Outcome.COMMIT
-
-        broker = ScriptedBroker()
-        async with client_of(broker.network()) as mq:
-            mq.add_check("order.create", look)
-            half = compose("orders", b"body")
-            half = half._replace(properties=properties.encode([(properties.HMQ_TX_MARKER, "7.9")]))
-            await mq.prepare([half], tx_id="T-1", name="order.create")
-            for checks in (1, 2):
-                broker.check(0, "orders", checks=checks)
-                await asyncio.sleep(0.1)
-        unknown, commit = broker.requests(END)
-        assert unknown.remark is not None
-        assert unknown.remark.startswith("looked for 7.9...")
-        assert len(unknown.remark) == 500
-        assert commit.remark is None
-
-    run(test())
+    unknown, commit = broker.requests(END)
+    assert unknown.remark is not None
+    assert unknown.remark.startswith("looked for 7.9...")
+    assert len(unknown.remark) == 500
+    assert commit.remark is None
 
 
-def test_check_finds_its_function_by_name_and_its_answer_settles() -> None:
-    async def test() -> None:
-        asked: list[Transaction] = []
+@in_virtual_time
+async def test_check_finds_its_function_by_name_and_its_answer_settles() -> None:
+    asked: list[Transaction] = []
 
-        async def commit(tx: Transaction) -> Outcome:
-            asked.append(tx)
-            return Outcome.COMMIT
+    async def commit(tx: Transaction) -> Outcome:
+        asked.append(tx)
+        return Outcome.COMMIT
 
-        def rollback(tx: Transaction) -> Outcome:
-            return Outcome.ROLLBACK
+    def rollback(tx: Transaction) -> Outcome:
+        return Outcome.ROLLBACK
 
-        broker = ScriptedBroker()
-        async with client_of(broker.network()) as mq:
-            mq.add_check("order.create", commit)
-            mq.add_check("order.cancel", rollback)
-            await left_undecided(mq)
-            await left_undecided(mq, "order.cancel", "T-2")
-            assert broker.check(0, "orders", checks=3) == 1
-            broker.check(1, "orders")
-            await asyncio.sleep(0.1)
-        first, second = broker.requests(END)
-        assert [first.ext.commit_or_rollback, second.ext.commit_or_rollback] == [8, 12]
-        assert first.is_oneway
-        assert first.ext.from_transaction_check
-        assert (first.ext.tx_id, first.ext.producer_group) == ("T-1", "orders")
-        assert (first.ext.tran_state_table_offset, first.ext.commit_log_offset) == (0, 0)
-        assert first.ext.decided_by == "", "the application's own code"
-        (tx,) = asked
-        assert (tx.id, tx.name, tx.query_id, tx.key, tx.keys, tx.checks) == (
-            "T-1",
-            "order.create",
-            "q",
-            "k1",
-            ("k1",),
-            3,
-        )
-        assert tx.message is not None
-        assert tx.message.body == b"body"
-        assert tx.prepared_at_ms == 1_795_000_000_500
-        assert broker.visible("orders") == [b"body"]
-
-    run(test())
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        mq.add_check("order.create", commit)
+        mq.add_check("order.cancel", rollback)
+        await left_undecided(mq)
+        await left_undecided(mq, "order.cancel", "T-2")
+        assert broker.check(0, "orders", checks=3) == 1
+        broker.check(1, "orders")
+        await asyncio.sleep(0.1)
+    first, second = broker.requests(END)
+    assert [first.ext.commit_or_rollback, second.ext.commit_or_rollback] == [8, 12]
+    assert first.is_oneway
+    assert first.ext.from_transaction_check
+    assert (first.ext.tx_id, first.ext.producer_group) == ("T-1", "orders")
+    assert (first.ext.tran_state_table_offset, first.ext.commit_log_offset) == (0, 0)
+    assert first.ext.decided_by == "", "the application's own code"
+    (tx,) = asked
+    assert (tx.id, tx.name, tx.query_id, tx.key, tx.keys, tx.checks) == (
+        "T-1",
+        "order.create",
+        "q",
+        "k1",
+        ("k1",),
+        3,
+    )
+    assert tx.message is not None
+    assert tx.message.body == b"body"
+    assert tx.prepared_at_ms == 1_795_000_000_500
+    assert broker.visible("orders") == [b"body"]
 
 
 def test_packed_halves_are_unpacked_when_their_checks_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,119 +229,107 @@ def test_failing_check_is_unknown_and_reported_with_its_traceback(
     assert "Traceback" in caplog.text
 
 
-def test_at_most_so_many_checks_run_at_once_and_one_is_not_asked_twice() -> None:
-    async def test() -> None:
-        running, most, asked = 0, 0, 0
+@in_virtual_time
+async def test_at_most_so_many_checks_run_at_once_and_one_is_not_asked_twice() -> None:
+    running, most, asked = 0, 0, 0
 
-        async def slow(_: Transaction) -> Outcome:
-            nonlocal running, most, asked
-            running += 1
-            asked += 1
-            most = max(most, running)
-            await asyncio.sleep(1)
-            running -= 1
-            return Outcome.COMMIT
+    async def slow(_: Transaction) -> Outcome:
+        nonlocal running, most, asked
+        running += 1
+        asked += 1
+        most = max(most, running)
+        await asyncio.sleep(1)
+        running -= 1
+        return Outcome.COMMIT
 
-        broker = ScriptedBroker()
-        async with client_of(broker.network(), checks=4) as mq:
-            mq.add_check("order.create", slow)
+    broker = ScriptedBroker()
+    async with client_of(broker.network(), checks=4) as mq:
+        mq.add_check("order.create", slow)
+        for number in range(12):
+            await left_undecided(mq, tx_id=f"T-{number}")
+        for _ in range(2):
             for number in range(12):
-                await left_undecided(mq, tx_id=f"T-{number}")
-            for _ in range(2):
-                for number in range(12):
-                    broker.check(number, "orders")
-                await asyncio.sleep(0.1)
-            await asyncio.sleep(10)
-        assert (most, asked) == (4, 12)
-        assert answers(broker) == [8] * 12
-
-    run(test())
+                broker.check(number, "orders")
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(10)
+    assert (most, asked) == (4, 12)
+    assert answers(broker) == [8] * 12
 
 
-def test_own_decided_transaction_is_answered_without_the_listener() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        broker.on[END] = lambda *_: None  # the broker never got it
-        async with client_of(broker.network(), timeout=1.0) as mq:
-            mq.add_check("order.create", raises)
-            with pytest.raises(TransactionUnknown, match="not acknowledged"):
-                async with mq.begin("order.create") as tx:
-                    tx.send("orders", b"x")
+@in_virtual_time
+async def test_own_decided_transaction_is_answered_without_the_listener() -> None:
+    broker = ScriptedBroker()
+    broker.on[END] = lambda *_: None  # the broker never got it
+    async with client_of(broker.network(), timeout=1.0) as mq:
+        mq.add_check("order.create", raises)
+        with pytest.raises(TransactionUnknown, match="not acknowledged"):
+            async with mq.begin("order.create") as tx:
+                tx.send("orders", b"x")
+        broker.check(0, "orders")
+        await asyncio.sleep(0.1)
+        told = [end for end in broker.requests(END) if end.ext.from_transaction_check]
+    assert [end.ext.commit_or_rollback for end in told] == [8]
+
+
+@in_virtual_time
+async def test_stock_brokers_check_of_a_copy_of_what_it_committed_makes_no_second_message() -> None:
+    broker = ScriptedBroker(halfmq=False)
+    async with client_of(broker.network()) as mq:
+        async with mq.begin("order.create", checked_elsewhere=True) as tx:
+            tx.send("orders", b"x")
+        for _ in range(2):
             broker.check(0, "orders")
             await asyncio.sleep(0.1)
-            told = [end for end in broker.requests(END) if end.ext.from_transaction_check]
-        assert [end.ext.commit_or_rollback for end in told] == [8]
-
-    run(test())
+    assert answers(broker) == [8, 12, 12]
+    assert broker.visible("orders") == [b"x"]
 
 
-def test_stock_brokers_check_of_a_copy_of_what_it_committed_makes_no_second_message() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker(halfmq=False)
-        async with client_of(broker.network()) as mq:
-            async with mq.begin("order.create", checked_elsewhere=True) as tx:
-                tx.send("orders", b"x")
-            for _ in range(2):
-                broker.check(0, "orders")
-                await asyncio.sleep(0.1)
-        assert answers(broker) == [8, 12, 12]
-        assert broker.visible("orders") == [b"x"]
-
-    run(test())
-
-
-def test_stock_broker_that_checks_again_after_a_listeners_commit_gets_no_second_one() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker(halfmq=False)
-        async with client_of(broker.network()) as mq:
-            mq.add_check("order.create", lambda _: Outcome.COMMIT)
-            await left_undecided(mq)
-            for _ in range(3):
-                broker.check(0, "orders")
-                await asyncio.sleep(0.1)
-        assert answers(broker) == [8, 12, 12]
-        assert broker.visible("orders") == [b"body"]
-
-    run(test())
-
-
-def test_stock_broker_that_was_restarted_may_have_lost_the_commit_and_gets_it_again() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker(halfmq=False)
-        async with client_of(broker.network()) as mq:
-            async with mq.begin("order.create", checked_elsewhere=True) as tx:
-                tx.send("orders", b"x")
-            broker.stop()
-            await asyncio.sleep(1)
-            broker.start()
-            await asyncio.sleep(5)
-            assert broker.check(0, "orders") == 1
+@in_virtual_time
+async def test_stock_broker_that_checks_again_after_a_listeners_commit_gets_no_second_one() -> None:
+    broker = ScriptedBroker(halfmq=False)
+    async with client_of(broker.network()) as mq:
+        mq.add_check("order.create", lambda _: Outcome.COMMIT)
+        await left_undecided(mq)
+        for _ in range(3):
+            broker.check(0, "orders")
             await asyncio.sleep(0.1)
-        assert answers(broker) == [8, 8]
+    assert answers(broker) == [8, 12, 12]
+    assert broker.visible("orders") == [b"body"]
 
-    run(test())
+
+@in_virtual_time
+async def test_stock_broker_that_was_restarted_may_have_lost_the_commit_and_gets_it_again() -> None:
+    broker = ScriptedBroker(halfmq=False)
+    async with client_of(broker.network()) as mq:
+        async with mq.begin("order.create", checked_elsewhere=True) as tx:
+            tx.send("orders", b"x")
+        broker.stop()
+        await asyncio.sleep(1)
+        broker.start()
+        await asyncio.sleep(5)
+        assert broker.check(0, "orders") == 1
+        await asyncio.sleep(0.1)
+    assert answers(broker) == [8, 8]
 
 
-def test_verdict_that_is_on_its_way_is_not_overtaken_by_a_check() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker(halfmq=False)
-        async with client_of(broker.network()) as mq:
+@in_virtual_time
+async def test_verdict_that_is_on_its_way_is_not_overtaken_by_a_check() -> None:
+    broker = ScriptedBroker(halfmq=False)
+    async with client_of(broker.network()) as mq:
 
-            def slow(peer: Any, request: Request[Any]) -> bytes | None:
-                answer = broker.usual(peer, request)
-                if not request.ext.from_transaction_check:
-                    broker.check(0, "orders")  # the broker looks between END and its answer
-                    asyncio.get_running_loop().call_later(1.0, peer.send, answer)
-                    return None
-                return answer
+        def slow(peer: Any, request: Request[Any]) -> bytes | None:
+            answer = broker.usual(peer, request)
+            if not request.ext.from_transaction_check:
+                broker.check(0, "orders")  # the broker looks between END and its answer
+                asyncio.get_running_loop().call_later(1.0, peer.send, answer)
+                return None
+            return answer
 
-            broker.on[END] = slow
-            async with mq.begin("order.create", checked_elsewhere=True) as tx:
-                tx.send("orders", b"x")
-        assert answers(broker) == [8, 0]
-        assert broker.visible("orders") == [b"x"]
-
-    run(test())
+        broker.on[END] = slow
+        async with mq.begin("order.create", checked_elsewhere=True) as tx:
+            tx.send("orders", b"x")
+    assert answers(broker) == [8, 0]
+    assert broker.visible("orders") == [b"x"]
 
 
 def test_check_of_another_group_is_not_answered(caplog: pytest.LogCaptureFixture) -> None:
@@ -384,26 +366,24 @@ def test_unreadable_check_is_reported_and_harmless(caplog: pytest.LogCaptureFixt
     assert caplog.text.count("cannot be read") == 3
 
 
-def test_stock_clients_half_goes_to_the_nameless_check() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        async with client_of(broker.network()) as mq:
-            asked: list[str] = []
+@in_virtual_time
+async def test_stock_clients_half_goes_to_the_nameless_check() -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        asked: list[str] = []
 
-            def check(tx: Transaction) -> Outcome:
-                asked.append(tx.id)
-                return Outcome.COMMIT
+        def check(tx: Transaction) -> Outcome:
+            asked.append(tx.id)
+            return Outcome.COMMIT
 
-            mq.add_check("", check)
-            await left_undecided(mq)
-            half = broker.halves[0]
-            java = properties.encode({"TRAN_MSG": "true", "PGROUP": "orders", "UNIQ_KEY": "JAVA1"})
-            broker.halves[0] = half._replace(properties=java)
-            broker.check(0, "orders")
-            await asyncio.sleep(0.1)
-            assert asked == ["JAVA1"]
-
-    run(test())
+        mq.add_check("", check)
+        await left_undecided(mq)
+        half = broker.halves[0]
+        java = properties.encode({"TRAN_MSG": "true", "PGROUP": "orders", "UNIQ_KEY": "JAVA1"})
+        broker.halves[0] = half._replace(properties=java)
+        broker.check(0, "orders")
+        await asyncio.sleep(0.1)
+        assert asked == ["JAVA1"]
 
 
 class Orders(TransactionListener):
@@ -428,87 +408,77 @@ async def send(mq: AsyncClient, listener: Orders) -> Any:
 
 
 @pytest.mark.parametrize(("says", "verdict"), [(Outcome.COMMIT, "COMMITTED"), (Outcome.ROLLBACK, "ROLLED_BACK")])
-def test_listeners_outcome_is_the_verdict(says: Outcome, verdict: str) -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        async with client_of(broker.network()) as mq:
-            listener = Orders(says)
-            receipt = await send(mq, listener)
-        assert (receipt.verdict, receipt.acknowledged) == (verdict, True)
-        ((message, arg),) = listener.executed
-        assert (message.json(), message.key, arg) == ({"id": 7}, "7", "the order")
-        assert (message.transaction_id, message.message_id) == (receipt.tx_id, receipt.message_ids[0])
-
-    run(test())
+@in_virtual_time
+async def test_listeners_outcome_is_the_verdict(says: Outcome, verdict: str) -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        listener = Orders(says)
+        receipt = await send(mq, listener)
+    assert (receipt.verdict, receipt.acknowledged) == (verdict, True)
+    ((message, arg),) = listener.executed
+    assert (message.json(), message.key, arg) == ({"id": 7}, "7", "the order")
+    assert (message.transaction_id, message.message_id) == (receipt.tx_id, receipt.message_ids[0])
 
 
-def test_unknown_is_undecided_and_the_check_finds_the_listener_by_its_class() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        async with client_of(broker.network()) as mq:
-            listener = Orders(Outcome.UNKNOWN)
-            receipt = await send(mq, listener)
-            assert receipt.verdict == "UNDECIDED"
-            assert properties.to_dict(broker.halves[0].properties)["HMQ_TX_NAME"] == "Orders"
-            broker.check(0, "orders")
-            await asyncio.sleep(0.1)
-        assert [message.transaction_id for message in listener.checked] == [receipt.tx_id]
-        assert answers(broker) == [0, 8]
-
-    run(test())
+@in_virtual_time
+async def test_unknown_is_undecided_and_the_check_finds_the_listener_by_its_class() -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        listener = Orders(Outcome.UNKNOWN)
+        receipt = await send(mq, listener)
+        assert receipt.verdict == "UNDECIDED"
+        assert properties.to_dict(broker.halves[0].properties)["HMQ_TX_NAME"] == "Orders"
+        broker.check(0, "orders")
+        await asyncio.sleep(0.1)
+    assert [message.transaction_id for message in listener.checked] == [receipt.tx_id]
+    assert answers(broker) == [0, 8]
 
 
 @pytest.mark.parametrize("halfmq", [True, False])
 @pytest.mark.parametrize("error", [ConnectionError("COMMIT's answer was lost"), asyncio.CancelledError("gone")])
-def test_exception_of_execute_is_raised_and_left_to_the_check(error: BaseException, halfmq: bool) -> None:
-    async def test() -> None:
-        broker = ScriptedBroker(halfmq=halfmq)
-        async with client_of(broker.network()) as mq:
-            with pytest.raises(type(error)):
-                await send(mq, Orders(error))
-            await asyncio.sleep(0.1)
-            (end,) = broker.requests(END)
-            assert (end.ext.commit_or_rollback, end.is_oneway) == (0, True)
-            assert end.remark == f"execute raised {type(error).__name__}: {error}"
-            broker.check(0, "orders")
-            await asyncio.sleep(0.1)
-        assert answers(broker) == [0, 8]
-        assert broker.visible("orders") == [b'{"id":7}']
-
-    run(test())
+@in_virtual_time
+async def test_exception_of_execute_is_raised_and_left_to_the_check(error: BaseException, halfmq: bool) -> None:
+    broker = ScriptedBroker(halfmq=halfmq)
+    async with client_of(broker.network()) as mq:
+        with pytest.raises(type(error)):
+            await send(mq, Orders(error))
+        await asyncio.sleep(0.1)
+        (end,) = broker.requests(END)
+        assert (end.ext.commit_or_rollback, end.is_oneway) == (0, True)
+        assert end.remark == f"execute raised {type(error).__name__}: {error}"
+        broker.check(0, "orders")
+        await asyncio.sleep(0.1)
+    assert answers(broker) == [0, 8]
+    assert broker.visible("orders") == [b'{"id":7}']
 
 
-def test_forgotten_return_is_a_type_error_and_left_to_the_check() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        async with client_of(broker.network()) as mq:
-            with pytest.raises(TypeError, match=r"Orders\.execute returned None"):
-                await send(mq, Orders(None))
-            assert answers(broker) == []  # the local transaction ran: ROLLBACK would be a guess
-            broker.check(0, "orders")
-            await asyncio.sleep(0.1)
-        assert answers(broker) == [8]
-
-    run(test())
+@in_virtual_time
+async def test_forgotten_return_is_a_type_error_and_left_to_the_check() -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        with pytest.raises(TypeError, match=r"Orders\.execute returned None"):
+            await send(mq, Orders(None))
+        assert answers(broker) == []  # the local transaction ran: ROLLBACK would be a guess
+        broker.check(0, "orders")
+        await asyncio.sleep(0.1)
+    assert answers(broker) == [8]
 
 
-def test_refused_half_does_not_execute() -> None:
-    async def test() -> None:
-        from halfmq.errors import TransactionRefused
-        from halfmq.wire.remoting.header import encode_response
+@in_virtual_time
+async def test_refused_half_does_not_execute() -> None:
+    from halfmq.errors import TransactionRefused
+    from halfmq.wire.remoting.header import encode_response
 
-        def settled(_: Any, request: Request[Any]) -> bytes:
-            return encode_response(request, 604, "settled", {"HMQ_VERDICT": "COMMITTED"})
+    def settled(_: Any, request: Request[Any]) -> bytes:
+        return encode_response(request, 604, "settled", {"HMQ_VERDICT": "COMMITTED"})
 
-        broker = ScriptedBroker()
-        broker.on[RequestCode.SEND_MESSAGE_V2] = settled
-        async with client_of(broker.network()) as mq:
-            listener = Orders()
-            with pytest.raises(TransactionRefused):
-                await send(mq, listener)
-        assert listener.executed == []
-
-    run(test())
+    broker = ScriptedBroker()
+    broker.on[RequestCode.SEND_MESSAGE_V2] = settled
+    async with client_of(broker.network()) as mq:
+        listener = Orders()
+        with pytest.raises(TransactionRefused):
+            await send(mq, listener)
+    assert listener.executed == []
 
 
 def test_check_with_a_damaged_half_is_not_answered(caplog: pytest.LogCaptureFixture) -> None:
@@ -526,11 +496,9 @@ def test_check_with_a_damaged_half_is_not_answered(caplog: pytest.LogCaptureFixt
     assert "the body of half 0 is damaged" in caplog.text
 
 
-def test_delay_is_that_of_the_half_which_counts_from_the_commit() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        async with client_of(broker.network()) as mq:
-            await mq.send_in_transaction("orders", b"x", listener=Orders(), delay=2.5)
-        assert properties.to_dict(broker.halves[0].properties)["TIMER_DELAY_MS"] == "2500"
-
-    run(test())
+@in_virtual_time
+async def test_delay_is_that_of_the_half_which_counts_from_the_commit() -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        await mq.send_in_transaction("orders", b"x", listener=Orders(), delay=2.5)
+    assert properties.to_dict(broker.halves[0].properties)["TIMER_DELAY_MS"] == "2500"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.in_process import serving
 from tests.support.scripted_broker import Peer, ScriptedBroker, client_of
-from tests.support.virtual_time import run
+from tests.support.virtual_time import in_virtual_time
 
 from halfmq import AsyncClient, Client, FetchedCheck, Outcome, Transaction, TransactionListener, compose
 from halfmq.errors import (
@@ -194,122 +194,110 @@ def handing_out(broker: ScriptedBroker, times: int = 1) -> Callable[[Peer, Reque
     return behave
 
 
-def test_a_client_fetches_no_more_than_it_can_answer_at_once() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        release = asyncio.Event()
+@in_virtual_time
+async def test_a_client_fetches_no_more_than_it_can_answer_at_once() -> None:
+    broker = ScriptedBroker()
+    release = asyncio.Event()
 
-        async def slow(tx: Transaction) -> Outcome:
-            await release.wait()
-            return Outcome.COMMIT
+    async def slow(tx: Transaction) -> Outcome:
+        await release.wait()
+        return Outcome.COMMIT
 
-        def behave(peer: Peer, request: Request[Any]) -> bytes | None:
-            return handed(peer, request) if not broker.requests(HMQ_FEEDBACK)[1:] else None
+    def behave(peer: Peer, request: Request[Any]) -> bytes | None:
+        return handed(peer, request) if not broker.requests(HMQ_FEEDBACK)[1:] else None
 
-        handed = handing_out(broker)
-        async with client_of(broker.network(), fetches_checks=True, checks=2) as mq:
-            for number in range(2):
-                await undecided(mq, f"T-{number}")
-            broker.on[HMQ_FEEDBACK] = behave
-            mq.add_check("", slow)
-            await asyncio.sleep(1)
-            assert [one.ext["max"] for one in broker.requests(HMQ_FEEDBACK)][:1] == ["2"]
-            polls = len(broker.requests(HMQ_FEEDBACK))
-            await asyncio.sleep(3)
-            assert len(broker.requests(HMQ_FEEDBACK)) == polls, "both turns are taken"
-            release.set()
-            await asyncio.sleep(1)
-            assert len(broker.requests(HMQ_FEEDBACK)) > polls
-            assert len(broker.requests(RequestCode.END_TRANSACTION)) == 2
-
-    run(test())
+    handed = handing_out(broker)
+    async with client_of(broker.network(), fetches_checks=True, checks=2) as mq:
+        for number in range(2):
+            await undecided(mq, f"T-{number}")
+        broker.on[HMQ_FEEDBACK] = behave
+        mq.add_check("", slow)
+        await asyncio.sleep(1)
+        assert [one.ext["max"] for one in broker.requests(HMQ_FEEDBACK)][:1] == ["2"]
+        polls = len(broker.requests(HMQ_FEEDBACK))
+        await asyncio.sleep(3)
+        assert len(broker.requests(HMQ_FEEDBACK)) == polls, "both turns are taken"
+        release.set()
+        await asyncio.sleep(1)
+        assert len(broker.requests(HMQ_FEEDBACK)) > polls
+        assert len(broker.requests(RequestCode.END_TRANSACTION)) == 2
 
 
-def test_a_broker_that_hands_out_none_is_named_and_left_alone() -> None:
-    async def test() -> None:
-        for broker in (ScriptedBroker(halfmq=False), ScriptedBroker()):
-            async with client_of(broker.network(), fetches_checks=True) as mq:
-                mq.add_check("", lambda tx: Outcome.COMMIT)
-                await asyncio.sleep(30)
-                assert len(broker.requests(HMQ_FEEDBACK)) <= 1
-                with pytest.raises(UnsupportedCombination, match="hands out no checks"):
-                    await mq.fetch_checks()
-
-    run(test())
-
-
-def test_a_broker_that_fails_is_asked_again_with_pauses() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        broker.on[HMQ_FEEDBACK] = lambda peer, request: encode_response(request, 2, "busy")
+@in_virtual_time
+async def test_a_broker_that_hands_out_none_is_named_and_left_alone() -> None:
+    for broker in (ScriptedBroker(halfmq=False), ScriptedBroker()):
         async with client_of(broker.network(), fetches_checks=True) as mq:
             mq.add_check("", lambda tx: Outcome.COMMIT)
-            await asyncio.sleep(60)
-            assert 20 <= len(broker.requests(HMQ_FEEDBACK)) <= 80
-
-    run(test())
-
-
-def test_an_answer_says_what_became_of_it() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        async with client_of(broker.network(), fetches_checks=True) as mq:
-            await undecided(mq)
-            broker.on[HMQ_FEEDBACK] = handing_out(broker, times=3)
-            (check,) = await mq.fetch_checks()
-            with pytest.raises(TypeError):
-                await mq.answer_check(check, "COMMIT")  # type: ignore[arg-type]
-            with pytest.raises(UsageError):
-                await mq.answer_check("T-1", Outcome.COMMIT)  # type: ignore[arg-type]
-            broker.on[RequestCode.END_TRANSACTION] = lambda peer, request: encode_response(
-                request, 1, "never prepared here"
-            )
-            with pytest.raises(RequestFailed, match="never prepared here") as failed:
-                await mq.answer_check(check, Outcome.COMMIT)
-            assert "forget this check, and fetch anew" in failed.value.hint
-            broker.on[RequestCode.END_TRANSACTION] = lambda peer, request: None
-            with pytest.raises(TransactionUnknown):
-                await mq.answer_check(check, Outcome.COMMIT)
-            (check,) = await mq.fetch_checks()
-            for peer in list(broker.peers):
-                peer.cut()
-            await asyncio.sleep(0.01)
-            with pytest.raises(ConnectError, match="lease"):
-                await mq.answer_check(check, Outcome.COMMIT)
-
-    run(test())
-
-
-def test_without_a_group_or_a_broker_it_says_so() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        async with client_of(broker.network(), group="") as mq:
-            with pytest.raises(UsageError, match="group"):
-                await mq.fetch_checks()
-        broker.on[HMQ_FEEDBACK] = lambda peer, request: peer.cut()  # type: ignore[func-returns-value]
-        async with client_of(broker.network()) as mq:
-            with pytest.raises(UsageError):
-                await mq.fetch_checks(count=0)
-            with pytest.raises(UsageError, match="256 checks at once"):
-                await mq.fetch_checks(count=257)
-            with pytest.raises(UsageError, match="25 s at most"):
-                await mq.fetch_checks(wait=25.1)
-            with pytest.raises(ConnectError):
+            await asyncio.sleep(30)
+            assert len(broker.requests(HMQ_FEEDBACK)) <= 1
+            with pytest.raises(UnsupportedCombination, match="hands out no checks"):
                 await mq.fetch_checks()
 
-    run(test())
+
+@in_virtual_time
+async def test_a_broker_that_fails_is_asked_again_with_pauses() -> None:
+    broker = ScriptedBroker()
+    broker.on[HMQ_FEEDBACK] = lambda peer, request: encode_response(request, 2, "busy")
+    async with client_of(broker.network(), fetches_checks=True) as mq:
+        mq.add_check("", lambda tx: Outcome.COMMIT)
+        await asyncio.sleep(60)
+        assert 20 <= len(broker.requests(HMQ_FEEDBACK)) <= 80
 
 
-def test_a_damaged_half_is_not_handed_to_anybody() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        async with client_of(broker.network(), fetches_checks=True) as mq:
-            await undecided(mq)
-            broker.halves[0] = broker.halves[0]._replace(body_crc=1)
-            broker.on[HMQ_FEEDBACK] = handing_out(broker)
-            assert await mq.fetch_checks() == []
+@in_virtual_time
+async def test_an_answer_says_what_became_of_it() -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network(), fetches_checks=True) as mq:
+        await undecided(mq)
+        broker.on[HMQ_FEEDBACK] = handing_out(broker, times=3)
+        (check,) = await mq.fetch_checks()
+        with pytest.raises(TypeError):
+            await mq.answer_check(check, "COMMIT")  # type: ignore[arg-type]
+        with pytest.raises(UsageError):
+            await mq.answer_check("T-1", Outcome.COMMIT)  # type: ignore[arg-type]
+        broker.on[RequestCode.END_TRANSACTION] = lambda peer, request: encode_response(
+            request, 1, "never prepared here"
+        )
+        with pytest.raises(RequestFailed, match="never prepared here") as failed:
+            await mq.answer_check(check, Outcome.COMMIT)
+        assert "forget this check, and fetch anew" in failed.value.hint
+        broker.on[RequestCode.END_TRANSACTION] = lambda peer, request: None
+        with pytest.raises(TransactionUnknown):
+            await mq.answer_check(check, Outcome.COMMIT)
+        (check,) = await mq.fetch_checks()
+        for peer in list(broker.peers):
+            peer.cut()
+        await asyncio.sleep(0.01)
+        with pytest.raises(ConnectError, match="lease"):
+            await mq.answer_check(check, Outcome.COMMIT)
 
-    run(test())
+
+@in_virtual_time
+async def test_without_a_group_or_a_broker_it_says_so() -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network(), group="") as mq:
+        with pytest.raises(UsageError, match="group"):
+            await mq.fetch_checks()
+    broker.on[HMQ_FEEDBACK] = lambda peer, request: peer.cut()  # type: ignore[func-returns-value]
+    async with client_of(broker.network()) as mq:
+        with pytest.raises(UsageError):
+            await mq.fetch_checks(count=0)
+        with pytest.raises(UsageError, match="256 checks at once"):
+            await mq.fetch_checks(count=257)
+        with pytest.raises(UsageError, match="25 s at most"):
+            await mq.fetch_checks(wait=25.1)
+        with pytest.raises(ConnectError):
+            await mq.fetch_checks()
+
+
+@in_virtual_time
+async def test_a_damaged_half_is_not_handed_to_anybody() -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network(), fetches_checks=True) as mq:
+        await undecided(mq)
+        broker.halves[0] = broker.halves[0]._replace(body_crc=1)
+        broker.on[HMQ_FEEDBACK] = handing_out(broker)
+        assert await mq.fetch_checks() == []
 
 
 def test_public_name() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from tests.support.scripted_broker import Peer, ScriptedBroker, client_of
-from tests.support.virtual_time import run
+from tests.support.virtual_time import in_virtual_time
 
 from halfmq.client.outgoing import compose
 from halfmq.errors import (
@@ -26,125 +26,111 @@ def pairs(request: Request[Any]) -> dict[str, str]:
     return properties.to_dict(request.ext.properties)
 
 
-def test_halves_carry_id_index_count_name_and_query_id() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        async with client_of(broker.network()) as mq:
-            prepared = await mq.prepare(THREE, tx_id="T-1", name="order.create", query_id="42")
-        requests = broker.requests(SEND)
-        found = [pairs(request) for request in requests]
-        for index, one in enumerate(found):
-            assert one["TRAN_MSG"] == "true"
-            assert (one["PGROUP"], one["HMQ_TX_ID"], one["HMQ_TX_INDEX"]) == ("orders", "T-1", str(index))
-            assert (one["HMQ_TX_NAME"], one["HMQ_QUERY_ID"]) == ("order.create", "42")
-        assert [one.get("HMQ_TX_COUNT") for one in found] == [None, None, "3"]
-        assert {request.ext.sys_flag for request in requests} == {4}
-        assert [half.message_id for half in prepared.halves] == [one["UNIQ_KEY"] for one in found]
-        assert [half.half_index for half in prepared.halves] == [0, 1, 2]
-        assert [half.log_offset for half in prepared.halves] == [0, 1000, 2000]
-        assert prepared.atomic
-        assert broker.visible("orders") == []
-
-    run(test())
+@in_virtual_time
+async def test_halves_carry_id_index_count_name_and_query_id() -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        prepared = await mq.prepare(THREE, tx_id="T-1", name="order.create", query_id="42")
+    requests = broker.requests(SEND)
+    found = [pairs(request) for request in requests]
+    for index, one in enumerate(found):
+        assert one["TRAN_MSG"] == "true"
+        assert (one["PGROUP"], one["HMQ_TX_ID"], one["HMQ_TX_INDEX"]) == ("orders", "T-1", str(index))
+        assert (one["HMQ_TX_NAME"], one["HMQ_QUERY_ID"]) == ("order.create", "42")
+    assert [one.get("HMQ_TX_COUNT") for one in found] == [None, None, "3"]
+    assert {request.ext.sys_flag for request in requests} == {4}
+    assert [half.message_id for half in prepared.halves] == [one["UNIQ_KEY"] for one in found]
+    assert [half.half_index for half in prepared.halves] == [0, 1, 2]
+    assert [half.log_offset for half in prepared.halves] == [0, 1000, 2000]
+    assert prepared.atomic
+    assert broker.visible("orders") == []
 
 
-def test_lost_answers_are_repeated_under_the_same_ids() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        count = [0]
+@in_virtual_time
+async def test_lost_answers_are_repeated_under_the_same_ids() -> None:
+    broker = ScriptedBroker()
+    count = [0]
 
-        def lose(peer: Peer, request: Request[Any]) -> bytes | None:
-            count[0] += 1
-            answer = broker.usual(peer, request)
-            return None if count[0] in (2, 3) else answer
+    def lose(peer: Peer, request: Request[Any]) -> bytes | None:
+        count[0] += 1
+        answer = broker.usual(peer, request)
+        return None if count[0] in (2, 3) else answer
 
-        broker.on[SEND] = lose
-        async with client_of(broker.network()) as mq:
-            prepared = await mq.prepare(THREE, tx_id="T-1")
-        found = [pairs(request)["UNIQ_KEY"] for request in broker.requests(SEND)]
-        assert found == [half.message_id for half in prepared.halves] + found[1:3]
-
-    run(test())
+    broker.on[SEND] = lose
+    async with client_of(broker.network()) as mq:
+        prepared = await mq.prepare(THREE, tx_id="T-1")
+    found = [pairs(request)["UNIQ_KEY"] for request in broker.requests(SEND)]
+    assert found == [half.message_id for half in prepared.halves] + found[1:3]
 
 
-def test_settled_transaction_is_refused_with_its_verdict_and_not_rolled_back_by_us() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        broker.on[SEND] = lambda _, request: encode_response(request, 604, "settled", {"HMQ_VERDICT": "ROLLED_BACK"})
-        async with client_of(broker.network()) as mq:
-            with pytest.raises(TransactionRefused) as caught:
-                await mq.prepare(THREE, tx_id="T-1")
-            assert mq.verdicts.get("T-1") is None  # the verdict is the broker's; we claim none
-        assert caught.value.standing == "ROLLED_BACK"
-        assert broker.requests(END) == []
-
-    run(test())
+@in_virtual_time
+async def test_settled_transaction_is_refused_with_its_verdict_and_not_rolled_back_by_us() -> None:
+    broker = ScriptedBroker()
+    broker.on[SEND] = lambda _, request: encode_response(request, 604, "settled", {"HMQ_VERDICT": "ROLLED_BACK"})
+    async with client_of(broker.network()) as mq:
+        with pytest.raises(TransactionRefused) as caught:
+            await mq.prepare(THREE, tx_id="T-1")
+        assert mq.verdicts.get("T-1") is None  # the verdict is the broker's; we claim none
+    assert caught.value.standing == "ROLLED_BACK"
+    assert broker.requests(END) == []
 
 
-def test_one_refused_half_rolls_the_others_back() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
+@in_virtual_time
+async def test_one_refused_half_rolls_the_others_back() -> None:
+    broker = ScriptedBroker()
 
-        def refuse_second(peer: Peer, request: Request[Any]) -> bytes | None:
-            if pairs(request)["HMQ_TX_INDEX"] == "1":
-                return encode_response(request, 13, "too large")
-            return broker.usual(peer, request)
+    def refuse_second(peer: Peer, request: Request[Any]) -> bytes | None:
+        if pairs(request)["HMQ_TX_INDEX"] == "1":
+            return encode_response(request, 13, "too large")
+        return broker.usual(peer, request)
 
-        broker.on[SEND] = refuse_second
-        async with client_of(broker.network()) as mq:
-            with pytest.raises(RequestFailed, match="too large"):
-                await mq.prepare(THREE, tx_id="T-1")
-        (end,) = broker.requests(END)
-        assert (end.ext.commit_or_rollback, end.ext.tx_id) == (12, "T-1")
-
-    run(test())
+    broker.on[SEND] = refuse_second
+    async with client_of(broker.network()) as mq:
+        with pytest.raises(RequestFailed, match="too large"):
+            await mq.prepare(THREE, tx_id="T-1")
+    (end,) = broker.requests(END)
+    assert (end.ext.commit_or_rollback, end.ext.tx_id) == (12, "T-1")
 
 
-def test_stock_broker_is_never_sent_a_half_twice() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker(halfmq=False)
-        broker.on[SEND] = lambda *_: None
-        async with client_of(broker.network()) as mq:
-            with pytest.raises(SendTimeout, match="begin a new transaction"):
-                await mq.prepare(THREE[:1], tx_id="T-1")
-            # The half may be there. Whoever asks hears ROLLBACK: nothing local has happened.
-            verdict = mq.verdicts.get("T-1")
-            assert verdict is not None
-            assert verdict.name == "ROLLBACK"
-        assert len(broker.requests(SEND)) == 1
-
-    run(test())
+@in_virtual_time
+async def test_stock_broker_is_never_sent_a_half_twice() -> None:
+    broker = ScriptedBroker(halfmq=False)
+    broker.on[SEND] = lambda *_: None
+    async with client_of(broker.network()) as mq:
+        with pytest.raises(SendTimeout, match="begin a new transaction"):
+            await mq.prepare(THREE[:1], tx_id="T-1")
+        # The half may be there. Whoever asks hears ROLLBACK: nothing local has happened.
+        verdict = mq.verdicts.get("T-1")
+        assert verdict is not None
+        assert verdict.name == "ROLLBACK"
+    assert len(broker.requests(SEND)) == 1
 
 
-def test_half_that_is_stored_but_not_safe_does_not_run() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker(halfmq=False)
+@in_virtual_time
+async def test_half_that_is_stored_but_not_safe_does_not_run() -> None:
+    broker = ScriptedBroker(halfmq=False)
 
-        def unsafe(peer: Peer, request: Request[Any]) -> bytes | None:
-            broker.usual(peer, request)
-            ext = {"msgId": "7F00000100002A9F0000000000000000", "queueId": 0, "queueOffset": 0}
-            return encode_response(request, 10, "flush", ext)
+    def unsafe(peer: Peer, request: Request[Any]) -> bytes | None:
+        broker.usual(peer, request)
+        ext = {"msgId": "7F00000100002A9F0000000000000000", "queueId": 0, "queueOffset": 0}
+        return encode_response(request, 10, "flush", ext)
 
-        broker.on[SEND] = unsafe
-        async with client_of(broker.network()) as mq:
-            with pytest.raises(RequestFailed, match="FLUSH_DISK_TIMEOUT"):
-                await mq.prepare(THREE[:1], tx_id="T-1")
-        assert [request.ext.commit_or_rollback for request in broker.requests(END)] == [12]
-
-    run(test())
+    broker.on[SEND] = unsafe
+    async with client_of(broker.network()) as mq:
+        with pytest.raises(RequestFailed, match="FLUSH_DISK_TIMEOUT"):
+            await mq.prepare(THREE[:1], tx_id="T-1")
+    assert [request.ext.commit_or_rollback for request in broker.requests(END)] == [12]
 
 
-def test_delay_in_a_transaction_is_refused_where_it_would_be_lost() -> None:
-    async def test() -> None:
-        late = [compose("t", b"x", delay=10)]
-        broker = ScriptedBroker(halfmq=False)
-        async with client_of(broker.network()) as mq:
-            with pytest.raises(UnsupportedCombination):
-                await mq.prepare(late, tx_id="T-1")
-        assert broker.requests(SEND) == []
-        broker = ScriptedBroker()
-        async with client_of(broker.network()) as mq:
+@in_virtual_time
+async def test_delay_in_a_transaction_is_refused_where_it_would_be_lost() -> None:
+    late = [compose("t", b"x", delay=10)]
+    broker = ScriptedBroker(halfmq=False)
+    async with client_of(broker.network()) as mq:
+        with pytest.raises(UnsupportedCombination):
             await mq.prepare(late, tx_id="T-1")
-        assert pairs(broker.requests(SEND)[0])["DELAY"] == "3"
-
-    run(test())
+    assert broker.requests(SEND) == []
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        await mq.prepare(late, tx_id="T-1")
+    assert pairs(broker.requests(SEND)[0])["DELAY"] == "3"

@@ -5,7 +5,7 @@ import asyncio
 import random
 
 import pytest
-from tests.support.virtual_time import run
+from tests.support.virtual_time import in_virtual_time, run
 
 from halfmq.client.connection import NoAnswer, NotSent
 from halfmq.client.retry import ATTEMPTS, Attempts, OutOfTime
@@ -43,75 +43,63 @@ def test_what_was_written_is_tried_three_times_and_then_unknown() -> None:
     assert run(written()) == ATTEMPTS == 3
 
 
-def test_one_unanswered_attempt_makes_the_end_unknown_whatever_comes_later() -> None:
-    async def mixed() -> None:
-        plan = attempts()
-        await plan.lost(NoAnswer("silence"))
-        with pytest.raises(SendTimeout):
-            await plan.refused(TopicNotFound("gone", response_code=17))
-
-    run(mixed())
+@in_virtual_time
+async def test_one_unanswered_attempt_makes_the_end_unknown_whatever_comes_later() -> None:
+    plan = attempts()
+    await plan.lost(NoAnswer("silence"))
+    with pytest.raises(SendTimeout):
+        await plan.refused(TopicNotFound("gone", response_code=17))
 
 
 @pytest.mark.parametrize(
     ("error", "told"), [(NotSent("x"), ConnectError), (ConnectError("x"), ConnectError), (NoAnswer("x"), SendTimeout)]
 )
-def test_attempt_of_a_closed_client_is_the_last_one(error: NotSent | NoAnswer | ConnectError, told: type) -> None:
-    async def closed() -> None:
-        start = asyncio.get_running_loop().time()
-        with pytest.raises(told) as raised:
-            await attempts(closed=True).lost(error)
-        assert asyncio.get_running_loop().time() == start
-        assert "the client is closed" in str(raised.value if told is ConnectError else raised.value.__cause__)
-
-    run(closed())
+@in_virtual_time
+async def test_attempt_of_a_closed_client_is_the_last_one(error: NotSent | NoAnswer | ConnectError, told: type) -> None:
+    start = asyncio.get_running_loop().time()
+    with pytest.raises(told) as raised:
+        await attempts(closed=True).lost(error)
+    assert asyncio.get_running_loop().time() == start
+    assert "the client is closed" in str(raised.value if told is ConnectError else raised.value.__cause__)
 
 
-def test_standing_verdict_is_told_even_after_an_unanswered_attempt() -> None:
-    async def refused() -> None:
-        plan = attempts()
-        await plan.lost(NoAnswer("silence"))
-        with pytest.raises(TransactionRefused):
-            await plan.refused(TransactionRefused("settled", standing="COMMITTED"))
-
-    run(refused())
+@in_virtual_time
+async def test_standing_verdict_is_told_even_after_an_unanswered_attempt() -> None:
+    plan = attempts()
+    await plan.lost(NoAnswer("silence"))
+    with pytest.raises(TransactionRefused):
+        await plan.refused(TransactionRefused("settled", standing="COMMITTED"))
 
 
-def test_refusal_that_stays_is_raised_at_once_and_a_busy_broker_is_asked_again() -> None:
-    async def refused() -> None:
-        with pytest.raises(TopicNotFound):
-            await attempts().refused(TopicNotFound("gone", response_code=17))
-        plan = attempts()
-        busy = ServerBusy("full", response_code=2)
+@in_virtual_time
+async def test_refusal_that_stays_is_raised_at_once_and_a_busy_broker_is_asked_again() -> None:
+    with pytest.raises(TopicNotFound):
+        await attempts().refused(TopicNotFound("gone", response_code=17))
+    plan = attempts()
+    busy = ServerBusy("full", response_code=2)
+    await plan.refused(busy)
+    await plan.refused(busy)
+    with pytest.raises(ServerBusy):
         await plan.refused(busy)
-        await plan.refused(busy)
-        with pytest.raises(ServerBusy):
-            await plan.refused(busy)
-
-    run(refused())
 
 
-def test_refusal_that_the_caller_knows_to_stay_is_raised_at_once_whatever_its_number() -> None:
-    async def refused() -> None:
-        with pytest.raises(RequestFailed):
-            await attempts().refused(RequestFailed("wrong offsets", response_code=1), stays=True)
-        await attempts().refused(RequestFailed("something", response_code=1))
-
-    run(refused())
+@in_virtual_time
+async def test_refusal_that_the_caller_knows_to_stay_is_raised_at_once_whatever_its_number() -> None:
+    with pytest.raises(RequestFailed):
+        await attempts().refused(RequestFailed("wrong offsets", response_code=1), stays=True)
+    await attempts().refused(RequestFailed("something", response_code=1))
 
 
-def test_attempt_never_takes_longer_than_the_call() -> None:
-    async def left() -> None:
-        plan = attempts(timeout_s=4)
-        assert plan.timeout_s() == 3.0
-        await asyncio.sleep(2)
-        assert plan.timeout_s() == pytest.approx(2.0)
-        await asyncio.sleep(5)
-        assert plan.left_s() == 0
-        with pytest.raises(OutOfTime):
-            plan.timeout_s()
-
-    run(left())
+@in_virtual_time
+async def test_attempt_never_takes_longer_than_the_call() -> None:
+    plan = attempts(timeout_s=4)
+    assert plan.timeout_s() == 3.0
+    await asyncio.sleep(2)
+    assert plan.timeout_s() == pytest.approx(2.0)
+    await asyncio.sleep(5)
+    assert plan.left_s() == 0
+    with pytest.raises(OutOfTime):
+        plan.timeout_s()
 
 
 def test_what_comes_before_an_attempt_is_cut_off_at_the_end_of_the_call() -> None:
@@ -130,17 +118,15 @@ def test_what_comes_before_an_attempt_is_cut_off_at_the_end_of_the_call() -> Non
     run(connecting())
 
 
-def test_end_of_the_time_hides_neither_the_reason_nor_the_doubt() -> None:
-    async def over() -> None:
-        plan = attempts(timeout_s=1)
-        await plan.lost(ConnectError("refused by b:1"))
-        with pytest.raises(ConnectError, match="b:1"):
-            await plan.lost(OutOfTime("over"))
-        with pytest.raises(ConnectError, match="over"):
-            await attempts(timeout_s=1).lost(OutOfTime("over")) or await attempts(timeout_s=0).lost(OutOfTime("over"))
-        plan = attempts(timeout_s=1)
-        await plan.lost(NoAnswer("silence"))
-        with pytest.raises(SendTimeout):
-            await plan.lost(OutOfTime("over"))
-
-    run(over())
+@in_virtual_time
+async def test_end_of_the_time_hides_neither_the_reason_nor_the_doubt() -> None:
+    plan = attempts(timeout_s=1)
+    await plan.lost(ConnectError("refused by b:1"))
+    with pytest.raises(ConnectError, match="b:1"):
+        await plan.lost(OutOfTime("over"))
+    with pytest.raises(ConnectError, match="over"):
+        await attempts(timeout_s=1).lost(OutOfTime("over")) or await attempts(timeout_s=0).lost(OutOfTime("over"))
+    plan = attempts(timeout_s=1)
+    await plan.lost(NoAnswer("silence"))
+    with pytest.raises(SendTimeout):
+        await plan.lost(OutOfTime("over"))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.support.scripted_broker import Peer, ScriptedBroker, client_of
-from tests.support.virtual_time import run
+from tests.support.virtual_time import in_virtual_time
 
 from halfmq.client.connection import Connection
 from halfmq.client.context import ClientContext
@@ -26,296 +26,258 @@ END = RequestCode.END_TRANSACTION
 TWO = [compose("orders", b"a"), compose("stock", b"b")]
 
 
-def test_commit_shows_every_message_and_is_acknowledged() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        async with client_of(broker.network()) as mq:
-            prepared = await mq.prepare(TWO, tx_id="T-1")
-            receipt = await mq.commit(prepared)
-        assert (broker.visible("orders"), broker.visible("stock")) == ([b"a"], [b"b"])
-        (end,) = broker.requests(END)
-        first = prepared.halves[0]
-        assert not end.is_oneway
-        assert (end.ext.producer_group, end.ext.tx_id, end.ext.msg_id) == ("orders", "T-1", first.message_id)
-        assert (end.ext.commit_log_offset, end.ext.tran_state_table_offset) == (first.log_offset, first.half_index)
-        assert (receipt.tx_id, receipt.verdict, receipt.acknowledged, receipt.atomic) == (
-            "T-1",
-            "COMMITTED",
-            True,
-            True,
-        )
-        assert (receipt.position, receipt.durability, receipt.repeated) == (4096, "fsync", False)
-        assert receipt.message_ids == tuple(half.message_id for half in prepared.halves)
-
-    run(test())
+@in_virtual_time
+async def test_commit_shows_every_message_and_is_acknowledged() -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        prepared = await mq.prepare(TWO, tx_id="T-1")
+        receipt = await mq.commit(prepared)
+    assert (broker.visible("orders"), broker.visible("stock")) == ([b"a"], [b"b"])
+    (end,) = broker.requests(END)
+    first = prepared.halves[0]
+    assert not end.is_oneway
+    assert (end.ext.producer_group, end.ext.tx_id, end.ext.msg_id) == ("orders", "T-1", first.message_id)
+    assert (end.ext.commit_log_offset, end.ext.tran_state_table_offset) == (first.log_offset, first.half_index)
+    assert (receipt.tx_id, receipt.verdict, receipt.acknowledged, receipt.atomic) == (
+        "T-1",
+        "COMMITTED",
+        True,
+        True,
+    )
+    assert (receipt.position, receipt.durability, receipt.repeated) == (4096, "fsync", False)
+    assert receipt.message_ids == tuple(half.message_id for half in prepared.halves)
 
 
-def test_rollback_shows_nothing() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        async with client_of(broker.network()) as mq:
-            receipt = await mq.rollback(await mq.prepare(TWO, tx_id="T-1"))
-        assert broker.visible("orders") == []
-        assert receipt.verdict == "ROLLED_BACK"
-
-    run(test())
+@in_virtual_time
+async def test_rollback_shows_nothing() -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        receipt = await mq.rollback(await mq.prepare(TWO, tx_id="T-1"))
+    assert broker.visible("orders") == []
+    assert receipt.verdict == "ROLLED_BACK"
 
 
-def test_lost_answer_to_commit_is_asked_again_and_is_one_commit() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        lost = [True]
+@in_virtual_time
+async def test_lost_answer_to_commit_is_asked_again_and_is_one_commit() -> None:
+    broker = ScriptedBroker()
+    lost = [True]
 
-        def lose_first(peer: Peer, request: Request[Any]) -> bytes | None:
-            answer = broker.usual(peer, request)
-            if lost:
-                lost.clear()
-                peer.cut()
-                return None
-            return answer
+    def lose_first(peer: Peer, request: Request[Any]) -> bytes | None:
+        answer = broker.usual(peer, request)
+        if lost:
+            lost.clear()
+            peer.cut()
+            return None
+        return answer
 
-        broker.on[END] = lose_first
-        async with client_of(broker.network()) as mq:
-            receipt = await mq.commit(await mq.prepare(TWO, tx_id="T-1"))
-        assert receipt.repeated
-        assert len(broker.requests(END)) == 2
-        assert broker.visible("orders") == [b"a"]
-
-    run(test())
+    broker.on[END] = lose_first
+    async with client_of(broker.network()) as mq:
+        receipt = await mq.commit(await mq.prepare(TWO, tx_id="T-1"))
+    assert receipt.repeated
+    assert len(broker.requests(END)) == 2
+    assert broker.visible("orders") == [b"a"]
 
 
-def test_commit_that_is_never_answered_is_unknown_and_repeated_in_the_background() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        async with client_of(broker.network()) as mq:
-            prepared = await mq.prepare(TWO, tx_id="T-1")
-            broker.on[END] = lambda *_: None
-            with pytest.raises(TransactionUnknown) as caught:
-                await mq.commit(prepared)
-            assert caught.value.tx_id == "T-1"
-            assert mq.verdicts.get("T-1") is Outcome.COMMIT  # a check gets the truth meanwhile
-            del broker.on[END]
-            await asyncio.sleep(15)
-            assert broker.visible("orders") == [b"a"]
-            assert mq.verdicts.get("T-1") is None
-
-    run(test())
-
-
-def test_opposite_verdict_is_refused_with_the_standing_one() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        async with client_of(broker.network()) as mq:
-            prepared = await mq.prepare(TWO, tx_id="T-1")
+@in_virtual_time
+async def test_commit_that_is_never_answered_is_unknown_and_repeated_in_the_background() -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        prepared = await mq.prepare(TWO, tx_id="T-1")
+        broker.on[END] = lambda *_: None
+        with pytest.raises(TransactionUnknown) as caught:
             await mq.commit(prepared)
-            with pytest.raises(TransactionRefused) as caught:
-                await mq.rollback(prepared)
-            assert caught.value.standing == "COMMITTED"
-            assert (await mq.commit(prepared)).repeated
-
-    run(test())
-
-
-def test_cancelled_commit_goes_on_in_the_background() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        async with client_of(broker.network()) as mq:
-            prepared = await mq.prepare(TWO, tx_id="T-1")
-            broker.on[END] = lambda *_: None
-            commit = asyncio.ensure_future(mq.commit(prepared))
-            await asyncio.sleep(0.5)
-            commit.cancel()
-            del broker.on[END]
-            await asyncio.sleep(1)
+        assert caught.value.tx_id == "T-1"
+        assert mq.verdicts.get("T-1") is Outcome.COMMIT  # a check gets the truth meanwhile
+        del broker.on[END]
+        await asyncio.sleep(15)
         assert broker.visible("orders") == [b"a"]
-
-    run(test())
-
-
-def test_stock_broker_gets_an_end_for_each_half_once() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker(halfmq=False)
-        async with client_of(broker.network()) as mq:
-            prepared = await mq.prepare(TWO, tx_id="T-1")
-            receipt = await mq.commit(prepared)
-            await asyncio.sleep(60)
-        assert [end.ext.tran_state_table_offset for end in broker.requests(END)] == [0, 1]
-        assert (broker.visible("orders"), broker.visible("stock")) == ([b"a"], [b"b"])
-        assert not prepared.atomic
-        assert (receipt.acknowledged, receipt.atomic, receipt.position) == (True, False, None)
-
-    run(test())
+        assert mq.verdicts.get("T-1") is None
 
 
-def test_stock_brokers_lost_answer_is_not_asked_for_again() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker(halfmq=False)
-
-        def lose(peer: Peer, request: Request[Any]) -> None:
-            broker.usual(peer, request)
-
-        broker.on[END] = lose
-        async with client_of(broker.network()) as mq:
-            receipt = await mq.commit(await mq.prepare(TWO, tx_id="T-1"))
-            assert mq.verdicts.get("T-1") is Outcome.COMMIT
-            await asyncio.sleep(60)
-        assert not receipt.acknowledged
-        assert (broker.visible("orders"), broker.visible("stock")) == ([b"a"], [b"b"])
-
-    run(test())
+@in_virtual_time
+async def test_opposite_verdict_is_refused_with_the_standing_one() -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        prepared = await mq.prepare(TWO, tx_id="T-1")
+        await mq.commit(prepared)
+        with pytest.raises(TransactionRefused) as caught:
+            await mq.rollback(prepared)
+        assert caught.value.standing == "COMMITTED"
+        assert (await mq.commit(prepared)).repeated
 
 
-def test_stock_brokers_refusal_of_one_half_does_not_keep_the_others_from_their_verdict() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker(halfmq=False)
-
-        def refuse_first(peer: Peer, request: Request[Any]) -> bytes | None:
-            if request.ext.tran_state_table_offset == 0:
-                return encode_response(request, 1, "Find prepared transaction message failed")
-            return broker.usual(peer, request)
-
-        broker.on[END] = refuse_first
-        async with client_of(broker.network()) as mq:
-            with pytest.raises(RequestFailed, match="Find prepared"):
-                await mq.commit(await mq.prepare(TWO, tx_id="T-1"))
-        assert broker.visible("stock") == [b"b"]
-
-    run(test())
+@in_virtual_time
+async def test_cancelled_commit_goes_on_in_the_background() -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        prepared = await mq.prepare(TWO, tx_id="T-1")
+        broker.on[END] = lambda *_: None
+        commit = asyncio.ensure_future(mq.commit(prepared))
+        await asyncio.sleep(0.5)
+        commit.cancel()
+        del broker.on[END]
+        await asyncio.sleep(1)
+    assert broker.visible("orders") == [b"a"]
 
 
-def test_stock_broker_that_goes_away_between_two_ends_gets_only_the_missing_one(
+@in_virtual_time
+async def test_stock_broker_gets_an_end_for_each_half_once() -> None:
+    broker = ScriptedBroker(halfmq=False)
+    async with client_of(broker.network()) as mq:
+        prepared = await mq.prepare(TWO, tx_id="T-1")
+        receipt = await mq.commit(prepared)
+        await asyncio.sleep(60)
+    assert [end.ext.tran_state_table_offset for end in broker.requests(END)] == [0, 1]
+    assert (broker.visible("orders"), broker.visible("stock")) == ([b"a"], [b"b"])
+    assert not prepared.atomic
+    assert (receipt.acknowledged, receipt.atomic, receipt.position) == (True, False, None)
+
+
+@in_virtual_time
+async def test_stock_brokers_lost_answer_is_not_asked_for_again() -> None:
+    broker = ScriptedBroker(halfmq=False)
+
+    def lose(peer: Peer, request: Request[Any]) -> None:
+        broker.usual(peer, request)
+
+    broker.on[END] = lose
+    async with client_of(broker.network()) as mq:
+        receipt = await mq.commit(await mq.prepare(TWO, tx_id="T-1"))
+        assert mq.verdicts.get("T-1") is Outcome.COMMIT
+        await asyncio.sleep(60)
+    assert not receipt.acknowledged
+    assert (broker.visible("orders"), broker.visible("stock")) == ([b"a"], [b"b"])
+
+
+@in_virtual_time
+async def test_stock_brokers_refusal_of_one_half_does_not_keep_the_others_from_their_verdict() -> None:
+    broker = ScriptedBroker(halfmq=False)
+
+    def refuse_first(peer: Peer, request: Request[Any]) -> bytes | None:
+        if request.ext.tran_state_table_offset == 0:
+            return encode_response(request, 1, "Find prepared transaction message failed")
+        return broker.usual(peer, request)
+
+    broker.on[END] = refuse_first
+    async with client_of(broker.network()) as mq:
+        with pytest.raises(RequestFailed, match="Find prepared"):
+            await mq.commit(await mq.prepare(TWO, tx_id="T-1"))
+    assert broker.visible("stock") == [b"b"]
+
+
+@in_virtual_time
+async def test_stock_broker_that_goes_away_between_two_ends_gets_only_the_missing_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def test() -> None:
-        broker = ScriptedBroker(halfmq=False)
-        async with client_of(broker.network(), timeout=2.0) as mq:
-            prepared = await mq.prepare(TWO, tx_id="T-1")
-            real = ClientContext.broker
-            calls = [0]
+    broker = ScriptedBroker(halfmq=False)
+    async with client_of(broker.network(), timeout=2.0) as mq:
+        prepared = await mq.prepare(TWO, tx_id="T-1")
+        real = ClientContext.broker
+        calls = [0]
 
-            async def fail_second(context: ClientContext, name: str) -> Connection:
-                calls[0] += 1
-                if calls[0] == 2:
-                    await asyncio.sleep(0.01)
-                    broker.stop()
-                    await asyncio.sleep(0.01)
-                return await real(context, name)
+        async def fail_second(context: ClientContext, name: str) -> Connection:
+            calls[0] += 1
+            if calls[0] == 2:
+                await asyncio.sleep(0.01)
+                broker.stop()
+                await asyncio.sleep(0.01)
+            return await real(context, name)
 
-            monkeypatch.setattr(ClientContext, "broker", fail_second)
-            monkeypatch.setattr(ClientContext, "established", lambda *_: None)  # so that it is asked each time
-            with pytest.raises(TransactionUnknown):
-                await mq.commit(prepared)
-            broker.start()
-            await asyncio.sleep(5)
-        assert [end.ext.tran_state_table_offset for end in broker.requests(END)] == [0, 1]
-
-    run(test())
+        monkeypatch.setattr(ClientContext, "broker", fail_second)
+        monkeypatch.setattr(ClientContext, "established", lambda *_: None)  # so that it is asked each time
+        with pytest.raises(TransactionUnknown):
+            await mq.commit(prepared)
+        broker.start()
+        await asyncio.sleep(5)
+    assert [end.ext.tran_state_table_offset for end in broker.requests(END)] == [0, 1]
 
 
-def test_refused_commit_is_raised_and_left_to_the_check() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        async with client_of(broker.network()) as mq:
-            prepared = await mq.prepare(TWO, tx_id="T-1")
-            broker.on[END] = lambda _, request: encode_response(request, 13, "too large")
-            with pytest.raises(RequestFailed, match="too large"):
-                await mq.commit(prepared)
-            assert mq.verdicts.get("T-1") is Outcome.COMMIT
-
-    run(test())
+@in_virtual_time
+async def test_refused_commit_is_raised_and_left_to_the_check() -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        prepared = await mq.prepare(TWO, tx_id="T-1")
+        broker.on[END] = lambda _, request: encode_response(request, 13, "too large")
+        with pytest.raises(RequestFailed, match="too large"):
+            await mq.commit(prepared)
+        assert mq.verdicts.get("T-1") is Outcome.COMMIT
 
 
-def test_commit_of_an_incomplete_transaction_leaves_it_undecided_and_says_so() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        async with client_of(broker.network()) as mq:
-            prepared = await mq.prepare(TWO, tx_id="T-1")
-            broker.on[END] = lambda _, request: encode_response(request, 604, "2 messages are here, 3 messages")
-            with pytest.raises(TransactionIncomplete, match="roll back") as caught:
-                await mq.commit(prepared)
-            assert caught.value.outcome_known
-            assert mq.verdicts.get("T-1") is Outcome.COMMIT, (
-                "not settled: a check still hears what the application said"
-            )
+@in_virtual_time
+async def test_commit_of_an_incomplete_transaction_leaves_it_undecided_and_says_so() -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        prepared = await mq.prepare(TWO, tx_id="T-1")
+        broker.on[END] = lambda _, request: encode_response(request, 604, "2 messages are here, 3 messages")
+        with pytest.raises(TransactionIncomplete, match="roll back") as caught:
+            await mq.commit(prepared)
+        assert caught.value.outcome_known
+        assert mq.verdicts.get("T-1") is Outcome.COMMIT, "not settled: a check still hears what the application said"
+        del broker.on[END]
+        assert (await mq.rollback(prepared)).verdict == "ROLLED_BACK"
+        assert mq.verdicts.get("T-1") is None
+
+
+@in_virtual_time
+async def test_refusal_of_an_end_that_cannot_change_is_not_asked_for_again() -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        prepared = await mq.prepare(TWO, tx_id="T-1")
+        broker.on[END] = lambda _, request: encode_response(request, 1, "has no half 7 at log offset 9")
+        with pytest.raises(RequestFailed, match="no half 7"):
+            await mq.commit(prepared)
+        assert len(broker.requests(END)) == 1
+
+
+@in_virtual_time
+async def test_busy_broker_is_asked_for_the_verdict_again() -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        prepared = await mq.prepare(TWO, tx_id="T-1")
+
+        def busy_once(peer: Peer, request: Request[Any]) -> bytes | None:
             del broker.on[END]
-            assert (await mq.rollback(prepared)).verdict == "ROLLED_BACK"
-            assert mq.verdicts.get("T-1") is None
+            return encode_response(request, 14, "stopping")
 
-    run(test())
-
-
-def test_refusal_of_an_end_that_cannot_change_is_not_asked_for_again() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        async with client_of(broker.network()) as mq:
-            prepared = await mq.prepare(TWO, tx_id="T-1")
-            broker.on[END] = lambda _, request: encode_response(request, 1, "has no half 7 at log offset 9")
-            with pytest.raises(RequestFailed, match="no half 7"):
-                await mq.commit(prepared)
-            assert len(broker.requests(END)) == 1
-
-    run(test())
+        broker.on[END] = busy_once
+        assert (await mq.commit(prepared)).acknowledged
+        assert len(broker.requests(END)) == 2
 
 
-def test_busy_broker_is_asked_for_the_verdict_again() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        async with client_of(broker.network()) as mq:
-            prepared = await mq.prepare(TWO, tx_id="T-1")
-
-            def busy_once(peer: Peer, request: Request[Any]) -> bytes | None:
-                del broker.on[END]
-                return encode_response(request, 14, "stopping")
-
-            broker.on[END] = busy_once
-            assert (await mq.commit(prepared)).acknowledged
-            assert len(broker.requests(END)) == 2
-
-    run(test())
-
-
-def test_unknown_is_told_and_settles_nothing() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        async with client_of(broker.network()) as mq:
-            mq._transactions.tell_unknown(await mq.prepare(TWO, tx_id="T-1"))
-            await asyncio.sleep(0.1)
-        (end,) = broker.requests(END)
-        assert (end.ext.commit_or_rollback, end.is_oneway) == (0, True)
-        assert broker.verdicts == {}
-
-    run(test())
+@in_virtual_time
+async def test_unknown_is_told_and_settles_nothing() -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        mq._transactions.tell_unknown(await mq.prepare(TWO, tx_id="T-1"))
+        await asyncio.sleep(0.1)
+    (end,) = broker.requests(END)
+    assert (end.ext.commit_or_rollback, end.is_oneway) == (0, True)
+    assert broker.verdicts == {}
 
 
 @pytest.mark.parametrize("tx_id", ["", "x" * 65, "with space", "ž"])
-def test_transaction_id_must_be_one(tx_id: str) -> None:
-    async def test() -> None:
-        async with client_of(ScriptedBroker().network()) as mq:
-            with pytest.raises(InvalidName):
-                await mq.prepare(TWO, tx_id=tx_id)
-
-    run(test())
+@in_virtual_time
+async def test_transaction_id_must_be_one(tx_id: str) -> None:
+    async with client_of(ScriptedBroker().network()) as mq:
+        with pytest.raises(InvalidName):
+            await mq.prepare(TWO, tx_id=tx_id)
 
 
-def test_empty_and_oversized_transactions_are_refused_before_anything_is_sent() -> None:
-    async def test() -> None:
-        broker = ScriptedBroker()
-        async with client_of(broker.network()) as mq:
-            for messages in ([], TWO * 513, [compose("t", b"x" * (4 << 20))] * 17):
-                with pytest.raises(UsageError):
-                    await mq.prepare(messages, tx_id="T-1")
-        assert broker.requests(RequestCode.SEND_MESSAGE_V2) == []
-
-    run(test())
+@in_virtual_time
+async def test_empty_and_oversized_transactions_are_refused_before_anything_is_sent() -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        for messages in ([], TWO * 513, [compose("t", b"x" * (4 << 20))] * 17):
+            with pytest.raises(UsageError):
+                await mq.prepare(messages, tx_id="T-1")
+    assert broker.requests(RequestCode.SEND_MESSAGE_V2) == []
 
 
-def test_client_without_group_has_no_transactions() -> None:
-    async def test() -> None:
-        async with client_of(ScriptedBroker().network(), group="") as mq:
-            await mq.send("t", b"x")
-            with pytest.raises(UsageError, match="group"):
-                mq.begin()
-            with pytest.raises(UsageError, match="group"):
-                await mq.prepare(TWO, tx_id="T-1")
-
-    run(test())
+@in_virtual_time
+async def test_client_without_group_has_no_transactions() -> None:
+    async with client_of(ScriptedBroker().network(), group="") as mq:
+        await mq.send("t", b"x")
+        with pytest.raises(UsageError, match="group"):
+            mq.begin()
+        with pytest.raises(UsageError, match="group"):
+            await mq.prepare(TWO, tx_id="T-1")
