@@ -19,6 +19,9 @@ from tests.support.virtual_loop import ProcessLoop
 
 READERS = "readers"
 WATCH = "watch"
+#: The inbox's name for a second handler of the same messages; to the broker there is one group.
+AUDIT = "audit"
+_AUDITED = 0.15
 #: Share of the handled messages that are not acknowledged but sent back, so that the inbox sees them again.
 _SENT_BACK_ALL_THE_SAME = 0.1
 
@@ -82,19 +85,31 @@ class GroupConsumer(Machine):
     async def _handle(self, message: Message) -> None:
         counts = self.around.chronicle.counts
         try:
-            async with self._sessions() as session, inbox.once(session, message, group=READERS) as first:
-                if first:
-                    await session.execute(insert(effects).values(message_id=message.message_id, topic=message.topic))
+            first = await self._once(message, READERS)
+            if self.rng.random() < _AUDITED:
+                await self._once(message, AUDIT)
         except SQLAlchemyError as error:
             counts[f"consumer {type(error).__name__}"] += 1
             await message.retry()
             return
         counts["knob inbox: first delivery" if first else "knob inbox: duplicate"] += 1
-        self._database.handled.add(message.message_id)
         if self.around.working and self.rng.random() < _SENT_BACK_ALL_THE_SAME:
             await message.retry(1)
         else:
             message.ack()
+
+    async def _once(self, message: Message, handler: str) -> bool:
+        """Whether it was the first time for this handler.
+
+        Raises:
+            SQLAlchemyError: it may have been handled or not.
+        """
+        async with self._sessions() as session, inbox.once(session, message, group=handler) as first:
+            if first:
+                effect = {"handler": handler, "message_id": message.message_id, "topic": message.topic}
+                await session.execute(insert(effects).values(effect))
+        self._database.handled.add((handler, message.message_id))
+        return first
 
 
 class Watcher(Machine):

@@ -5,7 +5,7 @@
                     queue again
     offsets         no committed offset is beyond what the group received, except for what a trim removed before
     without delay   between two turns of the broker no held pull waits for a message that is visible
-    inbox           each handled message has one effect in the consumers' database
+    inbox           each handled message has one effect of each handler in the consumers' database
 
 These are not among the ten promises: consumers get messages at least once (docs/promises.md, "What is not promised").
 """
@@ -170,9 +170,9 @@ def look_at_effects(database: Database, counts: Counter[str]) -> None:
         Violation: a message has more than one effect in the consumers' database, or none although it was handled.
     """
     effects = database.effects_by_message()
-    for message, times in effects.items():
-        counts["look inbox"] += 1
+    for (handler, message), times in effects.items():
+        counts[f"look inbox of {handler}"] += 1
         if times > 1:
-            raise Violation(f"Inbox: {message} has {times} effects", message)
-    for message in database.handled - effects.keys():
-        raise Violation(f"Inbox: {message} was handled, and its effect is not in the database", message)
+            raise Violation(f"Inbox: {message} has {times} effects of {handler}", message)
+    for handler, message in database.handled - effects.keys():
+        raise Violation(f"Inbox: {message} was handled by {handler}, whose effect is not in the database", message)

@@ -33,6 +33,10 @@ Parameters = Mapping[str, Any]
 _PRUNE_AGE_US: Final = 1_000_000
 #: Share of the COMMITs that fail on a deferred constraint.
 _FAILED_COMMITS: Final = 0.08
+#: Share of the COMMITs of local transactions that never arrive; of those that wait, as for a standby; and how long they do.
+_LOST_COMMITS: Final = 0.08
+_STALLED_COMMITS: Final = 0.06
+_STALLS_US: Final = (300_000, 2_000_000, 8_000_000)
 
 metadata = MetaData()
 ORDERS: Final = "orders"
@@ -47,6 +51,7 @@ inbox = Inbox(metadata)
 effects = Table(
     "effects",
     metadata,
+    Column("handler", String(64), nullable=False),
     Column("message_id", String(64), nullable=False),
     Column("topic", String(64), nullable=False),
 )
@@ -112,8 +117,8 @@ class Database:
         self.name = name
         #: Transaction id -> "C" where the business row was committed, "R" where the check ruled it out. The oracle.
         self.rows: dict[str, str] = {}
-        #: Messages that a consumer has handled, as it was told by this database.
-        self.handled: set[str] = set()
+        #: (handler, message) that a consumer has handled, as it was told by this database.
+        self.handled: set[tuple[str, str]] = set()
         #: When each "C" was committed, virtual us, while it is a row; and what it was, once it is pruned.
         self._written_us: dict[str, int] = {}
         self._pruned: dict[str, str] = {}
@@ -124,6 +129,8 @@ class Database:
         self.slow = 1
         #: Share of the responses that are lost, although the request was executed.
         self.answers_lost = 0.02
+        #: Transaction id -> when a check of the shipped module fenced it, virtual us, and in which process.
+        self.fenced: dict[str, tuple[int, str]] = {}
         self._scheduler = scheduler
         self._mean_us = mean_us
         self._rng = random.Random(f"{seed}/database/{name}")
@@ -179,20 +186,34 @@ class Database:
         """What its row was before anything was pruned."""
         return self._pruned.get(tx_id) or self.rows.get(tx_id)
 
-    def effects_by_message(self) -> dict[str, int]:
-        return dict(self._store.execute("SELECT message_id, count(*) FROM effects GROUP BY message_id"))
+    def effects_by_message(self) -> dict[tuple[str, str], int]:
+        """How many, by handler and message."""
+        found = self._store.execute("SELECT handler, message_id, count(*) FROM effects GROUP BY handler, message_id")
+        return {(handler, message_id): times for handler, message_id, times in found}
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
-    async def ask(self, process: ProcessLoop, work: Callable[[], T]) -> T:
+    async def ask(self, process: ProcessLoop, work: Callable[[], T], stall_us: int = 0) -> T:
         """``work`` done in the database, a while from now; its result, a while later.
 
         Raises:
             DatabaseError: what ``work`` raised. Lost: nobody knows.
         """
         answer: asyncio.Future[T] = process.create_future()
-        self._scheduler.call_later(self._trip_us(), self._arrived, process, work, answer)
+        self._scheduler.call_later(self._trip_us() + stall_us, self._arrived, process, work, answer)
         return await answer
+
+    async def commit(self, process: ProcessLoop, session: "DatabaseSession") -> None:
+        """Of the local transactions, some COMMITs take so long that checks come before them: locks are held, and rows are not
+        visible yet. Others never arrive: the client cannot tell, so that only a check ends the transaction at the broker.
+
+        Raises:
+            DatabaseError: as ``ask``.
+        """
+        draw = self._rng.random() if session.has_order else 1.0
+        work = session.lose if draw < _LOST_COMMITS else session.commit
+        stalls = _LOST_COMMITS <= draw < _LOST_COMMITS + _STALLED_COMMITS
+        await self.ask(process, work, self._rng.choice(_STALLS_US) if stalls else 0)
 
     def _trip_us(self) -> int:
         return int(self._mean_us * self.slow * self._rng.random() * 2)
@@ -258,6 +279,11 @@ class DatabaseSession:
         self._aborted = False
         self._writes: list[tuple[str, Parameters]] = []
         self._keys: list[Key] = []
+
+    @property
+    def has_order(self) -> bool:
+        """Whether the open transaction is a local transaction of the application."""
+        return any(table == ORDERS for table, _ in self._keys)
 
     def execute(self, statement: str, parameters: Parameters) -> tuple[list[Any], list[str]]:
         """In the database. The rows that it returns, and the names of their columns.
@@ -336,6 +362,15 @@ class DatabaseSession:
         database._store.execute("COMMIT")
         self._tell_oracle(keys)
 
+    def lose(self) -> None:
+        """In the database, which notices that the connection is lost.
+
+        Raises:
+            Lost: rolled back; a driver cannot tell.
+        """
+        self.rollback()
+        raise Lost("the connection was lost before COMMIT arrived")
+
     def _tell_oracle(self, keys: list[Key]) -> None:
         database = self.database
         for table, (tx_id, *_) in keys:
@@ -346,6 +381,7 @@ class DatabaseSession:
                 found = database._store.execute(_MARKER_OF, {"tx_id": tx_id}).fetchone()
                 if found is not None and found[0] == FENCED:
                     database.rows.setdefault(tx_id, FENCED)
+                    database.fenced[tx_id] = database._scheduler.now_us, self.process.name
 
     def rollback(self) -> None:
         database = self.database

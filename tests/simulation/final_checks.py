@@ -25,21 +25,24 @@ from halfmq.model.stored_message import decode as decode_message
 from halfmq.store.group_flush import HandFlush
 from halfmq.store.store import Store
 from halfmq.store.verify import verify_store
-from halfmq.testing.history.events import Local, Logged, QueueRead, Seen
+from halfmq.testing.history.events import HalfAsked, Local, Logged, QueueRead, Seen
 from tests.simulation.broker_host import DATA, BrokerHost
 from tests.simulation.check_rules import CheckLooks
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.database import Database
 from tests.simulation.delays import Delays
+from tests.simulation.machine import Machine
 from tests.simulation.policy_rules import look_at_log
 from tests.simulation.promises import Promises, Violation
 from tests.simulation.raw_connection import RawLine
 from tests.simulation.wire_tap import WireTap
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.raw_client import pull_ext, send_ext
-from tests.support.virtual_loop import ProcessLoop, SeededEntropy
+from tests.support.virtual_loop import ProcessLoop, SeededEntropy, VirtualClock
 
 WHOLE = "whole"
+#: Broker time is stamped in whole ms.
+_ROUNDING_MS = 2
 _DECIDED_BY = {
     DecidedBy.PRODUCER: "application",
     DecidedBy.CHECK: "check",
@@ -305,6 +308,30 @@ def final_looks(chronicle: Chronicle, promises: Promises, databases: dict[str, D
                 raise Violation(
                     f"Durable: {plain.message} was acknowledged at {plain.acked} and is gone", plain.message
                 )
+
+
+def look_at_fences(
+    chronicle: Chronicle, databases: dict[str, Database], machines: list[Machine], broker: VirtualClock, age_ms: int
+) -> None:
+    """No check of the shipped marker table fences a transaction younger than ``age_ms``. The age is that of the broker's
+    timestamp, so a clock that is ahead, or a broker's that is behind, makes a transaction older than it is.
+
+    Raises:
+        Violation: one was fenced too early.
+    """
+    ahead_ms = {machine.name: machine.clock.ahead_ms for machine in machines}
+    begun_us: dict[str, int] = {}
+    for event in chronicle.events:
+        if type(event) is HalfAsked:
+            begun_us.setdefault(event.tx, event.t_us)
+    for database in databases.values():
+        for tx_id, (fenced_us, process) in database.fenced.items():
+            if tx_id not in begun_us:
+                continue
+            chronicle.counts["look age of a fence"] += 1
+            trusted_ms = age_ms - ahead_ms[process.partition(".")[0]] - broker.behind_ms
+            if fenced_us - begun_us[tx_id] < (trusted_ms - _ROUNDING_MS) * 1_000:
+                raise Violation(f"Fence: {tx_id} was fenced {fenced_us - begun_us[tx_id]:,} us after its half", tx_id)
 
 
 def sent_twice_on_one_connection(promises: Promises, message: str) -> bool:

@@ -30,7 +30,7 @@ class _Life:
         self.database = machine.database
         self.serial = 0
         self.client: SimulatedClient = machine.client(process, machine.group, fetches_checks=machine.fetches)
-        self.markers = Markers(machine.clock, min(machine.around.swarm.check_immunities_ms))
+        self.markers = Markers(machine.clock, machine.around.swarm.marker_age_ms)
         self.sessions = sessions_of(machine.database, process)
         self.client.answer_checks(self.markers, self.sessions)
         self.client.add_check("block", self.check)
@@ -103,7 +103,7 @@ class _Life:
         except DatabaseError:
             session.rollback()  # the driver closes the connection, and the database rolls back
             raise
-        await self.database.ask(self.process, session.commit)
+        await self.database.commit(self.process, session)
 
     async def by_listener(self) -> None:
         topic, body, options = self.in_transaction()

@@ -380,6 +380,9 @@ class Run:
         if self.swarm.consumers:
             self.consuming.close(self.chronicle.events, state.log_start, self.tap.handed_back)
             look_at_effects(self.databases[READERS], self.counts)
+        final_checks.look_at_fences(
+            self.chronicle, self.databases, self.machines, self.host.clock, self.swarm.marker_age_ms
+        )
         final_checks.final_looks(self.chronicle, self.promises, self.databases, state.log_start)
         self._check_history()
 

@@ -101,22 +101,25 @@ class Connection:
             waited_ms += _ATTEMPT_MS
 
     def commit(self) -> None:
-        self._end(self._session.commit)
+        self._end(lambda: self._database.commit(self._process, self._session))
 
     def rollback(self) -> None:
-        self._end(self._session.rollback)
+        self._end(lambda: self._database.ask(self._process, self._session.rollback))
 
-    def _end(self, work: Callable[[], None]) -> None:
+    def _end(self, request: Callable[[], Awaitable[None]]) -> None:
         self._lock_wait_ms = _LOCK_WAIT_MS
         if self._has_written and not self.closed:
             self._has_written = False
-            self._ask(work)
+            self._answer_of(request)
 
     def _ask(self, work: Callable[[], Any]) -> Any:
+        return self._answer_of(lambda: self._database.ask(self._process, work))
+
+    def _answer_of(self, request: Callable[[], Awaitable[Any]]) -> Any:
         if self.closed or not self._process.alive:
             raise Lost("the connection is closed")
         try:
-            return await_only(self._database.ask(self._process, work))
+            return await_only(request())
         except Lost:
             self.terminate()
             raise

@@ -107,6 +107,8 @@ class Swarm:
     looked_at_max: int = 0
     #: When retention by size may copy again what it copied.
     copy_again_ms: int = limits.COPY_AGAIN_MS
+    #: Youngest transaction that a check of the shipped marker table may fence.
+    marker_age_ms: int = 0
     #: Which tags the consumer group asks for.
     subscription: str = "*"
     #: What goes by for the broker between two looks at how long its turn takes.
@@ -128,8 +130,10 @@ def draw(seed: int, profile: str = "") -> Swarm:
     """``profile``: one of ``PROFILES``; without one most seeds have none."""
     rng = random.Random(f"{seed}/crowded")
     crowded = seed > _CROWDED_BEHIND and rng.randrange(_CROWDED_ONE_IN) == 0
+    swarm = _draw(seed)
     swarm = replace(
-        _draw(seed),
+        swarm,
+        marker_age_ms=min(swarm.check_immunities_ms) + random.Random(f"{seed}/marker age").choice((0, 0, 3_000)),
         look_us=random.Random(f"{seed}/look").choice((0, 0, 300, 8_000)),
         subscription=random.Random(f"{seed}/tags").choice(SUBSCRIPTIONS),
     )

@@ -5,10 +5,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import msgpack
 
 from halfmq.core.schema import producer_set
 from halfmq.model.records import (
     MESSAGE_AT,
+    Base,
     Checked,
     Committed,
     DecidedBy,
@@ -66,6 +68,12 @@ def test_what_a_policy_may_do_is_clean_and_counted() -> None:
     assert look(policy(PastLimit.PARKED), *TWICE, aside(4_000, ParkedBecause.CHECKS, 2))["look check limit"] == 1
     old = policy(PastLimit.ROLLBACK, skip_age_ms=60_000)
     assert look(old, half(), aside(60_000, ParkedBecause.AGE))["look age"] == 1
+
+
+def test_checks_that_a_trim_removed_are_not_missed() -> None:
+    base = at(0, Base(65_600, 64, 0, msgpack.encode([])))
+    base[0].offset = 65_536
+    assert look(base, policy(PastLimit.ROLLBACK), half(), rolled_back(4_000))["look check limit"] == 1
 
 
 @pytest.mark.parametrize(

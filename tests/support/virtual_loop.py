@@ -313,6 +313,9 @@ class VirtualClock:
         self._look_us = look_us
         self._looked_us = 0
         self._offset_ms = WALL_AT_START_MS + wall_offset_ms
+        #: How far its wall clock was ever ahead of virtual time, and behind it.
+        self.ahead_ms = max(0, wall_offset_ms)
+        self.behind_ms = max(0, -wall_offset_ms)
 
     def wall_ms(self) -> int:
         return self._offset_ms + self._scheduler.now_us // 1_000
@@ -326,6 +329,8 @@ class VirtualClock:
 
     def step(self, by_ms: int) -> None:
         self._offset_ms += by_ms
+        self.ahead_ms = max(self.ahead_ms, self._offset_ms - WALL_AT_START_MS)
+        self.behind_ms = max(self.behind_ms, WALL_AT_START_MS - self._offset_ms)
 
 
 class SeededEntropy:
