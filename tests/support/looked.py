@@ -24,6 +24,9 @@ class Looked(dict[str, Any]):
             self.names.append(name)
             yield name
 
+    def keys(self) -> Any:
+        return [*self]
+
     def items(self) -> Any:
         return [(name, super(Looked, self).__getitem__(name)) for name in self]
 

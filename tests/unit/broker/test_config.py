@@ -84,8 +84,8 @@ def test_defaults_work(tmp_path: Path) -> None:
     "host", ["mq", "482915530017", "my_broker-1.svc.cluster.local.", "1a", "10.0.0.2", "fd00::2", "fe80::1%eth0"]
 )
 def test_address_or_name_is_a_host(tmp_path: Path, host: str) -> None:
-    BrokerConfig(tmp_path, host=host).checked()
-    BrokerConfig(tmp_path, advertise_host=host).checked()
+    for config in (BrokerConfig(tmp_path, host=host), BrokerConfig(tmp_path, advertise_host=host)):
+        assert config.checked() is config
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 """The failure table of ``mq.transaction(session)``: what each step's failure does to the rows and to the messages."""
 
 import asyncio
-from contextlib import suppress
 
 import pytest
 from sqlalchemy import event, func, insert, select
@@ -143,18 +142,17 @@ async def test_lost_acknowledgement_of_a_half_rolls_back_and_the_check_agrees(
 def test_clean_failure_of_commit_sends_rollback_and_raises_the_database_error(
     shop: Shop, client: MemoryClient, broker: MemoryBroker
 ) -> None:
-    with shop.sessions()() as session, pytest.raises(IntegrityError):
-        with shop.log.bind(client, session) as tx:
-            session.execute(insert(shop.lines).values(id=1, order_id=404))  # checked at COMMIT
-            tx.send("orders", b"x")
-        assert tx.receipt is None
+    with shop.sessions()() as session, pytest.raises(IntegrityError), shop.log.bind(client, session) as tx:
+        session.execute(insert(shop.lines).values(id=1, order_id=404))  # checked at COMMIT
+        tx.send("orders", b"x")
+    assert tx.receipt is None
     assert broker.calls == [("prepare", "tx-1"), ("rollback", "tx-1")]
     assert (markers_in(shop), topics(broker)) == ([], [])
 
 
 def test_session_is_usable_after_a_failed_commit(shop: Shop, client: MemoryClient) -> None:
     with shop.sessions()() as session:
-        with suppress(IntegrityError), shop.log.bind(client, session) as tx:
+        with pytest.raises(IntegrityError), shop.log.bind(client, session) as tx:
             session.execute(insert(shop.lines).values(id=1, order_id=404))
             tx.send("orders", b"x")
         with shop.log.bind(client, session) as tx:

@@ -172,19 +172,14 @@ def test_threads_that_open_and_close_do_not_meet(tmp_path: Path, monkeypatch: py
     for number in range(8):
         create_segment(disk, tmp_path, number * SIZE, SIZE).close()
     files = SegmentFiles(disk, tmp_path, SIZE)
-    disk_open, close = RealDisk.open, module.Segment.close
+    disk_open = RealDisk.open
 
     def slow_open(disk: RealDisk, path: Path) -> File:
         file = disk_open(disk, path)
         time.sleep(0.001)  # as the call itself, it lets other threads run
         return file
 
-    def slow_close(segment: module.Segment) -> None:
-        close(segment)
-        time.sleep(0.001)
-
     monkeypatch.setattr(RealDisk, "open", slow_open)
-    monkeypatch.setattr(module.Segment, "close", slow_close)
     errors: list[BaseException] = []
     before = set(os.listdir("/proc/self/fd"))
 

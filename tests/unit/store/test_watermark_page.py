@@ -64,6 +64,9 @@ def test_the_page_keeps_its_room_on_a_full_disk() -> None:
     for position in range(1, 4):
         page.publish(position, 0, 0, position)
     WatermarkPage.open(on, PATH, STORE, 3).publish(9, 0, 0, 9)
+    found = read_watermark_page(on, PATH)
+    assert isinstance(found, Watermark)
+    assert found[4:] == (9, 0, 0, 9)
 
 
 def test_a_page_of_another_layout_is_none() -> None:

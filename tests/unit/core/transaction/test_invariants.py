@@ -26,10 +26,6 @@ def filled() -> CoreLog:
     return log
 
 
-def undecided(state: State) -> object:
-    return state.producer_groups["PG"].undecided
-
-
 DAMAGE: dict[str, Callable[[State], object]] = {
     "nobody will ask": lambda state: state.producer_groups["PG"].derived.scheduled.clear(),
     "a check inside the grace period": lambda state: state.producer_groups["PG"].undecided.update(
