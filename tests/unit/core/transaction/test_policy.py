@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.support.core_log import START_MS, CoreLog, end, half, part, producer, refused, sent
+from tests.support.core_log import CoreLog, end, half, part, producer, refused, sent
 from tests.support.parts_of_a_tick import policies_of_a_tick
 
 from halfmq import limits
@@ -105,7 +105,7 @@ def test_after_as_many_checks_as_it_says_the_policy_rolls_back_and_the_record_sa
     effects = run(log, 120_000, answer=answers)
     assert asked(effects) == [1, 2, 3]
     (record,) = log.of(RolledBack)
-    assert (record.tx_id, record.decided_by) == ("T1", DecidedBy.POLICY)
+    assert (record.tx_id, record.decided_by, record.half_indexes) == ("T1", DecidedBy.POLICY, (0,))
     assert [effect for effect in effects if isinstance(effect, PolicyActed)] == [
         PolicyActed("PG", "T1", ParkedBecause.CHECKS, 3, True)
     ]
@@ -181,9 +181,13 @@ def test_what_is_not_named_stays_as_it_stands_when_the_change_is_decided() -> No
 def test_what_was_set_aside_is_asked_no_more_and_stays_undecided_and_can_be_settled() -> None:
     log = with_policy(2, ASIDE)
     reply = sent(log.do(half("T1")))
-    assert asked(run(log, 3_600_000)) == [1, 2]
+    effects = run(log, 3_600_000)
+    assert asked(effects) == [1, 2]
     (record,) = log.of(Parked)
-    assert (record.decided_by, record.because, record.checks, record.half_index) == (5, 1, 2, reply.queue_offset)
+    assert (record.group, record.tx_id, record.half_index, record.checks) == ("PG", "T1", reply.queue_offset, 2)
+    assert (record.decided_by, record.because) == (DecidedBy.POLICY, ParkedBecause.CHECKS)
+    acted = [effect for effect in effects if isinstance(effect, PolicyActed)]
+    assert acted == [PolicyActed("PG", "T1", ParkedBecause.CHECKS, 2, False)]
     assert log.state.producer_groups["PG"].undecided["T1"].next_check is Suspended.CHECKS
     told = " ".join(story(log.state, "PG", "T1", log.now_ms))
     assert "The policy of group PG parked it because it was asked about 2 times" in told
@@ -287,16 +291,6 @@ def test_age_sets_aside_and_never_rolls_back(connected: bool, answers: bool) -> 
     run(log, 30_000, answer=answers)
     assert [record.tx_id for record in log.of(Parked)] == ["T1", "T2"]
     assert not log.of(RolledBack)
-
-
-def test_age_is_found_among_many_in_steps() -> None:
-    log = with_policy(skip_age_ms=60_000, connected=False)
-    for number in range(600):
-        log.do(half(f"T{number}"))
-    log.later(61_100)
-    log.tick()
-    assert len(log.of(Parked)) == 600
-    check(log.state)
 
 
 def test_a_policy_of_one_group_is_none_of_another() -> None:
@@ -448,57 +442,7 @@ def test_settings_stand_in_the_base_and_only_there_where_there_are_some() -> Non
     assert before.startswith(b"\x97")
 
 
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        (ProducerSettings("PG", -1, ROLLBACK), "check limit of -1"),
-        (ProducerSettings("PG", 1_000_001, ROLLBACK), "check limit of 1000001"),
-        (ProducerSettings("PG", 3), "given together"),
-        (ProducerSettings("PG", 0, ASIDE), "given together"),
-        (ProducerSettings("PG", skip_age_ms=limits.SKIP_AGE_MIN_MS - 1), "skip age"),
-        (ProducerSettings("PG", skip_age_ms=-1), "skip age"),
-        (ProducerSettings("PG", undecided_max=-2), "-2 undecided transactions"),
-        (ProducerSettings("PG", undecided_bytes_max=1 << 60), "bytes of undecided messages"),
-        (ProducerSettings(""), "producer group"),
-        (ProducerSettings("PG", set_by="x" * 121), "who sets it"),
-    ],
-)
-def test_what_cannot_be_is_refused_and_says_what_may(settings: ProducerSettings, says: str) -> None:
-    log = CoreLog()
-    assert says in refused(log.do(SetProducer(settings)), Why.INVALID_PARAMETER).text
-    assert not log.of(ProducerSet)
-
-
 # --- asked by hand -------------------------------------------------------------------------------------------------
-
-
-def test_an_operator_asks_now_and_the_back_off_begins_anew_from_there() -> None:
-    log = with_policy()
-    reply = sent(log.do(half("T1")))
-    run(log, 30_000)
-    count = log.state.producer_groups["PG"].undecided["T1"].checks
-    assert log.do(AskNow("PG", "T1")) == Asked("client-1", count + 1)
-    effect = log.effects[-1]
-    assert (effect.connection, effect.tx_id, effect.half_index) == (1, "T1", reply.queue_offset)
-    assert "asked about already" in refused(log.do(AskNow("PG", "T1")), Why.NOT_NOW).text
-    check(log.state)
-
-
-def test_not_even_an_operator_cuts_the_immunity() -> None:
-    log = with_policy()
-    log.do(half("T1"))
-    log.later(5_000)
-    assert "in its grace period for another 1000 ms" in refused(log.do(AskNow("PG", "T1")), Why.NOT_NOW).text
-    assert log.now_ms == START_MS + 5_000
-    assert not log.of(Checked)
-
-
-def test_nobody_to_ask_is_said_and_nothing_changes() -> None:
-    log = with_policy(connected=False)
-    log.do(half("T1"))
-    log.later(60_000)
-    assert "no producer of group 'PG'" in refused(log.do(AskNow("PG", "T1")), Why.NOT_NOW).text
-    assert not log.of(Checked)
 
 
 def test_what_was_set_aside_is_taken_up_again_by_asking_and_counts_from_one() -> None:
@@ -570,15 +514,6 @@ def test_a_round_that_is_under_way_does_not_forget_what_is_taken_up_again(monkey
     assert [record.tx_id for record in log.of(Parked)[2:]] == ["T1"]
 
 
-def test_what_is_settled_or_unknown_is_not_asked_about() -> None:
-    log = with_policy()
-    reply = sent(log.do(half("T1")))
-    log.do(end("T1", reply))
-    assert refused(log.do(AskNow("PG", "T1")), Why.ALREADY_SETTLED).standing == "COMMITTED"
-    refused(log.do(AskNow("PG", "T2")), Why.NOT_FOUND)
-    refused(log.do(AskNow("nobody", "T2")), Why.NOT_FOUND)
-
-
 def test_a_record_about_a_transaction_that_redo_does_not_know_is_nothing() -> None:
     log = with_policy(1, ASIDE)
     log.do(part("T1", 0))
@@ -625,29 +560,7 @@ def test_what_may_be_set_ends_exactly_there(settings: ProducerSettings, says: st
     log = CoreLog()
     reply = log.do(SetProducer(settings))
     assert (reply == ProducerIsSet(settings)) if not says else (refused(reply, Why.INVALID_PARAMETER).text == says)
-
-
-def test_a_record_of_a_policy_says_all_that_was_known() -> None:
-    log = with_policy(2, ASIDE)
-    log.do(half("T0"))
-    reply = sent(log.do(half("T1")))
-    log.do(end("T0", None, RequestedVerdict.ROLLBACK, half_index=0, log_offset=log.of(HalfRecord)[0].offset))
-    effects = run(log, 60_000)
-    (record,) = log.of(Parked)
-    assert (record.group, record.tx_id, record.half_index, record.checks) == ("PG", "T1", reply.queue_offset, 2)
-    assert (record.decided_by, record.because) == (DecidedBy.POLICY, ParkedBecause.CHECKS)
-    acted = [effect for effect in effects if isinstance(effect, PolicyActed)]
-    assert acted == [PolicyActed("PG", "T1", ParkedBecause.CHECKS, 2, False)]
-
-
-def test_a_rollback_by_a_policy_is_told_as_one() -> None:
-    log = with_policy(1, ROLLBACK)
-    log.do(half("T1"))
-    effects = run(log, 60_000)
-    acted = [effect for effect in effects if isinstance(effect, PolicyActed)]
-    assert acted == [PolicyActed("PG", "T1", ParkedBecause.CHECKS, 1, True)]
-    (record,) = log.of(RolledBack)
-    assert (record.decided_by, record.half_indexes) == (DecidedBy.POLICY, (0,))
+    assert not (says and log.of(ProducerSet))
 
 
 def test_one_tick_acts_on_a_bounded_number_and_says_that_there_is_more() -> None:
