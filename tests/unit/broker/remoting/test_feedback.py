@@ -1,7 +1,6 @@
 """Checks that are fetched: parked until there are some, answered once, leased, given back."""
 
 import asyncio
-import json
 from pathlib import Path
 
 from tests.support.in_process import Hand, serving, until
@@ -60,17 +59,6 @@ async def test_a_parked_poll_gets_what_falls_due_and_its_answer_settles(tmp_path
         assert running.broker._check_polls.held == 0
 
 
-async def test_what_is_handed_out_is_leased_and_unknown_gives_it_back(tmp_path: Path) -> None:
-    async with serving(tmp_path, settings=QUICK) as running:
-        client, other = await running.client(), await running.client()
-        await client.half("T", b"one", unique=ONE)
-        (one,) = halves(await fetch(client))
-        assert halves(await fetch(other, 100)) == [], "leased"
-        await client.ask(37, verdict(one, 0))
-        (again,) = halves(await fetch(other))
-        assert props.to_dict(again.message.properties)["TRANSACTION_CHECK_TIMES"] == "2"
-
-
 async def test_a_poll_dies_with_its_connection(tmp_path: Path) -> None:
     async with serving(tmp_path, settings=QUICK) as running:
         client, other = await running.client(), await running.client()
@@ -93,16 +81,6 @@ async def test_a_poll_is_answered_when_the_broker_drains(tmp_path: Path) -> None
         draining = asyncio.create_task(running.broker.drain())
         assert halves(await waiting) == []
         await draining
-
-
-async def test_who_fetches_is_named_in_the_story(tmp_path: Path) -> None:
-    settings = BrokerSettings(check_immunity_ms=50, check_answer_ms=60_000)
-    async with serving(tmp_path, settings=settings) as running:
-        client = await running.client()
-        await client.half("T", b"one", unique=ONE)
-        assert len(halves(await fetch(client))) == 1
-        told = json.loads((await client.ask(STORY, {"txId": ONE})).body)
-        assert "waits for the answer of poller" in told[-1]
 
 
 async def test_what_cannot_be_is_refused(tmp_path: Path) -> None:

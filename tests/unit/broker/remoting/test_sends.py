@@ -144,17 +144,6 @@ async def test_max_reconsume_times_of_an_old_client_is_not_listened_to(tmp_path:
         assert (await client.pull("%DLQ%C")).code == 17
 
 
-async def test_delay_on_a_half_counts_from_its_commit(tmp_path: Path) -> None:
-    async with serving(tmp_path) as running:
-        client = await running.client()
-        half = await client.half("T", b"later", unique=ID, TIMER_DELAY_MS="150")
-        await asyncio.sleep(0.2)
-        await client.end(half, ID, 8)
-        assert (await client.pull("T")).code == 19
-        message = first(await client.pull("T", wait_ms=3_000))
-        assert (message.body, message.sys_flag & 12) == (b"later", 8)
-
-
 async def test_answer_comes_in_the_serialisation_of_the_request(tmp_path: Path) -> None:
     """A route asked for with a binary header: the answer's serialisation byte is 1."""
     async with serving(tmp_path) as running:

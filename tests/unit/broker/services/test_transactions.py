@@ -225,8 +225,9 @@ def test_verdict_by_hand_names_who_decides_in_the_command_and_in_the_output(
     assert len(caplog.records) == 1
 
 
-def test_verdict_without_a_name_is_refused_before_anything_is_looked_for(stage: Stage) -> None:
-    refused = stage.resolve("", operator=" ")
+@pytest.mark.parametrize("operator", ["", "  ", "a\nWARNING forged", "a" * 65])
+def test_verdict_without_a_name_is_refused_before_anything_is_looked_for(stage: Stage, operator: str) -> None:
+    refused = stage.resolve("", operator=operator)
     assert refused == Refused(Why.INVALID_PARAMETER, "operator: who decides, 1 to 64 characters")
     assert (stage.sequencer.commands, stage.looked_for) == ([], [])
 
