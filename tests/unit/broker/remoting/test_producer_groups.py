@@ -139,7 +139,9 @@ async def test_limits_of_a_group_hold_at_once_and_only_what_is_named_changes(tmp
         stands = json.loads((await change(client)).body)
         assert (stands["undecided_max"], stands["skip_age_ms"], stands["set_by"]) == (1, 60_000, "bob")
         assert stands["broker_undecided_max"] == 1_000_000
-        (figures,) = await stats(client)
+        await client.half("orders", b"three", unique=TWO, group="Q")
+        assert len(await stats(client)) == 2
+        (figures,) = await stats(client, "P")
         assert (figures["group"], figures["undecided"], figures["undecided_max"]) == ("P", 1, 1)
 
 
