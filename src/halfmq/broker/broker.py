@@ -41,12 +41,12 @@ from halfmq.broker.services.client_calls import ClientCalls
 from halfmq.broker.services.group_scan import GroupScan
 from halfmq.broker.services.groups import GroupsOnUse
 from halfmq.broker.services.health import Health
-from halfmq.broker.services.long_settled import LongSettled
 from halfmq.broker.services.messages import StoredMessages
-from halfmq.broker.services.producer_groups import ProducerGroups, tell_policy
+from halfmq.broker.services.producer_groups import ProducerGroups, log_policy_action
 from halfmq.broker.services.pulls import Pulls
 from halfmq.broker.services.queues import Queues
 from halfmq.broker.services.replies import Replies
+from halfmq.broker.services.settled_verdict_lookup import SettledVerdictLookup
 from halfmq.broker.services.stats import Stats
 from halfmq.broker.services.topics import Topics
 from halfmq.broker.services.traffic import LOOK_MS, Traffic
@@ -278,12 +278,12 @@ class Broker:
         queues = Queues(sequencer, store)
         Lookups(gateway, sequencer, queues, stored)
         NameService(gateway, sequencer, Topics(sequencer), settings, address)
-        long_settled = LongSettled(view, store, self._offload)
+        settled_verdict_lookup = SettledVerdictLookup(view, store, self._offload)
         scan = GroupScan(view, self._loop)
         transactions = Transactions(
             sequencer,
             time,
-            long_settled,
+            settled_verdict_lookup,
             scan,
             operator_of=store.log.operator_of,
             say=gateway.say,
@@ -322,7 +322,7 @@ class Broker:
         try:
             self._loop.call_soon_threadsafe(while_open)
         except RuntimeError:
-            log.debug("the loop is closed; a sync came too late to matter")
+            log.debug("the loop is closed; a late sync result is ignored")
 
     # --- while it serves -------------------------------------------------------------------------------------
 
@@ -347,7 +347,7 @@ class Broker:
             if type(effect) is SendCheck:
                 self._checks.send(effect)
             elif type(effect) is PolicyActed:
-                tell_policy(effect)
+                log_policy_action(effect)
             elif type(effect) is OffsetNotStored and self._not_stored.is_due("offset"):
                 log.warning(
                     "the offset of group %s in queue %d of topic %s was not stored, as others may be: topics, groups, their "
@@ -400,7 +400,7 @@ class Broker:
         assert self._maintenance is not None
         self._maintenance.stop()
         if not settled:
-            text = "%d answers do not leave, and no checkpoint is written: no room on the disk; who waits asks again"
+            text = "%d replies are withheld and no checkpoint is written: the disk is full; clients retry"
             log.warning(text, self._sequencer.backlog)
             return
         written = self._loop.create_future()
@@ -410,7 +410,7 @@ class Broker:
     async def _settle(self) -> bool:
         """Wait until the sequencer has nothing to decide, write or release. False: a full disk holds answers back."""
         while not self._sequencer.idle and self._sequencer.failed is None:
-            if self._sequencer.waits_for_room and not self._sequencer.catch_up():
+            if self._sequencer.waits_for_space and not self._sequencer.catch_up():
                 return False
             await self._sleep(0.005)
         return True

@@ -31,7 +31,7 @@ from halfmq.core.clock_jumps import is_time_due
 from halfmq.core.commands import CopyForward, NoteTime, TrimLog
 from halfmq.core.decision import Done, Reply
 from halfmq.core.engine import Failed
-from halfmq.core.retention import ClosedSegment, RetentionLimits, wanted_start
+from halfmq.core.retention import ClosedSegment, RetentionLimits, trim_target
 from halfmq.core.session import DiskSpace
 from halfmq.core.snapshot import encode_rows
 from halfmq.core.transaction.story import span
@@ -41,9 +41,9 @@ from halfmq.store.store import Store
 
 log = logging.getLogger("halfmq.maintenance")
 
-SPACE_LOOK_MS: Final = 1_000
+SPACE_CHECK_MS: Final = 1_000
 #: Records that one step copies forward: a step must not hold up the commands behind it.
-CARRY_RECORDS_MAX: Final = 256
+COPY_RECORDS_MAX: Final = 256
 #: Producer groups that are named where what is undecided holds retention.
 _GROUPS_SAID: Final = 3
 
@@ -83,10 +83,10 @@ class Maintenance:
     def start(self) -> None:
         """Begin; the first look is at once."""
         if self._sequencer.view.jumps and self._config.retention_ms and self._not_trimmed.is_due("clock"):
-            self._say_what_jumped()
+            self._log_clock_jump()
         self._again("checkpoint", self._config.checkpoint_interval_ms, self.checkpoint)
-        self._again("retention", self._config.retention_check_ms, self.look_at_retention)
-        self._again("space", SPACE_LOOK_MS, self.look_at_space)
+        self._again("retention", self._config.retention_check_ms, self.check_retention)
+        self._again("space", SPACE_CHECK_MS, self.check_free_space)
 
     def every(self, name: str, interval_ms: int, work: Callable[[], None]) -> None:
         """Also do this, until ``stop``."""
@@ -125,7 +125,7 @@ class Maintenance:
         position, capture, then = context
         self._sequencer.write_indexes()
         if position > self._store.high_watermark:
-            log.warning("no checkpoint now, the one before stands: derived files have not followed for want of room")
+            log.warning("no checkpoint now, the previous one stays valid: the indexes lag because the disk is full")
             self._checkpointing = False
             then()
             return
@@ -133,7 +133,7 @@ class Maintenance:
         def written(result: object) -> None:
             self._checkpointing = False
             if isinstance(result, StoreFull):
-                log.warning("no checkpoint now, the one before stands: %s", result)
+                log.warning("no checkpoint now, the previous one stays valid: %s", result)
             elif isinstance(result, BaseException):
                 self._on_fatal(result)
             else:
@@ -146,7 +146,7 @@ class Maintenance:
 
     # --- retention -------------------------------------------------------------------------------------------
 
-    def look_at_retention(self) -> None:
+    def check_retention(self) -> None:
         """See whether the log's files are there; start a trim if segments are past retention and none is under way."""
         numbers = self._store.segments.numbers()
         self._offload.run(lambda: self._store.segments.missing(numbers), self._saw_segments)
@@ -157,9 +157,9 @@ class Maintenance:
         if self._trimming is not None:
             return
         try:
-            start = self._wanted_start()
+            start = self._trim_target()
         except (StoreDamaged, OSError) as error:
-            self._say_not_trimmed(str(error))
+            self._log_not_trimmed(str(error))
             return
         if start <= self._sequencer.view.log_start:
             return
@@ -171,13 +171,13 @@ class Maintenance:
 
     def _saw_segments(self, missing: object) -> None:
         if isinstance(missing, BaseException):
-            missing = [(-1, f"the files of the log cannot be looked at: {missing}")]
+            missing = [(-1, f"the files of the log cannot be checked: {missing}")]
         assert isinstance(missing, list)
         for number, what in missing:
             if (number < 0 or number in self._store.segments) and self._said.is_due(what):
                 log.error("%s", what)
 
-    def _wanted_start(self) -> int:
+    def _trim_target(self) -> int:
         """Start of the first segment to keep; says what keeps others.
 
         Raises:
@@ -188,14 +188,14 @@ class Maintenance:
             config.retention_ms, config.retention_bytes, config.settings.dedup_window_ms, config.copy_again_ms
         )
         segments = (ClosedSegment(*one) for one in self._store.closed_segments())
-        wanted = wanted_start(self._sequencer.view, limits, segments, self._time.now_ms())
+        wanted = trim_target(self._sequencer.view, limits, segments, self._time.now_ms())
         if wanted.clock_in_doubt and self._not_trimmed.is_due("clock"):
-            self._say_what_jumped()
+            self._log_clock_jump()
         if wanted.copied_bytes and self._not_trimmed.is_due("copied"):
-            self._say_what_holds_retention(wanted.copied_bytes)
+            self._log_what_delays_retention(wanted.copied_bytes)
         return wanted.log_start
 
-    def _say_what_jumped(self) -> None:
+    def _log_clock_jump(self) -> None:
         jumps = self._sequencer.view.jumps
         log.warning(
             "retention by age does not count %s: by so much the clock was ahead of the log at a start (the log's last entry: "
@@ -209,7 +209,7 @@ class Maintenance:
             span(self._config.retention_ms),
         )
 
-    def _say_what_holds_retention(self, copied_bytes: int) -> None:
+    def _log_what_delays_retention(self, copied_bytes: int) -> None:
         view = self._sequencer.view
         groups = view.producer_groups.values()
         most = nlargest(_GROUPS_SAID, groups, key=lambda group: group.derived.bytes)
@@ -236,21 +236,21 @@ class Maintenance:
 
     def _carry(self) -> None:
         assert self._trimming is not None
-        self._sequencer.submit(CopyForward(self._trimming, CARRY_RECORDS_MAX), self._carried)
+        self._sequencer.submit(CopyForward(self._trimming, COPY_RECORDS_MAX), self._carried)
 
     def _carried(self, context: None, reply: Reply | Failed) -> None:
         assert self._trimming is not None
         if not isinstance(reply, Done):
             self._trimming = None
-            self._say_not_trimmed(str(getattr(reply, "text", reply)))
+            self._log_not_trimmed(str(getattr(reply, "text", reply)))
         elif reply.again:
             self._carry()
         else:
             self._sequencer.submit(TrimLog(self._trimming), self._trimmed)
 
-    def _say_not_trimmed(self, why: str) -> None:
+    def _log_not_trimmed(self, why: str) -> None:
         if self._not_trimmed.is_due(why):
-            log.warning("the log is not trimmed now, and takes more and more room: %s", why)
+            log.warning("the log is not trimmed now, and grows: %s", why)
 
     def _trimmed(self, context: None, reply: Reply | Failed) -> None:
         start = self._trimming
@@ -271,7 +271,7 @@ class Maintenance:
             self._trimming = None
             if self._not_trimmed.is_due(str(result)):
                 log.warning(
-                    "the log starts at %d now, but the room of what was trimmed is not given back: %s. It is tried again with "
+                    "the log starts at %d now, but the space of trimmed segments is not freed: %s. It is tried again with "
                     "the next trim, and at the next start",
                     start,
                     result,
@@ -297,7 +297,7 @@ class Maintenance:
 
     # --- free space ------------------------------------------------------------------------------------------
 
-    def look_at_space(self) -> None:
+    def check_free_space(self) -> None:
         """Look at free space, at the locks and at the segment that is written; refuse or admit new messages accordingly."""
         self._slow_sync.look()  # here: a thread that waits for the disk says nothing
         self._offload.run(self._store.check_locks, self._saw_locks)
@@ -309,15 +309,15 @@ class Maintenance:
             self._sequencer.sync_failed(result)
         elif isinstance(result, BaseException):
             if self._said.is_due(str(result)):
-                log.warning("the segment that is written cannot be looked at: %s", result)
+                log.warning("the segment being written cannot be checked: %s", result)
         elif isinstance(result, tuple) and self._store.forget_segment(result[0]):
-            log.warning("%s. Nothing was in it yet: it is made again", result[1])
+            log.warning("%s. It was still empty: it is created again", result[1])
 
     def _saw_locks(self, result: object) -> None:
         if isinstance(result, StorePoisoned):
             self._sequencer.sync_failed(result)
         elif isinstance(result, BaseException) and self._said.is_due(str(result)):
-            log.warning("whether the store's directory is still the one that was locked cannot be seen: %s", result)
+            log.warning("cannot check whether the store's directory is still the locked one: %s", result)
 
     def _saw_space(self, low: object) -> None:
         if isinstance(low, BaseException):
@@ -331,7 +331,7 @@ class Maintenance:
             if low:
                 log.warning("free space is below %d bytes: new messages are refused", self._config.disk_reserve_bytes)
             else:
-                log.info("there is free space again: new messages are taken")
+                log.info("there is free space again: new messages are accepted")
             self._sequencer.engine.note(DiskSpace(low))
 
 

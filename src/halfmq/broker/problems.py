@@ -36,14 +36,14 @@ class Problems:
                 self._delayed(damaged, more=more)
             case NoNextSegment(text, disk_full):
                 if disk_full:
-                    tell_no_space()
+                    log_no_space()
                 elif self._throttle.is_due("no base"):
                     log.error("no next segment, so what needs one is refused: %s", text)
 
     def _bound_wrong(self, what: str, error: Exception, *, failed: bool) -> None:
         if failed:
             if self._throttle.is_due((what, "failed")):
-                log.error("%s failed; nothing was changed, everything else goes on", what, exc_info=error)
+                log.error("%s failed; nothing was changed, everything else continues", what, exc_info=error)
         elif isinstance(error, InvariantViolated):
             if self._throttle.is_due((what, "bound")):
                 log.error("the bound of %s was wrong: decided anew in the next segment", what, exc_info=error)
@@ -73,6 +73,6 @@ class Problems:
             self._not_shown_untold = 0
 
 
-def tell_no_space() -> None:
+def log_no_space() -> None:
     """Log that new messages are refused for want of space on the disk."""
-    log.warning("no room on the disk: new messages are refused; verdicts and checks go on")
+    log.warning("the disk is full: new messages are refused; verdicts and checks continue")

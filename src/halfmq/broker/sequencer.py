@@ -30,7 +30,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 from halfmq import limits
-from halfmq.broker.problems import Problems, tell_no_space
+from halfmq.broker.problems import Problems, log_no_space
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import Command, NoteTime
 from halfmq.core.decision import Effect, Reply, WakeQueue
@@ -241,7 +241,7 @@ class Sequencer:
         self._loop.call_soon(behind)
         return True
 
-    def look_at_deadline(self) -> None:
+    def update_deadline(self) -> None:
         """Session view changed outside of a turn: see when the next ``Tick`` is due now."""
         self._on_deadline(self.engine.next_deadline_ms())
 
@@ -256,7 +256,7 @@ class Sequencer:
         return not self._pending and not self._held
 
     @property
-    def waits_for_room(self) -> bool:
+    def waits_for_space(self) -> bool:
         """Answers are held back since the disk is so full that nothing can say that they are durable."""
         return self._staged > 0
 
@@ -348,7 +348,7 @@ class Sequencer:
     def space_is_low(self) -> None:
         """New messages are refused from now on; who looks at the free space says when there is room again."""
         if not self.view.session.disk_full:
-            tell_no_space()
+            log_no_space()
             self.engine.note(DiskSpace(True))
 
     # --- out -------------------------------------------------------------------------------------------------

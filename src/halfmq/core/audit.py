@@ -16,7 +16,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from halfmq import limits
-from halfmq.core.base_room import why_no_base
+from halfmq.core.base_space import why_no_base
 from halfmq.core.commands import Actor
 from halfmq.core.decision import Decision, Settled
 from halfmq.core.state import State
@@ -60,15 +60,15 @@ def signed(decision: Decision, action: OperatorAction, subject: str, by: Actor |
 # --- what must happen also where a store is too full -----------------------------------------------------------
 
 
-def signed_if_room(
+def signed_if_space(
     state: State, decision: Decision, action: OperatorAction, subject: str, by: Actor | None
 ) -> Decision:
-    """``signed``, where the segment has space for it: the caller has made space for ``bytes_if_room``."""
+    """``signed``, where the segment has space for it: the caller has made space for ``bytes_if_space``."""
     size = sum([record.size for record in decision.records]) + acted_bytes(subject, by)
     return signed(decision, action, subject, by) if _fits_here(state, size) else decision
 
 
-def bytes_if_room(state: State, bound: int, subject: str, by: Actor | None) -> int:
+def bytes_if_space(state: State, bound: int, subject: str, by: Actor | None) -> int:
     """``bound``, the bytes of the decision alone, and what is added to it where this or the next segment has space."""
     more = bound + acted_bytes(subject, by)
     if more == bound or _fits_here(state, more) or not why_no_base(state, more):

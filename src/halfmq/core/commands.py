@@ -278,7 +278,7 @@ class NoteTime(NamedTuple):
     """Nothing was written for a while: let the log say that the broker ran, so that its time is not taken for a jump."""
 
 
-class AskNow(NamedTuple):
+class CheckNow(NamedTuple):
     """An operator wants a producer to be asked about this transaction now, and again if it was parked."""
 
     group: str
@@ -287,7 +287,7 @@ class AskNow(NamedTuple):
     settled: SettledRow | None = None
 
 
-class AskParked(NamedTuple):
+class CheckParked(NamedTuple):
     """An operator wants what a policy parked in this group to be asked about again: the next ``asked_max`` of it."""
 
     group: str
@@ -330,6 +330,6 @@ class TrimLog(NamedTuple):
 
 Command = (
     SendMessage | SendHalf | SendBatch | EndTransaction | SendBack | SetTopic | DeleteTopic | SetGroup | DeleteGroup | EnsureGroup | EnsureTopic
-    | CommitOffset | CheckNotSent | ResolveTransaction | AskNow | AskParked | SetProducer | Tick | NoteTime | CopyForward | TrimLog
+    | CommitOffset | CheckNotSent | ResolveTransaction | CheckNow | CheckParked | SetProducer | Tick | NoteTime | CopyForward | TrimLog
     | LockQueues | UnlockQueues
 )  # fmt: skip

@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from halfmq import limits
 from halfmq.core.apply import apply, apply_all, close_batch, open_batch
 from halfmq.core.base import make_base
-from halfmq.core.base_room import why_no_base
+from halfmq.core.base_space import why_no_base
 from halfmq.core.clock_jumps import jump_of_start
 from halfmq.core.commands import (
     Command,
@@ -45,7 +45,7 @@ from halfmq.core.commands import (
 from halfmq.core.decide import DECIDE, comes_before, decide, next_deadline_ms, size_bound
 from halfmq.core.decision import Done, Effect, Refused, Reply, Why
 from halfmq.core.events import DecisionEvent, DelayedPostponed
-from halfmq.core.queues.ordering import keep_for_holders
+from halfmq.core.queues.ordering import reserve_for_holders
 from halfmq.core.schema import epoch_started
 from halfmq.core.session import DiskSpace, Event, MembersChanged, apply_session
 from halfmq.core.snapshot import Snapshot, snapshot_rows
@@ -56,7 +56,7 @@ from halfmq.model.placement import fits, next_segment_start, segment_start
 from halfmq.model.records import CopiedDelayed, CopiedHalf, Record, Released
 
 #: So many sends and verdicts are decided between two looks at the ``Pace``, about 0.5 ms.
-LOOK_COMMANDS: Final = 64
+PACE_COMMANDS: Final = 64
 
 #: Commands of the hot path, and more bytes of records than one of them can need: a commit that copies 64 MiB of halves
 #: needs the most. Far from the end of a segment nothing is computed for them, and their records need no second look: a
@@ -162,7 +162,7 @@ class Pace(Protocol):
         ...
 
     def behind(self, kind: type[Command]) -> bool:
-        """A command of this type was decided, or ``LOOK_COMMANDS`` of any, the last of them of this one. True: end the step."""
+        """A command of this type was decided, or ``PACE_COMMANDS`` of any, the last of them of this one. True: end the step."""
         ...
 
 
@@ -230,17 +230,17 @@ class Engine:
         problems = self._problems = []
         records = self._records
         decide_by = DECIDE
-        plenty_until = self._plenty_until()
+        small_fit_until = self._small_fit_until()
         reply: Reply | Failed
         left = iter(commands)
         kind: type[Command] = SendMessage
         more_to_do = True
         while more_to_do:
-            wanted = len(replies) + LOOK_COMMANDS
-            for command in islice(left, LOOK_COMMANDS):
+            wanted = len(replies) + PACE_COMMANDS
+            for command in islice(left, PACE_COMMANDS):
                 kind = type(command)
                 small = kind in SMALL
-                if small and state.log_end < plenty_until:
+                if small and state.log_end < small_fit_until:
                     try:  # as ``decide`` does: a call for each command costs 1 %
                         decided, reply, more, events = decide_by[kind](state, command, now_ms)
                     except Exception as error:  # noqa: BLE001 - judged in ``_broken``
@@ -250,12 +250,12 @@ class Engine:
                             command, _Parts(decided, reply, more, events), now_ms
                         )
                 else:
-                    parts = self._decide_near(command, now_ms, pace)
+                    parts = self._decide_near_end(command, now_ms, pace)
                     if parts is None:
                         more_to_do = False
                         break
                     decided, reply, more, events = parts
-                    plenty_until = self._plenty_until()
+                    small_fit_until = self._small_fit_until()
                 if decided:
                     if not state.batch_open:
                         self._open(state.log_end, now_ms)
@@ -305,7 +305,7 @@ class Engine:
             StoreFull: no space on the disk, or none for a base in a segment; nothing was changed.
         """
         state = self.state
-        keep_for_holders(state, now_ms)
+        reserve_for_holders(state, now_ms)
         jump_ms = jump_of_start(state, now_ms, plausible_ms, trusted=trust_clock)
         record = epoch_started(0, epoch, wall_ms, state.settings.check_immunity_ms, jump_ms)
         if not state.loaded or not fits(state.log_end, False, record.size, self._segment_bytes):
@@ -324,7 +324,7 @@ class Engine:
 
     # --- one command -----------------------------------------------------------------------------------------
 
-    def _decide_near(self, command: Command, now_ms: int, pace: Pace) -> _Parts | None:
+    def _decide_near_end(self, command: Command, now_ms: int, pace: Pace) -> _Parts | None:
         """Where what the command needs may not fit: make space first, and look at what was decided. None: the step ends
         in front of it.
         """
@@ -383,7 +383,9 @@ class Engine:
         """
         state = self.state
         size = _size(decision.records)
-        text = f"{type(command).__name__} came to {size} bytes of records, which do not fit the log at {state.log_end}"
+        text = (
+            f"{type(command).__name__} came to {size} bytes of records, which do not fit in the log at {state.log_end}"
+        )
         if rolled:
             self._no_roll_before = segment_start(state.log_end, self._segment_bytes) + self._segment_bytes // 2
         failed = rolled or size > state.record_bytes_max or state.log_end < self._no_roll_before
@@ -391,7 +393,7 @@ class Engine:
         if failed:
             return _Parts((), Failed(text))
         self._too_large = _TooLarge(command, size)
-        return None if state.batch_open else self._decide_near(command, now_ms, pace)
+        return None if state.batch_open else self._decide_near_end(command, now_ms, pace)
 
     def _bound(self, command: Command) -> int:
         """What core says that ``command`` may need. Where it cannot say, nothing: what is decided is looked at again."""
@@ -418,7 +420,7 @@ class Engine:
             return self._without(damaged, decision.records[-1], now_ms)
         record, problem = damaged[0]
         if type(command) is CopyForward:
-            text = f"what is alive in the segments to go must be copied, and cannot be: {problem}"
+            text = f"an alive message in the segments to remove cannot be copied: {problem}"
         else:
             what = f"transaction {record.tx_id!r} of group {record.group!r}" if type(record) is CopiedHalf else "it"
             text = f"{what} stays undecided: {problem}; or roll the transaction back, which needs no copy"
@@ -459,7 +461,7 @@ class Engine:
         state = self.state
         return fits(state.log_end, state.batch_open, _size(records), self._segment_bytes)
 
-    def _plenty_until(self) -> int:
+    def _small_fit_until(self) -> int:
         """While the log ends before this, a command of ``SMALL`` fits the segment and the batch, whatever it is."""
         end = self.state.log_end
         place = end % self._segment_bytes
@@ -484,7 +486,7 @@ class Engine:
             if not state.session.disk_full:
                 self.note(DiskSpace(True))
                 self._problems.append(NoNextSegment(str(error), disk_full=True))
-            return Refused(Why.STORE_FULL, f"{error}; verdicts go on while the current segment lasts")
+            return Refused(Why.STORE_FULL, f"{error}; verdicts are accepted while the current segment has space")
         return None
 
     def _roll(self, now_ms: int) -> None:

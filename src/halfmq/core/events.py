@@ -4,7 +4,7 @@ A decision is a question: it changes nothing, and says in ``Decision.events`` wh
 applied. So one that raises, or whose records are not to happen (no space, a body that cannot be copied), has left nothing
 behind; and it can be asked again.
 
-Three come in front of a decision, not out of it (``decide.comes_before``): ``TimePassed``, ``LocksRunOut``, ``LookedForAlive``. They
+Three come in front of a decision, not out of it (``decide.comes_before``): ``TimePassed``, ``LocksExpired``, ``TrimStarted``. They
 happen whether or not it can be made.
 
 Times are broker time, ms.
@@ -25,7 +25,7 @@ class QueueChosen(NamedTuple):
     topic_id: int
 
 
-class AnswerHeard(NamedTuple):
+class UnknownReceived(NamedTuple):
     """A producer said UNKNOWN: its check, if there was one, is not in flight any more."""
 
     group: str
@@ -34,14 +34,14 @@ class AnswerHeard(NamedTuple):
     remark: str
 
 
-class NoLongerAsked(NamedTuple):
+class CheckCancelled(NamedTuple):
     """The transaction was settled: nobody's answer is waited for."""
 
     group: str
     tx_id: str
 
 
-class ChecksAsked(NamedTuple):
+class ChecksSent(NamedTuple):
     """Checks of a group go out, each to the connection that it names, and are in flight until ``until_ms``."""
 
     group: str
@@ -77,14 +77,14 @@ class CheckFailed(NamedTuple):
     gone: bool
 
 
-class TakenUp(NamedTuple):
+class ParkedResumed(NamedTuple):
     """Transactions that were parked are asked about again: their group's policy looks around by ``look_by_ms``."""
 
     group: str
     look_by_ms: int
 
 
-class PolicyLooked(NamedTuple):
+class PolicyExamined(NamedTuple):
     """A policy has looked at these ids of ``PolicySession.past``. ``asked_again``: of them those that are within its limits again.
 
     ``look_by_ms``: when the answer about one that is asked about meanwhile is overdue, 0: none is.
@@ -96,7 +96,7 @@ class PolicyLooked(NamedTuple):
     look_by_ms: int
 
 
-class OffsetSaid(NamedTuple):
+class OffsetReported(NamedTuple):
     """A consumer group stands there; to be logged at ``log_at_ms``, or when another one of the group is."""
 
     group: str
@@ -123,7 +123,7 @@ class OffsetRefused(NamedTuple):
     offset: int
 
 
-class OffsetsTaken(NamedTuple):
+class OffsetsDrained(NamedTuple):
     """The first ``count`` fresh offsets of the group are logged, or are of topics that are gone. ``all``: it has no more."""
 
     group: str
@@ -132,7 +132,7 @@ class OffsetsTaken(NamedTuple):
     now_ms: int
 
 
-class LocksRunOut(NamedTuple):
+class LocksExpired(NamedTuple):
     """It is ``now_ms``: locks of the group that ran out make space, and where it is short those of all."""
 
     group: str
@@ -155,7 +155,7 @@ class QueuesUnlocked(NamedTuple):
     queues: tuple[tuple[str, int], ...]
 
 
-class TopicGone(NamedTuple):
+class TopicRemoved(NamedTuple):
     """``queues``: how many it ever had. ``groups``: those that have, or were refused, an offset in it."""
 
     topic_id: int
@@ -163,7 +163,7 @@ class TopicGone(NamedTuple):
     groups: tuple[str, ...]
 
 
-class ConsumerGroupGone(NamedTuple):
+class ConsumerGroupRemoved(NamedTuple):
     group: str
     with_offsets: bool
 
@@ -175,7 +175,7 @@ class DelayedPostponed(NamedTuple):
     first_offsets: tuple[int, ...]
 
 
-class LookedForAlive(NamedTuple):
+class TrimStarted(NamedTuple):
     """A trim to ``log_start`` shall come: what lives below it is looked for, if that has not begun."""
 
     log_start: int
@@ -189,6 +189,6 @@ class CopiedForward(NamedTuple):
 
 
 DecisionEvent = (
-    QueueChosen | AnswerHeard | NoLongerAsked | ChecksAsked | CheckWaits | CheckFailed | TakenUp | PolicyLooked | OffsetSaid
-    | OffsetLogged | OffsetRefused | OffsetsTaken | QueuesLocked | QueuesUnlocked | TopicGone | ConsumerGroupGone | CopiedForward
+    QueueChosen | UnknownReceived | CheckCancelled | ChecksSent | CheckWaits | CheckFailed | ParkedResumed | PolicyExamined | OffsetReported
+    | OffsetLogged | OffsetRefused | OffsetsDrained | QueuesLocked | QueuesUnlocked | TopicRemoved | ConsumerGroupRemoved | CopiedForward
 )  # fmt: skip

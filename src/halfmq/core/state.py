@@ -109,7 +109,7 @@ class Verdict(msgspec.Struct, frozen=True, gc=False, array_like=True):
     decided_by: int
 
 
-class SentOnce(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class RecentMessage(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A plain message that may be sent again."""
 
     unique_id: str
@@ -134,7 +134,7 @@ class TopicDerived:
         #: Consumer groups that have an offset in it, or had one refused. Some of them are deleted.
         self.groups: dict[str, None] = {}
         #: Unique id to the newest message of ``State.sent`` that has it.
-        self.sent: dict[str, SentOnce] = {}
+        self.sent: dict[str, RecentMessage] = {}
 
 
 class TopicSession:
@@ -361,7 +361,7 @@ class ConsumerSession:
         "consume_type",
         "from_where",
         "locks",
-        "locks_looked_at_ms",
+        "locks_checked_at_ms",
         "members",
         "message_model",
         "subscriptions",
@@ -377,7 +377,7 @@ class ConsumerSession:
         #: Change them with the functions of ``queues.ordering``, or count them in ``SessionState.locks_held``.
         self.locks: dict[tuple[str, int], QueueLock] = {}
         #: When those that ran out were dropped.
-        self.locks_looked_at_ms = 0
+        self.locks_checked_at_ms = 0
 
 
 class DerivedState:
@@ -424,9 +424,26 @@ class SessionState:
     """What a restart forgets and clients say again: only ``session.apply_session`` changes it."""
 
     __slots__ = (
-        "answered", "asking", "consumers", "consumes", "copy_progress", "delayed_postponed", "disk_full", "fresh_offsets",
-        "groups_kept_max", "groups_numbered", "locks_held", "locks_looked_at_ms", "offsets_due", "offsets_due_heap",
-        "offsets_logged", "offsets_refused", "offsets_to_log", "produces", "published", "sender",
+        "answered",
+        "asking",
+        "consumers",
+        "consumes",
+        "copy_progress",
+        "delayed_postponed",
+        "disk_full",
+        "fresh_offsets",
+        "groups_kept_max",
+        "groups_numbered",
+        "locks_checked_at_ms",
+        "locks_held",
+        "offsets_due",
+        "offsets_due_heap",
+        "offsets_logged",
+        "offsets_refused",
+        "offsets_to_log",
+        "produces",
+        "published",
+        "sender",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -446,7 +463,7 @@ class SessionState:
         self.consumers: dict[str, ConsumerSession] = {}
         #: Queue locks of all of them; and when those that ran out were looked for among all.
         self.locks_held = 0
-        self.locks_looked_at_ms = 0
+        self.locks_checked_at_ms = 0
         #: Connection -> names of the producer and consumer groups that it registered in.
         self.produces: dict[int, dict[str, None]] = {}
         self.consumes: dict[int, dict[str, None]] = {}
@@ -505,7 +522,7 @@ class State:
         self.jumps: tuple[Jump, ...] = ()
         self.next_topic_id = 1
         self.next_half_index = 0
-        #: The same topics by name and by id; ids are never used again.
+        #: The same topics by name and by id; ids must not be reused.
         self.topics_by_name: dict[str, Topic] = {}
         self.topics_by_id: dict[int, Topic] = {}
         self.groups: dict[str, GroupSettings] = {}
@@ -521,7 +538,7 @@ class State:
         #: Recent verdicts, oldest first, within ``dedup_window_ms`` and ``dedup_ids_max``, at or after the log's start.
         self.verdicts: deque[Verdict] = deque()
         #: Recent plain messages, oldest first, within the same bounds. Some are no longer the newest of their id.
-        self.sent: deque[SentOnce] = deque()
+        self.sent: deque[RecentMessage] = deque()
         #: Segment start -> ((topic id, queue ends), ...) when it began: what a trim to there leaves as queue minimums.
         self.bases: dict[int, tuple[tuple[int, tuple[int, ...]], ...]] = {}
 

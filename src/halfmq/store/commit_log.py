@@ -147,7 +147,7 @@ class CommitLog:
 
     def _poisoned(self) -> StorePoisoned:
         return StorePoisoned(
-            f"the log in {self._directory} takes no more: {self.failure}",
+            f"the log in {self._directory} accepts no more writes: {self.failure}",
             hint="what the failed write or sync left on the disk is not known; check the disk, then restart to recover",
         )
 

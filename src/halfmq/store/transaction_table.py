@@ -402,7 +402,7 @@ class TransactionTable:
             found += _settled_in(self._pages[number], number * _PAGE_ROWS, pattern, at, CANDIDATES_MAX - len(found))
         return Looked(found, len(self._pages) * _PAGE_ROWS, False)
 
-    def look_for_settled(self, group: str, tx_id: str, files_max: int) -> Looked:
+    def search_settled(self, group: str, tx_id: str, files_max: int) -> Looked:
         """The same in the files, the newest first, until something is found; in ``files_max`` of them at most.
 
         From any thread; a file takes a few milliseconds, if it is in the page cache. What is not flushed is not found.

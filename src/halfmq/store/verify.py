@@ -103,7 +103,7 @@ SHORTER: Final = (
 REPORT: Final = (
     "keep the directory and report it: the batch is whole, so it was written like this, and a backup has the same"
 )
-LOG_FIRST: Final = "first put the log right, then verify again: what does not fit a damaged log may be right"
+LOG_FIRST: Final = "first restore the log, then verify again: a difference from a damaged log may be no error"
 REMAKE: Final = (
     "stop the broker, remove queues, transactions, keys, topics.json and checkpoint from shard-0, and start it: "
     "they are made again from the log"
@@ -233,7 +233,7 @@ class _Walk:
         rebuilding = page is not None and page.rebuilding
         below = page.position if page is not None and not rebuilding else None
         if rebuilding:
-            what = "queues, transactions and keys are being made again from the log: not compared with it"
+            what = "queues, transactions and keys are being rebuilt from the log: not compared with it"
             self._findings.note(
                 "published", what, "nothing to do: the broker that does it, or the next start, brings it to an end"
             )

@@ -143,7 +143,7 @@ async def test_check_gives_up_waiting_and_says_who_was_asked(tmp_path: Path) -> 
         await next_check(client)
         running.state.producer_groups["P"].session.in_flight.clear()
         silent = await run(running, "check", ONE, "--wait", "0.3")
-        assert (silent.exit_code, "waits for the answer of me" in silent.stdout) == (6, True)
+        assert (silent.exit_code, "waits for the response of me" in silent.stdout) == (6, True)
 
 
 async def test_stats_show_groups_and_their_policy(tmp_path: Path) -> None:
@@ -388,7 +388,7 @@ async def test_figures_of_very_many_groups_come_page_by_page(tmp_path: Path, mon
 async def test_a_transaction_without_its_group_is_found_among_very_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_scan, "LOOKED_AT_PER_TURN_MAX", 2)
+    monkeypatch.setattr(group_scan, "EXAMINED_PER_TURN_MAX", 2)
     async with serving(tmp_path) as running:
         client = await running.client()
         await in_groups(client, 9, 9)

@@ -56,6 +56,6 @@ async def test_nothing_is_said_when_a_broker_does_not_answer_or_refuses() -> Non
 async def test_stock_broker_is_not_asked() -> None:
     broker = ScriptedBroker(halfmq=False)
     async with client_of(broker.network()) as mq:
-        with pytest.raises(UnsupportedCombination, match="15 times"):
+        with pytest.raises(UnsupportedCombination, match="15 checks"):
             await mq.undecided(["T-1"])
     assert broker.requests(HMQ_UNDECIDED) == []

@@ -4,7 +4,7 @@ Answers are collected and leave in one ``transport.write`` for each read or rele
 frame. A peer that does not read its answers is not read from either (the transport says when), and so is everybody
 while too many answers wait for the disk: what bounds memory is that nobody may send more than we can answer. A small
 request may have a large answer, so frames that came in one read wait as well: large answers go to the transport at once
-(``relieve``), and from the moment that it is full the rest of the frames stay unread. So they do when they are more than one
+(``flush_if_large``), and from the moment that it is full the rest of the frames stay unread. So they do when they are more than one
 connection may have decided in one turn (``intake``), or took longer than it may have.
 """
 
@@ -21,7 +21,7 @@ from halfmq.wire.remoting.frame import BrokenFrame, FrameSplitter
 #: So many frames that came together are handled without a look at the clock in between.
 FEW: Final = 4
 #: Bytes of bodies that collect before they are given to the transport, so that it can say that it is full.
-RELIEVE_BYTES: Final = 262_144
+LARGE_BODIES_BYTES: Final = 262_144
 _UNKNOWN_HOST: Final = b"\x00" * 8
 
 
@@ -125,7 +125,7 @@ class Connection(asyncio.Protocol):
         self.unfinished_bytes = 0
         #: The largest write since it is full: its transport keeps that until the last byte is taken.
         self._largest = 0
-        #: Bytes of bodies since the last ``relieve``.
+        #: Bytes of bodies since the last ``flush_if_large``.
         self._heavy = 0
         #: The gateway said to stop reading.
         self._held = False
@@ -281,10 +281,10 @@ class Connection(asyncio.Protocol):
             self._gateway.dirty(self)
         out.append(frame)
 
-    def relieve(self, body_bytes: int) -> None:
+    def flush_if_large(self, body_bytes: int) -> None:
         """A body of that many bytes was queued. Many of them go to the transport now, which says when it is full."""
         self._heavy += body_bytes
-        if self._heavy >= RELIEVE_BYTES:
+        if self._heavy >= LARGE_BODIES_BYTES:
             self._heavy = 0
             self.flush()
 
@@ -321,11 +321,11 @@ class Connection(asyncio.Protocol):
         self.read_again()
 
     def wait(self) -> None:
-        """Read no more until ``go_on``: too much is unfinished elsewhere."""
+        """Read no more until ``continue_reading``: too much is unfinished elsewhere."""
         self._waits = True
         self.transport.pause_reading()
 
-    def go_on(self) -> None:
+    def continue_reading(self) -> None:
         """Read again, after ``wait``."""
         self._waits = False
         self.read_again()
@@ -334,7 +334,7 @@ class Connection(asyncio.Protocol):
     def held_up(self) -> bool:
         return self.waits or self._held or self._gateway.intake.stops(self)
 
-    def turn_away(self) -> None:
+    def reject(self) -> None:
         """Let go of the unfinished frame, and close. Answers that are queued leave as far as the peer takes them."""
         self._splitter = FrameSplitter()
         self._unfinished = self.unfinished_bytes = 0

@@ -26,7 +26,7 @@ from halfmq.broker.remoting.intake import Intake
 from halfmq.broker.remoting.outgoing_bytes import OutgoingBytes
 from halfmq.broker.remoting.places import Places, Refusal
 from halfmq.broker.remoting.unfinished_frames import UnfinishedFrames
-from halfmq.broker.remoting.unserved import Unserved
+from halfmq.broker.remoting.unsupported_requests import UnsupportedRequests
 from halfmq.broker.sequencer import BACKLOG_MAX
 from halfmq.broker.services.peer import Peer
 from halfmq.errors import ProtocolError, StoreDamaged
@@ -46,8 +46,8 @@ log = logging.getLogger("halfmq.gateway")
 Handler = Callable[[Connection, Request[Any]], None]
 
 #: How often silent connections are looked for, ms; one is closed after four looks without a byte from it.
-IDLE_LOOK_MS: Final = limits.CONNECTION_IDLE_MS // 4
-_IDLE_LOOKS: Final = 4
+IDLE_CHECK_MS: Final = limits.CONNECTION_IDLE_MS // 4
+_IDLE_CHECKS: Final = 4
 #: What peers do wrong is said for each address and kind this often at most, s, and so many lines for all of them.
 _SAY_EACH_S: Final = 10.0
 _SAID_TOGETHER_MAX: Final = 50
@@ -76,7 +76,7 @@ class Gateway:
         self.intake = Intake(loop, clock, flush=self.flush)
         self.intake.on_stop = self._stop_reading
         self.intake.on_start = self._read_again
-        self.unserved = Unserved(loop.time)
+        self.unsupported_requests = UnsupportedRequests(loop.time)
         self.connections_max = connections_max
         self.generation = 0
         self.draining = False
@@ -102,7 +102,7 @@ class Gateway:
 
     def start(self) -> None:
         """Begin to look for idle connections."""
-        self._idle_handle = self._loop.call_later(IDLE_LOOK_MS / 1000, self._look_for_idle)
+        self._idle_handle = self._loop.call_later(IDLE_CHECK_MS / 1000, self._close_idle)
 
     @property
     def is_full(self) -> bool:
@@ -123,7 +123,7 @@ class Gateway:
             return self._rejected(refusal, host)
         if self._throttle.is_due(refusal):
             whose = "all places" if refusal is Refusal.ALL else f"all places of {host}"
-            log.warning("%s for clients are taken: who comes now may only ask what operators ask", whose)
+            log.warning("%s for clients are taken: further ones may only send operators' commands", whose)
         if in_its_place is not None:
             self.places.free(in_its_place.number)
             in_its_place.transport.abort()
@@ -170,7 +170,7 @@ class Gateway:
             return None
         handler = self.handlers.get(request.code)
         if handler is None:
-            self.unserved.command(connection.address, request)
+            self.unsupported_requests.command(connection.address, request)
             self.answer(
                 connection,
                 request,
@@ -226,7 +226,7 @@ class Gateway:
         if not request.flag & 2:
             connection.send(encode_response(request, code, remark, ext, body))
             if body:
-                connection.relieve(len(body))
+                connection.flush_if_large(len(body))
 
     def push(self, number: int, code: int, ext: Mapping[str, object], body: bytes = b"") -> bool:
         """Send a command to a client, one-way. False when its connection is gone, or does not read what it is sent."""
@@ -252,7 +252,7 @@ class Gateway:
             return False
         frame = make(next(self._opaques))
         connection.send(frame)
-        connection.relieve(len(frame))
+        connection.flush_if_large(len(frame))
         return True
 
     def unfinished(self, connection: Connection, held: int, missing: int, *, another: bool) -> None:
@@ -260,7 +260,7 @@ class Gateway:
 
     def broken(self, connection: Connection, error: BrokenFrame) -> None:
         if error.is_tls:
-            self.unserved.tls(connection.address)
+            self.unsupported_requests.tls(connection.address)
             connection.transport.close()
         else:
             self._drop(connection, error)
@@ -283,7 +283,7 @@ class Gateway:
         """Log what a peer did, once for its address and ``kind``, and then now and then with how often it did."""
         times = self._throttle.times((kind, connection.born_host[:-4]))
         if times:
-            text = f"%s: {text}" + (" (%d times since this was last said)" if times > 1 else "")
+            text = f"%s: {text}" + (" (%d times since the last line)" if times > 1 else "")
             told = (connection.address, *arguments, *((times,) if times > 1 else ()))
             logger.log(level, text, *told, exc_info=error)
 
@@ -344,15 +344,15 @@ class Gateway:
         for connection in list(self.connections.values()):
             connection.read_again()
 
-    def _look_for_idle(self) -> None:
+    def _close_idle(self) -> None:
         """Close who said nothing for 120 s: a live client sends a heartbeat each 30 s. Source: NettyRemotingServer."""
         self.generation += 1
         for connection in list(self.connections.values()):
-            if connection.generation + _IDLE_LOOKS < self.generation:
+            if connection.generation + _IDLE_CHECKS < self.generation:
                 silent_s = limits.CONNECTION_IDLE_MS // 1000
                 self.say(log, logging.INFO, "silent", connection, "it is closed: silent for more than %d s", silent_s)
                 connection.transport.abort()
-        self._idle_handle = self._loop.call_later(IDLE_LOOK_MS / 1000, self._look_for_idle)
+        self._idle_handle = self._loop.call_later(IDLE_CHECK_MS / 1000, self._close_idle)
 
     def close(self, *, abort: bool) -> None:
         """End every connection: at once, or after what is queued has left."""

@@ -49,14 +49,14 @@ class Reader(Protocol):
         ...
 
     def wait(self) -> None:
-        """Read no more until ``go_on``."""
+        """Read no more until ``continue_reading``."""
         ...
 
-    def go_on(self) -> None:
+    def continue_reading(self) -> None:
         """Read again: its frame is admitted, or it has none any more."""
         ...
 
-    def turn_away(self) -> None:
+    def reject(self) -> None:
         """Let go of what is held, and close."""
         ...
 
@@ -128,7 +128,7 @@ class UnfinishedFrames:
                 return
             self._admit(reader, size)
         if waited:
-            reader.go_on()
+            reader.continue_reading()
 
     def gone(self, number: int) -> None:
         """The connection ended, and what it held went with it."""
@@ -167,7 +167,7 @@ class UnfinishedFrames:
             self._pressed_since = self._looked_at = self._loop.time()
             self._timer = self._loop.call_later(_LOOK_S, self._look)
         while self._waiting_held > self._waiting_max:
-            self._turn_away(next(iter(self._waiting.values()))[0])
+            self._reject(next(iter(self._waiting.values()))[0])
 
     def _let_in(self) -> None:
         """Admit the smallest ones that fit (if one does not, no larger one does), and an elder."""
@@ -180,7 +180,7 @@ class UnfinishedFrames:
                 return
             reader, size = self._leave(number)
             self._admit(reader, size)
-            reader.go_on()
+            reader.continue_reading()
 
     def _leave(self, number: int) -> tuple[Reader, int]:
         reader, size = self._waiting.pop(number)
@@ -206,14 +206,14 @@ class UnfinishedFrames:
                 late.append(one)
         for admitted in late:
             if self._waiting:
-                self._turn_away(admitted.reader)
+                self._reject(admitted.reader)
                 self._let_in()
         if self._waiting:
             self._timer = self._loop.call_later(_LOOK_S, self._look)
 
-    def _turn_away(self, reader: Reader) -> None:
+    def _reject(self, reader: Reader) -> None:
         self._forget(reader.number)
-        reader.turn_away()
+        reader.reject()
         self._closed += 1
         if self._say_timer is None:
             self._say()
@@ -223,7 +223,7 @@ class UnfinishedFrames:
         self._say_timer = None
         if self._closed:
             log.warning(
-                "unfinished requests hold %d bytes, and %d connections wait to send the rest of theirs: %d closed "
+                "unfinished requests take %d bytes, and %d connections wait to send the rest: %d closed "
                 "(--unfinished-bytes-max is %d)", self.bytes, len(self._waiting), self._closed, self._bytes_max,
             )  # fmt: skip
             self._closed = 0

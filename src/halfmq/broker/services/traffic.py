@@ -130,7 +130,7 @@ class Traffic:
         passed = max(now_ms - began_ms, 1_000) / 1_000
         return (self.put - put) / passed, (self.given - given) / passed
 
-    def given_lately(self, group: str, topic: str) -> tuple[int, int, int]:
+    def given_recently(self, group: str, topic: str) -> tuple[int, int, int]:
         """What the group was given of the topic in the last minute, hour and day, less what the spans do not tell: the first
         ten seconds of the minute, and so on."""
         pair = (group, topic)

@@ -5,7 +5,7 @@ record that says ``operator``, and directly before it the audit record with name
 output names them too.
 
 A transaction may be named without its producer group: then all groups are searched (``group_scan``). What memory has
-forgotten is searched in the transaction table (``long_settled``).
+forgotten is searched in the transaction table (``settled_verdict_lookup``).
 """
 
 import logging
@@ -16,12 +16,12 @@ from halfmq import limits
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.actors import actor
 from halfmq.broker.services.group_scan import GroupScan
-from halfmq.broker.services.long_settled import Found, LongSettled, Look, Missed, NotLooked
 from halfmq.broker.services.pages import LISTED_MAX
 from halfmq.broker.services.peer import Peer, Say
+from halfmq.broker.services.settled_verdict_lookup import Found, Look, Missed, NotSearched, SettledVerdictLookup
 from halfmq.broker.timers import BrokerTime
-from halfmq.core.commands import AskNow, AskParked, RequestedVerdict, ResolveTransaction
-from halfmq.core.decision import Asked, AskedParked, Refused, Reply, Settled, Why
+from halfmq.core.commands import CheckNow, CheckParked, RequestedVerdict, ResolveTransaction
+from halfmq.core.decision import Asked, ParkedChecked, Refused, Reply, Settled, Why
 from halfmq.core.engine import Failed
 from halfmq.core.transaction.listing import (
     UNDECIDED,
@@ -48,7 +48,7 @@ _NAMED_MAX: Final = 10
 #: What is kept while all groups are looked through, bytes: of a request, and of each transaction id in it.
 _REQUEST_COST: Final = 1_024
 _ID_COST: Final = 256
-_BUSY: Final = "many look through all producer groups just now: ask again, or name the group"
+_BUSY: Final = "too many searches of all producer groups at the moment: try again, or name the group"
 
 
 class Listing(NamedTuple):
@@ -87,7 +87,7 @@ class Transactions:
         self,
         sequencer: Sequencer,
         time: BrokerTime,
-        long_settled: LongSettled,
+        settled_verdict_lookup: SettledVerdictLookup,
         scan: GroupScan,
         *,
         operator_of: Callable[[int], OperatorActed | None],
@@ -99,7 +99,7 @@ class Transactions:
         """
         self._sequencer = sequencer
         self._time = time
-        self._long_settled = long_settled
+        self._settled_verdict_lookup = settled_verdict_lookup
         self._scan = scan
         self._operator_of = operator_of
         self._say = say
@@ -130,7 +130,7 @@ class Transactions:
 
         def of(group: str) -> None:
             if standing(self._sequencer.view, group, tx_id) == UNKNOWN:
-                self._long_settled.look(group, tx_id, lambda look: told(group, look))
+                self._settled_verdict_lookup.look(group, tx_id, lambda look: told(group, look))
             else:
                 told(group, None)
 
@@ -143,7 +143,7 @@ class Transactions:
     def _story(self, group: str, tx_id: str, look: Look | None) -> Story | Refused:
         view, now_ms = self._sequencer.view, self._time.now_ms()
         stands = standing(view, group, tx_id)
-        if isinstance(look, NotLooked) and stands == UNKNOWN:
+        if isinstance(look, NotSearched) and stands == UNKNOWN:
             return Refused(Why.NOT_NOW, look.text)
         if isinstance(look, Found) and stands == UNKNOWN:
             acted = self._acted(look.row.verdict_position)
@@ -231,7 +231,7 @@ class Transactions:
         if not isinstance(reply, Settled):
             self._say(log, logging.INFO, "verdict", peer, "%s: %s was refused: %s", who, what, reply.text)
         elif reply.repeated:
-            text = "%s: %s, as it stands since position %d"
+            text = "%s: %s, decided earlier at position %d"
             self._say(log, logging.INFO, "repeated", peer, text, who, what, reply.position)
         else:
             text = "%s decided: %s at position %d, reason: %s"
@@ -246,10 +246,10 @@ class Transactions:
         def asked(group: str, reply: Any) -> None:
             answer(CheckSent(group, reply.client_id, reply.checks) if isinstance(reply, Asked) else reply)
 
-        self._with_group(tx_id, group, answer, lambda group: self._decide(AskNow(group, tx_id), asked))
+        self._with_group(tx_id, group, answer, lambda group: self._decide(CheckNow(group, tx_id), asked))
 
     def ask_parked(
-        self, peer: Peer, group: str, count_max: int, answer: Callable[[AskedParked | Refused | Failed], None]
+        self, peer: Peer, group: str, count_max: int, answer: Callable[[ParkedChecked | Refused | Failed], None]
     ) -> None:
         """Send checks now about what a policy of the group parked; who wants more asks again.
 
@@ -260,18 +260,18 @@ class Transactions:
             return
 
         def asked(_: None, reply: Any) -> None:
-            if isinstance(reply, AskedParked) and reply.tx_ids:
+            if isinstance(reply, ParkedChecked) and reply.tx_ids:
                 log.info(
-                    "an operator from %s asks about %d transactions of group %s that were parked; %d are left",
+                    "an operator from %s requests checks of %d parked transactions of group %s; %d others are parked",
                     peer.address, len(reply.tx_ids), group, reply.left,
                 )  # fmt: skip
             answer(reply)
 
-        self._sequencer.submit(AskParked(group, min(max(count_max, 1), LISTED_MAX)), asked)
+        self._sequencer.submit(CheckParked(group, min(max(count_max, 1), LISTED_MAX)), asked)
 
     # --- helpers
 
-    def _decide(self, command: ResolveTransaction | AskNow, then: Callable[[str, Reply | Failed], None]) -> None:
+    def _decide(self, command: ResolveTransaction | CheckNow, then: Callable[[str, Reply | Failed], None]) -> None:
         """Decide, and again with the row of the transaction table where the decision knew nothing of the transaction.
 
         ``then`` is called with its producer group. As for END, the look comes behind the decision: what memory forgets in
@@ -280,7 +280,7 @@ class Transactions:
 
         def decided(_: None, reply: Reply | Failed) -> None:
             if isinstance(reply, Refused) and reply.why is Why.NOT_FOUND:
-                self._long_settled.look(command.group, command.tx_id, lambda look: looked(reply, look))
+                self._settled_verdict_lookup.look(command.group, command.tx_id, lambda look: looked(reply, look))
             else:
                 then(command.group, reply)
 
@@ -289,7 +289,7 @@ class Transactions:
                 again = command._replace(group=look.group, settled=look.row)
                 self._sequencer.submit(again, lambda _, reply: then(look.group, reply))
                 return
-            why = Why.NOT_NOW if isinstance(look, NotLooked) else Why.NOT_FOUND
+            why = Why.NOT_NOW if isinstance(look, NotSearched) else Why.NOT_FOUND
             then(command.group, refused._replace(why=why, text=f"{refused.text}; {look.text}"))
             self._flush()
 

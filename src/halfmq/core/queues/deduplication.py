@@ -13,14 +13,14 @@ late retry on the same connection is what cannot be told from that.
 
 from typing import Final
 
-from halfmq.core.state import ProducerGroup, SentOnce, State, Topic, Verdict
+from halfmq.core.state import ProducerGroup, RecentMessage, State, Topic, Verdict
 
 #: Longer ids of plain messages are not remembered, so that a quarter of a million of them have a bound. Clients' are
 #: 32 characters (RocketMQ ``MessageClientIDSetter``).
 UNIQUE_ID_CHARS_MAX: Final = 128
 
 
-def remember(state: State, topic: Topic, sent: SentOnce) -> None:
+def remember(state: State, topic: Topic, sent: RecentMessage) -> None:
     if len(sent.unique_id) > UNIQUE_ID_CHARS_MAX:
         return
     topic.derived.sent[sent.unique_id] = sent
@@ -64,7 +64,7 @@ def forget_verdict(state: State) -> None:
 
 def sent_before(
     state: State, topic: Topic, unique_id: str, body_crc: int, connection: int, *, again: bool
-) -> SentOnce | None:
+) -> RecentMessage | None:
     """The stored message that this one is, or None: then it is another one and shall be stored.
 
     ``again``: its client says that it sends it again. Otherwise ``connection`` tells.

@@ -17,27 +17,27 @@ from typing import Final
 from halfmq import limits
 from halfmq.core.commands import LockQueues, UnlockQueues
 from halfmq.core.decision import NOTHING, Decision, Done, Locked
-from halfmq.core.events import LocksRunOut, QueuesLocked, QueuesUnlocked
+from halfmq.core.events import LocksExpired, QueuesLocked, QueuesUnlocked
 from halfmq.core.schema import group_set
 from halfmq.core.state import ConsumerSession, QueueLock, State, holders_bytes, next_offset
 
 Queue = tuple[str, int]
 
-#: Of a segment. The base has space for half of one; ``base_room`` gives seven sixteenths away.
+#: Of a segment. The base has space for half of one; ``base_space`` gives seven sixteenths away.
 _HOLDERS_SHARE: Final = 32
 
 
-def locks_run_out(state: State, command: LockQueues, now_ms: int) -> LocksRunOut:
+def locks_run_out(state: State, command: LockQueues, now_ms: int) -> LocksExpired:
     """What comes in front of ``decide_lock``."""
     session = state.session.consumers.get(command.group)
     locks = session.locks if session is not None else {}
     new = sum([queue not in locks for queue in command.queues])
     is_short = new > 0 and state.session.locks_held + new > _locks_max(session, command.client_id)
-    return LocksRunOut(command.group, is_short, now_ms)
+    return LocksExpired(command.group, is_short, now_ms)
 
 
 def decide_lock(state: State, command: LockQueues, now_ms: int) -> Decision:
-    """Each queue is the client's for 60 s, if nobody else holds it. Behind ``LocksRunOut``.
+    """Each queue is the client's for 60 s, if nobody else holds it. Behind ``LocksExpired``.
 
     A queue that nobody held is not granted while as many locks are held as may be; who renews is always granted.
 
@@ -144,7 +144,7 @@ def _locks_max(session: ConsumerSession | None, client_id: str) -> int:
 # --- events
 
 
-def keep_for_holders(state: State, now_ms: int) -> None:
+def reserve_for_holders(state: State, now_ms: int) -> None:
     """After a start: nobody else gets the lock of a queue while its last holder may still handle it."""
     for group, holders in state.holders.items():
         session = state.session.consumers.setdefault(group, ConsumerSession())
@@ -154,13 +154,13 @@ def keep_for_holders(state: State, now_ms: int) -> None:
             session.locks[queue] = QueueLock(client_id, now_ms + limits.QUEUE_LOCK_KEPT_MS)
 
 
-def note_run_out(state: State, event: LocksRunOut) -> None:
+def note_run_out(state: State, event: LocksExpired) -> None:
     """Of the group now and then, since none lasts less than from one look to the next; of all where space is short."""
     session = state.session.consumers.get(event.group)
-    if session is not None and event.now_ms - session.locks_looked_at_ms >= limits.QUEUE_LOCK_MS:
+    if session is not None and event.now_ms - session.locks_checked_at_ms >= limits.QUEUE_LOCK_MS:
         _drop_expired(state, session, event.now_ms)
-    if event.is_short and event.now_ms - state.session.locks_looked_at_ms >= limits.LOCKS_LOOK_MS:
-        state.session.locks_looked_at_ms = event.now_ms
+    if event.is_short and event.now_ms - state.session.locks_checked_at_ms >= limits.LOCKS_LOOK_MS:
+        state.session.locks_checked_at_ms = event.now_ms
         for session in state.session.consumers.values():
             _drop_expired(state, session, event.now_ms)
 
@@ -193,7 +193,7 @@ def forget_locks(state: State, group: str) -> None:
 
 
 def _drop_expired(state: State, session: ConsumerSession, now_ms: int) -> None:
-    session.locks_looked_at_ms = now_ms
+    session.locks_checked_at_ms = now_ms
     expired = [queue for queue, lock in session.locks.items() if lock.until_ms <= now_ms]
     for queue in expired:
         del session.locks[queue]

@@ -23,7 +23,7 @@ from halfmq import limits
 from halfmq.core.audit import signed
 from halfmq.core.commands import Actor, EndTransaction, RequestedVerdict, ResolveTransaction, SendHalf, SettledRow
 from halfmq.core.decision import NOTHING, Decided, Decision, Noted, Refused, Sent, Settled, WakeQueue, Why
-from halfmq.core.events import AnswerHeard, NoLongerAsked
+from halfmq.core.events import CheckCancelled, UnknownReceived
 from halfmq.core.queues.delay import delay_refusal, due_at
 from halfmq.core.state import Half, Place, ProducerGroup, State, Topic, Undecided, Verdict, next_offset
 from halfmq.core.transaction.admission import refuse_half
@@ -57,7 +57,7 @@ _ID: Final = re.compile(rf"[A-Za-z0-9._:-]{{1,{limits.TRANSACTION_ID_CHARS_MAX}}
 #: Bits of a client's sys flag that the broker sets by itself or not at all.
 NOT_STORED_BITS: Final = SYS_TRANSACTION_MASK | SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
 #: Other groups that are asked whether an unknown transaction is theirs, only to say so: it must stay cheap.
-_GROUPS_LOOKED_AT_MAX: Final = 256
+_GROUPS_EXAMINED_MAX: Final = 256
 _PAST_RETENTION: Final = "unknown, past retention"
 _HASH_MASK: Final = (1 << 64) - 1
 #: Bound once for the hot path: in CPython 3.11 ``RequestedVerdict.COMMIT`` costs 0.1 us, as much as a call, and ``==`` twice that.
@@ -154,7 +154,7 @@ def _prepared_before(known: Undecided, command: SendHalf, topic: Topic) -> Sent 
             if half.topic_id != topic.topic_id or half.key_hash != command.key_hash:
                 return Refused(
                     Why.INVALID_PARAMETER,
-                    f"transaction {known.tx_id!r} has another message at index {index}: ids are never used again",
+                    f"transaction {known.tx_id!r} has another message at index {index}: ids must not be reused",
                 )
             return Sent(half.first_offset, half.queue_id, half.half_index, command.unique_id)
     said = max(count, known.count)
@@ -190,7 +190,7 @@ def _refuse_message(state: State, tx_id: str, body: bytes, delay: int, now_ms: i
 
 
 DISK_FULL: Final = Refused(
-    Why.STORE_FULL, "the disk is nearly full: no new messages until space is freed; verdicts and checks go on"
+    Why.STORE_FULL, "the disk is nearly full: no new messages until space is freed; verdicts and checks continue"
 )
 
 
@@ -239,19 +239,19 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> Decided:
     if wanted is _ROLLBACK:
         return _settled(group, tx_id, _roll_back(state, known, command.decided_by))
     answered = tx_id in group.session.in_flight
-    heard = AnswerHeard(group_name, tx_id, now_ms, command.remark[:200])
+    heard = UnknownReceived(group_name, tx_id, now_ms, command.remark[:200])
     return Decision(due_sooner(state, known, now_ms) if answered else NOTHING, Noted(), (), (heard,))
 
 
 def _settled(group: ProducerGroup, tx_id: str, decided: Decided) -> Decided:
     """With the word that nobody is asked any more, if the decision settles the transaction, and somebody was."""
     records, reply, effects, events = decided
-    return records, reply, effects, (*events, *no_longer_asked(group, tx_id)) if records else events
+    return records, reply, effects, (*events, *check_cancelled(group, tx_id)) if records else events
 
 
-def no_longer_asked(group: ProducerGroup, tx_id: str) -> tuple[NoLongerAsked, ...]:
+def check_cancelled(group: ProducerGroup, tx_id: str) -> tuple[CheckCancelled, ...]:
     return (
-        (NoLongerAsked(group.name, tx_id),) if tx_id in group.session.in_flight or tx_id in group.session.heard else ()
+        (CheckCancelled(group.name, tx_id),) if tx_id in group.session.in_flight or tx_id in group.session.heard else ()
     )
 
 
@@ -290,7 +290,7 @@ def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) 
     halves = known.halves
     count = known.count
     if count != len(halves):
-        said = f"{count} messages" if count else "its last message has not said how many"
+        said = f"{count} messages" if count else "its last message, which states their number, is missing"
         return Decision(
             NOTHING,
             Refused(
@@ -400,7 +400,7 @@ def _end_of_settled(state: State, group: ProducerGroup | None, command: EndTrans
     # The row before other groups: what somebody else does under this id is no reason to deny a verdict that stands.
     if row is not None and row.half_index == half_index and row.first_offset in (log_offset, 0):
         return _standing_in_row(state, row, group_name, tx_id, wanted)
-    for other in islice(state.producer_groups.values(), _GROUPS_LOOKED_AT_MAX):
+    for other in islice(state.producer_groups.values(), _GROUPS_EXAMINED_MAX):
         if other is not group and (tx_id in other.undecided or tx_id in other.settled):
             return Refused(Why.WRONG_GROUP, f"transaction {tx_id!r} is not of producer group {group_name!r}")
     return _not_found(state, group_name, tx_id, half_index, log_offset)
@@ -440,7 +440,7 @@ def _standing(
         case Outcome.CONFLICTS:
             return Refused(
                 Why.VERDICT_CONFLICT,
-                f"transaction {tx_id!r} is {standing.value} since position {position}; the first verdict stands",
+                f"transaction {tx_id!r} is {standing.value} since position {position}; the first verdict is final",
                 standing.value,
                 position,
             )

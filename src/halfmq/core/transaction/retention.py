@@ -15,7 +15,7 @@ from typing import Final
 
 from halfmq.core.commands import CopyForward, TrimLog
 from halfmq.core.decision import NOTHING, Decision, Done, Refused, Why
-from halfmq.core.events import CopiedForward, LookedForAlive
+from halfmq.core.events import CopiedForward, TrimStarted
 from halfmq.core.queues.delay import copy_delayed
 from halfmq.core.state import Delayed, Half, State, Undecided, next_offset
 from halfmq.core.transaction.machine import copy_half
@@ -25,7 +25,7 @@ from halfmq.model.records import TRIM_SIZE, Record, Trim
 #: Bytes that one step copies beyond its first message: a step must not hold up the turn for long.
 COPY_BYTES_MAX = 4 << 20
 #: Undecided transactions and delayed messages that are looked at in one go; a step has at most two.
-LOOKED_AT_MAX = 4_096
+EXAMINED_MAX = 4_096
 _END: Final = object()
 
 
@@ -52,7 +52,7 @@ class CopyProgress:
         """See to it that something is found, as far as one look goes; or that everything is seen."""
         if self.found or self.seen:
             return
-        for _ in range(LOOKED_AT_MAX):
+        for _ in range(EXAMINED_MAX):
             what = next(self.rest, _END)
             if what is _END:
                 self.seen = True
@@ -78,15 +78,15 @@ def _looked_at(state: State, log_start: int) -> Iterator[tuple[str, str, int] | 
         yield first if message is not None and message.offset < log_start else None
 
 
-def looked_for_alive(state: State, command: CopyForward, now_ms: int) -> LookedForAlive | None:
+def trim_started(state: State, command: CopyForward, now_ms: int) -> TrimStarted | None:
     """What comes in front of the decision and of its bound: both go by what is found then."""
-    return None if _refuse_start(state, command.log_start) is not None else LookedForAlive(command.log_start)
+    return None if _refuse_start(state, command.log_start) is not None else TrimStarted(command.log_start)
 
 
 def decide_copy_forward(state: State, command: CopyForward, now_ms: int) -> Decision:
     """Copy forward the next few of what lives below ``log_start``. ``again``: there is more, or more to look at.
 
-    After ``LookedForAlive``. What is found further on is for the next step.
+    After ``TrimStarted``. What is found further on is for the next step.
     """
     refused = _refuse_start(state, command.log_start)
     if refused is not None:
@@ -109,7 +109,7 @@ def decide_copy_forward(state: State, command: CopyForward, now_ms: int) -> Deci
     return Decision(tuple(records), Done(again=again), (), (CopiedForward(command.log_start, count),))
 
 
-def note_look(state: State, event: LookedForAlive) -> None:
+def note_look(state: State, event: TrimStarted) -> None:
     if state.session.copy_progress is None or state.session.copy_progress.log_start != event.log_start:
         state.session.copy_progress = CopyProgress(state, event.log_start)
         state.session.copy_progress.look()

@@ -517,7 +517,7 @@ def test_what_contradicts_a_transaction_is_refused_with_what_it_has() -> None:
     first = log.do(part("T1", 0))
     log.do(part("T1", 2))
     other = half("other", HMQ_TX_ID="T1", HMQ_TX_INDEX="0")
-    said = "transaction 'T1' has another message at index 0: ids are never used again"
+    said = "transaction 'T1' has another message at index 0: ids must not be reused"
     assert refused(nothing_logged(log, other), Why.INVALID_PARAMETER).text == said
     elsewhere = part("T1", 0, topic="stock")
     assert text_of(log.do(elsewhere)) == said
@@ -542,7 +542,7 @@ def test_a_settled_transaction_says_its_id_verdict_and_position() -> None:
     )
     assert log.do(end("T1", reply, RequestedVerdict.ROLLBACK)) == Refused(
         Why.VERDICT_CONFLICT,
-        f"transaction 'T1' is COMMITTED since position {position}; the first verdict stands",
+        f"transaction 'T1' is COMMITTED since position {position}; the first verdict is final",
         "COMMITTED",
         position,
     )
@@ -552,7 +552,9 @@ def test_an_incomplete_transaction_says_what_is_here_and_what_was_said() -> None
     log = CoreLog()
     first = log.do(part("T1", 0))
     said = "transaction 'T1' stays undecided: {} messages are here, {}"
-    assert text_of(log.do(end("T1", first))) == said.format(1, "its last message has not said how many")
+    assert text_of(log.do(end("T1", first))) == said.format(
+        1, "its last message, which states their number, is missing"
+    )
     log.do(part("T1", 2, count=3))
     assert text_of(log.do(end("T1", first))) == said.format(2, "3 messages")
 
@@ -653,7 +655,7 @@ def test_messages_of_one_queue_get_offsets_in_a_row_and_every_queue_is_woken_onc
 
 
 def test_only_so_many_other_groups_are_asked_whose_a_transaction_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_GROUPS_LOOKED_AT_MAX", 2)
+    monkeypatch.setattr(machine, "_GROUPS_EXAMINED_MAX", 2)
     log = CoreLog()
     replies = [log.do(half(f"T{number}", group=f"G{number}")) for number in range(3)]
     refused(nothing_logged(log, end("T1", replies[1], group="X")), Why.WRONG_GROUP)

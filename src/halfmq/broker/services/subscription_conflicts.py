@@ -25,7 +25,7 @@ class _Member(NamedTuple):
     wanted: Subscribed
 
 
-class UnlikeSubscriptions:
+class SubscriptionConflicts:
     """Warns once for each client that comes with, or changes to, what another member of its group does not want."""
 
     def __init__(self, is_due: Callable[[Hashable], bool] = lambda what: True) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.support.in_process import serving
 
-from halfmq.broker.services.unlike_subscriptions import UnlikeSubscriptions
+from halfmq.broker.services.subscription_conflicts import SubscriptionConflicts
 from halfmq.core.state import Subscription
 
 
@@ -23,12 +23,14 @@ def told(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 def test_difference_is_told_once_and_again_when_it_changes(told: pytest.LogCaptureFixture) -> None:
-    watch = UnlikeSubscriptions()
+    watch = SubscriptionConflicts()
     for _ in range(3):
         watch.heard("C", 1, "shop@1", wants("TagA"))
         watch.heard("C", 2, "till@2", wants("TagB"))
     (line,) = [record.getMessage() for record in told.records]
-    assert "consumer group C: client till@2 wants orders 'TagB', client shop@1 wants orders 'TagA'" in line
+    assert (
+        "consumer group C: client till@2 subscribes to orders 'TagB', client shop@1 subscribes to orders 'TagA'" in line
+    )
     watch.heard("C", 2, "till@2", wants("TagC"))
     watch.heard("C", 2, "till@2", wants("TagC", version=9))
     assert len(told.records) == 2
@@ -40,7 +42,7 @@ def test_difference_is_told_once_and_again_when_it_changes(told: pytest.LogCaptu
 
 def test_retry_topics_are_the_clients_own_affair(told: pytest.LogCaptureFixture) -> None:
     """A Java consumer that gets its queues from the broker subscribes to one more of them, in its own time."""
-    watch = UnlikeSubscriptions()
+    watch = SubscriptionConflicts()
     watch.heard("C", 1, "shop@1", wants("TagA") + wants("*", topic="%RETRY%C_orders"))
     watch.heard("C", 2, "till@2", wants("TagA"))
     assert not told.records
@@ -49,7 +51,7 @@ def test_retry_topics_are_the_clients_own_affair(told: pytest.LogCaptureFixture)
 def test_other_groups_clients_that_left_and_the_client_itself_on_an_older_connection_do_not_count(
     told: pytest.LogCaptureFixture,
 ) -> None:
-    watch = UnlikeSubscriptions()
+    watch = SubscriptionConflicts()
     watch.heard("C", 1, "shop@1", wants("TagA"))
     watch.heard("D", 2, "till@2", wants("TagB"))
     watch.heard("C", 3, "shop@1", wants("TagB"))
@@ -76,7 +78,7 @@ async def test_heartbeats_are_compared(tmp_path: Path, told: pytest.LogCaptureFi
         assert (await one.ask(34, {}, body("shop@1", "TagA"))).code == 0
         assert (await two.ask(34, {}, body("till@2", "TagB"))).code == 0
         (line,) = [record.getMessage() for record in told.records if record.name == "halfmq.clients"]
-        assert "till@2 wants T 'TagB'" in line
+        assert "till@2 subscribes to T 'TagB'" in line
         assert "shop@1 wants T 'TagA'" in line
         await two.ask(35, {"clientID": "till@2", "consumerGroup": "C"})
         await one.close()

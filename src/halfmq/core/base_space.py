@@ -28,40 +28,40 @@ def refuse_named(state: State, more_bytes: int, what: str) -> Refused | None:
         return None
     return Refused(
         Why.LIMIT_REACHED,
-        f"{what}: what clients make by naming it may take {most} bytes of the head of a segment of "
+        f"{what}: items that clients create by naming them may take {most} bytes of the base of a segment of "
         f"{state.settings.segment_bytes} bytes, and {state.derived.base_bytes} are taken; delete topics or groups that nobody needs, make "
         "it by hand, or take a store with larger segments",
     )
 
 
-def base_has_room(view: View, more_bytes: int) -> bool:
+def base_has_space(view: View, more_bytes: int) -> bool:
     """Whether so many bytes more of anything have space. The caller may take them at once."""
     return view.derived.base_bytes + more_bytes <= _base_bytes_max(view)
 
 
-def no_room(state: State, what: str) -> Refused:
+def no_space(state: State, what: str) -> Refused:
     """The refusal of ``what``, a sentence."""
     return Refused(
         Why.LIMIT_REACHED,
-        f"{what}: topics, groups, their limits and consumer offsets would not fit the head of a segment of "
-        f"{state.settings.segment_bytes} bytes; delete topics or groups that nobody needs, or take a store with larger segments",
+        f"{what}: topics, groups, their limits and consumer offsets would not fit in the base of a segment of "
+        f"{state.settings.segment_bytes} bytes; delete unused topics or groups, or use a store with larger segments",
     )
 
 
 def refuse_producer(state: State, settings: ProducerSettings) -> Refused | None:
     """Why these limits have no space, where they take more than what stands; None: they have."""
     more = producer_bytes(settings) - producer_bytes(state.producer_settings.get(settings.name))
-    if settings.is_default or more <= 0 or base_has_room(state, more):
+    if settings.is_default or more <= 0 or base_has_space(state, more):
         return None
-    return no_room(state, f"the limits of producer group {settings.name!r} were not set")
+    return no_space(state, f"the limits of producer group {settings.name!r} were not set")
 
 
 # --- offsets ---------------------------------------------------------------------------------------------------
 
 
-def is_room_for_offset(view: View, group: str) -> bool:
+def has_space_for_offset(view: View, group: str) -> bool:
     """Whether one more offset of the group has space."""
-    return base_has_room(view, OFFSET_BYTES + (0 if group in view.offsets else group_bytes(group)))
+    return base_has_space(view, OFFSET_BYTES + (0 if group in view.offsets else group_bytes(group)))
 
 
 # --- a store that is too full already --------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any, Final
 from halfmq.broker.log_throttle import LogThrottle
 from halfmq.wire.remoting.header import Request
 
-log = logging.getLogger("halfmq.unserved")
+log = logging.getLogger("halfmq.unsupported_requests")
 
 #: Between two lines, seconds.
 GAP_S: Final = 1.0
@@ -29,7 +29,7 @@ _NAMES: Final = {
 }
 
 
-class Unserved:
+class UnsupportedRequests:
     """Logs what clients ask for and this broker does not offer."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -48,14 +48,14 @@ class Unserved:
         log.warning(
             "client %s, group %s: command %d%s is not offered here%s",
             peer, _short(group), request.code, f" ({name})" if name else "",
-            "; let the consumer pull (setClientRebalance(true), the default)" if name else "",
+            "; configure the consumer to pull (setClientRebalance(true), the default)" if name else "",
         )  # fmt: skip
 
     def mode(self, peer: str, group: str, topic: str, mode: str) -> None:
         """A consumer group is to be consumed in a mode that is not offered."""
         if self._is_due((_host(peer), _short(group), _short(topic))):
             log.warning(
-                "client %s, group %s: consuming topic %s in mode %s is not offered here (command 401); it goes on in PULL mode",
+                "client %s, group %s: consuming topic %s in mode %s is not supported (command 401); it continues in PULL mode",
                 peer, _short(group), _short(topic), _short(mode),
             )  # fmt: skip
 
@@ -71,7 +71,7 @@ class Unserved:
         """A client that speaks TLS."""
         if self._is_due((_host(peer), "TLS")):
             log.warning(
-                "client %s begins with a TLS handshake, and this port speaks plain RocketMQ remoting: let it connect without "
+                "client %s starts a TLS handshake, which this port does not support: connect without TLS "
                 "(Java: -Dtls.enable=false, or setUseTLS(false))",
                 peer,
             )  # fmt: skip
