@@ -83,7 +83,7 @@ FEEDBACK_WAIT_MAX_MS: Final = 25_000
 #: Also who does not want to wait gives what is due so long to become durable, ms. Precedent: FMQ's client asks each 100 ms.
 FEEDBACK_WAIT_MIN_MS: Final = 100
 FEEDBACK_CHECKS_MAX: Final = 256
-#: What "sent again" remembers: age and number of ids.
+#: Deduplication window: time, ms, and number of ids.
 SENT_AGAIN_MS: Final = 120_000
 SENT_AGAIN_IDS_MAX: Final = 262_144
 #: A body that retention by size has copied forward is copied again by it after this, ms, or where it is at most one part in

@@ -40,7 +40,7 @@ def broker(tmp_path: Path) -> Iterator[Served]:
     served = Served(
         tmp_path / "data", tmp_path / "broker.log", "--durability", "fsync", "--segment-bytes", str(1 << 20),
         "--checkpoint-interval-ms", "500", "--retention-bytes", str(16 << 20),
-        "--retention-check-ms", "150", "--sent-again-ms", "2000", "--check-interval-ms", "1000",
+        "--retention-check-ms", "150", "--dedup-window-ms", "2000", "--check-interval-ms", "1000",
     )  # fmt: skip
     served.start()
     yield served

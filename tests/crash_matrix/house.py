@@ -207,7 +207,7 @@ class House:
 
     def knows_again(self, since_ms: int) -> bool:
         """Whether what was sent, or settled, then is known when it is sent again now."""
-        return self.clock.now_ms - since_ms < self.config.settings.sent_again_ms - 1_000
+        return self.clock.now_ms - since_ms < self.config.dedup_window_ms - 1_000
 
     def undecided(self) -> dict[str, Any]:
         """Transaction id -> what the broker knows."""

@@ -192,8 +192,8 @@ def _past_retention(house: House) -> None:
     house.settle()
     for name in ("roll", "again", "and-again"):
         _roll(house, name)
-    # What is younger than the window of "sent again" is not trimmed.
-    house.pass_time(house.config.settings.sent_again_ms - 1_000, 1_000)
+    # What is younger than the deduplication window is not trimmed.
+    house.pass_time(house.config.dedup_window_ms - 1_000, 1_000)
     assert house.life.state.log_start == 0
 
 

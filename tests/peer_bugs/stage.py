@@ -57,9 +57,9 @@ class Stage:
         self._seed = seed
         values: dict[str, Any] = {
             "port": 0, "name_port": 0, "segment_bytes": SEGMENT_BYTES, "checkpoint_interval_ms": HOUR, "retention_ms": 0,
-            "disk_reserve_bytes": 0, **config,
+            "disk_reserve_bytes": 0, "dedup_window_ms": 1_000, **config,
         }  # fmt: skip
-        self.config = BrokerConfig(data=DATA, settings=settings or BrokerSettings(sent_again_ms=1_000), **values)
+        self.config = BrokerConfig(data=DATA, settings=settings or BrokerSettings(), **values)
         self._serial = 0
         self.starts()
 

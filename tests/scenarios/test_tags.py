@@ -29,7 +29,7 @@ class House:
         self.config = BrokerConfig(
             data=DATA, port=0, name_port=0, segment_bytes=1 << 16, checkpoint_interval_ms=1_000, retention_check_ms=500,
             retention_bytes=100_000, disk_reserve_bytes=0,
-            settings=BrokerSettings(sent_again_ms=0, check_immunity_ms=600_000),
+            dedup_window_ms=0, settings=BrokerSettings(check_immunity_ms=600_000),
         )  # fmt: skip
         self.start()
 

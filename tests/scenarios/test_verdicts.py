@@ -169,7 +169,7 @@ async def test_verdict_stands_after_a_trim_of_what_came_before_it(tmp_path: Path
         retention_bytes=1 << 17,
         retention_check_ms=50,
         checkpoint_interval_ms=100,
-        settings=BrokerSettings(sent_again_ms=0),
+        dedup_window_ms=0,
     ) as running:
         client = await running.client()
         half = await client.half("T", b"one", unique=ID)
@@ -193,7 +193,7 @@ async def test_verdict_stands_when_its_half_is_trimmed_and_all_derived_files_are
     """The transaction table is made again from the log, which says whose the verdict is, and no more where its half was."""
     async with serving(
         tmp_path, segment_bytes=1 << 16, retention_bytes=1 << 17, retention_check_ms=20, checkpoint_interval_ms=40,
-        settings=BrokerSettings(sent_again_ms=0),
+        dedup_window_ms=0,
     ) as running:  # fmt: skip
         client = await running.client()
         half = await client.half("T", b"one", unique=ID)
@@ -208,7 +208,7 @@ async def test_verdict_stands_when_its_half_is_trimmed_and_all_derived_files_are
     for path in (tmp_path / "shard-0").iterdir():
         if path.name != "log":
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    async with serving(tmp_path, segment_bytes=1 << 16, settings=BrokerSettings(sent_again_ms=0)) as running:
+    async with serving(tmp_path, segment_bytes=1 << 16, dedup_window_ms=0) as running:
         await (await running.client()).send("Fill", b"later", unique=f"FILL{99:028d}")
         assert_conflict(await restarted_end(running, half, COMMIT), "ROLLED_BACK")
         assert_settled(await restarted_end(running, half, ROLLBACK), "ROLLED_BACK", repeated=True)

@@ -241,6 +241,7 @@ class BrokerHost:
             retention_check_ms=swarm.retention_check_ms,
             copy_again_ms=swarm.copy_again_ms,
             disk_reserve_bytes=swarm.disk_reserve_bytes,
+            dedup_window_ms=swarm.dedup_window_ms,
             settings=BrokerSettings(
                 default_topic_queues=swarm.queues,
                 check_immunity_ms=swarm.check_immunities_ms[0],
@@ -250,7 +251,6 @@ class BrokerHost:
                 check_answer_ms=swarm.check_answer_ms,
                 checks_in_flight_max=swarm.checks_in_flight_max,
                 undecided_max=swarm.undecided_max,
-                sent_again_ms=swarm.sent_again_ms,
             ),
         )
         self.lives = 0

@@ -86,7 +86,7 @@ class Leaving:
         self._segment_bytes = swarm.segment_bytes
         self._retention_bytes = swarm.retention_bytes
         self._retention_ms = swarm.retention_ms
-        self._window_ms = swarm.sent_again_ms
+        self._window_ms = swarm.dedup_window_ms
         #: (end, broker time) of the batches that were seen.
         self._written: list[tuple[int, int]] = []
         self._counts = counts

@@ -34,7 +34,6 @@ from halfmq.broker.recovery import recover
 from halfmq.core.digest import durable_digest
 from halfmq.core.transaction import invariants
 from halfmq.model import properties
-from halfmq.model.settings import BrokerSettings
 from halfmq.model.stored_message import body_crc_of
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.store.group_flush import HandFlush
@@ -47,7 +46,7 @@ GROUP = "pgroup"
 TOPICS = ("Alpha", "Beta")
 QUEUES = 2
 #: Shorter than a story, so that logs are trimmed in it.
-SENT_AGAIN_MS = 10_000
+DEDUP_WINDOW_MS = 10_000
 COMMIT, ROLLBACK = "8", "12"
 
 
@@ -94,7 +93,7 @@ class Story:
         self.config = BrokerConfig(
             data=DATA, port=0, name_port=0, segment_bytes=1 << 16, checkpoint_interval_ms=1_000, retention_check_ms=700,
             retention_bytes=self.dice.choice((0, 100_000, 200_000)), disk_reserve_bytes=0,
-            settings=BrokerSettings(sent_again_ms=SENT_AGAIN_MS),
+            dedup_window_ms=DEDUP_WINDOW_MS,
         )  # fmt: skip
         self.txs: dict[str, Tx] = {}
         self.plains: dict[str, Plain] = {}
@@ -299,7 +298,7 @@ class Story:
 
     def again(self) -> None:
         """Ask something again whose answer is not known, within the window: the second answer must be as good as the first."""
-        since_ms = self.clock.now_ms - SENT_AGAIN_MS
+        since_ms = self.clock.now_ms - DEDUP_WINDOW_MS
         lost = [plain for plain in self.plains.values() if plain.acked is None and plain.first_sent_ms > since_ms]
         in_flight = {id(subject) for what, subject, _ in self.asking.values() if what == "plain"}
         lost = [plain for plain in lost if id(plain) not in in_flight]
@@ -496,7 +495,7 @@ class Story:
             self.end(tx)
             self.end(tx, ROLLBACK if tx.commits else COMMIT)
         waiting = [tx for tx in self.txs.values() if tx.acked and not tx.asked]
-        known = [tx for tx in settled if self.clock.now_ms < tx.end_first_ms + SENT_AGAIN_MS]
+        known = [tx for tx in settled if self.clock.now_ms < tx.end_first_ms + DEDUP_WINDOW_MS]
         for prepared in (waiting, known):
             for tx in self.dice.sample(prepared, min(4, len(prepared))):
                 self.half(tx, self.dice.choice(sorted(tx.acked)))

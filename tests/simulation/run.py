@@ -313,8 +313,8 @@ class Run:
         if dice.random() < 0.3:
             self.host.kill()
             self._until(lambda: self.host.serves, "the broker does not come back")
-        if self.swarm.sent_again_ms < 60_000:
-            self.pass_time(self.scheduler.now_us // 1_000 + self.swarm.sent_again_ms + 2_000)
+        if self.swarm.dedup_window_ms < 60_000:
+            self.pass_time(self.scheduler.now_us // 1_000 + self.swarm.dedup_window_ms + 2_000)
         self._finish(lambda reader: closing.ask_again(reader, self.network, self.tap, self.promises, 10))
         assert self.host.broker is not None
         state = self.host.broker._sequencer.engine.state

@@ -4,7 +4,7 @@ What it says of other people's transactions is not recorded as said: if the brok
 
     a verdict under wrong offsets     must be refused, and change nothing
     COMMIT before the last half       must be refused; the producers of its group are asked in the end, and roll back
-    a delayed message that outlives its segment: retention keeps what is younger than the window of messages sent again
+    a delayed message that outlives its segment: retention keeps what is younger than the deduplication window
 """
 
 import asyncio

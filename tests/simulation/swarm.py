@@ -92,7 +92,7 @@ class Swarm:
     undecided_max: int
     disk_reserve_bytes: int
     #: What is remembered of verdicts and sent messages; longer than any call of a client.
-    sent_again_ms: int
+    dedup_window_ms: int
     call_timeout_ms: int
     attempt_timeout_ms: int
     sync_us: int
@@ -161,7 +161,7 @@ def _crowded(swarm: Swarm, dice: random.Random) -> Swarm:
         retention_check_ms=dice.choice((200, 500)),
         undecided_max=1_000,
         disk_reserve_bytes=0,
-        sent_again_ms=12_000,
+        dedup_window_ms=12_000,
         call_timeout_ms=4_000,
         looked_at_max=dice.choice((2, 3, 5)),
         copy_again_ms=dice.choice((0, 5_000, limits.COPY_AGAIN_MS)),
@@ -188,7 +188,7 @@ def _draw(seed: int) -> Swarm:
         else ((10, 40), (100, 300), (20, 600, 4_000))
     )
     asked_soon = bool(administration)
-    # Retention leaves alone what is younger than the window of messages sent again, and that window must be longer than
+    # Retention leaves alone what is younger than the deduplication window, and that window must be longer than
     # anything here comes late: such a seed has a longer day, in which as much happens.
     pace = 5 if retention_bytes else 1
     work_ms = max(4_000, work_ms) * pace if retention_bytes else work_ms
@@ -238,7 +238,7 @@ def _draw(seed: int) -> Swarm:
         checks_in_flight_max=dice.choice((2, 16, 256)),
         undecided_max=dice.choice((4, 1_000, 1_000)),
         disk_reserve_bytes=dice.choice((0, 0, 30_000, 200_000)),
-        sent_again_ms=12_000 if retention_bytes else dice.choice((20_000, 120_000)),
+        dedup_window_ms=12_000 if retention_bytes else dice.choice((20_000, 120_000)),
         call_timeout_ms=dice.choice((1_500, 4_000, 10_000)),
         attempt_timeout_ms=dice.choice((300, 1_000, 3_000)),
         sync_us=dice.choice((300, 3_000, 20_000)),

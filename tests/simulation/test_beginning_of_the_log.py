@@ -7,7 +7,6 @@ import pytest
 
 from halfmq.broker.config import BrokerConfig
 from halfmq.errors import StoreDamaged
-from halfmq.model.settings import BrokerSettings
 from halfmq.testing.faulty_disk import FaultyDisk
 from tests.simulation.world import DATA, HandClock, Life
 from tests.support.raw_client import property_string
@@ -23,7 +22,7 @@ class House:
         self.clock = HandClock()
         self.config = BrokerConfig(
             data=DATA, port=0, name_port=0, segment_bytes=1 << 16, checkpoint_interval_ms=1_000, retention_check_ms=500,
-            retention_bytes=retention_bytes, disk_reserve_bytes=0, settings=BrokerSettings(sent_again_ms=0),
+            retention_bytes=retention_bytes, disk_reserve_bytes=0, dedup_window_ms=0,
         )  # fmt: skip
         self.serial = 0
         self.start()

@@ -55,7 +55,7 @@ class MixedBroker(Broker):
             sys.executable, "-m", "halfmq", "serve", "--data", str(data), "--port", str(plan.broker_port),
             "--name-port", str(plan.name_port), "--ports-file", str(self._ports_file), "--durability", "fsync",
             "--segment-bytes", str(MIB), "--retention-hours", "0", "--retention-bytes", str(retention_bytes),
-            "--retention-check-ms", "1000", "--sent-again-ms", "10000",
+            "--retention-check-ms", "1000", "--dedup-window-ms", "10000",
         ]  # fmt: skip
 
 

@@ -135,7 +135,7 @@ class Broker(Child):
             "--name-port", str(plan.name_port), "--ports-file", str(self._ports_file), "--durability", "fsync",
             "--segment-bytes", str(self.SEGMENT_BYTES), "--checkpoint-interval-ms", "1000",
             "--retention-hours", str(plan.retention_s / 3_600), "--retention-check-ms", "500",
-            "--sent-again-ms", str(int(plan.retention_s * 1_000)), "--disk-reserve-bytes", str(self.RESERVE_BYTES),
+            "--dedup-window-ms", str(int(plan.retention_s * 1_000)), "--disk-reserve-bytes", str(self.RESERVE_BYTES),
             "--check-immunity-ms", "1000", "--check-interval-ms", "1000",
         ]  # fmt: skip
         super().__init__(plan, "broker", "broker", lambda life: command)

@@ -88,7 +88,7 @@ KNOBS: tuple[Knob, ...] = (
     Knob("count, wait", "`fetch_checks(count=, wait=)`",
          f"checks, at most {limits.FEEDBACK_CHECKS_MAX}; s, at most {limits.FEEDBACK_WAIT_MAX_MS // 1_000}", "32; 20",
          "FMQ 3.3.5.1 polls each 100 ms and waits 5 s"),
-    Knob("sent again", "`halfmq serve --sent-again-ms`; the ids are fixed", "ms, and ids", f"{limits.SENT_AGAIN_MS:,}, and {limits.SENT_AGAIN_IDS_MAX:,}",
+    Knob("deduplication window", "`halfmq serve --dedup-window-ms`; the ids are fixed", "ms, and ids", f"{limits.SENT_AGAIN_MS:,}, and {limits.SENT_AGAIN_IDS_MAX:,}",
          "none: a half that is sent again is a second half in RocketMQ"),
 )  # fmt: skip
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from halfmq.broker.config import BrokerConfig, address_text, check_caps, packed_host
+from halfmq.broker.config import BrokerConfig, address_text, check_caps
 from halfmq.broker.listener import Bind, Door, bind
 from halfmq.broker.maintenance import Maintenance
 from halfmq.broker.offload import Offload, ThreadOffload
@@ -145,11 +145,7 @@ class Broker:
             connections_per_address_max=self.config.connections_per_address_max,
         )
         ports = await self._bind_all()
-        settings = replace(
-            self.config.settings,
-            store_host=packed_host(self.config.advertised(), ports.broker),
-            segment_bytes=self.config.segment_bytes,
-        )
+        settings = self.config.core_settings(ports.broker)
         options = {} if self._make_syncer is None else {"make_syncer": self._make_syncer}
         self._store = Store.open(
             self._disk,

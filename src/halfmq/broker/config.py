@@ -67,8 +67,19 @@ class BrokerConfig:
     #: Bytes of answers that peers do not take, over all connections: near it, who takes nothing is closed.
     outgoing_bytes_max: int = limits.OUTGOING_BYTES_MAX
     drain_ms: int = DRAIN_MS
-    #: Everything that decisions depend on; ``store_host`` and ``segment_bytes`` in it are set by the broker.
+    #: Time during which a repeated send of the same message id is recognised, ms; the log of this time is never trimmed.
+    dedup_window_ms: int = limits.SENT_AGAIN_MS
+    #: What decisions depend on. ``core_settings`` sets ``store_host``, ``segment_bytes`` and ``sent_again_ms`` in it.
     settings: BrokerSettings = field(default_factory=BrokerSettings)
+
+    def core_settings(self, port: int) -> BrokerSettings:
+        """``settings`` with the values that are configured here; ``port``: the one on which the broker listens."""
+        return replace(
+            self.settings,
+            store_host=packed_host(self.advertised(), port),
+            segment_bytes=self.segment_bytes,
+            sent_again_ms=self.dedup_window_ms,
+        )
 
     def checked(self) -> "BrokerConfig":
         """This configuration, if it can work.
@@ -137,7 +148,7 @@ class BrokerConfig:
             ("check immunity", settings.check_immunity_ms),
             ("longest check interval", settings.check_interval_max_ms),
             ("time for an answer to a check", settings.check_answer_ms),
-            ("window of messages sent again", settings.sent_again_ms),
+            ("deduplication window", self.dedup_window_ms),
         ):
             if value > limits.CHECK_TIMES_MAX_MS:
                 raise UsageError(
@@ -158,8 +169,8 @@ class BrokerConfig:
         if settings.delayed_total_max < 0:
             raise UsageError("a limit on delayed messages cannot be negative", hint="0 takes none")
         check_caps(replace(settings, segment_bytes=self.segment_bytes))
-        if settings.sent_again_ms < 0:
-            raise UsageError("the window of messages sent again cannot be negative", hint="0 knows nothing again")
+        if self.dedup_window_ms < 0:
+            raise UsageError("the deduplication window cannot be negative", hint="0 recognises no repeated send")
         if self.retention_ms < 0 or self.retention_bytes < 0 or self.copy_again_ms < 0:
             raise UsageError("a retention cannot be negative", hint="0 keeps everything")
         return self

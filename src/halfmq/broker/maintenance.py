@@ -178,7 +178,7 @@ class Maintenance:
         """
         config = self._config
         limits = RetentionLimits(
-            config.retention_ms, config.retention_bytes, config.settings.sent_again_ms, config.copy_again_ms
+            config.retention_ms, config.retention_bytes, config.dedup_window_ms, config.copy_again_ms
         )
         segments = (ClosedSegment(*one) for one in self._store.closed_segments())
         wanted = wanted_start(self._sequencer.view, limits, segments, self._time.now_ms())

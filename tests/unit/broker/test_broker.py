@@ -185,7 +185,7 @@ async def test_queues_fit_the_checkpoint_after_trims_deletions_and_kills(
         "retention_bytes": 1 << 17,
         "retention_check_ms": 20,
     }
-    keeping["settings"] = BrokerSettings(sent_again_ms=0)
+    keeping["dedup_window_ms"] = 0
     for run in range(6):
         async with serving(tmp_path, checkpoint_interval_ms=50, **keeping) as running:
             client = await running.client()

@@ -59,6 +59,8 @@ from halfmq.model.settings import BrokerSettings
         {"settings": BrokerSettings(check_answer_ms=1 << 62)},
         {"settings": BrokerSettings(check_immunity_ms=1 << 62)},
         {"settings": BrokerSettings(check_interval_max_ms=1 << 62)},
+        {"dedup_window_ms": -1},
+        {"dedup_window_ms": 1 << 62},
         {"settings": BrokerSettings(checks_in_flight_max=0)},
         {"settings": BrokerSettings(undecided_max=-1)},
         {"settings": BrokerSettings(undecided_bytes_max=-1)},

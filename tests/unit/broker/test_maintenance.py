@@ -13,7 +13,6 @@ from tests.support.raw_client import Answer, RawClient
 
 from halfmq.broker.seldom import Seldom
 from halfmq.errors import StoreDamaged, StorePoisoned
-from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
 from halfmq.store import indexes, verify
@@ -24,8 +23,8 @@ from halfmq.store.watermark_page import Watermark, read_watermark_page
 
 ID = "AC10000100002A9F0000000000000001"
 SMALL = 1 << 16
-#: Otherwise nothing is trimmed for two minutes.
-NO_WINDOW = BrokerSettings(sent_again_ms=0)
+#: The default is two minutes, in which nothing is trimmed.
+NO_WINDOW = 0
 
 
 async def until(condition: object, seconds: float = 5) -> None:
@@ -91,7 +90,7 @@ async def trimmed(running: Running, half: Answer | None = None) -> int:
 
 @pytest.mark.parametrize("by", [{"retention_bytes": 1 << 17}, {"retention_ms": 1}], ids=["size", "age"])
 async def test_retention_trims_old_segments_and_keeps_what_is_undecided(tmp_path: Path, by: dict[str, int]) -> None:
-    keeping: dict[str, Any] = {"retention_ms": 0, "retention_bytes": 0, "settings": NO_WINDOW, **by}
+    keeping: dict[str, Any] = {"retention_ms": 0, "retention_bytes": 0, "dedup_window_ms": NO_WINDOW, **by}
     async with serving(
         tmp_path, segment_bytes=SMALL, retention_check_ms=20, checkpoint_interval_ms=40, **keeping
     ) as running:
@@ -142,13 +141,13 @@ async def test_retention_by_age_keeps_what_is_younger(tmp_path: Path) -> None:
         assert 40 - SMALL // 8_000 <= first <= 40
 
 
-async def test_retention_keeps_the_window_of_messages_sent_again(tmp_path: Path) -> None:
+async def test_retention_keeps_the_deduplication_window(tmp_path: Path) -> None:
     """A trim forgets the verdicts below it. A half that comes again, its answer having been lost, must still be told of the
     one that stands, and a plain message its place; however small the log is to be."""
     clock = ShiftedClock()
     async with serving(
         tmp_path, segment_bytes=SMALL, retention_check_ms=10, checkpoint_interval_ms=20, clock=clock,
-        retention_ms=1, retention_bytes=SMALL, settings=BrokerSettings(sent_again_ms=60_000),
+        retention_ms=1, retention_bytes=SMALL, dedup_window_ms=60_000,
     ) as running:  # fmt: skip
         client = await running.client()
         half = await client.half("T", b"one", unique=ID)
@@ -221,7 +220,7 @@ async def test_files_of_a_trim_are_removed_off_the_loop(tmp_path: Path, monkeypa
         remove(disk, path)
 
     monkeypatch.setattr(RealDisk, "remove", watched)
-    keeping: dict[str, Any] = {"retention_ms": 0, "retention_bytes": 1 << 17, "settings": NO_WINDOW}
+    keeping: dict[str, Any] = {"retention_ms": 0, "retention_bytes": 1 << 17, "dedup_window_ms": NO_WINDOW}
     async with serving(
         tmp_path, segment_bytes=SMALL, retention_check_ms=20, checkpoint_interval_ms=40, **keeping
     ) as running:
@@ -245,7 +244,12 @@ async def test_files_of_a_trim_are_removed_off_the_loop(tmp_path: Path, monkeypa
 
 async def test_a_message_shown_after_its_verdict_was_trimmed_has_no_row_in_a_table_made_again(tmp_path: Path) -> None:
     """What told its transaction is gone; ``store verify`` must not miss it."""
-    changes = {"segment_bytes": SMALL, "retention_bytes": 2 * SMALL, "retention_check_ms": 30, "settings": NO_WINDOW}
+    changes = {
+        "segment_bytes": SMALL,
+        "retention_bytes": 2 * SMALL,
+        "retention_check_ms": 30,
+        "dedup_window_ms": NO_WINDOW,
+    }
     async with serving(tmp_path, **changes) as running:
         client = await running.client()
         half = await client.half("T", b"later", unique=ID, DELAY="1")
@@ -316,7 +320,7 @@ async def undecided(running: Running, count: int, group: str = "P") -> list[Answ
 def sized(**changes: Any) -> dict[str, Any]:
     return {
         "segment_bytes": SMALL, "retention_check_ms": 3, "checkpoint_interval_ms": 5, "retention_ms": 0,
-        "retention_bytes": 2 * SMALL, "settings": NO_WINDOW, **changes,
+        "retention_bytes": 2 * SMALL, "dedup_window_ms": NO_WINDOW, **changes,
     }  # fmt: skip
 
 
@@ -409,7 +413,7 @@ def aged(**changes: Any) -> dict[str, Any]:
         "segment_bytes": SMALL,
         "retention_check_ms": 3,
         "checkpoint_interval_ms": 5,
-        "settings": NO_WINDOW,
+        "dedup_window_ms": NO_WINDOW,
         **changes,
     }
 
@@ -557,7 +561,7 @@ async def test_many_topics_are_told_to_readers_beside_the_broker_with_a_checkpoi
 async def test_segments_that_somebody_removes_or_cuts_short_are_told_once_and_trimmed_ones_are_not(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options: dict[str, Any] = {"segment_bytes": SMALL, "retention_check_ms": 10, "settings": NO_WINDOW}
+    options: dict[str, Any] = {"segment_bytes": SMALL, "retention_check_ms": 10, "dedup_window_ms": NO_WINDOW}
     async with serving(tmp_path, retention_bytes=4 * SMALL, checkpoint_interval_ms=20, **options) as running:
         client = await filled(running, 60)
         await until(lambda: running.state.log_start > 0)
@@ -583,7 +587,7 @@ async def test_segments_that_somebody_removes_or_cuts_short_are_told_once_and_tr
 
 
 async def test_a_trim_takes_a_segment_whose_file_is_gone_already(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"segment_bytes": SMALL, "settings": NO_WINDOW, "retention_bytes": 1 << 17}
+    options: dict[str, Any] = {"segment_bytes": SMALL, "dedup_window_ms": NO_WINDOW, "retention_bytes": 1 << 17}
     async with serving(tmp_path, **options) as running:
         await filled(running)
         maintenance = running.broker._maintenance
@@ -615,7 +619,7 @@ async def test_a_segment_that_cannot_be_removed_stays_with_those_behind_it_until
         remove(disk, path)
 
     monkeypatch.setattr(RealDisk, "remove", refusing)
-    options: dict[str, Any] = {"segment_bytes": SMALL, "settings": NO_WINDOW, "checkpoint_interval_ms": 20}
+    options: dict[str, Any] = {"segment_bytes": SMALL, "dedup_window_ms": NO_WINDOW, "checkpoint_interval_ms": 20}
     options |= {"retention_bytes": 1 << 17, "retention_check_ms": 20}
 
     def names() -> list[int]:
@@ -646,7 +650,7 @@ async def test_a_segment_that_cannot_be_removed_stays_with_those_behind_it_until
 async def test_a_closed_segment_that_is_replaced_while_it_is_open_is_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving(tmp_path, segment_bytes=SMALL, retention_check_ms=10, settings=NO_WINDOW) as running:
+    async with serving(tmp_path, segment_bytes=SMALL, retention_check_ms=10, dedup_window_ms=NO_WINDOW) as running:
         client = await filled(running, 20)
         maintenance = running.broker._maintenance
         assert maintenance is not None

@@ -525,7 +525,7 @@ async def test_trim_that_cannot_copy_what_is_alive_stops_and_says_so(
         "retention_bytes": 1 << 16,
         "retention_check_ms": 20,
         "retention_ms": 0,
-        "settings": BrokerSettings(sent_again_ms=0),
+        "dedup_window_ms": 0,
     }
     async with serving(tmp_path, **keeping) as running:
         client = await running.client()
@@ -772,7 +772,7 @@ async def test_a_trim_goes_on_where_what_is_undecided_lies_behind_much_that_is_n
     monkeypatch.setattr(retention, "LOOKED_AT_MAX", 10)
     async with serving(
         tmp_path, segment_bytes=SMALL, retention_bytes=SMALL, retention_ms=0, retention_check_ms=3_600_000,
-        settings=BrokerSettings(sent_again_ms=0),
+        dedup_window_ms=0,
     ) as running:  # fmt: skip
         client = await running.client()
         assert (await client.half("T", b"old", unique="A" * 32, group="A")).code == 0
@@ -810,7 +810,7 @@ async def test_a_step_of_a_trim_that_breaks_halfway_forgets_nothing_of_what_it_w
         return copy(*arguments)
 
     async with serving(
-        tmp_path, segment_bytes=SMALL, retention_ms=0, retention_check_ms=3_600_000, settings=BrokerSettings(sent_again_ms=0),
+        tmp_path, segment_bytes=SMALL, retention_ms=0, retention_check_ms=3_600_000, dedup_window_ms=0,
     ) as running:  # fmt: skip
         client = await running.client()
         halves = [await client.half("T", bytes(1_000), unique=f"{number:032d}") for number in range(8)]

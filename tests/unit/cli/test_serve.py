@@ -38,7 +38,7 @@ def test_flags_are_taken(served: dict[str, Any], tmp_path: Path) -> None:
         "--durability", "memory", "--segment-bytes", "131072", "--checkpoint-interval-ms", "9", "--retention-hours", "0.5",
         "--retention-bytes", "7", "--retention-check-ms", "8", "--trust-clock", "--disk-reserve-bytes", "6", "--check-immunity-ms", "5",
         "--check-interval-ms", "4", "--check-interval-max-ms", "40", "--check-answer-ms", "41", "--checks-in-flight-max", "42",
-        "--undecided-max", "43", "--undecided-bytes-max", "44", "--undecided-total-max", "46", "--undecided-total-bytes-max", "47", "--undecided-groups-max", "48", "--delayed-total-max", "51", "--topics-max", "49", "--groups-max", "50", "--no-auto-create-groups", "--sent-again-ms", "45", "--no-auto-create-topics", "--connections-max", "3", "--unfinished-bytes-max", "99", "--outgoing-bytes-max", "98", "--connections-per-address-max", "97",
+        "--undecided-max", "43", "--undecided-bytes-max", "44", "--undecided-total-max", "46", "--undecided-total-bytes-max", "47", "--undecided-groups-max", "48", "--delayed-total-max", "51", "--topics-max", "49", "--groups-max", "50", "--no-auto-create-groups", "--dedup-window-ms", "45", "--no-auto-create-topics", "--connections-max", "3", "--unfinished-bytes-max", "99", "--outgoing-bytes-max", "98", "--connections-per-address-max", "97",
         "--ports-file", str(tmp_path / "ports.json"), "-v",
     ]  # fmt: skip
     assert CliRunner().invoke(app, ["serve", *flags]).exit_code == 0
@@ -52,7 +52,7 @@ def test_flags_are_taken(served: dict[str, Any], tmp_path: Path) -> None:
     assert (config.disk_reserve_bytes, config.connections_max, config.unfinished_bytes_max) == (6, 3, 99)
     assert (config.settings.check_immunity_ms, config.settings.check_interval_ms) == (5, 4)
     assert (config.settings.check_interval_max_ms, config.settings.check_answer_ms) == (40, 41)
-    assert config.settings.sent_again_ms == 45
+    assert config.dedup_window_ms == config.core_settings(0).sent_again_ms == 45
     assert config.settings.checks_in_flight_max == 42
     assert (config.settings.undecided_max, config.settings.undecided_bytes_max) == (43, 44)
     assert (config.settings.undecided_total_max, config.settings.undecided_total_bytes_max) == (46, 47)

@@ -90,10 +90,10 @@ async def test_record_says_whether_code_or_the_marker_answered(tmp_path: Path) -
 
 
 async def test_half_that_was_carried_forward_is_asked_about_under_its_first_offsets(tmp_path: Path) -> None:
-    settings = BrokerSettings(check_immunity_ms=1_500, check_interval_ms=1_000, sent_again_ms=0)
+    settings = BrokerSettings(check_immunity_ms=1_500, check_interval_ms=1_000)
     async with serving(
         tmp_path, settings=settings, segment_bytes=1 << 16, retention_bytes=1 << 17, retention_check_ms=30,
-        checkpoint_interval_ms=60,
+        dedup_window_ms=0, checkpoint_interval_ms=60,
     ) as running:  # fmt: skip
         client = await running.client()
         half = await client.half("T", b"one", unique=ID)

@@ -13,7 +13,6 @@ from tests.support.raw_client import Answer, RawClient, command
 
 from halfmq import AsyncClient, compose
 from halfmq.broker.services.group_scan import GroupScan
-from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.disk import RealDisk
 from halfmq.store.dump import dump_store
 from halfmq.store.group_flush import HandFlush, Job
@@ -222,7 +221,6 @@ async def test_members_that_say_how_far_they_are_are_no_operators(tmp_path: Path
 
 async def test_the_story_names_the_operator_also_after_a_restart_and_when_memory_has_forgotten(tmp_path: Path) -> None:
     says = "decided by an operator (ada from 127.0.0.1:"
-    settings = BrokerSettings(sent_again_ms=1)
     async with serving(tmp_path) as running:
         client = await running.client()
         await client.half("orders", b"one", unique=ONE)
@@ -230,7 +228,7 @@ async def test_the_story_names_the_operator_also_after_a_restart_and_when_memory
         (told,) = json.loads((await client.ask(STORY, {"txId": ONE})).body)
         assert says in told
         assert "reason: ticket 4711)" in told
-    async with serving(tmp_path, settings=settings) as running:
+    async with serving(tmp_path, dedup_window_ms=1) as running:
         client = await running.client()
         await asyncio.sleep(0.01)
         await client.send("orders", b"later", unique=TWO)

@@ -13,7 +13,6 @@ from tests.support.raw_client import Answer, RawClient, command, pull_ext
 from halfmq import limits
 from halfmq.broker.remoting.pulls import PullHandlers
 from halfmq.broker.services.pulls import Pulled, Status
-from halfmq.model.settings import BrokerSettings
 from halfmq.model.stored_message import SYS_COMMITTED, SYS_TRANSACTION_MASK, StoredMessage, decode
 from halfmq.store.layout import QUEUE_ENTRY_BYTES
 from halfmq.wire.remoting.header import Request, encode_response
@@ -75,7 +74,7 @@ async def test_prepared_offset_is_the_first_one_also_when_the_half_was_carried_f
         retention_bytes=1 << 17,
         retention_check_ms=30,
         checkpoint_interval_ms=60,
-        settings=BrokerSettings(sent_again_ms=0),
+        dedup_window_ms=0,
     ) as running:
         client = await running.client()
         halves = {}
