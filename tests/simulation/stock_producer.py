@@ -14,13 +14,14 @@ from halfmq.model import properties
 from halfmq.model.properties import CHECK_IMMUNITY_SECONDS
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.testing.virtual_loop import ProcessLoop
-from halfmq.wire.remoting.codes import SEND_RETRY_CODES
 from tests.simulation.database import Database, DatabaseError, DatabaseSession, Duplicate
 from tests.simulation.machine import Machine, Surroundings
 from tests.simulation.raw_line import LineLost, RawLine
 from tests.simulation.tags import draw_tag
 from tests.support.raw_client import Answer, end_ext, send_ext
 
+#: ``DefaultMQProducer`` ``retryResponseCodes``.
+SEND_RETRY_CODES = frozenset({1, 2, 14, 16, 17, 204, 205})
 _WANTED = {Outcome.COMMIT: 8, Outcome.ROLLBACK: 12, Outcome.UNKNOWN: 0}
 
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 import msgspec
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
-_CODE = {"commit": COMMIT, "rollback": ROLLBACK, "unknown": UNKNOWN}
 
 
 @dataclass

@@ -1,8 +1,8 @@
-"""The columns of a message in Spark.
+"""Columns of a message in Spark.
 
-Every column is nullable, because Spark compares the Arrow schema of the first batch with this one to the letter.
-Spark 4.3 has no column pruning for Python sources (``PythonScanBuilder`` knows only filters), so a query that looks at
-one column still builds all of them: the ``columns`` option is the way to say which ones are wanted.
+All columns are nullable, because Spark requires the Arrow schema of the first batch to be identical to this one. Spark 4.3 does
+not prune columns of Python sources (``PythonScanBuilder`` supports filters only), so all columns are built for every query,
+unless option ``columns`` selects some.
 """
 
 from collections.abc import Sequence
@@ -56,6 +56,7 @@ assert _SPARK.keys() == _ARROW.keys() == set(COLUMNS)
 
 
 def spark_schema(columns: Sequence[str]) -> StructType:
+    """The Spark schema of ``columns``, names in ``options.COLUMNS``."""
     return StructType([StructField(name, _SPARK[name]) for name in columns])
 
 
