@@ -1,17 +1,13 @@
 """All exceptions of halfmq.
 
     HalfmqError
-      UsageError                    the call is wrong; nothing was done
-        InvalidName, MessageTooLarge, UnsupportedCombination
-      ConnectError                  no connection to a server; nothing was sent
-      RequestFailed                 the server rejected the request; nothing was done
-        TopicNotFound, NotAuthorized, ServerBusy, TransactionRefused, TransactionIncomplete
-      OutcomeUnknown                the request may or may not have been executed: check before sending again
-        SendTimeout, TransactionUnknown
-      ProtocolError                 the peer violated the protocol; the connection is closed
-      EnvironmentFailed             the operating system, the disk or the installation is at fault
-        StoreInUse, StoreDamaged, StoreFull, StorePoisoned, PortTaken, WrongVersion, MissingDependency, DataLost
-      InvariantViolated             a bug in halfmq: stop the process and keep its files
+      UsageError         InvalidName, MessageTooLarge, UnsupportedCombination
+      ConnectError
+      RequestFailed      TopicNotFound, NotAuthorized, ServerBusy, TransactionRefused, TransactionIncomplete
+      OutcomeUnknown     SendTimeout, TransactionUnknown
+      ProtocolError
+      EnvironmentFailed  StoreInUse, StoreDamaged, StoreFull, StorePoisoned, PortTaken, WrongVersion, MissingDependency, DataLost
+      InvariantViolated
 
 The text is for people; programs use the fields. ``docs/errors.md`` describes each ``code``.
 """

@@ -7,10 +7,10 @@ The ratio of the broker's CPU per transaction to the baseline's is comparable ac
 """
 
 import asyncio
-import contextlib
 import json
 import signal
 
+from halfmq.bench.load import run
 from halfmq.model.properties import UNIQ_KEY, find
 from halfmq.model.records import MESSAGE_AT
 from halfmq.model.stored_message import StoredMessage, body_crc_of, encode
@@ -67,14 +67,5 @@ async def serve() -> None:
     server.close()
 
 
-def main() -> None:
-    """Run ``serve`` on uvloop if it is installed."""
-    with contextlib.suppress(ImportError):
-        import uvloop
-
-        return uvloop.run(serve())
-    return asyncio.run(serve())
-
-
 if __name__ == "__main__":
-    main()
+    run(serve())

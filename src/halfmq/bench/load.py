@@ -8,10 +8,13 @@ import asyncio
 import random
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import msgspec
+
+T = TypeVar("T")
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 
@@ -48,7 +51,9 @@ class Counts:
     refusals: dict[str, int] = field(default_factory=dict)
 
 
-class _Answer(msgspec.Struct, gc=False):
+class Answer(msgspec.Struct, gc=False):
+    """Header of a response or push."""
+
     opaque: int
     code: int = 0
     flag: int = 0
@@ -56,12 +61,35 @@ class _Answer(msgspec.Struct, gc=False):
     extFields: dict[str, str] | None = None  # noqa: N815 - the protocol's name
 
 
-_decode = msgspec.json.Decoder(_Answer).decode
+_decode = msgspec.json.Decoder(Answer).decode
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """As ``asyncio.run``, on uvloop if it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    return uvloop.run(main)
 
 
 def frame(header: bytes, body: bytes = b"") -> bytes:
     """A remoting frame with a JSON header."""
     return struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body
+
+
+def split(data: bytes) -> tuple[list[Answer], bytes]:
+    """(headers of the complete JSON frames in ``data``, the incomplete rest)."""
+    answers = []
+    at = 0
+    while len(data) - at >= 4:
+        stop = at + 4 + int.from_bytes(data[at : at + 4], "big")
+        if stop > len(data):
+            break
+        header_end = at + 8 + int.from_bytes(data[at + 5 : at + 8], "big")
+        answers.append(_decode(data[at + 8 : header_end]))
+        at = stop
+    return answers, data[at:]
 
 
 class LoadConnection(asyncio.Protocol):
@@ -135,23 +163,16 @@ class LoadConnection(asyncio.Protocol):
         return UNKNOWN if draw < self.plan.rollback_share + self.plan.unknown_share else COMMIT
 
     def data_received(self, data: bytes) -> None:
-        data = self.pending + data if self.pending else data
-        at, end = 0, len(data)
         out: list[bytes] = []
         now = time.perf_counter_ns()
-        while end - at >= 4:
-            stop = at + 4 + int.from_bytes(data[at : at + 4], "big")
-            if stop > end:
-                break
-            header_end = at + 8 + int.from_bytes(data[at + 5 : at + 8], "big")
-            self._take(_decode(data[at + 8 : header_end]), now, out)
-            at = stop
-        self.pending = data[at:]
+        answers, self.pending = split(self.pending + data)
+        for answer in answers:
+            self._take(answer, now, out)
         # One write per request, as the threads of a client write, even if responses arrived together.
         for one in out:
             self.transport.write(one)
 
-    def _take(self, answer: _Answer, now: int, out: list[bytes]) -> None:
+    def _take(self, answer: Answer, now: int, out: list[bytes]) -> None:
         if not answer.flag & 1:
             if answer.code == 39:
                 self._answer_check(answer.extFields or {}, out)

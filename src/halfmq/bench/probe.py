@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from halfmq.bench.load import COMMIT, _decode, frame
+from halfmq.bench.load import COMMIT, frame, split
 from halfmq.errors import EnvironmentFailed
 
 _TOPIC = "BenchProbe"
@@ -21,18 +21,10 @@ class _Peer(asyncio.Protocol):
         self.transport: asyncio.Transport = transport  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
-        data = self.pending + data if self.pending else data
-        at = 0
-        while len(data) - at >= 4:
-            stop = at + 4 + int.from_bytes(data[at : at + 4], "big")
-            if stop > len(data):
-                break
-            header_end = at + 8 + int.from_bytes(data[at + 5 : at + 8], "big")
-            answer = _decode(data[at + 8 : header_end])
+        answers, self.pending = split(self.pending + data)
+        for answer in answers:
             if answer.flag & 1:
                 self.answers.put_nowait((answer.code, answer.extFields or {}, time.perf_counter_ns()))
-            at = stop
-        self.pending = data[at:]
 
 
 async def measure(host: str, port: int, stop: asyncio.Event, interval_seconds: float = 0.02) -> list[int]:

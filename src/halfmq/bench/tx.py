@@ -73,20 +73,11 @@ def _figures(counts: Counts, elapsed: float, cpu: float, latencies: list[int]) -
     }
 
 
-def _new_loop_run(main: Any) -> Any:
-    try:
-        import uvloop
-
-        return uvloop.run(main)
-    except ImportError:
-        return asyncio.run(main)
-
-
 def run_baseline(plan: Plan) -> dict[str, Any]:
     """Measure the baseline server."""
     server = measured_process.baseline()
     try:
-        figures: dict[str, Any] = _new_loop_run(_drive(server, plan, with_probe=False))
+        figures: dict[str, Any] = load.run(_drive(server, plan, with_probe=False))
     finally:
         server.stop()
     return figures
@@ -98,7 +89,7 @@ def run_broker(plan: Plan, durability: str, directory: Path | None = None, *opti
     try:
         server = measured_process.broker(data, "--durability", durability, *options)
         try:
-            figures: dict[str, Any] = _new_loop_run(_drive(server, plan, with_probe=True))
+            figures: dict[str, Any] = load.run(_drive(server, plan, with_probe=True))
             figures["rss_anon_mb"] = round(server.anonymous_bytes() / 1e6, 1)
             figures["start_s"] = round(server.ready_seconds, 3)
         finally:

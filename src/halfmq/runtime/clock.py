@@ -9,15 +9,12 @@ class Clock(Protocol):
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970-01-01 UTC; may jump."""
-        ...
 
     def monotonic_ms(self) -> int:
         """Milliseconds since an arbitrary start; never decreases."""
-        ...
 
     def elapsed_s(self) -> float:
         """Seconds since another arbitrary start, at the highest resolution, to measure microseconds."""
-        ...
 
 
 class SystemClock:

@@ -23,27 +23,21 @@ class File(Protocol):
 
     def write(self, at: int, parts: list[bytes]) -> int:
         """Write the concatenation of ``parts`` at offset ``at``, completely or with OSError. Returns the bytes written."""
-        ...
 
     def read(self, at: int, length: int) -> bytes:
         """Up to ``length`` bytes; fewer only at the end of the file."""
-        ...
 
     def view(self) -> memoryview:
         """Read-only mapping of the file at its present size; shows later writes to it. Valid until ``close``."""
-        ...
 
     def sync(self) -> None:
         """fdatasync: once it returns, all earlier writes are durable. If it raises, which writes are durable is unknown."""
-        ...
 
     def allocate(self, length: int) -> None:
         """Preallocate, so that writes below ``length`` cannot fail for lack of space. New bytes read as zero."""
-        ...
 
     def truncate(self, length: int) -> None:
         """Set the size of the file."""
-        ...
 
     def data_ranges(self, at: int) -> list[tuple[int, int]]:
         """(start, end) of each range at or after ``at`` that may contain non-zero bytes, ascending.
@@ -51,19 +45,15 @@ class File(Protocol):
         Lets a reader skip preallocated space. A single range up to the file's size is always correct. Returns all ranges at
         once, because a read brings neighbouring pages into the page cache, and the system then reports them as data.
         """
-        ...
 
     def size(self) -> int:
         """Size in bytes."""
-        ...
 
     def is_at(self, path: Path) -> bool:
         """Whether ``path`` names this file; False if the file was removed, moved or replaced."""
-        ...
 
     def close(self) -> None:
         """Close the file; harmless if repeated."""
-        ...
 
 
 class Lock(Protocol):
@@ -71,11 +61,9 @@ class Lock(Protocol):
 
     def is_at(self, path: Path) -> bool:
         """Whether ``path`` still names the locked file; False if the file was removed, moved or replaced."""
-        ...
 
     def close(self) -> None:
         """Release the lock; harmless if repeated."""
-        ...
 
 
 class Disk(Protocol):
@@ -83,43 +71,33 @@ class Disk(Protocol):
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> File:
         """Open a file; ``create``: create it if it is missing."""
-        ...
 
     def exists(self, path: Path) -> bool:
         """Whether the file or directory exists."""
-        ...
 
     def size(self, path: Path) -> int | None:
         """Size of the file in bytes; None if it does not exist."""
-        ...
 
     def list(self, directory: Path) -> list[str]:
         """Sorted names in ``directory``; empty if it does not exist."""
-        ...
 
     def make_directories(self, directory: Path) -> None:
         """Create ``directory`` and its parents, if missing."""
-        ...
 
     def rename(self, old: Path, new: Path) -> None:
         """Replace ``new`` by ``old``, atomically for readers; durable after ``sync_directory``."""
-        ...
 
     def remove(self, path: Path) -> None:
         """Remove a file; durable after ``sync_directory``."""
-        ...
 
     def remove_directory(self, directory: Path) -> bool:
         """Remove an empty directory. False, and no effect, if it is not empty or does not exist."""
-        ...
 
     def sync_directory(self, directory: Path) -> None:
         """fsync of the directory: names created, renamed or removed before are durable."""
-        ...
 
     def free_bytes(self, directory: Path) -> int:
         """Free bytes of the file system that are available to this user."""
-        ...
 
     def lock(self, path: Path) -> Lock | None:
         """Lock a file, created if missing, for this process; None if another process holds the lock.
@@ -127,15 +105,12 @@ class Disk(Protocol):
         Raises:
             OSError: with an ``errno`` in ``CANNOT_LOCK``, if the file system does not support such locks.
         """
-        ...
 
     def lock_directory(self, directory: Path) -> Lock | None:
         """As ``lock``, for an existing directory. Unlike a lock file, a directory that is not empty cannot be removed."""
-        ...
 
     def lock_holder(self, path: Path) -> int | None:
         """Id of the process that holds the lock of ``path``; None if unknown."""
-        ...
 
 
 #: Error codes of ``lock`` and ``lock_directory`` on file systems without such locks. NFS: EBADF for a directory.

@@ -10,11 +10,9 @@ class Entropy(Protocol):
 
     def token(self, nbytes: int) -> bytes:
         """``nbytes`` random bytes, for unique ids."""
-        ...
 
     def stream(self, purpose: str) -> random.Random:
         """A new generator for ``purpose`` (jitter, queue selection)."""
-        ...
 
 
 class SystemEntropy:

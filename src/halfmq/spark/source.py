@@ -40,15 +40,12 @@ class Reader(Protocol):
 
     def cut(self) -> Cut:
         """The bounds of all subscribed queues now."""
-        ...
 
     def read(self, ranges: Ranges, lost: Callable[[str], None]) -> Iterator[StoredRows]:
         """The messages of ``ranges``; ``lost`` is called with a sentence about missing ones, and may raise."""
-        ...
 
     def close(self) -> None:
         """Release connections and mappings; harmless if repeated."""
-        ...
 
 
 def open_reader(options: Options, deadline: RetryDeadline) -> Reader:

@@ -118,7 +118,7 @@ def test_standard_json_may_not_be_nested_deeper_either():
 
 def test_bodies_have_a_longest_length_by_either_reader():
     assert len(java_json.loads(b"[" + b"1," * 200_000 + b"1]")) == 200_001
-    with pytest.raises(ProtocolError, match="the maximum"):
+    with pytest.raises(ProtocolError, match="a JSON body of"):
         java_json.loads(b"[" + b"1," * (java_json.BYTES_MAX // 2) + b"1]")
-    with pytest.raises(ProtocolError, match="is not JSON, at most"):
+    with pytest.raises(ProtocolError, match="is not standard JSON; the maximum"):
         java_json.loads(b"{0:[" + b"1," * (java_json.TOLERANT_BYTES_MAX // 2) + b"1]}")

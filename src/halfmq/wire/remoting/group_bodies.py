@@ -1,11 +1,13 @@
 """JSON bodies of consumer groups: members (38), queue locks (41, 42), subscription checks (46), queue assignments (400, 401)."""
 
-from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple, TypeVar
 
 from halfmq.errors import ProtocolError
 from halfmq.wire.remoting import java_json
 from halfmq.wire.remoting.heartbeat import Subscription, read_subscription, write_subscription
+
+T = TypeVar("T")
 
 #: ``MessageRequestMode`` of clients that pull.
 PULL_MODE: Final = "PULL"
@@ -53,7 +55,7 @@ class ModeRequest(NamedTuple):
     mode: str
 
 
-def _read(body: bytes, what: str, shape: Any) -> Any:
+def _read(body: bytes, what: str, shape: Callable[[Any], T]) -> T:
     data = java_json.loads(body)
     try:
         return shape(data)
@@ -68,10 +70,7 @@ def encode_member_list(client_ids: Iterable[str]) -> bytes:
 
 def decode_member_list(body: bytes) -> tuple[str, ...]:
     """Response body of 38: client ids. Raises ProtocolError."""
-    members: tuple[str, ...] = _read(
-        body, "a list of members", lambda data: tuple(str(member) for member in data["consumerIdList"])
-    )
-    return members
+    return _read(body, "a list of members", lambda data: tuple(str(member) for member in data["consumerIdList"]))
 
 
 def encode_lock_request(lock: LockBody) -> bytes:
@@ -88,14 +87,13 @@ def encode_lock_request(lock: LockBody) -> bytes:
 
 def decode_lock_request(body: bytes) -> LockBody:
     """Request body of 41 and 42. Raises ProtocolError."""
-    lock: LockBody = _read(
+    return _read(
         body,
         "a request for queue locks",
         lambda data: LockBody(
             str(data["consumerGroup"]), str(data["clientId"]), tuple(map(read_queue, data.get("mqSet") or ()))
         ),
     )
-    return lock
 
 
 def encode_lock_response(locked: Iterable[MessageQueue]) -> bytes:
@@ -105,10 +103,7 @@ def encode_lock_response(locked: Iterable[MessageQueue]) -> bytes:
 
 def decode_lock_response(body: bytes) -> tuple[MessageQueue, ...]:
     """Response body of 41. Raises ProtocolError."""
-    queues: tuple[MessageQueue, ...] = _read(
-        body, "an answer to a queue lock", lambda data: tuple(map(read_queue, data.get("lockOKMQSet") or ()))
-    )
-    return queues
+    return _read(body, "an answer to a queue lock", lambda data: tuple(map(read_queue, data.get("lockOKMQSet") or ())))
 
 
 def encode_config_check(check: ConfigCheck) -> bytes:
@@ -125,19 +120,18 @@ def encode_config_check(check: ConfigCheck) -> bytes:
 
 def decode_config_check(body: bytes) -> ConfigCheck:
     """Request body of 46. Raises ProtocolError."""
-    check: ConfigCheck = _read(
+    return _read(
         body,
         "a check of a subscription",
         lambda data: ConfigCheck(
             str(data["clientId"]), str(data["group"]), read_subscription(data["subscriptionData"])
         ),
     )
-    return check
 
 
 def decode_assignment_query(body: bytes) -> AssignmentQuery:
     """Request body of 400. Raises ProtocolError."""
-    asked: AssignmentQuery = _read(
+    return _read(
         body,
         "a question for queues",
         lambda data: AssignmentQuery(
@@ -148,7 +142,6 @@ def decode_assignment_query(body: bytes) -> AssignmentQuery:
             str(data.get("messageModel") or ""),
         ),
     )
-    return asked
 
 
 def encode_assignments(queues: Iterable[MessageQueue] | None) -> bytes:
@@ -162,12 +155,11 @@ def encode_assignments(queues: Iterable[MessageQueue] | None) -> bytes:
 
 def decode_mode_request(body: bytes) -> ModeRequest:
     """Request body of 401; without a mode it is PULL, as in RocketMQ. Raises ProtocolError."""
-    asked: ModeRequest = _read(
+    return _read(
         body,
         "a request for a mode",
         lambda data: ModeRequest(str(data["topic"]), str(data["consumerGroup"]), str(data.get("mode") or PULL_MODE)),
     )
-    return asked
 
 
 def queue_object(queue: MessageQueue) -> dict[str, object]:

@@ -203,14 +203,7 @@ def _scalar_text(value: Scalar) -> str:
 def _decode_binary(header: bytes) -> Request[dict[str, str]]:
     code, language, version, opaque, flag, remark, ext = decode_binary_header(header)
     return Request(
-        code=code,
-        ext=ext,
-        flag=flag,
-        language=language,
-        opaque=opaque,
-        remark=remark,
-        version=version,
-        binary=True,
+        code=code, ext=ext, flag=flag, language=language, opaque=opaque, remark=remark, version=version, binary=True
     )
 
 

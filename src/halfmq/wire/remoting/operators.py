@@ -81,11 +81,15 @@ def encode_story(sentences: Iterable[str]) -> bytes:
 
 
 def decode_story(body: bytes | bytearray | memoryview) -> list[str]:
-    """Response body of HMQ_STORY. Raises ProtocolError."""
+    """Response body of HMQ_STORY: sentences. Raises ProtocolError."""
+    return _texts(body)
+
+
+def _texts(body: bytes | bytearray | memoryview) -> list[str]:
     try:
         return _TEXTS.decode(body)
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise ProtocolError(f"a response to HMQ_STORY is malformed: {error}") from error
+        raise ProtocolError(f"a list of texts is malformed: {error}") from error
 
 
 def encode_ids(ids: Iterable[str]) -> bytes:
@@ -95,10 +99,7 @@ def encode_ids(ids: Iterable[str]) -> bytes:
 
 def decode_ids(body: bytes | bytearray | memoryview) -> list[str]:
     """A list of transaction ids, at most ``UNDECIDED_IDS_MAX``. Raises ProtocolError."""
-    try:
-        ids = _TEXTS.decode(body)
-    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise ProtocolError(f"a list of transaction ids is malformed: {error}") from error
+    ids = _texts(body)
     if len(ids) > UNDECIDED_IDS_MAX:
         raise ProtocolError(f"{len(ids)} transaction ids; the maximum is {UNDECIDED_IDS_MAX}")
     return ids

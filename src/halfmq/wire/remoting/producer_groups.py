@@ -16,7 +16,7 @@ Response code 29: an invalid field. RocketMQ responds with 3. Pure functions.
 """
 
 from collections.abc import Iterable
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
@@ -32,6 +32,7 @@ EXT_CLIENT: Final = "clientId"
 EXT_CHECKS: Final = "checks"
 EXT_LEFT: Final = "left"
 
+T = TypeVar("T")
 PastLimitName = Literal["wait", "rollback", "set-aside"]
 
 
@@ -68,8 +69,13 @@ class ProducerChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
 _CHANGE: Final = msgspec.json.Decoder(ProducerChange)
 _LIMITS: Final = msgspec.json.Decoder(ProducerLimits)
 _STATS: Final = msgspec.json.Decoder(list[GroupStats])
-#: Exceptions of the decoders for malformed input.
-_UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+
+
+def _decode(decoder: "msgspec.json.Decoder[T]", body: bytes | bytearray | memoryview, what: str) -> T:
+    try:
+        return decoder.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"{what} malformed: {error}") from error
 
 
 def encode_change(change: ProducerChange) -> bytes:
@@ -81,10 +87,7 @@ def decode_change(body: bytes | bytearray | memoryview) -> ProducerChange:
     """Request body of HMQ_PRODUCER; an empty one changes nothing. Raises ProtocolError, which names the field."""
     if not len(body):
         return ProducerChange()
-    try:
-        return _CHANGE.decode(body)
-    except _UNREADABLE as error:
-        raise ProtocolError(f"limits of a producer group are malformed: {error}") from error
+    return _decode(_CHANGE, body, "limits of a producer group are")
 
 
 def encode_limits(limits: ProducerLimits) -> bytes:
@@ -94,10 +97,7 @@ def encode_limits(limits: ProducerLimits) -> bytes:
 
 def decode_limits(body: bytes | bytearray | memoryview) -> ProducerLimits:
     """Response body of HMQ_PRODUCER. Raises ProtocolError."""
-    try:
-        return _LIMITS.decode(body)
-    except _UNREADABLE as error:
-        raise ProtocolError(f"a response to HMQ_PRODUCER is malformed: {error}") from error
+    return _decode(_LIMITS, body, "a response to HMQ_PRODUCER is")
 
 
 def encode_stats(stats: Iterable[GroupStats]) -> bytes:
@@ -107,7 +107,4 @@ def encode_stats(stats: Iterable[GroupStats]) -> bytes:
 
 def decode_stats(body: bytes | bytearray | memoryview) -> list[GroupStats]:
     """Response body of HMQ_STATS. Raises ProtocolError."""
-    try:
-        return _STATS.decode(body)
-    except _UNREADABLE as error:
-        raise ProtocolError(f"a response to HMQ_STATS is malformed: {error}") from error
+    return _decode(_STATS, body, "a response to HMQ_STATS is")

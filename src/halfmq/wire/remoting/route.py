@@ -15,12 +15,11 @@ from halfmq.wire.remoting.codes import V4_9_4
 #: ``perm`` of a queue.
 READ: Final = 4
 WRITE: Final = 2
-INHERIT: Final = 1
 MASTER_ID: Final = 0
 
 
 class QueueData(NamedTuple):
-    """Queues of the topic on a broker. ``permission``: bits READ, WRITE, INHERIT."""
+    """Queues of the topic on a broker. ``permission``: bits READ, WRITE."""
 
     broker_name: str
     read_queues: int
