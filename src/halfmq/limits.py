@@ -82,8 +82,8 @@ FEEDBACK_WAIT_MIN_MS: Final = 100
 #: Maximum checks per request.
 FEEDBACK_CHECKS_MAX: Final = 256
 #: Deduplication window: time, ms, and number of ids.
-SENT_AGAIN_MS: Final = 120_000
-SENT_AGAIN_IDS_MAX: Final = 262_144
+DEDUP_WINDOW_MS: Final = 120_000
+DEDUP_IDS_MAX: Final = 262_144
 #: Retention by size copies a body forward again only after this time, ms, or if it is at most one part in ``COPY_AGAIN_PART`` of the
 #: segments to remove. Limits disk writes if undecided messages exceed the retention: 16 GiB per hour are 4.7 MB/s. Meanwhile
 #: the log may exceed its limit by ``COPY_AGAIN_PART`` times the copies.
@@ -118,7 +118,7 @@ SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX: Final = 4 << 20
 SUBSCRIPTIONS_BYTES_MAX: Final = 256 << 20
 SUBSCRIPTIONS_BYTES_FREE: Final = 16_384
 #: Memory for waiting pulls, bytes: some 130,000 with few tags. At the limit, the oldest one gets the response "no new message".
-PARKED_BYTES_MAX: Final = 128 << 20
+HELD_BYTES_MAX: Final = 128 << 20
 #: Maximum wait of a pull, ms: less than the Java client's timeout of 30 s.
 PULL_SUSPEND_MAX_MS: Final = 25_000
 #: Standard delay levels of RocketMQ (``messageDelayLevel``), ms.

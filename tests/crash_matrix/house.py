@@ -331,14 +331,14 @@ class House:
         self.ask("settings", len(self.book.settings) - 1, 29_007, ext, json.dumps(body).encode())
 
     def look_at_list(self) -> None:
-        """As an operator: what is set aside."""
+        """As an operator: what is parked."""
         self.ask("list", None, 29_002, {"group": GROUP})
 
     def ask_now(self, tx_id: str) -> None:
         self.book.txs[tx_id].aside = False
         self.ask("asked", None, 29_006, {"group": GROUP, "txId": tx_id})
 
-    def ask_aside(self, most: int) -> None:
+    def ask_parked(self, most: int) -> None:
         for tx in self.book.txs.values():
             tx.aside = False
         self.ask("asked", None, 29_010, {"group": GROUP, "max": str(most)})

@@ -498,9 +498,9 @@ def _ask_now(house: House) -> None:
 
 
 def _ask_aside(house: House) -> None:
-    house.ask_aside(2)
+    house.ask_parked(2)
     house.settle()
-    house.ask_aside(2)
+    house.ask_parked(2)
     house.settle()
     house.answer_checks()
     house.settle()
@@ -605,13 +605,13 @@ SCRIPTS = (
     Script("topic creation", some_of_everything, _topics, {}),
     Script("topic deletion", _with_topic_to_delete, _delete_topic, {}),
     Script("offsets", some_of_everything, _offsets, {}),
-    Script("policy sets aside, by checks", _undecided_with_policy(1, "set-aside"), _policy_sets_aside, {}),
-    Script("policy sets aside, by age", _undecided_with_policy(0, "wait", 60_000), _age_sets_aside, {}),
+    Script("policy parks, by checks", _undecided_with_policy(1, "set-aside"), _policy_sets_aside, {}),
+    Script("policy parks, by age", _undecided_with_policy(0, "wait", 60_000), _age_sets_aside, {}),
     Script("policy rolls back", _undecided_with_policy(1, "rollback"), _policy_rolls_back, {}),
     Script("settings of a producer group", some_of_everything, _set_policy, {}),
     Script("settings of a producer group, segment roll", _nearly_full_segment, _roll_with_policy, {}),
     Script("asked about by an operator", _with_aside, _ask_now, {}),
-    Script("set aside, asked about in bulk", _with_aside, _ask_aside, {}),
+    Script("parked, asked about in bulk", _with_aside, _ask_aside, {}),
     Script("delayed release", _delayed, _release, {}),
     Script("delayed release from an older segment", _delayed_in_an_older_segment, _release, {}),
     Script("commit, durability memory", _with_undecided(3, COMMIT), _end, _MEMORY),

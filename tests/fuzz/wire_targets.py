@@ -89,10 +89,10 @@ def _fed(stream: bytes, sizes: Sequence[int], limit: int) -> tuple[list[bytes], 
 
 def pieces(size: int, seed: int) -> list[int]:
     """Sizes that ``size`` bytes may arrive in."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     sizes = []
     while size > 0:
-        sizes.append(min(size, dice.choice((1, 2, 3, 4, 5, dice.randrange(1, 40), dice.randrange(1, 2_000)))))
+        sizes.append(min(size, rng.choice((1, 2, 3, 4, 5, rng.randrange(1, 40), rng.randrange(1, 2_000)))))
         size -= sizes[-1]
     return sizes
 

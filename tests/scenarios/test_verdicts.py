@@ -97,7 +97,7 @@ async def test_verdict_that_memory_forgets_between_request_and_decision_still_st
     """Goal: "never prepared here" is said of nothing that was. Method: a window of one verdict; the first one, one more
     that pushes it out, and the question, all in one turn, so that the row is not there yet when the question comes in."""
     other = "AC10000100002A9F0000000000000002"
-    async with serving(tmp_path, settings=BrokerSettings(sent_again_ids_max=1)) as running:
+    async with serving(tmp_path, settings=BrokerSettings(dedup_ids_max=1)) as running:
         client = await running.client()
         one, two = await client.half("T", b"one", unique=ID), await client.half("T", b"two", unique=other)
         waiting = [client.expect(opaque) for opaque in range(901, 905)]
@@ -173,7 +173,7 @@ async def test_verdict_stands_after_a_trim_of_what_came_before_it(tmp_path: Path
     ) as running:
         client = await running.client()
         half = await client.half("T", b"one", unique=ID)
-        for number in range(40):  # several segments; the half is carried forward
+        for number in range(40):  # several segments; the half is copied forward
             assert (await client.send("Fill", bytes(8_000), unique=f"FILL{number:028d}")).code == 0
         for _ in range(100):
             if running.state.log_start > 0:

@@ -280,7 +280,7 @@ class BrokerHost:
         self._network = network
         self._chronicle = chronicle
         self._on_raised = on_raised
-        self._dice = random.Random(f"{swarm.seed}/host")
+        self._rng = random.Random(f"{swarm.seed}/host")
         self._set_back = random.Random(f"{swarm.seed}/set back")
         self.chronicle = chronicle
         #: Of the maintenance thread, that began and did not end.
@@ -288,7 +288,7 @@ class BrokerHost:
 
     def takes_us(self, mean_us: int) -> int:
         """Sometimes next to nothing, sometimes much."""
-        return int(mean_us * self._dice.choice((0.1, 0.5, 1.0, 1.0, 4.0)))
+        return int(mean_us * self._rng.choice((0.1, 0.5, 1.0, 1.0, 4.0)))
 
     def is_set_back(self) -> bool:
         """Whether a job of the maintenance thread waits now."""
@@ -459,7 +459,7 @@ class BrokerHost:
         self.disk.kill()
 
     def _again(self) -> None:
-        self._scheduler.call_later(self._dice.choice(_RESTART_MS) * 1_000, self._start_again)
+        self._scheduler.call_later(self._rng.choice(_RESTART_MS) * 1_000, self._start_again)
 
     def _start_again(self) -> None:
         if self.process is None:

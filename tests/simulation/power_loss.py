@@ -1,6 +1,6 @@
 """Power loss at random points: the real broker on a disk that drops, tears and reorders what was not synced.
 
-Each seed is a story: clients prepare, end, repeat and pull over their connections; syncs and slow work happen when the dice say;
+Each seed is a story: clients prepare, end, repeat and pull over their connections; syncs and slow work happen when the rng say;
 segments roll, checkpoints and trims come by. At random steps of the disk, inside a batch, a roll, a checkpoint, a snapshot or a
 trim, power is lost. The disk keeps what was synced and any part of the rest; the broker starts again, and the promises are
 looked at against what clients were *answered*:
@@ -86,13 +86,13 @@ class Story:
     def __init__(self, seed: int, breakage: str = "") -> None:
         self.seed = seed
         self.breakage = breakage
-        self.dice = random.Random(seed)
+        self.rng = random.Random(seed)
         self.disk = FaultyDisk(seed)
         self.disk.sync_is_a_lie = breakage == "sync"
         self.clock = HandClock()
         self.config = BrokerConfig(
             data=DATA, port=0, name_port=0, segment_bytes=1 << 16, checkpoint_interval_ms=1_000, retention_check_ms=700,
-            retention_bytes=self.dice.choice((0, 100_000, 200_000)), disk_reserve_bytes=0,
+            retention_bytes=self.rng.choice((0, 100_000, 200_000)), disk_reserve_bytes=0,
             dedup_window_ms=DEDUP_WINDOW_MS,
         )  # fmt: skip
         self.txs: dict[str, Tx] = {}
@@ -112,9 +112,9 @@ class Story:
 
     def run(self) -> Counter[str]:
         self.begin_life(first=True)
-        for _ in range(self.dice.randint(2, 4)):
+        for _ in range(self.rng.randint(2, 4)):
             try:
-                self.live(self.dice.randint(10, 40))
+                self.live(self.rng.randint(10, 40))
             except PowerLost:
                 self.counts["cut_in_operation"] += 1
             self.lose_power()
@@ -127,9 +127,9 @@ class Story:
             self.disk.crash()
             self.peers.clear()
             self.asking.clear()
-            self.clock.now_ms += self.dice.randint(0, 3_000)
-            if self.dice.random() < 0.2:
-                self.disk.power_fails_after(self.dice.randint(1, 30))  # while it recovers
+            self.clock.now_ms += self.rng.randint(0, 3_000)
+            if self.rng.random() < 0.2:
+                self.disk.power_fails_after(self.rng.randint(1, 30))  # while it recovers
             try:
                 self.begin_life()
                 self.look_at_promises()
@@ -138,7 +138,7 @@ class Story:
                 self.counts["cut_in_recovery"] += 1
 
     def begin_life(self, first: bool = False) -> None:
-        if not first and self.dice.random() < 0.4:
+        if not first and self.rng.random() < 0.4:
             self.compare_recoveries()
         self.life = Life(self.disk, self.clock, self.seed * 100 + self.disk.crashes, self.config)
         self.life.start()
@@ -186,12 +186,12 @@ class Story:
     # --- what clients do -------------------------------------------------------------------------------------
 
     def live(self, ticks: int) -> None:
-        dice = self.dice
-        if dice.random() < 0.7:
-            self.disk.power_fails_after(dice.randint(5, 250))
+        rng = self.rng
+        if rng.random() < 0.7:
+            self.disk.power_fails_after(rng.randint(5, 250))
         for _ in range(ticks):
-            for _ in range(dice.randint(1, 5)):
-                dice.choice(
+            for _ in range(rng.randint(1, 5)):
+                rng.choice(
                     (
                         self.new_tx,
                         self.new_tx,
@@ -204,17 +204,17 @@ class Story:
                     )
                 )()
             self.life.loop.run_ready()
-            if dice.random() < 0.6:
+            if rng.random() < 0.6:
                 self.life.sync()
-            if dice.random() < 0.5:
+            if rng.random() < 0.5:
                 self.life.offload.run_one()
             self.life.loop.run_ready()
-            self.clock.now_ms += dice.choice((0, 1, 50, 400))
+            self.clock.now_ms += rng.choice((0, 1, 50, 400))
             self.collect()
         self.counts["ticks"] += ticks
 
     def peer(self) -> Peer:
-        return self.dice.choice(self.peers)
+        return self.rng.choice(self.peers)
 
     def ask(self, what: str, subject: Any, detail: Any, code: int, ext: dict[str, str], body: bytes = b"") -> None:
         peer = self.peer()
@@ -222,15 +222,15 @@ class Story:
 
     def new_tx(self) -> None:
         self.serial += 1
-        tx = Tx(f"t{self.seed}-{self.serial}", self.dice.choice((1, 1, 2, 3)), self.dice.random() < 0.7)
+        tx = Tx(f"t{self.seed}-{self.serial}", self.rng.choice((1, 1, 2, 3)), self.rng.random() < 0.7)
         self.txs[tx.tx_id] = tx
-        for index in range(tx.count if self.dice.random() < 0.8 else 1):
+        for index in range(tx.count if self.rng.random() < 0.8 else 1):
             self.half(tx, index)
 
     def half(self, tx: Tx, index: int) -> None:
         if index not in tx.sent:
-            body = self.dice.randbytes(self.dice.choice((10, 300, 1_500, 4_000)))
-            tx.sent[index] = (self.dice.choice(TOPICS), self.dice.randrange(QUEUES), body)
+            body = self.rng.randbytes(self.rng.choice((10, 300, 1_500, 4_000)))
+            tx.sent[index] = (self.rng.choice(TOPICS), self.rng.randrange(QUEUES), body)
         topic, queue, body = tx.sent[index]
         pairs = {
             "UNIQ_KEY": f"{tx.tx_id}.{index}", "TRAN_MSG": "true", "PGROUP": GROUP, "HMQ_TX_ID": tx.tx_id, "HMQ_TX_INDEX": str(index),
@@ -249,13 +249,13 @@ class Story:
         """Send a half that was not acknowledged, for the first time or again."""
         unfinished = [tx for tx in self.txs.values() if len(tx.acked) < tx.count and tx.verdict is None]
         if unfinished:
-            tx = self.dice.choice(unfinished)
+            tx = self.rng.choice(unfinished)
             self.half(tx, next(index for index in range(tx.count) if index not in tx.acked))
 
     def end_tx(self) -> None:
         ready = [tx for tx in self.txs.values() if len(tx.acked) == tx.count and tx.verdict is None]
         if ready:
-            self.end(self.dice.choice(ready))
+            self.end(self.rng.choice(ready))
 
     def end(self, tx: Tx, wanted: str = "", from_check: bool = False) -> None:
         wanted = wanted or (COMMIT if tx.commits else ROLLBACK)
@@ -278,9 +278,9 @@ class Story:
         self.serial += 1
         plain = Plain(
             f"p{self.seed}-{self.serial}",
-            self.dice.choice(TOPICS),
-            self.dice.randrange(QUEUES),
-            self.dice.randbytes(200),
+            self.rng.choice(TOPICS),
+            self.rng.randrange(QUEUES),
+            self.rng.randbytes(200),
             self.clock.now_ms,
         )
         self.plains[plain.unique] = plain
@@ -303,10 +303,10 @@ class Story:
         in_flight = {id(subject) for what, subject, _ in self.asking.values() if what == "plain"}
         lost = [plain for plain in lost if id(plain) not in in_flight]
         if lost:
-            self.send_plain(self.dice.choice(lost))
+            self.send_plain(self.rng.choice(lost))
 
     def pull(self) -> None:
-        topic, queue = self.dice.choice(TOPICS), self.dice.randrange(QUEUES)
+        topic, queue = self.rng.choice(TOPICS), self.rng.randrange(QUEUES)
         seen = self.observed.get((topic, queue), {})
         self.ask("pull", topic, queue, 11, self.pull_ext(topic, queue, max(seen, default=-1) + 1))
 
@@ -491,14 +491,14 @@ class Story:
     def ask_again(self) -> None:
         """Ends with the same and the opposite verdict, halves and plain messages sent again, on new connections."""
         settled = [tx for tx in self.txs.values() if tx.verdict is not None]
-        for tx in self.dice.sample(settled, min(4, len(settled))):
+        for tx in self.rng.sample(settled, min(4, len(settled))):
             self.end(tx)
             self.end(tx, ROLLBACK if tx.commits else COMMIT)
         waiting = [tx for tx in self.txs.values() if tx.acked and not tx.asked]
         known = [tx for tx in settled if self.clock.now_ms < tx.end_first_ms + DEDUP_WINDOW_MS]
         for prepared in (waiting, known):
-            for tx in self.dice.sample(prepared, min(4, len(prepared))):
-                self.half(tx, self.dice.choice(sorted(tx.acked)))
+            for tx in self.rng.sample(prepared, min(4, len(prepared))):
+                self.half(tx, self.rng.choice(sorted(tx.acked)))
         self.life.settle()
         self.collect()
 

@@ -192,7 +192,7 @@ class Run:
             state = self.host.broker._sequencer.engine.state
             self.counts["look invariants"] += 1
             self.counts["facts"] += invariants.check(state)
-            self.counts["delayed message put aside"] += len(state.session.delayed_aside)
+            self.counts["delayed message postponed"] += len(state.session.delayed_postponed)
             self.promises.log_start = state.log_start
             store = self.host.broker._store
             assert store is not None
@@ -309,8 +309,8 @@ class Run:
         self.consuming.stop(self.host.broker._sequencer.engine.state)  # type: ignore[union-attr]
         for machine in self.machines:
             machine.stop()
-        dice = random.Random(f"{self.swarm.seed}/close")
-        if dice.random() < 0.3:
+        rng = random.Random(f"{self.swarm.seed}/close")
+        if rng.random() < 0.3:
             self.host.kill()
             self._until(lambda: self.host.serves, "the broker does not come back")
         if self.swarm.dedup_window_ms < 60_000:
@@ -338,7 +338,7 @@ class Run:
         self.host._end_process(close=False)
         self.host.broker = broker
         closing.read_log(self.host, self.chronicle, self.check_looks, self.delays)
-        if dice.random() < _VERIFIED:
+        if rng.random() < _VERIFIED:
             closing.verify(self.host, self.counts)
         if self.swarm.consumers:
             self.consuming.close(self.chronicle.events, state.log_start, self.tap.handed_back)

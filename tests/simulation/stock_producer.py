@@ -44,10 +44,10 @@ class StockProducer(Machine):
         self.spawn(process, self._heartbeats(process))
         await asyncio.sleep(0.3)
         while self.around.working:
-            await asyncio.sleep(self.around.swarm.think_ms / 1000 * self.dice.random() * 2)
+            await asyncio.sleep(self.around.swarm.think_ms / 1000 * self.rng.random() * 2)
             self.busy += 1
             try:
-                if self.dice.random() < 0.75:
+                if self.rng.random() < 0.75:
                     await self._transaction(process)
                 else:
                     await self._send(process, self._unique(process), {})
@@ -106,9 +106,9 @@ class StockProducer(Machine):
         Raises:
             LineLost: no answer to the last attempt.
         """
-        swarm, dice = self.around.swarm, self.dice
-        topic = dice.choice(swarm.topics)
-        body = dice.randbytes(dice.choice(swarm.body_bytes))
+        swarm, rng = self.around.swarm, self.rng
+        topic = rng.choice(swarm.topics)
+        body = rng.randbytes(rng.choice(swarm.body_bytes))
         transactional = "TRAN_MSG" in pairs
         tag = draw_tag(random.Random(unique))
         if tag is not None:
@@ -140,19 +140,19 @@ class StockProducer(Machine):
     async def _transaction(self, process: ProcessLoop) -> None:
         unique = self._unique(process)
         pairs = {"TRAN_MSG": "true", "PGROUP": self.group}
-        if self.dice.random() < self.around.swarm.own_immunity:
+        if self.rng.random() < self.around.swarm.own_immunity:
             self.around.chronicle.counts["knob immunity of its own"] += 1
-            pairs[CHECK_IMMUNITY_SECONDS] = self.dice.choice(("0", "1", "3", "-1"))
+            pairs[CHECK_IMMUNITY_SECONDS] = self.rng.choice(("0", "1", "3", "-1"))
         half = await self._send(process, unique, pairs)
         if half is None:
             return
         outcome = await self._local(process, unique)
-        if self._line is not None and not self._line.lost and self.dice.random() >= self.around.swarm.silent:
+        if self._line is not None and not self._line.lost and self.rng.random() >= self.around.swarm.silent:
             self._line.tell(37, end_ext(half, unique, _WANTED[outcome], group=self.group))
 
     async def _local(self, process: ProcessLoop, unique: str) -> Outcome:
-        if self.dice.random() < 0.15:
-            return self.dice.choice((Outcome.ROLLBACK, Outcome.UNKNOWN))
+        if self.rng.random() < 0.15:
+            return self.rng.choice((Outcome.ROLLBACK, Outcome.UNKNOWN))
         session = DatabaseSession(self.database, process)
         try:
             await self.database.ask(process, lambda: session.insert_marker(unique))
@@ -179,7 +179,7 @@ class StockProducer(Machine):
         unique = pairs["UNIQ_KEY"]
         tx_id = pairs.get("HMQ_TX_ID", unique)
         outcome = Outcome.UNKNOWN
-        if self.dice.random() >= self.around.swarm.unknown or not self.around.working:
+        if self.rng.random() >= self.around.swarm.unknown or not self.around.working:
             try:
                 outcome = await self.database.ask(process, lambda: self.database.decide(tx_id, may_fence=True))
             except DatabaseError:

@@ -30,12 +30,12 @@ class Stranger(Machine):
     async def main(self, process: ProcessLoop) -> None:
         acts = (self._wrong_offsets, self._wrong_offsets, self._too_early, self._much_later)
         while self.around.working:
-            await asyncio.sleep(0.6 * self.dice.random())
+            await asyncio.sleep(0.6 * self.rng.random())
             try:
                 line = await RawLine.open(process, self.around.network, self.name)
                 while self.around.working:
-                    await self.dice.choice(acts)(line)
-                    await asyncio.sleep(0.8 * self.around.swarm.pace * self.dice.random())
+                    await self.rng.choice(acts)(line)
+                    await asyncio.sleep(0.8 * self.around.swarm.pace * self.rng.random())
                 line.close()
             except LineLost:
                 self.around.chronicle.counts["stranger gave up"] += 1
@@ -47,9 +47,9 @@ class Stranger(Machine):
     async def _send(self, line: RawLine, pairs: dict[str, str], body_bytes: int = 60) -> Answer:
         swarm = self.around.swarm
         flag = 4 if "TRAN_MSG" in pairs else 0
-        queue = self.dice.randrange(swarm.queues)
-        ext = send_ext(self.dice.choice(swarm.topics), self.group, queue, pairs, queues=swarm.queues, sys_flag=flag)
-        return await line.ask(310, ext, self.dice.randbytes(body_bytes))
+        queue = self.rng.randrange(swarm.queues)
+        ext = send_ext(self.rng.choice(swarm.topics), self.group, queue, pairs, queues=swarm.queues, sys_flag=flag)
+        return await line.ask(310, ext, self.rng.randbytes(body_bytes))
 
     async def _wrong_offsets(self, line: RawLine) -> None:
         """Of somebody's transaction that is undecided, as far as known: the offsets of another one, or made up.
@@ -61,12 +61,12 @@ class Stranger(Machine):
         undecided = [tx for tx in self._promises.txs.values() if tx.verdict is None and tx.tx in places]
         if not undecided:
             return
-        tx = self.dice.choice(undecided[-5:])
+        tx = self.rng.choice(undecided[-5:])
         group, unique, half_index, offset = places[tx.tx]
         ext = {
             "producerGroup": group, "HMQ_TX_ID": tx.tx, "msgId": unique, "fromTransactionCheck": "false",
-            "commitOrRollback": str(self.dice.choice((_COMMIT, _ROLLBACK))),
-            "tranStateTableOffset": str(half_index + self.dice.choice((0, 1_000_000))),
+            "commitOrRollback": str(self.rng.choice((_COMMIT, _ROLLBACK))),
+            "tranStateTableOffset": str(half_index + self.rng.choice((0, 1_000_000))),
             "commitLogOffset": str(offset + 64),
         }  # fmt: skip
         answer = await line.ask(37, ext)
@@ -103,5 +103,5 @@ class Stranger(Machine):
             LineLost: no answer.
         """
         await self._send(
-            line, {"UNIQ_KEY": self._unique(), "TIMER_DELAY_MS": str(self.dice.choice((3_000, 30_000, 45_000)))}, 500
+            line, {"UNIQ_KEY": self._unique(), "TIMER_DELAY_MS": str(self.rng.choice((3_000, 30_000, 45_000)))}, 500
         )

@@ -28,7 +28,7 @@ _ABSENCE_MS: Final = 66_000
 #: Seeds with a character of their own: "crowded" has so many undecided transactions, in small segments under retention, that
 #: trims carry most of the time, and a look of a trim goes over few of them.
 PROFILES: Final = ("crowded",)
-#: Behind this seed one in so many is crowded; those before stay what they were. Other dice draw it.
+#: Behind this seed one in so many is crowded; those before stay what they were. Other rng draw it.
 _CROWDED_BEHIND: Final = 202_800
 _CROWDED_ONE_IN: Final = 16
 
@@ -122,65 +122,65 @@ class Swarm:
 
 def draw(seed: int, profile: str = "") -> Swarm:
     """``profile``: one of ``PROFILES``; without one most seeds have none."""
-    dice = random.Random(f"{seed}/crowded")
-    crowded = seed > _CROWDED_BEHIND and dice.randrange(_CROWDED_ONE_IN) == 0
+    rng = random.Random(f"{seed}/crowded")
+    crowded = seed > _CROWDED_BEHIND and rng.randrange(_CROWDED_ONE_IN) == 0
     swarm = replace(
         _draw(seed),
         look_us=random.Random(f"{seed}/look").choice((0, 0, 300, 8_000)),
         subscription=random.Random(f"{seed}/tags").choice(SUBSCRIPTIONS),
     )
-    return _crowded(swarm, dice) if crowded or profile == "crowded" else swarm
+    return _crowded(swarm, rng) if crowded or profile == "crowded" else swarm
 
 
-def _crowded(swarm: Swarm, dice: random.Random) -> Swarm:
+def _crowded(swarm: Swarm, rng: random.Random) -> Swarm:
     """Most of what is begun stays undecided until the work is over, in two groups, and is more than retention keeps."""
-    producers, workers, stock = dice.choice((2, 3)), dice.choice((2, 3)), dice.choice((0, 1))
-    work_ms, begun = 30_000, dice.choice((60, 90, 120))
+    producers, workers, stock = rng.choice((2, 3)), rng.choice((2, 3)), rng.choice((0, 1))
+    work_ms, begun = 30_000, rng.choice((60, 90, 120))
     return replace(
         swarm,
         pace=5,
-        fault_every_ms=dice.choice((800, 2_000, 4_000)) * 5,
+        fault_every_ms=rng.choice((800, 2_000, 4_000)) * 5,
         work_ms=work_ms,
         producers=producers,
         stock_producers=stock,
-        producer_groups=dice.choice((1, 2, 2)),
+        producer_groups=rng.choice((1, 2, 2)),
         workers=workers,
         think_ms=work_ms * (producers * workers + stock) // begun,
         operators=0,
         narrows=False,
         administration=(),
         absence_ms=0,
-        silent=dice.choice((0.5, 0.9)),
+        silent=rng.choice((0.5, 0.9)),
         unknown=0.95,
-        delayed_halves=dice.choice((0.0, 0.2)),
-        body_bytes=dice.choice(((600, 2_000), (2_000, 6_000), (600, 4_000, 12_000))),
+        delayed_halves=rng.choice((0.0, 0.2)),
+        body_bytes=rng.choice(((600, 2_000), (2_000, 6_000), (600, 4_000, 12_000))),
         segment_bytes=1 << 16,
-        checkpoint_interval_ms=dice.choice((700, 2_000)),
-        retention_bytes=dice.choice((70_000, 150_000)),
+        checkpoint_interval_ms=rng.choice((700, 2_000)),
+        retention_bytes=rng.choice((70_000, 150_000)),
         retention_ms=0,
-        retention_check_ms=dice.choice((200, 500)),
+        retention_check_ms=rng.choice((200, 500)),
         undecided_max=1_000,
         disk_reserve_bytes=0,
         dedup_window_ms=12_000,
         call_timeout_ms=4_000,
-        looked_at_max=dice.choice((2, 3, 5)),
-        copy_again_ms=dice.choice((0, 5_000, limits.COPY_AGAIN_MS)),
+        looked_at_max=rng.choice((2, 3, 5)),
+        copy_again_ms=rng.choice((0, 5_000, limits.COPY_AGAIN_MS)),
     )
 
 
 def _draw(seed: int) -> Swarm:
-    dice = random.Random(f"{seed}/swarm")
-    share = dice.choice((0.2, 0.4, 0.7))
-    faults = tuple(fault for fault in FAULTS if dice.random() < share) or ("kill",)
-    producers = dice.choice((1, 2, 2, 3))
-    stock_producers = dice.choice((0, 1, 1))
-    workers = dice.choice((1, 2, 3))
-    work_ms = dice.choice((2_500, 4_000, 6_000))
+    rng = random.Random(f"{seed}/swarm")
+    share = rng.choice((0.2, 0.4, 0.7))
+    faults = tuple(fault for fault in FAULTS if rng.random() < share) or ("kill",)
+    producers = rng.choice((1, 2, 2, 3))
+    stock_producers = rng.choice((0, 1, 1))
+    workers = rng.choice((1, 2, 3))
+    work_ms = rng.choice((2_500, 4_000, 6_000))
     # So many things are begun, about; each is some ten events.
-    begun = dice.choice((34, 48, 64))
-    administered = dice.choice((0.0, 0.0, 0.5, 0.8))
-    administration = tuple(what for what in ADMINISTRATION if dice.random() < administered)
-    retention_bytes = dice.choice((0, 0, 70_000, 150_000))
+    begun = rng.choice((34, 48, 64))
+    administered = rng.choice((0.0, 0.0, 0.5, 0.8))
+    administration = tuple(what for what in ADMINISTRATION if rng.random() < administered)
+    retention_bytes = rng.choice((0, 0, 70_000, 150_000))
     # Where there is retention, the log is to outgrow it; where there are policies, they are to come to their limits.
     bodies = (
         ((20, 600, 4_000), (2_000, 6_000), (4_000, 12_000))
@@ -193,67 +193,67 @@ def _draw(seed: int) -> Swarm:
     pace = 5 if retention_bytes else 1
     work_ms = max(4_000, work_ms) * pace if retention_bytes else work_ms
     begun -= 15 if retention_bytes else 0
-    durability = dice.choice(("fsync", "fsync", "fsync", "memory"))
+    durability = rng.choice(("fsync", "fsync", "fsync", "memory"))
     immunities_ms = (0, 0, 200, 1_000) if asked_soon else (0, 200, 1_000, 6_000)
-    operators = dice.choice((0, 0, 1))
-    queues = dice.choice((1, 1, 2, 4))
+    operators = rng.choice((0, 0, 1))
+    queues = rng.choice((1, 1, 2, 4))
     think_ms = work_ms * (producers * workers + stock_producers) // begun
     return Swarm(
         seed=seed,
         faults=faults,
         pace=pace,
-        fault_every_ms=dice.choice((200, 400, 800)) * pace,
+        fault_every_ms=rng.choice((200, 400, 800)) * pace,
         work_ms=work_ms,
         producers=producers,
         stock_producers=stock_producers,
-        producer_groups=dice.choice((1, 1, 2)),
+        producer_groups=rng.choice((1, 1, 2)),
         workers=workers,
         think_ms=think_ms,
-        consumers=dice.choice((0, 0, 1, 3)),
-        watchers=dice.choice((0, 1)),
+        consumers=rng.choice((0, 0, 1, 3)),
+        watchers=rng.choice((0, 1)),
         operators=operators,
-        narrows=operators > 0 and queues > 1 and dice.random() < 0.5,
+        narrows=operators > 0 and queues > 1 and rng.random() < 0.5,
         administration=administration,
-        absence_ms=_ABSENCE_MS if "skip-age" in administration and dice.random() < 0.5 else 0,
-        fetching=dice.choice(("none", "none", "some", "all")),
-        fetchers=dice.choice((0, 0, 0, 1)),
-        own_immunity=dice.choice((0.0, 0.3)),
-        own_ids=dice.choice((0.0, 0.3)),
-        delayed_halves=dice.choice((0.0, 0.0, 0.2)),
-        silent=dice.choice((0.2, 0.5) if asked_soon else (0.0, 0.0, 0.3)),
-        unknown=dice.choice((0.1, 0.5, 0.9) if asked_soon else (0.1, 0.1, 0.5)),
-        watchful=dice.random() < 0.15,
-        topics=TOPICS[: dice.choice((1, 2, 2, 3))],
+        absence_ms=_ABSENCE_MS if "skip-age" in administration and rng.random() < 0.5 else 0,
+        fetching=rng.choice(("none", "none", "some", "all")),
+        fetchers=rng.choice((0, 0, 0, 1)),
+        own_immunity=rng.choice((0.0, 0.3)),
+        own_ids=rng.choice((0.0, 0.3)),
+        delayed_halves=rng.choice((0.0, 0.0, 0.2)),
+        silent=rng.choice((0.2, 0.5) if asked_soon else (0.0, 0.0, 0.3)),
+        unknown=rng.choice((0.1, 0.5, 0.9) if asked_soon else (0.1, 0.1, 0.5)),
+        watchful=rng.random() < 0.15,
+        topics=TOPICS[: rng.choice((1, 2, 2, 3))],
         queues=queues,
-        body_bytes=dice.choice(bodies),
+        body_bytes=rng.choice(bodies),
         durability=durability,
-        segment_bytes=dice.choice((1 << 16, 1 << 16, 1 << 17)),
-        checkpoint_interval_ms=dice.choice((700, 2_000, 5_000)) * (2 if retention_bytes else 1),
+        segment_bytes=rng.choice((1 << 16, 1 << 16, 1 << 17)),
+        checkpoint_interval_ms=rng.choice((700, 2_000, 5_000)) * (2 if retention_bytes else 1),
         retention_bytes=retention_bytes,
-        retention_ms=dice.choice((0, 0, 13_000)) if retention_bytes else 0,
-        retention_check_ms=dice.choice((500, 2_000)),
-        check_immunities_ms=tuple(dice.choice(immunities_ms) for _ in range(dice.choice((1, 1, 3)))),
-        check_interval_ms=dice.choice((200, 200, 1_000) if asked_soon else (200, 1_000, 5_000)),
-        check_answer_ms=dice.choice((500, 500, 2_000) if asked_soon else (500, 2_000, 5_000)),
-        checks_in_flight_max=dice.choice((2, 16, 256)),
-        undecided_max=dice.choice((4, 1_000, 1_000)),
-        disk_reserve_bytes=dice.choice((0, 0, 30_000, 200_000)),
-        dedup_window_ms=12_000 if retention_bytes else dice.choice((20_000, 120_000)),
-        call_timeout_ms=dice.choice((1_500, 4_000, 10_000)),
-        attempt_timeout_ms=dice.choice((300, 1_000, 3_000)),
-        sync_us=dice.choice((300, 3_000, 20_000)),
-        offload_us=dice.choice((500, 5_000, 50_000)),
-        turn_us=dice.choice((50, 500, 3_000)),
-        database_us=dice.choice((300, 2_000, 20_000)),
+        retention_ms=rng.choice((0, 0, 13_000)) if retention_bytes else 0,
+        retention_check_ms=rng.choice((500, 2_000)),
+        check_immunities_ms=tuple(rng.choice(immunities_ms) for _ in range(rng.choice((1, 1, 3)))),
+        check_interval_ms=rng.choice((200, 200, 1_000) if asked_soon else (200, 1_000, 5_000)),
+        check_answer_ms=rng.choice((500, 500, 2_000) if asked_soon else (500, 2_000, 5_000)),
+        checks_in_flight_max=rng.choice((2, 16, 256)),
+        undecided_max=rng.choice((4, 1_000, 1_000)),
+        disk_reserve_bytes=rng.choice((0, 0, 30_000, 200_000)),
+        dedup_window_ms=12_000 if retention_bytes else rng.choice((20_000, 120_000)),
+        call_timeout_ms=rng.choice((1_500, 4_000, 10_000)),
+        attempt_timeout_ms=rng.choice((300, 1_000, 3_000)),
+        sync_us=rng.choice((300, 3_000, 20_000)),
+        offload_us=rng.choice((500, 5_000, 50_000)),
+        turn_us=rng.choice((50, 500, 3_000)),
+        database_us=rng.choice((300, 2_000, 20_000)),
         # At the level "memory" a power loss takes verdicts back, and the question comes again.
-        prunes=durability == "fsync" and dice.random() < 0.3,
+        prunes=durability == "fsync" and rng.random() < 0.3,
         manners=Manners(
-            delay_us=dice.choice((50, 500, 5_000)),
-            jitter_us=dice.choice((100, 2_000, 20_000)),
-            spike_chance=dice.choice((0.0, 0.005, 0.03)),
-            spike_us=dice.choice((100_000, 1_000_000)),
-            cut_chance=dice.choice((0.0, 0.1, 0.5)),
-            joined_chance=dice.choice((0.2, 0.8)),
-            window_bytes=dice.choice((2_000, 65_536, 65_536)),
+            delay_us=rng.choice((50, 500, 5_000)),
+            jitter_us=rng.choice((100, 2_000, 20_000)),
+            spike_chance=rng.choice((0.0, 0.005, 0.03)),
+            spike_us=rng.choice((100_000, 1_000_000)),
+            cut_chance=rng.choice((0.0, 0.1, 0.5)),
+            joined_chance=rng.choice((0.2, 0.8)),
+            window_bytes=rng.choice((2_000, 65_536, 65_536)),
         ),
     )

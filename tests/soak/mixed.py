@@ -114,7 +114,7 @@ class Mixed:
         self._plan = plan
         self._asked = asked
         self._notes = Notes(plan, "conductor")
-        self._dice = random.Random(plan.seed)
+        self._rng = random.Random(plan.seed)
         data = plan.path / "store"
         rate = asked.rate / 2
         self.broker = MixedBroker(plan, data, asked.retention_bytes)
@@ -192,12 +192,12 @@ class Mixed:
                     raise ProcessFailed(f"{child.name} ended by itself\n{child.last_words()}")
             if now >= kill_at:
                 kill_at += asked.kill_every
-                victim = self.broker if turn % 2 == 0 else self._dice.choice(others)
+                victim = self.broker if turn % 2 == 0 else self._rng.choice(others)
                 turn += 1
                 victim.kill()
                 self.kills[victim.kind] = self.kills.get(victim.kind, 0) + 1
                 self._notes.write(Fault(t_us=now_us(), by=self._notes.by, what="kill", whom=victim.name))
-                restart[victim] = now + self._dice.uniform(*DOWN_S)
+                restart[victim] = now + self._rng.uniform(*DOWN_S)
             if now >= sample_at and self.broker not in restart:
                 sample_at = now + SAMPLE_S
                 self._sample(now)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from halfmq import limits
 from halfmq.client import async_client
 from halfmq.core.decision import Why
-from halfmq.model.message_facts import IMMUNITY_MAX_MS
+from halfmq.model.message_facts import GRACE_MAX_MS
 from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
 from tests.support.transitions import TRANSITIONS, Cell, Event, Said, Stage
 
@@ -45,7 +45,7 @@ KNOBS: tuple[Knob, ...] = (
     Knob(
         "CHECK_IMMUNITY_TIME_IN_SECONDS",
         "property of the half message",
-        f"s, at most {IMMUNITY_MAX_MS // 1_000:,}",
+        f"s, at most {GRACE_MAX_MS // 1_000:,}",
         "the broker's",
         "RocketMQ, the same property; there it counts on the client's clock",
     ),
@@ -88,7 +88,7 @@ KNOBS: tuple[Knob, ...] = (
     Knob("count, wait", "`fetch_checks(count=, wait=)`",
          f"checks, at most {limits.FEEDBACK_CHECKS_MAX}; s, at most {limits.FEEDBACK_WAIT_MAX_MS // 1_000}", "32; 20",
          "FMQ 3.3.5.1 polls each 100 ms and waits 5 s"),
-    Knob("deduplication window", "`halfmq serve --dedup-window-ms`; the ids are fixed", "ms, and ids", f"{limits.SENT_AGAIN_MS:,}, and {limits.SENT_AGAIN_IDS_MAX:,}",
+    Knob("deduplication window", "`halfmq serve --dedup-window-ms`; the ids are fixed", "ms, and ids", f"{limits.DEDUP_WINDOW_MS:,}, and {limits.DEDUP_IDS_MAX:,}",
          "none: a half that is sent again is a second half in RocketMQ"),
 )  # fmt: skip
 

@@ -33,7 +33,7 @@ from halfmq.broker.remoting.producer_groups import ProducerGroupCommands
 from halfmq.broker.remoting.pulls import PullHandlers
 from halfmq.broker.remoting.request_reply import PushedReplies, RequestReply
 from halfmq.broker.remoting.sends import Sends
-from halfmq.broker.seldom import Seldom
+from halfmq.broker.seldom import LogThrottle
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.check_polls import CheckPolls
 from halfmq.broker.services.checks import Checks
@@ -123,7 +123,7 @@ class Broker:
         self._check_polls: CheckPolls
         self._maintenance: Maintenance | None = None
         self._timer: DeadlineTimer
-        self._not_stored = Seldom(loop.time)
+        self._not_stored = LogThrottle(loop.time)
 
     # --- start -----------------------------------------------------------------------------------------------
 
@@ -323,7 +323,7 @@ class Broker:
             self._tick()
 
     def _on_effects(self, effects: list[Effect]) -> None:
-        if self._pulls.has_parked:
+        if self._pulls.has_held:
             # Many commits of one turn wake the same queue: once is enough.
             for effect in dict.fromkeys(effects):
                 if type(effect) is WakeQueue:

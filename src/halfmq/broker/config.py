@@ -68,8 +68,8 @@ class BrokerConfig:
     outgoing_bytes_max: int = limits.OUTGOING_BYTES_MAX
     drain_ms: int = DRAIN_MS
     #: Time during which a repeated send of the same message id is recognised, ms; the log of this time is never trimmed.
-    dedup_window_ms: int = limits.SENT_AGAIN_MS
-    #: What decisions depend on. ``core_settings`` sets ``store_host``, ``segment_bytes`` and ``sent_again_ms`` in it.
+    dedup_window_ms: int = limits.DEDUP_WINDOW_MS
+    #: What decisions depend on. ``core_settings`` sets ``store_host``, ``segment_bytes`` and ``dedup_window_ms`` in it.
     settings: BrokerSettings = field(default_factory=BrokerSettings)
 
     def core_settings(self, port: int) -> BrokerSettings:
@@ -78,7 +78,7 @@ class BrokerConfig:
             self.settings,
             store_host=packed_host(self.advertised(), port),
             segment_bytes=self.segment_bytes,
-            sent_again_ms=self.dedup_window_ms,
+            dedup_window_ms=self.dedup_window_ms,
         )
 
     def checked(self) -> "BrokerConfig":

@@ -4,7 +4,7 @@ Everything here only accelerates a restart or frees disk; if it stops, answers s
 
     checkpoint   each interval: a copy of references is taken on the loop, encoded and written on the maintenance thread
                  once all that it shows is durable and derived files have followed
-    retention    what is alive in the segments to go is carried forward in small steps between other commands, then a
+    retention    what is alive in the segments to go is copied forward in small steps between other commands, then a
                  Trim record says where the log starts, and only when that is durable are files removed, on the
                  maintenance thread
     files        a segment that somebody removed or cut short is told when retention is looked at. The one that is written
@@ -23,12 +23,12 @@ from typing import Any, Final
 from halfmq import limits
 from halfmq.broker.config import BrokerConfig
 from halfmq.broker.offload import Offload
-from halfmq.broker.seldom import Seldom
+from halfmq.broker.seldom import LogThrottle
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.slow_sync import SlowSync
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.clock_jumps import plausible_ms
-from halfmq.core.commands import CarryForward, NoteTime, TrimLog
+from halfmq.core.commands import CopyForward, NoteTime, TrimLog
 from halfmq.core.decision import Done, Reply
 from halfmq.core.engine import Failed
 from halfmq.core.retention import ClosedSegment, RetentionLimits, wanted_start
@@ -72,10 +72,10 @@ class Maintenance:
         self._checkpointing = False
         #: Position of the newest checkpoint of this run, or what the start found.
         self._checkpoint_at = store.recovery.redo_from
-        #: Where the log is to start, while what lives below is carried forward.
+        #: Where the log is to start, while what lives below is copied forward.
         self._trimming: int | None = None
-        self._not_trimmed = Seldom(loop.time)
-        self._said = Seldom(loop.time)
+        self._not_trimmed = LogThrottle(loop.time)
+        self._said = LogThrottle(loop.time)
         self._stopped = False
 
     def start(self) -> None:
@@ -236,7 +236,7 @@ class Maintenance:
 
     def _carry(self) -> None:
         assert self._trimming is not None
-        self._sequencer.submit(CarryForward(self._trimming, CARRY_RECORDS_MAX), self._carried)
+        self._sequencer.submit(CopyForward(self._trimming, CARRY_RECORDS_MAX), self._carried)
 
     def _carried(self, context: None, reply: Reply | Failed) -> None:
         assert self._trimming is not None

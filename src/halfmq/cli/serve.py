@@ -73,7 +73,7 @@ def serve(
         typer.Option(
             help="Deduplication window: time during which a repeated send of the same id is recognised. Retention keeps at least this much."
         ),
-    ] = limits.SENT_AGAIN_MS,
+    ] = limits.DEDUP_WINDOW_MS,
     disk_reserve_bytes: Annotated[
         int, typer.Option(help="Reject new messages when less disk space is free; verdicts are still accepted.")
     ] = limits.DISK_RESERVE_BYTES,

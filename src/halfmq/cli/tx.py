@@ -256,7 +256,7 @@ def _check_parked(url: str, group: str, count: int, wait: float, timeout: float)
     moved = time.monotonic()
     while True:
         most = min(wire.LISTED_MAX, (wanted or count or wire.LISTED_MAX) - len(asked))
-        answer = _ask(url, groups.HMQ_ASK_ASIDE, {wire.EXT_GROUP: group, wire.EXT_MAX: str(most)}, timeout)
+        answer = _ask(url, groups.HMQ_ASK_PARKED, {wire.EXT_GROUP: group, wire.EXT_MAX: str(most)}, timeout)
         ids = wire.decode_ids(answer.body)
         left = int(answer.ext.get(groups.EXT_LEFT, "0"))
         if wanted is None:

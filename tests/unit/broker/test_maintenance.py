@@ -11,7 +11,7 @@ import pytest
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient
 
-from halfmq.broker.seldom import Seldom
+from halfmq.broker.seldom import LogThrottle
 from halfmq.errors import StoreDamaged, StorePoisoned
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
@@ -348,7 +348,7 @@ async def test_what_is_undecided_and_more_than_retention_is_copied_once_in_a_per
         assert maintenance is not None
         await looks.more(60)
         caplog.clear()
-        maintenance._not_trimmed = Seldom(lambda: 0.0)
+        maintenance._not_trimmed = LogThrottle(lambda: 0.0)
         await looks.more(3)
         said = [line for line in caplog.messages if "more than the retention of 131072" in line]
         assert "80 transactions are undecided" in said[0]

@@ -16,7 +16,7 @@ from halfmq import limits
 from halfmq.core import base_room, engine
 from halfmq.core.base import base_payload
 from halfmq.core.base_bytes import recount
-from halfmq.core.commands import RELEASES_MAX, CarryForward, EnsureGroup, SetProducer
+from halfmq.core.commands import RELEASES_MAX, CopyForward, EnsureGroup, SetProducer
 from halfmq.core.transaction.invariants import check
 from halfmq.errors import StoreFull, StorePoisoned
 from halfmq.model.records import Record
@@ -782,7 +782,7 @@ async def test_a_trim_goes_on_where_what_is_undecided_lies_behind_much_that_is_n
             assert (await client.send("T", bytes(2_000), unique=f"{running.state.log_end:032d}")).code == 0
         for number in range(33):
             assert (await client.half("T", b"new", unique=f"A{number:031d}", group="A")).code == 0
-        running.broker._sequencer.submit(CarryForward(SMALL, 256), None)
+        running.broker._sequencer.submit(CopyForward(SMALL, 256), None)
         await turns()
         while running.state.log_end % SMALL < SMALL - 3_000:
             assert (await client.send("T", bytes(1_000), unique=f"{running.state.log_end:032d}")).code == 0

@@ -52,7 +52,7 @@ def test_flags_are_taken(served: dict[str, Any], tmp_path: Path) -> None:
     assert (config.disk_reserve_bytes, config.connections_max, config.unfinished_bytes_max) == (6, 3, 99)
     assert (config.settings.check_immunity_ms, config.settings.check_interval_ms) == (5, 4)
     assert (config.settings.check_interval_max_ms, config.settings.check_answer_ms) == (40, 41)
-    assert config.dedup_window_ms == config.core_settings(0).sent_again_ms == 45
+    assert config.dedup_window_ms == config.core_settings(0).dedup_window_ms == 45
     assert config.settings.checks_in_flight_max == 42
     assert (config.settings.undecided_max, config.settings.undecided_bytes_max) == (43, 44)
     assert (config.settings.undecided_total_max, config.settings.undecided_total_bytes_max) == (46, 47)

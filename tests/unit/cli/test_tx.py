@@ -311,7 +311,7 @@ async def test_check_requires_a_transaction_or_a_group(tmp_path: Path) -> None:
 
 
 async def test_a_verdict_that_memory_has_forgotten_is_shown_and_stands(tmp_path: Path) -> None:
-    async with serving(tmp_path, settings=BrokerSettings(sent_again_ids_max=1)) as running:
+    async with serving(tmp_path, settings=BrokerSettings(dedup_ids_max=1)) as running:
         client = await running.client()
         for unique, wanted in ((ONE, 8), (TWO, 12)):
             half = await client.half("orders", b"one", unique=unique)

@@ -71,12 +71,12 @@ def test_a_body_cut_at_any_byte_is_a_protocol_error():
 
 
 def test_random_damage_never_raises_anything_but_a_protocol_error():
-    dice = random.Random(7)
+    rng = random.Random(7)
     refused = 0
     for _ in range(5_000):
         damaged = bytearray(GOLDEN["json.topic_stats"])
-        for _ in range(dice.randint(1, 3)):
-            damaged[dice.randrange(len(damaged))] = dice.choice(b'{}[]:,"\\0a\xff ')
+        for _ in range(rng.randint(1, 3)):
+            damaged[rng.randrange(len(damaged))] = rng.choice(b'{}[]:,"\\0a\xff ')
         try:
             java_json.loads(bytes(damaged))
         except ProtocolError:

@@ -102,12 +102,12 @@ def test_arbitrary_bytes_as_a_batch_never_raise_anything_but_a_protocol_error(bo
 
 
 def test_damaged_lengths_of_a_batch_never_raise_anything_but_a_protocol_error():
-    dice = random.Random(3)
+    rng = random.Random(3)
     whole = join_batch(ENTRIES)
     refused = 0
     for _ in range(3_000):
         damaged = bytearray(whole)
-        damaged[dice.randrange(len(damaged))] = dice.randrange(256)
+        damaged[rng.randrange(len(damaged))] = rng.randrange(256)
         try:
             split_batch(bytes(damaged))
         except ProtocolError:
@@ -245,12 +245,12 @@ def test_a_pull_body_cut_at_any_byte_is_a_protocol_error(cut):
 
 
 def test_damage_in_a_pull_body_never_raises_anything_but_a_protocol_error():
-    dice = random.Random(11)
+    rng = random.Random(11)
     refused = 0
     for _ in range(5_000):
         damaged = bytearray(PLAIN + COMMITTED)
-        for _ in range(dice.randint(1, 4)):
-            damaged[dice.randrange(len(damaged))] = dice.randrange(256)
+        for _ in range(rng.randint(1, 4)):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
         try:
             decode_pulled(bytes(damaged))
         except ProtocolError:

@@ -8,7 +8,7 @@
     HMQ_STATS      29008  ext ``group`` (empty: all), ``from``: ``next`` of the previous page
         response  code 0, ext ``next``: start of the next page, absent on the last one; body JSON [``GroupStats``, ...], those
                   with most undecided transactions first
-    HMQ_ASK_ASIDE  29010  ext ``group``, ``max``: check up to ``max`` parked transactions now
+    HMQ_ASK_PARKED  29010  ext ``group``, ``max``: check up to ``max`` parked transactions now
         response  code 0, ext ``left``: number of the other parked transactions; body JSON [id, ...]: the checked ones, at most
                   256, none while too many checks are in flight; 2: no producer is reachable
 
@@ -26,7 +26,7 @@ from halfmq.model.pending import GroupStats
 HMQ_ASK: Final = 29_006
 HMQ_PRODUCER: Final = 29_007
 HMQ_STATS: Final = 29_008
-HMQ_ASK_ASIDE: Final = 29_010
+HMQ_ASK_PARKED: Final = 29_010
 
 EXT_CLIENT: Final = "clientId"
 EXT_CHECKS: Final = "checks"

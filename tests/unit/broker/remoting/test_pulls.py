@@ -1,4 +1,4 @@
-"""Pulls: what comes back at each offset, parked pulls and who wakes them, filters, limits."""
+"""Pulls: what comes back at each offset, held pulls and who wakes them, filters, limits."""
 
 import asyncio
 import tracemalloc
@@ -141,7 +141,7 @@ async def test_parked_pull_wakes_when_a_message_is_committed(tmp_path: Path) -> 
         await client.end(half, ID, COMMIT)
         answer = await asyncio.wait_for(parked, 2)
         assert [message.body for message, _ in messages(answer)] == [b"one"]
-        assert running.broker._pulls.parked == 0
+        assert running.broker._pulls.held == 0
 
 
 async def test_parked_pull_is_not_woken_by_what_it_does_not_want_but_moves_on(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ async def test_an_expression_that_is_too_long_is_refused(tmp_path: Path) -> None
         await sent(client, 1)
         answer = await client.pull("T", 1, wait_ms=10_000, tags="a" * (limits.EXPRESSION_CHARS_MAX + 1))
         assert (answer.code, str(limits.EXPRESSION_CHARS_MAX) in (answer.remark or "")) == (23, True)
-        assert running.broker._pulls.parked == 0
+        assert running.broker._pulls.held == 0
 
 
 async def test_a_parked_pull_keeps_what_its_answer_needs_and_nothing_else(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ async def test_a_parked_pull_keeps_what_its_answer_needs_and_nothing_else(tmp_pa
             for number in range(20):
                 fields = pull_ext("T", "TOOLS_CONSUMER", 0, 1, wait_ms=20_000) | {"unknown": "u" * 300_000}
                 client.write(command(11, 900 + number, fields, b"b" * 300_000))
-            await until(lambda: pulls.parked == 20)
+            await until(lambda: pulls.held == 20)
             kept, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -212,10 +212,10 @@ async def test_parked_pull_dies_with_its_connection(tmp_path: Path) -> None:
         client, consumer = await running.client(), await running.client()
         await sent(client, 1)
         parked = asyncio.create_task(consumer.pull("T", 1, wait_ms=20_000))
-        await until(lambda: running.broker._pulls.parked == 1)
+        await until(lambda: running.broker._pulls.held == 1)
         parked.cancel()
         await consumer.close()
-        await until(lambda: running.broker._pulls.parked == 0)
+        await until(lambda: running.broker._pulls.held == 0)
 
 
 async def until(condition: object) -> None:
@@ -355,7 +355,7 @@ async def test_entry_whose_position_is_damaged_does_not_stall_the_consumer_in_si
 
 
 async def test_parked_pulls_of_who_does_not_read_are_answered_when_it_reads_again(tmp_path: Path) -> None:
-    """Goal: one message does not become an answer for each of many parked pulls that nobody takes."""
+    """Goal: one message does not become an answer for each of many held pulls that nobody takes."""
     async with serving(tmp_path, segment_bytes=16 << 20) as running:
         client = await running.client()
         await sent(client, 1)
@@ -365,16 +365,16 @@ async def test_parked_pulls_of_who_does_not_read_are_answered_when_it_reads_agai
         writer.write(b"".join(command(11, number, ask) for number in range(40)))
         pulls = running.broker._pulls
         async with asyncio.timeout(5):
-            while pulls.parked < 40:
+            while pulls.held < 40:
                 await asyncio.sleep(0.01)
         connection = max(running.broker._gateway.connections.values(), key=lambda one: one.number)
         assert (await client.send("T", bytes(1 << 20), unique="9" * 32)).code == 0
-        assert pulls.parked > 20
+        assert pulls.held > 20
         assert connection.transport.get_write_buffer_size() < 4 << 20
         for _ in range(40):
             answer = await asyncio.wait_for(reader.readexactly(int.from_bytes(await reader.readexactly(4), "big")), 5)
             assert len(answer) > 1 << 20
-        assert pulls.parked == 0
+        assert pulls.held == 0
         writer.transport.abort()
 
 
