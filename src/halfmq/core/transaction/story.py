@@ -1,6 +1,6 @@
-"""One transaction told in sentences: what happened, why it waits, who could settle it, what decided it.
+"""The history of one transaction in sentences: what happened, why it waits, who can settle it, who settled it.
 
-For errors, the command line and the console. Times are broker time; spans are said, so that nobody subtracts.
+For errors, the command line and HTTP. Times are broker time; durations are stated, so that nobody has to subtract.
 """
 
 from itertools import islice
@@ -15,7 +15,7 @@ from halfmq.core.view import ProducerGroupView, View
 from halfmq.model.records import DecidedBy, OperatorActed
 from halfmq.model.settings import PastLimit, ProducerSettings
 
-#: Groups in which a transaction is looked for that the named one does not have: a hint, not worth more.
+#: Maximum number of other groups that are searched for a transaction that the named group does not have, as a hint.
 _GROUPS_LOOKED_AT_MAX: Final = 4_096
 _BY: Final = {
     DecidedBy.PRODUCER: "its producer",
@@ -30,10 +30,10 @@ def story(
     view: View, group: str, tx_id: str, now_ms: int, *, row: SettledRow | None = None, looked: str = "",
     acted: OperatorActed | None = None,
 ) -> tuple[str, ...]:  # fmt: skip
-    """Sentences about the transaction, in the order of events; the last one says what it waits for, if it does.
+    """Sentences about the transaction, in the order of events. The last one says what it is waiting for, if anything.
 
-    ``row``: what the transaction table says of it, where memory has forgotten it; ``looked``: else, how it was looked for.
-    ``acted``: what the log says of the operator who decided it.
+    ``row``: its row in the transaction table, if it is no longer in memory; ``looked``: else, how it was searched for.
+    ``acted``: the log's record of the operator who settled it.
     """
     producers = view.producer_groups.get(group)
     if producers is not None and (known := producers.undecided.get(tx_id)) is not None:
@@ -178,7 +178,7 @@ def times(count: int) -> str:
 
 
 def span(ms: int) -> str:
-    """A time span for people: 850 ms, 12 s, 5 min, 3 h, 2 days."""
+    """A duration for people: 850 ms, 12 s, 5 min, 3 h, 2 days."""
     ms = max(0, ms)
     for unit_ms, name in ((86_400_000, "days"), (3_600_000, "h"), (60_000, "min"), (1_000, "s")):
         if ms >= 2 * unit_ms or (unit_ms == 1_000 and ms >= unit_ms):
