@@ -75,8 +75,8 @@ class Child:
             self._process.kill()
             self._process.wait()
             raise ProcessFailed(f"{self.name} did not stop in {seconds:.0f} s\n{self.last_words()}") from None
-        is_young = time.monotonic() - self._started_at < YOUNG_SECONDS
-        if status and not (status == -signal.SIGTERM and is_young):
+        is_new = time.monotonic() - self._started_at < YOUNG_SECONDS
+        if status and not (status == -signal.SIGTERM and is_new):
             raise ProcessFailed(f"{self.name} ended with status {status}\n{self.last_words()}")
 
     def abandon(self) -> None:

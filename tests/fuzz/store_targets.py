@@ -403,7 +403,7 @@ def run_derived(data: bytes) -> None:
         table = TransactionTable(disk, HOME / "transactions", files)
         rows = [row for half_index in range(len(data) // 128 + 2) if (row := table.row(half_index)) is not None]
         hold(len(rows) <= len(data) // 128 + 1, "more rows than bytes")
-        table.look_for_settled("", "T1", 4)
+        table.search_settled("", "T1", 4)
         for base in table.bases():
             table.expired(1 << 40, [base])
     elif name.endswith(".key"):

@@ -304,7 +304,7 @@ def clients_clock_ahead_is_believed(patch: pytest.MonkeyPatch) -> None:
 @plant
 def half_whose_dead_letter_cannot_be_written_is_skipped(patch: pytest.MonkeyPatch) -> None:
     """After enough checks it should go elsewhere; the write fails, a line is logged, and it is gone."""
-    decide_near = Engine._decide_near
+    decide_near = Engine._decide_near_end
 
     def skips(self: Any, command: Any, now_ms: int, pace: Any) -> Any:
         decision = decide_near(self, command, now_ms, pace)
@@ -312,7 +312,7 @@ def half_whose_dead_letter_cannot_be_written_is_skipped(patch: pytest.MonkeyPatc
             _skip(self.state, lambda known: known.checks >= _CHECKS_MAX)
         return decision
 
-    patch.setattr(Engine, "_decide_near", skips)
+    patch.setattr(Engine, "_decide_near_end", skips)
 
 
 @plant
@@ -380,7 +380,7 @@ def check_for_a_busy_connection_is_dropped(patch: pytest.MonkeyPatch) -> None:
 def check_without_an_answer_is_never_repeated(patch: pytest.MonkeyPatch) -> None:
     """Rejected by a full pool, and still in flight for whoever asked."""
     patch.setattr(check_schedule, "expire_in_flight", lambda group, now_ms: None)
-    patch.setattr(check_schedule, "is_asked", lambda group, tx_id, now_ms: tx_id in group.session.in_flight)
+    patch.setattr(check_schedule, "is_in_flight", lambda group, tx_id, now_ms: tx_id in group.session.in_flight)
 
 
 @plant

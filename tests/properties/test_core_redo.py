@@ -16,8 +16,8 @@ from tests.support.core_log import PEER, CoreLog, batch_of, changed, consumer, e
 
 from halfmq.core.commands import (
     Actor,
-    AskNow,
     CheckNotSent,
+    CheckNow,
     CommitOffset,
     CopyForward,
     DeleteGroup,
@@ -46,7 +46,15 @@ from halfmq.core.decision import (
     Why,
 )
 from halfmq.core.digest import durable_digest
-from halfmq.core.session import CheckLeft, ConnectionClosed, DiskSpace, LogOffsetsNow, PollEnded, Polling, Published
+from halfmq.core.session import (
+    CheckDelivered,
+    ConnectionClosed,
+    DiskSpace,
+    LogOffsetsNow,
+    PollEnded,
+    Polling,
+    Published,
+)
 from halfmq.core.state import State
 from halfmq.core.transaction.invariants import check
 from halfmq.model.properties import encode
@@ -213,7 +221,7 @@ class Life:
                 if self.rng.random() < 0.2:
                     self.log.do(CheckNotSent(effect.group, effect.tx_id, effect.connection))
                 elif self.rng.random() < 0.9:
-                    self.log.session(CheckLeft(effect.group, effect.tx_id, effect.checks, self.log.now_ms))
+                    self.log.session(CheckDelivered(effect.group, effect.tx_id, effect.checks, self.log.now_ms))
             elif isinstance(effect, PolicyActed) and effect.rolled_back:
                 # From the log: memory may have forgotten it, where it keeps no more than ten ids.
                 position = next(
@@ -253,7 +261,7 @@ class Life:
     def ask(self) -> None:
         if self.open:
             group, tx_id = self.one_of(self.open)
-            reply = self.log.do(AskNow(group, tx_id))
+            reply = self.log.do(CheckNow(group, tx_id))
             self.seen["asked by hand"] += isinstance(reply, Asked)
 
     def offsets(self) -> None:

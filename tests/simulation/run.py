@@ -415,12 +415,12 @@ class Run:
 @contextmanager
 def _looks(looked_at_max: int) -> Iterator[None]:
     """A look of a trim goes over so few; 0: as many as ever."""
-    usual = retention.LOOKED_AT_MAX
-    retention.LOOKED_AT_MAX = looked_at_max or usual
+    usual = retention.EXAMINED_MAX
+    retention.EXAMINED_MAX = looked_at_max or usual
     try:
         yield
     finally:
-        retention.LOOKED_AT_MAX = usual
+        retention.EXAMINED_MAX = usual
 
 
 def run_seed(

@@ -93,7 +93,7 @@ class CoreSequencer:
         self.commands: list[Any] = []
         #: The turn does not end, or the disk does not follow: replies wait for ``release``.
         self.is_held = False
-        self.waits_for_room = False
+        self.waits_for_space = False
         self.failed: BaseException | None = None
         self._held: list[Callable[[], None]] = []
         #: How often the next deadline was looked at.
@@ -121,7 +121,7 @@ class CoreSequencer:
             self._held.append(lambda: call(*arguments))
         return self.is_held
 
-    def look_at_deadline(self) -> None:
+    def update_deadline(self) -> None:
         self.looks += 1
 
     def _later(self, call: Callable[[], None]) -> None:

@@ -41,12 +41,12 @@ from halfmq.broker.services.client_calls import ClientCalls
 from halfmq.broker.services.group_scan import GroupScan
 from halfmq.broker.services.groups import GroupsOnUse
 from halfmq.broker.services.health import Health
-from halfmq.broker.services.long_settled import LongSettled
 from halfmq.broker.services.messages import StoredMessages
-from halfmq.broker.services.producer_groups import ProducerGroups, tell_policy
+from halfmq.broker.services.producer_groups import ProducerGroups, log_policy_action
 from halfmq.broker.services.pulls import Pulls
 from halfmq.broker.services.queues import Queues
 from halfmq.broker.services.replies import Replies
+from halfmq.broker.services.settled_verdict_lookup import SettledVerdictLookup
 from halfmq.broker.services.stats import Stats
 from halfmq.broker.services.topics import Topics
 from halfmq.broker.services.traffic import LOOK_MS, Traffic
@@ -280,12 +280,12 @@ class Broker:
         queues = Queues(sequencer, store)
         Lookups(gateway, sequencer, queues, stored)
         NameService(gateway, sequencer, Topics(sequencer), settings, address)
-        long_settled = LongSettled(view, store, self._offload)
+        settled_verdict_lookup = SettledVerdictLookup(view, store, self._offload)
         scan = GroupScan(view, self._loop)
         transactions = Transactions(
             sequencer,
             time,
-            long_settled,
+            settled_verdict_lookup,
             scan,
             operator_of=store.log.operator_of,
             say=gateway.say,
@@ -349,7 +349,7 @@ class Broker:
             if type(effect) is SendCheck:
                 self._checks.send(effect)
             elif type(effect) is PolicyActed:
-                tell_policy(effect)
+                log_policy_action(effect)
             elif type(effect) is OffsetNotStored and self._not_stored.is_due("offset"):
                 log.warning(
                     "the offset of group %s in queue %d of topic %s was not stored, as others may be: topics, groups, their "
@@ -412,7 +412,7 @@ class Broker:
     async def _settle(self) -> bool:
         """Wait until the sequencer has nothing to decide, write or release. False: a full disk delays replies."""
         while not self._sequencer.idle and self._sequencer.failed is None:
-            if self._sequencer.waits_for_room and not self._sequencer.catch_up():
+            if self._sequencer.waits_for_space and not self._sequencer.catch_up():
                 return False
             await self._sleep(0.005)
         return True

@@ -16,7 +16,7 @@ RESERVED: Final = OPEN_FILES_MAX + OPEN_SEGMENTS_MAX + 64
 CONNECTIONS_MIN: Final = 16
 
 
-def room_for_connections(wanted: int, *, beside: int = 0) -> int:
+def connections_that_fit(wanted: int, *, beside: int = 0) -> int:
     """Raise the soft limit of open files as far as ``wanted`` connections need. Returns the number of connections that fit.
 
     ``beside``: descriptors that are neither the store's nor in ``wanted``.

@@ -30,7 +30,7 @@ from halfmq.core.clock_jumps import is_time_due
 from halfmq.core.commands import CopyForward, NoteTime, TrimLog
 from halfmq.core.decision import Done, Reply
 from halfmq.core.engine import Failed
-from halfmq.core.retention import ClosedSegment, RetentionLimits, wanted_start
+from halfmq.core.retention import ClosedSegment, RetentionLimits, trim_target
 from halfmq.core.session import DiskSpace
 from halfmq.core.snapshot import encode_rows
 from halfmq.core.transaction.story import span
@@ -40,9 +40,9 @@ from halfmq.store.store import Store
 
 log = logging.getLogger("halfmq.maintenance")
 
-SPACE_LOOK_MS: Final = 1_000
+SPACE_CHECK_MS: Final = 1_000
 #: Maximum number of records that one step copies forward, so that it delays other commands only briefly.
-CARRY_RECORDS_MAX: Final = 256
+COPY_RECORDS_MAX: Final = 256
 #: Maximum number of producer groups named in the line about undecided messages that delay retention.
 _GROUPS_SAID: Final = 3
 
@@ -82,10 +82,10 @@ class Maintenance:
     def start(self) -> None:
         """Start; the first check is at once."""
         if self._sequencer.view.jumps and self._config.retention_ms and self._not_trimmed.is_due("clock"):
-            self._say_what_jumped()
+            self._log_clock_jump()
         self._again("checkpoint", self._config.checkpoint_interval_ms, self.checkpoint)
-        self._again("retention", self._config.retention_check_ms, self.look_at_retention)
-        self._again("space", SPACE_LOOK_MS, self.look_at_space)
+        self._again("retention", self._config.retention_check_ms, self.check_retention)
+        self._again("space", SPACE_CHECK_MS, self.check_free_space)
 
     def every(self, name: str, interval_ms: int, work: Callable[[], None]) -> None:
         """Also call ``work`` at this interval, until ``stop``."""
@@ -145,7 +145,7 @@ class Maintenance:
 
     # --- retention -------------------------------------------------------------------------------------------
 
-    def look_at_retention(self) -> None:
+    def check_retention(self) -> None:
         """Check that the log's files exist; start a trim if segments are past retention and none is in progress."""
         numbers = self._store.segments.numbers()
         self._offload.run(lambda: self._store.segments.missing(numbers), self._saw_segments)
@@ -156,9 +156,9 @@ class Maintenance:
         if self._trimming is not None:
             return
         try:
-            start = self._wanted_start()
+            start = self._trim_target()
         except (StoreDamaged, OSError) as error:
-            self._say_not_trimmed(str(error))
+            self._log_not_trimmed(str(error))
             return
         if start <= self._sequencer.view.log_start:
             return
@@ -176,7 +176,7 @@ class Maintenance:
             if (number < 0 or number in self._store.segments) and self._said.is_due(what):
                 log.error("%s", what)
 
-    def _wanted_start(self) -> int:
+    def _trim_target(self) -> int:
         """Start of the first segment to keep; logs what prevents the removal of others.
 
         Raises:
@@ -187,14 +187,14 @@ class Maintenance:
             config.retention_ms, config.retention_bytes, config.settings.dedup_window_ms, config.copy_again_ms
         )
         segments = (ClosedSegment(*one) for one in self._store.closed_segments())
-        wanted = wanted_start(self._sequencer.view, limits, segments, self._time.now_ms())
+        wanted = trim_target(self._sequencer.view, limits, segments, self._time.now_ms())
         if wanted.clock_in_doubt and self._not_trimmed.is_due("clock"):
-            self._say_what_jumped()
+            self._log_clock_jump()
         if wanted.copied_bytes and self._not_trimmed.is_due("copied"):
-            self._say_what_holds_retention(wanted.copied_bytes)
+            self._log_what_delays_retention(wanted.copied_bytes)
         return wanted.log_start
 
-    def _say_what_jumped(self) -> None:
+    def _log_clock_jump(self) -> None:
         jumps = self._sequencer.view.jumps
         log.warning(
             "retention by age does not count %s: by so much the clock was ahead of the log at a start (the log's last entry: "
@@ -208,7 +208,7 @@ class Maintenance:
             span(self._config.retention_ms),
         )
 
-    def _say_what_holds_retention(self, copied_bytes: int) -> None:
+    def _log_what_delays_retention(self, copied_bytes: int) -> None:
         view = self._sequencer.view
         groups = view.producer_groups.values()
         most = nlargest(_GROUPS_SAID, groups, key=lambda group: group.derived.bytes)
@@ -235,19 +235,19 @@ class Maintenance:
 
     def _carry(self) -> None:
         assert self._trimming is not None
-        self._sequencer.submit(CopyForward(self._trimming, CARRY_RECORDS_MAX), self._carried)
+        self._sequencer.submit(CopyForward(self._trimming, COPY_RECORDS_MAX), self._carried)
 
     def _carried(self, context: None, reply: Reply | Failed) -> None:
         assert self._trimming is not None
         if not isinstance(reply, Done):
             self._trimming = None
-            self._say_not_trimmed(str(getattr(reply, "text", reply)))
+            self._log_not_trimmed(str(getattr(reply, "text", reply)))
         elif reply.again:
             self._carry()
         else:
             self._sequencer.submit(TrimLog(self._trimming), self._trimmed)
 
-    def _say_not_trimmed(self, why: str) -> None:
+    def _log_not_trimmed(self, why: str) -> None:
         if self._not_trimmed.is_due(why):
             log.warning("the log is not trimmed now, and takes more and more room: %s", why)
 
@@ -296,7 +296,7 @@ class Maintenance:
 
     # --- free space ------------------------------------------------------------------------------------------
 
-    def look_at_space(self) -> None:
+    def check_free_space(self) -> None:
         """Check the free space, the locks and the segment being written; refuse or accept new messages accordingly."""
         self._slow_sync.look()  # here, since a thread that waits for the disk logs nothing
         self._offload.run(self._store.check_locks, self._saw_locks)

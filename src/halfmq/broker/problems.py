@@ -36,7 +36,7 @@ class Problems:
                 self._delayed(damaged, more=more)
             case NoNextSegment(text, disk_full):
                 if disk_full:
-                    tell_no_space()
+                    log_no_space()
                 elif self._throttle.is_due("no base"):
                     log.error("no next segment, so what needs one is refused: %s", text)
 
@@ -73,6 +73,6 @@ class Problems:
             self._not_shown_untold = 0
 
 
-def tell_no_space() -> None:
+def log_no_space() -> None:
     """Log that new messages are refused because the disk is full."""
     log.warning("no room on the disk: new messages are refused; verdicts and checks go on")

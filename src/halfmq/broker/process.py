@@ -17,7 +17,7 @@ from pathlib import Path
 from halfmq import limits
 from halfmq.broker.broker import Broker, Ports
 from halfmq.broker.config import BrokerConfig, address_text
-from halfmq.broker.descriptors import room_for_connections
+from halfmq.broker.descriptors import connections_that_fit
 from halfmq.broker.log_output import LogOutput
 from halfmq.errors import EnvironmentFailed, HalfmqError, PortTaken, StoreFull, UsageError
 from halfmq.runtime.clock import SystemClock
@@ -46,7 +46,7 @@ def run(config: BrokerConfig, *, ports_file: Path | None = None, verbose: bool =
             config = config.checked()
             _check_directory(config.data, ports_file)
             beside = limits.HTTP_CONNECTIONS_MAX if config.http_port is not None else 0
-            config = replace(config, connections_max=room_for_connections(config.connections_max, beside=beside))
+            config = replace(config, connections_max=connections_that_fit(config.connections_max, beside=beside))
             return runner.run(_serve(config, ports_file))
     except (HalfmqError, OSError, MemoryError) as error:
         log.debug("stopped by", exc_info=error)
@@ -77,7 +77,7 @@ async def _serve(config: BrokerConfig, ports_file: Path | None) -> int:
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
         gc.enable()
-        _say_what_clients_are_told(config, ports.broker)
+        _log_advertised_address(config, ports.broker)
         if ports_file is not None:
             _write_ports(ports_file, ports)
         stopping = asyncio.create_task(stop.wait())
@@ -92,7 +92,7 @@ async def _serve(config: BrokerConfig, ports_file: Path | None) -> int:
     return 0
 
 
-def _say_what_clients_are_told(config: BrokerConfig, port: int) -> None:
+def _log_advertised_address(config: BrokerConfig, port: int) -> None:
     told = address_text(config.advertised(), port)
     log.info("clients are told %s", told)
     if config.advertises_loopback_for_everywhere():

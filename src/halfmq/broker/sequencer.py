@@ -30,7 +30,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 from halfmq import limits
-from halfmq.broker.problems import Problems, tell_no_space
+from halfmq.broker.problems import Problems, log_no_space
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import Command, NoteTime
 from halfmq.core.decision import Effect, Reply, WakeQueue
@@ -241,7 +241,7 @@ class Sequencer:
         self._loop.call_soon(behind)
         return True
 
-    def look_at_deadline(self) -> None:
+    def update_deadline(self) -> None:
         """Session state changed outside of a turn: schedule the next ``Tick`` accordingly."""
         self._on_deadline(self.engine.next_deadline_ms())
 
@@ -256,7 +256,7 @@ class Sequencer:
         return not self._pending and not self._held
 
     @property
-    def waits_for_room(self) -> bool:
+    def waits_for_space(self) -> bool:
         """Whether replies are withheld because the disk is too full to record that they are durable."""
         return self._staged > 0
 
@@ -348,7 +348,7 @@ class Sequencer:
     def space_is_low(self) -> None:
         """Refuse new messages from now on; the check of the free space ends that."""
         if not self.view.session.disk_full:
-            tell_no_space()
+            log_no_space()
             self.engine.note(DiskSpace(True))
 
     # --- out -------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from halfmq.core.state import (
     Delayed,
     Half,
     ProducerGroup,
-    SentOnce,
+    RecentMessage,
     State,
     Undecided,
     Verdict,
@@ -122,7 +122,7 @@ def _message(state: State, record: MessageRecord) -> None:
     if record.reconsume_times == 0 and not topic.exempt:
         remember(
             state, topic,
-            SentOnce(
+            RecentMessage(
                 record.unique_id, record.topic_id, record.body_crc, record.offset, queue_id, queue_offset,
                 state.batch_time_ms, state.session.sender,
             ),
@@ -142,7 +142,7 @@ def _delayed(state: State, record: DelayedRecord) -> None:
         ),
     )  # fmt: skip
     if record.reconsume_times == 0 and not topic.exempt:
-        sent = SentOnce(
+        sent = RecentMessage(
             record.unique_id, topic_id, record.body_crc, offset, queue_id, 0, state.batch_time_ms, state.session.sender
         )
         remember(state, topic, sent)

@@ -15,7 +15,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from halfmq import limits
-from halfmq.core.base_room import why_no_base
+from halfmq.core.base_space import why_no_base
 from halfmq.core.commands import Actor
 from halfmq.core.decision import Decision, Settled
 from halfmq.core.state import State
@@ -59,15 +59,15 @@ def signed(decision: Decision, action: OperatorAction, subject: str, by: Actor |
 # --- what must happen also where a store is too full -----------------------------------------------------------
 
 
-def signed_if_room(
+def signed_if_space(
     state: State, decision: Decision, action: OperatorAction, subject: str, by: Actor | None
 ) -> Decision:
-    """``signed`` if the segment has space for it: the caller has made space for ``bytes_if_room``."""
+    """``signed`` if the segment has space for it: the caller has made space for ``bytes_if_space``."""
     size = sum([record.size for record in decision.records]) + acted_bytes(subject, by)
     return signed(decision, action, subject, by) if _fits_here(state, size) else decision
 
 
-def bytes_if_room(state: State, bound: int, subject: str, by: Actor | None) -> int:
+def bytes_if_space(state: State, bound: int, subject: str, by: Actor | None) -> int:
     """``bound``, the bytes of the decision alone, plus the operator's record if this or the next segment has space for it."""
     more = bound + acted_bytes(subject, by)
     if more == bound or _fits_here(state, more) or not why_no_base(state, more):

@@ -278,7 +278,7 @@ class NoteTime(NamedTuple):
     """Nothing was written for a while: log that the broker runs, so that a later start does not see a jump of time."""
 
 
-class AskNow(NamedTuple):
+class CheckNow(NamedTuple):
     """An operator requests a check of this transaction now, also if it was parked."""
 
     group: str
@@ -287,7 +287,7 @@ class AskNow(NamedTuple):
     settled: SettledRow | None = None
 
 
-class AskParked(NamedTuple):
+class CheckParked(NamedTuple):
     """An operator requests checks of the next ``asked_max`` parked transactions of this group."""
 
     group: str
@@ -330,6 +330,6 @@ class TrimLog(NamedTuple):
 
 Command = (
     SendMessage | SendHalf | SendBatch | EndTransaction | SendBack | SetTopic | DeleteTopic | SetGroup | DeleteGroup | EnsureGroup | EnsureTopic
-    | CommitOffset | CheckNotSent | ResolveTransaction | AskNow | AskParked | SetProducer | Tick | NoteTime | CopyForward | TrimLog
+    | CommitOffset | CheckNotSent | ResolveTransaction | CheckNow | CheckParked | SetProducer | Tick | NoteTime | CopyForward | TrimLog
     | LockQueues | UnlockQueues
 )  # fmt: skip

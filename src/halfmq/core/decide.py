@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from halfmq import limits
-from halfmq.core.audit import acted_bytes, bytes_if_room
+from halfmq.core.audit import acted_bytes, bytes_if_space
 from halfmq.core.commands import (
     Actor,
-    AskNow,
-    AskParked,
     CheckNotSent,
+    CheckNow,
+    CheckParked,
     Command,
     CommitOffset,
     CopyForward,
@@ -39,7 +39,7 @@ from halfmq.core.commands import (
     UnlockQueues,
 )
 from halfmq.core.decision import Decided, Decision, Done, SendCheck
-from halfmq.core.events import LocksRunOut, LookedForAlive, TimePassed
+from halfmq.core.events import LocksExpired, TimePassed, TrimStarted
 from halfmq.core.groups import decide_delete_group, decide_ensure_group, decide_set_group
 from halfmq.core.queues.delay import next_due_ms, release_due
 from halfmq.core.queues.offsets import decide_commit_offset, decide_note_time, log_due, next_log_ms
@@ -51,15 +51,15 @@ from halfmq.core.topics import decide_delete_topic, decide_ensure_topic, decide_
 from halfmq.core.transaction.admission import COMMIT_FRAME_BYTES, HALF_FRAME_BYTES
 from halfmq.core.transaction.check_schedule import (
     CHECKS_PER_TICK_MAX,
-    decide_ask_now,
-    decide_ask_parked,
     decide_check_not_sent,
+    decide_check_now,
+    decide_check_parked,
     next_check_ms,
     send_checks,
 )
 from halfmq.core.transaction.machine import decide_end, decide_resolve
 from halfmq.core.transaction.policy import decide_set_producer, enforce
-from halfmq.core.transaction.retention import copy_bytes_bound, decide_copy_forward, decide_trim, looked_for_alive
+from halfmq.core.transaction.retention import copy_bytes_bound, decide_copy_forward, decide_trim, trim_started
 from halfmq.model.placement import segment_start
 from halfmq.model.records import TRIM_SIZE, Record, checked_size, copied_delayed_size, released_size
 
@@ -124,8 +124,8 @@ def _decide_tick(state: State, command: Tick, now_ms: int) -> Decision:
     return Decision(tuple(records), Done(again=again), tuple(effects), (*events, *taken))
 
 
-def _decide_ask_parked(state: State, command: AskParked, now_ms: int) -> Decision:
-    return decide_ask_parked(state, command, _tick_bytes(state), now_ms)
+def _decide_check_parked(state: State, command: CheckParked, now_ms: int) -> Decision:
+    return decide_check_parked(state, command, _tick_bytes(state), now_ms)
 
 
 def _tick_bytes(state: State) -> int:
@@ -206,14 +206,14 @@ def _tick_bound(state: State, command: Tick) -> int:
     return bound
 
 
-def _ask_parked_bound(state: State, command: AskParked) -> int:
+def _check_parked_bound(state: State, command: CheckParked) -> int:
     group = state.producer_groups.get(command.group)
     asked = min(command.asked_max, CHECKS_PER_TICK_MAX, len(group.derived.suspended) if group is not None else 0)
     return min(asked * _CHECKED_BYTES_MAX, _tick_bytes(state))
 
 
 def _delete_topic_bound(state: State, command: DeleteTopic) -> int:
-    return bytes_if_room(state, _TOPIC_DELETED_BYTES_MAX, command.name, command.by)
+    return bytes_if_space(state, _TOPIC_DELETED_BYTES_MAX, command.name, command.by)
 
 
 def _set_topic_bound(state: State, command: SetTopic) -> int:
@@ -226,13 +226,13 @@ def _commit_offset_bound(state: State, command: CommitOffset) -> int:
 
 def _delete_group_bound(state: State, command: DeleteGroup) -> int:
     bound = 2 * _TOPIC_DELETED_BYTES_MAX + min(len(command.name), limits.GROUP_CHARS_MAX)
-    return bytes_if_room(state, bound, command.name, command.by)
+    return bytes_if_space(state, bound, command.name, command.by)
 
 
 def _set_producer_bound(state: State, command: SetProducer) -> int:
     name, set_by = command.settings.name, command.settings.set_by
     bound = _PRODUCER_FRAME_BYTES + min(len(name), limits.GROUP_CHARS_MAX)
-    return bytes_if_room(state, bound + 4 * min(len(set_by), limits.GROUP_CHARS_MAX), name, command.by)
+    return bytes_if_space(state, bound + 4 * min(len(set_by), limits.GROUP_CHARS_MAX), name, command.by)
 
 
 def _set_group_bound(state: State, command: SetGroup) -> int:
@@ -257,16 +257,16 @@ def _time_passed(state: State, command: Tick, now_ms: int) -> TimePassed:
     return TimePassed(now_ms)
 
 
-def comes_before(state: State, command: Command, now_ms: int) -> TimePassed | LocksRunOut | LookedForAlive | None:
+def comes_before(state: State, command: Command, now_ms: int) -> TimePassed | LocksExpired | TrimStarted | None:
     """The session event that precedes the decision and its ``size_bound``, whatever their outcome. None: there is none."""
     before = _BEFORE.get(type(command))
     return before(state, command, now_ms) if before is not None else None
 
 
-_BEFORE: Final[dict[type, Callable[[State, Any, int], TimePassed | LocksRunOut | LookedForAlive | None]]] = {
+_BEFORE: Final[dict[type, Callable[[State, Any, int], TimePassed | LocksExpired | TrimStarted | None]]] = {
     Tick: _time_passed,
     LockQueues: locks_run_out,
-    CopyForward: looked_for_alive,
+    CopyForward: trim_started,
 }
 
 #: Decision function by type of command; same contract as ``decide``.
@@ -285,8 +285,8 @@ DECIDE: Final[dict[type, Callable[[State, Any, int], Decided]]] = {
     CommitOffset: decide_commit_offset,
     CheckNotSent: decide_check_not_sent,
     ResolveTransaction: decide_resolve,
-    AskNow: decide_ask_now,
-    AskParked: _decide_ask_parked,
+    CheckNow: decide_check_now,
+    CheckParked: _decide_check_parked,
     SetProducer: decide_set_producer,
     Tick: _decide_tick,
     NoteTime: decide_note_time,
@@ -302,7 +302,7 @@ _BOUND: Final[dict[type, Callable[[State, Any], int]]] = {
     SendBatch: _batch_bound,
     EndTransaction: _end_bound,
     ResolveTransaction: _resolve_bound,
-    AskParked: _ask_parked_bound,
+    CheckParked: _check_parked_bound,
     DeleteTopic: _delete_topic_bound,
     DeleteGroup: _delete_group_bound,
     SetTopic: _set_topic_bound,

@@ -94,7 +94,7 @@ class Asked(NamedTuple):
     checks: int
 
 
-class AskedParked(NamedTuple):
+class ParkedChecked(NamedTuple):
     """Checks of these parked transactions were sent; the group has this many other parked ones."""
 
     tx_ids: tuple[str, ...]
@@ -127,7 +127,9 @@ class GroupIsGone(NamedTuple):
     kept: tuple[str, ...]
 
 
-Reply = Sent | SentBatch | Settled | Refused | Noted | Asked | AskedParked | ProducerIsSet | GroupIsGone | Locked | Done
+Reply = (
+    Sent | SentBatch | Settled | Refused | Noted | Asked | ParkedChecked | ProducerIsSet | GroupIsGone | Locked | Done
+)
 
 
 class WakeQueue(NamedTuple):

@@ -11,10 +11,10 @@ from typing import Any, Final
 from msgspec.structs import astuple, replace
 
 from halfmq.core.schema import KINDS, OffsetRow
-from halfmq.core.state import SentOnce, State, Verdict
+from halfmq.core.state import RecentMessage, State, Verdict
 
 
-def _sent(sent: SentOnce) -> tuple[Any, ...]:
+def _sent(sent: RecentMessage) -> tuple[Any, ...]:
     return astuple(replace(sent, connection=0))
 
 

@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from halfmq import limits
 from halfmq.core.apply import apply, apply_all, close_batch, open_batch
 from halfmq.core.base import make_base
-from halfmq.core.base_room import why_no_base
+from halfmq.core.base_space import why_no_base
 from halfmq.core.clock_jumps import jump_of_start
 from halfmq.core.commands import (
     Command,
@@ -45,7 +45,7 @@ from halfmq.core.commands import (
 from halfmq.core.decide import DECIDE, comes_before, decide, next_deadline_ms, size_bound
 from halfmq.core.decision import Done, Effect, Refused, Reply, Why
 from halfmq.core.events import DecisionEvent, DelayedPostponed
-from halfmq.core.queues.ordering import keep_for_holders
+from halfmq.core.queues.ordering import reserve_for_holders
 from halfmq.core.schema import epoch_started
 from halfmq.core.session import DiskSpace, Event, MembersChanged, apply_session
 from halfmq.core.snapshot import Snapshot, snapshot_rows
@@ -56,9 +56,9 @@ from halfmq.model.placement import fits, next_segment_start, segment_start
 from halfmq.model.records import CopiedDelayed, CopiedHalf, Record, Released
 
 #: Number of sends and verdicts between two calls of ``Pace.behind``; they take about 0.5 ms.
-LOOK_COMMANDS: Final = 64
+PACE_COMMANDS: Final = 64
 
-#: Commands of the hot path. Far from the end of a segment (``_plenty_until``) the engine computes no bound for them and does
+#: Commands of the hot path. Far from the end of a segment (``_small_fit_until``) the engine computes no bound for them and does
 #: not check the size of their records: the largest frame limits a send, and ``core.transaction.admission`` limits a
 #: transaction. The largest case is a commit that copies 64 MiB of half messages.
 SMALL: Final[frozenset[type]] = frozenset({SendHalf, SendMessage, EndTransaction})
@@ -162,7 +162,7 @@ class Pace(Protocol):
         ...
 
     def behind(self, kind: type[Command]) -> bool:
-        """Called after a command of type ``kind``, or after ``LOOK_COMMANDS`` small ones, the last of this type. True ends the step."""
+        """Called after a command of type ``kind``, or after ``PACE_COMMANDS`` small ones, the last of this type. True ends the step."""
         ...
 
 
@@ -230,17 +230,17 @@ class Engine:
         problems = self._problems = []
         records = self._records
         decide_by = DECIDE
-        plenty_until = self._plenty_until()
+        small_fit_until = self._small_fit_until()
         reply: Reply | Failed
         left = iter(commands)
         kind: type[Command] = SendMessage
         more_to_do = True
         while more_to_do:
-            wanted = len(replies) + LOOK_COMMANDS
-            for command in islice(left, LOOK_COMMANDS):
+            wanted = len(replies) + PACE_COMMANDS
+            for command in islice(left, PACE_COMMANDS):
                 kind = type(command)
                 small = kind in SMALL
-                if small and state.log_end < plenty_until:
+                if small and state.log_end < small_fit_until:
                     try:  # inlined ``decide``: a function call for each command costs 1 %
                         decided, reply, more, events = decide_by[kind](state, command, now_ms)
                     except Exception as error:  # noqa: BLE001 - judged in ``_broken``
@@ -250,12 +250,12 @@ class Engine:
                             command, _Parts(decided, reply, more, events), now_ms
                         )
                 else:
-                    parts = self._decide_near(command, now_ms, pace)
+                    parts = self._decide_near_end(command, now_ms, pace)
                     if parts is None:
                         more_to_do = False
                         break
                     decided, reply, more, events = parts
-                    plenty_until = self._plenty_until()
+                    small_fit_until = self._small_fit_until()
                 if decided:
                     if not state.batch_open:
                         self._open(state.log_end, now_ms)
@@ -305,7 +305,7 @@ class Engine:
             StoreFull: the disk is full, or the base does not fit in a segment. Nothing was changed.
         """
         state = self.state
-        keep_for_holders(state, now_ms)
+        reserve_for_holders(state, now_ms)
         jump_ms = jump_of_start(state, now_ms, plausible_ms, trusted=trust_clock)
         record = epoch_started(0, epoch, wall_ms, state.settings.check_immunity_ms, jump_ms)
         if not state.loaded or not fits(state.log_end, False, record.size, self._segment_bytes):
@@ -324,7 +324,7 @@ class Engine:
 
     # --- one command -----------------------------------------------------------------------------------------
 
-    def _decide_near(self, command: Command, now_ms: int, pace: Pace) -> _Parts | None:
+    def _decide_near_end(self, command: Command, now_ms: int, pace: Pace) -> _Parts | None:
         """Decide a command that may not fit in the segment: make space first, then check the size of its records. None: the step
         ends before this command.
         """
@@ -391,7 +391,7 @@ class Engine:
         if failed:
             return _Parts((), Failed(text))
         self._too_large = _TooLarge(command, size)
-        return None if state.batch_open else self._decide_near(command, now_ms, pace)
+        return None if state.batch_open else self._decide_near_end(command, now_ms, pace)
 
     def _bound(self, command: Command) -> int:
         """The bound of ``size_bound``, or 0 if that raises; then only the check after the decision applies."""
@@ -459,7 +459,7 @@ class Engine:
         state = self.state
         return fits(state.log_end, state.batch_open, _size(records), self._segment_bytes)
 
-    def _plenty_until(self) -> int:
+    def _small_fit_until(self) -> int:
         """Log offset up to which any command of ``SMALL`` fits in both the segment and the batch."""
         end = self.state.log_end
         place = end % self._segment_bytes

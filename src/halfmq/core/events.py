@@ -3,7 +3,7 @@
 A decision changes nothing. ``Decision.events`` says what to change once its records were applied. A decision that raises, or
 whose records cannot be written (no space, a damaged message to copy), therefore leaves nothing behind and can be repeated.
 
-Three events precede a decision (``decide.comes_before``): ``TimePassed``, ``LocksRunOut``, ``LookedForAlive``. They are applied
+Three events precede a decision (``decide.comes_before``): ``TimePassed``, ``LocksExpired``, ``TrimStarted``. They are applied
 whether or not the decision succeeds.
 
 Times are broker time, ms.
@@ -24,7 +24,7 @@ class QueueChosen(NamedTuple):
     topic_id: int
 
 
-class AnswerHeard(NamedTuple):
+class UnknownReceived(NamedTuple):
     """A producer responded UNKNOWN: its check, if any, is no longer in flight."""
 
     group: str
@@ -33,14 +33,14 @@ class AnswerHeard(NamedTuple):
     remark: str
 
 
-class NoLongerAsked(NamedTuple):
+class CheckCancelled(NamedTuple):
     """The transaction was settled: no response is awaited."""
 
     group: str
     tx_id: str
 
 
-class ChecksAsked(NamedTuple):
+class ChecksSent(NamedTuple):
     """Checks of a group were sent, each to its connection, and are in flight until ``until_ms``."""
 
     group: str
@@ -76,14 +76,14 @@ class CheckFailed(NamedTuple):
     gone: bool
 
 
-class TakenUp(NamedTuple):
+class ParkedResumed(NamedTuple):
     """Parked transactions are checked again: the group's policy must examine them by ``look_by_ms``."""
 
     group: str
     look_by_ms: int
 
 
-class PolicyLooked(NamedTuple):
+class PolicyExamined(NamedTuple):
     """A policy has examined these ids of ``PolicySession.past``. ``asked_again``: those of them that are within its limits again.
 
     ``look_by_ms``: when the response to a check in flight is overdue; 0: none is in flight.
@@ -95,7 +95,7 @@ class PolicyLooked(NamedTuple):
     look_by_ms: int
 
 
-class OffsetSaid(NamedTuple):
+class OffsetReported(NamedTuple):
     """A consumer group reported an offset; log it at ``log_at_ms``, or together with another one of the group."""
 
     group: str
@@ -122,7 +122,7 @@ class OffsetRefused(NamedTuple):
     offset: int
 
 
-class OffsetsTaken(NamedTuple):
+class OffsetsDrained(NamedTuple):
     """The first ``count`` fresh offsets of the group were logged, or belong to deleted topics. ``all``: the group has no more."""
 
     group: str
@@ -131,7 +131,7 @@ class OffsetsTaken(NamedTuple):
     now_ms: int
 
 
-class LocksRunOut(NamedTuple):
+class LocksExpired(NamedTuple):
     """The time is ``now_ms``: remove expired locks of the group, and of all groups if locks are scarce."""
 
     group: str
@@ -154,7 +154,7 @@ class QueuesUnlocked(NamedTuple):
     queues: tuple[tuple[str, int], ...]
 
 
-class TopicGone(NamedTuple):
+class TopicRemoved(NamedTuple):
     """``queues``: maximum number of queues that the topic ever had. ``groups``: those that have, or were refused, an offset in it."""
 
     topic_id: int
@@ -162,7 +162,7 @@ class TopicGone(NamedTuple):
     groups: tuple[str, ...]
 
 
-class ConsumerGroupGone(NamedTuple):
+class ConsumerGroupRemoved(NamedTuple):
     group: str
     with_offsets: bool
 
@@ -174,7 +174,7 @@ class DelayedPostponed(NamedTuple):
     first_offsets: tuple[int, ...]
 
 
-class LookedForAlive(NamedTuple):
+class TrimStarted(NamedTuple):
     """Begin to prepare a trim to ``log_start``, unless that has begun: find what is alive before it."""
 
     log_start: int
@@ -188,6 +188,6 @@ class CopiedForward(NamedTuple):
 
 
 DecisionEvent = (
-    QueueChosen | AnswerHeard | NoLongerAsked | ChecksAsked | CheckWaits | CheckFailed | TakenUp | PolicyLooked | OffsetSaid
-    | OffsetLogged | OffsetRefused | OffsetsTaken | QueuesLocked | QueuesUnlocked | TopicGone | ConsumerGroupGone | CopiedForward
+    QueueChosen | UnknownReceived | CheckCancelled | ChecksSent | CheckWaits | CheckFailed | ParkedResumed | PolicyExamined | OffsetReported
+    | OffsetLogged | OffsetRefused | OffsetsDrained | QueuesLocked | QueuesUnlocked | TopicRemoved | ConsumerGroupRemoved | CopiedForward
 )  # fmt: skip

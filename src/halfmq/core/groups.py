@@ -9,10 +9,10 @@ group; one that contains messages remains until somebody deletes it.
 from typing import Final
 
 from halfmq import limits
-from halfmq.core.audit import signed, signed_if_room
+from halfmq.core.audit import signed, signed_if_space
 from halfmq.core.commands import DeleteGroup, EnsureGroup, SetGroup
 from halfmq.core.decision import DONE, NOTHING, Decision, Done, Effect, GroupIsGone, Refused, TopicChanged, Why
-from halfmq.core.events import ConsumerGroupGone, DecisionEvent
+from halfmq.core.events import ConsumerGroupRemoved, DecisionEvent
 from halfmq.core.queues.send import retry_topic
 from halfmq.core.schema import group_deleted, group_set
 from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, State, next_offset
@@ -83,7 +83,7 @@ def decide_delete_group(state: State, command: DeleteGroup, now_ms: int) -> Deci
     retry = state.topics_by_name.get(RETRY_PREFIX + name)
     if name in state.groups or (command.with_offsets and name in state.offsets):
         records = (group_deleted(offset, name, command.with_offsets),)
-        events = (ConsumerGroupGone(name, command.with_offsets),)
+        events = (ConsumerGroupRemoved(name, command.with_offsets),)
         if retry is not None and not retry.derived.pending and retry.mins == retry.ends:
             records += (topic_deleted(offset + records[0].size, retry),)
             effects = (TopicChanged(retry.topic_id, retry.name),)
@@ -91,7 +91,7 @@ def decide_delete_group(state: State, command: DeleteGroup, now_ms: int) -> Deci
     gone = {effect.name for effect in effects if isinstance(effect, TopicChanged)}
     kept = [topic for topic in (RETRY_PREFIX + name, DLQ_PREFIX + name) if topic in state.topics_by_name]
     decision = Decision(records, GroupIsGone(tuple(topic for topic in kept if topic not in gone)), effects, events)
-    return signed_if_room(state, decision, OperatorAction.DELETE_GROUP, name, command.by)
+    return signed_if_space(state, decision, OperatorAction.DELETE_GROUP, name, command.by)
 
 
 def _with_retry_topic(

@@ -33,7 +33,7 @@ class RetentionLimits(NamedTuple):
     copy_again_ms: int
 
 
-class WantedStart(NamedTuple):
+class TrimTarget(NamedTuple):
     #: Start of the first segment to keep; the current start of the log if none may be removed.
     log_start: int
     #: A segment would be old enough if the clock had been trusted at a start.
@@ -42,7 +42,7 @@ class WantedStart(NamedTuple):
     copied_bytes: int
 
 
-def wanted_start(view: View, limits: RetentionLimits, segments: Iterable[ClosedSegment], now_ms: int) -> WantedStart:
+def trim_target(view: View, limits: RetentionLimits, segments: Iterable[ClosedSegment], now_ms: int) -> TrimTarget:
     """The log start that retention requires. ``segments``: the closed ones, oldest first; read as far as needed. ``now_ms``: broker time."""
     young_from_ms = now_ms - limits.dedup_window_ms
     copied_from_ms = now_ms - limits.copy_again_ms
@@ -60,4 +60,4 @@ def wanted_start(view: View, limits: RetentionLimits, segments: Iterable[ClosedS
         copied_bytes += view.derived.copied.get(start, 0) if newest_ms > copied_from_ms else 0
         if too_old or may_copy_again(copied_bytes, reached - view.log_start):
             wanted = reached
-    return WantedStart(wanted, clock_in_doubt, copied_bytes if reached > wanted else 0)
+    return TrimTarget(wanted, clock_in_doubt, copied_bytes if reached > wanted else 0)

@@ -21,7 +21,7 @@ A base and a snapshot contain kinds of rows:
     undecided  ``Undecided``                                 no: copied forward before a      yes
     delayed    ``Delayed``                                   trim                             yes
     decided    ``Verdict``                                   no: removed with the log that    yes
-    sent       ``SentOnce``                                  contains them                    yes
+    sent       ``RecentMessage``                                  contains them                    yes
 
 Loading also computes derived state, so a loaded state is complete.
 """
@@ -41,7 +41,7 @@ from halfmq.core.state import (
     Half,
     Jump,
     Policy,
-    SentOnce,
+    RecentMessage,
     State,
     Topic,
     Undecided,
@@ -341,11 +341,11 @@ def _load_decided(state: State, rows: list[Verdict]) -> None:
         state.verdicts.append(verdict)
 
 
-def _sent(state: State) -> list[SentOnce]:
+def _sent(state: State) -> list[RecentMessage]:
     return list(state.sent)
 
 
-def _load_sent(state: State, rows: list[SentOnce]) -> None:
+def _load_sent(state: State, rows: list[RecentMessage]) -> None:
     for row in rows:
         sent = replace(row, connection=0)  # of an earlier run, whose connection numbers mean nothing now
         state.sent.append(sent)
@@ -367,5 +367,5 @@ KINDS: Final = (
     Kind("undecided", list[UndecidedRow], _undecided, _load_undecided),
     Kind("delayed", list[Delayed], _delayed, _load_delayed),
     Kind("decided", list[Verdict], _decided, _load_decided),
-    Kind("sent", list[SentOnce], _sent, _load_sent),
+    Kind("sent", list[RecentMessage], _sent, _load_sent),
 )

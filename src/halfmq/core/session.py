@@ -9,28 +9,28 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from halfmq.core.events import (
-    AnswerHeard,
+    CheckCancelled,
     CheckFailed,
-    ChecksAsked,
+    ChecksSent,
     CheckWaits,
-    ConsumerGroupGone,
+    ConsumerGroupRemoved,
     CopiedForward,
     DecisionEvent,
     DelayedPostponed,
-    LocksRunOut,
-    LookedForAlive,
-    NoLongerAsked,
+    LocksExpired,
     OffsetLogged,
     OffsetRefused,
-    OffsetSaid,
-    OffsetsTaken,
-    PolicyLooked,
+    OffsetReported,
+    OffsetsDrained,
+    ParkedResumed,
+    PolicyExamined,
     QueueChosen,
     QueuesLocked,
     QueuesUnlocked,
-    TakenUp,
     TimePassed,
-    TopicGone,
+    TopicRemoved,
+    TrimStarted,
+    UnknownReceived,
 )
 from halfmq.core.queues.delay import note_postponed
 from halfmq.core.queues.offsets import (
@@ -39,7 +39,7 @@ from halfmq.core.queues.offsets import (
     log_now,
     note_logged,
     note_refused,
-    note_said,
+    note_reported,
     note_taken,
     take_due,
 )
@@ -49,12 +49,12 @@ from halfmq.core.transaction.check_schedule import (
     cut_backoff,
     move_due,
     note_asked,
+    note_check_cancelled,
     note_failed,
     note_heard,
-    note_no_longer_asked,
     note_waiting,
 )
-from halfmq.core.transaction.past_limit import look_further, note_left, note_looked, note_taken_up
+from halfmq.core.transaction.past_limit import examine_rounds, note_examined, note_left, note_resumed
 from halfmq.core.transaction.retention import note_copied, note_look
 
 
@@ -104,7 +104,7 @@ class PollEnded(NamedTuple):
     producer: str
 
 
-class CheckLeft(NamedTuple):
+class CheckDelivered(NamedTuple):
     """A check was written to its connection."""
 
     producer: str
@@ -142,8 +142,8 @@ class LogOffsetsNow(NamedTuple):
 
 
 Event = (
-    Heartbeat | Reachable | Polling | PollEnded | CheckLeft | Unregistered | ConnectionClosed | Published | DiskSpace
-    | LogOffsetsNow | TimePassed | LocksRunOut | LookedForAlive | DelayedPostponed | DecisionEvent
+    Heartbeat | Reachable | Polling | PollEnded | CheckDelivered | Unregistered | ConnectionClosed | Published | DiskSpace
+    | LogOffsetsNow | TimePassed | LocksExpired | TrimStarted | DelayedPostponed | DecisionEvent
 )  # fmt: skip
 
 
@@ -206,7 +206,7 @@ def _poll_ended(state: State, event: PollEnded) -> tuple[MembersChanged, ...]:
     return ()
 
 
-def _check_left(state: State, event: CheckLeft) -> tuple[MembersChanged, ...]:
+def _check_left(state: State, event: CheckDelivered) -> tuple[MembersChanged, ...]:
     group = state.producer_groups.get(event.producer)
     if group is not None:
         note_left(group, event.tx_id, event.checks, event.now_ms, state.settings.check_answer_ms)
@@ -343,7 +343,7 @@ def _disk_space(state: State, event: DiskSpace) -> tuple[MembersChanged, ...]:
 
 def _time_passed(state: State, event: TimePassed) -> None:
     move_due(state, event.now_ms)
-    look_further(state, event.now_ms)
+    examine_rounds(state, event.now_ms)
     take_due(state, event.now_ms)
 
 
@@ -351,7 +351,7 @@ def _queue_chosen(state: State, event: QueueChosen) -> None:
     state.topics_by_id[event.topic_id].session.turn += 1
 
 
-def _group_gone(state: State, event: ConsumerGroupGone) -> None:
+def _group_gone(state: State, event: ConsumerGroupRemoved) -> None:
     forget_locks(state, event.group)
     if event.with_offsets:
         forget_offsets(state, event.group)
@@ -367,7 +367,7 @@ _APPLY: Final[dict[type, Callable[[State, Any], tuple[MembersChanged, ...] | Non
     Reachable: _reachable,
     Polling: _polling,
     PollEnded: _poll_ended,
-    CheckLeft: _check_left,
+    CheckDelivered: _check_left,
     Unregistered: _unregistered,
     ConnectionClosed: _closed,
     Published: _published,
@@ -375,23 +375,23 @@ _APPLY: Final[dict[type, Callable[[State, Any], tuple[MembersChanged, ...] | Non
     LogOffsetsNow: _log_offsets_now,
     TimePassed: _time_passed,
     QueueChosen: _queue_chosen,
-    AnswerHeard: note_heard,
-    NoLongerAsked: note_no_longer_asked,
-    ChecksAsked: note_asked,
+    UnknownReceived: note_heard,
+    CheckCancelled: note_check_cancelled,
+    ChecksSent: note_asked,
     CheckWaits: note_waiting,
     CheckFailed: note_failed,
-    TakenUp: note_taken_up,
-    PolicyLooked: note_looked,
-    OffsetSaid: note_said,
+    ParkedResumed: note_resumed,
+    PolicyExamined: note_examined,
+    OffsetReported: note_reported,
     OffsetLogged: note_logged,
     OffsetRefused: note_refused,
-    OffsetsTaken: note_taken,
-    LocksRunOut: note_run_out,
+    OffsetsDrained: note_taken,
+    LocksExpired: note_run_out,
     QueuesLocked: note_locked,
     QueuesUnlocked: note_unlocked,
-    TopicGone: forget_topic,
-    ConsumerGroupGone: _group_gone,
+    TopicRemoved: forget_topic,
+    ConsumerGroupRemoved: _group_gone,
     DelayedPostponed: note_postponed,
-    LookedForAlive: note_look,
+    TrimStarted: note_look,
     CopiedForward: note_copied,
 }

@@ -110,7 +110,7 @@ class Verdict(msgspec.Struct, frozen=True, gc=False, array_like=True):
     decided_by: int
 
 
-class SentOnce(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class RecentMessage(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A plain message in the deduplication window."""
 
     unique_id: str
@@ -135,7 +135,7 @@ class TopicDerived:
         #: Consumer groups that have, or were refused, an offset in it. Some no longer exist.
         self.groups: dict[str, None] = {}
         #: Unique id -> the newest message of ``State.sent`` with that id.
-        self.sent: dict[str, SentOnce] = {}
+        self.sent: dict[str, RecentMessage] = {}
 
 
 class TopicSession:
@@ -362,7 +362,7 @@ class ConsumerSession:
         "consume_type",
         "from_where",
         "locks",
-        "locks_looked_at_ms",
+        "locks_checked_at_ms",
         "members",
         "message_model",
         "subscriptions",
@@ -378,7 +378,7 @@ class ConsumerSession:
         #: Change it only with the functions of ``queues.ordering``, which keep ``SessionState.locks_held``.
         self.locks: dict[tuple[str, int], QueueLock] = {}
         #: Time of the last removal of expired locks, ms.
-        self.locks_looked_at_ms = 0
+        self.locks_checked_at_ms = 0
 
 
 class DerivedState:
@@ -425,9 +425,26 @@ class SessionState:
     """Lost by a restart, and sent again by clients. Only ``session.apply_session`` changes it."""
 
     __slots__ = (
-        "answered", "asking", "consumers", "consumes", "copy_progress", "delayed_postponed", "disk_full", "fresh_offsets",
-        "groups_kept_max", "groups_numbered", "locks_held", "locks_looked_at_ms", "offsets_due", "offsets_due_heap",
-        "offsets_logged", "offsets_refused", "offsets_to_log", "produces", "published", "sender",
+        "answered",
+        "asking",
+        "consumers",
+        "consumes",
+        "copy_progress",
+        "delayed_postponed",
+        "disk_full",
+        "fresh_offsets",
+        "groups_kept_max",
+        "groups_numbered",
+        "locks_checked_at_ms",
+        "locks_held",
+        "offsets_due",
+        "offsets_due_heap",
+        "offsets_logged",
+        "offsets_refused",
+        "offsets_to_log",
+        "produces",
+        "published",
+        "sender",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -447,7 +464,7 @@ class SessionState:
         self.consumers: dict[str, ConsumerSession] = {}
         #: Number of queue locks of all groups, and time of the last search for expired ones, ms.
         self.locks_held = 0
-        self.locks_looked_at_ms = 0
+        self.locks_checked_at_ms = 0
         #: Connection -> names of the producer and consumer groups in which it registered.
         self.produces: dict[int, dict[str, None]] = {}
         self.consumes: dict[int, dict[str, None]] = {}
@@ -522,7 +539,7 @@ class State:
         #: Recent verdicts, oldest first, within ``dedup_window_ms`` and ``dedup_ids_max``, at or after the log's start.
         self.verdicts: deque[Verdict] = deque()
         #: Recent plain messages, oldest first, within the same bounds. Some are no longer the newest of their id.
-        self.sent: deque[SentOnce] = deque()
+        self.sent: deque[RecentMessage] = deque()
         #: Segment start -> ((topic id, queue ends), ...) at that time: the queue minimums after a trim up to there.
         self.bases: dict[int, tuple[tuple[int, tuple[int, ...]], ...]] = {}
 

@@ -12,12 +12,12 @@ not read.
 from typing import Final, NamedTuple
 
 from halfmq import limits
-from halfmq.core.audit import signed, signed_if_room
+from halfmq.core.audit import signed, signed_if_space
 from halfmq.core.base_bytes import QUEUE_BYTES, TOPIC_BYTES, group_bytes
-from halfmq.core.base_room import base_has_room, no_room, refuse_named
+from halfmq.core.base_space import base_has_space, no_space, refuse_named
 from halfmq.core.commands import DeleteTopic, EnsureTopic, SetTopic
 from halfmq.core.decision import DONE, NOTHING, Decision, Done, Refused, TopicChanged, Why
-from halfmq.core.events import TopicGone
+from halfmq.core.events import TopicRemoved
 from halfmq.core.schema import group_set, topic_set
 from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, State, Topic, next_offset
 from halfmq.errors import InvalidName
@@ -84,8 +84,8 @@ def make_topic(
     refused = None if by_hand else refuse_named(state, needed, f"topic {name!r} was not made")
     if refused is not None:
         return refused
-    if not base_has_room(state, needed):
-        return no_room(state, f"topic {name!r} was not made")
+    if not base_has_space(state, needed):
+        return no_space(state, f"topic {name!r} was not made")
     record = topic_set(offset, state.next_topic_id + ahead, name, read_queues, write_queues, permission)
     topic = Topic(state.settings, record.topic_id, name, read_queues, write_queues, permission)
     return Made(topic, record)
@@ -172,8 +172,8 @@ def _change_topic(state: State, topic: Topic, command: SetTopic) -> Decision:
     if refused is not None:
         return Decision(NOTHING, refused)
     more = max(read_queues, write_queues) - len(topic.ends)
-    if more > 0 and not base_has_room(state, QUEUE_BYTES * more):
-        return Decision(NOTHING, no_room(state, f"topic {topic.name!r} was not changed"))
+    if more > 0 and not base_has_space(state, QUEUE_BYTES * more):
+        return Decision(NOTHING, no_space(state, f"topic {topic.name!r} was not changed"))
     text = _out_of_reach(state, topic, read_queues)
     if text:
         return Decision(NOTHING, Refused(Why.LIMIT_REACHED, text))
@@ -236,11 +236,11 @@ def decide_delete_topic(state: State, command: DeleteTopic, now_ms: int) -> Deci
     record = topic_deleted(next_offset(state), topic)
     effect = TopicChanged(topic.topic_id, topic.name)
     decision = Decision((record,), Done(), (effect,), (topic_gone(topic),))
-    return signed_if_room(state, decision, OperatorAction.DELETE_TOPIC, topic.name, command.by)
+    return signed_if_space(state, decision, OperatorAction.DELETE_TOPIC, topic.name, command.by)
 
 
-def topic_gone(topic: Topic) -> TopicGone:
-    return TopicGone(topic.topic_id, len(topic.ends), tuple(topic.derived.groups))
+def topic_gone(topic: Topic) -> TopicRemoved:
+    return TopicRemoved(topic.topic_id, len(topic.ends), tuple(topic.derived.groups))
 
 
 def topic_deleted(offset: int, topic: Topic) -> TopicDeleted:
@@ -263,9 +263,9 @@ def refuse_group(state: State, name: str) -> Refused | None:
             "larger segments"
         )
         return Refused(Why.LIMIT_REACHED, text)
-    if base_has_room(state, group_bytes(name)):
+    if base_has_space(state, group_bytes(name)):
         return None
-    return no_room(state, f"group {name!r} was not made")
+    return no_space(state, f"group {name!r} was not made")
 
 
 def make_group(state: State, offset: int, name: str) -> tuple[GroupSettings, Record] | Refused:

@@ -14,7 +14,7 @@ from halfmq.core.state import (
     Jump,
     Member,
     QueueLock,
-    SentOnce,
+    RecentMessage,
     Subscription,
     Undecided,
     Verdict,
@@ -185,6 +185,6 @@ class View(Protocol):
     @property
     def verdicts(self) -> Sequence[Verdict]: ...
     @property
-    def sent(self) -> Sequence[SentOnce]: ...
+    def sent(self) -> Sequence[RecentMessage]: ...
     @property
     def bases(self) -> Mapping[int, tuple[tuple[int, tuple[int, ...]], ...]]: ...

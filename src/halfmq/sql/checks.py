@@ -73,7 +73,7 @@ class AgeGuard:
         self.monotonic_ms = monotonic_ms
         self._first_asked_ms: dict[str, int] = {}
 
-    def is_young(self, asked: Asked) -> bool:
+    def is_new(self, asked: Asked) -> bool:
         """Whether the transaction is younger than ``min_age_ms``."""
         prepared_at_ms = asked.prepared_at_ms
         if prepared_at_ms is not None and self._now_ms() - prepared_at_ms >= self._min_age_ms:
@@ -167,7 +167,7 @@ class MarkerChecks:
             asked.id,
             origin=asked.marker,
             prepared_at_ms=asked.prepared_at_ms,
-            may_fence=not self._guard.is_young(asked),
+            may_fence=not self._guard.is_new(asked),
             lock_wait_ms=self._lock_wait_ms,
         )
 

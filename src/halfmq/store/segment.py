@@ -99,7 +99,7 @@ class Segment:
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
-            raise _no_room(self.path, segment_bytes) from error
+            raise _no_space(self.path, segment_bytes) from error
         self.size = self.file.size()
 
     def write(self, at: int, data: bytes) -> None:
@@ -155,7 +155,7 @@ def create_segment(disk: Disk, log_directory: Path, start: int, segment_bytes: i
     except OSError as error:
         if error.errno not in NO_SPACE:
             raise
-        raise _no_room(path, segment_bytes) from error
+        raise _no_space(path, segment_bytes) from error
     try:
         segment.allocate(segment_bytes)
     except StoreFull:
@@ -166,7 +166,7 @@ def create_segment(disk: Disk, log_directory: Path, start: int, segment_bytes: i
     return segment
 
 
-def _no_room(path: Path, segment_bytes: int) -> StoreFull:
+def _no_space(path: Path, segment_bytes: int) -> StoreFull:
     return StoreFull(
         f"no space for a log segment of {segment_bytes} bytes: {path}",
         hint="free some space there; nothing is lost",

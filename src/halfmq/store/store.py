@@ -285,7 +285,7 @@ class Store:
         self.verdict_names = self.log.verdict_names
         self.transaction_row = self.table.row
         self.find_settled = self.table.find_settled
-        self.look_for_settled = self.table.look_for_settled
+        self.search_settled = self.table.search_settled
 
     @classmethod
     def open(

@@ -400,7 +400,7 @@ class TransactionTable:
             found += _settled_in(self._pages[number], number * _PAGE_ROWS, pattern, at, CANDIDATES_MAX - len(found))
         return Looked(found, len(self._pages) * _PAGE_ROWS, False)
 
-    def look_for_settled(self, group: str, tx_id: str, files_max: int) -> Looked:
+    def search_settled(self, group: str, tx_id: str, files_max: int) -> Looked:
         """The same in the files, newest first, until something is found; in at most ``files_max`` files.
 
         Any thread; a file in the page cache takes a few milliseconds. Unflushed rows are not found.

@@ -5,7 +5,7 @@ import resource
 import pytest
 
 from halfmq.broker import descriptors
-from halfmq.broker.descriptors import RESERVED, room_for_connections
+from halfmq.broker.descriptors import RESERVED, connections_that_fit
 from halfmq.errors import EnvironmentFailed
 
 UNLIMITED = resource.RLIM_INFINITY
@@ -28,21 +28,21 @@ def test_soft_limit_is_raised_as_far_as_needed(
     done: list[tuple[int, int]] = []
     monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: (soft, hard))
     monkeypatch.setattr(descriptors.resource, "setrlimit", lambda _, limits: done.append(limits))
-    assert room_for_connections(wanted) == room
+    assert connections_that_fit(wanted) == room
     assert done == ([] if set_to is None else [(set_to, hard)])
 
 
 def test_descriptors_that_others_need_are_not_given_to_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: (RESERVED + 100, RESERVED + 100))
     monkeypatch.setattr(descriptors.resource, "setrlimit", lambda *_: None)
-    assert (room_for_connections(100), room_for_connections(100, beside=32)) == (100, 68)
+    assert (connections_that_fit(100), connections_that_fit(100, beside=32)) == (100, 68)
 
 
 def test_limit_that_leaves_no_room_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: (RESERVED, RESERVED))
     monkeypatch.setattr(descriptors.resource, "setrlimit", lambda *_: None)
     with pytest.raises(EnvironmentFailed) as caught:
-        room_for_connections(1_000)
+        connections_that_fit(1_000)
     assert "ulimit -n" in caught.value.hint
 
 
@@ -52,4 +52,4 @@ def test_limit_that_may_not_be_raised_stays(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(descriptors.resource, "getrlimit", lambda _: (1_024, 4_096))
     monkeypatch.setattr(descriptors.resource, "setrlimit", refuse)
-    assert room_for_connections(16_384) == 1_024 - RESERVED
+    assert connections_that_fit(16_384) == 1_024 - RESERVED

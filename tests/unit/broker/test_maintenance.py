@@ -165,11 +165,11 @@ async def test_low_space_refuses_messages_until_there_is_room_again(
         monkeypatch.setattr(Store, "check_space", lambda store: low)
         maintenance = running.broker._maintenance
         assert maintenance is not None
-        maintenance.look_at_space()
+        maintenance.check_free_space()
         await until(lambda: running.state.session.disk_full)
         assert (await client.send("T", b"x", unique="1" * 32)).code == 14
         low = False
-        maintenance.look_at_space()
+        maintenance.check_free_space()
         await until(lambda: not running.state.session.disk_full)
         assert (await client.send("T", b"x", unique="1" * 32)).code == 0
 
@@ -574,7 +574,7 @@ async def test_a_trim_takes_a_segment_whose_file_is_gone_already(tmp_path: Path)
         done = asyncio.get_running_loop().create_future()
         maintenance.checkpoint(lambda: done.set_result(None))
         await asyncio.wait_for(done, 5)
-        maintenance.look_at_retention()
+        maintenance.check_retention()
         start = await trimmed(running)
         assert int(min((tmp_path / "shard-0" / "log").iterdir()).stem) == start
         assert not running.broker.failed.done()
@@ -632,7 +632,7 @@ async def test_a_closed_segment_that_is_replaced_while_it_is_open_is_told_once(
         client = await filled(running, 20)
         maintenance = running.broker._maintenance
         assert maintenance is not None
-        maintenance.look_at_space()  # of what is written later it cannot be said which file has it
+        maintenance.check_free_space()  # of what is written later it cannot be said which file has it
         await looked(running)
         (tmp_path / "copy").write_bytes((path := tmp_path / "shard-0" / "log" / f"{0:020d}.seg").read_bytes())
         (tmp_path / "copy").rename(path)
@@ -644,7 +644,7 @@ async def test_a_closed_segment_that_is_replaced_while_it_is_open_is_told_once(
         assert f"{path} was replaced under a running broker: the name leads to another file" in told()[0]
         assert "/proc/PID/fd" in told()[0]
         assert (await client.pull("Fill", 0)).code == 0
-        maintenance.look_at_space()
+        maintenance.check_free_space()
         await asyncio.sleep(0.05)
         assert len(told()) == 1
         assert not running.broker.failed.done()
@@ -658,7 +658,7 @@ async def test_the_broker_stops_when_the_segment_that_is_written_is_removed_repl
         client = await filled(running, 20)
         maintenance = running.broker._maintenance
         assert maintenance is not None
-        maintenance.look_at_space()
+        maintenance.check_free_space()
         await looked(running)
         assert not running.broker.failed.done()
         path = tmp_path / "shard-0" / "log" / f"{running.state.log_end // SMALL * SMALL:020d}.seg"
@@ -673,7 +673,7 @@ async def test_the_broker_stops_when_the_segment_that_is_written_is_removed_repl
         else:
             path.parent.rename(tmp_path / "moved")
             shutil.copytree(tmp_path / "moved", path.parent)
-        maintenance.look_at_space()
+        maintenance.check_free_space()
         failed = await asyncio.wait_for(running.broker.failed, 5)
         assert isinstance(failed, StorePoisoned)
         assert f"{path} was {how.partition(' with')[0]} under a running broker" in str(failed)
@@ -697,10 +697,10 @@ async def test_the_empty_segment_for_the_next_roll_is_made_again(
         assert maintenance is not None
         path = tmp_path / "shard-0" / "log" / f"{(running.state.log_end // SMALL + 1) * SMALL:020d}.seg"
         path.unlink()
-        maintenance.look_at_space()
+        maintenance.check_free_space()
         await looked(running)
         assert any(f"{path} was removed" in line and "it is made again" in line for line in caplog.messages)
-        maintenance.look_at_space()
+        maintenance.check_free_space()
         await looked(running)
         assert path.stat().st_size == SMALL
         client = await running.client()

@@ -14,7 +14,7 @@ from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient, command, end_ext
 
 from halfmq import limits
-from halfmq.core import base_room, engine
+from halfmq.core import base_space, engine
 from halfmq.core.base import base_payload
 from halfmq.core.base_bytes import recount
 from halfmq.core.commands import RELEASES_MAX, CopyForward, EnsureGroup, SetProducer
@@ -265,7 +265,7 @@ async def test_no_room_for_the_next_segment_refuses_and_keeps_serving(
         assert refused.remark == "no room for the next log segment; verdicts go on while the current segment lasts"
         monkeypatch.undo()
         assert running.broker._maintenance is not None
-        running.broker._maintenance.look_at_space()
+        running.broker._maintenance.check_free_space()
         while running.state.session.disk_full:
             await asyncio.sleep(0.001)
         assert (await client.send("T", bytes(9_000), unique="9" * 32)).code == 0
@@ -274,7 +274,7 @@ async def test_no_room_for_the_next_segment_refuses_and_keeps_serving(
 async def too_full(running: Running, monkeypatch: pytest.MonkeyPatch, bytes_min: int) -> None:
     """Limits of producer groups as a store could have before they asked for room."""
     with monkeypatch.context() as patch:
-        patch.setattr(base_room, "_base_bytes_max", lambda state: 1 << 30)
+        patch.setattr(base_space, "_base_bytes_max", lambda state: 1 << 30)
         number = 0
         while len(base_payload(running.state)) < bytes_min:
             settings = ProducerSettings(f"group-{number:03d}".ljust(110, "n"), skip_age_ms=3_600_000, set_by="ada")
@@ -368,13 +368,13 @@ async def test_answers_wait_where_not_even_the_published_page_can_be_written(tmp
         for _ in range(3):  # the later ones find the first one waiting
             ends.append(asyncio.create_task(client.end(half, ID, COMMIT)))
             await turns(50)
-            maintenance.look_at_space()
+            maintenance.check_free_space()
             await turns(50)
         assert not any(one.done() for one in ends)
         assert not parked.done()
         assert running.state.session.disk_full
         disk.heal()
-        maintenance.look_at_space()
+        maintenance.check_free_space()
         answers = [await asyncio.wait_for(one, 2) for one in ends]
         assert {one.ext["HMQ_VERDICT"] for one in answers} == {"COMMITTED"}
         assert b"one" in (await asyncio.wait_for(parked, 2)).body
@@ -423,12 +423,12 @@ async def test_no_room_for_derived_files_stops_neither_verdicts_nor_the_broker(t
         await turns()
         assert taken
         assert not disk.exists(tmp_path / "shard-0" / "checkpoint")
-        maintenance.look_at_space()
+        maintenance.check_free_space()
         await turns(50)
         assert running.state.session.disk_full, "there is still no room"
         assert not parked.done()
         disk.heal()
-        maintenance.look_at_space()
+        maintenance.check_free_space()
         assert b"one" in (await asyncio.wait_for(parked, 2)).body
         assert not running.state.session.disk_full
         assert not running.broker._sequencer.behind
@@ -627,7 +627,7 @@ async def test_room_that_comes_back_between_two_tries_lets_waiting_answers_out(t
         end = asyncio.create_task(client.end(half, ID, COMMIT))
         for _ in range(times + 2):
             await turns(50)
-            maintenance.look_at_space()
+            maintenance.check_free_space()
         assert (await asyncio.wait_for(end, 2)).ext["HMQ_VERDICT"] == "COMMITTED"
         await turns(50)
         assert not running.state.session.disk_full
@@ -769,7 +769,7 @@ async def test_a_trim_goes_on_where_what_is_undecided_lies_behind_much_that_is_n
     fit where the log stood, and the broker stopped."""
     from halfmq.core.transaction import retention
 
-    monkeypatch.setattr(retention, "LOOKED_AT_MAX", 10)
+    monkeypatch.setattr(retention, "EXAMINED_MAX", 10)
     async with serving(
         tmp_path, segment_bytes=SMALL, retention_bytes=SMALL, retention_ms=0, retention_check_ms=3_600_000,
         settings=BrokerSettings(dedup_window_ms=0),
@@ -973,7 +973,7 @@ async def test_no_room_for_what_waits_refuses_new_messages_and_wakes_who_waited(
         assert running.broker._sequencer.behind
         assert running.state.session.disk_full
         disk.heal()
-        maintenance.look_at_space()
+        maintenance.check_free_space()
         assert b"second" in (await asyncio.wait_for(parked, 2)).body
         assert not running.broker._sequencer.behind
 
@@ -1010,6 +1010,6 @@ async def test_who_waits_for_what_a_full_disk_took_back_is_woken_when_there_is_s
             await turns(50)
             assert not parked.done()
             disk.heal()
-            maintenance.look_at_space()
+            maintenance.check_free_space()
         assert b"second" in (await asyncio.wait_for(parked, 5)).body
         assert not sequencer.behind

@@ -100,7 +100,7 @@ async def test_the_broker_watches_its_sync_thread_while_answers_wait(
 ) -> None:
     monkeypatch.setattr(slow_sync, "SLOW_MS", 20)
     monkeypatch.setattr(slow_sync, "REST_MS", 0)
-    monkeypatch.setattr("halfmq.broker.maintenance.SPACE_LOOK_MS", 20)
+    monkeypatch.setattr("halfmq.broker.maintenance.SPACE_CHECK_MS", 20)
     disk = _SlowDisk()
     async with serving(tmp_path, disk=disk, durability=Durability.FSYNC) as running:
         client = await running.client()

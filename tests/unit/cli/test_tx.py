@@ -388,7 +388,7 @@ async def test_figures_of_very_many_groups_come_page_by_page(tmp_path: Path, mon
 async def test_a_transaction_without_its_group_is_found_among_very_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_scan, "LOOKED_AT_PER_TURN_MAX", 2)
+    monkeypatch.setattr(group_scan, "EXAMINED_PER_TURN_MAX", 2)
     async with serving(tmp_path) as running:
         client = await running.client()
         await in_groups(client, 9, 9)

@@ -7,7 +7,7 @@ import pytest
 from tests.support.core_log import CoreLog, end, half, part
 
 from halfmq import limits
-from halfmq.core import base_room
+from halfmq.core import base_space
 from halfmq.core.base import base_payload
 from halfmq.core.commands import (
     Actor,
@@ -176,7 +176,7 @@ def too_full(log: CoreLog, monkeypatch: pytest.MonkeyPatch, left: int) -> None:
     segment_bytes = log.settings.segment_bytes
     log.state.caps = Caps(1 << 30, 1 << 30)
     with monkeypatch.context() as patch:
-        patch.setattr(base_room, "_base_bytes_max", lambda state: 1 << 30)
+        patch.setattr(base_space, "_base_bytes_max", lambda state: 1 << 30)
         number, queues = 0, 1_000
         while queues:
             room = segment_bytes - len(base_payload(log.state)) - 80 - left

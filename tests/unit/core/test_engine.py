@@ -12,7 +12,7 @@ from halfmq.core.commands import Command, CopyForward, EnsureGroup, RequestedVer
 from halfmq.core.decision import Refused, Sent, Settled, Why
 from halfmq.core.digest import durable_digest
 from halfmq.core.engine import (
-    LOOK_COMMANDS,
+    PACE_COMMANDS,
     Batch,
     BoundWrong,
     DecisionFailed,
@@ -152,8 +152,8 @@ def test_the_pace_is_asked_behind_what_may_take_long_and_behind_many_others() ->
     step = driven.step(*[EnsureGroup(f"G{number}") for number in range(9)], pace=pace)
     assert (len(step.replies), len(pace.asked)) == (3, 3)
     pace = Pace(1)
-    step = driven.step(*[half(f"T{number}") for number in range(LOOK_COMMANDS + 20)], pace=pace)
-    assert len(step.replies) == LOOK_COMMANDS
+    step = driven.step(*[half(f"T{number}") for number in range(PACE_COMMANDS + 20)], pace=pace)
+    assert len(step.replies) == PACE_COMMANDS
     driven.compare()
 
 

@@ -84,7 +84,7 @@ def test_nothing_in_memory_is_left_of_a_deleted_group(monkeypatch: pytest.Monkey
     """Or who makes and deletes groups fills it."""
     log = with_offset()
     log.do(LockQueues("CG", "a", (("orders", 0), ("orders", 1))))
-    monkeypatch.setattr("halfmq.core.queues.offsets.is_room_for_offset", lambda state, group: False)
+    monkeypatch.setattr("halfmq.core.queues.offsets.has_space_for_offset", lambda state, group: False)
     log.do(SetTopic("other", 1, 1, 6))
     refused(log.do(CommitOffset("CG", "other", 0, 1)), Why.LIMIT_REACHED)
     assert [list(log.state.topics_by_name[name].derived.groups) for name in ("orders", "other")] == [["CG"], ["CG"]]

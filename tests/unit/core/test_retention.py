@@ -2,7 +2,7 @@
 
 import pytest
 
-from halfmq.core.retention import ClosedSegment, RetentionLimits, WantedStart, wanted_start
+from halfmq.core.retention import ClosedSegment, RetentionLimits, TrimTarget, trim_target
 from halfmq.core.state import Jump, State
 from halfmq.model.settings import BrokerSettings
 
@@ -35,35 +35,35 @@ def state(published: int = 4 * MIB) -> State:
     ],
 )
 def test_age_and_size_each_remove_whole_segments_the_oldest_first(limits: RetentionLimits, segments: int) -> None:
-    assert wanted_start(state(), limits, SEGMENTS, NOW_MS) == WantedStart(segments * MIB, False, 0)
+    assert trim_target(state(), limits, SEGMENTS, NOW_MS) == TrimTarget(segments * MIB, False, 0)
 
 
 def test_what_is_in_the_deduplication_window_stays() -> None:
     limits = OFF._replace(retention_ms=1, dedup_window_ms=2_000_000)
-    assert wanted_start(state(), limits, SEGMENTS, NOW_MS).log_start == 2 * MIB
+    assert trim_target(state(), limits, SEGMENTS, NOW_MS).log_start == 2 * MIB
 
 
 def test_a_segment_that_is_missing_ends_what_goes() -> None:
     limits = OFF._replace(retention_ms=1)
-    assert wanted_start(state(), limits, [SEGMENTS[0], SEGMENTS[2]], NOW_MS).log_start == MIB
-    assert wanted_start(state(), limits, SEGMENTS[1:], NOW_MS).log_start == 0
+    assert trim_target(state(), limits, [SEGMENTS[0], SEGMENTS[2]], NOW_MS).log_start == MIB
+    assert trim_target(state(), limits, SEGMENTS[1:], NOW_MS).log_start == 0
 
 
 def test_a_jump_of_the_clock_that_nobody_confirmed_makes_nothing_old() -> None:
     doubtful = state()
     doubtful.jumps = (Jump(0, NOW_MS - 500_000, 3_500_000),)
     limits = OFF._replace(retention_ms=900_000)
-    assert wanted_start(doubtful, limits, SEGMENTS, NOW_MS) == WantedStart(0, True, 0)
-    assert wanted_start(state(), limits, SEGMENTS, NOW_MS) == WantedStart(4 * MIB, False, 0)
+    assert trim_target(doubtful, limits, SEGMENTS, NOW_MS) == TrimTarget(0, True, 0)
+    assert trim_target(state(), limits, SEGMENTS, NOW_MS) == TrimTarget(4 * MIB, False, 0)
 
 
 def test_much_that_was_just_copied_holds_what_only_size_would_remove() -> None:
     limits = OFF._replace(retention_bytes=1, copy_again_ms=3_600_000)
     full = state()
     full.derived.copied = {MIB: MIB}
-    assert wanted_start(full, limits, SEGMENTS, NOW_MS) == WantedStart(MIB, False, MIB)
-    assert wanted_start(full, limits._replace(retention_ms=1), SEGMENTS, NOW_MS).log_start == 4 * MIB
-    assert wanted_start(full, limits._replace(copy_again_ms=1_000), SEGMENTS, NOW_MS) == WantedStart(3 * MIB, False, 0)
+    assert trim_target(full, limits, SEGMENTS, NOW_MS) == TrimTarget(MIB, False, MIB)
+    assert trim_target(full, limits._replace(retention_ms=1), SEGMENTS, NOW_MS).log_start == 4 * MIB
+    assert trim_target(full, limits._replace(copy_again_ms=1_000), SEGMENTS, NOW_MS) == TrimTarget(3 * MIB, False, 0)
     little = state()
     little.derived.copied = {MIB: 1_000}
-    assert wanted_start(little, limits, SEGMENTS, NOW_MS) == WantedStart(3 * MIB, False, 0)
+    assert trim_target(little, limits, SEGMENTS, NOW_MS) == TrimTarget(3 * MIB, False, 0)

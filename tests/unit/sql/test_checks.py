@@ -33,16 +33,16 @@ def test_young_until_the_broker_says_that_it_is_old() -> None:
     clock = Clock()
     ages = guard(clock)
     asked = Asked("t1", prepared_at_ms=clock.wall_ms)
-    assert ages.is_young(asked)
+    assert ages.is_new(asked)
     clock.advance(5_999)
-    assert ages.is_young(asked)
+    assert ages.is_new(asked)
     clock.advance(1)
-    assert not ages.is_young(asked)
+    assert not ages.is_new(asked)
 
 
 def test_old_at_once_when_it_was_prepared_long_ago() -> None:
     clock = Clock()
-    assert not guard(clock).is_young(Asked("t1", prepared_at_ms=clock.wall_ms - 6_000))
+    assert not guard(clock).is_new(Asked("t1", prepared_at_ms=clock.wall_ms - 6_000))
 
 
 @pytest.mark.parametrize("prepared_at_ms", [None, 10_000_000_000])
@@ -50,11 +50,11 @@ def test_clock_that_is_behind_delays_but_does_not_block(prepared_at_ms: int | No
     clock = Clock()
     ages = guard(clock)
     asked = Asked("t1", prepared_at_ms)
-    assert ages.is_young(asked)
+    assert ages.is_new(asked)
     clock.monotonic_ms += 5_999
-    assert ages.is_young(asked)
+    assert ages.is_new(asked)
     clock.monotonic_ms += 1
-    assert not ages.is_young(asked)
+    assert not ages.is_new(asked)
 
 
 def test_young_transaction_is_not_fenced(shop: Shop) -> None:

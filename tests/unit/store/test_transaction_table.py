@@ -193,18 +193,18 @@ def test_a_verdict_is_found_by_names_in_memory_and_in_the_newest_file_that_has_i
     rows.settled(40_000, ROW_COMMITTED, 1, 900, 600, 3, 0)
     for group in ("g", ""):
         assert [index for index, _ in rows.find_settled(group, "T1").found] == [40_000, 5]
-        assert rows.look_for_settled(group, "T1", 9).found == [], "nothing of it is in a file yet"
+        assert rows.search_settled(group, "T1", 9).found == [], "nothing of it is in a file yet"
     rows.flush()
     rows.load()
     assert rows.find_settled("g", "T1").found == []
-    ((index, row),) = rows.look_for_settled("g", "T1", 9).found
+    ((index, row),) = rows.search_settled("g", "T1", 9).found
     assert (index, row.verdict_position) == (40_000, 900)
-    assert [index for index, _ in rows.look_for_settled("", "T2", 9).found] == [6]
-    assert rows.look_for_settled("g", "T2", 1) == Looked([], 32_768, False), "one file only was to be looked at"
-    assert rows.look_for_settled("g", "T3", 9) == Looked([], 65_536, True)
-    assert rows.look_for_settled("other", "T1", 9).found == []
+    assert [index for index, _ in rows.search_settled("", "T2", 9).found] == [6]
+    assert rows.search_settled("g", "T2", 1) == Looked([], 32_768, False), "one file only was to be looked at"
+    assert rows.search_settled("g", "T3", 9) == Looked([], 65_536, True)
+    assert rows.search_settled("other", "T1", 9).found == []
     rows.drop(0)
-    assert rows.look_for_settled("g", "T2", 9) == Looked([], 32_768, True)
+    assert rows.search_settled("g", "T2", 9) == Looked([], 32_768, True)
 
 
 def test_bytes_of_a_row_that_only_look_like_the_names_are_none() -> None:

@@ -56,6 +56,6 @@ class Assignments:
         if asked.mode == PULL_MODE:
             self._gateway.answer(connection, request, ResponseCode.SUCCESS)
             return
-        self._gateway.unserved.mode(connection.address, asked.group, asked.topic, asked.mode)
+        self._gateway.unsupported_requests.mode(connection.address, asked.group, asked.topic, asked.mode)
         text = f"mode {asked.mode} is not offered here: group {asked.group} goes on consuming {asked.topic} in {PULL_MODE} mode"
         self._gateway.answer(connection, request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)

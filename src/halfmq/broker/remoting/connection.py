@@ -3,7 +3,7 @@
 Responses are collected and written with one ``transport.write`` for each read or release, since a write costs more than a frame. The
 broker does not read from a client that does not read its responses (the transport reports it), nor from any client while too many
 replies wait for the disk: memory is bounded because nobody may send more than can be answered. A small request may have a large
-response, so frames of one read wait as well: large responses go to the transport at once (``relieve``), and once it is full the
+response, so frames of one read wait as well: large responses go to the transport at once (``flush_if_large``), and once it is full the
 remaining frames stay unprocessed. The same applies if they exceed the share of one connection in a turn (``intake``), or its time.
 """
 
@@ -20,7 +20,7 @@ from halfmq.wire.remoting.frame import BrokenFrame, FrameSplitter
 #: Number of frames of one read that are handled between two readings of the clock.
 FEW: Final = 4
 #: Bytes of bodies that are collected before they are passed to the transport, so that it can report that it is full.
-RELIEVE_BYTES: Final = 262_144
+LARGE_BODIES_BYTES: Final = 262_144
 _UNKNOWN_HOST: Final = b"\x00" * 8
 
 
@@ -124,7 +124,7 @@ class Connection(asyncio.Protocol):
         self.unfinished_bytes = 0
         #: The largest write since it became full: its transport keeps that until the last byte is sent.
         self._largest = 0
-        #: Bytes of bodies since the last ``relieve``.
+        #: Bytes of bodies since the last ``flush_if_large``.
         self._heavy = 0
         #: Whether the gateway stopped reading.
         self._held = False
@@ -280,10 +280,10 @@ class Connection(asyncio.Protocol):
             self._gateway.dirty(self)
         out.append(frame)
 
-    def relieve(self, body_bytes: int) -> None:
+    def flush_if_large(self, body_bytes: int) -> None:
         """A body of that many bytes was queued. Large amounts go to the transport now, which reports when it is full."""
         self._heavy += body_bytes
-        if self._heavy >= RELIEVE_BYTES:
+        if self._heavy >= LARGE_BODIES_BYTES:
             self._heavy = 0
             self.flush()
 
@@ -320,11 +320,11 @@ class Connection(asyncio.Protocol):
         self.read_again()
 
     def wait(self) -> None:
-        """Stop reading until ``go_on``: unfinished frames of other connections take too much memory."""
+        """Stop reading until ``continue_reading``: unfinished frames of other connections take too much memory."""
         self._waits = True
         self.transport.pause_reading()
 
-    def go_on(self) -> None:
+    def continue_reading(self) -> None:
         """Read again, after ``wait``."""
         self._waits = False
         self.read_again()
@@ -333,7 +333,7 @@ class Connection(asyncio.Protocol):
     def held_up(self) -> bool:
         return self.waits or self._held or self._gateway.intake.stops(self)
 
-    def turn_away(self) -> None:
+    def reject(self) -> None:
         """Discard the unfinished frame, and close. Queued responses are sent as far as the client reads them."""
         self._splitter = FrameSplitter()
         self._unfinished = self.unfinished_bytes = 0

@@ -25,7 +25,7 @@ from halfmq.broker.remoting.intake import Intake
 from halfmq.broker.remoting.outgoing_bytes import OutgoingBytes
 from halfmq.broker.remoting.places import Places, Refusal
 from halfmq.broker.remoting.unfinished_frames import UnfinishedFrames
-from halfmq.broker.remoting.unserved import Unserved
+from halfmq.broker.remoting.unsupported_requests import UnsupportedRequests
 from halfmq.broker.sequencer import BACKLOG_MAX
 from halfmq.broker.services.peer import Peer
 from halfmq.errors import ProtocolError, StoreDamaged
@@ -45,8 +45,8 @@ log = logging.getLogger("halfmq.gateway")
 Handler = Callable[[Connection, Request[Any]], None]
 
 #: Interval of the search for idle connections, ms; one is closed after four searches without a byte from it.
-IDLE_LOOK_MS: Final = limits.CONNECTION_IDLE_MS // 4
-_IDLE_LOOKS: Final = 4
+IDLE_CHECK_MS: Final = limits.CONNECTION_IDLE_MS // 4
+_IDLE_CHECKS: Final = 4
 #: Minimum interval between two log lines about a client's mistake, for each address and kind, s; and a maximum over all.
 _SAY_EACH_S: Final = 10.0
 _SAID_TOGETHER_MAX: Final = 50
@@ -75,7 +75,7 @@ class Gateway:
         self.intake = Intake(loop, clock, flush=self.flush)
         self.intake.on_stop = self._stop_reading
         self.intake.on_start = self._read_again
-        self.unserved = Unserved(loop.time)
+        self.unsupported_requests = UnsupportedRequests(loop.time)
         self.connections_max = connections_max
         self.generation = 0
         self.draining = False
@@ -101,7 +101,7 @@ class Gateway:
 
     def start(self) -> None:
         """Start to search for idle connections."""
-        self._idle_handle = self._loop.call_later(IDLE_LOOK_MS / 1000, self._look_for_idle)
+        self._idle_handle = self._loop.call_later(IDLE_CHECK_MS / 1000, self._close_idle)
 
     @property
     def is_full(self) -> bool:
@@ -168,7 +168,7 @@ class Gateway:
             return None
         handler = self.handlers.get(request.code)
         if handler is None:
-            self.unserved.command(connection.address, request)
+            self.unsupported_requests.command(connection.address, request)
             self.answer(
                 connection,
                 request,
@@ -224,7 +224,7 @@ class Gateway:
         if not request.flag & 2:
             connection.send(encode_response(request, code, remark, ext, body))
             if body:
-                connection.relieve(len(body))
+                connection.flush_if_large(len(body))
 
     def push(self, number: int, code: int, ext: Mapping[str, object], body: bytes = b"") -> bool:
         """Send a one-way command to a client. False if its connection is gone, or the client does not read."""
@@ -250,7 +250,7 @@ class Gateway:
             return False
         frame = make(next(self._opaques))
         connection.send(frame)
-        connection.relieve(len(frame))
+        connection.flush_if_large(len(frame))
         return True
 
     def unfinished(self, connection: Connection, held: int, missing: int, *, another: bool) -> None:
@@ -258,7 +258,7 @@ class Gateway:
 
     def broken(self, connection: Connection, error: BrokenFrame) -> None:
         if error.is_tls:
-            self.unserved.tls(connection.address)
+            self.unsupported_requests.tls(connection.address)
             connection.transport.close()
         else:
             self._drop(connection, error)
@@ -342,15 +342,15 @@ class Gateway:
         for connection in list(self.connections.values()):
             connection.read_again()
 
-    def _look_for_idle(self) -> None:
+    def _close_idle(self) -> None:
         """Close connections that were silent for 120 s: a live client sends a heartbeat every 30 s. Source: NettyRemotingServer."""
         self.generation += 1
         for connection in list(self.connections.values()):
-            if connection.generation + _IDLE_LOOKS < self.generation:
+            if connection.generation + _IDLE_CHECKS < self.generation:
                 silent_s = limits.CONNECTION_IDLE_MS // 1000
                 self.say(log, logging.INFO, "silent", connection, "it is closed: silent for more than %d s", silent_s)
                 connection.transport.abort()
-        self._idle_handle = self._loop.call_later(IDLE_LOOK_MS / 1000, self._look_for_idle)
+        self._idle_handle = self._loop.call_later(IDLE_CHECK_MS / 1000, self._close_idle)
 
     def close(self, *, abort: bool) -> None:
         """Close every connection: at once, or after its queued responses were sent."""

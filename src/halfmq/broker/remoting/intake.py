@@ -62,7 +62,7 @@ class Work(Protocol):
         ...
 
 
-class Taker(Protocol):
+class IntakeConnection(Protocol):
     """A connection."""
 
     is_open: bool
@@ -117,16 +117,16 @@ class Intake:
         self.on_stop: Callable[[], None] = lambda: None
         self.on_start: Callable[[], None] = lambda: None
         #: Connections for which ``stops`` was true: they continue when they have little again.
-        self._stopped_takers: dict[Taker, None] = {}
+        self._stopped_connections: dict[IntakeConnection, None] = {}
         #: Cost of undecided requests, of undecided and held ones, and of unhandled frames of waiting connections.
         self.undecided = 0
         self.taken = 0
         self.later = 0
         #: (number of its last command, connection, cost, whether it led to a command) of each read, in order; then the decided ones.
-        self._undecided: deque[tuple[int, Taker, int, bool]] = deque()
-        self._held: deque[tuple[int, Taker, int, bool]] = deque()
+        self._undecided: deque[tuple[int, IntakeConnection, int, bool]] = deque()
+        self._held: deque[tuple[int, IntakeConnection, int, bool]] = deque()
         #: Heap of (``used_s``, number, connection): the least used time first, then the order of arrival.
-        self._waiting: list[tuple[float, int, Taker]] = []
+        self._waiting: list[tuple[float, int, IntakeConnection]] = []
         self._numbers = itertools.count()
         #: Time used by all in this round of the loop, s.
         self.spent_s = 0.0
@@ -141,7 +141,7 @@ class Intake:
 
     # --- in
 
-    def room(self, taker: Taker) -> int:
+    def room(self, taker: IntakeConnection) -> int:
         """Cost that may be handled of this connection now; 0 or less: nothing."""
         if taker.taken >= limits.INTAKE_CONNECTION_BYTES_MAX:
             return 0
@@ -149,7 +149,7 @@ class Intake:
             return 0
         return min(limits.INTAKE_TURN_BYTES_MAX - taker.undecided, limits.INTAKE_ALL_TURN_BYTES_MAX - self.undecided)
 
-    def took(self, taker: Taker, cost: int, before: int, seconds: float = 0.0) -> None:
+    def took(self, taker: IntakeConnection, cost: int, before: int, seconds: float = 0.0) -> None:
         """Requests of this connection were handled. ``before``: ``work.submitted`` before that. ``seconds``: the time used, including the
         expected time of their commands.
 
@@ -174,21 +174,21 @@ class Intake:
         if self.stopped or self.taken + self.later >= limits.INTAKE_BYTES_MAX:
             self._stop_if_full(taker)
 
-    def stops(self, taker: Taker) -> bool:
+    def stops(self, taker: IntakeConnection) -> bool:
         """Whether this connection must not be read from. True: ``read_again`` is called when it may be."""
         if not self.stopped:
             return False
         if not self.full and taker.taken + taker.later_bytes + taker.unfinished_bytes <= limits.INTAKE_SHARE_BYTES:
             return False
-        self._stopped_takers[taker] = None
+        self._stopped_connections[taker] = None
         return True
 
-    def _has_less(self, taker: Taker) -> None:
-        if taker in self._stopped_takers and not self.stops(taker):
-            del self._stopped_takers[taker]
+    def _has_less(self, taker: IntakeConnection) -> None:
+        if taker in self._stopped_connections and not self.stops(taker):
+            del self._stopped_connections[taker]
             taker.read_again()
 
-    def _note_time(self, taker: Taker, seconds: float) -> None:
+    def _note_time(self, taker: IntakeConnection, seconds: float) -> None:
         """Much time was used in this round, or in a few: end it with ``_go_on``.
 
         An expensive command does not put its connection behind all others by its full time: the expected time is an estimate, the maximum of its
@@ -205,26 +205,26 @@ class Intake:
         if late:
             self.wait(taker)
 
-    def owe(self, taker: Taker, cost: int) -> None:
+    def owe(self, taker: IntakeConnection, cost: int) -> None:
         """A response of that many bytes is withheld until everything submitted by now is durable."""
         last = self.work.submitted
         if last != self.work.released:
             self._count(last, taker, cost)
 
-    def keep(self, taker: Taker, cost: int) -> None:
+    def keep(self, taker: IntakeConnection, cost: int) -> None:
         """Something that it sent is kept until ``give_back``."""
         taker.taken += cost
         self.taken += cost
         self._look_at(taker)
 
-    def give_back(self, taker: Taker, cost: int) -> None:
+    def give_back(self, taker: IntakeConnection, cost: int) -> None:
         """``cost`` bytes that a connection kept are free again."""
         taker.taken -= cost
         self.taken -= cost
         self._has_less(taker)
         self._go_on_soon()
 
-    def wait(self, taker: Taker) -> None:
+    def wait(self, taker: IntakeConnection) -> None:
         """Handle nothing more of this connection before its next turn."""
         if not taker.waits:
             taker.hold()
@@ -234,17 +234,17 @@ class Intake:
             if self.work.decided == self.work.submitted:  # no turn of the sequencer will trigger it
                 self._go_on_soon()
 
-    def leave(self, taker: Taker, later_bytes: int) -> None:
+    def leave(self, taker: IntakeConnection, later_bytes: int) -> None:
         """Cost of received frames that a connection has not handled while it waits for its turn; else 0."""
         self.later += later_bytes - taker.later_bytes
         taker.later_bytes = later_bytes
         self._stop_if_full(taker)
         if not taker.is_open:
-            self._stopped_takers.pop(taker, None)
-        elif self._stopped_takers:
+            self._stopped_connections.pop(taker, None)
+        elif self._stopped_connections:
             self._has_less(taker)
 
-    def _count(self, last: int, taker: Taker, cost: int) -> None:
+    def _count(self, last: int, taker: IntakeConnection, cost: int) -> None:
         self._undecided.append((last, taker, cost, True))
         taker.undecided += cost
         taker.taken += cost
@@ -252,12 +252,12 @@ class Intake:
         self.taken += cost
         self._look_at(taker)
 
-    def _look_at(self, taker: Taker) -> None:
+    def _look_at(self, taker: IntakeConnection) -> None:
         if taker.undecided >= limits.INTAKE_TURN_BYTES_MAX or taker.taken >= limits.INTAKE_CONNECTION_BYTES_MAX:
             self.wait(taker)
         self._stop_if_full(taker)
 
-    def _stop_if_full(self, taker: Taker) -> None:
+    def _stop_if_full(self, taker: IntakeConnection) -> None:
         """Stop reading if necessary, after the cost of ``taker`` increased."""
         sum_ = self.taken + self.later
         if sum_ >= limits.INTAKE_BYTES_MAX and not self.stopped:
@@ -290,7 +290,7 @@ class Intake:
             self._go_on_soon()
 
     def _settle(self) -> None:
-        undecided, held, work, stopped = self._undecided, self._held, self.work, self._stopped_takers
+        undecided, held, work, stopped = self._undecided, self._held, self.work, self._stopped_connections
         decided, released = work.decided, work.released
         while undecided and undecided[0][0] <= decided:
             read = undecided.popleft()
@@ -322,7 +322,7 @@ class Intake:
         self.spent_s = 0.0
         self._settle()
         waiting, self._waiting = self._waiting, []
-        no_room = []
+        no_space = []
         while waiting and self.undecided < limits.INTAKE_ALL_TURN_BYTES_MAX:
             if self.spent_s >= limits.INTAKE_ALL_TURN_S or self.work.expected_s >= limits.INTAKE_ALL_TURN_S:
                 break  # in the first case ``_go_on`` runs again; in the second the sequencer's turn triggers it
@@ -334,8 +334,8 @@ class Intake:
                 self._turn_s = max(self._turn_s, used_s)
                 taker.take_more()
             else:
-                no_room.append(one)
-        for one in (*no_room, *self._waiting):
+                no_space.append(one)
+        for one in (*no_space, *self._waiting):
             heappush(waiting, one)
         self._waiting = waiting
         if not waiting:
@@ -343,6 +343,6 @@ class Intake:
             self._turn_s = self._most_s  # all are equal
         if self.stopped and self.taken + self.later <= limits.INTAKE_BYTES_MAX // 2:
             self.stopped = self.full = False
-            self._stopped_takers.clear()
+            self._stopped_connections.clear()
             self.on_start()
         self._flush()

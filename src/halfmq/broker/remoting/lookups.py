@@ -57,7 +57,7 @@ class Lookups:
         fields = request.ext
         from_start = fields.set_zero_if_not_found is not False
         found = self._queues.consumer_offset(
-            fields.consumer_group, fields.topic, fields.queue_id, young_from_start=from_start
+            fields.consumer_group, fields.topic, fields.queue_id, new_from_start=from_start
         )
         if found is None:
             self._gateway.answer(

@@ -12,7 +12,7 @@ from halfmq.broker.remoting.refusals import refusal
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.groups import GroupsOnUse
 from halfmq.broker.services.members import Member, Members, Registered
-from halfmq.broker.services.unlike_subscriptions import UnlikeSubscriptions
+from halfmq.broker.services.subscription_conflicts import SubscriptionConflicts
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.decision import Locked, Refused
 from halfmq.core.engine import Failed
@@ -47,7 +47,7 @@ class MemberRequests:
         self._gateway = gateway
         self._broker_name = broker_name
         self.members = Members(
-            sequencer, groups, time, UnlikeSubscriptions(gateway.is_due),
+            sequencer, groups, time, SubscriptionConflicts(gateway.is_due),
             on_changed=self._changed, on_unsupported=self._unsupported,
         )  # fmt: skip
         gateway.handlers |= {
@@ -108,7 +108,7 @@ class MemberRequests:
 
     def _unsupported(self, client_id: str, group: str, subscription: Subscription) -> None:
         topic, expression, kind, _ = subscription
-        self._gateway.unserved.subscription(client_id, group, topic, expression, kind)
+        self._gateway.unsupported_requests.subscription(client_id, group, topic, expression, kind)
 
     def consumer_list(self, connection: Connection, request: Request[Any]) -> None:
         """38: client ids of a consumer group."""

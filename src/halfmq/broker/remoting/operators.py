@@ -14,7 +14,7 @@ from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.pages import page_count, page_start
 from halfmq.broker.services.transactions import CheckSent, Story, Transactions
 from halfmq.core.commands import RequestedVerdict
-from halfmq.core.decision import AskedParked, Refused, Settled
+from halfmq.core.decision import ParkedChecked, Refused, Settled
 from halfmq.core.engine import Failed
 from halfmq.wire.remoting.codes import (
     EXT_DURABILITY,
@@ -152,8 +152,8 @@ class Operators:
             return
         request = request.to_answer(None)
 
-        def answer(reply: AskedParked | Refused | Failed) -> None:
-            if isinstance(reply, AskedParked):
+        def answer(reply: ParkedChecked | Refused | Failed) -> None:
+            if isinstance(reply, ParkedChecked):
                 ext = {EXT_GROUP: group, EXT_LEFT: reply.left}
                 self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, ext, encode_ids(reply.tx_ids))
             else:

@@ -84,4 +84,4 @@ class PullHandlers:
             connection.send(head)
             if body:
                 connection.send(body)
-                connection.relieve(len(body))
+                connection.flush_if_large(len(body))

@@ -49,14 +49,14 @@ class Reader(Protocol):
         ...
 
     def wait(self) -> None:
-        """Stop reading until ``go_on``."""
+        """Stop reading until ``continue_reading``."""
         ...
 
-    def go_on(self) -> None:
+    def continue_reading(self) -> None:
         """Read again: its frame is admitted, or complete."""
         ...
 
-    def turn_away(self) -> None:
+    def reject(self) -> None:
         """Discard the unfinished frame, and close."""
         ...
 
@@ -128,7 +128,7 @@ class UnfinishedFrames:
                 return
             self._admit(reader, size)
         if waited:
-            reader.go_on()
+            reader.continue_reading()
 
     def gone(self, number: int) -> None:
         """The connection ended, and its bytes are free."""
@@ -167,7 +167,7 @@ class UnfinishedFrames:
             self._pressed_since = self._looked_at = self._loop.time()
             self._timer = self._loop.call_later(_LOOK_S, self._look)
         while self._waiting_held > self._waiting_max:
-            self._turn_away(next(iter(self._waiting.values()))[0])
+            self._reject(next(iter(self._waiting.values()))[0])
 
     def _let_in(self) -> None:
         """Admit the smallest frames that fit (if one does not, no larger one does), and an elder."""
@@ -180,7 +180,7 @@ class UnfinishedFrames:
                 return
             reader, size = self._leave(number)
             self._admit(reader, size)
-            reader.go_on()
+            reader.continue_reading()
 
     def _leave(self, number: int) -> tuple[Reader, int]:
         reader, size = self._waiting.pop(number)
@@ -206,14 +206,14 @@ class UnfinishedFrames:
                 late.append(one)
         for admitted in late:
             if self._waiting:
-                self._turn_away(admitted.reader)
+                self._reject(admitted.reader)
                 self._let_in()
         if self._waiting:
             self._timer = self._loop.call_later(_LOOK_S, self._look)
 
-    def _turn_away(self, reader: Reader) -> None:
+    def _reject(self, reader: Reader) -> None:
         self._forget(reader.number)
-        reader.turn_away()
+        reader.reject()
         self._closed += 1
         if self._say_timer is None:
             self._say()

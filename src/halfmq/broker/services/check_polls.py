@@ -93,7 +93,7 @@ class CheckPolls:
 
     def _session(self, event: Polling | PollEnded) -> None:
         self._sequencer.engine.note(event)
-        self._sequencer.look_at_deadline()
+        self._sequencer.update_deadline()
 
     # --- what core hands out
 

@@ -17,7 +17,7 @@ from halfmq.broker.services.peer import Peer
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import CheckNotSent
 from halfmq.core.decision import SendCheck
-from halfmq.core.session import CheckLeft, Reachable
+from halfmq.core.session import CheckDelivered, Reachable
 from halfmq.model.stored_message import AT_PHYSICAL_OFFSET, AT_QUEUE_OFFSET
 
 
@@ -52,7 +52,7 @@ class Checks:
         half = self._half(check)
         if self._leaves(check, half):
             if self._sequencer.view.derived.policies:
-                left = CheckLeft(check.group, check.tx_id, check.checks, self._time.now_ms())
+                left = CheckDelivered(check.group, check.tx_id, check.checks, self._time.now_ms())
                 self._sequencer.engine.note(left)
             return
         if half is not None and self._producers.is_connected(check.connection):
@@ -84,7 +84,7 @@ class Checks:
         for group, client_id in groups.items():
             self._sequencer.engine.note(Reachable(number, client_id, group))
         if groups:
-            self._sequencer.look_at_deadline()
+            self._sequencer.update_deadline()
 
     def peer_gone(self, number: int) -> None:
         """Remove its missed checks."""

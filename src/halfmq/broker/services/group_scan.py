@@ -12,7 +12,7 @@ from typing import Final
 from halfmq.core.view import ProducerGroupView, View
 
 #: Maximum number of groups, or of transactions in them, that one turn examines; about a millisecond.
-LOOKED_AT_PER_TURN_MAX: Final = 4_096
+EXAMINED_PER_TURN_MAX: Final = 4_096
 #: Maximum number of waiting searches, including the running one.
 WAITING_MAX: Final = 256
 
@@ -43,7 +43,7 @@ class GroupScan:
     def _step(self, groups: "deque[ProducerGroupView]") -> None:
         look, then = self._waiting[0]
         looked_at = 0
-        while groups and looked_at < LOOKED_AT_PER_TURN_MAX:
+        while groups and looked_at < EXAMINED_PER_TURN_MAX:
             looked_at += 1 + look(groups.popleft())
         if groups:
             self._loop.call_soon(self._step, groups)

@@ -17,7 +17,7 @@ class Health:
             return f"failed: {self._sequencer.failed}"
         if self.draining:
             return "draining: this broker is stopping"
-        if self._sequencer.waits_for_room:
+        if self._sequencer.waits_for_space:
             return "disk full: answers wait"
         if self._sequencer.view.session.disk_full:
             return "disk full: new messages are refused, verdicts are not"

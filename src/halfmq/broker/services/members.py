@@ -18,7 +18,7 @@ from halfmq.broker.log_throttle import LogThrottle
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.groups import GroupsOnUse
 from halfmq.broker.services.peer import Peer
-from halfmq.broker.services.unlike_subscriptions import UnlikeSubscriptions
+from halfmq.broker.services.subscription_conflicts import SubscriptionConflicts
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import LockQueues, UnlockQueues
 from halfmq.core.decision import Done, Locked, Refused, Reply, Why
@@ -80,7 +80,7 @@ class Members:
         sequencer: Sequencer,
         groups: GroupsOnUse,
         time: BrokerTime,
-        unlike: UnlikeSubscriptions,
+        unlike: SubscriptionConflicts,
         *,
         on_changed: Callable[[str, int], None],
         on_unsupported: Callable[[str, str, Subscription], None],
@@ -94,7 +94,7 @@ class Members:
         self._view = sequencer.view
         self._groups = groups
         self._time = time
-        self._unlike = unlike
+        self._subscription_conflicts = unlike
         self._on_changed = on_changed
         self._on_unsupported = on_unsupported
         self._locks_logged = LogThrottle(lambda: time.now_ms() / 1000, rest_s=_LOCKS_LOGGED_S)
@@ -134,7 +134,7 @@ class Members:
 
         def left() -> None:
             number = peer.number
-            self._unlike.left(consumer_group, number)
+            self._subscription_conflicts.left(consumer_group, number)
             self._subscribe(number, consumer_group, 0)
             self._give_up_locks(number, consumer_group)
             self._note(Unregistered(number, client_id, producer_group, consumer_group))
@@ -150,7 +150,7 @@ class Members:
         self._forget(number)
         self.software.pop(number, None)
         for group in self._view.session.consumes.get(number, ()):
-            self._unlike.left(group, number)
+            self._subscription_conflicts.left(group, number)
             if not keep_locks:
                 self._give_up_locks(number, group)
         self.subscribed_bytes -= sum(self._subscribed.pop(number, {}).values())
@@ -244,7 +244,7 @@ class Members:
             for subscription in data.subscriptions:
                 if subscription.expression_type not in ("", TAG):
                     self._on_unsupported(member.client_id, data.group, subscription)
-            self._unlike.heard(data.group, number, member.client_id, data.subscriptions)
+            self._subscription_conflicts.heard(data.group, number, member.client_id, data.subscriptions)
         # A group from another client's heartbeat may not be durable yet.
         self._sequencer.after_durable(lambda _, __: answer(Registered(left_out)), None, _DONE)
 
@@ -339,7 +339,7 @@ class Members:
         for group, members in self._sequencer.engine.note(event):
             for number in members:
                 self._on_changed(group, number)
-        self._sequencer.look_at_deadline()
+        self._sequencer.update_deadline()
 
     # --- queue locks
 

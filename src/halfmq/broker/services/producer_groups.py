@@ -135,7 +135,7 @@ def _refused_name(name: str) -> Refused | None:
     return None
 
 
-def tell_policy(acted: PolicyActed) -> None:
+def log_policy_action(acted: PolicyActed) -> None:
     """Log what a policy did to a transaction."""
     what = "rolled back" if acted.rolled_back else "parked"
     why = f"after {acted.checks} checks" if acted.because is ParkedBecause.CHECKS else "because of its age"

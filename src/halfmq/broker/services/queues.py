@@ -20,7 +20,7 @@ from halfmq.store.consume_queue import QueueEntry
 #: a new queue at its beginning, whatever its clients say. In RocketMQ "new" means that the first message is still in memory
 #: (``checkInDiskByConsumeOffset``, 40% of the machine's). It matters for a topic created by its first message: a consumer that waited
 #: for it would otherwise skip that very message.
-YOUNG_QUEUE_BYTES: Final = 1 << 30
+NEW_QUEUE_BYTES: Final = 1 << 30
 
 
 class QueueEntries(Protocol):
@@ -125,22 +125,22 @@ class Queues:
         members = [member.client_id for member in session.members.values()]
         return assigned_queues(strategy, known.read_queues, members, client_id)
 
-    def consumer_offset(self, group: str, topic: str, queue_id: int, *, young_from_start: bool) -> int | None:
+    def consumer_offset(self, group: str, topic: str, queue_id: int, *, new_from_start: bool) -> int | None:
         """The group's next offset in the queue. None: it has no offset, and its clients choose where to begin.
 
         A submitted offset counts from its turn on: a client that commits and queries at once gets its response after that turn
         (``Sequencer.after_turn``).
 
-        ``young_from_start``: a group without an offset begins a new queue at its first message, see ``YOUNG_QUEUE_BYTES``.
+        ``new_from_start``: a group without an offset begins a new queue at its first message, see ``NEW_QUEUE_BYTES``.
         """
         known = query_offset(self._view, group, topic, queue_id)
         if isinstance(known, Stored):
             return known.offset
         if isinstance(known, MayBeLost):
             return self.bounds(topic, queue_id)[0]
-        return 0 if young_from_start and self._is_young(topic, queue_id) else None
+        return 0 if new_from_start and self._is_new(topic, queue_id) else None
 
-    def _is_young(self, topic: str, queue_id: int) -> bool:
+    def _is_new(self, topic: str, queue_id: int) -> bool:
         known = self._view.topics_by_name.get(topic)
         if known is None:
             return False
@@ -148,7 +148,7 @@ class Queues:
         if low > 0 or high == 0:
             return False
         first = self._store.read_queue(known.topic_id, queue_id, 0, 1)
-        return bool(first) and self._view.session.published - first[0].offset <= YOUNG_QUEUE_BYTES
+        return bool(first) and self._view.session.published - first[0].offset <= NEW_QUEUE_BYTES
 
     def commit_offset(
         self,

@@ -161,7 +161,7 @@ class Stats:
         return [
             TopicProgress(
                 topic.name,
-                self._traffic.given_lately(group, topic.name)[0] / MINUTE_S,
+                self._traffic.given_recently(group, topic.name)[0] / MINUTE_S,
                 tuple([self._queue(group, topic, queue_id) for queue_id in range(topic.read_queues)]),
             )
             for topic in topics
@@ -227,20 +227,20 @@ class Stats:
             low, high = self._store.bounds(topic.topic_id, queue_id)
             time_ms = self._time_of(topic.topic_id, queue_id, high - 1) if high > low else 0
             queues.append(QueueBounds(queue_id, low, high, time_ms))
-        return TopicQueues(self._written_lately(topic, MINUTE_S) / MINUTE_S, tuple(queues))
+        return TopicQueues(self._written_recently(topic, MINUTE_S) / MINUTE_S, tuple(queues))
 
     def written(self, name: str) -> LastPeriods | None:
         """Number of the topic's messages that became visible; None: it does not exist."""
         topic = self._view.topics_by_name.get(name)
         if topic is None:
             return None
-        return LastPeriods(*[self._written_lately(topic, seconds) for seconds in (MINUTE_S, HOUR_S, DAY_S)])
+        return LastPeriods(*[self._written_recently(topic, seconds) for seconds in (MINUTE_S, HOUR_S, DAY_S)])
 
     def given(self, name: str, group: str) -> LastPeriods | None:
         """Number of the topic's messages given to members of the group; None: it does not exist."""
-        return LastPeriods(*self._traffic.given_lately(group, name)) if name in self._view.topics_by_name else None
+        return LastPeriods(*self._traffic.given_recently(group, name)) if name in self._view.topics_by_name else None
 
-    def _written_lately(self, topic: TopicView, seconds: int) -> int:
+    def _written_recently(self, topic: TopicView, seconds: int) -> int:
         """Counted by queue entries."""
         since_ms = self._time.now_ms() - seconds * 1_000
         count = 0

@@ -130,7 +130,7 @@ class Traffic:
         passed = max(now_ms - began_ms, 1_000) / 1_000
         return (self.put - put) / passed, (self.given - given) / passed
 
-    def given_lately(self, group: str, topic: str) -> tuple[int, int, int]:
+    def given_recently(self, group: str, topic: str) -> tuple[int, int, int]:
         """Messages of the topic given to the group in the last minute, hour and day, as far as the spans tell: without the first ten seconds
         of the minute, and so on.
         """

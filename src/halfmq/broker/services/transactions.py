@@ -4,7 +4,7 @@ A verdict by hand takes the path of every verdict: a command to the sequencer, t
 states ``operator``, and directly before it the audit record with name, reason and address. The broker's log lines name them too.
 
 A transaction may be named without its producer group: then all groups are searched (``group_scan``). If it is no longer in memory, the
-transaction table is searched (``long_settled``).
+transaction table is searched (``settled_verdict_lookup``).
 """
 
 import logging
@@ -15,12 +15,12 @@ from halfmq import limits
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.actors import actor
 from halfmq.broker.services.group_scan import GroupScan
-from halfmq.broker.services.long_settled import Found, LongSettled, Look, Missed, NotLooked
 from halfmq.broker.services.pages import LISTED_MAX
 from halfmq.broker.services.peer import Peer, Say
+from halfmq.broker.services.settled_verdict_lookup import Found, Look, Missed, NotSearched, SettledVerdictLookup
 from halfmq.broker.timers import BrokerTime
-from halfmq.core.commands import AskNow, AskParked, RequestedVerdict, ResolveTransaction
-from halfmq.core.decision import Asked, AskedParked, Refused, Reply, Settled, Why
+from halfmq.core.commands import CheckNow, CheckParked, RequestedVerdict, ResolveTransaction
+from halfmq.core.decision import Asked, ParkedChecked, Refused, Reply, Settled, Why
 from halfmq.core.engine import Failed
 from halfmq.core.transaction.listing import (
     UNDECIDED,
@@ -86,7 +86,7 @@ class Transactions:
         self,
         sequencer: Sequencer,
         time: BrokerTime,
-        long_settled: LongSettled,
+        settled_verdict_lookup: SettledVerdictLookup,
         scan: GroupScan,
         *,
         operator_of: Callable[[int], OperatorActed | None],
@@ -98,7 +98,7 @@ class Transactions:
         """
         self._sequencer = sequencer
         self._time = time
-        self._long_settled = long_settled
+        self._settled_verdict_lookup = settled_verdict_lookup
         self._scan = scan
         self._operator_of = operator_of
         self._say = say
@@ -129,7 +129,7 @@ class Transactions:
 
         def of(group: str) -> None:
             if standing(self._sequencer.view, group, tx_id) == UNKNOWN:
-                self._long_settled.look(group, tx_id, lambda look: told(group, look))
+                self._settled_verdict_lookup.look(group, tx_id, lambda look: told(group, look))
             else:
                 told(group, None)
 
@@ -142,7 +142,7 @@ class Transactions:
     def _story(self, group: str, tx_id: str, look: Look | None) -> Story | Refused:
         view, now_ms = self._sequencer.view, self._time.now_ms()
         stands = standing(view, group, tx_id)
-        if isinstance(look, NotLooked) and stands == UNKNOWN:
+        if isinstance(look, NotSearched) and stands == UNKNOWN:
             return Refused(Why.NOT_NOW, look.text)
         if isinstance(look, Found) and stands == UNKNOWN:
             acted = self._acted(look.row.verdict_position)
@@ -245,10 +245,10 @@ class Transactions:
         def asked(group: str, reply: Any) -> None:
             answer(CheckSent(group, reply.client_id, reply.checks) if isinstance(reply, Asked) else reply)
 
-        self._with_group(tx_id, group, answer, lambda group: self._decide(AskNow(group, tx_id), asked))
+        self._with_group(tx_id, group, answer, lambda group: self._decide(CheckNow(group, tx_id), asked))
 
     def ask_parked(
-        self, peer: Peer, group: str, count_max: int, answer: Callable[[AskedParked | Refused | Failed], None]
+        self, peer: Peer, group: str, count_max: int, answer: Callable[[ParkedChecked | Refused | Failed], None]
     ) -> None:
         """Send checks of parked transactions of the group now; repeat the request for more.
 
@@ -259,18 +259,18 @@ class Transactions:
             return
 
         def asked(_: None, reply: Any) -> None:
-            if isinstance(reply, AskedParked) and reply.tx_ids:
+            if isinstance(reply, ParkedChecked) and reply.tx_ids:
                 log.info(
                     "an operator from %s asks about %d transactions of group %s that were parked; %d are left",
                     peer.address, len(reply.tx_ids), group, reply.left,
                 )  # fmt: skip
             answer(reply)
 
-        self._sequencer.submit(AskParked(group, min(max(count_max, 1), LISTED_MAX)), asked)
+        self._sequencer.submit(CheckParked(group, min(max(count_max, 1), LISTED_MAX)), asked)
 
     # --- helpers
 
-    def _decide(self, command: ResolveTransaction | AskNow, then: Callable[[str, Reply | Failed], None]) -> None:
+    def _decide(self, command: ResolveTransaction | CheckNow, then: Callable[[str, Reply | Failed], None]) -> None:
         """Decide, and again with the row of the transaction table if the decision did not know the transaction.
 
         ``then`` is called with its producer group. As for END, the table is read after the decision: what leaves memory in between has its
@@ -279,7 +279,7 @@ class Transactions:
 
         def decided(_: None, reply: Reply | Failed) -> None:
             if isinstance(reply, Refused) and reply.why is Why.NOT_FOUND:
-                self._long_settled.look(command.group, command.tx_id, lambda look: looked(reply, look))
+                self._settled_verdict_lookup.look(command.group, command.tx_id, lambda look: looked(reply, look))
             else:
                 then(command.group, reply)
 
@@ -288,7 +288,7 @@ class Transactions:
                 again = command._replace(group=look.group, settled=look.row)
                 self._sequencer.submit(again, lambda _, reply: then(look.group, reply))
                 return
-            why = Why.NOT_NOW if isinstance(look, NotLooked) else Why.NOT_FOUND
+            why = Why.NOT_NOW if isinstance(look, NotSearched) else Why.NOT_FOUND
             then(command.group, refused._replace(why=why, text=f"{refused.text}; {look.text}"))
             self._flush()
 

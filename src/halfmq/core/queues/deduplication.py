@@ -12,14 +12,14 @@ RocketMQ client on the same connection cannot be distinguished from that.
 
 from typing import Final
 
-from halfmq.core.state import ProducerGroup, SentOnce, State, Topic, Verdict
+from halfmq.core.state import ProducerGroup, RecentMessage, State, Topic, Verdict
 
 #: Plain messages with longer ids are not deduplicated, so that a quarter of a million ids have a bounded size. Ids of clients have
 #: 32 characters (RocketMQ ``MessageClientIDSetter``).
 UNIQUE_ID_CHARS_MAX: Final = 128
 
 
-def remember(state: State, topic: Topic, sent: SentOnce) -> None:
+def remember(state: State, topic: Topic, sent: RecentMessage) -> None:
     if len(sent.unique_id) > UNIQUE_ID_CHARS_MAX:
         return
     topic.derived.sent[sent.unique_id] = sent
@@ -63,7 +63,7 @@ def forget_verdict(state: State) -> None:
 
 def sent_before(
     state: State, topic: Topic, unique_id: str, body_crc: int, connection: int, *, again: bool
-) -> SentOnce | None:
+) -> RecentMessage | None:
     """The stored message that this one repeats; None if it is a new one to store.
 
     ``again``: the client says that it is a repetition; otherwise ``connection`` decides.

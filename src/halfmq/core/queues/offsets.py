@@ -21,10 +21,10 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from halfmq.core.audit import signed
-from halfmq.core.base_room import is_room_for_offset, no_room
+from halfmq.core.base_space import has_space_for_offset, no_space
 from halfmq.core.commands import CommitOffset, NoteTime
 from halfmq.core.decision import DONE, NOTHING, Decision, Done, OffsetNotStored, Refused, Why
-from halfmq.core.events import OffsetLogged, OffsetRefused, OffsetSaid, OffsetsTaken, TopicGone
+from halfmq.core.events import OffsetLogged, OffsetRefused, OffsetReported, OffsetsDrained, TopicRemoved
 from halfmq.core.state import State, drop_stale_offsets, next_offset
 from halfmq.core.view import View
 from halfmq.model.records import OffsetsCommitted, OperatorAction, payload_of, payload_record_size
@@ -59,7 +59,7 @@ def query_offset(view: View, group: str, topic: str, queue_id: int) -> Stored | 
         offset = offsets.get(group, {}).get(key)
         if offset is not None:
             return Stored(offset)
-    return NotStored() if group not in view.groups or is_room_for_offset(view, group) else MayBeLost()
+    return NotStored() if group not in view.groups or has_space_for_offset(view, group) else MayBeLost()
 
 
 def decide_commit_offset(state: State, command: CommitOffset, now_ms: int) -> Decision:
@@ -86,14 +86,14 @@ def decide_commit_offset(state: State, command: CommitOffset, now_ms: int) -> De
         return DONE
     is_first = logged is None and key not in fresh
     if is_first or command.by is not None:
-        if is_first and not is_room_for_offset(state, command.group):
+        if is_first and not has_space_for_offset(state, command.group):
             return _refuse(state, command, key)
         entry = (command.group, topic.topic_id, command.queue_id, command.offset)
         logged_now = OffsetLogged(command.group, topic.topic_id, command.queue_id)
         decision = Decision((_logged(next_offset(state), [entry]),), Done(), (), (logged_now,))
         return signed(decision, OperatorAction.RESET_OFFSET, command.group, command.by)
     log_at_ms = max(now_ms, state.session.offsets_logged.get(command.group, 0) + LOG_INTERVAL_MS)
-    said = OffsetSaid(command.group, topic.topic_id, command.queue_id, command.offset, log_at_ms)
+    said = OffsetReported(command.group, topic.topic_id, command.queue_id, command.offset, log_at_ms)
     return Decision(NOTHING, Done(), (), (said,))
 
 
@@ -103,7 +103,7 @@ def _refuse(state: State, command: CommitOffset, key: tuple[int, int]) -> Decisi
     )
     refused = OffsetRefused(command.group, *key, command.offset)
     effect = OffsetNotStored(command.group, command.topic, command.queue_id)
-    return Decision(NOTHING, no_room(state, what), (effect,), (refused,))
+    return Decision(NOTHING, no_space(state, what), (effect,), (refused,))
 
 
 def next_log_ms(state: State) -> int | None:
@@ -132,7 +132,7 @@ def take_due(state: State, now_ms: int) -> None:
     drop_stale_offsets(state)
 
 
-def note_said(state: State, event: OffsetSaid) -> None:
+def note_reported(state: State, event: OffsetReported) -> None:
     state.session.fresh_offsets.setdefault(event.group, {})[event.topic_id, event.queue_id] = event.offset
     if event.group not in state.session.offsets_due:
         log_at(state, event.group, event.log_at_ms)
@@ -149,7 +149,7 @@ def note_refused(state: State, event: OffsetRefused) -> None:
     state.topics_by_id[event.topic_id].derived.groups[event.group] = None
 
 
-def note_taken(state: State, event: OffsetsTaken) -> None:
+def note_taken(state: State, event: OffsetsDrained) -> None:
     fresh = state.session.fresh_offsets.get(event.group, {})
     for key in list(islice(fresh, event.count)):
         del fresh[key]
@@ -161,7 +161,7 @@ def note_taken(state: State, event: OffsetsTaken) -> None:
         drop_stale_offsets(state)
 
 
-def forget_topic(state: State, event: TopicGone) -> None:
+def forget_topic(state: State, event: TopicRemoved) -> None:
     for group in event.groups:
         for of_group in (state.session.fresh_offsets.get(group, {}), state.session.offsets_refused.get(group, {})):
             for key in keys_in(of_group, event.topic_id, event.queues):
@@ -196,10 +196,10 @@ def forget_offsets(state: State, group: str) -> None:
 
 def log_due(
     state: State, offset: int, bytes_max: int, now_ms: int
-) -> tuple[OffsetsCommitted | None, list[OffsetsTaken], bool]:
+) -> tuple[OffsetsCommitted | None, list[OffsetsDrained], bool]:
     """(the record at ``offset`` of the due offsets, their number, whether more is due). Call it after ``TimePassed``."""
     entries: list[tuple[str, int, int, int]] = []
-    taken: list[OffsetsTaken] = []
+    taken: list[OffsetsDrained] = []
     size = 64
     for group in state.session.offsets_to_log:
         fresh = state.session.fresh_offsets.get(group, {})
@@ -211,7 +211,7 @@ def log_due(
             count += 1
             if topic_id in state.topics_by_id:
                 entries.append((group, topic_id, queue_id, at))
-        taken.append(OffsetsTaken(group, count, count == len(fresh), now_ms))
+        taken.append(OffsetsDrained(group, count, count == len(fresh), now_ms))
         if count < len(fresh):
             break
     more = len(taken) < len(state.session.offsets_to_log) or bool(taken and not taken[-1].all)

@@ -17,27 +17,27 @@ from typing import Final
 from halfmq import limits
 from halfmq.core.commands import LockQueues, UnlockQueues
 from halfmq.core.decision import NOTHING, Decision, Done, Locked
-from halfmq.core.events import LocksRunOut, QueuesLocked, QueuesUnlocked
+from halfmq.core.events import LocksExpired, QueuesLocked, QueuesUnlocked
 from halfmq.core.schema import group_set
 from halfmq.core.state import ConsumerSession, QueueLock, State, holders_bytes, next_offset
 
 Queue = tuple[str, int]
 
-#: Fraction of a segment. A base may use half of a segment; ``base_room`` assigns seven sixteenths.
+#: Fraction of a segment. A base may use half of a segment; ``base_space`` assigns seven sixteenths.
 _HOLDERS_SHARE: Final = 32
 
 
-def locks_run_out(state: State, command: LockQueues, now_ms: int) -> LocksRunOut:
+def locks_run_out(state: State, command: LockQueues, now_ms: int) -> LocksExpired:
     """The event before ``decide_lock``."""
     session = state.session.consumers.get(command.group)
     locks = session.locks if session is not None else {}
     new = sum([queue not in locks for queue in command.queues])
     is_short = new > 0 and state.session.locks_held + new > _locks_max(session, command.client_id)
-    return LocksRunOut(command.group, is_short, now_ms)
+    return LocksExpired(command.group, is_short, now_ms)
 
 
 def decide_lock(state: State, command: LockQueues, now_ms: int) -> Decision:
-    """Grant the client each queue that nobody else holds, for 60 s. Apply ``LocksRunOut`` before.
+    """Grant the client each queue that nobody else holds, for 60 s. Apply ``LocksExpired`` before.
 
     At the maximum number of locks, free queues are not granted; renewals always are.
 
@@ -146,7 +146,7 @@ def _locks_max(session: ConsumerSession | None, client_id: str) -> int:
 # --- events
 
 
-def keep_for_holders(state: State, now_ms: int) -> None:
+def reserve_for_holders(state: State, now_ms: int) -> None:
     """After a start, reserve each queue for its last holder, which may still be consuming it."""
     for group, holders in state.holders.items():
         session = state.session.consumers.setdefault(group, ConsumerSession())
@@ -156,13 +156,13 @@ def keep_for_holders(state: State, now_ms: int) -> None:
             session.locks[queue] = QueueLock(client_id, now_ms + limits.QUEUE_LOCK_KEPT_MS)
 
 
-def note_run_out(state: State, event: LocksRunOut) -> None:
+def note_run_out(state: State, event: LocksExpired) -> None:
     """Remove expired locks of the group at intervals, which are shorter than any lock; and of all groups if locks are scarce."""
     session = state.session.consumers.get(event.group)
-    if session is not None and event.now_ms - session.locks_looked_at_ms >= limits.QUEUE_LOCK_MS:
+    if session is not None and event.now_ms - session.locks_checked_at_ms >= limits.QUEUE_LOCK_MS:
         _drop_expired(state, session, event.now_ms)
-    if event.is_short and event.now_ms - state.session.locks_looked_at_ms >= limits.LOCKS_LOOK_MS:
-        state.session.locks_looked_at_ms = event.now_ms
+    if event.is_short and event.now_ms - state.session.locks_checked_at_ms >= limits.LOCKS_LOOK_MS:
+        state.session.locks_checked_at_ms = event.now_ms
         for session in state.session.consumers.values():
             _drop_expired(state, session, event.now_ms)
 
@@ -195,7 +195,7 @@ def forget_locks(state: State, group: str) -> None:
 
 
 def _drop_expired(state: State, session: ConsumerSession, now_ms: int) -> None:
-    session.locks_looked_at_ms = now_ms
+    session.locks_checked_at_ms = now_ms
     expired = [queue for queue, lock in session.locks.items() if lock.until_ms <= now_ms]
     for queue in expired:
         del session.locks[queue]

@@ -13,7 +13,7 @@ from halfmq.core.decision import NOTHING, Decided, Decision, Refused, Sent, Sent
 from halfmq.core.events import QueueChosen
 from halfmq.core.queues.deduplication import sent_before
 from halfmq.core.queues.delay import delay_refusal, due_at
-from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, Place, SentOnce, State, Topic
+from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, Place, RecentMessage, State, Topic
 from halfmq.core.topics import PERMISSION_WRITE, Made, first_use, make_topic
 from halfmq.core.transaction.machine import DISK_FULL, NOT_STORED_BITS, body_too_large, prepare, too_many_properties
 from halfmq.model.ids import hash64, offset_message_id
@@ -316,7 +316,7 @@ def decide_send_batch(state: State, command: SendBatch, now_ms: int) -> Decision
 
 def _batch_sent_before(state: State, topic: Topic, command: SendBatch) -> SentBatch | None:
     """The reply to the earlier send if every entry was stored before, in this order; else None."""
-    before: list[SentOnce] = []
+    before: list[RecentMessage] = []
     for one in command.entries:
         if not one.unique_id:
             return None

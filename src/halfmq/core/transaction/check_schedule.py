@@ -47,9 +47,17 @@ from zlib import crc32
 from msgspec.structs import replace
 
 from halfmq import limits
-from halfmq.core.commands import AskNow, AskParked, CheckNotSent
-from halfmq.core.decision import DONE, NOTHING, Asked, AskedParked, Decision, Done, Effect, Refused, SendCheck, Why
-from halfmq.core.events import AnswerHeard, CheckFailed, ChecksAsked, CheckWaits, DecisionEvent, NoLongerAsked, TakenUp
+from halfmq.core.commands import CheckNotSent, CheckNow, CheckParked
+from halfmq.core.decision import DONE, NOTHING, Asked, Decision, Done, Effect, ParkedChecked, Refused, SendCheck, Why
+from halfmq.core.events import (
+    CheckCancelled,
+    CheckFailed,
+    ChecksSent,
+    CheckWaits,
+    DecisionEvent,
+    ParkedResumed,
+    UnknownReceived,
+)
 from halfmq.core.state import (
     Heard,
     InFlight,
@@ -61,14 +69,14 @@ from halfmq.core.state import (
     take_turn,
 )
 from halfmq.core.transaction.next_check import Suspended, is_due
-from halfmq.core.transaction.past_limit import is_asked, is_at_limit, sort_due
+from halfmq.core.transaction.past_limit import is_at_limit, is_in_flight, sort_due
 from halfmq.core.transaction.states import standing_state
 from halfmq.model.records import Checked, Record, checked_size
 from halfmq.model.settings import BrokerSettings
 
 #: Maximum number of checks that one tick sends, and of entries that it examines; the next tick continues.
 CHECKS_PER_TICK_MAX: Final = 256
-LOOKED_AT_PER_TICK_MAX: Final = 4_096
+EXAMINED_PER_TICK_MAX: Final = 4_096
 #: Maximum number of deadlines that one tick handles, and of groups that it serves: after a start very many may be due.
 DEADLINES_PER_TICK_MAX: Final = 1_024
 GROUPS_PER_TICK_MAX: Final = 1_024
@@ -161,10 +169,10 @@ def send_checks(state: State, offset: int, bytes_max: int, now_ms: int) -> Check
         groups += 1
         round_ = _Round(group, now_ms)
         while round_.somebody and round_.in_flight < state.settings.checks_in_flight_max:
-            full = len(effects) >= CHECKS_PER_TICK_MAX or looked_at >= LOOKED_AT_PER_TICK_MAX or offset + 512 > end
+            full = len(effects) >= CHECKS_PER_TICK_MAX or looked_at >= EXAMINED_PER_TICK_MAX or offset + 512 > end
             if full:
                 break
-            known, more = round_.next_to_ask(now_ms)
+            known, more = round_.next_to_check(now_ms)
             looked_at += 1
             if not more:
                 break
@@ -204,7 +212,7 @@ class _Round:
         """Whether a producer is reachable now."""
         return bool(self.group.session.members or self.parked)
 
-    def next_to_ask(self, now_ms: int) -> tuple[Undecided | None, bool]:
+    def next_to_check(self, now_ms: int) -> tuple[Undecided | None, bool]:
         """(a transaction to check now, or None if the entry was obsolete; whether there was an entry)."""
         group = self.group
         if self.taken["due"] < len(group.session.due):
@@ -222,7 +230,7 @@ class _Round:
             )
         else:
             return None, False
-        if known is None or not due or known.tx_id in self._ids or is_asked(group, known.tx_id, now_ms):
+        if known is None or not due or known.tx_id in self._ids or is_in_flight(group, known.tx_id, now_ms):
             return None, True
         return known, True
 
@@ -255,8 +263,8 @@ class _Round:
             del parked[connection]
         return connection
 
-    def event(self, state: State, now_ms: int, *, in_turn: bool = False) -> ChecksAsked:
-        return ChecksAsked(
+    def event(self, state: State, now_ms: int, *, in_turn: bool = False) -> ChecksSent:
+        return ChecksSent(
             self.group.name, now_ms, now_ms + state.settings.check_answer_ms, tuple(self.asked), self.turn,
             tuple(self._served), self.taken["due"], self.taken["early"], in_turn,
         )  # fmt: skip
@@ -264,7 +272,7 @@ class _Round:
 
 def _goes_on(state: State, event: DecisionEvent) -> bool:
     """Whether the group takes another turn after the event: it has entries, a reachable producer, and is below its limit in flight."""
-    if not isinstance(event, ChecksAsked):
+    if not isinstance(event, ChecksSent):
         return False
     group = state.producer_groups[event.group]
     left = len(group.session.due) + len(group.session.early) - event.due - event.early
@@ -273,7 +281,7 @@ def _goes_on(state: State, event: DecisionEvent) -> bool:
     return bool(left and somebody) and live < state.settings.checks_in_flight_max
 
 
-def note_asked(state: State, event: ChecksAsked) -> None:
+def note_asked(state: State, event: ChecksSent) -> None:
     group = state.producer_groups.get(event.group)
     if group is None:
         return
@@ -304,7 +312,7 @@ def note_waiting(state: State, event: CheckWaits) -> None:
         _forget_left(group, event.tx_id)
 
 
-def note_heard(state: State, event: AnswerHeard) -> None:
+def note_heard(state: State, event: UnknownReceived) -> None:
     group = state.producer_groups.get(event.group)
     if group is not None:
         group.session.in_flight.pop(event.tx_id, None)
@@ -312,7 +320,7 @@ def note_heard(state: State, event: AnswerHeard) -> None:
         group.session.heard[event.tx_id] = Heard(event.now_ms, event.remark)
 
 
-def note_no_longer_asked(state: State, event: NoLongerAsked) -> None:
+def note_check_cancelled(state: State, event: CheckCancelled) -> None:
     group = state.producer_groups.get(event.group)
     if group is None:
         return
@@ -400,7 +408,7 @@ def decide_check_not_sent(state: State, command: CheckNotSent, now_ms: int) -> D
     return Decision((record,), Done(), (), (failed,))
 
 
-def decide_ask_now(state: State, command: AskNow, now_ms: int) -> Decision:
+def decide_check_now(state: State, command: CheckNow, now_ms: int) -> Decision:
     """Check one transaction now, including a parked one, whose number of checks starts from one again.
 
     Replies:
@@ -418,7 +426,7 @@ def decide_ask_now(state: State, command: AskNow, now_ms: int) -> Decision:
     parked = isinstance(known.next_check, Suspended)
     offset = next_offset(state)
     until_ms = now_ms + state.settings.check_answer_ms
-    taken_up = (TakenUp(group.name, until_ms),) if parked else ()
+    taken_up = (ParkedResumed(group.name, until_ms),) if parked else ()
     round_ = _Round(group, now_ms)
     if not round_.somebody:
         checks = 0 if parked else known.checks
@@ -429,7 +437,7 @@ def decide_ask_now(state: State, command: AskNow, now_ms: int) -> Decision:
     return Decision((record,), Asked(name, record.checks), (effect,), (*taken_up, round_.event(state, now_ms)))
 
 
-def decide_ask_parked(state: State, command: AskParked, bytes_max: int, now_ms: int) -> Decision:
+def decide_check_parked(state: State, command: CheckParked, bytes_max: int, now_ms: int) -> Decision:
     """Check parked transactions of a group in the order of parking; numbers of checks start from one again.
 
     Limited by the checks that may be in flight, 256, and ``bytes_max`` of records: repeat the command for the rest, after
@@ -437,12 +445,12 @@ def decide_ask_parked(state: State, command: AskParked, bytes_max: int, now_ms: 
     gets no response it is parked again, after the others.
 
     Replies:
-        AskedParked: the checked ones, perhaps none because of a limit. Refused NOT_NOW: no producer is reachable.
+        ParkedChecked: the checked ones, perhaps none because of a limit. Refused NOT_NOW: no producer is reachable.
     """
     group = state.producer_groups.get(command.group)
     aside = group.derived.suspended if group is not None else {}
     if group is None or not aside:
-        return Decision(NOTHING, AskedParked((), 0))
+        return Decision(NOTHING, ParkedChecked((), 0))
     if not (group.session.members or group.session.pollers):
         return Decision(NOTHING, Refused(Why.NOT_NOW, f"cannot ask: no producer of group {group.name!r} is connected"))
     round_ = _Round(group, now_ms)
@@ -461,10 +469,10 @@ def decide_ask_parked(state: State, command: AskParked, bytes_max: int, now_ms: 
         effects.append(effect)
         offset += record.size
     asked = tuple([tx_id for tx_id, _ in round_.asked])
-    reply = AskedParked(asked, len(aside) - len(asked))
+    reply = ParkedChecked(asked, len(aside) - len(asked))
     if not records:
         return Decision(NOTHING, reply)
-    taken_up = TakenUp(group.name, now_ms + state.settings.check_answer_ms)
+    taken_up = ParkedResumed(group.name, now_ms + state.settings.check_answer_ms)
     return Decision(tuple(records), reply, tuple(effects), (taken_up, round_.event(state, now_ms)))
 
 
@@ -479,7 +487,7 @@ def _why_not_now(group: ProducerGroup, known: Undecided, now_ms: int) -> str:
     return ""
 
 
-def _not_undecided(state: State, group: ProducerGroup | None, command: AskNow) -> Refused:
+def _not_undecided(state: State, group: ProducerGroup | None, command: CheckNow) -> Refused:
     verdict = group.settled.get(command.tx_id) if group is not None else None
     row = command.settled
     if verdict is not None:

@@ -23,7 +23,7 @@ from halfmq import limits
 from halfmq.core.audit import signed
 from halfmq.core.commands import Actor, EndTransaction, RequestedVerdict, ResolveTransaction, SendHalf, SettledRow
 from halfmq.core.decision import NOTHING, Decided, Decision, Noted, Refused, Sent, Settled, WakeQueue, Why
-from halfmq.core.events import AnswerHeard, NoLongerAsked
+from halfmq.core.events import CheckCancelled, UnknownReceived
 from halfmq.core.queues.delay import delay_refusal, due_at
 from halfmq.core.state import Half, Place, ProducerGroup, State, Topic, Undecided, Verdict, next_offset
 from halfmq.core.transaction.admission import refuse_half
@@ -57,7 +57,7 @@ _ID: Final = re.compile(rf"[A-Za-z0-9._:-]{{1,{limits.TRANSACTION_ID_CHARS_MAX}}
 #: Bits of a client's sys flag that the broker sets itself or never.
 NOT_STORED_BITS: Final = SYS_TRANSACTION_MASK | SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
 #: Number of other groups that are searched for an unknown transaction, only for a better message: it must stay cheap.
-_GROUPS_LOOKED_AT_MAX: Final = 256
+_GROUPS_EXAMINED_MAX: Final = 256
 _PAST_RETENTION: Final = "unknown, past retention"
 _HASH_MASK: Final = (1 << 64) - 1
 #: Bound once for the hot path: in CPython 3.11 ``RequestedVerdict.COMMIT`` costs 0.1 us, as much as a call; ``==`` costs twice that.
@@ -239,19 +239,19 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> Decided:
     if wanted is _ROLLBACK:
         return _settled(group, tx_id, _roll_back(state, known, command.decided_by))
     answered = tx_id in group.session.in_flight
-    heard = AnswerHeard(group_name, tx_id, now_ms, command.remark[:200])
+    heard = UnknownReceived(group_name, tx_id, now_ms, command.remark[:200])
     return Decision(due_sooner(state, known, now_ms) if answered else NOTHING, Noted(), (), (heard,))
 
 
 def _settled(group: ProducerGroup, tx_id: str, decided: Decided) -> Decided:
-    """The decision with ``NoLongerAsked``, if it settles the transaction and a check was sent."""
+    """The decision with ``CheckCancelled``, if it settles the transaction and a check was sent."""
     records, reply, effects, events = decided
-    return records, reply, effects, (*events, *no_longer_asked(group, tx_id)) if records else events
+    return records, reply, effects, (*events, *check_cancelled(group, tx_id)) if records else events
 
 
-def no_longer_asked(group: ProducerGroup, tx_id: str) -> tuple[NoLongerAsked, ...]:
+def check_cancelled(group: ProducerGroup, tx_id: str) -> tuple[CheckCancelled, ...]:
     return (
-        (NoLongerAsked(group.name, tx_id),) if tx_id in group.session.in_flight or tx_id in group.session.heard else ()
+        (CheckCancelled(group.name, tx_id),) if tx_id in group.session.in_flight or tx_id in group.session.heard else ()
     )
 
 
@@ -400,7 +400,7 @@ def _end_of_settled(state: State, group: ProducerGroup | None, command: EndTrans
     # The row comes before other groups: another group's transaction with this id is no reason to refuse a known verdict.
     if row is not None and row.half_index == half_index and row.first_offset in (log_offset, 0):
         return _standing_in_row(state, row, group_name, tx_id, wanted)
-    for other in islice(state.producer_groups.values(), _GROUPS_LOOKED_AT_MAX):
+    for other in islice(state.producer_groups.values(), _GROUPS_EXAMINED_MAX):
         if other is not group and (tx_id in other.undecided or tx_id in other.settled):
             return Refused(Why.WRONG_GROUP, f"transaction {tx_id!r} is not of producer group {group_name!r}")
     return _not_found(state, group_name, tx_id, half_index, log_offset)

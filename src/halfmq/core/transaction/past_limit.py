@@ -20,14 +20,14 @@ from heapq import heappush
 from itertools import islice
 from typing import Final
 
-from halfmq.core.events import PolicyLooked, TakenUp
+from halfmq.core.events import ParkedResumed, PolicyExamined
 from halfmq.core.state import NEVER_MS, Policy, ProducerGroup, State, Undecided, drop_stale_deadlines, take_turn
 from halfmq.core.transaction.next_check import Suspended, is_due
 from halfmq.core.view import PolicyView
 from halfmq.model.records import ParkedBecause
 
 #: Maximum number of undecided transactions that one step of a round examines.
-LOOKED_AT_MAX: Final = 4_096
+EXAMINED_MAX: Final = 4_096
 #: Maximum number of groups that one tick examines; each costs a bounded time.
 GROUPS_PER_TICK_MAX: Final = 64
 #: Interval between two rounds: this fraction of the age, within these bounds, ms.
@@ -46,7 +46,7 @@ def is_at_limit(policy: PolicyView | None, known: Undecided) -> bool:
     return 0 < limit <= known.checks and policy.session.left.get(known.tx_id) == known.checks
 
 
-def is_asked(group: ProducerGroup, tx_id: str, now_ms: int) -> bool:
+def is_in_flight(group: ProducerGroup, tx_id: str, now_ms: int) -> bool:
     """Whether a response may still arrive. Overdue checks remain in ``in_flight`` until the group's next check."""
     asked = group.session.in_flight.get(tx_id)
     return asked is not None and asked.until_ms > now_ms
@@ -87,7 +87,7 @@ def note_left(group: ProducerGroup, tx_id: str, checks: int, now_ms: int, answer
         policy.session.left = {one: number for one, number in policy.session.left.items() if one in group.undecided}
 
 
-def note_taken_up(state: State, event: TakenUp) -> None:
+def note_resumed(state: State, event: ParkedResumed) -> None:
     """Parked transactions are checked again, which no round expected."""
     group = state.producer_groups.get(event.group)
     policy = group.policy if group is not None else None
@@ -102,7 +102,7 @@ def _look_by(policy: Policy, at_ms: int) -> None:
     policy.session.scan_next_ms = min(policy.session.scan_next_ms, at_ms)  # of the current round
 
 
-def look_around(group: ProducerGroup, policy: Policy, now_ms: int) -> None:
+def examine_step(group: ProducerGroup, policy: Policy, now_ms: int) -> None:
     """One step of a round, which it begins if it is due. Transactions beyond a limit go to ``PolicySession.past``."""
     scan = policy.session.scan
     age_ms = policy.settings.skip_age_ms
@@ -112,11 +112,11 @@ def look_around(group: ProducerGroup, policy: Policy, now_ms: int) -> None:
         scan.extend(group.undecided)
         # Later transactions are younger, so none reaches the age before that.
         policy.session.scan_next_ms = now_ms + age_ms if age_ms else NEVER_MS
-    for _ in range(min(LOOKED_AT_MAX, len(scan))):
+    for _ in range(min(EXAMINED_MAX, len(scan))):
         known = group.undecided.get(scan.popleft())
         if known is None:
             continue
-        if why_past(policy, known, now_ms) is None or is_asked(group, known.tx_id, now_ms):
+        if why_past(policy, known, now_ms) is None or is_in_flight(group, known.tx_id, now_ms):
             _note_when(policy, known, now_ms)
         else:
             policy.session.past[known.tx_id] = None
@@ -132,16 +132,16 @@ def _note_when(policy: Policy, known: Undecided, now_ms: int) -> None:
         policy.session.scan_next_ms = min(policy.session.scan_next_ms, max(old_at_ms, now_ms))
 
 
-def look_further(state: State, now_ms: int) -> None:
+def examine_rounds(state: State, now_ms: int) -> None:
     """One step of each current round, up to a maximum number of groups. ``move_due`` starts rounds."""
     for name in islice(state.derived.looking, GROUPS_PER_TICK_MAX):
         group = state.producer_groups[name]
         if group.policy is not None:
-            look_around(group, group.policy, now_ms)
+            examine_step(group, group.policy, now_ms)
     drop_stale_deadlines(state)
 
 
-def note_looked(state: State, event: PolicyLooked) -> None:
+def note_examined(state: State, event: PolicyExamined) -> None:
     """The group takes its next turn after the others, if it has more work before its next round."""
     state.derived.looking.pop(event.group, None)
     group = state.producer_groups.get(event.group)

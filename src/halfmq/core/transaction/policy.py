@@ -22,15 +22,15 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from halfmq import limits
-from halfmq.core.audit import signed_if_room
-from halfmq.core.base_room import refuse_producer
+from halfmq.core.audit import signed_if_space
+from halfmq.core.base_space import refuse_producer
 from halfmq.core.commands import SetProducer
 from halfmq.core.decision import NOTHING, Decision, Effect, PolicyActed, ProducerIsSet, Refused, Why
-from halfmq.core.events import DecisionEvent, PolicyLooked
+from halfmq.core.events import DecisionEvent, PolicyExamined
 from halfmq.core.schema import producer_set
 from halfmq.core.state import Policy, State, Undecided, next_offset
-from halfmq.core.transaction.machine import no_longer_asked, roll_back
-from halfmq.core.transaction.past_limit import GROUPS_PER_TICK_MAX, is_asked, why_past
+from halfmq.core.transaction.machine import check_cancelled, roll_back
+from halfmq.core.transaction.past_limit import GROUPS_PER_TICK_MAX, is_in_flight, why_past
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
 from halfmq.model.records import DecidedBy, OperatorAction, Parked, ParkedBecause, Record, RolledBack, parked_size
@@ -70,7 +70,7 @@ def enforce(state: State, offset: int, bytes_max: int, now_ms: int, asked: Conta
         for tx_id in policy.session.past if policy is not None else ():
             known = group.undecided.get(tx_id)
             # If an operator requested a check in the meantime, the next check is scheduled.
-            if known is None or is_asked(group, tx_id, now_ms) or (name, tx_id) in asked or policy is None:
+            if known is None or is_in_flight(group, tx_id, now_ms) or (name, tx_id) in asked or policy is None:
                 looked_at.append(tx_id)
                 if known is not None:
                     look_by_ms = now_ms + state.settings.check_answer_ms
@@ -90,8 +90,8 @@ def enforce(state: State, offset: int, bytes_max: int, now_ms: int, asked: Conta
             rolled_back = isinstance(record, RolledBack)
             acts.effects.append(PolicyActed(name, tx_id, because, known.checks, rolled_back))
             if rolled_back:
-                acts.events.extend(no_longer_asked(group, tx_id))
-        acts.events.append(PolicyLooked(name, tuple(looked_at), tuple(again), look_by_ms))
+                acts.events.extend(check_cancelled(group, tx_id))
+        acts.events.append(PolicyExamined(name, tuple(looked_at), tuple(again), look_by_ms))
         more = more or full or (policy is not None and bool(policy.session.scan))
         if full:
             break
@@ -133,7 +133,7 @@ def decide_set_producer(state: State, command: SetProducer, now_ms: int) -> Deci
     if refused is not None:
         return Decision(NOTHING, refused)
     decision = Decision((producer_set(next_offset(state), settings),), ProducerIsSet(settings))
-    return signed_if_room(state, decision, OperatorAction.SET_PRODUCER, settings.name, command.by)
+    return signed_if_space(state, decision, OperatorAction.SET_PRODUCER, settings.name, command.by)
 
 
 def _too_many(state: State, settings: ProducerSettings) -> Refused | None:

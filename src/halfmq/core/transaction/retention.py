@@ -15,7 +15,7 @@ from typing import Final
 
 from halfmq.core.commands import CopyForward, TrimLog
 from halfmq.core.decision import NOTHING, Decision, Done, Refused, Why
-from halfmq.core.events import CopiedForward, LookedForAlive
+from halfmq.core.events import CopiedForward, TrimStarted
 from halfmq.core.queues.delay import copy_delayed
 from halfmq.core.state import Delayed, Half, State, Undecided, next_offset
 from halfmq.core.transaction.machine import copy_half
@@ -25,7 +25,7 @@ from halfmq.model.records import TRIM_SIZE, Record, Trim
 #: Bytes that one step copies in addition to its first message, so that a step is short.
 COPY_BYTES_MAX = 4 << 20
 #: Number of undecided transactions and delayed messages in one search; a step has at most two searches.
-LOOKED_AT_MAX = 4_096
+EXAMINED_MAX = 4_096
 _END: Final = object()
 
 
@@ -52,7 +52,7 @@ class CopyProgress:
         """Search until something is found, the search is complete, or this search reaches its limit."""
         if self.found or self.seen:
             return
-        for _ in range(LOOKED_AT_MAX):
+        for _ in range(EXAMINED_MAX):
             what = next(self.rest, _END)
             if what is _END:
                 self.seen = True
@@ -78,15 +78,15 @@ def _looked_at(state: State, log_start: int) -> Iterator[tuple[str, str, int] | 
         yield first if message is not None and message.offset < log_start else None
 
 
-def looked_for_alive(state: State, command: CopyForward, now_ms: int) -> LookedForAlive | None:
+def trim_started(state: State, command: CopyForward, now_ms: int) -> TrimStarted | None:
     """The event before the decision and its bound, which both use its result."""
-    return None if _refuse_start(state, command.log_start) is not None else LookedForAlive(command.log_start)
+    return None if _refuse_start(state, command.log_start) is not None else TrimStarted(command.log_start)
 
 
 def decide_copy_forward(state: State, command: CopyForward, now_ms: int) -> Decision:
     """Copy the next messages that are alive before ``log_start``. ``again``: there are more to copy or to search.
 
-    Apply ``LookedForAlive`` before. The next step copies what the next search finds.
+    Apply ``TrimStarted`` before. The next step copies what the next search finds.
     """
     refused = _refuse_start(state, command.log_start)
     if refused is not None:
@@ -109,7 +109,7 @@ def decide_copy_forward(state: State, command: CopyForward, now_ms: int) -> Deci
     return Decision(tuple(records), Done(again=again), (), (CopiedForward(command.log_start, count),))
 
 
-def note_look(state: State, event: LookedForAlive) -> None:
+def note_look(state: State, event: TrimStarted) -> None:
     if state.session.copy_progress is None or state.session.copy_progress.log_start != event.log_start:
         state.session.copy_progress = CopyProgress(state, event.log_start)
         state.session.copy_progress.look()

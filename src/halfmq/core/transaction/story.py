@@ -16,7 +16,7 @@ from halfmq.model.records import DecidedBy, OperatorActed
 from halfmq.model.settings import PastLimit, ProducerSettings
 
 #: Maximum number of other groups that are searched for a transaction that the named group does not have, as a hint.
-_GROUPS_LOOKED_AT_MAX: Final = 4_096
+_GROUPS_EXAMINED_MAX: Final = 4_096
 _BY: Final = {
     DecidedBy.PRODUCER: "its producer",
     DecidedBy.CHECK: "its producer, when it was asked",
@@ -56,7 +56,7 @@ def story(
         )
     elsewhere = [
         other.name
-        for other in islice(view.producer_groups.values(), _GROUPS_LOOKED_AT_MAX)
+        for other in islice(view.producer_groups.values(), _GROUPS_EXAMINED_MAX)
         if tx_id in other.undecided or tx_id in other.settled
     ]
     if elsewhere:

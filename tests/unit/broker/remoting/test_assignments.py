@@ -44,11 +44,11 @@ async def test_pop_is_refused_by_name_in_the_answer_and_in_the_log(
     async with serving(tmp_path) as running:
         client = await running.client()
         assert (await mode("PULL")).code == 0
-        assert not [record for record in caplog.records if record.name == "halfmq.unserved"]
+        assert not [record for record in caplog.records if record.name == "halfmq.unsupported_requests"]
         answer = await mode("POP")
         assert answer.code == 3
         assert "PULL mode" in str(answer.remark)
-        (said,) = [record for record in caplog.records if record.name == "halfmq.unserved"]
+        (said,) = [record for record in caplog.records if record.name == "halfmq.unsupported_requests"]
         assert said.levelno == logging.WARNING
         assert "group C: consuming topic T in mode POP" in said.getMessage()
 

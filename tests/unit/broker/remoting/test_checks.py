@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.support.in_process import serving
 from tests.support.raw_client import Answer, RawClient, end_ext
 
-from halfmq.core.commands import AskNow
+from halfmq.core.commands import CheckNow
 from halfmq.core.decision import SendCheck
 from halfmq.model import properties as props
 from halfmq.model.records import DecidedBy
@@ -144,7 +144,7 @@ async def test_check_decided_in_the_turn_of_one_that_did_not_leave_has_its_numbe
         del group.session.in_flight[ID]  # as when its connection is lost
         known = group.undecided[ID].halves[0]
         broker = running.broker
-        broker._sequencer.submit(AskNow("P", ID), None)
+        broker._sequencer.submit(CheckNow("P", ID), None)
         broker._checks.send(SendCheck(99, "P", ID, known.half_index, known.first_offset, known.offset, 1))
         assert props.to_dict(decode((await next_check(client)).body)[0].properties)["TRANSACTION_CHECK_TIMES"] == "1"
         assert group.undecided[ID].checks == 1

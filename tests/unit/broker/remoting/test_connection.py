@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.support.raw_client import frame
 
-from halfmq.broker.remoting.connection import RELIEVE_BYTES, Connection
+from halfmq.broker.remoting.connection import LARGE_BODIES_BYTES, Connection
 from halfmq.broker.remoting.intake import Intake
 from halfmq.broker.remoting.outgoing_bytes import OutgoingBytes
 from halfmq.wire.remoting.frame import BrokenFrame
@@ -179,7 +179,7 @@ def test_frames_behind_a_full_transport_wait_and_keep_their_order() -> None:
 
     def large(connection: Connection, frame: bytes) -> None:
         answer(connection, frame)
-        connection.relieve(RELIEVE_BYTES)
+        connection.flush_if_large(LARGE_BODIES_BYTES)
 
     gateway.frame = large  # type: ignore[method-assign]
     connection.data_received(b"".join(frame(b"", b"%d" % number) for number in range(4)))
@@ -199,10 +199,10 @@ def test_frames_behind_a_full_transport_wait_and_keep_their_order() -> None:
 def test_bodies_collect_until_they_are_many() -> None:
     connection, transport, gateway = connected()
     connection.send(b"small")
-    connection.relieve(RELIEVE_BYTES - 1)
+    connection.flush_if_large(LARGE_BODIES_BYTES - 1)
     assert transport.writes == []
     connection.send(b", and one more")
-    connection.relieve(1)
+    connection.flush_if_large(1)
     assert transport.writes == [b"small, and one more"]
     gateway.flush()
     assert len(transport.writes) == 1
@@ -228,7 +228,7 @@ def test_who_waits_for_others_frames_is_not_read_from_whatever_else_allows_it() 
     connection.resume()
     assert not transport.reading
     connection.pause_writing()
-    connection.go_on()
+    connection.continue_reading()
     assert not transport.reading, "the peer does not read"
     connection.resume_writing()
     assert transport.reading

@@ -45,9 +45,9 @@ async def test_silent_connection_is_closed_and_a_live_one_is_not(tmp_path: Path)
     async with serving(tmp_path) as running:
         silent, live = await running.client(), await running.client()
         gateway = running.broker._gateway
-        for _ in range(remoting_gateway._IDLE_LOOKS + 1):
+        for _ in range(remoting_gateway._IDLE_CHECKS + 1):
             await live.ask(105, {"topic": "TBW102"})
-            gateway._look_for_idle()
+            gateway._close_idle()
         await asyncio.wait_for(silent.closed.wait(), 1)
         assert (await live.ask(105, {"topic": "TBW102"})).code == 0
 
@@ -118,7 +118,7 @@ async def test_who_asks_for_what_is_not_offered_is_said_once(tmp_path: Path, cap
         for _ in range(3):
             client = await running.client()
             assert (await client.ask(200_050, {"consumerGroup": "Poppers", "topic": "T"})).code == 3
-        (said,) = [record.getMessage() for record in caplog.records if record.name == "halfmq.unserved"]
+        (said,) = [record.getMessage() for record in caplog.records if record.name == "halfmq.unsupported_requests"]
         assert "group Poppers: command 200050 (POP_MESSAGE)" in said
 
 

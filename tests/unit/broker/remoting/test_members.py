@@ -9,7 +9,7 @@ from tests.support.in_process import Hand, ShiftedClock, serving, until
 from tests.support.raw_client import RawClient, command
 
 from halfmq import limits
-from halfmq.broker.services.unlike_subscriptions import UnlikeSubscriptions
+from halfmq.broker.services.subscription_conflicts import SubscriptionConflicts
 from halfmq.core.commands import LockQueues
 from halfmq.core.decide import DECIDE
 from halfmq.model.settings import BrokerSettings
@@ -284,7 +284,7 @@ async def test_a_subscription_that_gets_nothing_is_said_with_client_and_group(
         client = await running.client()
         for _ in range(3):
             assert (await client.ask(34, {}, json.dumps(body).encode())).code == 0
-        (said,) = [record.getMessage() for record in caplog.records if record.name == "halfmq.unserved"]
+        (said,) = [record.getMessage() for record in caplog.records if record.name == "halfmq.unsupported_requests"]
         assert said.startswith("client me@1, group C: it subscribes to topic T by SQL92 'a > 5'")
 
 
@@ -314,8 +314,8 @@ async def test_what_fails_while_it_waits_and_a_lock_whose_decision_failed_are_an
     async with serving(tmp_path) as running:
         client = await running.client()
         await client.send("T", b"x", queues=2)
-        monkeypatch.setattr(UnlikeSubscriptions, "heard", broken)
-        monkeypatch.setattr(UnlikeSubscriptions, "left", broken)
+        monkeypatch.setattr(SubscriptionConflicts, "heard", broken)
+        monkeypatch.setattr(SubscriptionConflicts, "left", broken)
         monkeypatch.setitem(DECIDE, LockQueues, broken)
         answers = await asyncio.gather(
             client.heartbeat("me", consumers={"C": ["T"]}),

@@ -88,11 +88,11 @@ class Peer:
     def wait(self) -> None:
         self.reads = False
 
-    def go_on(self) -> None:
+    def continue_reading(self) -> None:
         assert not self.reads
         self.reads = True
 
-    def turn_away(self) -> None:
+    def reject(self) -> None:
         assert not self.closed
         self.closed, self.held = True, 0
 

@@ -33,7 +33,7 @@ async def test_few_groups_are_looked_at_at_once() -> None:
 async def test_many_are_looked_at_in_parts_by_how_much_there_is_to_look_at(
     monkeypatch: pytest.MonkeyPatch, weight: int, in_a_turn: int
 ) -> None:
-    monkeypatch.setattr(group_scan, "LOOKED_AT_PER_TURN_MAX", 10)
+    monkeypatch.setattr(group_scan, "EXAMINED_PER_TURN_MAX", 10)
     seen: list[str] = []
     ended = []
 
@@ -52,7 +52,7 @@ async def test_many_are_looked_at_in_parts_by_how_much_there_is_to_look_at(
 
 
 async def test_one_look_is_done_at_a_time_and_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_scan, "LOOKED_AT_PER_TURN_MAX", 10)
+    monkeypatch.setattr(group_scan, "EXAMINED_PER_TURN_MAX", 10)
     scan = GroupScan(with_groups(25), asyncio.get_running_loop())
     ended: list[int] = []
     looking = 0

@@ -12,7 +12,7 @@ def test_a_broker_that_serves_has_nothing_to_say_and_the_worst_reason_is_said_fi
     assert health.why_not() == ""
     sequencer.note(DiskSpace(True))
     assert health.why_not() == "disk full: new messages are refused, verdicts are not"
-    sequencer.waits_for_room = True
+    sequencer.waits_for_space = True
     assert health.why_not() == "disk full: answers wait"
     health.draining = True
     assert health.why_not() == "draining: this broker is stopping"

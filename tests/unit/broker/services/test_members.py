@@ -9,7 +9,7 @@ from tests.support.services import CoreSequencer, FakePeer
 from halfmq import limits
 from halfmq.broker.services.groups import GroupsOnUse
 from halfmq.broker.services.members import Member, Members, Registered
-from halfmq.broker.services.unlike_subscriptions import UnlikeSubscriptions
+from halfmq.broker.services.subscription_conflicts import SubscriptionConflicts
 from halfmq.core.commands import EnsureGroup, SetTopic, UnlockQueues
 from halfmq.core.decision import Why
 from halfmq.core.engine import Failed
@@ -42,7 +42,7 @@ class Bench:
             self.sequencer,  # type: ignore[arg-type]
             GroupsOnUse(self.sequencer),  # type: ignore[arg-type]
             self,  # type: ignore[arg-type]
-            UnlikeSubscriptions(),
+            SubscriptionConflicts(),
             on_changed=lambda group, number: self.changed.append((group, number)),
             on_unsupported=lambda *what: self.unsupported.append(what),
         )
@@ -285,14 +285,14 @@ def test_one_that_fails_is_answered_and_what_waits_after_it_goes_on(
     fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench, peer = Bench(), FakePeer()
-    heard: Callable[..., None] = UnlikeSubscriptions.heard
+    heard: Callable[..., None] = SubscriptionConflicts.heard
 
-    def hear(self: UnlikeSubscriptions, group: str, *rest: Any) -> None:
+    def hear(self: SubscriptionConflicts, group: str, *rest: Any) -> None:
         if group == fails:
             raise RuntimeError("planted")
         heard(self, group, *rest)
 
-    monkeypatch.setattr(UnlikeSubscriptions, "heard", hear)
+    monkeypatch.setattr(SubscriptionConflicts, "heard", hear)
     bench.register(FakePeer(9), heartbeat("other", "E"))
     bench.sequencer.core.do(EnsureGroup("D"))
     bench.sequencer.is_held = True

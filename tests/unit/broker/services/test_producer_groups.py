@@ -8,7 +8,7 @@ from tests.support.core_log import half
 from tests.support.services import CoreSequencer, FakePeer
 
 from halfmq.broker.services import producer_groups as producer_groups
-from halfmq.broker.services.producer_groups import GroupLimits, LimitsChange, ProducerGroups, tell_policy
+from halfmq.broker.services.producer_groups import GroupLimits, LimitsChange, ProducerGroups, log_policy_action
 from halfmq.core.commands import Actor, SetProducer
 from halfmq.core.decision import PolicyActed, Refused, Why
 from halfmq.model.records import ParkedBecause
@@ -128,5 +128,5 @@ def test_figures_are_told_of_one_group_or_page_by_page(stage: Stage, monkeypatch
 def test_what_a_policy_did_is_said(
     caplog: pytest.LogCaptureFixture, rolled_back: bool, because: ParkedBecause, says: str
 ) -> None:
-    tell_policy(PolicyActed(group="PG", tx_id="T1", rolled_back=rolled_back, because=because, checks=2))
+    log_policy_action(PolicyActed(group="PG", tx_id="T1", rolled_back=rolled_back, because=because, checks=2))
     assert [record.getMessage() for record in caplog.records] == [says]

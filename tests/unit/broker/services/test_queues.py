@@ -24,8 +24,8 @@ class Bench:
         self.topic = self.sequencer.view.topics_by_name["T"].topic_id
         self.queues = Queues(self.sequencer, self.stored)  # type: ignore[arg-type]
 
-    def begins(self, *, young_from_start: bool = True, queue_id: int = 0, topic: str = "T") -> int | None:
-        return self.queues.consumer_offset("C", topic, queue_id, young_from_start=young_from_start)
+    def begins(self, *, new_from_start: bool = True, queue_id: int = 0, topic: str = "T") -> int | None:
+        return self.queues.consumer_offset("C", topic, queue_id, new_from_start=new_from_start)
 
     def commit(self, peer: FakePeer, offset: int, *, waits: bool = False, **changes: Any) -> Any:
         answers: list[Any] = []
@@ -69,7 +69,7 @@ def test_a_group_without_an_offset_begins_a_young_queue_at_its_first_message() -
     assert bench.begins(topic="Nowhere") is None
     bench.stored.add(bench.topic, 0)
     assert bench.begins() == 0
-    assert bench.begins(young_from_start=False) is None
+    assert bench.begins(new_from_start=False) is None
     assert bench.begins(queue_id=1) is None
 
 
@@ -78,11 +78,11 @@ def test_a_queue_is_young_until_it_is_long_or_trimmed(monkeypatch: pytest.Monkey
     first = bench.stored.add(bench.topic, 0)
     bench.stored.add(bench.topic, 0)
     log_bytes = bench.sequencer.view.session.published - first
-    monkeypatch.setattr(module, "YOUNG_QUEUE_BYTES", log_bytes)
+    monkeypatch.setattr(module, "NEW_QUEUE_BYTES", log_bytes)
     assert bench.begins() == 0
-    monkeypatch.setattr(module, "YOUNG_QUEUE_BYTES", log_bytes - 1)
+    monkeypatch.setattr(module, "NEW_QUEUE_BYTES", log_bytes - 1)
     assert bench.begins() is None
-    monkeypatch.setattr(module, "YOUNG_QUEUE_BYTES", log_bytes)
+    monkeypatch.setattr(module, "NEW_QUEUE_BYTES", log_bytes)
     bench.stored.low[bench.topic, 0] = 1
     assert bench.begins() is None
 
@@ -94,8 +94,8 @@ def test_a_group_whose_offset_may_be_lost_begins_at_the_first_message_that_is_ke
     for _ in range(3):
         bench.stored.add(bench.topic, 0)
     bench.stored.low[bench.topic, 0] = 2
-    monkeypatch.setattr(offsets, "is_room_for_offset", lambda state, group: False)
-    assert bench.begins(young_from_start=False) == 2
+    monkeypatch.setattr(offsets, "has_space_for_offset", lambda state, group: False)
+    assert bench.begins(new_from_start=False) == 2
 
 
 def test_what_the_group_said_last_counts() -> None:
@@ -104,7 +104,7 @@ def test_what_the_group_said_last_counts() -> None:
     assert bench.commit(FakePeer(), 7) == Done()
     assert bench.begins() == 7
     bench.commit(FakePeer(), 3)
-    assert bench.begins(young_from_start=False) == 3
+    assert bench.begins(new_from_start=False) == 3
 
 
 # --- who says it ----------------------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ def test_progress_is_what_a_group_has_consumed_of_each_queue() -> None:
 def test_an_offset_that_the_log_had_no_space_for_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     bench.group("D", 2)
-    monkeypatch.setattr(offsets, "is_room_for_offset", lambda state, group: False)
+    monkeypatch.setattr(offsets, "has_space_for_offset", lambda state, group: False)
     bench.commit("D", 4)
     assert [queue.offset for queue in bench.progress("D")[0].queues] == [4, 0]
     assert bench.stats.groups_of("T") == ["C", "D"]

@@ -58,21 +58,21 @@ def test_days_begin_at_midnight() -> None:
 def test_what_a_group_was_given_of_a_topic_in_a_minute_an_hour_and_a_day() -> None:
     run = Run()
     run.seconds(7_200, gives=1)
-    minute, hour, day = run.traffic.given_lately("G", "T")
+    minute, hour, day = run.traffic.given_recently("G", "T")
     assert 50 <= minute <= 60
     assert 3_540 <= hour <= 3_600
     assert day == 7_200
-    assert run.traffic.given_lately("G", "U") == run.traffic.given_lately("H", "T") == (0, 0, 0)
+    assert run.traffic.given_recently("G", "U") == run.traffic.given_recently("H", "T") == (0, 0, 0)
     run.seconds(60)
-    assert run.traffic.given_lately("G", "T")[0] == 0
+    assert run.traffic.given_recently("G", "T")[0] == 0
     run.seconds(25 * 3_600)
-    assert run.traffic.given_lately("G", "T") == (0, 0, 0)
+    assert run.traffic.given_recently("G", "T") == (0, 0, 0)
 
 
 def test_a_pull_counts_at_once_and_says_how_far_it_went() -> None:
     run = Run()
     run.traffic.note("G", "T", 7, 2, 33, 5)
-    assert run.traffic.given_lately("G", "T") == (5, 5, 5)
+    assert run.traffic.given_recently("G", "T") == (5, 5, 5)
     assert run.traffic.pulled_to("G", 7, 2) == 33
     assert run.traffic.pulled_to("G", 7, 3) == 0
 
@@ -82,9 +82,9 @@ def test_a_machine_that_slept_for_days_has_given_nothing_lately() -> None:
     run.seconds(100, gives=1)
     run.now_ms += 3 * DAY_MS
     run.traffic.look(run.now_ms)
-    assert run.traffic.given_lately("G", "T") == (0, 0, 0)
+    assert run.traffic.given_recently("G", "T") == (0, 0, 0)
     run.seconds(20, gives=1)
-    assert run.traffic.given_lately("G", "T")[0] == 20
+    assert run.traffic.given_recently("G", "T")[0] == 20
 
 
 def test_names_that_clients_choose_do_not_fill_the_memory() -> None:

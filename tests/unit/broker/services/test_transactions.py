@@ -10,10 +10,10 @@ from tests.support.services import CoreSequencer, FakePeer, HandLoop
 
 from halfmq.broker.services import transactions as transactions
 from halfmq.broker.services.group_scan import WAITING_MAX, GroupScan
-from halfmq.broker.services.long_settled import Found, Look, Missed, NotLooked
+from halfmq.broker.services.settled_verdict_lookup import Found, Look, Missed, NotSearched
 from halfmq.broker.services.transactions import CheckSent, Listing, Story, Transactions
-from halfmq.core.commands import AskNow, AskParked, RequestedVerdict, ResolveTransaction, SettledRow
-from halfmq.core.decision import AskedParked, Refused, Settled, Why
+from halfmq.core.commands import CheckNow, CheckParked, RequestedVerdict, ResolveTransaction, SettledRow
+from halfmq.core.decision import ParkedChecked, Refused, Settled, Why
 from halfmq.core.digest import durable_digest
 from halfmq.errors import StoreDamaged
 from halfmq.model.records import DecidedBy, OperatorActed
@@ -167,7 +167,7 @@ def test_story_of_a_recent_verdict_by_hand_stands_when_its_audit_record_cannot_b
 
 
 def test_story_is_refused_for_now_when_the_table_was_not_looked_at(stage: Stage) -> None:
-    stage.look_result = NotLooked("many verdicts are looked for")
+    stage.look_result = NotSearched("many verdicts are looked for")
     assert stage.story("T1") == Refused(Why.NOT_NOW, "many verdicts are looked for")
     stage.half("T1")
     assert stage.story("T1").state == "UNDECIDED"
@@ -194,7 +194,7 @@ def test_who_is_meant_must_be_possible_and_one(stage: Stage, call: str) -> None:
 
 @pytest.mark.parametrize("call", ["story", "resolve", "ask"])
 def test_too_many_searches_of_all_groups_are_refused(stage: Stage, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("halfmq.broker.services.group_scan.LOOKED_AT_PER_TURN_MAX", 1)
+    monkeypatch.setattr("halfmq.broker.services.group_scan.EXAMINED_PER_TURN_MAX", 1)
     for group in "ABC":
         stage.half("T1", group)
     while stage.scan.run(lambda group: 0, lambda: None):
@@ -246,12 +246,12 @@ def test_what_memory_has_forgotten_is_decided_again_with_its_row(stage: Stage, c
     getattr(stage, call)("T1")
     assert stage.looked_for == [("", "T1")]
     first, again = stage.sequencer.commands
-    assert isinstance(again, ResolveTransaction | AskNow)
+    assert isinstance(again, ResolveTransaction | CheckNow)
     assert (first.group, first.settled, again.group, again.settled) == ("", None, "Q", row())
 
 
 @pytest.mark.parametrize(
-    ("look", "why"), [(Missed("nor in the table"), Why.NOT_FOUND), (NotLooked("ask again"), Why.NOT_NOW)]
+    ("look", "why"), [(Missed("nor in the table"), Why.NOT_FOUND), (NotSearched("ask again"), Why.NOT_NOW)]
 )
 def test_what_nobody_knows_is_refused_with_where_was_looked(stage: Stage, look: Look, why: Why) -> None:
     stage.look_result = look
@@ -276,8 +276,8 @@ def test_checks_about_what_was_set_aside_need_a_group(stage: Stage, caplog: pyte
     assert stage.sequencer.commands == []
     stage.half("T1")
     stage.service.ask_parked(stage.peer, "PG", 5_000, stage.answers.append)
-    assert stage.sequencer.commands == [AskParked("PG", 1_000)]
-    assert isinstance(stage.answers[-1], AskedParked | Refused)
+    assert stage.sequencer.commands == [CheckParked("PG", 1_000)]
+    assert isinstance(stage.answers[-1], ParkedChecked | Refused)
     assert caplog.records == [], "nobody is asked"
 
 
@@ -294,7 +294,7 @@ def test_those_of_a_group_are_told_at_once_and_nothing_is_kept(stage: Stage) -> 
 def test_those_of_any_group_are_told_in_the_order_asked_and_ids_are_kept_for_as_long(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("halfmq.broker.services.group_scan.LOOKED_AT_PER_TURN_MAX", 1)
+    monkeypatch.setattr("halfmq.broker.services.group_scan.EXAMINED_PER_TURN_MAX", 1)
     for group in "ABC":
         stage.half(f"of-{group}", group)
     stage.undecided_of(["of-C", "x" * 65, "never", "of-A"])
@@ -305,7 +305,7 @@ def test_those_of_any_group_are_told_in_the_order_asked_and_ids_are_kept_for_as_
 
 
 def test_nothing_is_kept_of_a_search_that_is_refused(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("halfmq.broker.services.group_scan.LOOKED_AT_PER_TURN_MAX", 1)
+    monkeypatch.setattr("halfmq.broker.services.group_scan.EXAMINED_PER_TURN_MAX", 1)
     for group in "ABC":
         stage.half("T1", group)
     for _ in range(WAITING_MAX):

@@ -12,7 +12,7 @@ from halfmq.core.commands import DeleteTopic, EnsureGroup, LockQueues, SetGroup,
 from halfmq.core.decide import size_bound
 from halfmq.core.decision import Done, Locked
 from halfmq.core.digest import durable_digest
-from halfmq.core.queues.ordering import holders_bytes_max, keep_for_holders, locks_run_out
+from halfmq.core.queues.ordering import holders_bytes_max, locks_run_out, reserve_for_holders
 from halfmq.core.session import ConnectionClosed
 from halfmq.core.transaction.invariants import check
 from halfmq.model.records import GroupSet
@@ -73,7 +73,7 @@ def locked(log: CoreLog, client_id: str, *queue_ids: int, group: str = "CG", top
 def restarted(log: CoreLog) -> CoreLog:
     """The state that a redo gives, kept as a start does."""
     log.restart()
-    keep_for_holders(log.state, log.now_ms)
+    reserve_for_holders(log.state, log.now_ms)
     return log
 
 

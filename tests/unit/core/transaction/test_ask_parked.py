@@ -6,11 +6,11 @@ from tests.support.core_log import CoreLog, end, half, producer, refused, sent
 from tests.unit.core.transaction.test_feedback import poll
 from tests.unit.core.transaction.test_policy import ASIDE, run
 
-from halfmq.core.commands import AskParked, RequestedVerdict, SetProducer
+from halfmq.core.commands import CheckParked, RequestedVerdict, SetProducer
 from halfmq.core.decide import size_bound
-from halfmq.core.decision import AskedParked, ProducerIsSet, SendCheck, Settled, Why
+from halfmq.core.decision import ParkedChecked, ProducerIsSet, SendCheck, Settled, Why
 from halfmq.core.digest import durable_digest
-from halfmq.core.session import CheckLeft, ConnectionClosed
+from halfmq.core.session import CheckDelivered, ConnectionClosed
 from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.listing import group_stats
 from halfmq.model.records import Parked
@@ -35,15 +35,15 @@ def aside(log: CoreLog) -> int:
     return group_stats(log.state, "PG", log.now_ms)[0].set_aside
 
 
-def ask(log: CoreLog, asked_max: int = 1_000) -> tuple[AskedParked, list[SendCheck]]:
-    command = AskParked("PG", asked_max)
+def ask(log: CoreLog, asked_max: int = 1_000) -> tuple[ParkedChecked, list[SendCheck]]:
+    command = CheckParked("PG", asked_max)
     bound = size_bound(log.state, command)
     decision = log.decide(command)
     assert sum(record.size for record in decision.records) <= bound
-    assert isinstance(decision.reply, AskedParked)
+    assert isinstance(decision.reply, ParkedChecked)
     checks = [effect for effect in decision.effects if isinstance(effect, SendCheck)]
     for one in checks:
-        log.session(CheckLeft(one.group, one.tx_id, one.checks, log.now_ms))
+        log.session(CheckDelivered(one.group, one.tx_id, one.checks, log.now_ms))
     assert tuple(one.tx_id for one in checks) == decision.reply.tx_ids
     check(log.state)
     return decision.reply, checks
@@ -52,26 +52,26 @@ def ask(log: CoreLog, asked_max: int = 1_000) -> tuple[AskedParked, list[SendChe
 def test_as_many_as_wanted_are_asked_about_the_first_at_first_and_count_from_one() -> None:
     log = set_aside(5)
     told, checks = ask(log, 2)
-    assert told == AskedParked(("T0", "T1"), 3)
+    assert told == ParkedChecked(("T0", "T1"), 3)
     assert [(one.connection, one.checks) for one in checks] == [(1, 1), (1, 1)]
     assert aside(log) == 3
-    assert ask(log)[0] == AskedParked(("T2", "T3", "T4"), 0)
-    assert ask(log)[0] == AskedParked((), 0)
+    assert ask(log)[0] == ParkedChecked(("T2", "T3", "T4"), 0)
+    assert ask(log)[0] == ParkedChecked((), 0)
     assert durable_digest(log.redone()) == durable_digest(log.state)
 
 
 def test_a_command_asks_no_more_than_may_be_in_flight_and_answers_make_room() -> None:
     log = set_aside(5, checks_in_flight_max=2)
-    assert ask(log)[0] == AskedParked(("T0", "T1"), 3)
-    assert ask(log)[0] == AskedParked((), 3)
+    assert ask(log)[0] == ParkedChecked(("T0", "T1"), 3)
+    assert ask(log)[0] == ParkedChecked((), 3)
     known = log.state.producer_groups["PG"].undecided["T0"].halves[0]
     answer = end(
         "T0", None, RequestedVerdict.COMMIT, from_check=True, half_index=known.half_index, log_offset=known.first_offset
     )
     assert isinstance(log.do(answer), Settled)
-    assert ask(log)[0] == AskedParked(("T2",), 2)
+    assert ask(log)[0] == ParkedChecked(("T2",), 2)
     log.later(6_000)
-    assert ask(log)[0] == AskedParked(("T3", "T4"), 0), "an overdue answer makes room too"
+    assert ask(log)[0] == ParkedChecked(("T3", "T4"), 0), "an overdue answer makes room too"
 
 
 def test_a_command_asks_about_256_at_most() -> None:
@@ -97,18 +97,18 @@ def test_a_command_logs_no_more_than_a_part_of_a_tick_and_the_next_one_goes_on()
 
 def test_what_it_asks_for_fits_behind_any_base_however_many_are_set_aside() -> None:
     log = set_aside(200)
-    assert size_bound(log.state, AskParked("PG", 256)) <= log.state.record_bytes_max // 8
+    assert size_bound(log.state, CheckParked("PG", 256)) <= log.state.record_bytes_max // 8
 
 
 def test_who_fetches_gets_as_many_as_it_has_room_for() -> None:
     log = set_aside(4)
     log.session(ConnectionClosed(1))
-    assert refused(log.do(AskParked("PG", 10)), Why.NOT_NOW)
+    assert refused(log.do(CheckParked("PG", 10)), Why.NOT_NOW)
     poll(log, 7, room=3)
     told, checks = ask(log)
-    assert told == AskedParked(("T0", "T1", "T2"), 1)
+    assert told == ParkedChecked(("T0", "T1", "T2"), 1)
     assert {one.connection for one in checks} == {7}
-    assert ask(log)[0] == AskedParked((), 1), "it has its answer, and comes again in a moment"
+    assert ask(log)[0] == ParkedChecked((), 1), "it has its answer, and comes again in a moment"
     assert aside(log) == 1, "nothing is released without a check"
 
 
@@ -125,15 +125,15 @@ def test_no_policy_acts_on_them_before_an_answer_is_overdue_and_the_others_come_
 
 def test_a_group_without_any_is_no_error() -> None:
     log = CoreLog()
-    assert log.do(AskParked("nobody", 10)) == AskedParked((), 0)
+    assert log.do(CheckParked("nobody", 10)) == ParkedChecked((), 0)
     log.session(producer(1, log.now_ms))
     sent(log.do(half("T1")))
-    assert log.do(AskParked("PG", 10)) == AskedParked((), 0)
+    assert log.do(CheckParked("PG", 10)) == ParkedChecked((), 0)
 
 
 def test_who_fetches_has_its_answer_also_where_that_is_less_than_it_has_room_for() -> None:
     log = set_aside(1)
     log.session(ConnectionClosed(1))
     poll(log, 7, room=3)
-    assert ask(log)[0] == AskedParked(("T0",), 0)
+    assert ask(log)[0] == ParkedChecked(("T0",), 0)
     assert log.state.producer_groups["PG"].session.held_polls == {}

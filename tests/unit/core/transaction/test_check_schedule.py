@@ -9,7 +9,7 @@ from tests.support.looked import Looked
 from tests.support.parts_of_a_tick import checks_of_a_tick
 
 from halfmq import limits
-from halfmq.core.commands import AskNow, CheckNotSent, RequestedVerdict, Tick
+from halfmq.core.commands import CheckNotSent, CheckNow, RequestedVerdict, Tick
 from halfmq.core.decide import next_deadline_ms
 from halfmq.core.decision import Asked, Done, Refused, SendCheck, Settled, Why
 from halfmq.core.session import ConnectionClosed, Polling
@@ -390,17 +390,17 @@ def test_asking_now_names_whom_and_counts() -> None:
     log = with_producer(1)
     reply = log.do(half("T1"))
     log.later(6_000)
-    decision = log.decide(AskNow("PG", "T1"))
+    decision = log.decide(CheckNow("PG", "T1"))
     assert decision.reply == Asked("client-1", 1)
     assert decision.effects == (SendCheck(1, "PG", "T1", reply.queue_offset, reply.log_offset, reply.log_offset, 1),)
     log.do(end("T1", reply, RequestedVerdict.UNKNOWN, from_check=True))
-    assert log.do(AskNow("PG", "T1")) == Asked("client-1", 2)
+    assert log.do(CheckNow("PG", "T1")) == Asked("client-1", 2)
 
 
 def test_why_nobody_is_asked_now_is_said() -> None:
     log = with_producer(1)
     reply = log.do(half("T1"))
-    ask = AskNow("PG", "T1")
+    ask = CheckNow("PG", "T1")
     log.later(1_000)
 
     def said() -> str:
@@ -429,7 +429,7 @@ def test_why_nobody_is_asked_now_is_said() -> None:
 
 def test_asking_about_what_is_not_undecided_says_how_it_stands() -> None:
     log = with_producer(1)
-    ask = AskNow("PG", "T1")
+    ask = CheckNow("PG", "T1")
     missing = Refused(Why.NOT_FOUND, "transaction 'T1' is not undecided, and not among the recent verdicts")
     assert log.do(ask) == missing
     assert log.do(ask._replace(group="Nobody")) == missing
@@ -562,7 +562,7 @@ def test_one_tick_sends_exactly_as_many_checks_as_it_may(monkeypatch: pytest.Mon
 
 
 def test_one_tick_looks_at_exactly_as_many_entries_as_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_schedule, "LOOKED_AT_PER_TICK_MAX", 3)
+    monkeypatch.setattr(check_schedule, "EXAMINED_PER_TICK_MAX", 3)
     log = with_producer()
     log.do(half("T1"))
     group = log.state.producer_groups["PG"]

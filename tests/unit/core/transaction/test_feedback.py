@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.support.core_log import CoreLog, end, half, producer, sent
 
-from halfmq.core.commands import AskNow, CheckNotSent, RequestedVerdict
+from halfmq.core.commands import CheckNotSent, CheckNow, RequestedVerdict
 from halfmq.core.decide import next_deadline_ms
 from halfmq.core.decision import Asked, SendCheck
 from halfmq.core.session import ConnectionClosed, PollEnded, Polling, Unregistered
@@ -157,12 +157,12 @@ def test_asked_by_hand_it_goes_to_who_waits_or_to_who_comes_next() -> None:
     poll(log, 1)
     log.tick()
     log.later(6_000)
-    assert log.do(AskNow("PG", "T0")) == Asked("", 2)
+    assert log.do(CheckNow("PG", "T0")) == Asked("", 2)
     log.later(64)  # checks fall due in buckets
     poll(log, 1)
     assert asked(log.tick()) == [(1, "T0", 2)]
     log.later(6_000)
     poll(log, 1)
-    assert log.do(AskNow("PG", "T0")) == Asked("poller-1", 3)
+    assert log.do(CheckNow("PG", "T0")) == Asked("poller-1", 3)
     assert log.state.producer_groups["PG"].session.held_polls == {}
     check(log.state)

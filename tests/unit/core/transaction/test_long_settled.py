@@ -3,7 +3,7 @@
 import pytest
 from tests.support.core_log import CoreLog, end, half
 
-from halfmq.core.commands import AskNow, RequestedVerdict, ResolveTransaction, SettledRow
+from halfmq.core.commands import CheckNow, RequestedVerdict, ResolveTransaction, SettledRow
 from halfmq.core.decision import Refused, Settled, Why
 from halfmq.core.transaction.story import story
 from halfmq.model.ids import hash64
@@ -44,7 +44,7 @@ def test_resolving_with_the_row_repeats_the_verdict_or_is_refused_with_it() -> N
 
 def test_asking_now_with_the_row_says_that_it_is_settled() -> None:
     log, row = forgetful()
-    refused = log.do(AskNow("PG", "T1", row))
+    refused = log.do(CheckNow("PG", "T1", row))
     assert isinstance(refused, Refused)
     assert (refused.why, refused.standing, refused.position) == (Why.ALREADY_SETTLED, "COMMITTED", row.verdict_position)
 
@@ -52,13 +52,13 @@ def test_asking_now_with_the_row_says_that_it_is_settled() -> None:
 def test_a_row_whose_verdict_was_trimmed_away_is_past_retention() -> None:
     log, row = forgetful()
     log.state.log_start = row.verdict_position + 1
-    for command in (ResolveTransaction("PG", "T1", RequestedVerdict.COMMIT, "ada", row), AskNow("PG", "T1", row)):
+    for command in (ResolveTransaction("PG", "T1", RequestedVerdict.COMMIT, "ada", row), CheckNow("PG", "T1", row)):
         refused = log.do(command)
         assert isinstance(refused, Refused)
         assert refused.why is Why.NOT_FOUND
     log.state.log_start = row.verdict_position
     assert isinstance(log.do(ResolveTransaction("PG", "T1", RequestedVerdict.COMMIT, "ada", row)), Settled)
-    refused = log.do(AskNow("PG", "T1", row))
+    refused = log.do(CheckNow("PG", "T1", row))
     assert isinstance(refused, Refused)
     assert refused.why is Why.ALREADY_SETTLED
 

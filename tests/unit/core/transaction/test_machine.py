@@ -757,7 +757,7 @@ def test_the_remark_is_kept_up_to_200_characters() -> None:
 
 
 def test_only_so_many_other_groups_are_asked_whose_a_transaction_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_GROUPS_LOOKED_AT_MAX", 2)
+    monkeypatch.setattr(machine, "_GROUPS_EXAMINED_MAX", 2)
     log = CoreLog()
     replies = [log.do(half(f"T{number}", group=f"G{number}")) for number in range(3)]
     refused(nothing_logged(log, end("T1", replies[1], group="X")), Why.WRONG_GROUP)

@@ -5,16 +5,16 @@ from tests.support.core_log import CoreLog, half
 from tests.support.looked import Looked
 
 from halfmq.core.commands import SetProducer, Tick
-from halfmq.core.events import TakenUp
+from halfmq.core.events import ParkedResumed
 from halfmq.core.session import apply_session
 from halfmq.core.state import InFlight
 from halfmq.core.transaction.check_schedule import next_check_ms
 from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.past_limit import (
-    LOOKED_AT_MAX,
-    is_asked,
+    EXAMINED_MAX,
+    examine_step,
     is_at_limit,
-    look_around,
+    is_in_flight,
     note_left,
     why_past,
 )
@@ -65,15 +65,15 @@ def test_one_step_looks_at_a_bounded_number_and_the_next_goes_on() -> None:
     policy = group.policy
     assert policy is not None
     known = group.undecided["T1"]
-    for number in range(LOOKED_AT_MAX + 10):
+    for number in range(EXAMINED_MAX + 10):
         group.undecided[f"X{number}"] = replace(known, tx_id=f"X{number}")
     log.later(60_000)
     policy.session.scan_at_ms = 0
-    look_around(group, policy, log.now_ms)
-    assert (len(policy.session.past), len(policy.session.scan)) == (LOOKED_AT_MAX, 11)
+    examine_step(group, policy, log.now_ms)
+    assert (len(policy.session.past), len(policy.session.scan)) == (EXAMINED_MAX, 11)
     assert next_check_ms(log.state) == 0
-    look_around(group, policy, log.now_ms)
-    assert (len(policy.session.past), len(policy.session.scan)) == (LOOKED_AT_MAX + 11, 0)
+    examine_step(group, policy, log.now_ms)
+    assert (len(policy.session.past), len(policy.session.scan)) == (EXAMINED_MAX + 11, 0)
 
 
 def test_nothing_is_past_a_limit_inside_the_immunity_or_once_it_was_set_aside() -> None:
@@ -126,9 +126,9 @@ def test_a_check_that_is_overdue_is_asked_no_more() -> None:
     log = aged()
     group = log.state.producer_groups["PG"]
     group.session.in_flight["T1"] = InFlight(log.now_ms + 10, 1)
-    assert is_asked(group, "T1", log.now_ms + 9)
-    assert not is_asked(group, "T1", log.now_ms + 10)
-    assert not is_asked(group, "T2", log.now_ms)
+    assert is_in_flight(group, "T1", log.now_ms + 9)
+    assert not is_in_flight(group, "T1", log.now_ms + 10)
+    assert not is_in_flight(group, "T2", log.now_ms)
 
 
 def test_past_the_check_limit_is_who_is_due_again_and_past_the_age_who_is_exactly_that_old() -> None:
@@ -187,7 +187,7 @@ def test_a_round_rests_for_a_part_of_the_age_within_bounds() -> None:
         policy = group.policy
         assert policy is not None
         policy.session.scan_at_ms = 0
-        look_around(group, policy, log.now_ms)
+        examine_step(group, policy, log.now_ms)
         assert not policy.session.past
         assert policy.session.scan_at_ms == log.now_ms + rest_ms, age_ms
 
@@ -206,10 +206,10 @@ def test_the_next_round_begins_when_the_next_one_is_old_enough() -> None:
     assert policy.session.scan_at_ms == began_ms + 600_000
     assert (policy.session.scan_at_ms, "PG") in log.state.derived.group_deadlines
     log.now_ms = began_ms + 600_000 - 1
-    look_around(group, policy, log.now_ms)
+    examine_step(group, policy, log.now_ms)
     assert not policy.session.past
     log.now_ms += 1
-    look_around(group, policy, log.now_ms)
+    examine_step(group, policy, log.now_ms)
     assert policy.session.past == {"T1": None}
     policy.session.past.clear()
     del group.undecided["T1"]
@@ -224,7 +224,7 @@ def test_the_soonest_round_of_all_groups_is_the_next() -> None:
     began_ms = log.now_ms
     log.tick()
     for name, in_ms in (("PG", 700), ("Q", 500), ("R", 600)):
-        apply_session(log.state, TakenUp(name, began_ms + in_ms))
+        apply_session(log.state, ParkedResumed(name, began_ms + in_ms))
     assert next_check_ms(log.state) == began_ms + 500
     log.later(500)
     log.tick()
@@ -240,7 +240,7 @@ def test_a_tick_looks_only_at_policies_whose_round_has_come() -> None:
     for number in range(300):
         log.do(SetProducer(ProducerSettings(f"G{number:03d}", skip_age_ms=60_000)))
     log.tick()
-    apply_session(log.state, TakenUp("G007", log.now_ms + 100))
+    apply_session(log.state, ParkedResumed("G007", log.now_ms + 100))
     log.later(100)
     seen = Looked(log.state.producer_groups)
     log.state.producer_groups = seen
@@ -279,7 +279,7 @@ def test_what_was_settled_meanwhile_does_not_hold_up_the_round() -> None:
     policy = group.policy
     assert policy is not None
     policy.session.scan.extend(["settled", "T1"])
-    look_around(group, policy, log.now_ms)
+    examine_step(group, policy, log.now_ms)
     assert (list(policy.session.scan), policy.session.past) == ([], {"T1": None})
 
 

@@ -10,9 +10,9 @@ from tests.support.parts_of_a_tick import policies_of_a_tick
 from halfmq import limits
 from halfmq.core.base import base_payload
 from halfmq.core.commands import (
-    AskNow,
-    AskParked,
     CheckNotSent,
+    CheckNow,
+    CheckParked,
     CopyForward,
     RequestedVerdict,
     SetProducer,
@@ -20,10 +20,10 @@ from halfmq.core.commands import (
     TrimLog,
 )
 from halfmq.core.decide import next_deadline_ms
-from halfmq.core.decision import Asked, AskedParked, Done, PolicyActed, ProducerIsSet, SendCheck, Settled, Why
+from halfmq.core.decision import Asked, Done, ParkedChecked, PolicyActed, ProducerIsSet, SendCheck, Settled, Why
 from halfmq.core.digest import durable_digest
-from halfmq.core.events import TakenUp
-from halfmq.core.session import CheckLeft, ConnectionClosed, PollEnded, Polling, apply_session
+from halfmq.core.events import ParkedResumed
+from halfmq.core.session import CheckDelivered, ConnectionClosed, PollEnded, Polling, apply_session
 from halfmq.core.snapshot import load_rows
 from halfmq.core.state import next_offset
 from halfmq.core.transaction import past_limit
@@ -69,7 +69,7 @@ def run(log: CoreLog, ms: int, *, answer: bool = True, leaves: bool = True) -> l
         for effect in found:
             if isinstance(effect, SendCheck):
                 if leaves:
-                    log.session(CheckLeft(effect.group, effect.tx_id, effect.checks, log.now_ms))
+                    log.session(CheckDelivered(effect.group, effect.tx_id, effect.checks, log.now_ms))
                 if answer:
                     known = log.state.producer_groups[effect.group].undecided[effect.tx_id]
                     first = known.halves[0]
@@ -139,7 +139,7 @@ def test_a_check_that_left_in_an_earlier_round_says_nothing_about_one_of_the_sam
     log.do(half("T1"))
     assert asked(run(log, 60_000)) == [1]
     log.do(SetProducer(ProducerSettings("PG", 1, ROLLBACK, set_by="ada")))
-    assert log.do(AskNow("PG", "T1")) == Asked("client-1", 1)
+    assert log.do(CheckNow("PG", "T1")) == Asked("client-1", 1)
     run(log, 60_000, answer=False, leaves=False)
     assert not log.of(RolledBack)
     assert asked(run(log, 600_000)), "it is asked once more, and this one leaves"
@@ -161,7 +161,7 @@ def test_whom_an_operator_lets_ask_is_asked_before_the_policy_acts_also_where_ch
     log.later(5_100)  # the answer to the last one is overdue, the next is not due
     then = "rolled back" if past is ROLLBACK else "parked"
     assert f" s it is {then}." in story(log.state, "PG", "T1", log.now_ms)[-1]
-    assert log.do(AskNow("PG", "T1")) == Asked("", 3)
+    assert log.do(CheckNow("PG", "T1")) == Asked("", 3)
     run(log, 300_000)
     assert not [*log.of(RolledBack), *log.of(Parked)]
     log.session(Polling(7, "fetcher", "PG", 10))
@@ -379,7 +379,7 @@ def test_what_an_operator_asks_about_is_not_set_aside_before_the_answer_is_overd
     group = log.state.producer_groups["PG"]
     run(log, 50_000)
     log.later(20_000)
-    assert isinstance(log.do(AskNow("PG", "T1")), Asked)
+    assert isinstance(log.do(CheckNow("PG", "T1")), Asked)
     assert group.policy is not None
     group.policy.session.past["T1"] = None  # as a tick that had no room left it
     log.later(1_000)
@@ -477,10 +477,10 @@ def test_an_operator_asks_now_and_the_back_off_begins_anew_from_there() -> None:
     reply = sent(log.do(half("T1")))
     run(log, 30_000)
     count = log.state.producer_groups["PG"].undecided["T1"].checks
-    assert log.do(AskNow("PG", "T1")) == Asked("client-1", count + 1)
+    assert log.do(CheckNow("PG", "T1")) == Asked("client-1", count + 1)
     effect = log.effects[-1]
     assert (effect.connection, effect.tx_id, effect.half_index) == (1, "T1", reply.queue_offset)
-    assert "asked about already" in refused(log.do(AskNow("PG", "T1")), Why.NOT_NOW).text
+    assert "asked about already" in refused(log.do(CheckNow("PG", "T1")), Why.NOT_NOW).text
     check(log.state)
 
 
@@ -488,7 +488,7 @@ def test_not_even_an_operator_cuts_the_immunity() -> None:
     log = with_policy()
     log.do(half("T1"))
     log.later(5_000)
-    assert "in its grace period for another 1000 ms" in refused(log.do(AskNow("PG", "T1")), Why.NOT_NOW).text
+    assert "in its grace period for another 1000 ms" in refused(log.do(CheckNow("PG", "T1")), Why.NOT_NOW).text
     assert log.now_ms == START_MS + 5_000
     assert not log.of(Checked)
 
@@ -497,7 +497,7 @@ def test_nobody_to_ask_is_said_and_nothing_changes() -> None:
     log = with_policy(connected=False)
     log.do(half("T1"))
     log.later(60_000)
-    assert "no producer of group 'PG'" in refused(log.do(AskNow("PG", "T1")), Why.NOT_NOW).text
+    assert "no producer of group 'PG'" in refused(log.do(CheckNow("PG", "T1")), Why.NOT_NOW).text
     assert not log.of(Checked)
 
 
@@ -506,8 +506,8 @@ def test_what_was_set_aside_is_taken_up_again_by_asking_and_counts_from_one() ->
     log.do(half("T1"))
     run(log, 60_000)
     assert len(log.of(Parked)) == 1
-    assert log.do(AskNow("PG", "T1")) == Asked("client-1", 1)
-    log.session(CheckLeft("PG", "T1", 1, log.now_ms))
+    assert log.do(CheckNow("PG", "T1")) == Asked("client-1", 1)
+    log.session(CheckDelivered("PG", "T1", 1, log.now_ms))
     assert not isinstance(log.state.producer_groups["PG"].undecided["T1"].next_check, Suspended)
     assert durable_digest(log.redone()) == durable_digest(log.state)
     assert asked(run(log, 60_000)) == [2]
@@ -529,7 +529,7 @@ def set_aside_by_age(*ids: str) -> CoreLog:
 @pytest.mark.parametrize("answers", [True, False])
 def test_what_was_set_aside_by_age_is_so_again_when_the_answer_is_overdue(answers: bool) -> None:
     log = set_aside_by_age("T1")
-    assert log.do(AskNow("PG", "T1")) == Asked("client-1", 1)
+    assert log.do(CheckNow("PG", "T1")) == Asked("client-1", 1)
     run(log, 4_900, answer=answers)
     assert len(log.of(Parked)) == 1, "it may still be answered"
     assert asked(run(log, 2_000, answer=answers)) == []
@@ -539,32 +539,32 @@ def test_what_was_set_aside_by_age_is_so_again_when_the_answer_is_overdue(answer
 
 def test_each_that_is_taken_up_again_is_set_aside_when_its_own_answer_is_overdue() -> None:
     log = set_aside_by_age("T1", "T2", "T3")
-    assert log.do(AskParked("PG", 1)) == AskedParked(("T1",), 2)
+    assert log.do(CheckParked("PG", 1)) == ParkedChecked(("T1",), 2)
     run(log, 3_000, answer=False)
-    assert log.do(AskParked("PG", 1)) == AskedParked(("T2",), 1)
+    assert log.do(CheckParked("PG", 1)) == ParkedChecked(("T2",), 1)
     run(log, 1_000, answer=False)
-    assert log.do(AskParked("PG", 1)) == AskedParked(("T3",), 0)
+    assert log.do(CheckParked("PG", 1)) == ParkedChecked(("T3",), 0)
     assert asked(run(log, 10_000, answer=False)) == []
     assert [record.tx_id for record in log.of(Parked)[3:]] == ["T1", "T2", "T3"]
 
 
 def test_what_is_taken_up_again_and_reaches_nobody_is_set_aside_again() -> None:
     log = set_aside_by_age("T1")
-    assert log.do(AskNow("PG", "T1")) == Asked("client-1", 1)
+    assert log.do(CheckNow("PG", "T1")) == Asked("client-1", 1)
     assert log.do(CheckNotSent("PG", "T1", 1)) == Done()
     run(log, 5_100)
     assert len(log.of(Parked)) == 2
 
 
 def test_a_round_that_is_under_way_does_not_forget_what_is_taken_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(past_limit, "LOOKED_AT_MAX", 1)
+    monkeypatch.setattr(past_limit, "EXAMINED_MAX", 1)
     log = set_aside_by_age("T1", "T2")
     policy = log.state.producer_groups["PG"].policy
     assert policy is not None
-    apply_session(log.state, TakenUp("PG", log.now_ms))
+    apply_session(log.state, ParkedResumed("PG", log.now_ms))
     log.decide(Tick())
     assert list(policy.session.scan) == ["T2"], "it was past T1"
-    assert log.do(AskNow("PG", "T1")) == Asked("client-1", 1)
+    assert log.do(CheckNow("PG", "T1")) == Asked("client-1", 1)
     assert log.do(CheckNotSent("PG", "T1", 1)) == Done()
     run(log, 62_000)
     assert [record.tx_id for record in log.of(Parked)[2:]] == ["T1"]
@@ -574,9 +574,9 @@ def test_what_is_settled_or_unknown_is_not_asked_about() -> None:
     log = with_policy()
     reply = sent(log.do(half("T1")))
     log.do(end("T1", reply))
-    assert refused(log.do(AskNow("PG", "T1")), Why.ALREADY_SETTLED).standing == "COMMITTED"
-    refused(log.do(AskNow("PG", "T2")), Why.NOT_FOUND)
-    refused(log.do(AskNow("nobody", "T2")), Why.NOT_FOUND)
+    assert refused(log.do(CheckNow("PG", "T1")), Why.ALREADY_SETTLED).standing == "COMMITTED"
+    refused(log.do(CheckNow("PG", "T2")), Why.NOT_FOUND)
+    refused(log.do(CheckNow("nobody", "T2")), Why.NOT_FOUND)
 
 
 def test_a_record_about_a_transaction_that_redo_does_not_know_is_nothing() -> None:
@@ -715,12 +715,12 @@ def test_asking_about_what_was_set_aside_counts_from_one_also_while_nobody_fetch
     group = log.state.producer_groups["PG"]
     group.session.members.clear()
     group.session.pollers[7] = "poller-7"
-    assert log.do(AskNow("PG", "T1")) == Asked("", 1)
+    assert log.do(CheckNow("PG", "T1")) == Asked("", 1)
     assert (log.of(Checked)[-1].checks, log.of(Checked)[-1].next_check_at_ms) == (0, log.now_ms)
 
 
 def test_a_round_that_is_not_done_is_said_whatever_the_groups_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(past_limit, "LOOKED_AT_MAX", 2)
+    monkeypatch.setattr(past_limit, "EXAMINED_MAX", 2)
     log = with_policy(skip_age_ms=60_000, connected=False)
     log.do(SetProducer(ProducerSettings("Q", 0, PastLimit.WAIT, 60_000)))
     for number in range(3):

@@ -15,7 +15,7 @@ SEGMENT = 65_536
 
 
 def bound_of(log: CoreLog, command: CopyForward) -> int:
-    first = retention.looked_for_alive(log.state, command, log.now_ms)
+    first = retention.trim_started(log.state, command, log.now_ms)
     if first is not None:
         log.session(first)
     return retention.copy_bytes_bound(log.state, command)
@@ -159,7 +159,7 @@ def test_carrying_is_done_in_bounded_steps() -> None:
 
 def test_looking_for_what_is_alive_is_done_in_bounded_steps_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: a trim never scans all that is undecided in one turn. Method: most of it lies above; the scan at the end fails."""
-    monkeypatch.setattr(retention, "LOOKED_AT_MAX", 10)
+    monkeypatch.setattr(retention, "EXAMINED_MAX", 10)
     log = CoreLog()
     log.do(half("old"))
     log.roll()
@@ -181,7 +181,7 @@ def test_looking_for_what_is_alive_is_done_in_bounded_steps_and_once(monkeypatch
 def test_a_step_never_logs_more_than_its_bound_says_however_far_it_must_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: room is made for what is carried. Method: what lies above the new start stands in front of what lies below, for
     several looks on end; ``CoreLog`` holds each step against its bound. A look that finds nothing logs nothing."""
-    monkeypatch.setattr(retention, "LOOKED_AT_MAX", 10)
+    monkeypatch.setattr(retention, "EXAMINED_MAX", 10)
     log = CoreLog()
     log.do(half("first", group="A"))
     for number in range(12):
@@ -312,7 +312,7 @@ def test_what_was_settled_since_it_was_found_takes_no_room() -> None:
 
 
 def test_nothing_more_is_looked_at_while_something_found_waits_to_be_carried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "LOOKED_AT_MAX", 1)
+    monkeypatch.setattr(retention, "EXAMINED_MAX", 1)
     log = CoreLog()
     for number in range(3):
         log.do(half(f"T{number}"))

@@ -8,8 +8,8 @@ from tests.support.core_log import CoreLog, end, half, part, producer, sent
 from tests.support.transitions import TRANSITIONS, Cell, Event, Said, Stage
 
 from halfmq.core.commands import (
-    AskNow,
     CheckNotSent,
+    CheckNow,
     CopyForward,
     RequestedVerdict,
     ResolveTransaction,
@@ -17,7 +17,7 @@ from halfmq.core.commands import (
     TrimLog,
 )
 from halfmq.core.decision import Asked, Done, Noted, ProducerIsSet, Refused, SendCheck, Sent, Settled, Why
-from halfmq.core.session import CheckLeft, ConnectionClosed
+from halfmq.core.session import CheckDelivered, ConnectionClosed
 from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.next_check import Suspended
 from halfmq.model.records import Base, EpochStarted, Kind, TopicSet, Trim
@@ -73,7 +73,7 @@ class World:
         self.log.later(80_000)
         checks = [one for one in self.log.tick() if isinstance(one, SendCheck)]
         for one in checks if leaves else ():
-            self.log.session(CheckLeft(one.group, one.tx_id, one.checks, self.log.now_ms))
+            self.log.session(CheckDelivered(one.group, one.tx_id, one.checks, self.log.now_ms))
         return checks
 
     def connect(self) -> None:
@@ -143,7 +143,7 @@ def _last(world: World) -> Any:
 def _ask(world: World) -> Any:
     world.connect()
     world.log.later(80_000)
-    return world.log.do(AskNow("PG", TX))
+    return world.log.do(CheckNow("PG", TX))
 
 
 def _answer_unknown(world: World) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.support.in_process import serving
 
-from halfmq.broker.services.unlike_subscriptions import UnlikeSubscriptions
+from halfmq.broker.services.subscription_conflicts import SubscriptionConflicts
 from halfmq.core.state import Subscription
 
 
@@ -23,7 +23,7 @@ def told(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 def test_difference_is_told_once_and_again_when_it_changes(told: pytest.LogCaptureFixture) -> None:
-    watch = UnlikeSubscriptions()
+    watch = SubscriptionConflicts()
     for _ in range(3):
         watch.heard("C", 1, "shop@1", wants("TagA"))
         watch.heard("C", 2, "till@2", wants("TagB"))
@@ -40,7 +40,7 @@ def test_difference_is_told_once_and_again_when_it_changes(told: pytest.LogCaptu
 
 def test_retry_topics_are_the_clients_own_affair(told: pytest.LogCaptureFixture) -> None:
     """A Java consumer that gets its queues from the broker subscribes to one more of them, in its own time."""
-    watch = UnlikeSubscriptions()
+    watch = SubscriptionConflicts()
     watch.heard("C", 1, "shop@1", wants("TagA") + wants("*", topic="%RETRY%C_orders"))
     watch.heard("C", 2, "till@2", wants("TagA"))
     assert not told.records
@@ -49,7 +49,7 @@ def test_retry_topics_are_the_clients_own_affair(told: pytest.LogCaptureFixture)
 def test_other_groups_clients_that_left_and_the_client_itself_on_an_older_connection_do_not_count(
     told: pytest.LogCaptureFixture,
 ) -> None:
-    watch = UnlikeSubscriptions()
+    watch = SubscriptionConflicts()
     watch.heard("C", 1, "shop@1", wants("TagA"))
     watch.heard("D", 2, "till@2", wants("TagB"))
     watch.heard("C", 3, "shop@1", wants("TagB"))

@@ -35,12 +35,12 @@ def refuse_named(state: State, more_bytes: int, what: str) -> Refused | None:
     )
 
 
-def base_has_room(view: View, more_bytes: int) -> bool:
+def base_has_space(view: View, more_bytes: int) -> bool:
     """Whether a base has space for ``more_bytes`` of any item. The caller may use it at once."""
     return view.derived.base_bytes + more_bytes <= _base_bytes_max(view)
 
 
-def no_room(state: State, what: str) -> Refused:
+def no_space(state: State, what: str) -> Refused:
     """The refusal of ``what``, a sentence."""
     return Refused(
         Why.LIMIT_REACHED,
@@ -52,17 +52,17 @@ def no_room(state: State, what: str) -> Refused:
 def refuse_producer(state: State, settings: ProducerSettings) -> Refused | None:
     """The refusal if these limits are larger than the current ones and do not fit; else None."""
     more = producer_bytes(settings) - producer_bytes(state.producer_settings.get(settings.name))
-    if settings.is_default or more <= 0 or base_has_room(state, more):
+    if settings.is_default or more <= 0 or base_has_space(state, more):
         return None
-    return no_room(state, f"the limits of producer group {settings.name!r} were not set")
+    return no_space(state, f"the limits of producer group {settings.name!r} were not set")
 
 
 # --- offsets ---------------------------------------------------------------------------------------------------
 
 
-def is_room_for_offset(view: View, group: str) -> bool:
+def has_space_for_offset(view: View, group: str) -> bool:
     """Whether there is space for one more offset of the group."""
-    return base_has_room(view, OFFSET_BYTES + (0 if group in view.offsets else group_bytes(group)))
+    return base_has_space(view, OFFSET_BYTES + (0 if group in view.offsets else group_bytes(group)))
 
 
 # --- a store that is too full already --------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import pytest
 from tests.support.core_log import CoreLog, consumer, message, refused, sent
 
-from halfmq.core import apply, base, base_bytes, base_room, topics
+from halfmq.core import apply, base, base_bytes, base_space, topics
 from halfmq.core.base import base_payload
 from halfmq.core.commands import CommitOffset, DeleteTopic, EnsureGroup, SetGroup, SetProducer, SetTopic
 from halfmq.core.decision import Done, OffsetNotStored, ProducerIsSet, Refused, Why
@@ -152,7 +152,7 @@ def test_whether_there_is_room_is_known_without_a_look_at_what_is_there(monkeypa
     counted = []
     for name in ("topic_bytes", "group_bytes", "producer_bytes"):
         count = getattr(base_bytes, name)
-        for module in (base_bytes, base, base_room, topics, apply):
+        for module in (base_bytes, base, base_space, topics, apply):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, lambda of, count=count: counted.append(of) or count(of))
     refused(log.do(CommitOffset("CG", "wide", queue, 7)), Why.LIMIT_REACHED)

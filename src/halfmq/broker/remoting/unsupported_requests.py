@@ -11,7 +11,7 @@ from typing import Any, Final
 from halfmq.broker.log_throttle import LogThrottle
 from halfmq.wire.remoting.header import Request
 
-log = logging.getLogger("halfmq.unserved")
+log = logging.getLogger("halfmq.unsupported_requests")
 
 #: Minimum interval between two lines, seconds.
 GAP_S: Final = 1.0
@@ -29,7 +29,7 @@ _NAMES: Final = {
 }
 
 
-class Unserved:
+class UnsupportedRequests:
     """Logs requests of clients for features that this broker does not support."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

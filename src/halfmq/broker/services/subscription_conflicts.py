@@ -25,7 +25,7 @@ class _Member(NamedTuple):
     wanted: Subscribed
 
 
-class UnlikeSubscriptions:
+class SubscriptionConflicts:
     """Warns once for each client that joins with, or changes to, a subscription that differs from another member's."""
 
     def __init__(self, is_due: Callable[[Hashable], bool] = lambda what: True) -> None:

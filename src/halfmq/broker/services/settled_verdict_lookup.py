@@ -18,7 +18,7 @@ from halfmq.core.view import View
 from halfmq.errors import StoreDamaged
 from halfmq.store.transaction_table import Looked, row_hash
 
-__all__ = ["FILES_MAX", "LOOKS_MAX", "Found", "LongSettled", "Missed", "NotLooked", "row_hash"]
+__all__ = ["FILES_MAX", "LOOKS_MAX", "Found", "Missed", "NotSearched", "SettledVerdictLookup", "row_hash"]
 
 #: Maximum number of files that one search reads: 16,777,216 halves, 2 GiB; one to five seconds if they are not cached.
 FILES_MAX = 512
@@ -39,24 +39,24 @@ class Missed(NamedTuple):
     text: str
 
 
-class NotLooked(NamedTuple):
+class NotSearched(NamedTuple):
     """The search did not happen: too many are waiting, or the table could not be read. Try again."""
 
     text: str
 
 
-Look = Found | Missed | NotLooked
+Look = Found | Missed | NotSearched
 _PAST_RETENTION: Final = Missed("its verdict is past retention: the log begins behind it now")
 
 
-class LongSettledReads(Protocol):
+class SettledVerdictReads(Protocol):
     """What this service needs from the store."""
 
     def find_settled(self, group: str, tx_id: str) -> Looked:
         """Candidates in the pages in memory; on the loop."""
         ...
 
-    def look_for_settled(self, group: str, tx_id: str, files_max: int) -> Looked:
+    def search_settled(self, group: str, tx_id: str, files_max: int) -> Looked:
         """Candidates in the newest ``files_max`` files; blocks, so call it on the maintenance thread."""
         ...
 
@@ -69,10 +69,10 @@ class LongSettledReads(Protocol):
         ...
 
 
-class LongSettled:
+class SettledVerdictLookup:
     """Searches the transaction table, in steps, for a verdict that is no longer in memory."""
 
-    def __init__(self, view: View, store: LongSettledReads, offload: Offload) -> None:
+    def __init__(self, view: View, store: SettledVerdictReads, offload: Offload) -> None:
         self._view = view
         self._store = store
         self._offload = offload
@@ -88,7 +88,7 @@ class LongSettled:
             then(found)
             return
         if self._looking >= LOOKS_MAX:
-            then(NotLooked("many verdicts are looked for in the transaction table just now: ask again"))
+            then(NotSearched("many verdicts are looked for in the transaction table just now: ask again"))
             return
         self._looking += 1
         files_max = FILES_MAX
@@ -98,9 +98,9 @@ class LongSettled:
             if isinstance(result, Looked):
                 then(self._true_one(result, group, tx_id) or _missed(result))
             else:
-                then(NotLooked(f"the transaction table could not be read: {result}"))
+                then(NotSearched(f"the transaction table could not be read: {result}"))
 
-        self._offload.run(lambda: self._store.look_for_settled(group, tx_id, files_max), looked)
+        self._offload.run(lambda: self._store.search_settled(group, tx_id, files_max), looked)
 
     def _true_one(self, looked: Looked, group: str, tx_id: str) -> Look | None:
         """The newest candidate whose verdict record contains these names; "past retention" if that record is gone."""
@@ -114,7 +114,7 @@ class LongSettled:
             except LookupError:  # a damaged row
                 continue
             except StoreDamaged as error:
-                return NotLooked(f"the verdict cannot be read: {error}")
+                return NotSearched(f"the verdict cannot be read: {error}")
             if of_id == tx_id and (of_group == group or not group):
                 return Found(of_group, settled_row(half_index, row))
         return past

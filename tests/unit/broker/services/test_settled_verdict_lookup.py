@@ -9,7 +9,7 @@ import pytest
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient
 
-from halfmq.broker.services import long_settled as long_settled
+from halfmq.broker.services import settled_verdict_lookup as settled_verdict_lookup
 from halfmq.model.settings import BrokerSettings
 
 STORY, RESOLVE, ASK = 29_003, 29_004, 29_006
@@ -99,7 +99,7 @@ async def test_what_the_table_does_not_have_is_unknown_and_the_answer_says_where
 
 
 async def test_a_bounded_look_says_how_far_it_went(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(long_settled, "FILES_MAX", 0)
+    monkeypatch.setattr(settled_verdict_lookup, "FILES_MAX", 0)
     async with serving(tmp_path, settings=FORGETFUL) as running:
         client = await running.client()
         await settled(client, ONE, 8)
@@ -133,7 +133,7 @@ async def test_a_row_of_another_transaction_with_the_same_hashes_is_not_believed
         await settled(client, TWO, 8)
         table = running.broker._store.indexes.table  # type: ignore[union-attr]
         page, at = table._row_for_change(0)
-        page[at + 48 : at + 56] = long_settled.row_hash(THREE).to_bytes(8, "big", signed=True)
+        page[at + 48 : at + 56] = settled_verdict_lookup.row_hash(THREE).to_bytes(8, "big", signed=True)
         assert (await resolve(client, THREE, "COMMIT")).code == 1
         assert (await client.ask(STORY, {"txId": THREE})).ext["state"] == "UNKNOWN"
 
@@ -144,11 +144,11 @@ async def test_too_many_looks_at_once_are_refused_and_the_others_answered(tmp_pa
         await settled(client, ONE, 8)
         await settled(client, TWO, 8)
         running.broker._store.indexes.table._pages.clear()  # type: ignore[union-attr]
-        asked = [resolve(client, ONE, "COMMIT") for _ in range(4 * long_settled.LOOKS_MAX)]
+        asked = [resolve(client, ONE, "COMMIT") for _ in range(4 * settled_verdict_lookup.LOOKS_MAX)]
         answers = await asyncio.gather(*asked)
         codes = {answer.code for answer in answers}
         assert codes == {0, 2}
-        assert sum(answer.code == 0 for answer in answers) >= long_settled.LOOKS_MAX
+        assert sum(answer.code == 0 for answer in answers) >= settled_verdict_lookup.LOOKS_MAX
         assert (await resolve(client, ONE, "COMMIT")).code == 0
 
 
@@ -164,6 +164,6 @@ async def test_a_table_that_cannot_be_read_is_no_verdict_and_no_unknown(
         def broken(*_: Any) -> None:
             raise OSError(5, "Input/output error")
 
-        monkeypatch.setattr(running.broker._store, "look_for_settled", broken)
+        monkeypatch.setattr(running.broker._store, "search_settled", broken)
         for answer in (await client.ask(STORY, {"txId": ONE}), await resolve(client, ONE, "COMMIT")):
             assert (answer.code, "could not be read" in str(answer.remark)) == (2, True)
