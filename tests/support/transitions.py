@@ -100,7 +100,7 @@ def _never(*stages: Stage) -> _Row:
 
 
 TRANSITIONS: Final[dict[Event, _Row]] = {
-    # An id that is used again after its verdict was forgotten cannot be told from a new one: ids are never used again.
+    # An id that is used again after its verdict was forgotten cannot be told from a new one: ids must not be reused.
     Event.PART: {
         **_logged(Kind.HALF, Said.SENT, _P, _A, _P, _X),
         **_nothing(Why.INVALID_PARAMETER, _O, _S),

@@ -324,7 +324,7 @@ class Broker:
         try:
             self._loop.call_soon_threadsafe(while_open)
         except RuntimeError:
-            log.debug("the loop is closed; a sync came too late to matter")
+            log.debug("the loop is closed; a late sync result is ignored")
 
     # --- while it serves -------------------------------------------------------------------------------------
 
@@ -402,7 +402,7 @@ class Broker:
         assert self._maintenance is not None
         self._maintenance.stop()
         if not settled:
-            text = "%d answers do not leave, and no checkpoint is written: no room on the disk; who waits asks again"
+            text = "%d replies are withheld and no checkpoint is written: the disk is full; clients retry"
             log.warning(text, self._sequencer.backlog)
             return
         written = self._loop.create_future()

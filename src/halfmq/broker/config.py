@@ -111,12 +111,12 @@ class BrokerConfig:
             )
         if self.unfinished_bytes_max < least():
             raise UsageError(
-                f"{self.unfinished_bytes_max} bytes of unfinished requests at most: a large one could not come in",
+                f"{self.unfinished_bytes_max} bytes of unfinished requests at most: a large request could not be received",
                 hint=f"{least()} or more, which is four of the largest frames",
             )
         if self.outgoing_bytes_max < outgoing_bytes.least():
             raise UsageError(
-                f"{self.outgoing_bytes_max} bytes of answers that are not taken at most: a large one could not leave",
+                f"{self.outgoing_bytes_max} bytes of unread responses at most: a large response could not be sent",
                 hint=f"{outgoing_bytes.least()} or more, which is four of the largest frames",
             )
         for name, value in (
@@ -136,7 +136,7 @@ class BrokerConfig:
         for name, value in (
             ("check immunity", settings.check_immunity_ms),
             ("longest check interval", settings.check_interval_max_ms),
-            ("time for an answer to a check", settings.check_answer_ms),
+            ("response timeout of a check", settings.check_answer_ms),
             ("deduplication window", settings.dedup_window_ms),
         ):
             if value > limits.CHECK_TIMES_MAX_MS:
@@ -144,24 +144,24 @@ class BrokerConfig:
                     f"{name} {value} ms not possible", hint=f"at most {limits.CHECK_TIMES_MAX_MS} ms, which is a year"
                 )
         for name, value in (
-            ("time for an answer to a check", settings.check_answer_ms),
+            ("response timeout of a check", settings.check_answer_ms),
             ("number of checks in flight", settings.checks_in_flight_max),
         ):
             if value < 1:
                 raise UsageError(f"{name} {value} not possible: nobody would be asked", hint="1 or more")
         if settings.undecided_max < 0 or settings.undecided_bytes_max < 0:
-            raise UsageError("limits on what is undecided cannot be negative", hint="0 takes no transactions at all")
+            raise UsageError("limits of undecided transactions must not be negative", hint="0 refuses all transactions")
         if min(settings.undecided_total_max, settings.undecided_total_bytes_max, settings.undecided_groups_max) < 0:
             raise UsageError(
-                "limits on what is undecided in all cannot be negative", hint="0 takes no transactions at all"
+                "limits of all undecided transactions must not be negative", hint="0 refuses all transactions"
             )
         if settings.delayed_total_max < 0:
-            raise UsageError("a limit on delayed messages cannot be negative", hint="0 takes none")
+            raise UsageError("the limit of delayed messages must not be negative", hint="0 takes none")
         check_caps(replace(settings, segment_bytes=self.segment_bytes))
         if settings.dedup_window_ms < 0:
-            raise UsageError("the window of messages sent again cannot be negative", hint="0 knows nothing again")
+            raise UsageError("the deduplication window must not be negative", hint="0 disables deduplication")
         if self.retention_ms < 0 or self.retention_bytes < 0 or self.copy_again_ms < 0:
-            raise UsageError("a retention cannot be negative", hint="0 keeps everything")
+            raise UsageError("the retention must not be negative", hint="0 keeps everything")
         return self
 
     def vip_port(self) -> int | None:
@@ -205,7 +205,9 @@ def check_caps(settings: BrokerSettings) -> None:
             raise UsageError(f"{asked} {what} at most: not possible", hint="0 or more")
         if asked > most:
             needed = segment_bytes_for(settings)
-            instead = f"a new store with --segment-bytes {needed}" if needed < 1 << 31 else "no store holds so many"
+            instead = (
+                f"a new store with --segment-bytes {needed}" if needed < 1 << 31 else "no segment size is large enough"
+            )
             raise UsageError(
                 f"{flag} {asked}: the head of a log file of {settings.segment_bytes} bytes holds {most} {what} in any case",
                 hint=f"{flag} {most}, or {instead}",

@@ -150,7 +150,7 @@ class Listener:
 
     def _machine_refuses(self, error: OSError) -> None:
         """The machine has no descriptors or memory left: pause, and leave connections in the backlog."""
-        log.error("cannot accept connections, trying again in %.0f s: %s", _REST_S, error)
+        log.error("cannot accept connections, retrying in %.0f s: %s", _REST_S, error)
         for listening in self._sockets:
             self._loop.remove_reader(listening)
         self._rest = self._loop.call_later(_REST_S, self.accept)
@@ -212,12 +212,12 @@ def cannot_listen(what: str, error: OSError) -> PortTaken | EnvironmentFailed:
     if isinstance(error, socket.gaierror) or error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL):
         return EnvironmentFailed(
             text,
-            hint="--host is no address of this machine; to listen everywhere: --host 0.0.0.0 with --advertise-host",
+            hint="--host is not an address of this machine; to listen on all addresses: --host 0.0.0.0 with --advertise-host",
         )
     if error.errno in (errno.EACCES, errno.EPERM):
         return EnvironmentFailed(
             text, hint="ports below 1024 are for root: choose --port, --name-port and --http-port above"
         )
     return EnvironmentFailed(
-        text, hint="look at --host, --port, --name-port and --http-port, and at the limits of this machine"
+        text, hint="check --host, --port, --name-port and --http-port, and the limits of this machine"
     )

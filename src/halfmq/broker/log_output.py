@@ -67,7 +67,7 @@ class LogOutput(logging.Handler):
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name in the base class
         """Not to standard error, where it would block."""
-        self._put(f"a log line of {record.name} could not be made: {record.msg!r:.200}")
+        self._put(f"a log line of {record.name} could not be formatted: {record.msg!r:.200}")
 
     def _put(self, text: str, *, always: bool = False) -> None:
         line = text.encode("utf-8", "backslashreplace") + b"\n"

@@ -124,7 +124,7 @@ class Maintenance:
         position, capture, then = context
         self._sequencer.write_indexes()
         if position > self._store.high_watermark:
-            log.warning("no checkpoint now, the one before stands: derived files have not followed for want of room")
+            log.warning("no checkpoint now, the previous one stays valid: the indexes lag because the disk is full")
             self._checkpointing = False
             then()
             return
@@ -132,7 +132,7 @@ class Maintenance:
         def written(result: object) -> None:
             self._checkpointing = False
             if isinstance(result, StoreFull):
-                log.warning("no checkpoint now, the one before stands: %s", result)
+                log.warning("no checkpoint now, the previous one stays valid: %s", result)
             elif isinstance(result, BaseException):
                 self._on_fatal(result)
             else:
@@ -170,7 +170,7 @@ class Maintenance:
 
     def _saw_segments(self, missing: object) -> None:
         if isinstance(missing, BaseException):
-            missing = [(-1, f"the files of the log cannot be looked at: {missing}")]
+            missing = [(-1, f"the files of the log cannot be checked: {missing}")]
         assert isinstance(missing, list)
         for number, what in missing:
             if (number < 0 or number in self._store.segments) and self._said.is_due(what):
@@ -199,8 +199,8 @@ class Maintenance:
         log.warning(
             "retention by age does not count %s: by so much the clock was ahead of the log at a start (the log's last entry: "
             "%s; then: %s; such starts: %d). If the broker was down that long, confirm it by starting it once with "
-            "--trust-clock. If not, set the clock right before the next start. Until then what was stored before is kept until "
-            "it is %s old without that time; retention by size goes on",
+            "--trust-clock. If not, correct the clock before the next start. Until then what was stored before is kept until "
+            "it is %s old without that time; retention by size continues",
             span(sum(by_ms for _, _, by_ms in jumps)),
             moment(jumps[-1][1]),
             moment(jumps[-1][1] + jumps[-1][2]),
@@ -213,10 +213,10 @@ class Maintenance:
         groups = view.producer_groups.values()
         most = nlargest(_GROUPS_SAID, groups, key=lambda group: group.derived.bytes)
         log.warning(
-            "the log takes %d bytes, more than the retention of %d: %d bytes of the segments to go are undecided or delayed "
-            "and were copied forward less than %d s ago. They are copied again after that, or where %d times as much goes with "
+            "the log takes %d bytes, more than the retention of %d: %d bytes of the segments to remove are undecided or delayed "
+            "and were copied forward less than %d s ago. They are copied again after that, or if %d times as much is removed with "
             "them. %d transactions are undecided, %d bytes, most of them in the groups %s; %d messages are delayed. See "
-            "`halfmq tx list`, and settle what nobody settles, or take more --retention-bytes",
+            "`halfmq tx list`, and settle them, or use a larger --retention-bytes",
             view.log_end - view.log_start,
             self._config.retention_bytes,
             copied_bytes,
@@ -249,7 +249,7 @@ class Maintenance:
 
     def _log_not_trimmed(self, why: str) -> None:
         if self._not_trimmed.is_due(why):
-            log.warning("the log is not trimmed now, and takes more and more room: %s", why)
+            log.warning("the log is not trimmed now, and grows: %s", why)
 
     def _trimmed(self, context: None, reply: Reply | Failed) -> None:
         start = self._trimming
@@ -270,7 +270,7 @@ class Maintenance:
             self._trimming = None
             if self._not_trimmed.is_due(str(result)):
                 log.warning(
-                    "the log starts at %d now, but the room of what was trimmed is not given back: %s. It is tried again with "
+                    "the log starts at %d now, but the space of trimmed segments is not freed: %s. It is tried again with "
                     "the next trim, and at the next start",
                     start,
                     result,
@@ -308,15 +308,15 @@ class Maintenance:
             self._sequencer.sync_failed(result)
         elif isinstance(result, BaseException):
             if self._said.is_due(str(result)):
-                log.warning("the segment that is written cannot be looked at: %s", result)
+                log.warning("the segment being written cannot be checked: %s", result)
         elif isinstance(result, tuple) and self._store.forget_segment(result[0]):
-            log.warning("%s. Nothing was in it yet: it is made again", result[1])
+            log.warning("%s. It was still empty: it is created again", result[1])
 
     def _saw_locks(self, result: object) -> None:
         if isinstance(result, StorePoisoned):
             self._sequencer.sync_failed(result)
         elif isinstance(result, BaseException) and self._said.is_due(str(result)):
-            log.warning("whether the store's directory is still the one that was locked cannot be seen: %s", result)
+            log.warning("cannot check whether the store's directory is still the locked one: %s", result)
 
     def _saw_space(self, low: object) -> None:
         if isinstance(low, BaseException):
@@ -330,7 +330,7 @@ class Maintenance:
             if low:
                 log.warning("free space is below %d bytes: new messages are refused", self._config.disk_reserve_bytes)
             else:
-                log.info("there is free space again: new messages are taken")
+                log.info("there is free space again: new messages are accepted")
             self._sequencer.engine.note(DiskSpace(low))
 
 

@@ -43,7 +43,7 @@ class Problems:
     def _bound_wrong(self, what: str, error: Exception, *, failed: bool) -> None:
         if failed:
             if self._throttle.is_due((what, "failed")):
-                log.error("%s failed; nothing was changed, everything else goes on", what, exc_info=error)
+                log.error("%s failed; nothing was changed, everything else continues", what, exc_info=error)
         elif isinstance(error, InvariantViolated):
             if self._throttle.is_due((what, "bound")):
                 log.error("the bound of %s was wrong: decided anew in the next segment", what, exc_info=error)
@@ -75,4 +75,4 @@ class Problems:
 
 def log_no_space() -> None:
     """Log that new messages are refused because the disk is full."""
-    log.warning("no room on the disk: new messages are refused; verdicts and checks go on")
+    log.warning("the disk is full: new messages are refused; verdicts and checks continue")

@@ -94,7 +94,7 @@ async def _serve(config: BrokerConfig, ports_file: Path | None) -> int:
 
 def _log_advertised_address(config: BrokerConfig, port: int) -> None:
     told = address_text(config.advertised(), port)
-    log.info("clients are told %s", told)
+    log.info("advertising %s to clients", told)
     if config.advertises_loopback_for_everywhere():
         log.warning(
             "clients on other machines cannot reach %s; give --advertise-host, by which they reach this one", told
@@ -116,7 +116,7 @@ def _check_directory(data: Path, ports_file: Path | None) -> None:
     for name in sorted(os.listdir(data)):
         if name not in _NOT_FOREIGN and name != ports and not name.startswith("."):
             raise UsageError(
-                f"{data} is no store and not empty: it holds {name}",
+                f"{data} is not a store and not empty: it contains {name}",
                 hint="choose an empty directory, or one that does not exist",
             )
 
@@ -154,8 +154,8 @@ def _explained(error: HalfmqError | OSError | MemoryError, config: BrokerConfig)
     if isinstance(error, MemoryError) or error.errno == errno.ENOMEM:
         return EnvironmentFailed(
             f"the machine has no memory left for the broker of {config.data}: {error or 'out of memory'}",
-            hint="give it more, look at limits of memory (ulimit -v, cgroups), or take it from others; the store is not "
-            "damaged by that",
+            hint="give it more memory: check its limits (ulimit -v, cgroups) and other processes; the store is not "
+            "damaged",
         )
     inside = _inside(error.filename, config.data)
     if error.errno == errno.ENOSPC:
@@ -173,7 +173,7 @@ def _explained(error: HalfmqError | OSError | MemoryError, config: BrokerConfig)
         return EnvironmentFailed(
             f"{inside} is {'a directory where a file' if error.errno == errno.EISDIR else 'a file where a directory'} "
             f"must be, or lies below one",
-            hint="look who made it, and move it away; what is neither store.json nor in log/ a start makes again",
+            hint="find out who created it, and move it away; a start rebuilds everything but store.json and log/",
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return EnvironmentFailed(
@@ -183,15 +183,15 @@ def _explained(error: HalfmqError | OSError | MemoryError, config: BrokerConfig)
         return EnvironmentFailed(f"{config.data} is not a directory", hint="choose another --data")
     if error.errno == errno.ENOENT:
         return EnvironmentFailed(
-            f"{config.data} cannot be made or opened: {error}",
-            hint="choose another --data, where directories can be made",
+            f"{config.data} cannot be created or opened: {error}",
+            hint="choose another --data, where directories can be created",
         )
     if error.errno == errno.EIO:
         return EnvironmentFailed(
             f"the disk of {config.data} fails: {error}",
-            hint="look at the disk; what is neither store.json nor in log/ may be moved away, a start makes it again",
+            hint="check the disk; anything but store.json and log/ may be moved away, a start rebuilds it",
         )
-    return EnvironmentFailed(f"{config.data}: {error}", hint="look at --data and at the limits of this machine")
+    return EnvironmentFailed(f"{config.data}: {error}", hint="check --data and the limits of this machine")
 
 
 def _inside(filename: object, data: Path) -> Path | None:

@@ -71,7 +71,7 @@ def recover(store: Store, settings: BrokerSettings) -> tuple[Engine, int]:
     try:
         store.trim(state.log_start)
     except SegmentStays as error:
-        log.warning("the room of what was trimmed is not given back: %s. It is tried again with the next trim", error)
+        log.warning("the space of trimmed segments is not freed: %s. The next trim tries again", error)
     engine.note(Published(store.high_watermark, store.high_watermark))
     return engine, redone
 
@@ -96,7 +96,7 @@ def _snapshot(store: Store, settings: BrokerSettings) -> State | None:
     difference = store.why_rebuild(_queues(state, log_start), log_start)
     if difference is None:
         return state
-    log.warning("queue files do not fit the checkpoint and are made again from the log: %s", difference)
+    log.warning("queue files do not match the checkpoint and are rebuilt from the log: %s", difference)
     return None
 
 

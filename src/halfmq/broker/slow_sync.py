@@ -41,7 +41,7 @@ class SlowSync:
             return
         self._told_ms = began_ms
         log.warning(
-            "fdatasync of the log, or making its next segment, has been running for %.1f s, and answers wait for it: the disk "
+            "fdatasync of the log, or making its next segment, has been running for %.1f s, and replies wait for it: the disk "
             "stalls%s",
             (now_ms - began_ms) / 1_000, self._others(),
         )  # fmt: skip
@@ -56,7 +56,7 @@ class SlowSync:
             self._untold += 1
             return
         log.warning(
-            "fdatasync of the log, or making its next segment, took %.1f s, and answers waited for it%s",
+            "fdatasync of the log, or making its next segment, took %.1f s, and replies waited for it%s",
             (now_ms - began_ms) / 1_000, self._others(),
         )  # fmt: skip
 

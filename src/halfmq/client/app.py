@@ -174,7 +174,9 @@ class App:
             cls.name = name  # type: ignore[attr-defined]
             listener = cls()
             if not isinstance(listener, TransactionListener):
-                raise UsageError(f"{cls.__name__} is no TransactionListener", hint="derive it from TransactionListener")
+                raise UsageError(
+                    f"{cls.__name__} is not a TransactionListener", hint="derive it from TransactionListener"
+                )
             self._listeners[name] = listener
             self._client.add_listener(listener)
             return cls

@@ -484,7 +484,7 @@ class AsyncClient:
         if not self.group:
             raise UsageError("transactions need a group", hint='AsyncClient(url, group="orders")')
         checked_text(name, "name", "the name of its check")
-        checked_text(query_id, "query_id", "what its check looks it up by, such as str(order.id)")
+        checked_text(query_id, "query_id", "the key for its check, such as str(order.id)")
         from halfmq.client.transaction_block import AsyncTransaction
 
         if tx_id != "":
@@ -700,7 +700,7 @@ class AsyncClient:
 
         self._open()
         if not isinstance(check, FetchedCheck):
-            raise UsageError(f"{check!r} is no fetched check", hint="one of those that fetch_checks gave")
+            raise UsageError(f"{check!r} is not a fetched check", hint="one of those that fetch_checks gave")
         return await check.answer(
             self.group, checked_outcome(outcome, "answer_check"), min(self._attempt_timeout_s, self._timeout_s)
         )

@@ -63,7 +63,7 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
     if ":" not in host and not _NO_HOST.isdisjoint(host):  # not shown: a password may be behind it
         raise UsageError("an address has a character that no host name has", hint="rocketmq://host:port[;host:port]")
     if ":" in host and not _is_v6(host):
-        raise UsageError("an address with several colons is no IPv6 one", hint="host:port, or [v6]:port")
+        raise UsageError("an address with several colons is not an IPv6 address", hint="host:port, or [v6]:port")
     return Address(host, int(port))
 
 

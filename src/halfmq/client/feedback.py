@@ -48,7 +48,7 @@ _PAUSE_MAX_S: Final = 2.0
 _DISCOVERY_INTERVAL_S: Final = 5.0
 #: The broker no longer knows a transaction that it handed out: its verdict is past retention, or the store was lost.
 _UNKNOWN_TRANSACTION_HINT: Final = (
-    "nothing was changed: forget this check, and fetch anew; `halfmq tx show` tells what the broker knows of it"
+    "nothing was changed: drop this check, and fetch again; `halfmq tx show` shows what the broker knows of it"
 )
 
 

@@ -275,7 +275,7 @@ class GroupMember:
             queue for queue, (puller, _) in self._pullers.items() if queue.topic == topic and puller.is_without_topic
         ]
         if gone:
-            log.warning("topic %s is gone; group %s gives up %s, and waits for it", topic, self.group, gone)
+            log.warning("topic %s no longer exists; group %s releases %s, and waits for it", topic, self.group, gone)
             self._release(gone)
 
     async def _rebalance_topic(self, topic: str) -> bool:
@@ -314,7 +314,7 @@ class GroupMember:
         subscription = self._subscriptions.get(queue.topic)
         if subscription is None:
             return
-        log.info("group %s takes up %s", self.group, queue)
+        log.info("group %s starts to consume %s", self.group, queue)
         # The next owner can find the earliest offset by itself, but not what is the latest one now.
         commit_start = None if self.start.where == "earliest" or queue.topic == self._retry_topic else self._commit_one
         puller = QueuePuller(

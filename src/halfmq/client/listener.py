@@ -47,7 +47,7 @@ def listener_name(listener: TransactionListener) -> str:
     """
     if not isinstance(listener, TransactionListener):
         raise UsageError(
-            f"listener={listener!r} is no TransactionListener",
+            f"listener={listener!r} is not a TransactionListener",
             hint="an instance of a class of yours that derives from TransactionListener: OrderListener()",
         )
     name = listener.name or type(listener).__name__

@@ -269,7 +269,7 @@ class QueuePuller:
                 pause_s = 0.1
                 self._pull_refused_with = ResponseCode.SUCCESS
             except (ConnectError, NotSent, NoAnswer) as error:
-                log.debug("%s: %s; again in %.1f s", self.queue, error, pause_s)
+                log.debug("%s: %s; retry in %.1f s", self.queue, error, pause_s)
                 self._context.router.suspect(self.queue.topic)
                 await asyncio.sleep(pause_s * self._rng.uniform(0.7, 1.0))
                 pause_s = min(2 * pause_s, 2.0)
@@ -281,7 +281,7 @@ class QueuePuller:
         """Log an error response once, until the code changes or a pull succeeds."""
         code = error.response_code if isinstance(error, RequestFailed) else None
         if code != self._pull_refused_with:
-            log.warning("pulling %s: %s; tried again until it goes well, and said once", self.queue, error)
+            log.warning("pulling %s: %s; retried until it succeeds, and logged once", self.queue, error)
             if code == ResponseCode.TOPIC_NOT_EXIST:
                 self._context.router.forget(self.queue.topic)
         self._pull_refused_with = code
@@ -382,7 +382,7 @@ class QueuePuller:
                 tracker.pulled_up_to(read_reply(answer, PulledReply).next_begin_offset)
             case ResponseCode.PULL_OFFSET_MOVED:
                 offset = read_reply(answer, PulledReply).next_begin_offset
-                log.warning("%s: offset %d is gone, going on at %d", self.queue, tracker.next_offset, offset)
+                log.warning("%s: offset %d no longer exists, continuing at %d", self.queue, tracker.next_offset, offset)
                 tracker.restart(offset)
                 self._origins.clear()
             case ResponseCode.FLOW_CONTROL | ResponseCode.SYSTEM_BUSY:
@@ -430,7 +430,7 @@ class QueuePuller:
         if feed is not None:
             feed.put(self, message)
             return
-        log.warning("%r came back for a topic that nobody here consumes; handed back", message)
+        log.warning("%r was redelivered for a topic that has no consumer here; handed back", message)
         task = asyncio.get_running_loop().create_task(self.retry(message, None))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -523,7 +523,7 @@ class QueuePuller:
             return
         self._moved.add(message.offset)
         log.warning(
-            "%r is not %s: its queue was given up meanwhile, and the message is delivered again to whoever has the queue",
+            "%r is not %s: its queue was released meanwhile, and the message is delivered again to the queue's new owner",
             message, "rejected" if level < 0 else "handed back",
         )  # fmt: skip
 
@@ -572,7 +572,7 @@ class QueuePuller:
                 self._committed_at = None
                 if answer.code != self._refused_with:
                     log.warning(
-                        "commit of offset %d in %s: %d %s; tried again until it is taken, and said once",
+                        "commit of offset %d in %s: %d %s; retried until it is accepted, and logged once",
                         offset, self.queue, answer.code, answer.remark,
                     )  # fmt: skip
                 self._refused_with = answer.code

@@ -11,9 +11,9 @@ from halfmq.errors import (
 from halfmq.wire.remoting.codes import ResponseCode
 
 _HINTS = {
-    ResponseCode.MESSAGE_ILLEGAL: "body, properties or topic are larger than this broker takes",
+    ResponseCode.MESSAGE_ILLEGAL: "body, properties or topic are larger than this broker accepts",
     ResponseCode.SUBSCRIPTION_PARSE_FAILED: "write tags as 'a || b', or '*'",
-    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "the server is no broker, or too old for this",
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "the server is not a broker, or too old for this",
 }
 
 

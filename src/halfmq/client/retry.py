@@ -158,8 +158,8 @@ class Attempts:
     def _final(self, last: Exception) -> HalfmqError:
         if self._unknown is not None and not _settles(last):
             error: HalfmqError = SendTimeout(
-                f"{self._what}: no answer; it may have happened",
-                hint="do not send it again as a new message; look for it, or let its receiver drop duplicates",
+                f"{self._what}: no response; it may have been executed",
+                hint="do not send it again as a new message; query it, or deduplicate at the consumer",
             )
         elif isinstance(last, HalfmqError):
             return last

@@ -215,7 +215,7 @@ class Client:
         if not self.group:
             raise UsageError("transactions need a group", hint='Client(url, group="orders")')
         checked_text(name, "name", "the name of its check")
-        checked_text(query_id, "query_id", "what its check looks it up by, such as str(order.id)")
+        checked_text(query_id, "query_id", "the key for its check, such as str(order.id)")
         from halfmq.client.transaction_block import BlockingTransaction
 
         if tx_id != "":

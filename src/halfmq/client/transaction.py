@@ -321,7 +321,7 @@ def _check_arguments(messages: Sequence[OutgoingMessage], tx_id: str, name: str,
         if not isinstance(message, OutgoingMessage):
             raise UsageError(f"{message!r} is not a message", hint="compose(topic, body, key=...)")
     checked_text(name, "name", "the name of its check")
-    checked_text(query_id, "query_id", "what its check looks it up by, such as str(order.id)")
+    checked_text(query_id, "query_id", "the key for its check, such as str(order.id)")
     if not messages:
         raise UsageError("a transaction without messages cannot be prepared")
     if len(messages) > limits.TRANSACTION_MESSAGES_MAX:

@@ -115,9 +115,11 @@ class Transaction:
             if topic is None:
                 raise UsageError("no topic given, and this transaction has none", hint="tx.send(topic, body)")
         if self.message is not None or self._closed:
-            raise UsageError("this transaction takes no more messages", hint="it is being checked, or its block ended")
+            raise UsageError(
+                "this transaction accepts no more messages", hint="it is being checked, or its block ended"
+            )
         if self._prepared is not None:
-            raise UsageError("this transaction is prepared: it takes no more messages", hint="send before prepare")
+            raise UsageError("this transaction is prepared: it accepts no more messages", hint="send before prepare")
         message = compose(
             topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, delay=delay, properties=properties
         )

@@ -49,8 +49,8 @@ async def _ask(context: "ClientContext", name: str, address: "Address", ids: lis
             connection = await attempts.within(context.brokers.get(address))
             if not connection.is_halfmq:
                 raise UnsupportedCombination(
-                    f"broker {name} is Apache RocketMQ, which does not tell what it still asks about",
-                    hint="it asks 15 times, by default for about 15 minutes: prune what is much older, with undecided=()",
+                    f"broker {name} is Apache RocketMQ, which does not list undecided transactions",
+                    hint="it sends 15 checks, by default within about 15 minutes: prune much older markers, with undecided=()",
                 )
             answer = await connection.request(HMQ_UNDECIDED, None, encode_ids(ids), attempts.timeout_s())
         except NoAnswer as error:

@@ -29,9 +29,9 @@ def refuse_named(state: State, more_bytes: int, what: str) -> Refused | None:
         return None
     return Refused(
         Why.LIMIT_REACHED,
-        f"{what}: what clients make by naming it may take {most} bytes of the head of a segment of "
-        f"{state.settings.segment_bytes} bytes, and {state.derived.base_bytes} are taken; delete topics or groups that nobody needs, make "
-        "it by hand, or take a store with larger segments",
+        f"{what}: items that clients create by naming them may take {most} bytes of the base of a segment of "
+        f"{state.settings.segment_bytes} bytes, and {state.derived.base_bytes} are taken; delete unused topics or groups, create "
+        "it by hand, or use a store with larger segments",
     )
 
 
@@ -44,8 +44,8 @@ def no_space(state: State, what: str) -> Refused:
     """The refusal of ``what``, a sentence."""
     return Refused(
         Why.LIMIT_REACHED,
-        f"{what}: topics, groups, their limits and consumer offsets would not fit the head of a segment of "
-        f"{state.settings.segment_bytes} bytes; delete topics or groups that nobody needs, or take a store with larger segments",
+        f"{what}: topics, groups, their limits and consumer offsets would not fit in the base of a segment of "
+        f"{state.settings.segment_bytes} bytes; delete unused topics or groups, or use a store with larger segments",
     )
 
 

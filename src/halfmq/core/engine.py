@@ -383,7 +383,9 @@ class Engine:
         """
         state = self.state
         size = _size(decision.records)
-        text = f"{type(command).__name__} came to {size} bytes of records, which do not fit the log at {state.log_end}"
+        text = (
+            f"{type(command).__name__} came to {size} bytes of records, which do not fit in the log at {state.log_end}"
+        )
         if rolled:
             self._no_roll_before = segment_start(state.log_end, self._segment_bytes) + self._segment_bytes // 2
         failed = rolled or size > state.record_bytes_max or state.log_end < self._no_roll_before
@@ -418,7 +420,7 @@ class Engine:
             return self._without(damaged, decision.records[-1], now_ms)
         record, problem = damaged[0]
         if type(command) is CopyForward:
-            text = f"what is alive in the segments to go must be copied, and cannot be: {problem}"
+            text = f"an alive message in the segments to remove cannot be copied: {problem}"
         else:
             what = f"transaction {record.tx_id!r} of group {record.group!r}" if type(record) is CopiedHalf else "it"
             text = f"{what} stays undecided: {problem}; or roll the transaction back, which needs no copy"
@@ -484,7 +486,7 @@ class Engine:
             if not state.session.disk_full:
                 self.note(DiskSpace(True))
                 self._problems.append(NoNextSegment(str(error), disk_full=True))
-            return Refused(Why.STORE_FULL, f"{error}; verdicts go on while the current segment lasts")
+            return Refused(Why.STORE_FULL, f"{error}; verdicts are accepted while the current segment has space")
         return None
 
     def _roll(self, now_ms: int) -> None:

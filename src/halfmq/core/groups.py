@@ -50,9 +50,9 @@ def decide_set_group(state: State, command: SetGroup, now_ms: int) -> Decision:
     except InvalidName as error:
         return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, str(error)))
     if not 0 <= command.retry_queues <= limits.QUEUES_PER_TOPIC_MAX:
-        return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, f"{command.retry_queues} retry queues cannot be"))
+        return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, f"{command.retry_queues} retry queues are invalid"))
     if not -1 <= command.retry_max_times <= _RETRIES_MAX:
-        text = f"{command.retry_max_times} retries cannot be: -1 to {_RETRIES_MAX}"
+        text = f"{command.retry_max_times} retries are invalid: -1 to {_RETRIES_MAX}"
         return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, text))
     refused = refuse_group(state, command.name) if command.name not in state.groups else None
     if refused is not None:

@@ -92,7 +92,7 @@ def make_topic(
 
 
 def _as_many_as_may_be(what: str, kind: str, most: int, flag: str) -> Refused:
-    text = f"{what}: there are as many {kind} as this broker may have, {most} ({flag}); delete some that nobody needs"
+    text = f"{what}: there are as many {kind} as this broker may have, {most} ({flag}); delete unused ones"
     return Refused(Why.LIMIT_REACHED, text)
 
 
@@ -115,7 +115,7 @@ def first_use(state: State, name: str, queues_wished: int, offset: int) -> Made 
     if name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         return make_topic(state, offset, name, 1, 1, PERMISSION_DEFAULT)
     if not state.settings.auto_create_topics:
-        return Refused(Why.TOPIC_NOT_EXIST, f"topic {name!r} does not exist and topics are not made on first use")
+        return Refused(Why.TOPIC_NOT_EXIST, f"topic {name!r} does not exist, and topics are not created on first use")
     queues = max(1, min(queues_wished, state.settings.default_topic_queues))
     return make_topic(state, offset, name, queues, queues, PERMISSION_DEFAULT)
 
@@ -198,7 +198,7 @@ def _out_of_reach(state: State, topic: Topic, read_queues: int) -> str:
     if not coming:
         return ""
     return (
-        f"topic {topic.name!r} keeps its {topic.read_queues} read queues: {coming}, which nobody could pull with "
+        f"topic {topic.name!r} keeps its {topic.read_queues} read queues: {coming}, which could not be pulled with "
         f"{read_queues}. Lower the write queues now, settle it or wait for it, and lower the read queues when retention has "
         "emptied them"
     )
@@ -259,7 +259,7 @@ def refuse_group(state: State, name: str) -> Refused | None:
     if state.derived.groups_bytes + group_bytes(name) > share:
         text = (
             f"group {name!r} was not made: consumer groups take {state.derived.groups_bytes} of the {share} bytes that they may take of the "
-            f"head of a segment of {state.settings.segment_bytes} bytes; delete groups that nobody needs, or take a store with "
+            f"base of a segment of {state.settings.segment_bytes} bytes; delete unused groups, or use a store with "
             "larger segments"
         )
         return Refused(Why.LIMIT_REACHED, text)
@@ -275,7 +275,7 @@ def make_group(state: State, offset: int, name: str) -> tuple[GroupSettings, Rec
     except InvalidName as error:
         return Refused(Why.INVALID_PARAMETER, str(error))
     if not state.settings.auto_create_groups:
-        return Refused(Why.GROUP_NOT_EXIST, f"group {name!r} does not exist and groups are not made on first use")
+        return Refused(Why.GROUP_NOT_EXIST, f"group {name!r} does not exist, and groups are not created on first use")
     refused = refuse_group(state, name) or refuse_named(state, group_bytes(name), f"group {name!r} was not made")
     if refused is not None:
         return refused

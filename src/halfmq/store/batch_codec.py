@@ -113,9 +113,9 @@ def read_header(buffer: Buffer, at: int, offset: int, space: int) -> Header | No
     if version != BATCH_VERSION or flags or reserved:
         return NotABatch(f"the batch header is of version {version}, flags {flags}")
     if own != offset:
-        return NotABatch(f"the batch header says log offset {own}")
+        return NotABatch(f"the batch header states log offset {own}")
     if length > space or not BATCH_HEADER_BYTES < data_length <= length < data_length + 8:
-        return NotABatch(f"the batch header says {length} bytes, which cannot be")
+        return NotABatch(f"the batch header says {length} bytes, which is impossible")
     return Header(offset, length, data_length, count, durable, time_ms, epoch, checksum)
 
 

@@ -147,7 +147,7 @@ class CommitLog:
 
     def _poisoned(self) -> StorePoisoned:
         return StorePoisoned(
-            f"the log in {self._directory} takes no more: {self.failure}",
+            f"the log in {self._directory} accepts no more writes: {self.failure}",
             hint="what the failed write or sync left on the disk is not known; check the disk, then restart to recover",
         )
 
@@ -296,7 +296,7 @@ class CommitLog:
         read = segment.read(place, wanted)
         if len(read) < wanted:
             raise StoreDamaged(
-                f"{segment.path} has {segment.file.size()} bytes instead of {self.segment_bytes}, and the log goes on after "
+                f"{segment.path} has {segment.file.size()} bytes instead of {self.segment_bytes}, and the log continues after "
                 f"them: the record at log offset {offset} cannot be read",
                 hint=RESTORE,
             )

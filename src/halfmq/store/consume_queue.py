@@ -237,7 +237,7 @@ class ConsumeQueues:
             raise InvariantViolated(
                 f"topic {queue.topic_id} queue {queue.queue_id}: the log gives queue offset {queue_offset}, "
                 f"the queue ends at {queue.end}",
-                hint="keep the directory; `halfmq store verify` says where they part",
+                hint="keep the directory; `halfmq store verify` names the first difference",
             )
         if queue.base_of(queue_offset) is None:
             for base in list(queue.bases):
@@ -464,7 +464,7 @@ class ConsumeQueues:
             raise StoreDamaged(
                 f"{file.path} has {file.size()} bytes instead of {file_bytes(base)}: entries from queue offset {start} on "
                 "cannot be read",
-                hint="restart the broker: a start makes queues again from the log",
+                hint="restart the broker: a start rebuilds the queues from the log",
             )
         return data
 

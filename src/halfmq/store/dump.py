@@ -47,7 +47,7 @@ _IN_PROPERTIES: Final[dict[type, tuple[str, ...]]] = {
     HalfRecord: ("tag_hash", "key_hash", "id_hash", "delay", "grace_ms", "keys"),
 }
 _OF_MESSAGE: Final = frozenset(StoredMessage._fields)
-_VERIFY: Final = "`halfmq store verify` says what to do"
+_VERIFY: Final = "`halfmq store verify` gives advice"
 
 
 def dump_store(
@@ -112,7 +112,7 @@ def dump_store(
         if oldest <= reached:
             raise
         files.close()
-        note(f"a broker trimmed the log meanwhile: this goes on at {oldest}")
+        note(f"a broker trimmed the log meanwhile: continuing at {oldest}")
         yield from dump_store(disk, directory, start=max(start, oldest), kinds=kinds, bodies=bodies, note=note)
         return
     files.close()

@@ -113,7 +113,7 @@ class StoreLocks:
             except StoreInUse as error:
                 return str(error)
             lost.close()
-            log.warning("%s was removed under a running broker, and is made again: it must stay", path)
+            log.warning("%s was removed while the broker is running, and is created again: do not remove it", path)
         return None
 
     def close(self) -> None:
@@ -172,7 +172,7 @@ def read_identity(disk: Disk, directory: Path) -> Identity | None:
             hint="open it with the version that wrote it",
         )
     if len(store_id) != 16 or found.segment_bytes <= 0 or found.segment_bytes % 4_096:
-        raise StoreDamaged(f"{path} says what cannot be: {text.decode('utf-8', 'replace')}", hint=hint)
+        raise StoreDamaged(f"{path} has an impossible value: {text.decode('utf-8', 'replace')}", hint=hint)
     return Identity(store_id, found.segment_bytes)
 
 

@@ -43,7 +43,7 @@ class Tail(Enum):
 class Act(Enum):
     START_EMPTY = "start with an empty log"
     REDO_FROM_SNAPSHOT = "load the snapshot, redo the log after it"
-    REDO_FROM_BASE = "redo the whole log from the base of its oldest segment; indexes are made again"
+    REDO_FROM_BASE = "redo the whole log from the base of its oldest segment; indexes are rebuilt"
     REFUSE = "change nothing and say why"
 
 
@@ -97,13 +97,13 @@ CASES: Final = (
     Case("A", frozenset({Log.EMPTY}), _NONE, _ANY_FRONT, _ANY_TAIL, Act.START_EMPTY, False,
          "first start"),
     Case("B", frozenset({Log.EMPTY}), _ANY_CHECKPOINT - _NONE, _ANY_FRONT, _ANY_TAIL, Act.REFUSE, False,
-         "the segment files are gone, a checkpoint or the high watermark is left"),
+         "the segment files are missing, a checkpoint or the watermark page exists"),
     Case("C", frozenset({Log.GAP}), _ANY_CHECKPOINT, _ANY_FRONT, _ANY_TAIL, Act.REFUSE, False,
          "a segment is missing in the middle"),
     Case("D", _WHOLE, frozenset({Checkpoint.PAST_END}), _ANY_FRONT, _ANY_TAIL, Act.REFUSE, False,
          "the checkpoint is newer than the log, or does not fit it"),
     Case("E", _WHOLE, _FROM_START, frozenset({Front.NO_BASE}), _ANY_TAIL, Act.REFUSE, False,
-         "the oldest segment does not begin with a base, and no snapshot can stand in"),
+         "the oldest segment does not begin with a base, and no snapshot can replace it"),
     Case("F", _WHOLE, _USABLE, _ANY_FRONT, _CORRUPT, Act.REFUSE, False,
          "damage after the snapshot, below a durable position"),
     Case("G", _WHOLE, _FROM_START, _BASE | _BLANK, _CORRUPT, Act.REFUSE, False,

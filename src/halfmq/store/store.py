@@ -151,11 +151,11 @@ def _identity(disk: Disk, directory: Path, entropy: Entropy, segment_bytes: int)
         )
     if identity is None:
         if disk.list(log_directory):
-            raise StoreDamaged(f"{directory} holds a log but no store.json", hint="restore store.json from a backup")
+            raise StoreDamaged(f"{directory} contains a log but no store.json", hint="restore store.json from a backup")
         for name in ("checkpoint", "published"):
             if disk.exists(shard / name):
                 raise StoreDamaged(
-                    f"{shard / name} is of a store whose log and store.json are gone",
+                    f"{shard / name} belongs to a store whose log and store.json are missing",
                     hint="bring them back from where they went; where there is nothing to keep, remove the directory",
                 )
     new = identity is None or (identity.segment_bytes != segment_bytes and _is_blank(disk, shard))
@@ -525,8 +525,8 @@ class Store:
         hint = "what was answered is in the directory that was locked: bring it back to its name, then start"
         page = self._page
         if why is None and page is not None and (epoch := page.other_writer()) is not None:
-            why = f"another broker, of epoch {epoch}, writes the store in {self.directory} beside this one, of {self.epoch}"
-            hint = "stop it; then `halfmq store verify` says what they left"
+            why = f"another broker, of epoch {epoch}, writes to the store in {self.directory} beside this one, of {self.epoch}"
+            hint = "stop it; then run `halfmq store verify`"
         if why is not None:
             self.log.failure = self.log.failure or OSError(errno.ESTALE, why)
             raise StorePoisoned(why, hint=hint)
@@ -686,7 +686,7 @@ class Store:
             except StoreFull:
                 pass  # still lagging, as ``publish`` and ``catch_up`` report
             except OSError as error:
-                self.on_failed(StorePoisoned(f"indexes cannot be written: {error}", hint="restart to make them again"))
+                self.on_failed(StorePoisoned(f"indexes cannot be written: {error}", hint="restart to rebuild them"))
                 raise
 
     def _say(self, write: Callable[..., None], *what: int) -> None:

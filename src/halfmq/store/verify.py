@@ -97,16 +97,16 @@ RESTORE: Final = (
     "whole directory from any backup; nothing else has these bytes"
 )
 SHORTER: Final = (
-    "after a power loss with durability `memory` nothing is to be done: what lay after it is lost, and a start goes on here; "
+    "after a power loss with durability `memory` nothing has to be done: what followed is lost, and a start continues here; "
     "else restore the directory from a backup"
 )
 REPORT: Final = (
     "keep the directory and report it: the batch is whole, so it was written like this, and a backup has the same"
 )
-LOG_FIRST: Final = "first put the log right, then verify again: what does not fit a damaged log may be right"
+LOG_FIRST: Final = "first restore the log, then verify again: a difference from a damaged log may be no error"
 REMAKE: Final = (
     "stop the broker, remove queues, transactions, keys, topics.json and checkpoint from shard-0, and start it: "
-    "they are made again from the log"
+    "they are rebuilt from the log"
 )
 WRITTEN_ANEW: Final = "nothing to do: the next start writes it"
 REDO_MORE: Final = "nothing to do: the next start redoes more of the log"
@@ -233,7 +233,7 @@ class _Walk:
         rebuilding = page is not None and page.rebuilding
         below = page.position if page is not None and not rebuilding else None
         if rebuilding:
-            what = "queues, transactions and keys are being made again from the log: not compared with it"
+            what = "queues, transactions and keys are being rebuilt from the log: not compared with it"
             self._findings.note(
                 "published", what, "nothing to do: the broker that does it, or the next start, brings it to an end"
             )

@@ -71,7 +71,7 @@ async def test_host_that_is_none_of_ours_is_said_and_nobody_is_told_to_stop_a_pr
     with pytest.raises(EnvironmentFailed) as caught:
         await broker.start()
     broker.close()
-    assert "--host is no address" in caught.value.hint
+    assert "--host is not an address" in caught.value.hint
     assert host in str(caught.value)
     assert not caught.value.retriable
     assert not (tmp_path / "two").exists()
@@ -171,7 +171,7 @@ async def test_queue_files_that_do_not_fit_the_checkpoint_are_made_again(
             assert (pulled.code, pulled.ext["minOffset"], pulled.ext["maxOffset"]) == (0, "0", str(101 + again))
             assert pulled.ext["nextBeginOffset"] == str(101 + again)
             await running.broker.drain()
-    assert sum("are made again from the log" in line for line in caplog.messages) == 1
+    assert sum("are rebuilt from the log" in line for line in caplog.messages) == 1
 
 
 async def test_queues_fit_the_checkpoint_after_trims_deletions_and_kills(
@@ -196,7 +196,7 @@ async def test_queues_fit_the_checkpoint_after_trims_deletions_and_kills(
             await asyncio.sleep(0.3)
             if run % 2:
                 await running.broker.drain()
-    assert not [line for line in caplog.messages if "are made again from the log" in line]
+    assert not [line for line in caplog.messages if "are rebuilt from the log" in line]
 
 
 async def test_sync_that_ends_after_the_close_is_reported_to_nobody(tmp_path: Path) -> None:

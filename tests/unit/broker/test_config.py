@@ -144,7 +144,7 @@ def test_caps_that_do_not_fit_small_segments_are_refused_with_the_smallest_that_
         replace(small, segment_bytes=enough // 2).checked()
     most = int(re.findall(rf"--{name.replace('_', '-')} ([0-9]+)", caught.value.hint)[0])
     replace(small, settings=BrokerSettings(**{name: most})).checked()  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="no store"):
+    with pytest.raises(UsageError, match="no segment size"):
         check_caps(BrokerSettings(**{name: 1 << 40}))  # type: ignore[arg-type]
 
 

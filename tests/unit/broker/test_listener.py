@@ -128,7 +128,7 @@ async def test_every_address_of_a_name_gets_the_same_port() -> None:
 async def test_connections_beyond_the_limit_are_closed_and_the_others_are_served(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Goal: a burst takes no more descriptors than the limit says, and one line tells of it."""
+    """Goal: a burst accepts no more descriptors than the limit says, and one line tells of it."""
     caplog.set_level(logging.WARNING, "halfmq.listener")
     async with serving(tmp_path, connections_max=3) as running:
         first = await running.client()

@@ -119,7 +119,7 @@ def test_a_line_that_cannot_be_made_stops_nobody(tmp_path: Path) -> None:
     logger_of(output, "broken").error("%d", "no number")
     assert output.end(20)
     os.close(fd)
-    assert "could not be made" in (tmp_path / "log").read_text()
+    assert "could not be formatted" in (tmp_path / "log").read_text()
 
 
 @pytest.mark.parametrize(

@@ -167,8 +167,8 @@ def test_directory_that_is_not_writable_is_said(tmp_path: Path) -> None:
         (errno.EROFS, EnvironmentFailed, "not writable"),
         (errno.EADDRINUSE, PortTaken, "--port"),
         (errno.ENOENT, EnvironmentFailed, "choose another --data"),
-        (errno.EIO, EnvironmentFailed, "look at the disk"),
-        (errno.EMFILE, EnvironmentFailed, "look at --data"),
+        (errno.EIO, EnvironmentFailed, "check the disk"),
+        (errno.EMFILE, EnvironmentFailed, "check --data"),
         (errno.ENOMEM, EnvironmentFailed, "no memory left"),
     ],
 )
@@ -279,7 +279,7 @@ def test_directory_of_something_else_is_refused_and_left_alone(tmp_path: Path, f
         (tmp_path / foreign).write_text("not ours")
     before = sorted(tmp_path.iterdir())
     line = last_line(serve("--data", str(tmp_path), *FREE))
-    assert f"{tmp_path} is no store and not empty: it holds {foreign.rstrip('/')}" in line
+    assert f"{tmp_path} is not a store and not empty: it contains {foreign.rstrip('/')}" in line
     assert "choose an empty directory" in line
     assert sorted(tmp_path.iterdir()) == before
 
@@ -300,7 +300,7 @@ def test_store_that_lost_its_identity_is_still_called_one(tmp_path: Path) -> Non
     (tmp_path / "shard-0" / "log").mkdir(parents=True)
     (tmp_path / "shard-0" / "log" / f"{0:020d}.seg").touch()
     (tmp_path / "broker.log").write_text("beside a store anything may lie")
-    assert "holds a log but no store.json" in last_line(serve("--data", str(tmp_path), *FREE))
+    assert "contains a log but no store.json" in last_line(serve("--data", str(tmp_path), *FREE))
 
 
 def test_ports_file_names_the_http_port_only_where_there_is_one(tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ def test_what_clients_are_told_is_logged_and_loopback_for_everywhere_is_warned_o
         served.start()
         assert served.stop() == 0
         lines = log.read_text()
-        assert f"clients are told {told}:{served.port}" in lines
+        assert f"advertising {told}:{served.port} to clients" in lines
         warnings = [line for line in lines.splitlines() if " WARNING " in line and "--advertise-host" in line]
         assert len(warnings) == warned, lines
 

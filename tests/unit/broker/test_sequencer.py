@@ -262,7 +262,10 @@ async def test_no_room_for_the_next_segment_refuses_and_keeps_serving(
         assert answers[0].code == 0
         assert answers[-1].code == 14
         refused = next(answer for answer in answers if answer.code)
-        assert refused.remark == "no room for the next log segment; verdicts go on while the current segment lasts"
+        assert (
+            refused.remark
+            == "no room for the next log segment; verdicts are accepted while the current segment has space"
+        )
         monkeypatch.undo()
         assert running.broker._maintenance is not None
         running.broker._maintenance.check_free_space()
@@ -644,7 +647,7 @@ async def test_a_drain_does_not_wait_for_a_disk_that_stays_full(
         end = asyncio.create_task(client.end(half, ID, COMMIT))
         await turns(50)
         await asyncio.wait_for(running.broker.drain(), 10)
-        assert "1 answers do not leave, and no checkpoint is written: no room on the disk" in caplog.text
+        assert "1 replies are withheld and no checkpoint is written: the disk is full" in caplog.text
         end.cancel()
     disk.heal()
     async with serving(tmp_path, disk=disk) as running:
@@ -718,7 +721,7 @@ async def test_what_fits_no_segment_although_the_bound_said_so_fails_alone_and_r
             before = running.log_bytes()
             refused = await client.send("T", bytes(9_000), unique="1" * 32)
             assert refused.code == 1
-            assert "do not fit the log at" in refused.remark
+            assert "do not fit in the log at" in refused.remark
             assert running.log_bytes() == before, "nothing was rolled for it"
             patch.setattr(engine, "decide", real)
             patch.setattr(
@@ -731,7 +734,7 @@ async def test_what_fits_no_segment_although_the_bound_said_so_fails_alone_and_r
             assert len(running.state.bases) == 2, "it rolled once in vain, and no more"
             assert (await client.send("T", b"small", unique="2" * 32)).code == 0
         assert (await client.send("T", bytes(9_000), unique="3" * 32)).code == 0
-        assert sum("everything else goes on" in line for line in caplog.messages) == 1
+        assert sum("everything else continues" in line for line in caplog.messages) == 1
         assert running.broker._sequencer.failed is None
 
 

@@ -38,10 +38,10 @@ def test_one_that_hangs_is_said_once_and_again_when_it_is_over(caplog: pytest.Lo
     watch.look()
     watch.look()
     (hangs,) = caplog.messages
-    assert "running for 2.0 s, and answers wait" in hangs
+    assert "running for 2.0 s, and replies wait" in hangs
     clock.now_ms += 3_000
     watch.ended()
-    assert "took 5.0 s, and answers waited" in caplog.messages[1]
+    assert "took 5.0 s, and replies waited" in caplog.messages[1]
     watch.look()
     assert len(caplog.messages) == 2
 
@@ -117,4 +117,4 @@ async def test_the_broker_watches_its_sync_thread_while_answers_wait(
             disk.let_go.set()
         assert (await waiting).code == 0
     assert any("has been running for" in line for line in caplog.messages)
-    assert any("s, and answers waited for it" in line for line in caplog.messages)
+    assert any("s, and replies waited for it" in line for line in caplog.messages)

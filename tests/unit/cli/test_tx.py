@@ -143,7 +143,7 @@ async def test_check_gives_up_waiting_and_says_who_was_asked(tmp_path: Path) -> 
         await next_check(client)
         running.state.producer_groups["P"].session.in_flight.clear()
         silent = await run(running, "check", ONE, "--wait", "0.3")
-        assert (silent.exit_code, "waits for the answer of me" in silent.stdout) == (6, True)
+        assert (silent.exit_code, "waits for the response of me" in silent.stdout) == (6, True)
 
 
 async def test_stats_show_groups_and_their_policy(tmp_path: Path) -> None:

@@ -266,7 +266,7 @@ def test_an_answer_says_what_became_of_it() -> None:
             )
             with pytest.raises(RequestFailed, match="never prepared here") as failed:
                 await mq.answer_check(check, Outcome.COMMIT)
-            assert "forget this check, and fetch anew" in failed.value.hint
+            assert "drop this check, and fetch again" in failed.value.hint
             broker.on[RequestCode.END_TRANSACTION] = lambda peer, request: None
             with pytest.raises(TransactionUnknown):
                 await mq.answer_check(check, Outcome.COMMIT)

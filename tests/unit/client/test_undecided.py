@@ -62,7 +62,7 @@ def test_stock_broker_is_not_asked() -> None:
     async def test() -> None:
         broker = ScriptedBroker(halfmq=False)
         async with client_of(broker.network()) as mq:
-            with pytest.raises(UnsupportedCombination, match="15 times"):
+            with pytest.raises(UnsupportedCombination, match="15 checks"):
                 await mq.undecided(["T-1"])
         assert broker.requests(HMQ_UNDECIDED) == []
 

@@ -1,4 +1,4 @@
-"""What would not fit the head of a segment is refused before it is there; what is there can always be changed."""
+"""What would not fit in the base of a segment is refused before it is there; what is there can always be changed."""
 
 import pytest
 from tests.support.core_log import CoreLog, consumer, message, refused, sent

@@ -206,7 +206,7 @@ def test_topics_that_clients_name_leave_room_for_offsets_and_for_topics_made_by_
     made = 0
     while not hasattr(reply := log.do(message(f"M{made}", topic=f"{made:03d}".ljust(127, "x"), queues=8)), "why"):
         made += 1
-    assert "by naming it" in refused(reply, Why.LIMIT_REACHED).text
+    assert "by naming them" in refused(reply, Why.LIMIT_REACHED).text
     assert made >= caps_that_fit(log.state.settings).topics - 1
     assert log.state.derived.base_bytes <= 65_536 * 7 // 16 * 3 // 4
     assert log.do(SetTopic("by-hand", 8, 8, 6)) == Done()

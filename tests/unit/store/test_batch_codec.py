@@ -107,14 +107,14 @@ def test_a_batch_cut_at_any_byte_is_none() -> None:
 
 def test_a_batch_does_not_count_where_it_does_not_belong() -> None:
     data = mixed()
-    assert examine(data, 0, START + 8, len(data)) == NotABatch(f"the batch header says log offset {START}")
+    assert examine(data, 0, START + 8, len(data)) == NotABatch(f"the batch header states log offset {START}")
 
 
 def test_a_batch_must_fit_the_room_that_is_left() -> None:
     data = mixed()
     found = examine(data, 0, START, len(data) - 8)
     assert isinstance(found, NotABatch)
-    assert "cannot be" in found.why
+    assert "is impossible" in found.why
 
 
 def test_a_rotten_body_is_named() -> None:

@@ -198,7 +198,7 @@ def test_a_failed_write_poisons(under: make.LogUnderTest, disk: FaultyDisk, code
     under.append(make.plain())
     end = under.log.end
     disk.fail("write", code)
-    with pytest.raises(StorePoisoned, match="takes no more"):
+    with pytest.raises(StorePoisoned, match="accepts no more"):
         under.append(make.plain())
     disk.heal()
     steps = disk.steps

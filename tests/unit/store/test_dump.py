@@ -144,7 +144,7 @@ def test_a_broker_that_trims_meanwhile_does_not_end_it(tmp_path: Path) -> None:
     assert found[-1] == lines(tmp_path)[-1]
     oldest = min(int(path.stem) for path in (writer.shard / "log").iterdir())
     assert oldest > offsets[0]
-    assert f"goes on at {oldest}" in notes[0]
+    assert f"continuing at {oldest}" in notes[0]
 
 
 def test_a_segment_that_goes_without_a_trim_is_an_error(tmp_path: Path) -> None:

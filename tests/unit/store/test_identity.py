@@ -157,7 +157,7 @@ def test_a_lock_file_that_was_removed_is_made_and_locked_again(caplog: pytest.Lo
     held = take_lock(disk, HOME)
     disk.remove(HOME / "lock")
     assert held.why_lost() is None
-    assert "was removed under a running broker" in caplog.text
+    assert "was removed while the broker is running" in caplog.text
     assert disk.lock(HOME / "lock") is None, "a broker that can only lock the file is kept away again"
     disk.remove(HOME / "lock")
     earlier = disk.lock(HOME / "lock")

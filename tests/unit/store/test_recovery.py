@@ -114,7 +114,7 @@ def test_b_the_log_is_gone_and_a_checkpoint_is_left() -> None:
     ):
         with pytest.raises(StoreDamaged) as caught:
             find_out(SegmentFiles(disk, HOME, make.SEGMENT), [left])
-        case = "case B: the segment files are gone, a checkpoint or the high watermark is left"
+        case = "case B: the segment files are missing, a checkpoint or the watermark page exists"
         assert str(caught.value) == f"the log in {HOME} is damaged ({case}): {what} {REMEDY}"
 
 
@@ -204,7 +204,7 @@ def test_the_only_segment_may_lack_zeros_too() -> None:
 
 
 def test_e_a_trimmed_log_whose_first_segment_has_no_base() -> None:
-    case = "case E: the oldest segment does not begin with a base, and no snapshot can stand in"
+    case = "case E: the oldest segment does not begin with a base, and no snapshot can replace it"
     store = Store().write(12, body_bytes=20_000)
     store.under.log.trim(make.SEGMENT)
     store.disk.put(store.seg(1), bytes(make.SEGMENT))
@@ -216,7 +216,7 @@ def test_e_a_trimmed_log_whose_first_segment_has_no_base() -> None:
 
 @pytest.mark.parametrize("content", [bytes(make.SEGMENT), b"\x01" + bytes(make.SEGMENT - 1)])
 def test_e_is_named_too_where_nothing_says_what_was_durable(content: bytes) -> None:
-    case = "case E: the oldest segment does not begin with a base, and no snapshot can stand in"
+    case = "case E: the oldest segment does not begin with a base, and no snapshot can replace it"
     store = Store().write(4, sync=False, body_bytes=20_000)
     store.disk.remove(store.seg(0))
     store.disk.put(store.seg(1), content)
@@ -429,7 +429,7 @@ def test_what_a_failed_sync_dropped_is_written_again(believed: bool) -> None:
     """The process saw a sync fail and was restarted: the pages look clean, and a second sync would skip them."""
     store = Store().write(2).write(2, sync=False, body_bytes=5_000)
     store.disk.fail("sync")
-    with pytest.raises(Exception, match="takes no more"):
+    with pytest.raises(Exception, match="accepts no more"):
         store.under.log.sync(store.under.log.end)
     store.disk.kill(drop_cache=False)
     under = make.LogUnderTest(store.disk, HOME).start(published=store.ends[3] if believed else 0)

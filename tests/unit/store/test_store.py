@@ -119,7 +119,7 @@ def test_a_log_that_is_gone_without_a_checkpoint_is_refused_too(disk: FaultyDisk
     for name in disk.list(SHARD / "log"):
         disk.remove(SHARD / "log" / name)
     before = disk.image()
-    with pytest.raises(StoreDamaged, match="case B: the segment files are gone"):
+    with pytest.raises(StoreDamaged, match="case B: the segment files are missing"):
         broker.start()
     assert disk.image() == before
 
@@ -215,7 +215,7 @@ def test_a_segment_size_that_cannot_be_is_refused(disk: FaultyDisk, size: int) -
 def test_a_log_without_its_identity_is_refused(disk: FaultyDisk, broker: SmallBroker) -> None:
     broker.store.close()
     disk.remove(HOME / "store.json")
-    with pytest.raises(StoreDamaged, match=r"holds a log but no store\.json"):
+    with pytest.raises(StoreDamaged, match=r"contains a log but no store\.json"):
         Store.open(disk, HOME, entropy=SystemEntropy())
 
 
@@ -986,7 +986,7 @@ def test_what_is_left_of_a_store_without_log_and_identity_is_refused_and_not_cha
     for path in [HOME / "shard-0" / name for name in ("checkpoint", "published") if name != left]:
         disk.remove(path)
     before = {path: disk.content(path) for path in disk.paths() if path.name != "lock"}
-    with pytest.raises(StoreDamaged, match=f"{left} is of a store whose log and store.json are gone"):
+    with pytest.raises(StoreDamaged, match=f"{left} belongs to a store whose log and store.json are missing"):
         Store.open(disk, HOME, entropy=SystemEntropy())
     assert {path: disk.content(path) for path in disk.paths() if path.name != "lock"} == before
 
@@ -1061,7 +1061,7 @@ def test_two_writers_that_no_lock_keeps_apart_see_each_other_in_the_published_pa
     second = SmallBroker(disk, HOME).start()
     second.store.check_locks()
     with pytest.raises(
-        StorePoisoned, match="another broker, of epoch 2, writes the store in /store beside this one, of 1"
+        StorePoisoned, match="another broker, of epoch 2, writes to the store in /store beside this one, of 1"
     ):
         first.store.check_locks()
     with pytest.raises(StorePoisoned):

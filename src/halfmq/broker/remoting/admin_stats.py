@@ -94,7 +94,7 @@ class AdminStats:
         """Serve one of these requests in a turn of the loop, whoever sent it: each may examine thousands of queues."""
         if len(self._asked) >= ASKED_MAX:
             self._refuse(
-                connection, request, ResponseCode.SYSTEM_BUSY, f"{ASKED_MAX} questions wait already; ask again"
+                connection, request, ResponseCode.SYSTEM_BUSY, f"{ASKED_MAX} requests are waiting already; try again"
             )
             return
         fields, kept = _kept(request)
@@ -231,7 +231,7 @@ class AdminStats:
         start = max(fields.group_seq, 0)
         stop = start + (min(fields.max_group_num, GROUP_CONFIGS_MAX) if fields.max_group_num > 0 else GROUP_CONFIGS_MAX)
         if fields.max_group_num <= 0 and len(groups) > GROUP_CONFIGS_MAX:
-            text = f"{len(groups)} groups, one answer has {GROUP_CONFIGS_MAX} at most; a later version of this tool asks for them page by page"
+            text = f"{len(groups)} groups, one response has {GROUP_CONFIGS_MAX} at most; a later version of this tool requests them page by page"
             self._refuse(connection, request, ResponseCode.SYSTEM_ERROR, text)
             return
         configs = [
@@ -309,4 +309,4 @@ def _running(ms: int) -> str:
 
 
 def _too_many(what: str, instead: str) -> str:
-    return f"{what}: more than {QUEUES_MAX} queues, which is the most that one answer names; {instead}"
+    return f"{what}: more than {QUEUES_MAX} queues, the maximum of one response; {instead}"

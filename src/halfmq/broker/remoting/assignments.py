@@ -57,5 +57,5 @@ class Assignments:
             self._gateway.answer(connection, request, ResponseCode.SUCCESS)
             return
         self._gateway.unsupported_requests.mode(connection.address, asked.group, asked.topic, asked.mode)
-        text = f"mode {asked.mode} is not offered here: group {asked.group} goes on consuming {asked.topic} in {PULL_MODE} mode"
+        text = f"mode {asked.mode} is not supported: group {asked.group} continues to consume {asked.topic} in {PULL_MODE} mode"
         self._gateway.answer(connection, request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)

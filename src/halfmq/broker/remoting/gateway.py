@@ -121,7 +121,7 @@ class Gateway:
             return self._rejected(refusal, host)
         if self._throttle.is_due(refusal):
             whose = "all places" if refusal is Refusal.ALL else f"all places of {host}"
-            log.warning("%s for clients are taken: who comes now may only ask what operators ask", whose)
+            log.warning("%s for clients are taken: further ones may only send operators' commands", whose)
         if in_its_place is not None:
             self.places.free(in_its_place.number)
             in_its_place.transport.abort()
@@ -281,7 +281,7 @@ class Gateway:
         """Log an action of a client, once for its address and ``kind``, then at intervals with a count."""
         times = self._throttle.times((kind, connection.born_host[:-4]))
         if times:
-            text = f"%s: {text}" + (" (%d times since this was last said)" if times > 1 else "")
+            text = f"%s: {text}" + (" (%d times since the last line)" if times > 1 else "")
             told = (connection.address, *arguments, *((times,) if times > 1 else ()))
             logger.log(level, text, *told, exc_info=error)
 

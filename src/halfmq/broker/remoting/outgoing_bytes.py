@@ -153,7 +153,7 @@ class OutgoingBytes:
         now = self._loop.time()
         if now - self._said_at >= _SAY_EACH_S:
             log.warning(
-                "answers that %d clients do not take hold %d bytes: %d clients that took nothing for longest were closed "
+                "unread responses of %d clients take %d bytes: the %d clients that read nothing for longest were closed "
                 "(--outgoing-bytes-max is %d)", len(self._full), self.bytes, self._closed, self._bytes_max,
             )  # fmt: skip
             self._said_at = now

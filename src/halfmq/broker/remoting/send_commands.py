@@ -77,9 +77,9 @@ def batch_command(connection: int, born_host: bytes, fields: SendFields, body: b
         values = common_values(properties)
         pairs, tran_msg, _, unique_id, _, _ = values
         if tran_msg.lower() == b"true" or fields.sys_flag & SYS_TRANSACTION_MASK:
-            return Refused(Why.MESSAGE_ILLEGAL, "a batch cannot hold half messages")
+            return Refused(Why.MESSAGE_ILLEGAL, "a batch cannot contain half messages")
         if delay_in(pairs):
-            return Refused(Why.MESSAGE_ILLEGAL, "a batch cannot hold delayed messages")
+            return Refused(Why.MESSAGE_ILLEGAL, "a batch cannot contain delayed messages")
         entries.append(BatchEntry(flag, one, properties, unique_id.decode(), *plain_facts(values)))
     return SendBatch(
         connection, fields.group, fields.topic, fields.default_queues, fields.queue_id, fields.sys_flag,

@@ -223,7 +223,7 @@ class UnfinishedFrames:
         self._say_timer = None
         if self._closed:
             log.warning(
-                "unfinished requests hold %d bytes, and %d connections wait to send the rest of theirs: %d closed "
+                "unfinished requests take %d bytes, and %d connections wait to send the rest: %d closed "
                 "(--unfinished-bytes-max is %d)", self.bytes, len(self._waiting), self._closed, self._bytes_max,
             )  # fmt: skip
             self._closed = 0

@@ -48,14 +48,14 @@ class UnsupportedRequests:
         log.warning(
             "client %s, group %s: command %d%s is not offered here%s",
             peer, _short(group), request.code, f" ({name})" if name else "",
-            "; let the consumer pull (setClientRebalance(true), the default)" if name else "",
+            "; configure the consumer to pull (setClientRebalance(true), the default)" if name else "",
         )  # fmt: skip
 
     def mode(self, peer: str, group: str, topic: str, mode: str) -> None:
         """A consumer group with an unsupported consume mode."""
         if self._is_due((_host(peer), _short(group), _short(topic))):
             log.warning(
-                "client %s, group %s: consuming topic %s in mode %s is not offered here (command 401); it goes on in PULL mode",
+                "client %s, group %s: consuming topic %s in mode %s is not supported (command 401); it continues in PULL mode",
                 peer, _short(group), _short(topic), _short(mode),
             )  # fmt: skip
 
@@ -71,7 +71,7 @@ class UnsupportedRequests:
         """A client that uses TLS."""
         if self._is_due((_host(peer), "TLS")):
             log.warning(
-                "client %s begins with a TLS handshake, and this port speaks plain RocketMQ remoting: let it connect without "
+                "client %s starts a TLS handshake, which this port does not support: connect without TLS "
                 "(Java: -Dtls.enable=false, or setUseTLS(false))",
                 peer,
             )  # fmt: skip

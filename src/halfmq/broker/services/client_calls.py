@@ -60,7 +60,7 @@ class ClientCalls(Generic[A]):
             answer(Refused(Why.CLIENT_NOT_REACHED, f"The Consumer <{group}> <{client_id}> not online"))
             return
         if len(self._calls) >= CALLS_MAX:
-            answer(Refused(Why.LIMIT_REACHED, f"{CALLS_MAX} clients are being asked already; ask again"))
+            answer(Refused(Why.LIMIT_REACHED, f"{CALLS_MAX} calls of clients are in progress already; try again"))
             return
         call = send(number)
         if call is None:

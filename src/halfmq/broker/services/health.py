@@ -18,7 +18,7 @@ class Health:
         if self.draining:
             return "draining: this broker is stopping"
         if self._sequencer.waits_for_space:
-            return "disk full: answers wait"
+            return "disk full: replies are withheld"
         if self._sequencer.view.session.disk_full:
             return "disk full: new messages are refused, verdicts are not"
         return ""

@@ -395,7 +395,7 @@ def _wrong_subscription(item: Subscription) -> str | None:
     if len(item.expression) > limits.EXPRESSION_CHARS_MAX:
         return f"an expression of {len(item.expression)} characters, at most {limits.EXPRESSION_CHARS_MAX}"
     if len(item.expression_type) > _TYPE_CHARS_MAX or not -(1 << 63) <= item.version < 1 << 63:
-        return "its expression type or its version cannot be right"
+        return "its expression type or its version is invalid"
     return None
 
 

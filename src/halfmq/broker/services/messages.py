@@ -124,7 +124,7 @@ class StoredMessages:
             return None
         except (ValueError, StoreDamaged) as error:
             log.error(
-                "the half at log offset %d is damaged, and nobody can be asked about it; its transaction stays undecided: "
+                "the half at log offset %d is damaged, so no check is possible; its transaction stays undecided: "
                 "restore its segment from a backup, or roll the transaction back, which needs no copy (%s)",
                 offset, error,
             )  # fmt: skip

@@ -25,7 +25,7 @@ def page_start(text: str | None) -> int | Refused:
         return 0
     if _is_number(text, _START_DIGITS_MAX):
         return int(text)
-    return Refused(Why.INVALID_PARAMETER, "from: what the answer before said")
+    return Refused(Why.INVALID_PARAMETER, "from: the value in the previous response")
 
 
 def _is_number(text: str, digits_max: int) -> bool:

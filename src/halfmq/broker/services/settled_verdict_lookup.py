@@ -46,7 +46,7 @@ class NotSearched(NamedTuple):
 
 
 Look = Found | Missed | NotSearched
-_PAST_RETENTION: Final = Missed("its verdict is past retention: the log begins behind it now")
+_PAST_RETENTION: Final = Missed("its verdict is past retention: the log begins after it now")
 
 
 class SettledVerdictReads(Protocol):
@@ -88,7 +88,7 @@ class SettledVerdictLookup:
             then(found)
             return
         if self._looking >= LOOKS_MAX:
-            then(NotSearched("many verdicts are looked for in the transaction table just now: ask again"))
+            then(NotSearched("too many searches of the transaction table at the moment: try again"))
             return
         self._looking += 1
         files_max = FILES_MAX

@@ -48,8 +48,8 @@ class SubscriptionConflicts:
                 if not self._is_due((group, client_id)):
                     return
                 log.warning(
-                    "consumer group %s: client %s wants %s, client %s wants %s; clients of one group must all want the "
-                    "same, or messages reach nobody",
+                    "consumer group %s: client %s subscribes to %s, client %s subscribes to %s; all clients of a "
+                    "group must have the same subscription, or messages reach nobody",
                     group, client_id, _named(member.wanted - other.wanted), other.client_id,
                     _named(other.wanted - member.wanted),
                 )  # fmt: skip

@@ -47,7 +47,7 @@ _NAMED_MAX: Final = 10
 #: Memory while all groups are searched, bytes: of a request, and of each transaction id in it.
 _REQUEST_COST: Final = 1_024
 _ID_COST: Final = 256
-_BUSY: Final = "many look through all producer groups just now: ask again, or name the group"
+_BUSY: Final = "too many searches of all producer groups at the moment: try again, or name the group"
 
 
 class Listing(NamedTuple):
@@ -230,7 +230,7 @@ class Transactions:
         if not isinstance(reply, Settled):
             self._say(log, logging.INFO, "verdict", peer, "%s: %s was refused: %s", who, what, reply.text)
         elif reply.repeated:
-            text = "%s: %s, as it stands since position %d"
+            text = "%s: %s, decided earlier at position %d"
             self._say(log, logging.INFO, "repeated", peer, text, who, what, reply.position)
         else:
             text = "%s decided: %s at position %d, reason: %s"
@@ -261,7 +261,7 @@ class Transactions:
         def asked(_: None, reply: Any) -> None:
             if isinstance(reply, ParkedChecked) and reply.tx_ids:
                 log.info(
-                    "an operator from %s asks about %d transactions of group %s that were parked; %d are left",
+                    "an operator from %s requests checks of %d parked transactions of group %s; %d others are parked",
                     peer.address, len(reply.tx_ids), group, reply.left,
                 )  # fmt: skip
             answer(reply)

@@ -31,7 +31,7 @@ def delay_refusal(state: State, delay: int, now_ms: int) -> Refused | None:
     """
     if due_at(delay, now_ms) > now_ms + limits.TIMER_DELAY_MAX_MS:
         return Refused(
-            Why.MESSAGE_ILLEGAL, f"the message asks for a delay of more than {limits.TIMER_DELAY_MAX_MS} ms (3 days)"
+            Why.MESSAGE_ILLEGAL, f"the message requests a delay of more than {limits.TIMER_DELAY_MAX_MS} ms (3 days)"
         )
     most = state.settings.delayed_total_max
     if len(state.delayed) >= most and due_at(delay, now_ms):

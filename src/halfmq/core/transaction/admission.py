@@ -84,7 +84,7 @@ def _full(what: str, flag: str, most: int) -> Refused:
 
 def _none_at_all(group: str) -> Refused:
     """The limit is 0 transactions. The code makes clients not retry: RocketMQ's ``rejectTransactionMessage``."""
-    return Refused(Why.NO_PERMISSION, f"{group or 'this broker'} takes no transactions: the limit is 0")
+    return Refused(Why.NO_PERMISSION, f"{group or 'this broker'} accepts no transactions: the limit is 0")
 
 
 def _refuse_first(state: State, message_bytes: int) -> Refused | None:

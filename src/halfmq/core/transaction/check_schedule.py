@@ -452,7 +452,9 @@ def decide_check_parked(state: State, command: CheckParked, bytes_max: int, now_
     if group is None or not aside:
         return Decision(NOTHING, ParkedChecked((), 0))
     if not (group.session.members or group.session.pollers):
-        return Decision(NOTHING, Refused(Why.NOT_NOW, f"cannot ask: no producer of group {group.name!r} is connected"))
+        return Decision(
+            NOTHING, Refused(Why.NOT_NOW, f"no check is possible: no producer of group {group.name!r} is connected")
+        )
     round_ = _Round(group, now_ms)
     capacity = min(command.asked_max, CHECKS_PER_TICK_MAX, state.settings.checks_in_flight_max - round_.in_flight)
     offset = next_offset(state)
@@ -481,9 +483,9 @@ def _why_not_now(group: ProducerGroup, known: Undecided, now_ms: int) -> str:
         return f"is in its grace period for another {known.grace_until_ms - now_ms} ms: its local transaction may still be running"
     asked = group.session.in_flight.get(known.tx_id)
     if asked is not None and asked.until_ms > now_ms:
-        return f"is asked about already; the answer is overdue in {asked.until_ms - now_ms} ms"
+        return f"already has a check in flight, which is overdue in {asked.until_ms - now_ms} ms"
     if not (group.session.members or group.session.pollers):
-        return f"cannot be asked about: no producer of group {group.name!r} is connected"
+        return f"cannot be checked: no producer of group {group.name!r} is connected"
     return ""
 
 

@@ -154,7 +154,7 @@ def _prepared_before(known: Undecided, command: SendHalf, topic: Topic) -> Sent 
             if half.topic_id != topic.topic_id or half.key_hash != command.key_hash:
                 return Refused(
                     Why.INVALID_PARAMETER,
-                    f"transaction {known.tx_id!r} has another message at index {index}: ids are never used again",
+                    f"transaction {known.tx_id!r} has another message at index {index}: ids must not be reused",
                 )
             return Sent(half.first_offset, half.queue_id, half.half_index, command.unique_id)
     said = max(count, known.count)
@@ -190,7 +190,7 @@ def _refuse_message(state: State, tx_id: str, body: bytes, delay: int, now_ms: i
 
 
 DISK_FULL: Final = Refused(
-    Why.STORE_FULL, "the disk is nearly full: no new messages until space is freed; verdicts and checks go on"
+    Why.STORE_FULL, "the disk is nearly full: no new messages until space is freed; verdicts and checks continue"
 )
 
 
@@ -290,7 +290,7 @@ def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) 
     halves = known.halves
     count = known.count
     if count != len(halves):
-        said = f"{count} messages" if count else "its last message has not said how many"
+        said = f"{count} messages" if count else "its last message, which states their number, is missing"
         return Decision(
             NOTHING,
             Refused(
@@ -440,7 +440,7 @@ def _standing(
         case Outcome.CONFLICTS:
             return Refused(
                 Why.VERDICT_CONFLICT,
-                f"transaction {tx_id!r} is {standing.value} since position {position}; the first verdict stands",
+                f"transaction {tx_id!r} is {standing.value} since position {position}; the first verdict is final",
                 standing.value,
                 position,
             )

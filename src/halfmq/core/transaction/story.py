@@ -19,8 +19,8 @@ from halfmq.model.settings import PastLimit, ProducerSettings
 _GROUPS_EXAMINED_MAX: Final = 4_096
 _BY: Final = {
     DecidedBy.PRODUCER: "its producer",
-    DecidedBy.CHECK: "its producer, when it was asked",
-    DecidedBy.MARKER: "its producer, which looked at the marker table when it was asked",
+    DecidedBy.CHECK: "its producer, in response to a check",
+    DecidedBy.MARKER: "its producer, from the marker table, in response to a check",
     DecidedBy.OPERATOR: "an operator",
     DecidedBy.POLICY: "the policy of its producer group",
 }
@@ -78,7 +78,7 @@ def _prepared(view: View, known: Undecided, now_ms: int) -> tuple[str, ...]:
     said = (
         f"{len(known.halves)} of {known.count}"
         if known.count
-        else f"{len(known.halves)}, and how many is not said yet,"
+        else f"{len(known.halves)}, and their total is not known yet,"
     )
     sentences = [
         f"Transaction {known.tx_id} was prepared by producer group {known.group} {span(now_ms - known.prepared_at_ms)} ago.",
@@ -88,22 +88,22 @@ def _prepared(view: View, known: Undecided, now_ms: int) -> tuple[str, ...]:
     if first.offset != first.first_offset:
         sentences.append(f"Its first half was copied forward to log offset {first.offset}.")
     if known.count != len(known.halves):
-        sentences.append("It cannot be committed before the missing messages are here; it can be rolled back.")
+        sentences.append("It cannot be committed before the missing messages arrive; it can be rolled back.")
     return tuple(sentences)
 
 
 def _checks(group: ProducerGroupView, known: Undecided, now_ms: int) -> tuple[str, ...]:
     sentences = []
     if known.checks:
-        sentences.append(f"Its producer group was asked {times(known.checks)}.")
+        sentences.append(f"Its producer group got {checks(known.checks)}.")
     else:
-        sentences.append("Nobody was asked about it yet.")
+        sentences.append("No check was sent yet.")
     if group.policy is not None and not isinstance(known.next_check, Suspended):
         sentences += _policy(group.policy.settings)
     heard = group.session.heard.get(known.tx_id)
     if heard is not None:
         said = f", with the remark: {heard.remark}" if heard.remark else ""
-        sentences.append(f"The last answer came {span(now_ms - heard.at_ms)} ago and was UNKNOWN{said}.")
+        sentences.append(f"The last response came {span(now_ms - heard.at_ms)} ago and was UNKNOWN{said}.")
     return tuple(sentences)
 
 
@@ -112,7 +112,7 @@ def _policy(settings: ProducerSettings) -> list[str]:
     if settings.check_limit:
         then = "is rolled back" if settings.past_limit is PastLimit.ROLLBACK else "is parked"
         sentences.append(
-            f"The policy of its group says that it {then} when asking {times(settings.check_limit)} brings no verdict."
+            f"The policy of its group says that it {then} after {checks(settings.check_limit)} without a verdict."
         )
     if settings.skip_age_ms:
         sentences.append(f"The policy of its group parks it when it is {span(settings.skip_age_ms)} old.")
@@ -122,40 +122,42 @@ def _policy(settings: ProducerSettings) -> list[str]:
 def _waits(view: View, group: ProducerGroupView, known: Undecided, now_ms: int) -> str:
     check = known.next_check
     if isinstance(check, Suspended):
-        why = f"it was asked about {times(known.checks)}" if check is Suspended.CHECKS else "of its age"
+        why = f"it had {checks(known.checks)}" if check is Suspended.CHECKS else "of its age"
         return (
-            f"The policy of group {group.name} parked it because {why}: nobody is asked any more by itself. It is still "
-            "undecided; its producer or an operator can settle it, and `halfmq tx check` asks again."
+            f"The policy of group {group.name} parked it because {why}: no further checks are sent automatically. It is still "
+            "undecided; its producer or an operator can settle it, and `halfmq tx check` sends a check."
         )
     if now_ms < known.grace_until_ms:
-        return f"It is undecided and in its grace period: nobody is asked for another {span(known.grace_until_ms - now_ms)}."
+        return f"It is undecided and in its grace period: no check is sent for another {span(known.grace_until_ms - now_ms)}."
     asked = group.session.in_flight.get(known.tx_id)
     if asked is not None and asked.until_ms > now_ms:
         name = group.session.members.get(asked.connection) or group.session.pollers.get(
             asked.connection, f"connection {asked.connection}"
         )
-        return f"It waits for the answer of {name}, for another {span(asked.until_ms - now_ms)}; then {_what_then(group, known)}."
+        return f"It waits for the response of {name}, for another {span(asked.until_ms - now_ms)}; then {_what_then(group, known)}."
     if not (group.session.members or group.session.pollers):
         return (
-            f"It waits because no producer of group {group.name} is connected; one that connects is asked at once, and an "
+            f"It waits because no producer of group {group.name} is connected; one that connects gets a check at once, and an "
             "operator can decide."
         )
     if check > now_ms:
         in_time = span(check - now_ms)
         if is_at_limit(group.policy, known):
-            return f"It was asked about as often as the policy of its group allows: in {in_time} {_what_then(group, known)}."
-        return f"It will be asked about again in {in_time}."
+            return (
+                f"It had the maximum number of checks of its group's policy: in {in_time} {_what_then(group, known)}."
+            )
+        return f"The next check is due in {in_time}."
     if len(group.session.in_flight) >= view.settings.checks_in_flight_max:
-        return f"It is due to be asked about, after {len(group.session.in_flight)} checks of its group that wait for answers."
+        return f"Its check is due, after {len(group.session.in_flight)} checks of its group that await responses."
     if not (group.session.members or group.session.held_polls):
         return f"It is due, and goes to the next client that fetches the checks of group {group.name}."
-    return "It is due to be asked about now."
+    return "Its check is due now."
 
 
 def _what_then(group: ProducerGroupView, known: Undecided) -> str:
     policy = group.policy
     if policy is None or not is_at_limit(policy, known):
-        return "it is asked again"
+        return "it is checked again"
     return "it is rolled back" if policy.settings.past_limit is PastLimit.ROLLBACK else "it is parked"
 
 
@@ -173,8 +175,8 @@ def _settled(verdict: Verdict, now_ms: int, acted: OperatorActed | None) -> str:
     )
 
 
-def times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+def checks(count: int) -> str:
+    return "1 check" if count == 1 else f"{count} checks"
 
 
 def span(ms: int) -> str:

@@ -102,7 +102,7 @@ async def test_who_fetches_is_named_in_the_story(tmp_path: Path) -> None:
         await client.half("T", b"one", unique=ONE)
         assert len(halves(await fetch(client))) == 1
         told = json.loads((await client.ask(STORY, {"txId": ONE})).body)
-        assert "waits for the answer of poller" in told[-1]
+        assert "waits for the response of poller" in told[-1]
 
 
 async def test_what_cannot_be_is_refused(tmp_path: Path) -> None:

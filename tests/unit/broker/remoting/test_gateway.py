@@ -101,7 +101,7 @@ async def test_what_a_peer_does_wrong_is_said_once_and_then_with_how_often(
         monkeypatch.setattr(gateway._throttle, "_rest_s", 0)
         caplog.clear()
         assert (await (await running.client()).ask(310, {"e": "no number"})).code == 1
-        assert "(500 times since this was last said)" in caplog.messages[0]
+        assert "(500 times since the last line)" in caplog.messages[0]
 
 
 async def test_answers_of_the_peer_are_dropped(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_a_client_that_tries_for_ever_is_said_once_and_again_after_the_rest(capl
     assert len(caplog.records) == 1 + int(1_000 // REST_S)
     said = caplog.messages[0]
     assert "client 192.0.2.7:0, group C: command 200050 (POP_MESSAGE)" in said
-    assert "let the consumer pull" in said
+    assert "configure the consumer to pull" in said
 
 
 def test_names_that_a_client_makes_up_give_one_line_a_second_and_short_ones(caplog: pytest.LogCaptureFixture) -> None:
@@ -61,5 +61,5 @@ def test_a_subscription_and_a_handshake_say_what_to_do(caplog: pytest.LogCapture
     unsupported_requests.tls("192.0.2.7:4000")
     assert "client me@1, group C: it subscribes to topic T by SQL92 'a > 5'" in caplog.messages[0]
     assert "only tags" in caplog.messages[0]
-    assert "192.0.2.7:4000 begins with a TLS handshake" in caplog.messages[1]
+    assert "192.0.2.7:4000 starts a TLS handshake" in caplog.messages[1]
     assert "tls.enable=false" in caplog.messages[1]

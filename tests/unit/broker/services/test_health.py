@@ -13,7 +13,7 @@ def test_a_broker_that_serves_has_nothing_to_say_and_the_worst_reason_is_said_fi
     sequencer.note(DiskSpace(True))
     assert health.why_not() == "disk full: new messages are refused, verdicts are not"
     sequencer.waits_for_space = True
-    assert health.why_not() == "disk full: answers wait"
+    assert health.why_not() == "disk full: replies are withheld"
     health.draining = True
     assert health.why_not() == "draining: this broker is stopping"
     sequencer.failed = OSError(5, "Input/output error")

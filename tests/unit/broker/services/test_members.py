@@ -175,7 +175,7 @@ LONG = "x" * 15_000
 @pytest.mark.usefixtures("small")
 def test_subscriptions_are_bounded_for_each_peer_and_for_all() -> None:
     bench, one, two = Bench(), FakePeer(1), FakePeer(2)
-    for _ in range(2):  # the same again takes no more
+    for _ in range(2):  # the same again accepts no more
         assert bench.register(one, heartbeat("one", "A", expression=LONG)) == [Registered(None)]
         assert 30_000 < bench.members.subscribed_bytes < 40_000
     (refused,) = bench.register(one, heartbeat("one", "B", expression=LONG))

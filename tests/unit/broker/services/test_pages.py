@@ -23,4 +23,4 @@ def test_no_other_number_of_rows_is_taken(text: str) -> None:
 def test_a_page_begins_where_the_one_before_said() -> None:
     assert (page_start("0"), page_start("9" * 18)) == (0, 10**18 - 1)
     for text in ("", "-1", "9" * 19, "٣", "x"):
-        assert page_start(text) == Refused(Why.INVALID_PARAMETER, "from: what the answer before said")
+        assert page_start(text) == Refused(Why.INVALID_PARAMETER, "from: the value in the previous response")

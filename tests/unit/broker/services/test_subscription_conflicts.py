@@ -28,14 +28,19 @@ def test_difference_is_told_once_and_again_when_it_changes(told: pytest.LogCaptu
         watch.heard("C", 1, "shop@1", wants("TagA"))
         watch.heard("C", 2, "till@2", wants("TagB"))
     (line,) = [record.getMessage() for record in told.records]
-    assert "consumer group C: client till@2 wants orders 'TagB', client shop@1 wants orders 'TagA'" in line
+    assert (
+        "consumer group C: client till@2 subscribes to orders 'TagB', client shop@1 subscribes to orders 'TagA'" in line
+    )
     watch.heard("C", 2, "till@2", wants("TagC"))
     watch.heard("C", 2, "till@2", wants("TagC", version=9))
     assert len(told.records) == 2
     watch.heard("C", 2, "till@2", wants("TagA"))
     assert len(told.records) == 2, "they agree now"
     watch.heard("C", 2, "till@2", [*wants("TagA"), *wants("*", topic="loyalty")])
-    assert "client till@2 wants loyalty '*', client shop@1 wants nothing beside" in told.records[-1].getMessage()
+    assert (
+        "client till@2 subscribes to loyalty '*', client shop@1 subscribes to nothing beside"
+        in told.records[-1].getMessage()
+    )
 
 
 def test_retry_topics_are_the_clients_own_affair(told: pytest.LogCaptureFixture) -> None:
@@ -76,8 +81,8 @@ async def test_heartbeats_are_compared(tmp_path: Path, told: pytest.LogCaptureFi
         assert (await one.ask(34, {}, body("shop@1", "TagA"))).code == 0
         assert (await two.ask(34, {}, body("till@2", "TagB"))).code == 0
         (line,) = [record.getMessage() for record in told.records if record.name == "halfmq.clients"]
-        assert "till@2 wants T 'TagB'" in line
-        assert "shop@1 wants T 'TagA'" in line
+        assert "till@2 subscribes to T 'TagB'" in line
+        assert "shop@1 subscribes to T 'TagA'" in line
         await two.ask(35, {"clientID": "till@2", "consumerGroup": "C"})
         await one.close()
         async with asyncio.timeout(5):

@@ -87,11 +87,11 @@ def test_the_first_transaction_of_a_group_is_bounded_to_the_byte_too() -> None:
 
 def test_where_no_transactions_are_allowed_no_client_shall_try_again() -> None:
     log = CoreLog(BrokerSettings(segment_bytes=65_536, undecided_max=0))
-    text = "this broker takes no transactions: the limit is 0"
+    text = "this broker accepts no transactions: the limit is 0"
     assert refused(log.do(half("T1")), Why.NO_PERMISSION).text == text
     log = CoreLog()
     log.do(SetProducer(ProducerSettings("PG", 0, PastLimit.WAIT, undecided_max=0)))
-    text = "PG takes no transactions: the limit is 0"
+    text = "PG accepts no transactions: the limit is 0"
     assert refused(log.do(half("T1")), Why.NO_PERMISSION).text == text
     sent(log.do(half("T1", group="other")))
 

@@ -1,4 +1,4 @@
-"""What a policy parked is asked about again in bulk: in order, bounded, and never released without a check."""
+"""What a policy parked is next check is due in bulk: in order, bounded, and never released without a check."""
 
 from typing import Any
 

@@ -416,7 +416,7 @@ def test_why_nobody_is_asked_now_is_said() -> None:
     log.later(1)
     log.do(ask)
     log.later(1_000)
-    asked = "transaction 'T1' is asked about already; the answer is overdue in {} ms"
+    asked = "transaction 'T1' already has a check in flight, which is overdue in {} ms"
     assert said() == asked.format(4_000)
     log.later(3_999)
     assert said() == asked.format(1)
@@ -424,7 +424,7 @@ def test_why_nobody_is_asked_now_is_said() -> None:
     assert log.do(ask) == Asked("client-1", 2), "overdue"
     log.do(end("T1", reply, RequestedVerdict.UNKNOWN, from_check=True))
     log.session(ConnectionClosed(1))
-    assert said() == "transaction 'T1' cannot be asked about: no producer of group 'PG' is connected"
+    assert said() == "transaction 'T1' cannot be checked: no producer of group 'PG' is connected"
 
 
 def test_asking_about_what_is_not_undecided_says_how_it_stands() -> None:

@@ -145,7 +145,7 @@ def test_between_two_polls_it_still_counts_as_somebody_who_can_be_asked() -> Non
     log.tick()
     assert oldest_undecided(log.state, "PG", 10, log.now_ms)[1][0].producers == 1
     assert "next client that fetches" in " ".join(story(log.state, "PG", "T1", log.now_ms))
-    assert "waits for the answer of poller-1" in " ".join(story(log.state, "PG", "T0", log.now_ms))
+    assert "waits for the response of poller-1" in " ".join(story(log.state, "PG", "T0", log.now_ms))
     assert next_deadline_ms(log.state) is None or next_deadline_ms(log.state) > log.now_ms, "no timer spins"
     log.session(Unregistered(1, "poller-1", "PG", ""))
     assert oldest_undecided(log.state, "PG", 10, log.now_ms)[1][0].producers == 0

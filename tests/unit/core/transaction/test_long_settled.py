@@ -84,7 +84,7 @@ def test_the_story_of_a_row_says_verdict_place_and_who() -> None:
     (sentence,) = story(log.state, "PG", "T1", log.now_ms, row=row)
     assert sentence == (
         f"Transaction T1 of producer group PG is COMMITTED since 5 s ago, at log position {row.verdict_position}, decided "
-        "by its producer, when it was asked; its 2 messages became visible at that position."
+        "by its producer, in response to a check; its 2 messages became visible at that position."
     )
     (sentence,) = story(log.state, "PG", "T1", log.now_ms, looked="Nowhere.")
     assert sentence.endswith("not among the recent verdicts. Nowhere.")

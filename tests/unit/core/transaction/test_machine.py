@@ -606,9 +606,9 @@ def test_what_contradicts_a_transaction_is_refused_with_what_it_has() -> None:
     first = log.do(part("T1", 0))
     log.do(part("T1", 2))
     other = half("other", HMQ_TX_ID="T1", HMQ_TX_INDEX="0")
-    assert text_of(log.do(other)) == "transaction 'T1' has another message at index 0: ids are never used again"
+    assert text_of(log.do(other)) == "transaction 'T1' has another message at index 0: ids must not be reused"
     elsewhere = part("T1", 0, topic="stock")
-    assert text_of(log.do(elsewhere)) == "transaction 'T1' has another message at index 0: ids are never used again"
+    assert text_of(log.do(elsewhere)) == "transaction 'T1' has another message at index 0: ids must not be reused"
     assert log.do(part("T1", 0)) == first
     said = "transaction 'T1' is said to have {} messages; message {} does not fit"
     assert text_of(log.do(part("T1", 1, count=2))) == said.format(2, 1), "index 2 is here already"
@@ -639,7 +639,7 @@ def test_a_settled_transaction_says_its_id_verdict_and_position() -> None:
     )
     assert log.do(end("T1", reply, RequestedVerdict.ROLLBACK)) == Refused(
         Why.VERDICT_CONFLICT,
-        f"transaction 'T1' is COMMITTED since position {position}; the first verdict stands",
+        f"transaction 'T1' is COMMITTED since position {position}; the first verdict is final",
         "COMMITTED",
         position,
     )
@@ -649,7 +649,9 @@ def test_an_incomplete_transaction_says_what_is_here_and_what_was_said() -> None
     log = CoreLog()
     first = log.do(part("T1", 0))
     said = "transaction 'T1' stays undecided: {} messages are here, {}"
-    assert text_of(log.do(end("T1", first))) == said.format(1, "its last message has not said how many")
+    assert text_of(log.do(end("T1", first))) == said.format(
+        1, "its last message, which states their number, is missing"
+    )
     log.do(part("T1", 2, count=3))
     assert text_of(log.do(end("T1", first))) == said.format(2, "3 messages")
 

@@ -186,7 +186,7 @@ def test_what_was_set_aside_is_asked_no_more_and_stays_undecided_and_can_be_sett
     assert (record.decided_by, record.because, record.checks, record.half_index) == (5, 1, 2, reply.queue_offset)
     assert log.state.producer_groups["PG"].undecided["T1"].next_check is Suspended.CHECKS
     told = " ".join(story(log.state, "PG", "T1", log.now_ms))
-    assert "The policy of group PG parked it because it was asked about 2 times" in told
+    assert "The policy of group PG parked it because it had 2 checks" in told
     (listed,) = oldest_undecided(log.state, "", 10, log.now_ms)[1]
     assert (listed.set_aside, listed.next_check_in_ms) == ("checks", 0)
     (stats,) = group_stats(log.state, "PG", log.now_ms)
@@ -480,7 +480,7 @@ def test_an_operator_asks_now_and_the_back_off_begins_anew_from_there() -> None:
     assert log.do(CheckNow("PG", "T1")) == Asked("client-1", count + 1)
     effect = log.effects[-1]
     assert (effect.connection, effect.tx_id, effect.half_index) == (1, "T1", reply.queue_offset)
-    assert "asked about already" in refused(log.do(CheckNow("PG", "T1")), Why.NOT_NOW).text
+    assert "a check in flight" in refused(log.do(CheckNow("PG", "T1")), Why.NOT_NOW).text
     check(log.state)
 
 

@@ -22,8 +22,8 @@ def test_a_fresh_transaction_is_immune() -> None:
     text = told(log)
     assert "prepared by producer group PG 1 s ago" in text
     assert "orders" in text
-    assert "Nobody was asked" in text
-    assert "in its grace period: nobody is asked for another 5 s" in text
+    assert "No check was sent" in text
+    assert "in its grace period: no check is sent for another 5 s" in text
 
 
 def test_without_a_producer_it_says_that_nobody_is_connected() -> None:
@@ -38,8 +38,8 @@ def test_a_check_in_flight_names_who_is_asked() -> None:
     log.session(producer(3, log.now_ms))
     log.do(half("T1"))
     log.checks_after(6_100)
-    assert "asked once" in told(log)
-    assert "waits for the answer of client-3" in told(log)
+    assert "got 1 check" in told(log)
+    assert "waits for the response of client-3" in told(log)
 
 
 def test_an_unknown_answer_and_its_remark_are_told() -> None:
@@ -51,7 +51,7 @@ def test_an_unknown_answer_and_its_remark_are_told() -> None:
     log.later(1_000)
     text = told(log)
     assert "1 s ago and was UNKNOWN, with the remark: database down" in text
-    assert "asked about again in" in text
+    assert "next check is due in" in text
     log.session(ConnectionClosed(3))
     log.later(60_000)
     assert "no producer of group PG is connected" in told(log)
@@ -71,10 +71,10 @@ def test_a_full_budget_is_a_reason() -> None:
 def test_missing_messages_are_told() -> None:
     log = CoreLog()
     log.do(part("T1", 0))
-    assert "how many is not said yet" in told(log)
+    assert "their total is not known yet" in told(log)
     log.do(part("T1", 2, count=3))
     assert "2 of 3 messages" in told(log)
-    assert "cannot be committed before the missing messages are here" in told(log)
+    assert "cannot be committed before the missing messages arrive" in told(log)
 
 
 def test_a_verdict_is_told_with_its_position() -> None:
@@ -111,8 +111,8 @@ def test_the_whole_story_from_one_message_to_its_commit() -> None:
         "Transaction T1 was prepared by producer group PG 2 s ago.",
         f"It has 1 of 1 messages for orders, {known.halves[0].message_bytes} bytes; its first half is number 0, prepared "
         f"at log offset {reply.log_offset}.",
-        "Nobody was asked about it yet.",
-        "It is undecided and in its grace period: nobody is asked for another 4 s.",
+        "No check was sent yet.",
+        "It is undecided and in its grace period: no check is sent for another 4 s.",
     )
     position = log.do(end("T1", reply)).position
     log.later(3_000)
@@ -133,10 +133,10 @@ def test_the_whole_story_of_several_messages_that_were_carried_and_rolled_back()
     size = sum(one.message_bytes for one in known.halves)
     assert story(log.state, "PG", "T1", log.now_ms)[:4] == (
         "Transaction T1 was prepared by producer group PG 0 ms ago.",
-        f"It has 3, and how many is not said yet, messages for orders, stock, {size} bytes; its first half is number 0, "
+        f"It has 3, and their total is not known yet, messages for orders, stock, {size} bytes; its first half is number 0, "
         f"prepared at log offset {first.log_offset}.",
         f"Its first half was copied forward to log offset {known.halves[0].offset}.",
-        "It cannot be committed before the missing messages are here; it can be rolled back.",
+        "It cannot be committed before the missing messages arrive; it can be rolled back.",
     )
     reply = log.do(ResolveTransaction("PG", "T1", RequestedVerdict.ROLLBACK, "ann"))
     assert story(log.state, "PG", "T1", log.now_ms) == (
@@ -151,7 +151,7 @@ def test_several_messages_became_visible_together() -> None:
     log.do(part("T1", 1, count=2))
     log.do(end("T1", first, from_check=True))
     assert told(log).endswith(
-        "decided by its producer, when it was asked; its 2 messages became visible at that position."
+        "decided by its producer, in response to a check; its 2 messages became visible at that position."
     )
 
 
@@ -173,11 +173,13 @@ def test_the_policy_of_the_group_is_told() -> None:
     log = CoreLog()
     log.do(half("T1"))
     log.do(SetProducer(ProducerSettings("PG", 15, PastLimit.ROLLBACK)))
-    text = "Nobody was asked about it yet. The policy of its group says that it is rolled back when asking 15 times brings no verdict."
+    text = (
+        "No check was sent yet. The policy of its group says that it is rolled back after 15 checks without a verdict."
+    )
     assert text in told(log)
     log.do(SetProducer(ProducerSettings("PG", 1, PastLimit.PARKED, 7_200_000)))
     assert (
-        "The policy of its group says that it is parked when asking once brings no verdict. "
+        "The policy of its group says that it is parked after 1 check without a verdict. "
         "The policy of its group parks it when it is 2 h old."
     ) in told(log)
     log.do(SetProducer(ProducerSettings("PG")))
@@ -190,8 +192,8 @@ def test_why_it_was_set_aside_is_told_and_the_policy_no_more() -> None:
     log.do(half("T1"))
     log.run_to(log.now_ms + 7_300_000)
     assert told(log).endswith(
-        "Nobody was asked about it yet. The policy of group PG parked it because of its age: nobody is asked any more by "
-        "itself. It is still undecided; its producer or an operator can settle it, and `halfmq tx check` asks again."
+        "No check was sent yet. The policy of group PG parked it because of its age: no further checks are sent "
+        "automatically. It is still undecided; its producer or an operator can settle it, and `halfmq tx check` sends a check."
     )
 
 
@@ -201,17 +203,17 @@ def test_how_long_it_waits_for_whom_is_told() -> None:
     reply = log.do(half("T1"))
     log.checks_after(6_100)
     log.later(1_000)
-    assert told(log).endswith("It waits for the answer of client-3, for another 4 s; then it is asked again.")
+    assert told(log).endswith("It waits for the response of client-3, for another 4 s; then it is checked again.")
     log.state.producer_groups["PG"].session.members.clear()
-    assert "It waits for the answer of connection 3, " in told(log)
+    assert "It waits for the response of connection 3, " in told(log)
     log.session(producer(3, log.now_ms))
     log.do(end("T1", reply, RequestedVerdict.UNKNOWN, from_check=True))
     log.later(2_000)
-    assert "The last answer came 2 s ago and was UNKNOWN. It will be asked about again in " in told(log)
+    assert "The last response came 2 s ago and was UNKNOWN. The next check is due in " in told(log)
     waits_ms = log.state.producer_groups["PG"].undecided["T1"].next_check - log.now_ms
-    assert told(log).endswith(f"again in {span(waits_ms)}.")
+    assert told(log).endswith(f"The next check is due in {span(waits_ms)}.")
     log.later(waits_ms)
-    assert told(log).endswith("It is due to be asked about now.")
+    assert told(log).endswith("Its check is due now.")
 
 
 def test_what_is_told_of_others_and_of_nobody() -> None:
@@ -234,7 +236,7 @@ def test_a_group_that_fetches_its_checks_is_told_who_gets_it() -> None:
     log.state.producer_groups["PG"].session.pollers[5] = "poller-5"
     assert told(log).endswith("It is due, and goes to the next client that fetches the checks of group PG.")
     log.state.producer_groups["PG"].session.in_flight["T1"] = InFlight(log.now_ms + 2_000, 5)
-    assert "It waits for the answer of poller-5, for another 2 s" in told(log)
+    assert "It waits for the response of poller-5, for another 2 s" in told(log)
 
 
 def test_a_verdict_by_a_newer_version_names_nobody() -> None:
@@ -257,12 +259,12 @@ def test_immunity_and_the_wait_for_an_answer_end_exactly_then() -> None:
     log.session(producer(3, log.now_ms))
     log.do(half("T1"))
     log.later(5_999)
-    assert told(log).endswith("in its grace period: nobody is asked for another 1 ms.")
+    assert told(log).endswith("in its grace period: no check is sent for another 1 ms.")
     log.later(1)
     assert "in its grace period" not in told(log)
     log.checks_after(100)
     log.later(4_999)
-    assert "waits for the answer of client-3, for another 1 ms" in told(log)
+    assert "waits for the response of client-3, for another 1 ms" in told(log)
     log.later(1)
     assert "waits for the answer" not in told(log)
 
@@ -272,7 +274,7 @@ def test_that_nobody_is_connected_is_said_to_its_end() -> None:
     log.do(half("T1"))
     log.later(60_000)
     assert told(log).endswith(
-        "It waits because no producer of group PG is connected; one that connects is asked at once, and an operator can decide."
+        "It waits because no producer of group PG is connected; one that connects gets a check at once, and an operator can decide."
     )
 
 
@@ -285,8 +287,6 @@ def test_a_full_budget_is_full_at_exactly_that_number() -> None:
     asked = {effect.tx_id for effect in log.checks_after(6_100)}
     assert len(asked) == 2
     (waiting,) = {"T0", "T1", "T2"} - asked
-    assert told(log, waiting).endswith(
-        "It is due to be asked about, after 2 checks of its group that wait for answers."
-    )
+    assert told(log, waiting).endswith("Its check is due, after 2 checks of its group that await responses.")
     log.state.producer_groups["PG"].session.in_flight.popitem()
-    assert told(log, waiting).endswith("It is due to be asked about now.")
+    assert told(log, waiting).endswith("Its check is due now.")
