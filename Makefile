@@ -24,7 +24,7 @@ help:
 	@echo "make test                                            format, types, layers, all tests (needs a JDK and Maven for the Java clients, and valgrind)"
 	@echo "make test-fast                                       what to run while writing: under a minute"
 	@echo "make mutants [MUTANTS=pattern]                        change the code in small ways and see which tests notice; hours"
-	@echo "make bench                                           transaction benchmark beside the bare sketch, JSON in build/bench"
+	@echo "make bench                                           transaction benchmark with baseline, JSON in build/bench"
 
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -1,8 +1,7 @@
 """halfmq: a message is visible if and only if the local database transaction that sent it committed.
 
-The public names of the client and the errors live here; they are loaded when they are asked for, so that importing
-``halfmq`` costs nothing and a service loads only what it uses. The database side is ``halfmq.sql``, Spark's is
-``halfmq.spark``.
+This package exports the client and the errors. Names are imported lazily, so that a service loads only what it uses. The
+SQLAlchemy integration is ``halfmq.sql``, the Spark data source ``halfmq.spark``.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,31 +1,23 @@
-"""Everything that halfmq raises, as a tree.
+"""All exceptions of halfmq.
 
     HalfmqError
-      UsageError                    the caller misused us; raised at once, nothing was done
-        InvalidName, MessageTooLarge, UnsupportedCombination
-      ConnectError                  no server answered; nothing was sent
-      RequestFailed                 the server refused; nothing was done
-        TopicNotFound, NotAuthorized, ServerBusy, TransactionRefused, TransactionIncomplete
-      OutcomeUnknown                it may or may not have happened: do not resend blindly
-        SendTimeout, TransactionUnknown
-      ProtocolError                 the peer broke the protocol; the connection is closed
-      EnvironmentFailed             the machine failed us
-        StoreInUse, StoreDamaged, StoreFull, StorePoisoned, PortTaken, WrongVersion, MissingDependency, DataLost
-      InvariantViolated             a bug of ours: stop, keep the evidence
+      UsageError         InvalidName, MessageTooLarge, UnsupportedCombination
+      ConnectError
+      RequestFailed      TopicNotFound, NotAuthorized, ServerBusy, TransactionRefused, TransactionIncomplete
+      OutcomeUnknown     SendTimeout, TransactionUnknown
+      ProtocolError
+      EnvironmentFailed  StoreInUse, StoreDamaged, StoreFull, StorePoisoned, PortTaken, WrongVersion, MissingDependency, DataLost
+      InvariantViolated
 
-Text is for people, fields for programs. An outcome that a caller must expect (conflict, unknown, full) is a value in
-a reply, not an exception; the client turns such replies into these at its border.
+The text is for people; programs use the fields. ``docs/errors.md`` describes each ``code``.
 """
 
 from typing import ClassVar
 
 
 class HalfmqError(Exception):
-    """Root of all errors of this package.
-
-    ``code``: stable name, also in the documentation. ``retriable``: the same call may succeed later.
-    ``outcome_known``: False means that it may have happened. ``hint``: what to do next.
-    """
+    """Base class. ``code``: stable name of the error. ``retriable``: the same call may succeed later. ``outcome_known``: False if
+    the request may have been executed. ``hint``: what to do next."""
 
     code: ClassVar[str] = "halfmq"
     retriable: ClassVar[bool] = False
@@ -37,22 +29,32 @@ class HalfmqError(Exception):
 
 
 class UsageError(HalfmqError):
+    """An argument or setting is invalid; correct it."""
+
     code = "usage"
 
 
 class InvalidName(UsageError):
+    """A topic, group or transaction id has characters or a length that RocketMQ does not allow."""
+
     code = "invalid-name"
 
 
 class MessageTooLarge(UsageError):
+    """Body or properties exceed ``limits.BODY_BYTES_MAX`` or ``limits.PROPERTIES_BYTES_MAX``."""
+
     code = "message-too-large"
 
 
 class UnsupportedCombination(UsageError):
+    """Each option is valid, but they cannot be used together."""
+
     code = "unsupported-combination"
 
 
 class ConnectError(HalfmqError):
+    """No connection to a server. Nothing was sent, so a retry is safe."""
+
     code = "connect"
     retriable = True
 
@@ -68,22 +70,26 @@ class RequestFailed(HalfmqError):
 
 
 class TopicNotFound(RequestFailed):
+    """The topic does not exist and is not created automatically."""
+
     code = "topic-not-found"
 
 
 class NotAuthorized(RequestFailed):
+    """A system topic, or a topic that may not be written or read."""
+
     code = "not-authorized"
 
 
 class ServerBusy(RequestFailed):
-    """Flow control or a full disk: nothing was stored."""
+    """Flow control or a full disk: nothing was stored. Retry later."""
 
     code = "server-busy"
     retriable = True
 
 
 class TransactionRefused(RequestFailed):
-    """The opposite verdict stands, or the transaction is settled. ``standing`` names the verdict that counts."""
+    """The transaction already has a verdict, which cannot change. ``standing`` names it."""
 
     code = "transaction-refused"
 
@@ -93,7 +99,7 @@ class TransactionRefused(RequestFailed):
 
 
 class TransactionIncomplete(RequestFailed):
-    """COMMIT came while halves are missing at the broker. There is no verdict: send them under the same id, or roll back."""
+    """The broker received COMMIT before all half messages. There is no verdict: send the missing ones, or roll back."""
 
     code = "transaction-incomplete"
 
@@ -102,17 +108,22 @@ class TransactionIncomplete(RequestFailed):
 
 
 class OutcomeUnknown(HalfmqError):
+    """The request may or may not have been executed."""
+
     code = "outcome-unknown"
     outcome_known = False
 
 
 class SendTimeout(OutcomeUnknown):
+    """The request was sent, and no response arrived in time. The message may be stored."""
+
     code = "send-timeout"
     retriable = True
 
 
 class TransactionUnknown(OutcomeUnknown):
-    """The local COMMIT or the verdict's answer was lost. The check settles it; ``tx_id`` says which one."""
+    """The result of the local COMMIT, or the broker's response to the verdict, was lost. The back-check settles transaction
+    ``tx_id``; the caller does nothing."""
 
     code = "transaction-unknown"
 
@@ -122,53 +133,69 @@ class TransactionUnknown(OutcomeUnknown):
 
 
 class ProtocolError(HalfmqError):
+    """The peer sent bytes that violate the protocol."""
+
     code = "protocol"
 
 
 class EnvironmentFailed(HalfmqError):
+    """The operating system, the disk or the installation is at fault."""
+
     code = "environment"
 
 
 class StoreInUse(EnvironmentFailed):
+    """Another process holds the lock of the store."""
+
     code = "store-in-use"
     retriable = True
 
 
 class StoreDamaged(EnvironmentFailed):
-    """Damage that is not a torn tail. Nothing was changed; the message names file, place and remedy."""
+    """Damage other than a torn tail. Nothing was changed; the message names file, offset and remedy."""
 
     code = "store-damaged"
 
 
 class StoreFull(EnvironmentFailed):
+    """Not enough free disk space. Free some, then retry."""
+
     code = "store-full"
     retriable = True
 
 
 class StorePoisoned(EnvironmentFailed):
-    """A write or fsync failed, so what is on disk is not known: no more appends, restart to recover."""
+    """A write or fsync failed, so the state on disk is unknown. No more appends; restart the broker to recover."""
 
     code = "store-poisoned"
 
 
 class PortTaken(EnvironmentFailed):
+    """Another process listens on the port."""
+
     code = "port-taken"
     retriable = True
 
 
 class WrongVersion(EnvironmentFailed):
+    """The store, or a record in it, has an unsupported format version."""
+
     code = "wrong-version"
 
 
 class MissingDependency(EnvironmentFailed):
+    """A required package or program is not installed."""
+
     code = "missing-dependency"
 
 
 class DataLost(EnvironmentFailed):
-    """Messages that a reader should have read next are gone (retention, another store, an older copy): the text names them."""
+    """The next messages to read no longer exist: removed by retention, or the store was replaced. The text names them."""
 
     code = "data-lost"
 
 
 class InvariantViolated(HalfmqError):
+    """A bug in halfmq. Stop the process and keep its files."""
+
     code = "invariant-violated"

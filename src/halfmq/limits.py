@@ -1,45 +1,44 @@
-"""Every bound in one place: what it protects, in which unit, and where the number comes from."""
+"""All limits and default times, with unit, purpose and precedent."""
 
 from typing import Final
 
 # --- frames and messages ---------------------------------------------------------------------------------------
 #: Bytes that may follow the length field of a frame. Precedent: RocketMQ ``com.rocketmq.remoting.frameMaxLength``.
 FRAME_BYTES_MAX: Final = 16_777_216
-#: Requests that have come in part, over all connections, bytes; one connection may hold a frame. Protects memory: see
-#: ``broker.unfinished_frames``. At least four frames.
+#: Partially received requests of all connections, bytes. Protects memory; a connection may have one incomplete frame. At least
+#: four frames. See ``broker.remoting.unfinished_frames``.
 UNFINISHED_BYTES_MAX: Final = 256 << 20
-#: Answers that peers do not take, over all connections, bytes. Protects memory: see ``broker.outgoing_bytes``. At least four
-#: frames.
+#: Unread responses of all connections, bytes. Protects memory. At least four frames. See ``broker.remoting.outgoing_bytes``.
 OUTGOING_BYTES_MAX: Final = 256 << 20
-#: Requests that came whole and are not done with, bytes with 1,024 for each: see ``broker.intake``. Of one connection for one
-#: turn of the sequencer: keeps requests of others from waiting behind it, a few ms of small commands. One read of a socket.
+#: Complete requests in progress of a connection per turn of the sequencer, bytes, plus 1,024 per request: a few ms of small
+#: commands, so that others do not wait. As much as one read of a socket. See ``broker.remoting.intake``.
 INTAKE_TURN_BYTES_MAX: Final = 256 << 10
-#: Of all connections for one turn. As much as one batch holds.
+#: The same for all connections: the size of a batch.
 INTAKE_ALL_TURN_BYTES_MAX: Final = 8 << 20
-#: As those two, but time: to handle what came, and to decide what came of it (expected, for all but sends and verdicts).
-#: Of one connection, of all, and of the sequencer for one turn. Each may be passed by one request. s.
+#: Time per turn to handle requests, of a connection and of all, and to decide commands (estimated, except for sends and
+#: verdicts), s. One request may exceed each.
 INTAKE_TURN_S: Final = 0.005
 INTAKE_ALL_TURN_S: Final = 0.020
 SEQUENCER_TURN_S: Final = 0.020
-#: How long other processes may see the indexes without what is published, s: small turns share their writes.
+#: Maximum delay of index writes that small turns share, s. Readers in other processes see it.
 INDEX_WAIT_S: Final = 0.002
-#: Of one connection, with what waits to become durable: memory, and the part that one may have of the next bound.
+#: Requests in progress of a connection, including those that wait for a sync, bytes. Protects memory and other connections.
 INTAKE_CONNECTION_BYTES_MAX: Final = 8 << 20
-#: Of all. Protects memory: above it nobody is read from who has more than the share, and a quarter above it nobody is. Each
-#: bound may be passed by one frame.
+#: Requests in progress of all connections, bytes. Protects memory: above it the broker does not read from connections with more
+#: than ``INTAKE_SHARE_BYTES``, a quarter above it from none. One frame may exceed each.
 INTAKE_BYTES_MAX: Final = 128 << 20
 INTAKE_SHARE_BYTES: Final = 64 << 10
 #: Body of one message. Precedent: RocketMQ ``maxMessageSize``.
 BODY_BYTES_MAX: Final = 4_194_304
-#: What a packed body may unpack to. Protects a consumer's memory; 16 times what a client may send unpacked.
+#: Maximum decompressed body, bytes. Protects the memory of consumers; 16 times the maximum uncompressed body.
 DECOMPRESSED_BYTES_MAX: Final = 64 << 20
-#: What the packed bodies of halves that are checked at once may unpack to together; the rest is handed out again. Protects
-#: the same. What a consumer holds unpacked is bounded for all its queues together: ``client.queue_puller.PREFETCH_BYTES``.
+#: Decompressed bodies of half messages checked at once, bytes; the others are fetched again. Protects memory of clients. For
+#: consumers the limit is ``client.queue_puller.PREFETCH_BYTES``.
 UNPACKED_BYTES_MAX: Final = 64 << 20
-#: Property string of one message; its length field is a signed 16-bit number.
+#: Property string of a message, bytes; its length is a signed 16-bit number.
 PROPERTIES_BYTES_MAX: Final = 32_767
 TOPIC_CHARS_MAX: Final = 127
-#: ``%RETRY%`` and ``%DLQ%`` topics: a group name with a prefix.
+#: Names of ``%RETRY%`` and ``%DLQ%`` topics contain a group name.
 RETRY_TOPIC_CHARS_MAX: Final = 255
 GROUP_CHARS_MAX: Final = 120
 TRANSACTION_ID_CHARS_MAX: Final = 64
@@ -47,127 +46,124 @@ TRANSACTION_ID_CHARS_MAX: Final = 64
 # --- transactions ----------------------------------------------------------------------------------------------
 TRANSACTION_MESSAGES_MAX: Final = 1_024
 TRANSACTION_BYTES_MAX: Final = 64 << 20
-#: How long a half message rests before its producer is first asked, ms. Precedent: RocketMQ ``transactionTimeOut``.
+#: Grace period: time between the prepare and the first check, ms. Precedent: RocketMQ ``transactionTimeOut``.
 CHECK_IMMUNITY_MS: Final = 6_000
-#: The longest time that any of these settings may be, ms: a year. What is longer is a slip, and due times stay small.
+#: Maximum of all time settings of checks, ms: a year. Longer values are mistakes.
 CHECK_TIMES_MAX_MS: Final = 366 * 86_400_000
-#: Back-off of checks: first interval, factor, longest interval. RocketMQ asks every 30,000 ms without back-off.
+#: Back-off of checks: first interval (ms), factor, maximum interval (ms). RocketMQ checks every 30,000 ms.
 CHECK_INTERVAL_MS: Final = 5_000
 CHECK_BACKOFF_FACTOR: Final = 2
 CHECK_INTERVAL_MAX_MS: Final = 60_000
-#: A check that got no answer may be repeated after this, ms, also when the interval is shorter; until then it is in flight.
+#: Time for the answer to a check, ms; until then it is in flight and not repeated.
 CHECK_ANSWER_MS: Final = 5_000
-#: Checks in flight per producer group, so that a restarted service is not flooded.
+#: Maximum checks in flight per producer group, so that a restarted service is not overloaded.
 CHECKS_IN_FLIGHT_MAX: Final = 256
-#: Undecided transactions per producer group: count and bytes. Protects memory and disk (FMQ source, 3.3.2).
+#: Maximum undecided transactions per producer group: number and bytes. Protects memory and disk (FMQ source, 3.3.2).
 UNDECIDED_MAX: Final = 1_000_000
 UNDECIDED_BYTES_MAX: Final = 16 << 30
-#: The same over all producer groups, and groups that may have something undecided at once. Names of groups are the peers' choice,
-#: so limits for each alone protect nothing.
+#: The same for all producer groups, and the maximum number of groups with undecided transactions. Clients choose group names, so
+#: limits per group alone protect nothing.
 UNDECIDED_TOTAL_MAX: Final = 2_000_000
 UNDECIDED_TOTAL_BYTES_MAX: Final = 32 << 30
 UNDECIDED_GROUPS_MAX: Final = 65_536
-#: Producer groups that may be known beside those: with a live member, or a recent verdict. About 2.5 KB each.
+#: Maximum of other producer groups in memory (with a live member or a recent verdict); about 2.5 KB each.
 PRODUCER_GROUPS_FREE: Final = 65_536
-#: A connection that is in no more than these is taken all the same, so that a few that name very many keep nobody out. Real
-#: producers are in one or two.
+#: A connection in at most this many groups is accepted nevertheless, so that clients with very many groups cannot lock out others.
+#: Real producers are in one or two.
 PRODUCER_GROUPS_EACH: Final = 8
-#: Producer groups with limits or a policy of their own. Those are durable, stand in each base and are never forgotten, so there
-#: are far fewer of them than of all: a person sets them.
+#: Maximum producer groups with their own limits or policy. These are durable, and part of each base.
 PRODUCERS_SET_MAX: Final = 4_096
-#: Shortest age at which a policy may park a transaction, ms: well behind the first checks.
+#: Minimum age at which a policy may park a transaction, ms: well after the first checks.
 SKIP_AGE_MIN_MS: Final = 60_000
-#: How long a client may wait for checks that it fetches, ms, and how many it may fetch at once. As a held pull (FMQ's
-#: Feedback, source 3.3.5, waits 5,000 ms).
+#: Maximum wait of a request that fetches checks, ms. Equal to that of a pull (FMQ's Feedback, source 3.3.5, waits 5,000 ms).
 FEEDBACK_WAIT_MAX_MS: Final = 25_000
-#: Also who does not want to wait gives what is due so long to become durable, ms. Precedent: FMQ's client asks each 100 ms.
+#: Minimum wait, ms, so that due checks can become durable. Precedent: FMQ's client polls every 100 ms.
 FEEDBACK_WAIT_MIN_MS: Final = 100
+#: Maximum checks per request.
 FEEDBACK_CHECKS_MAX: Final = 256
-#: What "sent again" remembers: age and number of ids.
+#: Deduplication window: time, ms, and number of ids.
 DEDUP_WINDOW_MS: Final = 120_000
 DEDUP_IDS_MAX: Final = 262_144
-#: A body that retention by size has copied forward is copied again by it after this, ms, or where it is at most one part in
-#: ``COPY_AGAIN_PART`` of what goes. Protects the disk where what is undecided is more than retention keeps: 16 GiB in an
-#: hour are 4.7 MB/s. Meanwhile the log is longer than asked for, by ``COPY_AGAIN_PART`` times the copies at most.
+#: Retention by size copies a body forward again only after this time, ms, or if it is at most one part in ``COPY_AGAIN_PART`` of the
+#: segments to remove. Limits disk writes if undecided messages exceed the retention: 16 GiB per hour are 4.7 MB/s. Meanwhile
+#: the log may exceed its limit by ``COPY_AGAIN_PART`` times the copies.
 COPY_AGAIN_MS: Final = 3_600_000
 COPY_AGAIN_PART: Final = 4
 
-#: What is kept of who an operator is and why, characters. Longer is cut, or refused where the operator can be told.
+#: Operator name and reason in the audit log, characters. Longer texts are truncated, or rejected in requests.
 OPERATOR_CHARS_MAX: Final = 64
 REASON_CHARS_MAX: Final = 400
-#: Undecided transactions in one answer to an operator, so that it stays far below a frame.
+#: Maximum undecided transactions in a response to an operator, so that it is far smaller than a frame.
 TRANSACTIONS_LISTED_MAX: Final = 1_000
 
 # --- queues and consumers --------------------------------------------------------------------------------------
 QUEUES_PER_TOPIC_MAX: Final = 1_024
-#: Topics (with ``%RETRY%`` and ``%DLQ%``) and consumer groups; fewer where the head of a segment does not hold so many, see
+#: Maximum topics (including ``%RETRY%`` and ``%DLQ%``) and consumer groups; fewer with small segments, see
 #: ``model.settings.named_bytes_max``. Protects memory.
 TOPICS_MAX: Final = 65_536
 GROUPS_MAX: Final = 16_384
-#: What one pull answers at most: RocketMQ's 256 KiB / 32 messages from memory, widened for our own client by what it asks.
+#: Maximum of a pull response, if the client requests it; by default 256 KiB and 32 messages, as in RocketMQ.
 PULL_BYTES_MAX: Final = 1 << 20
 PULL_MESSAGES_MAX: Final = 1_024
-#: Queue entries looked at by one pull while filtering. Precedent: RocketMQ max(16,000 bytes / 20, ...) = 800.
+#: Maximum queue entries that a pull with a filter examines. Precedent: RocketMQ max(16,000 bytes / 20, ...) = 800.
 PULL_SCAN_MAX: Final = 2_048
-#: Tag expression of a subscription or a pull: hundreds of tags. Protects memory and the time to read it.
+#: Tag expression of a subscription or pull: hundreds of tags. Protects memory and CPU.
 EXPRESSION_CHARS_MAX: Final = 16_384
-#: Name of a client for itself: address, process, instance name of the application. Kept for each group it is in, and in the
-#: log for each queue whose lock it holds.
+#: Client id: address, process, instance name. Stored for each of its groups, and in the log for each queue lock.
 CLIENT_ID_CHARS_MAX: Final = 255
-#: What one connection may subscribe to in all its groups, as it takes memory, bytes: thousands of topics.
+#: Memory for all subscriptions of a connection, bytes: thousands of topics.
 SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX: Final = 4 << 20
-#: What all may; a connection that subscribes to no more than the second is taken even then, so that a few that want very much
-#: keep nobody out.
+#: Memory for all subscriptions, bytes. Connections with at most ``SUBSCRIPTIONS_BYTES_FREE`` are accepted nevertheless, so that
+#: few clients cannot lock out others.
 SUBSCRIPTIONS_BYTES_MAX: Final = 256 << 20
 SUBSCRIPTIONS_BYTES_FREE: Final = 16_384
-#: Pulls that wait, over all connections, as they take memory, bytes: some 130,000 for everything or a few tags. At it the one
-#: that waits longest is told that there is nothing new.
+#: Memory for waiting pulls, bytes: some 130,000 with few tags. At the limit, the oldest one gets the response "no new message".
 HELD_BYTES_MAX: Final = 128 << 20
-#: A held pull is answered before the Java client's own 30 s.
+#: Maximum wait of a pull, ms: less than the Java client's timeout of 30 s.
 PULL_SUSPEND_MAX_MS: Final = 25_000
 #: Standard delay levels of RocketMQ (``messageDelayLevel``), ms.
 DELAY_LEVELS_MS: Final = (
     1_000, 5_000, 10_000, 30_000, 60_000, 120_000, 180_000, 240_000, 300_000,
     360_000, 420_000, 480_000, 540_000, 600_000, 1_200_000, 1_800_000, 3_600_000, 7_200_000,
 )  # fmt: skip
-#: Delayed messages of all topics. Protects memory, about 450 bytes each; names of topics are the peers' choice.
+#: Maximum delayed messages in all topics. Protects memory, about 450 bytes each.
 DELAYED_TOTAL_MAX: Final = 2_000_000
-#: Longest timer (TIMER_* properties), ms. Precedent: RocketMQ ``timerMaxDelaySec`` = 3 days.
+#: Maximum delay with TIMER_* properties, ms. Precedent: RocketMQ ``timerMaxDelaySec`` = 3 days.
 TIMER_DELAY_MAX_MS: Final = 3 * 86_400_000
 #: Redeliveries before the dead-letter queue. Precedent: RocketMQ ``retryMaxTimes``.
 RETRY_TIMES_MAX: Final = 16
-#: A connection that is silent this long is closed. Precedent: RocketMQ ``serverChannelMaxIdleTimeSeconds``.
+#: Idle time after which a connection is closed, ms. Precedent: RocketMQ ``serverChannelMaxIdleTimeSeconds``.
 CONNECTION_IDLE_MS: Final = 120_000
-#: Connections at once; fewer where the limit of open files leaves no room for them beside the store's. More are closed.
+#: Maximum connections; fewer if the limit of open files requires it.
 CONNECTIONS_MAX: Final = 16_384
-#: The last of these are for operators, while all others are taken: see ``broker.places``. A quarter where there are few.
+#: Connections reserved for operators, at most a quarter of all; see ``broker.remoting.places``.
 OPERATOR_PLACES: Final = 16
-#: Connections of ``--http-port`` at once; more are closed.
+#: Maximum HTTP connections.
 HTTP_CONNECTIONS_MAX: Final = 32
-#: Producer and consumer groups together that one connection may register in. Real clients have a handful.
+#: Maximum producer and consumer groups of a connection. Real clients have a few.
 GROUPS_PER_CONNECTION_MAX: Final = 1_024
-#: A queue lock that is not renewed. Precedent: RocketMQ ``REBALANCE_LOCK_MAX_LIVE_TIME`` of the broker.
+#: Time after which a queue lock expires unless renewed, ms. Precedent: RocketMQ ``REBALANCE_LOCK_MAX_LIVE_TIME`` of the broker.
 QUEUE_LOCK_MS: Final = 60_000
-#: How long a queue is kept for its last holder after a start: a client handles it for 30 s after its lock was confirmed
-#: (RocketMQ ``REBALANCE_LOCK_MAX_LIVE_TIME`` of the client, which renews each 20 s), and answers may be on their way.
+#: Time after a start in which only its last holder may lock a queue, ms: a client uses a lock for 30 s after its confirmation
+#: (RocketMQ ``REBALANCE_LOCK_MAX_LIVE_TIME`` of the client, which renews every 20 s), plus network delay.
 QUEUE_LOCK_KEPT_MS: Final = 35_000
-#: Queue locks held over all groups, about 500 bytes each; above it no new ones are granted, and above half of it none to clients
-#: that sent no heartbeat for the group, which stock clients do first. Protects memory: names of clients are their own choice.
+#: Maximum queue locks in all groups, about 500 bytes each. Above half of it, clients without a heartbeat for the group (RocketMQ's
+#: send it first) get no locks. Protects memory.
 LOCKS_MAX: Final = 262_144
-#: How often locks that ran out are looked for among all, while there are as many as may be, ms.
+#: Interval of removing expired locks while ``LOCKS_MAX`` is reached, ms.
 LOCKS_LOOK_MS: Final = 5_000
-#: What holders of locks may take in a base, if a part of it is not less; some 20 times that in memory.
+#: Maximum size of lock holders in a base, bytes, unless a fraction of the base is less; in memory some 20 times that.
 HOLDERS_BYTES_MAX: Final = 4 << 20
 
 # --- store -----------------------------------------------------------------------------------------------------
-#: Records of one batch, bytes: longer turns are cut, so that one write stays short.
+#: Maximum records of a batch, bytes: longer turns are split, so that a write stays short.
 BATCH_BYTES_MAX: Final = 8 << 20
-#: Free space below which new messages are refused while verdicts go on, bytes.
+#: Free disk space below which new messages are rejected, but verdicts accepted, bytes.
 DISK_RESERVE_BYTES: Final = 256 << 20
 
 # --- log lines -------------------------------------------------------------------------------------------------
-#: Lines that wait to be written, bytes; more are dropped and counted. Protects memory while nobody reads them.
+#: Log lines waiting to be written, bytes; more are dropped and counted. Protects memory if the reader is slow.
 LOG_WAITING_BYTES_MAX: Final = 1 << 20
-#: One line and the traceback behind it, characters. What peers chose stands in them.
+#: Maximum log line and traceback, characters. They contain text from peers.
 LOG_LINE_CHARS_MAX: Final = 2_000
 LOG_TRACE_CHARS_MAX: Final = 16_000

@@ -3,6 +3,7 @@
 import json
 import random
 import struct
+import zlib
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Final
@@ -120,7 +121,7 @@ def _frame_seeds() -> list[bytes]:
 # --- headers -----------------------------------------------------------------------------------------------------
 
 _REPLIES: Final = (
-    replies.SentReply, replies.PulledReply, replies.OffsetReply, replies.TimestampReply, replies.EndReply,
+    replies.SentReply, replies.PulledReply, replies.OffsetReply, replies.EndReply,
 )  # fmt: skip
 _OPAQUE_AGAIN: Final = 77
 
@@ -511,7 +512,7 @@ def _v6_message() -> bytes:
 
 def _packed_messages() -> list[bytes]:
     plain = stored_message.decode(vectors("remoting")["stored_plain"])[0]
-    body = compression.compress_zlib(b"body " * 1_000)
+    body = zlib.compress(b"body " * 1_000)
     packed = plain._replace(body=body, body_crc=stored_message.body_crc_of(body))
     return [
         b"".join(stored_message.encode(packed._replace(sys_flag=1 | kind), 64))
@@ -591,7 +592,7 @@ def run_packed(data: bytes) -> None:
         plain = outcome((ProtocolError, MissingDependency), compression.decompress, data[1:], sys_flag)
         if plain.error is None:
             hold(len(plain.value) <= _UNPACKED_MAX, "more was unpacked than may be")
-            packed = compression.compress_zlib(plain.value)
+            packed = zlib.compress(plain.value)
             same("packed and unpacked", compression.decompress(packed, 0x301), plain.value)
     finally:
         limits.DECOMPRESSED_BYTES_MAX = before  # type: ignore[misc]
@@ -604,7 +605,7 @@ def _packed_seeds() -> list[bytes]:
     seeds = []
     for plain in (b"", b"body", bytes(60_000), bytes(200_000), random.Random(1).randbytes(3_000)):
         seeds += [
-            b"\3" + compression.compress_zlib(plain), b"\0" + compression.compress_zlib(plain),
+            b"\3" + zlib.compress(plain), b"\0" + zlib.compress(plain),
             b"\1" + lz4.frame.compress(plain), b"\2" + zstandard.compress(plain),
         ]  # fmt: skip
     return seeds

@@ -294,9 +294,8 @@ class Run:
 
     def _waiting(self) -> bool:
         assert self.host.broker is not None
-        return self._busy() or (
-            self.swarm.consumers > 0 and self.consuming.is_behind(self.host.broker._sequencer.engine.state)
-        )
+        state = self.host.broker._sequencer.engine.state
+        return self._busy() or bool(state.delayed) or (self.swarm.consumers > 0 and self.consuming.is_behind(state))
 
     def _busy(self) -> bool:
         if self._undecided():
@@ -304,9 +303,11 @@ class Run:
         assert self.host.broker is not None
         state = self.host.broker._sequencer.engine.state
         at_work = any(machine.busy or machine.process is None for machine in self.machines)
+        # A retry may be sent as late as its consumer gets the queue of a dead one: it has the time of the groups.
+        delayed = any(not state.topics_by_id[one.topic_id].name.startswith("%RETRY%") for one in state.delayed.values())
         return bool(
             at_work
-            or state.delayed
+            or delayed
             or state.session.disk_full
             or not self.host.broker._sequencer.idle
             or self.network.under_way

@@ -13,7 +13,6 @@ from halfmq.client.outcome import Outcome
 from halfmq.model import properties
 from halfmq.model.properties import CHECK_IMMUNITY_SECONDS
 from halfmq.model.stored_message import decode as decode_message
-from halfmq.wire.remoting.codes import SEND_RETRY_CODES
 from tests.simulation.database import Database, DatabaseError, DatabaseSession, Duplicate
 from tests.simulation.machine import Machine, Surroundings
 from tests.simulation.raw_connection import LineLost, RawLine
@@ -21,6 +20,8 @@ from tests.simulation.tags import draw_tag
 from tests.support.raw_client import Answer, end_ext, send_ext
 from tests.support.virtual_loop import ProcessLoop
 
+#: ``DefaultMQProducer`` ``retryResponseCodes``.
+SEND_RETRY_CODES = frozenset({1, 2, 14, 16, 17, 204, 205})
 _WANTED = {Outcome.COMMIT: 8, Outcome.ROLLBACK: 12, Outcome.UNKNOWN: 0}
 
 

@@ -59,7 +59,7 @@ def soaked(tmp_path_factory: pytest.TempPathFactory) -> Soaked:
     directory = tmp_path_factory.mktemp("soak")
     disk = [] if can_mount(directory) else ["--no-disk-full"]
     kills = ("--kills", str(KILLS), "--round-kills", str(KILLS))
-    status, output = soak(directory, *kills, "--retention", "10", "--keep", *disk)
+    status, output = soak(directory, *kills, "--retention", "16", "--keep", *disk)
     assert status == 0, output
     lines = list(read_lines(directory / "record.jsonl"))
     rounds = [line for line in lines if isinstance(line, Round)]

@@ -1,1 +1,1 @@
-"""Load and yardstick: programs that measure the broker from outside, with raw frames, and write JSON."""
+"""Benchmarks: load generators and a baseline server; they measure a broker process from outside."""

@@ -1,25 +1,27 @@
-"""A closed loop of transactions over raw frames: each of ``threads`` keeps one transaction open at a time.
+"""Closed-loop load generator: each of ``threads`` keeps one transaction open at a time.
 
-It is light on purpose: requests are formatted bytes, answers are cut and scanned, so that one core of load can keep one
-core of broker busy. A transaction is what the stock client sends: a half (310), then an end (37).
+It formats requests and scans responses without the client library, so that one core can saturate the broker's core. A
+transaction is what RocketMQ's client sends: a half message (310), then END_TRANSACTION (37).
 """
 
 import asyncio
 import random
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import msgspec
 
+T = TypeVar("T")
+
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
-_CODE = {"commit": COMMIT, "rollback": ROLLBACK, "unknown": UNKNOWN}
 
 
 @dataclass
 class Plan:
-    """What to send. Times in seconds, sizes in bytes, shares between 0 and 1."""
+    """Parameters of the load. Times in seconds, sizes in bytes, shares from 0 to 1; ``transactions_max`` 0: no limit."""
 
     topic: str = "BenchTx"
     group: str = "bench"
@@ -37,7 +39,7 @@ class Plan:
 
 @dataclass
 class Counts:
-    """What happened in the measured window. Latencies in microseconds."""
+    """Results. Latencies, and verdicts that were sent, of the measured window; rejections and checks of the whole run."""
 
     committed: int = 0
     rolled_back: int = 0
@@ -49,7 +51,9 @@ class Counts:
     refusals: dict[str, int] = field(default_factory=dict)
 
 
-class _Answer(msgspec.Struct, gc=False):
+class Answer(msgspec.Struct, gc=False):
+    """Header of a response or push."""
+
     opaque: int
     code: int = 0
     flag: int = 0
@@ -57,16 +61,42 @@ class _Answer(msgspec.Struct, gc=False):
     extFields: dict[str, str] | None = None  # noqa: N815 - the protocol's name
 
 
-_decode = msgspec.json.Decoder(_Answer).decode
+_decode = msgspec.json.Decoder(Answer).decode
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """As ``asyncio.run``, on uvloop if it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    return uvloop.run(main)
 
 
 def frame(header: bytes, body: bytes = b"") -> bytes:
-    """A frame with a JSON header."""
+    """A remoting frame with a JSON header."""
     return struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body
 
 
+def split(data: bytes) -> tuple[list[Answer], bytes]:
+    """(headers of the complete JSON frames in ``data``, the incomplete rest)."""
+    answers = []
+    at = 0
+    while len(data) - at >= 4:
+        stop = at + 4 + int.from_bytes(data[at : at + 4], "big")
+        if stop > len(data):
+            break
+        header_end = at + 8 + int.from_bytes(data[at + 5 : at + 8], "big")
+        answers.append(_decode(data[at + 8 : header_end]))
+        at = stop
+    return answers, data[at:]
+
+
 class LoadConnection(asyncio.Protocol):
-    """One connection with its share of the threads. ``opaque`` is the thread's number times two, plus one for an end."""
+    """A connection and its share of the threads. ``opaque`` is twice the thread number, plus one for END_TRANSACTION.
+
+    The caller sets ``measuring`` for the measured window, and ``stopping`` to end each thread after its transaction.
+    """
 
     def __init__(self, plan: Plan, number: int, threads: int, counts: Counts, done: Callable[[], None]) -> None:
         self.plan = plan
@@ -96,6 +126,7 @@ class LoadConnection(asyncio.Protocol):
         self.transport.write(frame(header, heartbeat))
 
     def start(self) -> None:
+        """Begin a transaction in each thread."""
         self.alive = self.threads
         for thread in range(self.threads):
             self.transport.write(self._half(thread))
@@ -126,29 +157,22 @@ class LoadConnection(asyncio.Protocol):
     def _verdict(self) -> int:
         if not self.plan.rollback_share and not self.plan.unknown_share:
             return COMMIT
-        throw = self.rng.random()
-        if throw < self.plan.rollback_share:
+        draw = self.rng.random()
+        if draw < self.plan.rollback_share:
             return ROLLBACK
-        return UNKNOWN if throw < self.plan.rollback_share + self.plan.unknown_share else COMMIT
+        return UNKNOWN if draw < self.plan.rollback_share + self.plan.unknown_share else COMMIT
 
     def data_received(self, data: bytes) -> None:
-        data = self.pending + data if self.pending else data
-        at, end = 0, len(data)
         out: list[bytes] = []
         now = time.perf_counter_ns()
-        while end - at >= 4:
-            stop = at + 4 + int.from_bytes(data[at : at + 4], "big")
-            if stop > end:
-                break
-            header_end = at + 8 + int.from_bytes(data[at + 5 : at + 8], "big")
-            self._take(_decode(data[at + 8 : header_end]), now, out)
-            at = stop
-        self.pending = data[at:]
-        # One write for each, as threads of a client write: answers that come together are no reason for requests to do so.
+        answers, self.pending = split(self.pending + data)
+        for answer in answers:
+            self._take(answer, now, out)
+        # One write per request, as the threads of a client write, even if responses arrived together.
         for one in out:
             self.transport.write(one)
 
-    def _take(self, answer: _Answer, now: int, out: list[bytes]) -> None:
+    def _take(self, answer: Answer, now: int, out: list[bytes]) -> None:
         if not answer.flag & 1:
             if answer.code == 39:
                 self._answer_check(answer.extFields or {}, out)
@@ -209,7 +233,7 @@ class LoadConnection(asyncio.Protocol):
 
 
 async def connect(plan: Plan, host: str, port: int) -> tuple[list[LoadConnection], Counts, asyncio.Event]:
-    """Open the connections of ``plan``; the event is set when every thread has ended its last transaction."""
+    """Open the connections of ``plan``; the caller starts each. The event is set once all threads have ended."""
     loop = asyncio.get_running_loop()
     counts, finished = Counts(), asyncio.Event()
     connections: list[LoadConnection] = []
@@ -226,5 +250,5 @@ async def connect(plan: Plan, host: str, port: int) -> tuple[list[LoadConnection
             port,
         )
         connections.append(connection)
-    await asyncio.sleep(0.2)  # heartbeats are answered before the first half, so that checks find a member
+    await asyncio.sleep(0.2)  # heartbeats are processed before the first half message, so that checks find a producer
     return connections, counts, finished

@@ -1,9 +1,9 @@
-"""Commit-to-consumer latency: one transaction at a time into a queue of its own, seen by a held pull on another connection."""
+"""Latency from commit to consumer: one transaction at a time, received by a long-polling pull on another connection."""
 
 import asyncio
 import time
 
-from halfmq.bench.load import COMMIT, _decode, frame
+from halfmq.bench.load import COMMIT, frame, split
 from halfmq.errors import EnvironmentFailed
 
 _TOPIC = "BenchProbe"
@@ -11,7 +11,7 @@ _GROUP = "bench-probe"
 
 
 class _Peer(asyncio.Protocol):
-    """A connection that hands each answer (header, body bytes) to a queue."""
+    """A connection that puts each response into a queue: code, fields, time of arrival (ns)."""
 
     def __init__(self) -> None:
         self.pending = b""
@@ -21,22 +21,18 @@ class _Peer(asyncio.Protocol):
         self.transport: asyncio.Transport = transport  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
-        data = self.pending + data if self.pending else data
-        at = 0
-        while len(data) - at >= 4:
-            stop = at + 4 + int.from_bytes(data[at : at + 4], "big")
-            if stop > len(data):
-                break
-            header_end = at + 8 + int.from_bytes(data[at + 5 : at + 8], "big")
-            answer = _decode(data[at + 8 : header_end])
+        answers, self.pending = split(self.pending + data)
+        for answer in answers:
             if answer.flag & 1:
                 self.answers.put_nowait((answer.code, answer.extFields or {}, time.perf_counter_ns()))
-            at = stop
-        self.pending = data[at:]
 
 
 async def measure(host: str, port: int, stop: asyncio.Event, interval_seconds: float = 0.02) -> list[int]:
-    """Latencies in microseconds from the moment an END is written to the moment the pull's answer is read."""
+    """Until ``stop`` is set: latencies from writing END_TRANSACTION to reading the pull response, microseconds.
+
+    Raises:
+        EnvironmentFailed: the broker rejects transactions.
+    """
     loop = asyncio.get_running_loop()
     _, producer = await loop.create_connection(_Peer, host, port)
     _, consumer = await loop.create_connection(_Peer, host, port)
@@ -54,7 +50,7 @@ async def measure(host: str, port: int, stop: asyncio.Event, interval_seconds: f
         code, fields, _ = await producer.answers.get()
         if code != 0:
             raise EnvironmentFailed(
-                f"the broker refuses transactions with code {code}", hint="look at the room on the disk of --directory"
+                f"the broker rejects transactions with code {code}", hint="check the free space of --directory"
             )
         pull = (
             f'{{"code":11,"extFields":{{"consumerGroup":"{_GROUP}","topic":"{_TOPIC}","queueId":"0","queueOffset":"{offset}",'
@@ -62,7 +58,7 @@ async def measure(host: str, port: int, stop: asyncio.Event, interval_seconds: f
             f'"flag":0,"language":"JAVA","opaque":{serial},"version":401}}'
         ).encode()
         consumer.transport.write(frame(pull))
-        await asyncio.sleep(interval_seconds)  # the pull is parked by now
+        await asyncio.sleep(interval_seconds)  # by now the broker has parked the pull
         end = (
             f'{{"code":37,"extFields":{{"producerGroup":"{_GROUP}","commitLogOffset":"{int(fields["msgId"][-16:], 16)}",'
             f'"msgId":"{unique}","tranStateTableOffset":"{fields["queueOffset"]}","commitOrRollback":"{COMMIT}",'
@@ -74,7 +70,7 @@ async def measure(host: str, port: int, stop: asyncio.Event, interval_seconds: f
             code, fields, arrived = await consumer.answers.get()
             if code == 0:
                 break
-            # 19: the park ended with nothing; 21: the young queue began elsewhere. Ask again from where it says.
+            # 19: no new message in time; 21: the offset is outside of the queue. Pull again from the returned offset.
             offset = int(fields.get("nextBeginOffset", offset))
             consumer.transport.write(frame(pull.replace(b'"queueOffset":"0"', f'"queueOffset":"{offset}"'.encode())))
         offset = int(fields["nextBeginOffset"])

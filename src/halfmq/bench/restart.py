@@ -1,7 +1,6 @@
-"""`halfmq bench restart`: how long a start takes on an empty store, after kill -9, and without snapshots.
+"""``halfmq bench restart``: start times with an empty store, after kill -9, and without snapshots.
 
-The store is filled through the broker itself, over one connection with raw frames, with ``memory`` durability; then the broker is
-killed with SIGKILL.
+The load generator fills the store over one connection with durability ``memory``; then the broker is killed.
 """
 
 import asyncio
@@ -26,13 +25,17 @@ async def _fill(server: MeasuredProcess, plan: Plan) -> None:
     for connection in connections:
         connection.transport.close()
     if counts.refused:
-        raise EnvironmentFailed(f"{counts.refused} halves were refused: {counts.refusals}")
+        raise EnvironmentFailed(f"{counts.refused} half messages were rejected: {counts.refusals}")
 
 
 def measure(
     messages: int, undecided: int, body_bytes: int, directory: Path | None, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Seconds to listen, and RssAnon in MB; see the names of the figures."""
+    """Start times in seconds until the broker listens, and RssAnon in MB. ``say`` gets progress messages.
+
+    Raises:
+        EnvironmentFailed: the broker did not start, or rejected messages.
+    """
     data = Path(tempfile.mkdtemp(prefix="halfmq-bench-", dir=directory)) / "data"
     options = ("--durability", "memory", "--check-immunity-ms", "3600000")
     figures: dict[str, Any] = {"messages": messages, "undecided": undecided, "body_bytes": body_bytes}

@@ -1,4 +1,4 @@
-"""`halfmq bench tx`: transactions per second, latencies and the broker's CPU, beside the bare sketch in the same run."""
+"""``halfmq bench tx``: transactions per second, latencies and CPU of the broker, compared with the baseline server."""
 
 import asyncio
 import dataclasses
@@ -21,8 +21,8 @@ def _percentile(values: list[int], share: float) -> int | None:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))] if values else None
 
 
-def _derived_bytes(directory: Path) -> int:
-    """Bytes that lie in derived files: allocated blocks, since they may be sparse. Segments are preallocated and do not count."""
+def _index_bytes(directory: Path) -> int:
+    """Allocated bytes of all files but segments: index files may be sparse, and segments are preallocated."""
     return sum(path.stat().st_blocks * 512 for path in directory.rglob("*") if path.is_file() and path.suffix != ".seg")
 
 
@@ -73,31 +73,23 @@ def _figures(counts: Counts, elapsed: float, cpu: float, latencies: list[int]) -
     }
 
 
-def _new_loop_run(main: Any) -> Any:
+def run_baseline(plan: Plan) -> dict[str, Any]:
+    """Measure the baseline server."""
+    server = measured_process.baseline()
     try:
-        import uvloop
-
-        return uvloop.run(main)
-    except ImportError:
-        return asyncio.run(main)
-
-
-def run_sketch(plan: Plan) -> dict[str, Any]:
-    server = measured_process.sketch()
-    try:
-        figures: dict[str, Any] = _new_loop_run(_drive(server, plan, with_probe=False))
+        figures: dict[str, Any] = load.run(_drive(server, plan, with_probe=False))
     finally:
         server.stop()
     return figures
 
 
 def run_broker(plan: Plan, durability: str, directory: Path | None = None, *options: str) -> dict[str, Any]:
-    """One run against a broker of its own on a fresh directory."""
+    """Measure a new broker on an empty store; ``options`` go to ``halfmq serve``."""
     data = Path(tempfile.mkdtemp(prefix="halfmq-bench-", dir=directory))
     try:
         server = measured_process.broker(data, "--durability", durability, *options)
         try:
-            figures: dict[str, Any] = _new_loop_run(_drive(server, plan, with_probe=True))
+            figures: dict[str, Any] = load.run(_drive(server, plan, with_probe=True))
             figures["rss_anon_mb"] = round(server.anonymous_bytes() / 1e6, 1)
             figures["start_s"] = round(server.ready_seconds, 3)
         finally:
@@ -110,7 +102,7 @@ def run_broker(plan: Plan, durability: str, directory: Path | None = None, *opti
 
 
 def _disk(data: Path, plan: Plan) -> dict[str, Any]:
-    """Bytes written to log and derived files for each byte of body in the log."""
+    """Bytes of log and indexes per byte of message bodies in the log."""
     from halfmq.runtime.disk import RealDisk
     from halfmq.store.consume_queue import ConsumeQueues
     from halfmq.store.open_files import OpenFiles
@@ -120,7 +112,7 @@ def _disk(data: Path, plan: Plan) -> dict[str, Any]:
     disk, shard = RealDisk(), data / "shard-0"
     page = read_watermark_page(disk, shard / "published")
     if not isinstance(page, Watermark):
-        raise EnvironmentFailed(f"{shard} publishes no position: {page}")
+        raise EnvironmentFailed(f"{shard} has no high watermark: {page}")
     files = OpenFiles(disk, writable=False)
     try:
         queues = ConsumeQueues(disk, shard / "queues", files)
@@ -134,44 +126,48 @@ def _disk(data: Path, plan: Plan) -> dict[str, Any]:
     finally:
         files.close()
     log_bytes = page.position - page.log_start
-    derived = _derived_bytes(data)
+    index_bytes = _index_bytes(data)
     bodies = max(1, halves * plan.body_bytes)
     return {
         "log_bytes": log_bytes,
-        "derived_bytes": derived,
-        "disk_bytes_per_body_byte": round((log_bytes + derived) / bodies, 3),
+        "index_bytes": index_bytes,
+        "disk_bytes_per_body_byte": round((log_bytes + index_bytes) / bodies, 3),
     }
 
 
 def compare(
     plan: Plan, durabilities: list[str], rounds: int, directory: Path | None, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Sketch and broker in turn, ``rounds`` times; each ratio is of one round, the median of them counts."""
-    runs: dict[str, list[dict[str, Any]]] = {"sketch": [], **{name: [] for name in durabilities}}
+    """Measure the baseline and then the broker in each round. The result is the median over rounds of the CPU ratio.
+
+    Raises:
+        EnvironmentFailed: a broker did not start, or no transaction ended in time.
+    """
+    runs: dict[str, list[dict[str, Any]]] = {"baseline": [], **{name: [] for name in durabilities}}
     for number in range(rounds):
         say(f"round {number + 1} of {rounds} ...")
-        runs["sketch"].append(run_sketch(plan))
+        runs["baseline"].append(run_baseline(plan))
         for durability in durabilities:
             runs[durability].append(run_broker(plan, durability, directory))
             if runs[durability][-1]["cpu_us_per_tx"] is None:
-                raise EnvironmentFailed(f"no transaction ended in {plan.seconds:g} s", hint="take more --seconds")
+                raise EnvironmentFailed(f"no transaction ended in {plan.seconds:g} s", hint="use a larger --seconds")
     ratios = {
         name: [
-            round(run["cpu_us_per_tx"] / sketch["cpu_us_per_tx"], 2)
-            for run, sketch in zip(runs[name], runs["sketch"], strict=True)
+            round(run["cpu_us_per_tx"] / baseline["cpu_us_per_tx"], 2)
+            for run, baseline in zip(runs[name], runs["baseline"], strict=True)
         ]
         for name in durabilities
     }
     return {
         "machine": {"python": platform.python_version(), "system": platform.platform()},
         "plan": dataclasses.asdict(plan),
-        "ratio_to_sketch": {name: statistics.median(found) for name, found in ratios.items()},
-        "ratios_to_sketch": ratios,
+        "ratio_to_baseline": {name: statistics.median(found) for name, found in ratios.items()},
+        "ratios_to_baseline": ratios,
         "runs": runs,
     }
 
 
-#: Column heading, key, per row of the printed table.
+#: Columns of the printed table: heading, key of the figure.
 _COLUMNS: Final = (
     ("tx/s", "committed_tx_per_s"),
     ("cpu us/tx", "cpu_us_per_tx"),
@@ -188,14 +184,14 @@ _COLUMNS: Final = (
 
 
 def table(figures: dict[str, Any]) -> list[str]:
-    """Medians over the rounds, as lines of text."""
-    rows = [["", *(heading for heading, _ in _COLUMNS), "x sketch"]]
+    """Medians over the rounds as a text table, one line per element."""
+    rows = [["", *(heading for heading, _ in _COLUMNS), "x baseline"]]
     for name, taken in figures["runs"].items():
         row = [name]
         for _, key in _COLUMNS:
             values = [run[key] for run in taken if run.get(key) is not None]
             row.append(f"{statistics.median(values):g}" if values else "-")
-        row.append(str(figures["ratio_to_sketch"].get(name, "1")))
+        row.append(str(figures["ratio_to_baseline"].get(name, "1")))
         rows.append(row)
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]

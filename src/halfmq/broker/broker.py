@@ -1,9 +1,9 @@
-"""The composition root: one broker on one directory, made of parts that know as little of each other as they can.
+"""The composition root: one broker on one directory, made of parts that know as little of each other as possible.
 
-    Store -> redo -> State -> Sequencer -> handlers of commands -> Gateway -> two listening ports
+    Store -> redo -> State -> Sequencer -> handlers of commands -> Gateway -> two listener sockets
 
-Clock, disk, entropy, loop, sync thread and maintenance thread come from outside, so that the same broker runs as a
-process and inside a simulation.
+Clock, disk, entropy, loop, sync thread and maintenance thread are passed in, so that the same broker runs as a process and in a
+simulation.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("halfmq.broker")
 
-#: After a tick that could not be done (no room for another segment), the next one waits this long.
+#: Delay of the next tick after one that failed because there is no space for another segment, ms.
 REFUSED_TICK_REST_MS: Final = 1_000
 
 
@@ -85,7 +85,7 @@ class Ports(NamedTuple):
 
 
 class Broker:
-    """``await start()``, then it serves until ``drain()`` or until ``failed`` is done; ``close()`` in every case."""
+    """Call ``await start()``; it serves until ``drain()`` or until ``failed`` is done. Call ``close()`` in every case."""
 
     def __init__(
         self,
@@ -99,11 +99,11 @@ class Broker:
         offload: Offload | None = None,
         bind: Bind = bind,
     ) -> None:
-        """``make_syncer`` and ``offload``: who syncs and who does slow work; threads of their own by default. ``bind``: makes
-        a port; the machine's by default.
+        """``make_syncer`` and ``offload``: run syncs and slow work; by default on threads of their own. ``bind``: binds a port; by
+        default of the machine.
         """
         self.config = config
-        #: Done, with the reason, when the broker had to stop by itself: the disk failed, or we have a bug.
+        #: Done, with the reason, if the broker had to stop by itself: the disk failed, or there is a bug.
         self.failed: asyncio.Future[BaseException] = loop.create_future()
         self._disk = disk
         self._clock = clock
@@ -113,9 +113,9 @@ class Broker:
         self._offload: Offload = offload if offload is not None else ThreadOffload(loop)
         self._bind = bind
         self._doors: list[Door] = []
-        #: Bound, and among the doors from when it listens.
+        #: Bound; among the doors once it listens.
         self._vip: Door | None = None
-        #: The HTTP front door and its port, if there is one.
+        #: The HTTP front door and its port, if configured.
         self._http: HttpDoor | None = None
         self._http_port: Door | None = None
         self._store: Store | None = None
@@ -135,7 +135,7 @@ class Broker:
         """Bind, recover, listen, serve. Returns the ports.
 
         Raises:
-            UsageError, PortTaken, EnvironmentFailed, StoreInUse, StoreDamaged, StoreFull, WrongVersion, OSError: nothing serves;
+            UsageError, PortTaken, EnvironmentFailed, StoreInUse, StoreDamaged, StoreFull, WrongVersion, OSError: nothing is served; call
                 ``close``.
         """
         began_s = self._clock.elapsed_s()
@@ -204,7 +204,9 @@ class Broker:
             self._doors.append(await self._bind(self._gateway, what, self.config.host, port))
         ports = Ports(*[door.port for door in self._doors])
         if self.config.http_port is not None:
-            from halfmq.broker.http.door import HttpDoor  # its library comes with the server, not with the client
+            from halfmq.broker.http.door import (
+                HttpDoor,
+            )  # its library is installed with the server, not with the client
 
             self._http = HttpDoor()
             self._http_port = await self._bind(self._http, "HTTP service", self.config.host, self.config.http_port)
@@ -218,7 +220,7 @@ class Broker:
         return ports
 
     def _listen_on_vip(self) -> None:
-        """Behind the others, which the start cannot do without."""
+        """Listen on the VIP port, after the others, which are required for a start."""
         vip = self._vip
         if vip is None:
             return
@@ -342,7 +344,7 @@ class Broker:
                 if type(effect) is WakeQueue:
                     self._pulls.wake(effect)
         for effect in effects:
-            if type(effect) is WakeQueue:  # most are
+            if type(effect) is WakeQueue:  # the most frequent effect
                 continue
             if type(effect) is SendCheck:
                 self._checks.send(effect)
@@ -369,7 +371,7 @@ class Broker:
         self._calls.peer_gone(number)
 
     def _fatal(self, error: BaseException) -> None:
-        """Nothing more may be answered: cut every connection, so that clients see an unknown outcome, and stop."""
+        """No reply may leave any more: close every connection, so that clients see an unknown outcome, and stop."""
         if self.failed.done():
             return
         log.critical("stopping: %s", error)
@@ -383,7 +385,7 @@ class Broker:
     # --- end -------------------------------------------------------------------------------------------------
 
     async def drain(self) -> None:
-        """Take no more connections, send away who knows how to go, finish what was accepted, write a checkpoint, stop."""
+        """Accept no more connections, ask clients that support it to reconnect elsewhere, finish accepted requests, write a checkpoint, stop."""
         self._gateway.draining = True
         self._health.draining = True
         for door in self._doors:
@@ -408,7 +410,7 @@ class Broker:
         await self._first(written)
 
     async def _settle(self) -> bool:
-        """Wait until the sequencer has nothing to decide, write or release. False: a full disk holds answers back."""
+        """Wait until the sequencer has nothing to decide, write or release. False: a full disk delays replies."""
         while not self._sequencer.idle and self._sequencer.failed is None:
             if self._sequencer.waits_for_space and not self._sequencer.catch_up():
                 return False
@@ -424,14 +426,14 @@ class Broker:
         await asyncio.wait((future, self.failed), return_when=asyncio.FIRST_COMPLETED)
 
     def _close_http(self) -> None:
-        """Last of all ports: whoever asks for the health of a broker that drains is told so."""
+        """Close the HTTP port last, so that health requests during a drain get a response."""
         if self._http_port is not None:
             self._http_port.close()
         if self._http is not None:
             self._http.close()
 
     def close(self) -> None:
-        """Let go of ports, threads and the store's lock. What was written stays written."""
+        """Close ports, stop threads, release the store's lock. Everything written stays."""
         for door in self._doors:
             door.close()
         self._close_http()

@@ -1,4 +1,4 @@
-"""What an operator can set, with defaults that need no thought. Where values come from (flags, tests) is the caller's business."""
+"""The broker's configuration, with usable defaults. The caller decides where values come from (flags, tests)."""
 
 import re
 from dataclasses import dataclass, field, replace
@@ -14,67 +14,67 @@ from halfmq.model.placement import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
 from halfmq.model.settings import BrokerSettings, caps_that_fit, segment_bytes_for
 from halfmq.store.store import Durability
 
-#: Precedent: RocketMQ ``listenPort`` and the name server's ``listenPort``.
+#: RocketMQ's ``listenPort`` of broker and name server.
 BROKER_PORT: Final = 10_911
 NAME_PORT: Final = 9_876
 CHECKPOINT_INTERVAL_MS: Final = 5_000
-#: How long a drain waits for clients to go before their connections are closed, ms.
+#: Time that a drain waits for clients to disconnect before it closes their connections, ms.
 DRAIN_MS: Final = 300
-#: Precedent: RocketMQ ``fileReservedTime`` = 72 hours.
+#: RocketMQ's ``fileReservedTime`` = 72 hours.
 RETENTION_MS: Final = 72 * 3_600_000
 RETENTION_CHECK_MS: Final = 10_000
-#: Where a client on this machine finds what listens there; ``::`` takes no IPv4.
+#: Loopback address for a wildcard address, by IP version; ``::`` does not accept IPv4.
 _LOOPBACKS: Final = {4: "127.0.0.1", 6: "::1"}
 _BROADCAST: Final = IPv4Address("255.255.255.255")
-#: A last label of digits, behind others, is an IPv4 address, so a wrong one here; what is no label at all makes resolvers
-#: raise. One label of digits may be the name of a container.
+#: A last label of digits after others is an IPv4 address, and a wrong one here. Invalid labels make resolvers raise. A single label of
+#: digits may be the name of a container.
 _HOST_NAME: Final = re.compile(r"(?!.+\.[0-9]+\.?\Z)([A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?")
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """``port`` and ``name_port`` 0: any free port. ``advertise_host``: what routes tell clients; None: see ``advertised``."""
+    """``port`` and ``name_port`` 0: any free port. ``advertise_host``: host in routes for clients; None: see ``advertised``."""
 
     data: Path
     host: str = "127.0.0.1"
     port: int = BROKER_PORT
     name_port: int = NAME_PORT
-    #: Health and undecided transactions over HTTP; 0: any free port; None: not at all.
+    #: Port for health and undecided transactions over HTTP; 0: any free port; None: no HTTP.
     http_port: int | None = None
-    #: Listen on ``port`` - 2 as well, if nobody else does (RocketMQ ``fastListenPort``).
+    #: Also listen on ``port`` - 2, if that is free (RocketMQ ``fastListenPort``).
     vip_channel: bool = True
     advertise_host: str | None = None
     durability: Durability = Durability.FSYNC
     segment_bytes: int = SEGMENT_BYTES_DEFAULT
     checkpoint_interval_ms: int = CHECKPOINT_INTERVAL_MS
-    #: Segments older than this are trimmed; 0: never by age.
+    #: Segments older than this are trimmed; 0: no limit by age.
     retention_ms: int = RETENTION_MS
-    #: The log is trimmed to about this many bytes; 0: never by size.
+    #: The log is trimmed to about this number of bytes; 0: no limit by size.
     retention_bytes: int = 0
     retention_check_ms: int = RETENTION_CHECK_MS
-    #: This start's clock is right, and so were the earlier ones': ages count as it says.
+    #: Trust the clock at this start and at earlier ones: ages include its jumps.
     trust_clock: bool = False
-    #: What retention by size copied forward less than this ago holds it up; see ``core.copies``.
+    #: Retention by size is delayed by messages that it copied forward less than this ago; see ``core.copies``.
     copy_again_ms: int = limits.COPY_AGAIN_MS
-    #: Below this much free space new messages are refused.
+    #: With less free space than this, new messages are refused.
     disk_reserve_bytes: int = limits.DISK_RESERVE_BYTES
-    #: Connections at once; more are closed.
+    #: Maximum number of connections; further ones are closed.
     connections_max: int = limits.CONNECTIONS_MAX
-    #: From one address; None: three quarters of all.
+    #: Maximum from one address; None: three quarters of all.
     connections_per_address_max: int | None = None
-    #: Bytes of requests that have come in part, over all connections: near it, who sends more of one has to wait.
+    #: Maximum bytes of partially received requests, over all connections; near it, senders get back-pressure.
     unfinished_bytes_max: int = limits.UNFINISHED_BYTES_MAX
-    #: Bytes of answers that peers do not take, over all connections: near it, who takes nothing is closed.
+    #: Maximum bytes of responses that clients do not read, over all connections; near it, clients that read nothing are closed.
     outgoing_bytes_max: int = limits.OUTGOING_BYTES_MAX
     drain_ms: int = DRAIN_MS
-    #: Everything that decisions depend on; ``store_host`` and ``segment_bytes`` in it are set by the broker.
+    #: Settings of decisions; the broker sets ``store_host`` and ``segment_bytes`` in it.
     settings: BrokerSettings = field(default_factory=BrokerSettings)
 
     def checked(self) -> "BrokerConfig":
-        """This configuration, if it can work.
+        """This configuration, if it is valid.
 
         Raises:
-            UsageError: with the setting and what it may be.
+            UsageError: with the setting and its valid range.
         """
         if (
             self.segment_bytes < SEGMENT_BYTES_MIN
@@ -165,15 +165,15 @@ class BrokerConfig:
         return self
 
     def vip_port(self) -> int | None:
-        """Where Java clients before 4.5.1, and all with ``vipChannelEnabled``, look for the broker; None: not listened on.
+        """Port for Java clients before 4.5.1 and all with ``vipChannelEnabled``; None: not used.
 
-        None also where the name service has that port, since both of ours take every command, or HTTP has it.
+        Also None if the name server has that port, since both ports accept every command, or if HTTP has it.
         """
         port = self.port - 2
         return port if self.vip_channel and port > 0 and port not in (self.name_port, self.http_port) else None
 
     def advertised(self) -> str:
-        """The host that clients are told: as configured, else the bound one, else this machine's loopback."""
+        """The advertised host: as configured, else the bound one, else this machine's loopback address."""
         if self.advertise_host is not None:
             return self.advertise_host
         try:
@@ -183,7 +183,7 @@ class BrokerConfig:
         return _LOOPBACKS[address.version] if address.is_unspecified else self.host
 
     def advertises_loopback_for_everywhere(self) -> bool:
-        """Whether others may connect, and are sent to themselves, because nobody said what to tell them."""
+        """Whether remote clients can connect but get the loopback address, because no host to advertise is configured."""
         try:
             return self.advertise_host is None and ip_address(self.host).is_unspecified
         except ValueError:
@@ -191,10 +191,10 @@ class BrokerConfig:
 
 
 def check_caps(settings: BrokerSettings) -> None:
-    """``settings``, with the size that segments really have.
+    """Check ``settings`` with the actual segment size.
 
     Raises:
-        UsageError: so many topics or consumer groups as were asked for may not fit the head of such a segment.
+        UsageError: the configured number of topics or consumer groups may not fit in the base of such a segment.
     """
     fit = caps_that_fit(settings)
     for what, flag, asked, most in (
@@ -215,23 +215,23 @@ def check_caps(settings: BrokerSettings) -> None:
 
 
 def _is_host(text: str, *, everywhere: bool) -> bool:
-    """Whether it can be an IP address of a machine or a name; ``everywhere``: also one that stands for all addresses."""
+    """Whether it can be an IP address of a machine or a name; ``everywhere``: also a wildcard address."""
     try:
         address = ip_address(text)
     except ValueError:
         return _HOST_NAME.fullmatch(text) is not None
     if address.is_multicast or address == _BROADCAST:
-        return False  # a socket can be bound to it, and nobody can connect
+        return False  # a socket can be bound to it, but no client can connect
     return everywhere or not address.is_unspecified
 
 
 def address_text(host: str, port: int) -> str:
-    """``host:port`` as clients read it. An IPv6 address has brackets: Java cuts at the last colon, others need them."""
+    """``host:port`` for clients. An IPv6 address gets brackets: Java splits at the last colon, others require them."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def packed_host(host: str, port: int) -> bytes:
-    """``storeHost`` of RocketMQ: 4 or 16 bytes of IP, int32 port. A name that is no address is packed as 127.0.0.1."""
+    """``storeHost`` of RocketMQ: 4 or 16 bytes of IP, int32 port. A name that is not an address is encoded as 127.0.0.1."""
     try:
         address = ip_address(host)
     except ValueError:

@@ -1,4 +1,4 @@
-"""How many connections the process's limit of open files leaves room for, when the store has what it needs."""
+"""How many connections fit in the process's limit of open files besides the store's files."""
 
 import logging
 import resource
@@ -10,19 +10,19 @@ from halfmq.store.segment import OPEN_SEGMENTS_MAX
 
 log = logging.getLogger("halfmq.serve")
 
-#: What the store may hold, and 64 for ports, pipes, locks, snapshots and directories.
+#: Maximum for the store, plus 64 for ports, pipes, locks, snapshots and directories.
 RESERVED: Final = OPEN_FILES_MAX + OPEN_SEGMENTS_MAX + 64
-#: With room for fewer connections than this it is better not to start.
+#: With descriptors for fewer connections the broker does not start.
 CONNECTIONS_MIN: Final = 16
 
 
 def connections_that_fit(wanted: int, *, beside: int = 0) -> int:
-    """Raise the soft limit of open files as far as ``wanted`` connections need, and say how many fit.
+    """Raise the soft limit of open files as far as ``wanted`` connections need. Returns the number of connections that fit.
 
-    ``beside``: descriptors that the store does not use, and that are not among ``wanted``.
+    ``beside``: descriptors that are neither the store's nor in ``wanted``.
 
     Raises:
-        EnvironmentFailed: hardly any would.
+        EnvironmentFailed: hardly any would fit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     reserved = RESERVED + beside
@@ -31,7 +31,7 @@ def connections_that_fit(wanted: int, *, beside: int = 0) -> int:
         soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        except (OSError, ValueError) as error:  # a system may have a bound of its own below the hard limit
+        except (OSError, ValueError) as error:  # a system may have a limit of its own below the hard limit
             soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
             log.warning("the limit of open files stays at %d: %s", soft, error)
     if soft == resource.RLIM_INFINITY or soft >= needed:

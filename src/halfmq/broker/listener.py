@@ -1,12 +1,12 @@
-"""One port: bound before the store is opened, listening once it is recovered, and accepting last.
+"""One port: bound before the store is opened, listening once it is recovered, accepting at the end.
 
     bind -> the store opens and recovers -> listen -> the first batch is written -> accept
 
-Each step says when it fails. ``create_server`` of an event loop does not: a port that somebody else began to listen on
-between bind and listen goes unseen there, and the broker would say that it listens and hear nothing.
+Each step reports its failure. ``create_server`` of an event loop does not: it does not notice that another process began to listen on the
+port between bind and listen, and the broker would report that it listens and receive nothing.
 
-Connections that their front door rejects, since it has as many as it may have, are closed at once: a connection takes a
-descriptor, and those that the store needs must be free when it needs them. Every accepted socket is counted before the next one is taken.
+Connections that their front door rejects are closed at once: a connection takes a descriptor, and the store's must be available when it
+needs them. Every accepted socket is counted before the next one is accepted.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ from halfmq.errors import EnvironmentFailed, PortTaken
 log = logging.getLogger("halfmq.listener")
 
 BACKLOG: Final = 1_024
-#: Connections taken in one turn of the loop; the rest wait in the backlog, so that nobody else does.
+#: Maximum number of connections accepted in one turn of the loop; others wait in the backlog, so that the turn is short.
 _ACCEPTS_MAX: Final = 64
-#: After the machine refused to accept (no descriptors), the next try waits this long, s.
+#: Delay after the machine failed to accept (no descriptors), s.
 _REST_S: Final = 1.0
-#: Refused connections are counted, and said this often at most, s.
+#: Minimum interval between two log lines with the number of rejected connections, s.
 _SAY_EACH_S: Final = 10.0
-#: Reasons why one of several addresses of a name may be left out: this machine does not have that kind.
+#: Errors that exclude one of several addresses of a name: this machine does not have that address family.
 _NO_SUCH_FAMILY: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
@@ -38,7 +38,7 @@ class Door(Protocol):
 
     @property
     def port(self) -> int:
-        """The port number; of port 0 the one that was free."""
+        """The port number; for port 0 the one that was chosen."""
         ...
 
     def listen(self) -> None:
@@ -62,12 +62,12 @@ Bind = Callable[[FrontDoor, str, str, int], Awaitable[Door]]
 
 
 class Listener:
-    """The listening sockets of one front door."""
+    """The listener sockets of one front door."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, front_door: FrontDoor, sockets: Sequence[socket.socket], what: str
     ) -> None:
-        """``what``: how errors begin, as in "the broker cannot listen on 127.0.0.1:10911"."""
+        """``what``: the beginning of errors, as in "the broker cannot listen on 127.0.0.1:10911"."""
         self._loop = loop
         self._front_door = front_door
         self._sockets = list(sockets)
@@ -86,8 +86,8 @@ class Listener:
         """Listen, without accepting yet.
 
         Raises:
-            PortTaken: somebody else began to, since it was bound.
-            EnvironmentFailed: another reason.
+            PortTaken: another process began to listen since the bind.
+            EnvironmentFailed: any other reason.
         """
         for listening in self._sockets:
             try:
@@ -96,13 +96,13 @@ class Listener:
                 raise cannot_listen(self._what, error) from error
 
     def accept(self) -> None:
-        """Take connections from now on."""
+        """Accept connections from now on."""
         self._rest = None
         for listening in self._sockets:
             self._loop.add_reader(listening, self._arrived, listening)
 
     def close(self) -> None:
-        """Accept no more connections; those that are open stay."""
+        """Accept no more connections; open ones stay."""
         if self._rest is not None:
             self._rest.cancel()
         for listening in self._sockets:
@@ -149,7 +149,7 @@ class Listener:
             self._refused = 0
 
     def _machine_refuses(self, error: OSError) -> None:
-        """The machine has no descriptors or memory left: leave the rest in the backlog for a while."""
+        """The machine has no descriptors or memory left: pause, and leave connections in the backlog."""
         log.error("cannot accept connections, retrying in %.0f s: %s", _REST_S, error)
         for listening in self._sockets:
             self._loop.remove_reader(listening)
@@ -191,7 +191,7 @@ def _bind_one(sockets: list[socket.socket], family: int, address: tuple[object, 
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
         made.setblocking(False)
-        # Or a restart would wait until the connections of the last run are forgotten. Who listens still excludes others.
+        # Otherwise a restart would wait for the connections of the last run to expire. Other listeners are still excluded.
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -203,7 +203,7 @@ def _bind_one(sockets: list[socket.socket], family: int, address: tuple[object, 
 
 
 def cannot_listen(what: str, error: OSError) -> PortTaken | EnvironmentFailed:
-    """The error for a port that could not be bound, with the hint for its reason."""
+    """The error for a port that could not be bound, with a hint for its reason."""
     text = f"{what}: {error.strerror or error}"
     if error.errno == errno.EADDRINUSE:
         return PortTaken(

@@ -1,13 +1,13 @@
-"""Log lines to standard error, and nobody waits for whoever should read them.
+"""Log lines to standard error, without ever blocking the broker.
 
-    a line is logged -> made and cut in its thread -> waits, up to ``LOG_WAITING_BYTES_MAX`` -> written by a thread of its own
+    a line is logged -> formatted and cut in its thread -> queued, up to ``LOG_WAITING_BYTES_MAX`` -> written by a dedicated thread
 
-A pipe that nobody reads is full after 64 KiB, and a write to it never returns: on the loop that stopped the broker. Lines
-for which there is no room are dropped and counted, and the count is said when lines are written again. At the end what
-waits is written within a deadline; what is not by then is lost with the process, which ends all the same.
+A pipe that nobody reads is full after 64 KiB, and a write to it never returns: on the loop that would stop the broker. Lines that do not
+fit in the queue are dropped and counted, and the number is logged when lines are written again. At the end the queue is written within
+a deadline; the rest is lost with the process, which ends anyway.
 
-A line holds what peers chose: it is cut, and what is no printable character is escaped, so that nobody can forge a line or
-move a terminal's cursor. What is said how often is decided where it is logged (``seldom``).
+A line contains text chosen by clients: it is cut, and unprintable characters are escaped, so that nobody can forge a line or control
+a terminal. ``log_throttle`` limits repetitions at the place where a line is logged.
 """
 
 import logging
@@ -21,16 +21,16 @@ from typing import Final
 from halfmq import limits
 
 FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-#: How long the end waits for what was not written yet, s.
+#: Maximum time at the end to write the queue, s.
 CLOSE_S: Final = 1.0
-#: Lines that are written together, bytes: what a pipe holds.
+#: Bytes of lines written together: the capacity of a pipe.
 _CHUNK_BYTES: Final = 65_536
-#: A descriptor that does not block is looked at again after this, s.
+#: Interval of retries on a non-blocking descriptor that is full, s.
 _FULL_S: Final = 0.5
 
 
 class LogOutput(logging.Handler):
-    """``write``: as ``os.write``. Lines after ``close`` are dropped."""
+    """``write``: as ``os.write``. Lines after ``end`` are dropped."""
 
     def __init__(self, fd: int, *, write: Callable[[int, bytes], int] = os.write) -> None:
         super().__init__()
@@ -47,25 +47,25 @@ class LogOutput(logging.Handler):
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue one line for the thread that writes; never blocks."""
+        """Queue one line for the writer thread; never blocks."""
         try:
             self._put(self.format(record))
-        except Exception:  # noqa: BLE001 - as every handler: a line that cannot be made stops nobody
+        except Exception:  # noqa: BLE001 - as in every handler: a line that cannot be formatted stops nobody
             self.handleError(record)
 
     def say_last(self, line: str) -> None:
-        """A line for people as it is, behind all others and whatever waits. ``close`` next."""
+        """A last line for people, unformatted, after all others in the queue. Call ``end`` next."""
         self._put(line, always=True)
 
     def end(self, wait_s: float = CLOSE_S) -> bool:
-        """Write what waits, and no more. False: not all of it could be written in time."""
+        """Write the queue and stop. False: it could not be written completely in time."""
         with self._changed:
             self._closing = True
             self._changed.notify()
         self._thread.join(wait_s)
         return not self._thread.is_alive()
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name of the base class
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name in the base class
         """Not to standard error, where it would block."""
         self._put(f"a log line of {record.name} could not be formatted: {record.msg!r:.200}")
 
@@ -94,7 +94,7 @@ class LogOutput(logging.Handler):
             try:
                 self._write_all(chunk)
             except OSError:
-                pass  # nobody will ever read it (EPIPE), or the disk under it is full: the broker goes on
+                pass  # nobody will ever read it (EPIPE), or its disk is full: the broker continues
 
     def _take(self) -> bytes:
         lines = []
@@ -119,7 +119,7 @@ class LogOutput(logging.Handler):
 
 
 class OneLine(logging.Formatter):
-    """One line for each record, cut and escaped; a traceback has its own lines behind it, which are indented."""
+    """One line for each record, cut and escaped. A traceback follows in indented lines of its own."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line for each record: line ends and control characters in it are escaped."""
@@ -133,7 +133,7 @@ class OneLine(logging.Formatter):
 
 
 def printable(text: str, chars_max: int = limits.LOG_LINE_CHARS_MAX) -> str:
-    """``text`` in one line, cut behind ``chars_max`` characters, and what cannot be printed escaped."""
+    """``text`` in one line, cut after ``chars_max`` characters, with unprintable characters escaped."""
     more = len(text) - chars_max
     if more > 0:
         text = text[:chars_max]

@@ -1,34 +1,35 @@
-"""Saying what does not go away by itself at once, and then now and then: a log that is full of one line hides the others."""
+"""Log a persistent condition once, then at most every ``REST_S`` seconds: repetitions would hide other lines."""
 
 from collections.abc import Callable, Hashable
 from typing import Final
 
-#: The same thing is said again after this long, seconds.
+#: Minimum interval between two lines about one condition, seconds.
 REST_S: Final = 600.0
-#: Things remembered; above it all are forgotten, and said once more.
+#: Maximum number of remembered conditions; beyond it all are forgotten, and logged once more.
 REMEMBERED_MAX: Final = 1_024
 
 
 class LogThrottle:
-    """``clock``: monotonic seconds, as ``loop.time``. ``together_max``: things of all kinds that are said within ``rest_s``,
-    where peers choose how many there are."""
+    """``clock``: monotonic seconds, as ``loop.time``. ``together_max``: maximum number of lines within ``rest_s`` over all conditions, for
+    conditions whose number clients determine.
+    """
 
     def __init__(self, clock: Callable[[], float], *, rest_s: float = REST_S, together_max: int | None = None) -> None:
         self._clock = clock
         self._rest_s = rest_s
         self._together_max = together_max
         self._said: dict[Hashable, float] = {}
-        #: How often since then it was not said.
+        #: Number of suppressed lines since the last one, by condition.
         self._left_out: dict[Hashable, int] = {}
         self._together = 0
         self._together_since = clock()
 
     def is_due(self, what: Hashable) -> bool:
-        """Whether ``what`` should be said now. True counts as said."""
+        """Whether to log ``what`` now. True counts as logged."""
         return self.times(what) > 0
 
     def times(self, what: Hashable) -> int:
-        """How often ``what`` has happened since it was said last, with this time; 0: it should not be said now."""
+        """Number of occurrences of ``what`` since it was last logged, including this one; 0: do not log it now."""
         now = self._clock()
         before = self._said.get(what)
         if before is not None and now - before < self._rest_s:

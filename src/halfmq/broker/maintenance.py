@@ -1,16 +1,15 @@
-"""What the broker does beside serving: checkpoints, trims by retention, and an eye on the free space.
+"""Background tasks: checkpoints, trims by retention, checks of files and free space.
 
-Everything here only accelerates a restart or frees disk; if it stops, answers stay right.
+They only make a restart faster or free space; without them, replies stay correct.
 
-    checkpoint   each interval: a copy of references is taken on the loop, encoded and written on the maintenance thread
-                 once all that it shows is durable and derived files have followed
-    retention    what is alive in the segments to go is copied forward in small steps between other commands, then a
-                 Trim record says where the log starts, and only when that is durable are files removed, on the
-                 maintenance thread
-    files        a segment that somebody removed or cut short is told when retention is looked at. The one that is written
-                 is looked at each second, and the broker stops: what it answers must be there after a start
-    free space   looked at each second; below the reserve, core refuses new messages and lets verdicts go on. Where a
-                 write finds no room before that, the sequencer knows at once. Indexes that lag catch up here
+    checkpoint   at an interval: the loop copies references; the maintenance thread encodes and writes them once all of that state is
+                 durable and the indexes are written
+    retention    what is alive in the segments to remove is copied forward in small steps between other commands; a Trim record sets
+                 the new start of the log; once that is durable, the maintenance thread removes files
+    files        missing or truncated segments are reported when retention runs. The segment being written is checked every second; if
+                 it is affected the broker stops, since what it acknowledges must exist after a start
+    free space   checked every second; below the reserve, core refuses new messages but accepts verdicts. The sequencer notices at once
+                 if a write finds no space earlier. Lagging indexes catch up here
 """
 
 import asyncio
@@ -42,14 +41,14 @@ from halfmq.store.store import Store
 log = logging.getLogger("halfmq.maintenance")
 
 SPACE_CHECK_MS: Final = 1_000
-#: Records that one step copies forward: a step must not hold up the commands behind it.
+#: Maximum number of records that one step copies forward, so that it delays other commands only briefly.
 COPY_RECORDS_MAX: Final = 256
-#: Producer groups that are named where what is undecided holds retention.
+#: Maximum number of producer groups named in the line about undecided messages that delay retention.
 _GROUPS_SAID: Final = 3
 
 
 class Maintenance:
-    """Checkpoints, trims, and the look at the free space, in steps beside the commands."""
+    """Runs checkpoints, trims and checks of the free space, in steps between commands."""
 
     def __init__(
         self,
@@ -72,16 +71,16 @@ class Maintenance:
         self._on_fatal = on_fatal
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._checkpointing = False
-        #: Position of the newest checkpoint of this run, or what the start found.
+        #: Position of the newest checkpoint of this run, or of the one used at the start.
         self._checkpoint_at = store.recovery.redo_from
-        #: Where the log is to start, while what lives below is copied forward.
+        #: New start of the log while alive messages before it are copied forward.
         self._trimming: int | None = None
         self._not_trimmed = LogThrottle(loop.time)
         self._said = LogThrottle(loop.time)
         self._stopped = False
 
     def start(self) -> None:
-        """Begin; the first look is at once."""
+        """Start; the first check is at once."""
         if self._sequencer.view.jumps and self._config.retention_ms and self._not_trimmed.is_due("clock"):
             self._log_clock_jump()
         self._again("checkpoint", self._config.checkpoint_interval_ms, self.checkpoint)
@@ -89,11 +88,11 @@ class Maintenance:
         self._again("space", SPACE_CHECK_MS, self.check_free_space)
 
     def every(self, name: str, interval_ms: int, work: Callable[[], None]) -> None:
-        """Also do this, until ``stop``."""
+        """Also call ``work`` at this interval, until ``stop``."""
         self._again(name, interval_ms, work)
 
     def stop(self) -> None:
-        """End; a step that runs is finished."""
+        """Stop; a running step finishes."""
         self._stopped = True
         for timer in self._timers.values():
             timer.cancel()
@@ -103,7 +102,7 @@ class Maintenance:
         def due() -> None:
             try:
                 work()
-            finally:  # what failed once may be mended; the loop's handler logs it
+            finally:  # a failure may be temporary; the loop's handler logs it
                 if name in self._timers:
                     self._again(name, interval_ms, work)
 
@@ -112,7 +111,7 @@ class Maintenance:
     # --- checkpoints -----------------------------------------------------------------------------------------
 
     def checkpoint(self, then: Callable[[], None] = lambda: None) -> None:
-        """Take one, unless nothing changed or one is under way; ``then`` is called on the loop in every case."""
+        """Write a checkpoint, unless nothing changed or one is in progress; ``then`` is called on the loop in every case."""
         position = self._sequencer.view.log_end
         if self._checkpointing or position == self._checkpoint_at or self._sequencer.failed is not None:
             then()
@@ -147,7 +146,7 @@ class Maintenance:
     # --- retention -------------------------------------------------------------------------------------------
 
     def check_retention(self) -> None:
-        """See whether the log's files are there; start a trim if segments are past retention and none is under way."""
+        """Check that the log's files exist; start a trim if segments are past retention and none is in progress."""
         numbers = self._store.segments.numbers()
         self._offload.run(lambda: self._store.segments.missing(numbers), self._saw_segments)
         if self._sequencer.failed is not None:
@@ -164,7 +163,7 @@ class Maintenance:
         if start <= self._sequencer.view.log_start:
             return
         if self._checkpoint_at < start:
-            self.checkpoint()  # a restart should not have to redo from the log's new start; the next look trims
+            self.checkpoint()  # so that a restart need not redo from the log's new start; the next check trims
             return
         self._trimming = start
         self._carry()
@@ -178,7 +177,7 @@ class Maintenance:
                 log.error("%s", what)
 
     def _trim_target(self) -> int:
-        """Start of the first segment to keep; says what keeps others.
+        """Start of the first segment to keep; logs what prevents the removal of others.
 
         Raises:
             StoreDamaged, OSError: a segment cannot be read.
@@ -200,8 +199,8 @@ class Maintenance:
         log.warning(
             "retention by age does not count %s: by so much the clock was ahead of the log at a start (the log's last entry: "
             "%s; then: %s; such starts: %d). If the broker was down that long, confirm it by starting it once with "
-            "--trust-clock. If not, set the clock right before the next start. Until then what was stored before is kept until "
-            "it is %s old without that time; retention by size goes on",
+            "--trust-clock. If not, correct the clock before the next start. Until then what was stored before is kept until "
+            "it is %s old without that time; retention by size continues",
             span(sum(by_ms for _, _, by_ms in jumps)),
             moment(jumps[-1][1]),
             moment(jumps[-1][1] + jumps[-1][2]),
@@ -214,10 +213,10 @@ class Maintenance:
         groups = view.producer_groups.values()
         most = nlargest(_GROUPS_SAID, groups, key=lambda group: group.derived.bytes)
         log.warning(
-            "the log takes %d bytes, more than the retention of %d: %d bytes of the segments to go are undecided or delayed "
-            "and were copied forward less than %d s ago. They are copied again after that, or where %d times as much goes with "
+            "the log takes %d bytes, more than the retention of %d: %d bytes of the segments to remove are undecided or delayed "
+            "and were copied forward less than %d s ago. They are copied again after that, or if %d times as much is removed with "
             "them. %d transactions are undecided, %d bytes, most of them in the groups %s; %d messages are delayed. See "
-            "`halfmq tx list`, and settle what nobody settles, or take more --retention-bytes",
+            "`halfmq tx list`, and settle them, or use a larger --retention-bytes",
             view.log_end - view.log_start,
             self._config.retention_bytes,
             copied_bytes,
@@ -285,7 +284,7 @@ class Maintenance:
         log.info("trimmed: the log starts at %d", start)
 
     def _then(self, step: Callable[[Any], None]) -> Callable[[object], None]:
-        """Goes on with ``step`` on the loop, unless the step before failed or the broker stops."""
+        """Continues with ``step`` on the loop, unless the previous step failed or the broker stops."""
 
         def done(result: object) -> None:
             if isinstance(result, BaseException):
@@ -298,8 +297,8 @@ class Maintenance:
     # --- free space ------------------------------------------------------------------------------------------
 
     def check_free_space(self) -> None:
-        """Look at free space, at the locks and at the segment that is written; refuse or admit new messages accordingly."""
-        self._slow_sync.look()  # here: a thread that waits for the disk says nothing
+        """Check the free space, the locks and the segment being written; refuse or accept new messages accordingly."""
+        self._slow_sync.look()  # here, since a thread that waits for the disk logs nothing
         self._offload.run(self._store.check_locks, self._saw_locks)
         self._offload.run(self._store.check_written_segment, self._saw_written_segment)
         self._offload.run(self._store.check_space, self._saw_space)
@@ -324,7 +323,7 @@ class Maintenance:
             self._on_fatal(low)
             return
         if self._sequencer.failed is not None:
-            return  # a log that takes nothing more also says that it has no room
+            return  # a poisoned log also reports that it has no space
         view = self._sequencer.view
         low = not self._sequencer.catch_up() or bool(low)
         if low != view.session.disk_full:
@@ -336,7 +335,7 @@ class Maintenance:
 
 
 def moment(ms: int) -> str:
-    """UTC, to the second; the number where it is none that a calendar has."""
+    """UTC, to the second; the number itself if no calendar has such a time."""
     try:
         return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (OverflowError, ValueError, OSError):

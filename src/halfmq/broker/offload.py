@@ -1,6 +1,6 @@
-"""Work that must not hold up the loop (encoding a snapshot, looking at free space), on one long-lived thread.
+"""Runs work that would block the loop (encoding a snapshot, checking free space) on one long-lived thread.
 
-A port, so that a simulation runs the same work at a moment of its choice on its only thread.
+It is a port, so that a simulation can run the same work at a time of its choice on its only thread.
 """
 
 import asyncio
@@ -9,19 +9,19 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-#: Called on the loop with what the work returned, or the exception that it raised.
+#: Called on the loop with the result of the work, or the exception that it raised.
 Done = Callable[[Any], None]
 
 
 class Offload(Protocol):
-    """Runs work that blocks away from the loop."""
+    """Runs blocking work outside of the loop."""
 
     def run(self, work: Callable[[], object], done: Done) -> None:
-        """Do ``work`` off the loop, one after another in the order asked for; then call ``done`` on the loop."""
+        """Run ``work`` outside of the loop, in the order of the calls; then call ``done`` on the loop."""
         ...
 
     def close(self) -> None:
-        """Finish what was asked for, then stop. ``done`` may not be called any more."""
+        """Finish the requested work, then stop. ``done`` may not be called any more."""
         ...
 
 
@@ -41,7 +41,7 @@ class ThreadOffload:
         self._asked.put((work, done))
 
     def close(self) -> None:
-        """Wait for the job that runs, drop the others, and end the thread."""
+        """Wait for the running job, drop the others, and end the thread."""
         if self._thread is not None:
             self._asked.put(None)
             self._thread.join()
@@ -52,9 +52,9 @@ class ThreadOffload:
             work, done = asked
             try:
                 result = work()
-            except BaseException as error:  # noqa: BLE001 - whoever asked judges it
+            except BaseException as error:  # noqa: BLE001 - the caller handles it
                 result = error
             try:
                 self._loop.call_soon_threadsafe(done, result)
             except RuntimeError:
-                return  # the loop is closed: nobody waits any more
+                return  # the loop is closed: nobody waits for the result

@@ -1,4 +1,4 @@
-"""What goes wrong in decisions, as lines of the log: each kind once, and then at most every ten minutes."""
+"""Logs problems of decisions: each kind once, then at most every ten minutes."""
 
 import logging
 from collections.abc import Callable
@@ -17,12 +17,12 @@ class Problems:
     def __init__(self, clock: Callable[[], float], segment_bytes: int) -> None:
         self._segment_bytes = segment_bytes
         self._throttle = LogThrottle(clock)
-        #: Delayed messages that are not shown, and are in no line of the log yet; and all of them.
+        #: Delayed messages that were postponed: those not logged yet, and all of them.
         self._not_shown_untold = 0
         self._not_shown = 0
 
     def tell(self, problem: Problem) -> None:
-        """Log one problem of the engine, with what an operator can do."""
+        """Log one problem of the engine, with advice for operators."""
         match problem:
             case DecisionFailed(command, error):
                 if self._throttle.is_due((type(command), type(error))):
@@ -74,5 +74,5 @@ class Problems:
 
 
 def log_no_space() -> None:
-    """Log that new messages are refused for want of space on the disk."""
+    """Log that new messages are refused because the disk is full."""
     log.warning("the disk is full: new messages are refused; verdicts and checks continue")

@@ -1,6 +1,6 @@
-"""The broker as a process: loop, signals, log lines, exit code. ``halfmq serve`` is this and its flags.
+"""The broker as a process: loop, signals, log lines, exit code. ``halfmq serve`` parses the flags and calls it.
 
-Exit codes: 0 after a drain; 1 when it could not start or had to stop, with one line that says why and what to do.
+Exit codes: 0 after a drain; 1 if it could not start or had to stop, with one line that states the reason and a remedy.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ from halfmq.store.store import SHARD
 
 log = logging.getLogger("halfmq.serve")
 
-#: Objects allocated before a young collection; nothing on the hot path makes cycles, so collections find nothing.
+#: Number of allocations before a young collection. Nothing in the hot path creates cycles, so collections find nothing.
 _GC_THRESHOLDS = (100_000, 50, 100)
-#: May lie where there is no store yet: what a fresh mount has, and what a start that failed left.
+#: Allowed in a directory without a store: content of a fresh file system, and remains of a start that failed.
 _NOT_FOREIGN = frozenset({"lost+found", LOCK_NAME, f"{STORE_JSON}.new"})
 
 
@@ -71,7 +71,7 @@ async def _serve(config: BrokerConfig, ports_file: Path | None) -> int:
         loop.add_signal_handler(number, stop.set)
     broker = Broker(config, RealDisk(), SystemClock(), SystemEntropy(), loop)
     try:
-        gc.disable()  # recovery makes objects that stay, and the collector would look at them again and again
+        gc.disable()  # recovery creates objects that stay, and the collector would traverse them again and again
         ports = await broker.start()
         gc.collect()
         gc.freeze()
@@ -102,13 +102,13 @@ def _log_advertised_address(config: BrokerConfig, port: int) -> None:
 
 
 def _check_directory(data: Path, ports_file: Path | None) -> None:
-    """No store is made among somebody's files, where its own would be hard to tell from them, and to remove.
+    """Refuse to create a store among other files, from which its own would be hard to tell apart and to remove.
 
-    One that lost its store.json is looked at by the start itself, which knows what to do about it.
+    The start itself handles a directory that lost its store.json.
 
     Raises:
-        UsageError: there is no store, and something that is not ours.
-        OSError: the directory cannot be looked at.
+        UsageError: there is no store, but a foreign file.
+        OSError: the directory cannot be read.
     """
     if not data.exists() or (data / STORE_JSON).exists() or (data / SHARD).exists():
         return
@@ -122,7 +122,7 @@ def _check_directory(data: Path, ports_file: Path | None) -> None:
 
 
 def _check_ports_file(path: Path) -> None:
-    """What is wrong with the path is said before anything is made."""
+    """Report an unusable path before anything is created."""
     try:
         if not path.parent.is_dir():
             raise _no_ports_file(path, f"{path.parent} is no directory")
@@ -133,7 +133,7 @@ def _check_ports_file(path: Path) -> None:
 
 
 def _write_ports(path: Path, ports: Ports) -> None:
-    """Whole or not at all: whoever waits for the file reads it as soon as it is there."""
+    """Write it atomically: a waiting process reads the file as soon as it exists."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         written = {name: port for name, port in ports._asdict().items() if port is not None}
@@ -148,14 +148,14 @@ def _no_ports_file(path: Path, why: str) -> EnvironmentFailed:
 
 
 def _explained(error: HalfmqError | OSError | MemoryError, config: BrokerConfig) -> HalfmqError:
-    """``error`` as one of ours, with what to do."""
+    """``error`` as a HalfmqError, with advice."""
     if isinstance(error, HalfmqError):
         return error
     if isinstance(error, MemoryError) or error.errno == errno.ENOMEM:
         return EnvironmentFailed(
             f"the machine has no memory left for the broker of {config.data}: {error or 'out of memory'}",
-            hint="give it more, look at limits of memory (ulimit -v, cgroups), or take it from others; the store is not "
-            "damaged by that",
+            hint="give it more memory: check its limits (ulimit -v, cgroups) and other processes; the store is not "
+            "damaged",
         )
     inside = _inside(error.filename, config.data)
     if error.errno == errno.ENOSPC:
@@ -195,7 +195,7 @@ def _explained(error: HalfmqError | OSError | MemoryError, config: BrokerConfig)
 
 
 def _inside(filename: object, data: Path) -> Path | None:
-    """The file that an error names, if it lies in the store; None: it names another, or none."""
+    """The file that an error names, if it is in the store; else None."""
     if not isinstance(filename, str | os.PathLike):
         return None
     path = Path(filename)

@@ -1,4 +1,4 @@
-"""A start: the engine at the log's end, from the newest snapshot and the log after it, and indexes that agree with it."""
+"""Recovery of the engine at a start: from the newest snapshot and the log after it, with matching indexes."""
 
 import logging
 from collections.abc import Iterator
@@ -20,14 +20,14 @@ log = logging.getLogger("halfmq.broker")
 
 
 def recover(store: Store, settings: BrokerSettings) -> tuple[Engine, int]:
-    """(engine at the log's end, batches redone): the newest snapshot, then the log behind it, through ``replay``.
+    """(engine at the log's end, number of redone batches): the newest snapshot, then the log after it, through ``replay``.
 
     Raises:
-        StoreDamaged: segments at the log's beginning are gone that no Trim record gave up; nothing was changed.
+        StoreDamaged: segments at the log's beginning are missing although no Trim record removed them; nothing was changed.
     """
     state = _snapshot(store, settings)
-    # A base cannot tell a log that begins with it from one whose beginning is lost; the last Trim record can, and it
-    # always lies behind the start that it names.
+    # A base cannot distinguish a log that begins with it from one whose beginning is lost. The last Trim record can, and it is always after
+    # the start that it states.
     given_up = 0 if state is None else state.log_start
     engine = Engine(state or State(settings), store)
     state = engine.state
@@ -67,7 +67,7 @@ def recover(store: Store, settings: BrokerSettings) -> tuple[Engine, int]:
             for queue_id, end in enumerate(topic.ends)
         ],
     )
-    # A crash may have come between a Trim record and its files; they would stand in the way of the next trim.
+    # A crash may have come between a Trim record and the removal of files, which would obstruct the next trim.
     try:
         store.trim(state.log_start)
     except SegmentStays as error:
@@ -101,9 +101,9 @@ def _snapshot(store: Store, settings: BrokerSettings) -> State | None:
 
 
 def _queues(state: State, log_start: int) -> Iterator[tuple[int, int, int, int]]:
-    """(topic id, queue id, first, one past the last) queue offset of each queue, as of a log that starts there.
+    """(topic id, queue id, first queue offset, offset after the last) of each queue, for a log that starts at ``log_start``.
 
-    A trim may have come behind the snapshot; where queues stood at the new start, its base says.
+    A trim may have followed the snapshot; the base at the new start has the queues' ends at that time.
     """
     later = dict(state.bases.get(log_start, ())) if log_start > state.log_start else {}
     for topic in state.topics_by_id.values():
@@ -113,7 +113,7 @@ def _queues(state: State, log_start: int) -> Iterator[tuple[int, int, int, int]]
 
 
 def _undecided_rows(state: State) -> Iterator[UndecidedHalf]:
-    """What the transaction table must say of every half that is undecided."""
+    """The expected row in the transaction table of every undecided half."""
     for group in state.producer_groups.values():
         for known in group.undecided.values():
             first = known.halves[0]

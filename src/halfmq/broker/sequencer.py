@@ -1,24 +1,24 @@
-"""The single writer: commands in, records to the log, replies and effects out when a crash can no longer take them back.
+"""The single writer: takes commands, writes records to the log, and releases replies and effects once a crash cannot revert them.
 
-One turn of the event loop takes all commands that arrived, and ends after ``SEQUENCER_TURN_S``; what is not decided by then
-comes in the next. The engine decides them in steps, and each step's batch is written in one go:
+One turn of the event loop takes all commands that arrived, and ends after ``SEQUENCER_TURN_S``; the next turn takes the rest. The engine
+decides them in steps, and each step's batch is written in one go:
 
     submit ... submit -> turn: step, write, step, write, ... -> sync -> publish -> replies, effects
 
-Replies and effects wait with the log's end at their turn, **also when their command wrote nothing**: a repeated commit
-must not be confirmed before the first one is safe. With durability ``memory`` a written batch counts as durable and
-everything leaves in the same turn; with ``fsync`` the sync thread reports positions and one sync covers all the turns
-that were written before it began (group commit).
+Replies and effects wait for the log's end at their turn, **even if their command wrote nothing**: a repeated commit must not be
+confirmed before the first one is durable. With durability ``memory`` a written batch counts as durable and everything is released in the
+same turn. With ``fsync`` the sync thread reports positions, and one sync covers all turns that were written before it began (group
+commit).
 
-After a failed write or sync nothing is known about the disk: the sequencer takes no more commands, lets no reply out, and
-tells the process to stop. What was not answered may or may not have happened; recovery finds out.
+After a failed write or sync the state of the disk is unknown: the sequencer accepts no more commands, releases no reply, and
+tells the process to stop. What was not acknowledged may or may not have happened; recovery determines it.
 
-A full disk is no failed disk. Where there is no room for another segment, commands are refused, and where there is none
-for derived files, these fall behind: answers leave, since the log has what they say, but nothing newer is published, so
-consumers wait. Where not even the published page can be written, which keeps its room, answers wait too. In all three cases
-core refuses new messages from that moment on.
+A full disk is not a failed disk. Without space for another segment, commands are refused. Without space for indexes, these lag: replies
+are released, since the log contains what they state, but the high watermark does not advance, so consumers wait. If not even the
+watermark page can be written, whose space is allocated, replies wait too. In all three cases core refuses new messages from that
+moment on.
 
-It knows no connections: a reply goes to ``deliver(context, reply)``, given with its command.
+It knows no connections: a reply goes to ``deliver(context, reply)``, which was passed with its command.
 """
 
 import asyncio
@@ -41,30 +41,30 @@ from halfmq.model.records import Record
 
 log = logging.getLogger("halfmq.sequencer")
 
-#: Commands of one turn: longer turns are cut, so that reading sockets and timers are not starved.
+#: Maximum number of commands in one turn, so that sockets and timers are served in between.
 TURN_COMMANDS_MAX: Final = 4_096
-#: What a command of another type is expected to take before one was decided, s.
+#: Expected time of a command of a type other than ``SMALL`` before the first one was decided, s.
 _UNKNOWN_S: Final = 0.001
-#: A costly command is expected again, by a part less with each of its kind that was cheaper.
+#: After an expensive command, the expected time of its type decreases by this fraction with each cheaper one.
 _FORGETS: Final = 16
-#: Replies that wait for the disk; above it the gateways stop reading (a client has few requests in flight each).
+#: Maximum number of replies that wait for the disk; beyond it gateways stop reading.
 BACKLOG_MAX: Final = 65_536
 
-#: Stands where an answer was read from memory, for a command.
+#: Placeholder for the command of a reply that was read from memory.
 _READ: Final = NoteTime()
 
 Deliver = Callable[[Any, "Reply | Failed"], None]
-#: A command, who gets its reply (None: nobody), and what that one is given with it.
+#: A command, the function that gets its reply (None: nobody), and the function's context.
 _Submitted = tuple[Command, Deliver | None, Any]
 _command_of: Final = itemgetter(0)
 
 
 class Log(Disk, Protocol):
-    """What the sequencer asks of the store."""
+    """What the sequencer needs from the store."""
 
     @property
     def durable_position(self) -> int:
-        """The log is durable below it."""
+        """The log is durable up to this offset."""
         ...
 
     def append(self, records: Sequence[Record], broker_time_ms: int) -> int:
@@ -72,7 +72,7 @@ class Log(Disk, Protocol):
         ...
 
     def request_sync(self, position: int) -> None:
-        """Have the log synced up to ``position``; ``Sequencer.durable`` is called when it is."""
+        """Sync the log up to ``position``; then ``Sequencer.durable`` is called."""
         ...
 
     def publish(self, position: int, broker_time_ms: int, batches: Iterable[Batch], *, at_once: bool) -> int: ...
@@ -92,18 +92,18 @@ class _Turn(NamedTuple):
     end: int
     batches: list[Batch]
     submitted: list[_Submitted]
-    #: As many.
+    #: One for each of ``submitted``.
     replies: list[Reply | Failed]
     effects: list[Effect]
-    #: ``Sequencer.decided`` behind it.
+    #: ``Sequencer.decided`` after it.
     decided: int = 0
-    #: The indexes are written before its answers leave.
+    #: Whether the indexes must be written before its replies are released.
     at_once: bool = False
 
 
 class _TurnPace:
-    """When a turn is over, and how long commands take: by type, of those that are not ``SMALL``, the longest, forgotten
-    slowly, so that cheap ones do not hide costly ones. ``clock``: as ``Clock.elapsed_s``.
+    """Decides when a turn is over, and estimates how long commands take: for each type that is not ``SMALL`` the maximum, which decays
+    slowly so that cheap commands do not hide expensive ones. ``clock``: as ``Clock.elapsed_s``.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -132,7 +132,7 @@ class _TurnPace:
 
 
 class Sequencer:
-    """Runs on the loop thread only. Call ``durable`` there too, whenever the store's durable position moved."""
+    """Runs on the loop thread only. Call ``durable`` on it whenever the store's durable position advanced."""
 
     def __init__(
         self,
@@ -149,10 +149,10 @@ class Sequencer:
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self.engine = engine
-        #: To read.
+        #: Read-only.
         self.view: Final = engine.view
         self.failed: BaseException | None = None
-        #: Replies decided but not released. Gateways stop reading above ``BACKLOG_MAX``.
+        #: Number of replies decided but not released. Gateways stop reading above ``BACKLOG_MAX``.
         self.backlog = 0
         self._store = store
         self._loop = loop
@@ -162,59 +162,59 @@ class Sequencer:
         self._on_released = on_released
         self._on_deadline = on_deadline
         self._on_fatal = on_fatal
-        #: What was submitted and is not decided.
+        #: Submitted commands that are not decided.
         self._pending: list[_Submitted] = []
         self._scheduled = False
-        #: How many commands were decided, and how many of these are durable and answered: see ``intake``.
+        #: Number of decided commands, and of those whose replies were released; see ``intake``.
         self.decided = 0
         self.released = 0
-        #: How long it will take to decide what is pending, about, s.
+        #: Expected time to decide the pending commands, s.
         self.expected_s = 0.0
         self.pace = _TurnPace(clock)
-        #: Called behind each turn.
+        #: Called after each turn.
         self.on_turn: Callable[[], None] = lambda: None
-        #: In log order; each ends at or behind the one before.
+        #: Turns with withheld replies, in log order.
         self._held: deque[_Turn] = deque()
-        #: Whether the indexes have not followed to what was released, for want of room on the disk.
+        #: Whether the indexes lag behind the released replies because the disk is full.
         self.behind = False
-        #: What is held up to here was given to the store already; 0: nothing was.
+        #: The store already has the batches of withheld turns up to this offset; 0: none.
         self._staged = 0
-        #: ``_write_late`` comes.
+        #: Whether a call of ``_write_late`` is scheduled.
         self._write_scheduled = False
-        #: A command of the next turn is answered with a receipt: what it shows is written before that leaves.
+        #: Whether the next turn has a command with a receipt: the indexes are written before that is released.
         self._receipt_wanted = False
-        #: Queues whose new messages are not published yet.
+        #: Queues with new messages that readers cannot see yet.
         self._late_wakes: dict[WakeQueue, None] = {}
 
     # --- in --------------------------------------------------------------------------------------------------
 
     def submit(self, command: Command, deliver: Deliver | None, context: Any = None) -> None:
-        """Decide ``command`` in this turn. ``deliver(context, reply)`` runs once it is durable, or never if the sequencer fails.
+        """Decide ``command`` in this turn. ``deliver(context, reply)`` is called once the reply is durable, or never if the sequencer fails.
 
-        ``deliver`` is None where nobody waits for the reply, as for one-way requests.
+        ``deliver`` None: nobody waits for the reply, as for one-way requests.
         """
         self.expected_s += self.pace.expected_s(type(command))
         self.submit_small(command, deliver, context)
 
     def submit_small(self, command: Command, deliver: Deliver | None, context: Any = None) -> None:
-        """As ``submit``, of a send or a verdict: nobody asks what it will take."""
+        """As ``submit``, for a send or a verdict, whose time is not estimated."""
         self._pending.append((command, deliver, context))
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._turn)
 
     def submit_for_receipt(self, command: Command, deliver: Deliver, context: Any) -> None:
-        """As ``submit_small``, of a verdict whose sender waits for its receipt: other processes can read, too, what it shows."""
+        """As ``submit_small``, for a verdict with a receipt: other processes can read the result before the receipt is released."""
         self._receipt_wanted = True
         self.submit_small(command, deliver, context)
 
     def submit_first(self, command: Command) -> None:
-        """Decide ``command`` in this turn before what waits already: it says that something decided earlier did not happen."""
+        """Decide ``command`` in this turn before those that wait: it reports that an effect of an earlier decision failed."""
         self.submit(command, None)
         self._pending.insert(0, self._pending.pop())
 
     def after_durable(self, deliver: Deliver, context: Any, reply: Reply) -> None:
-        """Hold an answer that was read from memory until all that memory says is durable; at once if it is."""
+        """Withhold a reply that was read from memory until that state is durable; deliver it at once if it is."""
         if self.failed is not None:
             return
         if self._held:
@@ -225,14 +225,14 @@ class Sequencer:
             deliver(context, reply)
 
     def after_turn(self, call: Callable[..., None], *arguments: Any) -> bool:
-        """If commands wait to be decided: call later, behind their turn, and then let answers out. False: none do."""
+        """If commands are pending: call it after their turn, then release replies, and return True. False: none are pending."""
         if not self._scheduled:
             return False
 
         number = self.submitted
 
         def behind() -> None:
-            if self.failed is None and self.decided < number:  # a turn may be cut
+            if self.failed is None and self.decided < number:  # the turn ended early
                 self._loop.call_soon(behind)
                 return
             call(*arguments)
@@ -242,12 +242,12 @@ class Sequencer:
         return True
 
     def update_deadline(self) -> None:
-        """Session view changed outside of a turn: see when the next ``Tick`` is due now."""
+        """Session state changed outside of a turn: schedule the next ``Tick`` accordingly."""
         self._on_deadline(self.engine.next_deadline_ms())
 
     @property
     def submitted(self) -> int:
-        """How many commands were submitted, decided or not."""
+        """Number of submitted commands, decided or not."""
         return self.decided + len(self._pending)
 
     @property
@@ -257,11 +257,11 @@ class Sequencer:
 
     @property
     def waits_for_space(self) -> bool:
-        """Answers are held back since the disk is so full that nothing can say that they are durable."""
+        """Whether replies are withheld because the disk is too full to record that they are durable."""
         return self._staged > 0
 
     def waits_ms(self, now_ms: int) -> int:
-        """How long the oldest answer that is held back has waited for the disk, about, ms."""
+        """How long the oldest withheld reply has waited for the disk, approximately, ms."""
         return max(0, now_ms - self._held[0].batches[0].broker_time_ms) if self._held and self._held[0].batches else 0
 
     def begin_epoch(
@@ -269,10 +269,10 @@ class Sequencer:
     ) -> None:
         """Write the first batch of this run; see ``Engine.begin_epoch``.
 
-        Nothing is answered before it is durable, since everything else stands behind it.
+        No reply is released before it is durable, since everything else follows it.
 
         Raises:
-            StoreFull: no room on the disk, or none for a base in a segment; nothing was written.
+            StoreFull: the disk is full, or the base does not fit in a segment; nothing was written.
             StorePoisoned: the disk failed.
         """
         batch = self.engine.begin_epoch(
@@ -300,12 +300,12 @@ class Sequencer:
             if turn.batches:
                 self._store.request_sync(turn.end)
             self._release()
-        except Exception as error:  # noqa: BLE001 - whatever it is, memory and log may differ now: stop
+        except Exception as error:  # noqa: BLE001 - memory and log may differ now: stop
             self._fail(error)
         self.on_turn()
 
     def _go_on_later(self, pending: list[_Submitted], done: int) -> None:
-        """What is not done comes in the next turn, before whatever was submitted meanwhile."""
+        """Put the undecided commands in the next turn, before those submitted meanwhile."""
         if done < len(pending):
             self._pending[:0] = pending[done:]
         elif not (self._pending or self.expected_s):
@@ -316,7 +316,7 @@ class Sequencer:
         self.expected_s = sum([self.pace.expected_s(type(command)) for command, _, _ in self._pending])
 
     def _decide(self, pending: list[_Submitted]) -> _Turn:
-        """As many as one turn may have, at least one, in steps; the batch of each is written before the next."""
+        """Decide pending commands, at least one, up to the limits of a turn, in steps; each batch is written before the next step."""
         engine = self.engine
         now_ms = self._time.now_ms()
         count = min(len(pending), TURN_COMMANDS_MAX)
@@ -346,7 +346,7 @@ class Sequencer:
             raise InvariantViolated(f"the store wrote up to {end}, decisions end at {batch.end}")
 
     def space_is_low(self) -> None:
-        """New messages are refused from now on; who looks at the free space says when there is room again."""
+        """Refuse new messages from now on; the check of the free space ends that."""
         if not self.view.session.disk_full:
             log_no_space()
             self.engine.note(DiskSpace(True))
@@ -357,7 +357,7 @@ class Sequencer:
         """Release what the store's durable position allows."""
         try:
             self._release()
-        except Exception as error:  # noqa: BLE001 - an index that cannot be written is a disk that failed
+        except Exception as error:  # noqa: BLE001 - an index that cannot be written is a failed disk
             self._fail(error)
 
     def _release(self) -> None:
@@ -370,7 +370,7 @@ class Sequencer:
             due.append(held.popleft())
         batches = [batch for turn in due for batch in turn.batches]
         if batches:
-            if self._store.is_lagging and not self.behind:  # a reader wanted what waited, and the disk had no space
+            if self._store.is_lagging and not self.behind:  # a reader needed the staged entries, and the disk was full
                 self._begin_to_lag()
             staged = self._staged
             new = [batch for batch in batches if batch.end > staged] if staged else batches
@@ -381,7 +381,7 @@ class Sequencer:
                     new,
                     at_once=self.behind or any(turn.at_once for turn in due),
                 )
-            except StoreFull:  # nothing says that these are durable: they are answered when ``catch_up`` finds room
+            except StoreFull:  # nothing records that these are durable: ``catch_up`` releases them when there is space
                 self._staged = due[-1].end
                 held.extendleft(reversed(due))
                 if not self.behind:
@@ -414,29 +414,30 @@ class Sequencer:
         self.write_indexes()
 
     def write_indexes(self) -> None:
-        """Write what the indexes were left without, if nobody read it in the meantime."""
+        """Write staged index entries, unless a reader caused that meanwhile."""
         if self.failed is not None:
             return
         try:
             lags = self._store.write_indexes() < self.view.session.published
         except StoreFull:
             lags = True
-        except Exception as error:  # noqa: BLE001 - an index that cannot be written is a disk that failed
+        except Exception as error:  # noqa: BLE001 - an index that cannot be written is a failed disk
             self._fail(error)
             return
         if lags and not self.behind:
             self._begin_to_lag()
 
     def _begin_to_lag(self) -> None:
-        """The disk has no space for the indexes. What waited to be written was announced already, to readers who do not see it
-        now: so each queue is announced again when there is space."""
+        """The disk has no space for the indexes. The staged entries were already announced to readers, who cannot see them now; so every
+        queue is announced again when there is space.
+        """
         self.behind = True
         for topic in self.view.topics_by_id.values():
             self._late_wakes |= dict.fromkeys(WakeQueue(topic.topic_id, queue) for queue in range(len(topic.ends)))
         self.space_is_low()
 
     def _follow_late(self, published: int, due: Sequence[_Turn]) -> None:
-        """The indexes lag, or have caught up: then held pulls look again."""
+        """The indexes lag, or have caught up; in the latter case held pulls read again."""
         lags = published < due[-1].end
         if lags and not self.behind:
             self._begin_to_lag()
@@ -457,12 +458,12 @@ class Sequencer:
             self._on_effects(late)
 
     def catch_up(self) -> bool:
-        """Try again to publish what a full disk kept back. False: there is still no room. Call it now and then."""
+        """Try again to publish what a full disk delayed. False: there is still no space. Call it at intervals."""
         if not self.behind or self.failed is not None:
             return not self.behind
         try:
             self._release()
-            if not self.behind or self._staged:  # done, or answers still wait: they go first
+            if not self.behind or self._staged:  # done, or replies still wait, which come first
                 return not self.behind
             published = self._store.catch_up()
             if not self._store.is_lagging:
@@ -471,7 +472,7 @@ class Sequencer:
                 self._on_released()
         except StoreFull:
             return False
-        except Exception as error:  # noqa: BLE001 - an index that cannot be written is a disk that failed
+        except Exception as error:  # noqa: BLE001 - an index that cannot be written is a failed disk
             self._fail(error)
         return not self.behind
 
@@ -485,5 +486,5 @@ class Sequencer:
             self._on_fatal(error)
 
     def sync_failed(self, error: BaseException) -> None:
-        """The sync thread reports a failed sync: nothing after the durable position may be answered, ever."""
+        """The sync thread reports a failed sync: no reply after the durable position may ever be released."""
         self._fail(error)

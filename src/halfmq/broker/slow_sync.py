@@ -1,7 +1,7 @@
-"""A sync of the log that takes long is said: while it hangs, and when it is over. Every answer waits for it.
+"""Logs slow syncs of the log, during and after them: every reply waits for them.
 
-``began`` and ``ended`` come from the sync thread, ``look`` from the loop, now and then. Syncs that follow at once are
-counted and not told one by one.
+The sync thread calls ``began`` and ``ended``; the loop calls ``look`` at intervals. Consecutive slow syncs are counted instead of logged
+one by one.
 """
 
 import logging
@@ -11,22 +11,22 @@ from halfmq.runtime.clock import Clock
 
 log = logging.getLogger("halfmq.store")
 
-#: A sync takes milliseconds; seconds are a disk that stalls, and clients that run into time-outs.
+#: A sync takes milliseconds; seconds mean a stalled disk, and timeouts for clients.
 SLOW_MS: Final = 1_000
-#: After a line about a slow sync the next one rests for so long, ms.
+#: Minimum interval between two lines about slow syncs, ms.
 REST_MS: Final = 60_000
 
 
 class SlowSync:
-    """Logs a sync of the log that takes seconds, while it does."""
+    """Logs a sync that takes seconds, while it runs."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._began_ms: int | None = None
-        #: When the sync began that ``look`` told of.
+        #: Begin of the sync that ``look`` logged.
         self._told_ms: int | None = None
         self._quiet_until_ms = 0
-        #: Slow ones since the last line.
+        #: Number of slow syncs since the last line.
         self._untold = 0
 
     def began(self) -> None:
@@ -34,20 +34,20 @@ class SlowSync:
         self._began_ms = self._clock.monotonic_ms()
 
     def look(self) -> None:
-        """Log it if it has taken long."""
+        """Log the running sync if it is slow."""
         began_ms = self._began_ms
         now_ms = self._clock.monotonic_ms()
         if began_ms is None or began_ms == self._told_ms or now_ms - began_ms < SLOW_MS or not self._is_due(now_ms):
             return
         self._told_ms = began_ms
         log.warning(
-            "fdatasync of the log, or making its next segment, has been running for %.1f s, and answers wait for it: the disk "
+            "fdatasync of the log, or making its next segment, has been running for %.1f s, and replies wait for it: the disk "
             "stalls%s",
             (now_ms - began_ms) / 1_000, self._others(),
         )  # fmt: skip
 
     def ended(self) -> None:
-        """The sync is done."""
+        """The sync ended."""
         began_ms, self._began_ms = self._began_ms, None
         now_ms = self._clock.monotonic_ms()
         if began_ms is None or now_ms - began_ms < SLOW_MS:

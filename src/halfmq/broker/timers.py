@@ -1,8 +1,8 @@
-"""Broker time, and the one timer that turns it into ``Tick`` commands.
+"""Broker time, and the timer that sends ``Tick`` commands.
 
-Broker time is max(last time in the log, wall clock at start) + monotonic time since: it never goes back, whatever
-the wall clock or a restart does (promise 9). The core says when something is due (``next_deadline_ms``); this shell
-holds one timer for it, and decides nothing.
+Broker time is max(last time in the log, wall clock at start) + monotonic time since: it never decreases, whatever the wall clock or a
+restart does (promise 9). The core tells when something is due (``next_deadline_ms``); this module keeps one timer for it and decides
+nothing.
 """
 
 import asyncio
@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 from halfmq.runtime.clock import Clock
 
-#: Longest sleep of the timer, ms: a deadline that was missed by a bug shows within this.
+#: Maximum sleep of the timer, ms: a deadline missed because of a bug is delayed by at most this.
 _SLEEP_MAX_MS = 60_000
 
 
 class BrokerTime:
-    """Milliseconds since 1970 that only go forward, within a run and over restarts of one store."""
+    """Milliseconds since 1970 that never decrease, within a run and over restarts of a store."""
 
     __slots__ = ("_base_ms", "_clock")
 
@@ -24,12 +24,12 @@ class BrokerTime:
         self._base_ms = max(last_in_log_ms, clock.wall_ms()) - clock.monotonic_ms()
 
     def now_ms(self) -> int:
-        """Broker time, ms: never goes back, in one run or over a restart."""
+        """Broker time, ms; never decreases, within a run or over a restart."""
         return self._base_ms + self._clock.monotonic_ms()
 
 
 class DeadlineTimer:
-    """Calls ``due`` at or shortly after the earliest deadline it was told; one handle on the loop at a time."""
+    """Calls ``due`` at or shortly after the earliest deadline; has at most one handle on the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, time: BrokerTime, due: Callable[[], None]) -> None:
         self._loop = loop
@@ -40,13 +40,13 @@ class DeadlineTimer:
         self._not_before_ms = 0
 
     def rest(self, span_ms: int) -> None:
-        """Fire no sooner than ``span_ms`` from now, whatever is due: what is due could not be done just now."""
+        """Do not fire within ``span_ms`` from now, whatever is due: the due work is impossible at the moment."""
         self._not_before_ms = self._time.now_ms() + span_ms
         self.stop()
         self.arm(self._not_before_ms)
 
     def arm(self, deadline_ms: int | None) -> None:
-        """Fire at ``deadline_ms`` (broker time) or earlier; an earlier firing that stands is kept."""
+        """Fire at ``deadline_ms`` (broker time) or earlier; an earlier pending deadline stays."""
         if deadline_ms is None:
             return
         deadline_ms = max(deadline_ms, self._not_before_ms)

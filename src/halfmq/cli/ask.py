@@ -1,4 +1,4 @@
-"""Questions to a broker and their answers, for commands that ask and end. Blocking, one connection, no retries."""
+"""Blocking requests to a broker, for the commands of ``halfmq tx``. One connection per call, no retries."""
 
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,19 +13,20 @@ from halfmq.wire.remoting.header import Request
 
 _OPAQUE = 1
 _READ_BYTES = 1 << 18
-#: Questions that are on their way at once: a broker makes one batch of them, and one sync.
+#: Pipelined requests: the broker writes them as one batch with one sync.
 AT_ONCE_MAX: Final = 64
 
 
 def ask(
     address: Address, code: int, ext: Mapping[str, str], timeout_s: float, body: bytes = b""
 ) -> Request[dict[str, str]]:
-    """The answer, whatever its code.
+    """Send one request and return the response, which may have any code.
 
     Raises:
-        ConnectError: nobody listens there; nothing was asked.
-        SendTimeout: it was asked, and no answer came: a verdict may have been taken.
-        RequestFailed: the server does not know such commands. ProtocolError: what came is no answer.
+        ConnectError: no connection; nothing was sent.
+        SendTimeout: no response within ``timeout_s``; the request may have been executed.
+        RequestFailed: the server does not support the command.
+        ProtocolError: the server sent something other than the response.
     """
     (answer,) = ask_each(address, code, [ext], timeout_s, body)
     return answer
@@ -34,14 +35,14 @@ def ask(
 def ask_each(
     address: Address, code: int, exts: Sequence[Mapping[str, str]], timeout_s: float, body: bytes = b""
 ) -> Iterator[Request[dict[str, str]]]:
-    """The answers to the same command with each of these fields, in that order, over one connection. A few are asked at once.
+    """Send one request for each element of ``exts``, pipelined, and yield the responses in this order.
 
-    Raises as ``ask``; when an answer does not come, any of those behind the last one that did may have happened.
+    Raises as ``ask``. After SendTimeout, any request without a response may have been executed.
     """
     try:
         stream = socket.create_connection(address, timeout_s)
     except OSError as error:
-        raise ConnectError(f"{address}: {error}", hint="is the broker running, is --url right") from error
+        raise ConnectError(f"{address}: {error}", hint="check that the broker runs and that --url is right") from error
     with stream:
         stream.settimeout(timeout_s)
         splitter = FrameSplitter()
@@ -55,14 +56,14 @@ def ask_each(
                 answer = _answer(stream, splitter, came, _OPAQUE + number, _OPAQUE + sent)
             except OSError as error:
                 raise SendTimeout(
-                    f"{address}: no answer: {error or type(error).__name__}",
-                    hint="ask again; name servers before RocketMQ 5.0 do not answer what they do not know",
+                    f"{address}: no response: {error or type(error).__name__}",
+                    hint="try again; name servers before RocketMQ 5.0 do not respond to unknown commands",
                 ) from error
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise RequestFailed(
-                    f"{address} does not know this command",
+                    f"{address} does not support this command",
                     response_code=answer.code,
-                    hint="it is no halfmq broker, or an old one",
+                    hint="it is not a halfmq broker, or an earlier version",
                 )
             yield answer
 
@@ -70,7 +71,7 @@ def ask_each(
 def _answer(
     stream: socket.socket, splitter: FrameSplitter, came: dict[int, Request[dict[str, str]]], opaque: int, end: int
 ) -> Request[dict[str, str]]:
-    """The answer to ``opaque``; what comes before it goes to ``came``. ``end``: one past the last that was asked."""
+    """The response to request ``opaque``; others go to ``came``. ``end``: one past the last request that was sent."""
     while opaque not in came:
         data = stream.recv(_READ_BYTES)
         if not data:
@@ -78,6 +79,6 @@ def _answer(
         for frame in splitter.feed(data):
             answer = header.decode(frame)
             if not answer.is_response or not opaque <= answer.opaque < end:
-                raise ProtocolError("something else came than the answer", hint="is that address a broker")
+                raise ProtocolError("unexpected response", hint="check that the address is a broker")
             came[answer.opaque] = answer
     return came.pop(opaque)

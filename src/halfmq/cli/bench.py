@@ -1,4 +1,4 @@
-"""`halfmq bench`: what a transaction costs, beside the bare sketch; what a start costs on a full store."""
+"""``halfmq bench``: throughput, latency and CPU of transactions, and restart times."""
 
 import json
 import math
@@ -12,13 +12,13 @@ from halfmq.cli.main import fail, path
 from halfmq.errors import HalfmqError
 from halfmq.store.store import Durability
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Measure the broker from outside, and write JSON.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Benchmark a broker that the command starts itself.")
 
-#: The driver numbers its requests by thread, and its own from a million on.
+#: The load generator derives request ids from the thread number; its own start at a million.
 _THREADS_MAX: Final = 100_000
-#: The restart benchmark keeps so many transactions open at a time, so it cannot end with fewer.
+#: The restart benchmark keeps this many transactions open.
 _RESTART_MIN: Final = 64
-#: A run's CPU is read in ticks of 10 ms: in less than ten of them it would be chance, or zero.
+#: CPU time has a resolution of 10 ms, so a shorter run would measure noise.
 _SECONDS_MIN: Final = 0.1
 _SECONDS_MAX: Final = 86_400
 
@@ -31,14 +31,14 @@ def _existing(text: str) -> Path:
 
 
 def _number(value: float) -> float:
-    """``nan`` is neither below nor above any bound."""
+    """Reject NaN, which no bound excludes."""
     if math.isnan(value):
         raise typer.BadParameter("not a number")
     return value
 
 
 def _check_writable(output: Path | None) -> None:
-    """Before a run that takes minutes, whose figures would be lost."""
+    """Fail before the benchmark runs for minutes, not after it."""
     if output is not None:
         try:
             output.parent.mkdir(parents=True, exist_ok=True)
@@ -47,11 +47,14 @@ def _check_writable(output: Path | None) -> None:
             raise typer.BadParameter(f"{output} cannot be written: {error.strerror}", param_hint="--output") from error
 
 
-Output = Annotated[Path | None, typer.Option(parser=path, help="Write all figures here as JSON.")]
+Output = Annotated[Path | None, typer.Option(parser=path, help="Write all figures to this file as JSON.")]
 Directory = Annotated[
-    Path | None, typer.Option(parser=_existing, help="Where stores are made and removed; default: the system's.")
+    Path | None,
+    typer.Option(
+        parser=_existing, help="Parent of the temporary stores. Default: the system's directory for temporary files."
+    ),
 ]
-BodyBytes = Annotated[int, typer.Option(min=1, max=limits.BODY_BYTES_MAX, help="Size of each message body.")]
+BodyBytes = Annotated[int, typer.Option(min=1, max=limits.BODY_BYTES_MAX, help="Size of a message body, bytes.")]
 
 
 def _written(figures: dict[str, Any], output: Path | None) -> None:
@@ -62,37 +65,41 @@ def _written(figures: dict[str, Any], output: Path | None) -> None:
 
 @app.command()
 def tx(
-    threads: Annotated[int, typer.Option(min=1, max=_THREADS_MAX, help="Transactions that are open at a time.")] = 32,
+    threads: Annotated[int, typer.Option(min=1, max=_THREADS_MAX, help="Concurrent transactions.")] = 32,
     connections: Annotated[int, typer.Option(min=1, help="Connections that the threads share.")] = 1,
     body_bytes: BodyBytes = 1_024,
-    durability: Annotated[
-        list[Durability] | None, typer.Option(help="Both, if none is given; may be repeated.")
-    ] = None,
+    durability: Annotated[list[Durability] | None, typer.Option(help="May be repeated. Default: both.")] = None,
     rollback_share: Annotated[
-        float, typer.Option(min=0, max=1, callback=_number, help="Share of transactions that roll back.")
+        float, typer.Option(min=0, max=1, callback=_number, help="Share of transactions that roll back, 0 to 1.")
     ] = 0.0,
     unknown_share: Annotated[
-        float, typer.Option(min=0, max=1, callback=_number, help="Share that a check settles.")
+        float, typer.Option(min=0, max=1, callback=_number, help="Share of transactions that a check settles, 0 to 1.")
     ] = 0.0,
     acked: Annotated[
-        bool, typer.Option(help="Wait for the answer of each end; else one-way, as stock clients.")
+        bool,
+        typer.Option(help="Wait for the response to END_TRANSACTION. Default: one-way, as RocketMQ clients send it."),
     ] = False,
     seconds: Annotated[
         float,
-        typer.Option(min=_SECONDS_MIN, max=_SECONDS_MAX, callback=_number, help="Length of each measured window."),
+        typer.Option(min=_SECONDS_MIN, max=_SECONDS_MAX, callback=_number, help="Length of each measurement, seconds."),
     ] = 10.0,
-    rounds: Annotated[int, typer.Option(min=1, help="Sketch and broker in turn, so many times.")] = 3,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Number of rounds; each measures the baseline and the broker.")
+    ] = 3,
     directory: Directory = None,
     output: Output = None,
 ) -> None:
-    """Committed transactions per second, latencies, and the broker's CPU for each, beside the sketch in the same run."""
+    """Measure committed transactions per second, latencies, and the CPU of a transaction.
+
+    The baseline is a server that only decodes and encodes; the ratio to it is comparable across machines.
+    """
     from halfmq.bench import tx as bench
     from halfmq.bench.load import Plan
 
     if connections > threads:
-        raise typer.BadParameter(f"1 to {threads}: each needs a thread", param_hint="--connections")
+        raise typer.BadParameter(f"1 to {threads}: each connection needs a thread", param_hint="--connections")
     if rollback_share + unknown_share > 1:
-        raise typer.BadParameter("together at most 1", param_hint="--rollback-share and --unknown-share")
+        raise typer.BadParameter("the sum must be at most 1", param_hint="--rollback-share and --unknown-share")
     _check_writable(output)
     plan = Plan(
         threads=threads, connections=connections, body_bytes=body_bytes, rollback_share=rollback_share,
@@ -110,16 +117,16 @@ def tx(
 
 @app.command()
 def restart(
-    messages: Annotated[int, typer.Option(min=_RESTART_MIN, help="Committed messages in the store.")] = 1_000_000,
+    messages: Annotated[int, typer.Option(min=_RESTART_MIN, help="Committed messages to store.")] = 1_000_000,
     undecided: Annotated[
         int,
-        typer.Option(min=_RESTART_MIN, max=limits.UNDECIDED_MAX, help="Undecided transactions in the store."),
+        typer.Option(min=_RESTART_MIN, max=limits.UNDECIDED_MAX, help="Undecided transactions to store."),
     ] = 100_000,
     body_bytes: BodyBytes = 100,
     directory: Directory = None,
     output: Output = None,
 ) -> None:
-    """Start on an empty store; memory with everything undecided; start after kill -9, and with all snapshots deleted."""
+    """Measure start times with an empty store, after kill -9, and without snapshots; and memory of undecided transactions."""
     from halfmq.bench import restart as bench
 
     _check_writable(output)

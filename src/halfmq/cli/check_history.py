@@ -1,4 +1,4 @@
-"""``halfmq check-history FILE...``: what a recorded run shows against the ten promises, and how much was looked at."""
+"""``halfmq check-history FILE...``: checks a recorded history against the ten promises of ``docs/promises.md``."""
 
 import os
 import sqlite3
@@ -17,9 +17,9 @@ from halfmq.testing.history.checker import MEMORY_BYTES, check_files
 from halfmq.testing.history.logged import log_source
 from halfmq.testing.history.report import Report
 
-app = typer.Typer(help="Check a recorded run against the promises.", add_completion=False)
+app = typer.Typer(help="Check a recorded history against the promises.", add_completion=False)
 
-#: Progress is told after so long, and then as often, seconds.
+#: Time until progress is shown, seconds.
 _TELL_S: Final = 2.0
 _SHOWN: Final = 5
 
@@ -27,23 +27,25 @@ _SHOWN: Final = 5
 @app.command()
 def check_history(
     files: Annotated[
-        list[Path], typer.Argument(parser=path, metavar="FILE...", help="Histories, or directories with *.jsonl files.")
+        list[Path],
+        typer.Argument(parser=path, metavar="FILE...", help="History files, or directories of *.jsonl files."),
     ],
     log: Annotated[
-        Path | None, typer.Option(parser=path, metavar="DIR", help="Also the log of the (stopped) broker in DIR.")
+        Path | None,
+        typer.Option(parser=path, metavar="DIR", help="Also check the log in this directory of a stopped broker."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     memory_bytes: Annotated[
-        int, typer.Option(help="Memory for what is collected, bytes; more goes to a temporary file.")
+        int, typer.Option(help="Memory for collected events, bytes; beyond it they go to a temporary file.")
     ] = MEMORY_BYTES,
-    show: Annotated[int, typer.Option(min=0, help="Violations to show of each kind.")] = _SHOWN,
+    show: Annotated[int, typer.Option(min=0, help="Maximum violations to print of each kind.")] = _SHOWN,
     allow_empty: Annotated[
-        bool, typer.Option("--allow-empty", help="A history with nothing to look at is no error.")
+        bool, typer.Option("--allow-empty", help="Accept a history without anything to check.")
     ] = False,
 ) -> None:
-    """Name every violation of the promises in a recorded history. What a history is: docs/check-history.md.
+    """Report all violations of the promises in a recorded history. The format: docs/check-history.md.
 
-    Exit status: 0 no violation, 1 violations, 2 the input cannot be used, or nothing was recorded.
+    Exit status: 0 no violation, 1 violations, 2 invalid input, or nothing to check.
     """
     progress = _Progress()
     try:
@@ -51,9 +53,7 @@ def check_history(
             logs = []
             if log is not None:
                 if _is_served(log):
-                    progress.note(
-                        f"a broker runs on {log}: the end of its log may be newer than what was recorded; stop it first"
-                    )
+                    progress.note(f"a broker is running on {log}: its log may be newer than the history; stop it first")
                 progress("reading the log", 0, 1)
                 logs.append(log_source(ReadOnlyDisk(), log, Path(directory) / "log.jsonl", progress.note))
             report = check_files(files, logs=logs, memory_bytes=memory_bytes, progress=progress)
@@ -69,8 +69,7 @@ def check_history(
         _print(report, show)
     if report.looked_at_nothing and not allow_empty:
         typer.echo(
-            "halfmq check-history: nothing was recorded that a promise could be held against; did the run do anything, and "
-            "are these its files? (--allow-empty when that is wanted)",
+            "halfmq check-history: the history contains nothing to check: are these the right files? (--allow-empty accepts it)",
             err=True,
         )
         raise typer.Exit(2)
@@ -78,13 +77,13 @@ def check_history(
 
 
 def _is_served(directory: Path) -> bool:
-    """Whether a process has the store's lock. Asks for a share of it and gives it back at once."""
+    """Whether a process holds the lock of the store. Acquires it in shared mode and releases it at once."""
     import fcntl
 
     try:
         descriptor = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return False  # no store, or nobody ever served it; the log says which
+        return False  # no store, or never served: reading the log reports it
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -95,7 +94,7 @@ def _is_served(directory: Path) -> bool:
 
 
 class _Progress:
-    """A line on standard error that is written over, for people; nothing when it goes elsewhere or is done soon."""
+    """Progress line on standard error, overwritten in place; only on a terminal, and only in long runs."""
 
     def __init__(self) -> None:
         self._next_s = time.monotonic() + _TELL_S
@@ -120,21 +119,21 @@ class _Progress:
 
 
 def _print(report: Report, show: int) -> None:
-    systems = ", ".join(report.systems) or "system not named"
+    systems = ", ".join(report.systems) or "unnamed system"
     faults = ", ".join(f"{count:,} x {what}" for what, count in report.faults.items()) or "none"
     typer.echo(
         f"{systems}: {report.events:,} events in {report.files:,} files, {report.seconds:.1f} s; faults: {faults}"
     )
     if report.torn_lines:
-        typer.echo(f"{report.torn_lines:,} half lines of killed processes left out")
+        typer.echo(f"{report.torn_lines:,} incomplete lines of killed processes ignored")
     row = "{:>7}  {:<28}  {:>9}  {:>12}  {}"
-    typer.echo("\n" + row.format("promise", "violation", "found", "looked at", ""))
+    typer.echo("\n" + row.format("promise", "violation", "found", "checked", ""))
     told: set[str] = set()
     for one in report.looked:
         first = one.kind not in told
         told.add(one.kind)
         found = f"{one.violations:,}" if first else ""
-        looked, what = (f"{one.looked:,}", one.what) if one.looked else ("-", f"nothing to look at: {one.what}")
+        looked, what = (f"{one.looked:,}", one.what) if one.looked else ("-", f"nothing to check: {one.what}")
         typer.echo(row.format(one.promise, one.kind if first else "", found, looked, what))
     for note in report.notes:
         typer.echo(f"note: {note}")
@@ -144,6 +143,6 @@ def _print(report: Report, show: int) -> None:
         if count > show:
             typer.echo(f"... and {count - show:,} more of kind {kind}")
     if report.looked_at_nothing:
-        typer.echo("\nnothing to look at")
+        typer.echo("\nnothing to check")
     else:
         typer.echo("\nclean" if report.clean else f"\n{sum(report.counts.values()):,} violations")

@@ -1,14 +1,11 @@
-"""What the command ``halfmq`` runs first: the command line, or one line that says which extra has it.
-
-A plain ``pip install halfmq`` is the client, which has no use for a command line.
-"""
+"""Entry point of the command ``halfmq``. ``pip install halfmq`` installs the client only; the command line is in an extra."""
 
 import sys
 from typing import Final
 
 from halfmq.errors import MissingDependency
 
-#: Packages of the extra ``server``.
+#: Packages of the extra ``server`` that the command line imports.
 _OF_SERVER: Final = frozenset({"typer", "rich", "click"})
 
 
@@ -16,7 +13,7 @@ def run() -> None:
     """Run the command line.
 
     Raises:
-        SystemExit: with the command's code; 1 when the command line is not installed.
+        SystemExit: with the exit status of the command; 1 if the extra ``server`` is not installed.
     """
     try:
         from halfmq.cli.main import app

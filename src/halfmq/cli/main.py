@@ -1,8 +1,7 @@
-"""``halfmq``: the command line. Each command lives in a module of its own, imported when it is called.
+"""``halfmq``: the command line. The module of a command is imported only when the command runs.
 
-``halfmq --help`` must not pay for the broker, Spark or a database driver, so the list below holds names and one line
-of help; ``LazyCommand`` fetches the real command when its turn comes. A command whose module or extra is missing is
-listed all the same and says what to install.
+So ``halfmq --help`` does not import the broker or the benchmarks. A command with missing dependencies is listed, and names the
+extra to install when it runs.
 """
 
 import importlib
@@ -16,27 +15,26 @@ from typer.core import TyperCommand, TyperGroup
 
 
 class Entry(NamedTuple):
-    """Where a command is: ``module`` has a ``typer.Typer`` named ``app``, a group or a single command."""
+    """``module`` has a ``typer.Typer`` named ``app``: a group or a single command."""
 
     module: str
     help: str
 
 
 COMMANDS: Final[dict[str, Entry]] = {
-    "serve": Entry("halfmq.cli.serve", "Run the broker and its name service on one directory."),
-    "store": Entry(
-        "halfmq.cli.store", "Verify or dump a store's files; changes nothing, also beside a running broker."
-    ),
-    "tx": Entry("halfmq.cli.tx", "See undecided transactions, and settle one by hand."),
+    "serve": Entry("halfmq.cli.serve", "Run the broker and its name server on one directory."),
+    "store": Entry("halfmq.cli.store", "Verify or dump the files of a store, read-only; also while the broker runs."),
+    "tx": Entry("halfmq.cli.tx", "List, explain and settle undecided transactions; set limits of producer groups."),
     "check-history": Entry(
-        "halfmq.cli.check_history", "Check a recorded run against the promises: lost, phantom, duplicate, torn, ..."
+        "halfmq.cli.check_history",
+        "Check a recorded history for lost, phantom, duplicate or torn transactions, and more.",
     ),
     "bench": Entry("halfmq.cli.bench", "Measure a broker: transactions per second, latencies, CPU."),
 }
 
 
 class LazyCommand(TyperCommand):
-    """Stands for a command that is not imported yet; becomes it when it is called."""
+    """Placeholder of a command; imports and runs the command when it is called."""
 
     def __init__(self, name: str, entry: Entry) -> None:
         super().__init__(name=name, help=entry.help, callback=None)
@@ -46,7 +44,9 @@ class LazyCommand(TyperCommand):
         try:
             module = importlib.import_module(self._entry.module)
         except ModuleNotFoundError as error:
-            typer.echo(f"halfmq {self.name}: {error}. Is the extra installed? pip install 'halfmq[server]'", err=True)
+            typer.echo(
+                f"halfmq {self.name}: {error}. Install the missing extra: pip install 'halfmq[server]'", err=True
+            )
             raise SystemExit(1) from error
         real = typer.main.get_command(module.app)
         real.name = self.name
@@ -54,6 +54,8 @@ class LazyCommand(TyperCommand):
 
 
 class LazyGroup(TyperGroup):
+    """The commands in ``COMMANDS``."""
+
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
@@ -86,14 +88,14 @@ def _root(
 
 
 def path(text: str) -> Path:
-    """``parser`` of options and arguments: an empty one, of a variable that is not set, is not the current directory."""
+    """``parser`` of path options: rejects an empty path (an unset shell variable), which would mean the current directory."""
     if not text:
-        raise typer.BadParameter("an empty path; the current directory is .")
+        raise typer.BadParameter("an empty path; for the current directory use .")
     return Path(text)
 
 
 def fail(error: BaseException) -> "typer.Exit":
-    """One line on standard error, and the exit that goes with it: ``raise fail(error)``."""
+    """Print the error on standard error; use as ``raise fail(error)``. Exit status 1."""
     typer.echo(f"halfmq: {error}", err=True)
     return typer.Exit(1)
 

@@ -1,4 +1,4 @@
-"""``halfmq serve``: the broker and its name service, one process on one directory, until SIGTERM."""
+"""``halfmq serve``: runs the broker and its name server in one process, until SIGTERM or SIGINT."""
 
 from pathlib import Path
 from typing import Annotated, Final
@@ -13,142 +13,158 @@ from halfmq.model.placement import SEGMENT_BYTES_DEFAULT
 from halfmq.model.settings import BrokerSettings
 from halfmq.store.store import Durability
 
-# Plain: the boxes cut long names of flags at 80 columns.
-#: A hundred years. Who means for ever says 0.
+#: A hundred years; for unlimited retention use 0.
 _RETENTION_HOURS_MAX: Final = 876_600
 
+# No rich markup: its boxes truncate long option names at 80 columns.
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()
 def serve(
-    data: Annotated[Path, typer.Option(parser=path, help="Directory of the store; made when it does not exist.")],
+    data: Annotated[
+        Path, typer.Option(parser=path, help="Directory of the store. On first start it must be empty or not exist.")
+    ],
     host: Annotated[str, typer.Option(help="Address to listen on; IPv6 without brackets.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port of the broker; 0: any free one.")] = defaults.BROKER_PORT,
-    name_port: Annotated[int, typer.Option(help="Port of the name service; 0: any free one.")] = defaults.NAME_PORT,
+    port: Annotated[int, typer.Option(help="Port of the broker; 0: any free port.")] = defaults.BROKER_PORT,
+    name_port: Annotated[int, typer.Option(help="Port of the name server; 0: any free port.")] = defaults.NAME_PORT,
     http_port: Annotated[
         int | None,
-        typer.Option(help="Port for GET /health and GET /transactions/undecided; 0: any free one; default: none."),
+        typer.Option(help="Port for GET /health and GET /transactions/undecided; 0: any free port. Default: no HTTP."),
     ] = None,
     vip_channel: Annotated[
         bool,
-        typer.Option(help="Listen on --port minus 2 as well, where old Java clients send; left out when it is taken."),
+        typer.Option(help="Also listen on --port minus 2, which old Java clients use; skipped if that port is taken."),
     ] = True,
     advertise_host: Annotated[
         str | None,
-        typer.Option(help="Host that clients are told to connect to; needed with a --host for all addresses."),
+        typer.Option(
+            help="Host name or address that clients connect to. Without it, --host 0.0.0.0 advertises 127.0.0.1, so remote clients fail."
+        ),
     ] = None,
     durability: Annotated[
-        Durability, typer.Option(help="Answer after the write (memory) or after the sync (fsync).")
+        Durability,
+        typer.Option(
+            help="Acknowledge after fsync, or after the write to the page cache (memory): a power loss then loses messages."
+        ),
     ] = Durability.FSYNC,
     segment_bytes: Annotated[
-        int, typer.Option(help="Size of one log file; of a new store only.")
+        int, typer.Option(help="Size of a log segment, bytes; fixed when the store is created.")
     ] = SEGMENT_BYTES_DEFAULT,
     checkpoint_interval_ms: Annotated[
-        int, typer.Option(help="Time between checkpoints; a restart redoes what came after the last.")
+        int, typer.Option(help="Interval of checkpoints; a restart replays the log after the last one.")
     ] = defaults.CHECKPOINT_INTERVAL_MS,
-    retention_hours: Annotated[float, typer.Option(help="Trim log files older than this; 0: never by age.")] = (
+    retention_hours: Annotated[float, typer.Option(help="Remove log segments older than this; 0: no limit.")] = (
         defaults.RETENTION_MS / 3_600_000
     ),
-    retention_bytes: Annotated[int, typer.Option(help="Trim the log to about this size; 0: never by size.")] = 0,
+    retention_bytes: Annotated[int, typer.Option(help="Approximate maximum size of the log, bytes; 0: no limit.")] = 0,
     retention_check_ms: Annotated[
-        int, typer.Option(help="Time between looks at retention.")
+        int, typer.Option(help="Interval at which retention removes segments.")
     ] = defaults.RETENTION_CHECK_MS,
     trust_clock: Annotated[
         bool,
         typer.Option(
             "--trust-clock",
-            help="The clock is right, although it is far ahead of the log: the broker was down. For one start.",
+            help="Accept a clock far ahead of the log, because the broker was down for long. For this start only.",
         ),
     ] = False,
     dedup_window_ms: Annotated[
         int,
         typer.Option(
-            help="Deduplication window: a message that is sent again within it is stored once; what is younger is not trimmed."
+            help="Deduplication window: a message that is sent again within it is stored once. Retention keeps at least this much."
         ),
     ] = limits.DEDUP_WINDOW_MS,
     disk_reserve_bytes: Annotated[
-        int, typer.Option(help="Refuse new messages when less is free; verdicts go on.")
+        int, typer.Option(help="Reject new messages when less disk space is free; verdicts are still accepted.")
     ] = limits.DISK_RESERVE_BYTES,
     connections_max: Annotated[
         int,
-        typer.Option(help="Close connections beyond this many; fewer where the limit of open files leaves less room."),
+        typer.Option(help="Maximum connections; fewer if the limit of open files requires it."),
     ] = limits.CONNECTIONS_MAX,
     connections_per_address_max: Annotated[
         int | None,
-        typer.Option(help="Close connections of one address beyond this many; default: three quarters of all."),
+        typer.Option(help="Maximum connections from one address. Default: three quarters of --connections-max."),
     ] = None,
     unfinished_bytes_max: Annotated[
         int,
-        typer.Option(help="Bytes of requests that have come in part, over all connections; more have to wait."),
+        typer.Option(
+            help="Memory for partially received requests, all connections together; near the limit, senders get back-pressure."
+        ),
     ] = limits.UNFINISHED_BYTES_MAX,
     outgoing_bytes_max: Annotated[
         int,
-        typer.Option(help="Bytes of answers that clients do not take, over all; near it, who takes nothing is closed."),
+        typer.Option(
+            help="Memory for unread responses, all connections together; near the limit, connections that read nothing are closed."
+        ),
     ] = limits.OUTGOING_BYTES_MAX,
     check_immunity_ms: Annotated[
-        int, typer.Option(help="How long a half message rests before its producer is asked.")
+        int, typer.Option(help="Grace period: time between the prepare and the first check.")
     ] = limits.CHECK_IMMUNITY_MS,
     check_interval_ms: Annotated[
         int,
         typer.Option(
-            help="From a check answered UNKNOWN to the next; doubles from there. Without answer: --check-answer-ms at least."
+            help="Time from a check answered UNKNOWN to the next check; doubles each time. Without an answer: at least --check-answer-ms."
         ),
     ] = limits.CHECK_INTERVAL_MS,
     check_interval_max_ms: Annotated[
-        int, typer.Option(help="The longest interval between two checks of one transaction.")
+        int, typer.Option(help="Maximum interval between two checks of a transaction.")
     ] = limits.CHECK_INTERVAL_MAX_MS,
     check_answer_ms: Annotated[
-        int, typer.Option(help="How long a check may be answered before somebody else is asked; also the lease.")
+        int,
+        typer.Option(
+            help="Time for the answer to a check; then another producer is checked. Also the lease of fetched checks."
+        ),
     ] = limits.CHECK_ANSWER_MS,
     checks_in_flight_max: Annotated[
-        int, typer.Option(help="Checks of one producer group that may wait for answers at once.")
+        int, typer.Option(help="Maximum unanswered checks of a producer group.")
     ] = limits.CHECKS_IN_FLIGHT_MAX,
     undecided_max: Annotated[
         int,
-        typer.Option(help="Undecided transactions of one producer group; 0: no transactions. See halfmq tx limits."),
+        typer.Option(
+            help="Maximum undecided transactions of a producer group; 0: no transactions. See also halfmq tx limits."
+        ),
     ] = limits.UNDECIDED_MAX,
     undecided_bytes_max: Annotated[
-        int, typer.Option(help="Bytes of the undecided messages of one producer group.")
+        int, typer.Option(help="Maximum bytes of undecided messages of a producer group.")
     ] = limits.UNDECIDED_BYTES_MAX,
     undecided_total_max: Annotated[
-        int, typer.Option(help="Undecided transactions of all producer groups.")
+        int, typer.Option(help="Maximum undecided transactions of all producer groups.")
     ] = limits.UNDECIDED_TOTAL_MAX,
     undecided_total_bytes_max: Annotated[
-        int, typer.Option(help="Bytes of the undecided messages of all producer groups.")
+        int, typer.Option(help="Maximum bytes of undecided messages of all producer groups.")
     ] = limits.UNDECIDED_TOTAL_BYTES_MAX,
     undecided_groups_max: Annotated[
-        int, typer.Option(help="Producer groups that may have undecided transactions at once.")
+        int, typer.Option(help="Maximum producer groups with undecided transactions.")
     ] = limits.UNDECIDED_GROUPS_MAX,
     delayed_total_max: Annotated[
-        int, typer.Option(help="Messages of all topics that wait for their delay; 0: none.")
+        int, typer.Option(help="Maximum delayed messages waiting in all topics; 0: reject delayed messages.")
     ] = limits.DELAYED_TOTAL_MAX,
     topics_max: Annotated[
         int | None,
         typer.Option(
-            help=f"Topics, those of retries among them; without it {limits.TOPICS_MAX}, fewer with small log files."
+            help=f"Maximum topics, retry topics included. Default: {limits.TOPICS_MAX}, fewer with small segments."
         ),
     ] = None,
     groups_max: Annotated[
         int | None,
-        typer.Option(help=f"Consumer groups; without it {limits.GROUPS_MAX}, fewer with small log files."),
+        typer.Option(help=f"Maximum consumer groups. Default: {limits.GROUPS_MAX}, fewer with small segments."),
     ] = None,
-    auto_create_topics: Annotated[bool, typer.Option(help="Make a topic when it is first used.")] = True,
-    auto_create_groups: Annotated[bool, typer.Option(help="Make a consumer group when it is first named.")] = True,
+    auto_create_topics: Annotated[bool, typer.Option(help="Create topics on first use.")] = True,
+    auto_create_groups: Annotated[bool, typer.Option(help="Create consumer groups on first use.")] = True,
     ports_file: Annotated[
         Path | None,
-        typer.Option(parser=path, help="Write the ports here as JSON when listening (for tests and scripts)."),
+        typer.Option(parser=path, help="Write the ports to this file as JSON once the broker listens."),
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Verbose logging.")] = False,
 ) -> None:
-    """Run the broker and its name service on one directory.
+    """Run the broker and its name server on one directory.
 
-    SIGTERM or SIGINT: finish what was accepted, write a checkpoint, exit with 0.
+    On SIGTERM or SIGINT it completes accepted requests, writes a checkpoint and exits with 0.
     """
     from halfmq.broker.process import run
 
-    if not 0 <= retention_hours <= _RETENTION_HOURS_MAX:  # also what is not a number
-        text = f"0 to {_RETENTION_HOURS_MAX:,} hours; 0: never by age"
+    if not 0 <= retention_hours <= _RETENTION_HOURS_MAX:  # also true for NaN
+        text = f"0 to {_RETENTION_HOURS_MAX:,} hours; 0: no limit"
         raise typer.BadParameter(text, param_hint="--retention-hours")
     config = BrokerConfig(
         data=data,

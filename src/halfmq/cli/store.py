@@ -1,4 +1,4 @@
-"""``halfmq store verify DIR`` and ``halfmq store dump DIR``: look into a store. Neither changes it."""
+"""``halfmq store verify DIR`` and ``halfmq store dump DIR``. Both are read-only."""
 
 import sys
 from pathlib import Path
@@ -12,13 +12,17 @@ from halfmq.runtime.disk import File, RealDisk
 from halfmq.store.dump import dump_store
 from halfmq.store.verify import Report, verify_store
 
-app = typer.Typer(help="Verify or dump a store; neither changes it.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(
+    help="Verify or dump the files of a store. Both are read-only.", no_args_is_help=True, add_completion=False
+)
 
-_Directory = Annotated[Path, typer.Argument(parser=path, metavar="DIR", help="What `halfmq serve --data` was given.")]
+_Directory = Annotated[
+    Path, typer.Argument(parser=path, metavar="DIR", help="Directory of the store, as in `halfmq serve --data`.")
+]
 
 
 class ReadOnlyDisk(RealDisk):
-    """Opens nothing for writing: a tool that only looks must also run for a user who may not write."""
+    """Opens files for reading only, so that a user without write permission can use it."""
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> File:
         return super().open(path, create=False, writable=False)
@@ -26,9 +30,9 @@ class ReadOnlyDisk(RealDisk):
 
 @app.command()
 def verify(directory: _Directory) -> None:
-    """Check every checksum, every body, and everything derived against the log. Works beside a running broker.
+    """Verify all checksums and message bodies, and compare all indexes with the log. The broker may be running.
 
-    Exit status: 0 nothing is damaged, 1 something is, 2 there is no store or it cannot be read at all.
+    Exit status: 0 no damage, 1 damage, 2 not a store, or it cannot be read.
     """
     try:
         report = verify_store(ReadOnlyDisk(), directory)
@@ -42,13 +46,13 @@ def verify(directory: _Directory) -> None:
 @app.command()
 def dump(
     directory: _Directory,
-    start: Annotated[int, typer.Option("--from", metavar="OFFSET", help="First log offset.")] = 0,
-    kind: Annotated[list[str] | None, typer.Option(help="Only this kind; may be repeated.")] = None,
-    bodies: Annotated[bool, typer.Option("--bodies", help="With message bodies.")] = False,
+    start: Annotated[int, typer.Option("--from", metavar="OFFSET", help="Start at this log offset.")] = 0,
+    kind: Annotated[list[str] | None, typer.Option(help="Only records of this kind; may be repeated.")] = None,
+    bodies: Annotated[bool, typer.Option("--bodies", help="Include message bodies.")] = False,
 ) -> None:
-    """Print every record of the log, one line of JSON each.
+    """Print the records of the log, one JSON document per line.
 
-    Exit status: 0, 1 for damage on the way, 2 for no store or an unknown kind.
+    Exit status: 0 success, 1 damage was found, 2 not a store, or an unknown kind.
     """
     status = 0
     write = sys.stdout.buffer.write
@@ -64,7 +68,7 @@ def dump(
             write(line + b"\n")
         sys.stdout.buffer.flush()
     except BrokenPipeError:
-        sys.stderr.close()  # `| head` has seen enough
+        sys.stderr.close()  # the reader, such as `head`, has closed the pipe
     except (HalfmqError, OSError) as error:
         sys.stdout.buffer.flush()
         typer.echo(f"halfmq store dump: {error}", err=True)

@@ -205,12 +205,8 @@ def show(
 
 @app.command()
 def check(
-    tx_id: Annotated[
-        str, typer.Argument(metavar="[TX_ID]", help="Transaction id; with RocketMQ clients, the UNIQ_KEY.")
-    ] = "",
-    group: Annotated[
-        str, typer.Option(help="Producer group; with TX_ID, required only if several groups have this id.")
-    ] = "",
+    tx_id: _IdOrAll = "",
+    group: _GroupOrAll = "",
     parked: Annotated[
         bool,
         typer.Option("--parked", help="All transactions of --group that a policy parked, in the order of parking."),
@@ -328,17 +324,8 @@ def stats(
         return
     if rows:
         head = (
-            "GROUP",
-            "UNDECIDED",
-            "OLDEST",
-            "PARKED",
-            "IN CHECK",
-            "PRODUCERS",
-            "BYTES",
-            "COMMITTED",
-            "ROLLED BACK",
-            "POLICY",
-        )
+            "GROUP", "UNDECIDED", "OLDEST", "PARKED", "IN CHECK", "PRODUCERS", "BYTES", "COMMITTED", "ROLLED BACK", "POLICY",
+        )  # fmt: skip
         _table(head, map(_figures, rows))
         if rows[0].counted_ms:
             typer.echo(f"COMMITTED and ROLLED BACK count the last {span(rows[0].counted_ms)}", err=True)
@@ -393,7 +380,7 @@ def limits_(
     undecided_bytes_max: Annotated[
         int | None, typer.Option(help="Maximum bytes of undecided messages; -1: the broker's limit.")
     ] = None,
-    operator: Annotated[str, typer.Option(envvar="HALFMQ_OPERATOR", help="Your name; recorded in the audit log.")] = "",
+    operator: _Operator = "",
     reason: _Reason = "",
     yes: _Yes = False,
     url: _Url = _URL,
@@ -462,13 +449,7 @@ def commit(
 
     For all undecided transactions of a group: --group GROUP --all [--older SPAN] [--max NUMBER].
     """
-    if not every:
-        _one(tx_id, older, most)
-        _resolve("COMMIT", tx_id, operator, reason, group, yes, url, timeout)
-    elif tx_id or not group:
-        _fail("--all requires --group GROUP and takes no TX_ID", USAGE)
-    else:
-        _resolve_all("COMMIT", operator, reason, group, _span_ms(older or "0s"), most, yes, url, timeout)
+    _decide("COMMIT", operator, tx_id, reason, group, every, older, most, yes, url, timeout)
 
 
 @app.command()
@@ -488,13 +469,21 @@ def rollback(
 
     For all undecided transactions of a group: --group GROUP --all [--older SPAN] [--max NUMBER].
     """
+    _decide("ROLLBACK", operator, tx_id, reason, group, every, older, most, yes, url, timeout)
+
+
+def _decide(
+    verdict: str, operator: str, tx_id: str, reason: str, group: str, every: bool, older: str, most: int, yes: bool,
+    url: str, timeout: float,
+) -> None:  # fmt: skip
     if not every:
-        _one(tx_id, older, most)
-        _resolve("ROLLBACK", tx_id, operator, reason, group, yes, url, timeout)
+        if not tx_id or older or most:
+            _fail("name a transaction: TX_ID, or --group GROUP --all [--older SPAN] [--max NUMBER]", USAGE)
+        _resolve(verdict, tx_id, operator, reason, group, yes, url, timeout)
     elif tx_id or not group:
         _fail("--all requires --group GROUP and takes no TX_ID", USAGE)
     else:
-        _resolve_all("ROLLBACK", operator, reason, group, _span_ms(older or "0s"), most, yes, url, timeout)
+        _resolve_all(verdict, operator, reason, group, _span_ms(older or "0s"), most, yes, url, timeout)
 
 
 def _resolve(
@@ -510,33 +499,13 @@ def _resolve(
             err=True,
         )
         _confirm(tx_id, f"Type the transaction id to confirm the {verdict}")
-    fields = {
-        wire.EXT_GROUP: found,
-        wire.EXT_ID: tx_id,
-        wire.EXT_VERDICT_WANTED: verdict,
-        wire.EXT_OPERATOR: operator,
-        wire.EXT_REASON: reason,
-    }
-    ext = _ask(url, wire.HMQ_RESOLVE, fields, timeout).ext
+    ext = _ask(url, wire.HMQ_RESOLVE, _resolve_fields(verdict, operator, reason, found, tx_id), timeout).ext
     already = "already " if ext.get(EXT_REPEATED) == "true" else ""
     typer.echo(f"{tx_id} of group {found} is {already}{ext.get(EXT_VERDICT)}, at log position {ext.get(EXT_POSITION)}")
 
 
-def _one(tx_id: str, older: str, most: int) -> None:
-    if not tx_id or older or most:
-        _fail("name a transaction: TX_ID, or --group GROUP --all [--older SPAN] [--max NUMBER]", USAGE)
-
-
 def _resolve_all(
-    verdict: str,
-    operator: str,
-    reason: str,
-    group: str,
-    older_ms: int,
-    most: int,
-    yes: bool,
-    url: str,
-    timeout: float,
+    verdict: str, operator: str, reason: str, group: str, older_ms: int, most: int, yes: bool, url: str, timeout: float
 ) -> None:
     """Settle the undecided transactions of a group page by page, each with its own verdict. Rejected ones stay undecided."""
     began = time.monotonic()
@@ -587,27 +556,18 @@ def _resolve_all(
         raise typer.Exit(REFUSED)
 
 
+def _resolve_fields(verdict: str, operator: str, reason: str, group: str, tx_id: str) -> dict[str, str]:
+    return {
+        wire.EXT_GROUP: group, wire.EXT_ID: tx_id, wire.EXT_VERDICT_WANTED: verdict, wire.EXT_OPERATOR: operator,
+        wire.EXT_REASON: reason,
+    }  # fmt: skip
+
+
 def _settle(
-    verdict: str,
-    operator: str,
-    reason: str,
-    group: str,
-    ids: Sequence[str],
-    settled: int,
-    url: str,
-    timeout: float,
+    verdict: str, operator: str, reason: str, group: str, ids: Sequence[str], settled: int, url: str, timeout: float
 ) -> Iterator[tuple[str, str]]:
     """For each of ``ids``: the id, and why it was rejected, or an empty string."""
-    fields = [
-        {
-            wire.EXT_GROUP: group,
-            wire.EXT_ID: tx_id,
-            wire.EXT_VERDICT_WANTED: verdict,
-            wire.EXT_OPERATOR: operator,
-            wire.EXT_REASON: reason,
-        }
-        for tx_id in ids
-    ]
+    fields = [_resolve_fields(verdict, operator, reason, group, tx_id) for tx_id in ids]
     answered = 0
     try:
         for tx_id, answer in zip(ids, ask_each(parse_url(url)[0], wire.HMQ_RESOLVE, fields, timeout), strict=True):

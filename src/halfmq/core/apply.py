@@ -1,10 +1,10 @@
-"""The only way that durable state changes: one function per kind of record, the same live and in redo.
+"""The only way to change durable state: one function per record kind, the same live and in redo.
 
-``apply`` changes memory only. It does not judge: a record in the log has happened. What it refuses is a log that cannot
-be ours (a record in the wrong place, a base that contradicts what was redone), since going on would corrupt answers.
+``apply`` changes memory only. It does not judge: a record in the log has happened. It rejects only what cannot be this log
+(a record in the wrong place, a base that contradicts the state so far), since continuing would give wrong replies.
 
-Redo may start after records that live state once saw, because a trim took them. So a verdict or check may name halves
-that are not known here; copying them forward was not needed, because they were settled before the trim.
+Redo may start after records that the live state saw, because a trim removed them. A verdict or a check may therefore name
+halves that are unknown here. They were settled before the trim, so it did not copy them forward.
 """
 
 from collections.abc import Callable, Iterable
@@ -64,7 +64,7 @@ from halfmq.model.records import (
 
 
 def open_batch(state: State, offset: int, broker_time_ms: int) -> None:
-    """A batch begins at ``offset``: at the log's end, or at the start of a later segment. ``apply`` its records next.
+    """Begin a batch at ``offset``: at the log's end, or at the start of a later segment. ``apply`` its records next.
 
     Raises:
         InvariantViolated: the batch cannot be the next one of this log.
@@ -84,22 +84,22 @@ def open_batch(state: State, offset: int, broker_time_ms: int) -> None:
 
 
 def close_batch(state: State) -> None:
-    """The batch is whole: the next one starts at ``state.log_end``."""
+    """End the batch: the next one starts at ``state.log_end``."""
     state.batch_open = False
     state.log_end = aligned(state.log_end)
 
 
 def apply(state: State, record: Record) -> None:
-    """Make ``record`` happen. Apply all records of a decision before the next one is decided.
+    """Change the state as ``record`` says. Apply all records of a decision before the next decision.
 
     Raises:
-        InvariantViolated: it does not start where the log ends. Nothing was changed; stop and keep the log.
+        InvariantViolated: the record does not start at the end of the log. Nothing was changed; stop and keep the log.
     """
     apply_all(state, (record,))
 
 
 def apply_all(state: State, records: Iterable[Record]) -> None:
-    """``apply`` each of them, in order."""
+    """``apply`` each record, in order."""
     for record in records:
         kind = type(record)
         if record.offset != state.log_end or not state.batch_open or not (state.loaded or kind is Base):
@@ -218,7 +218,7 @@ _by_index: Final = attrgetter("index")
 
 
 def _with_half(halves: tuple[Half, ...], half: Half) -> tuple[Half, ...]:
-    """``halves`` with ``half`` in its place, instead of the one with its index if there is one."""
+    """``halves`` with ``half`` inserted in order; it replaces a half with the same index."""
     if not halves or half.index > halves[-1].index:
         return (*halves, half)
     return tuple(sorted([*(other for other in halves if other.index != half.index), half], key=_by_index))
@@ -289,7 +289,7 @@ def _parked(state: State, record: Parked) -> None:
 
 
 def _settle(state: State, group: ProducerGroup, tx_id: str) -> Undecided | None:
-    """Take the transaction out of the undecided ones, with everything that hangs on it."""
+    """Remove the transaction from the undecided ones, with all of its derived and session state."""
     undecided = group.undecided
     known = undecided.pop(tx_id, None)
     if known is None:
@@ -414,7 +414,7 @@ def _offsets(state: State, record: OffsetsCommitted) -> None:
 
 
 def _operator_acted(state: State, record: OperatorActed) -> None:
-    """What was done is the record after it."""
+    """Nothing to change: the record that follows is the action."""
 
 
 def _epoch_started(state: State, record: EpochStarted) -> None:

@@ -1,14 +1,13 @@
-"""Who stands behind a decision: the record that says so, directly before the record that it explains.
+"""The record of who requested an action, directly before the record of the action.
 
     [CopiedHalf ...] OperatorActed Committed
     OperatorActed RolledBack | ProducerSet | TopicDeleted | TopicSet | GroupSet [TopicSet] | OffsetsCommitted
 
-Both are records of one decision, so they are in one batch: a crash keeps both or none. ``apply`` does nothing for it; the
-record after it is what happened, whoever did it. What is copied for a commit stays before it, since that is where the sequencer
-looks for it.
+Both are records of one decision and thus of one batch: a crash keeps both or none. ``apply`` ignores this record; the record
+after it is the action, whoever requested it. Copies for a commit come before it, since the engine expects them first.
 
-A deletion, and a policy that is taken away, are also how a store comes out of being too full; there they happen without
-this record where the segment has no space for it, and the broker's output alone says who. See ``docs/decisions/0035``.
+A deletion, and the removal of a policy, are also the ways out of a store that is too full. If the segment has no space for this
+record they happen without it, and only the broker's log names the operator. See ``docs/decisions/0035``.
 """
 
 from typing import Final
@@ -23,7 +22,7 @@ from halfmq.core.state import State
 from halfmq.model.placement import fits
 from halfmq.model.records import CopiedDelayed, CopiedHalf, OperatorActed, OperatorAction, operator_acted_size
 
-#: The longest name of a topic, group or transaction, and more than an address has.
+#: The maximum length of a topic, group or transaction name; more than any address has.
 _SUBJECT_CHARS_MAX: Final = limits.RETRY_TOPIC_CHARS_MAX
 _PEER_CHARS_MAX: Final = 64
 
@@ -37,12 +36,12 @@ def operator_acted(offset: int, action: OperatorAction, subject: str, by: Actor)
 
 
 def acted_bytes(subject: str, by: Actor | None) -> int:
-    """What ``signed`` adds to a decision that has records."""
+    """Bytes that ``signed`` adds to a decision with records."""
     return 0 if by is None else operator_acted(0, OperatorAction.COMMIT, subject, by).size
 
 
 def signed(decision: Decision, action: OperatorAction, subject: str, by: Actor | None) -> Decision:
-    """``decision`` with who stands behind it, if it has records. The caller has made space for ``acted_bytes``."""
+    """``decision`` with the record of its operator, if it has records. The caller has made space for ``acted_bytes``."""
     records = decision.records
     if by is None or not records:
         return decision
@@ -63,13 +62,13 @@ def signed(decision: Decision, action: OperatorAction, subject: str, by: Actor |
 def signed_if_space(
     state: State, decision: Decision, action: OperatorAction, subject: str, by: Actor | None
 ) -> Decision:
-    """``signed``, where the segment has space for it: the caller has made space for ``bytes_if_space``."""
+    """``signed`` if the segment has space for it: the caller has made space for ``bytes_if_space``."""
     size = sum([record.size for record in decision.records]) + acted_bytes(subject, by)
     return signed(decision, action, subject, by) if _fits_here(state, size) else decision
 
 
 def bytes_if_space(state: State, bound: int, subject: str, by: Actor | None) -> int:
-    """``bound``, the bytes of the decision alone, and what is added to it where this or the next segment has space."""
+    """``bound``, the bytes of the decision alone, plus the operator's record if this or the next segment has space for it."""
     more = bound + acted_bytes(subject, by)
     if more == bound or _fits_here(state, more) or not why_no_base(state, more):
         return more

@@ -1,9 +1,9 @@
-"""The record that opens a segment: durable state that is not messages, so that what lies before can be trimmed.
+"""The first record of a segment: durable state without messages, so that the log before it can be trimmed.
 
-Undecided transactions, delayed messages and what is remembered of recent ones are not in it: before a trim the first
-two are copied forward, and of the last two live state forgets what only older log knew.
+A base does not contain undecided transactions, delayed messages, and the deduplication windows. Before a trim the first two are
+copied forward; entries of the windows that only the trimmed log contains are removed from memory as well.
 
-The payload is the same bytes for the same state, so a redo that meets a base compares it with what it came to.
+Equal states give equal bytes. When redo reads a base, it compares the base with its own state.
 """
 
 from typing import Final
@@ -32,7 +32,7 @@ _VERSION: Final = 1
 
 
 class _Payload(msgspec.Struct, array_like=True):
-    """Rows as in ``schema``. The last two fields are not written while they say nothing."""
+    """Rows as in ``schema``. The last two fields are omitted if they are empty."""
 
     version: int
     epoch: int
@@ -49,7 +49,7 @@ _decode: Final = msgspec.msgpack.Decoder(_Payload).decode
 
 
 def base_payload(state: State) -> bytes:
-    """Everything durable that is not messages. The same state gives the same bytes."""
+    """Encode durable state without messages. Equal states give equal bytes."""
     payload = _Payload(
         _VERSION,
         state.epoch,
@@ -68,16 +68,16 @@ def base_payload(state: State) -> bytes:
 
 
 def make_base(state: State, previous_end: int) -> Base:
-    """The base for the segment whose first batch was just opened. ``previous_end``: where the last one before ended."""
+    """The base of the segment whose first batch was just opened. ``previous_end``: end of the last batch before it."""
     payload = base_payload(state)
     return Base(next_offset(state), base_size(payload), previous_end, payload)
 
 
 def apply_base(state: State, base: Base) -> None:
-    """Take the base as the state when nothing is known yet; otherwise it must say what was redone.
+    """Initialise an empty state from the base, or compare it with the state so far.
 
     Raises:
-        InvariantViolated: it does not. The log before it, or the base, was not written by this state machine.
+        InvariantViolated: they differ. The log before it, or the base, was not written by this state machine.
     """
     if not state.loaded:
         _load(state, _decode(base.payload))

@@ -1,11 +1,11 @@
-"""What a base takes, counted as it changes: ``DerivedState.base_bytes``.
+"""The size of a base, updated incrementally: ``DerivedState.base_bytes``.
 
-Every function that changes topics, consumer groups, limits of producer groups or logged offsets counts here what it adds
-and takes away, so that a new one of them costs the same however many there are. ``recount`` counts anew, for
-``transaction.invariants``. An upper bound of the bytes: a number takes as many as it may, and a name its length.
+Every function that changes topics, consumer groups, limits of producer groups or logged offsets updates it here, so that the cost
+of a change does not depend on their number. ``recount`` computes it anew for ``transaction.invariants``. It is an upper bound:
+numbers count at their maximum size, names at their length.
 
-Offsets that are still to be logged are not counted by themselves: the first one of a group in a queue is logged at once, so
-each of them replaces one that is.
+Offsets that wait to be logged do not count: the first offset of a group in a queue is logged at once, so each waiting one
+replaces a logged one.
 """
 
 from typing import Final, NamedTuple
@@ -13,13 +13,13 @@ from typing import Final, NamedTuple
 from halfmq.core.state import State, Topic
 from halfmq.model.settings import ProducerSettings
 
-#: Bytes that one topic, queue, group, limits of a producer group or offset may take in a base, names not counted.
+#: Maximum size in a base of a topic, a queue, a group, limits of a producer group, an offset, without names.
 TOPIC_BYTES: Final = 48
 QUEUE_BYTES: Final = 9
 GROUP_BYTES: Final = 32
 PRODUCER_BYTES: Final = 64
 OFFSET_BYTES: Final = 18
-#: What a base takes that holds none of them.
+#: Size of a base without any of them.
 EMPTY_BYTES: Final = 128
 
 
@@ -28,7 +28,7 @@ def topic_bytes(topic: Topic) -> int:
 
 
 def group_bytes(name: str) -> int:
-    """Of a consumer group's settings; as much again is the head of its offsets, if it has any."""
+    """Size of a consumer group's settings. The head of its offsets, if it has any, takes the same again."""
     return GROUP_BYTES + len(name)
 
 
@@ -37,20 +37,20 @@ def producer_bytes(settings: ProducerSettings | None) -> int:
 
 
 def count_group(state: State, more: int) -> None:
-    """Of its settings."""
+    """Count ``more`` groups with this name; negative for a removal."""
     state.derived.base_bytes += more
     state.derived.groups_bytes += more
 
 
 def keep_queues(state: State, topic: Topic, queues: int) -> None:
-    """Have at least so many queues in the topic, and count those that are new."""
+    """Extend the topic to at least this number of queues, and count the new ones."""
     before = len(topic.ends)
     topic.keep_queues(state.settings, queues)
     state.derived.base_bytes += QUEUE_BYTES * (len(topic.ends) - before)
 
 
 def set_offset(state: State, group: str, key: tuple[int, int], offset: int) -> None:
-    """The logged offset of the group in a queue."""
+    """Set the logged offset of the group in a queue."""
     offsets = state.offsets.get(group)
     if offsets is None:
         offsets = state.offsets[group] = {}
@@ -63,7 +63,7 @@ def set_offset(state: State, group: str, key: tuple[int, int], offset: int) -> N
 
 
 def drop_offset(state: State, group: str, key: tuple[int, int]) -> None:
-    """Forget a logged offset, if there is one."""
+    """Remove a logged offset, if there is one."""
     offsets = state.offsets.get(group)
     if offsets is None or offsets.pop(key, None) is None:
         return
@@ -74,7 +74,7 @@ def drop_offset(state: State, group: str, key: tuple[int, int]) -> None:
 
 
 class Recount(NamedTuple):
-    """What ``DerivedState.base_bytes`` and ``groups_bytes`` must be."""
+    """The values that ``DerivedState.base_bytes`` and ``groups_bytes`` must have."""
 
     base: int
     groups: int

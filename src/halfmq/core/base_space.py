@@ -1,7 +1,7 @@
-"""Space in the base: it opens every segment, and after it there must be space for a decision of half a segment.
+"""Limits on the size of a base. It opens every segment, and after it there must be space for a decision of half a segment.
 
-Topics, consumer groups, limits of producer groups and consumer offsets stand in it, so who makes a new one of these asks
-here first. What is there already may be changed and committed always, and taken away.
+A base contains topics, consumer groups, limits of producer groups and consumer offsets, so code that adds one of these asks here
+first. Existing ones may always be changed, committed and removed.
 """
 
 from halfmq.core.base import base_payload
@@ -19,9 +19,10 @@ def _base_bytes_max(view: View) -> int:
 
 
 def refuse_named(state: State, more_bytes: int, what: str) -> Refused | None:
-    """Why there is no space for so many bytes of what clients make by naming it; None: there is.
+    """The refusal if a base has no space for ``more_bytes`` of items that clients create by naming them; else None.
 
-    They leave a quarter of a base to offsets, to limits of producer groups, and to what an administrator makes.
+    Such items may not use the last quarter of a base, which is reserved for offsets, limits of producer groups, and items that an
+    administrator creates.
     """
     most = named_bytes_max(state.settings.segment_bytes)
     if state.derived.base_bytes + more_bytes <= most:
@@ -29,13 +30,13 @@ def refuse_named(state: State, more_bytes: int, what: str) -> Refused | None:
     return Refused(
         Why.LIMIT_REACHED,
         f"{what}: items that clients create by naming them may take {most} bytes of the base of a segment of "
-        f"{state.settings.segment_bytes} bytes, and {state.derived.base_bytes} are taken; delete topics or groups that nobody needs, make "
-        "it by hand, or take a store with larger segments",
+        f"{state.settings.segment_bytes} bytes, and {state.derived.base_bytes} are taken; delete unused topics or groups, create "
+        "it by hand, or use a store with larger segments",
     )
 
 
 def base_has_space(view: View, more_bytes: int) -> bool:
-    """Whether so many bytes more of anything have space. The caller may take them at once."""
+    """Whether a base has space for ``more_bytes`` of any item. The caller may use it at once."""
     return view.derived.base_bytes + more_bytes <= _base_bytes_max(view)
 
 
@@ -49,7 +50,7 @@ def no_space(state: State, what: str) -> Refused:
 
 
 def refuse_producer(state: State, settings: ProducerSettings) -> Refused | None:
-    """Why these limits have no space, where they take more than what stands; None: they have."""
+    """The refusal if these limits are larger than the current ones and do not fit; else None."""
     more = producer_bytes(settings) - producer_bytes(state.producer_settings.get(settings.name))
     if settings.is_default or more <= 0 or base_has_space(state, more):
         return None
@@ -60,7 +61,7 @@ def refuse_producer(state: State, settings: ProducerSettings) -> Refused | None:
 
 
 def has_space_for_offset(view: View, group: str) -> bool:
-    """Whether one more offset of the group has space."""
+    """Whether there is space for one more offset of the group."""
     return base_has_space(view, OFFSET_BYTES + (0 if group in view.offsets else group_bytes(group)))
 
 
@@ -68,9 +69,9 @@ def has_space_for_offset(view: View, group: str) -> bool:
 
 
 def why_no_base(state: State, more_bytes: int) -> str:
-    """Why the next segment cannot begin with a base and ``more_bytes`` of records after it; "": it can.
+    """Why the next segment cannot begin with a base and ``more_bytes`` of records; "" if it can.
 
-    Only a store from before all of these asked for space is ever that full.
+    Only a store of a version without these limits can be that full.
     """
     segment_bytes = state.settings.segment_bytes
     if state.derived.base_bytes <= _base_bytes_max(state):

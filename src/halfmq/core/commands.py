@@ -1,9 +1,9 @@
-"""What the outside world asks of the broker: values that front doors make and ``decide`` reads.
+"""Commands: values that front doors create and ``decide`` reads.
 
-No command has anything of a protocol in it: what a property string or a header says is a field here.
+A command contains nothing of a protocol: what a property string or a header says is a field here.
 
-What a decision needs from disk is read first and comes along in the command (``settled``, ``message``): decisions do no I/O.
-``connection`` is a number that is never used twice in one run of the broker; 0 means nobody (timers, operators, replay).
+What a decision needs from the disk is read first and passed in the command (``settled``, ``message``): decisions do no I/O.
+``connection`` is a number that is never reused in one run of the broker; 0 means no connection (timers, operators, replay).
 """
 
 from enum import IntEnum
@@ -15,12 +15,12 @@ from halfmq.model.records import DecidedBy
 from halfmq.model.settings import ProducerSettings
 from halfmq.model.stored_message import StoredMessage
 
-#: Delayed messages that one tick releases at most; the rest follow in the next one.
+#: Maximum number of delayed messages that one tick releases; the next tick releases the rest.
 RELEASES_MAX: Final = 256
 
 
 class RequestedVerdict(IntEnum):
-    """What a producer or an operator wants to become of a transaction."""
+    """The verdict that a producer or an operator requests."""
 
     UNKNOWN = 0
     COMMIT = 8
@@ -28,32 +28,32 @@ class RequestedVerdict(IntEnum):
 
 
 class SendMessage(msgspec.Struct, frozen=True, gc=False):
-    """A plain message, or the copy of one that its sender could not handle (``reconsume_times`` above 0, or a ``%RETRY%`` topic)."""
+    """A plain message, or a copy for another attempt after its consumer failed (``reconsume_times`` > 0, or a ``%RETRY%`` topic)."""
 
     connection: int
-    #: The sender's; a plain message belongs to none.
+    #: The sender's producer group. A plain message belongs to none.
     group: str
     topic: str
-    #: Queues that a topic made on first use gets, as the client wishes.
+    #: Number of queues that the client requests for a topic created on first use.
     default_queues: int
     #: Negative: any write queue.
     queue_id: int
     sys_flag: int
     born_time_ms: int
     flag: int
-    #: The property string that is stored, but for what the broker adds. What it says that matters stands in the fields below.
+    #: The property string as stored, without the broker's additions. The fields below repeat what the core uses of it.
     properties: bytes
     reconsume_times: int
-    #: -1 when the client sent none.
+    #: -1 if the client sent none.
     max_reconsume_times: int
     body: bytes
-    #: 4 or 16 bytes of IP and an int32 port: the peer of the connection.
+    #: Peer address of the connection: 4 or 16 bytes of IP and an int32 port.
     born_host: bytes
-    #: The client says that an earlier attempt got no answer.
+    #: Whether the client says that an earlier attempt got no response.
     sent_again: bool
-    #: "": it has none, and gets one that its log offset makes unique.
+    #: "": none; the broker assigns one that contains the log offset.
     unique_id: str
-    #: As ``model.message_facts`` reads them.
+    #: As computed by ``model.message_facts``.
     tag_hash: int
     key_hash: int
     keys: bytes
@@ -61,16 +61,16 @@ class SendMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class SendHalf(msgspec.Struct, frozen=True, gc=False):
-    """A half message: one of the messages of a transaction, to be shown when the transaction commits."""
+    """A half message: one message of a transaction, invisible until the transaction commits."""
 
     connection: int
-    #: The producer group that is asked about it.
+    #: The producer group that receives checks.
     group: str
     #: "": its unique id.
     tx_id: str
-    #: Which message of its transaction it is, from 0.
+    #: Number of the message in its transaction, from 0.
     index: int
-    #: How many there are; 0 while not yet said.
+    #: Number of messages of the transaction; 0 if not stated yet.
     count: int
     topic: str
     #: As in ``SendMessage``.
@@ -84,7 +84,7 @@ class SendHalf(msgspec.Struct, frozen=True, gc=False):
     body: bytes
     born_host: bytes
     unique_id: str
-    #: As ``model.message_facts`` reads them.
+    #: As computed by ``model.message_facts``.
     tag_hash: int
     key_hash: int
     id_hash: int
@@ -94,7 +94,7 @@ class SendHalf(msgspec.Struct, frozen=True, gc=False):
 
 
 class BatchEntry(msgspec.Struct, frozen=True, gc=False):
-    """One message of a batch. The fields as in ``SendMessage``."""
+    """One message of a batch. Fields as in ``SendMessage``."""
 
     flag: int
     body: bytes
@@ -106,7 +106,7 @@ class BatchEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class SendBatch(NamedTuple):
-    """Several plain messages of one topic and queue, all or none. None is delayed."""
+    """Several plain messages for one queue of one topic, all or none. None is delayed."""
 
     connection: int
     group: str
@@ -122,56 +122,56 @@ class SendBatch(NamedTuple):
 
 
 class SettledRow(NamedTuple):
-    """What the transaction table says of a half that memory no longer knows."""
+    """The row in the transaction table of a half that is no longer in memory."""
 
     half_index: int
-    #: 0: not known. The table was made again from a log that had this half no more, but its verdict: names must do.
+    #: 0: unknown. The table was rebuilt from a log with the verdict but without the half; then only names identify it.
     first_offset: int
     committed: bool
     verdict_position: int
     id_hash: int
     group_hash: int
-    #: For the story: who decided and when, and how many halves.
+    #: For the story of the transaction: who decided, when, and how many halves.
     decided_by: int = 0
     settled_at_ms: int = 0
     halves: int = 1
 
 
 class EndTransaction(msgspec.Struct, frozen=True, gc=False):
-    """A verdict, or UNKNOWN as the answer to a check."""
+    """A verdict, or UNKNOWN as the response to a check."""
 
     connection: int
     group: str
-    #: HMQ_TX_ID where our client sent one, else ``msgId`` (UNIQ_KEY).
+    #: HMQ_TX_ID if the client is ours, else ``msgId`` (UNIQ_KEY).
     tx_id: str
     #: ``tranStateTableOffset`` and ``commitLogOffset`` of any half of the transaction.
     half_index: int
     log_offset: int
     wanted: RequestedVerdict
-    #: PRODUCER by itself; CHECK, or MARKER where the client said so, in answer to a check.
+    #: PRODUCER on its own initiative; CHECK, or MARKER if the client says so, in response to a check.
     decided_by: DecidedBy
     remark: str
     settled: SettledRow | None
 
 
 class SendBack(NamedTuple):
-    """Deliver this message again later, or to the dead-letter queue."""
+    """Deliver this message again later, or move it to the dead-letter queue."""
 
     connection: int
     group: str
     offset: int
     delay_level: int
-    #: -1 when the client sent none.
+    #: -1 if the client sent none.
     max_reconsume_times: int
     origin_message_id: str
-    #: What the log holds at ``offset`` and consumers may see; None: not found.
+    #: The stored message at ``offset`` that consumers may see; None: there is none.
     message: StoredMessage | None
 
 
 class Actor(NamedTuple):
-    """The operator behind a command, as far as the request says. Where a command has one, the log keeps it."""
+    """The operator who sent a command, as stated by the request. The log records it."""
 
-    #: "" where the request has no place for a name, as those of mqadmin.
+    #: "" if the request has no field for a name, as those of mqadmin.
     name: str = ""
     reason: str = ""
     #: ``ip:port`` of the connection.
@@ -179,7 +179,7 @@ class Actor(NamedTuple):
 
 
 class SetTopic(NamedTuple):
-    """Make or change a topic."""
+    """Create or change a topic."""
 
     name: str
     read_queues: int
@@ -194,7 +194,7 @@ class DeleteTopic(NamedTuple):
 
 
 class SetGroup(NamedTuple):
-    """Make or change a consumer group, also one made on first use. ``settings`` as in ``model.settings.GroupSettings``."""
+    """Create or change a consumer group, including one created on first use. ``settings`` as in ``model.settings.GroupSettings``."""
 
     name: str
     retry_max_times: int
@@ -204,7 +204,7 @@ class SetGroup(NamedTuple):
 
 
 class DeleteGroup(NamedTuple):
-    """Delete a consumer group. ``with_offsets``: its offsets as well; else they are kept for a group of this name that comes again."""
+    """Delete a consumer group. ``with_offsets``: its offsets as well; else a later group of this name resumes from them."""
 
     name: str
     with_offsets: bool
@@ -212,13 +212,13 @@ class DeleteGroup(NamedTuple):
 
 
 class EnsureGroup(NamedTuple):
-    """A consumer group was named by a heartbeat or a pull: make it and its %RETRY% topic if they are not there."""
+    """A heartbeat or a pull names a consumer group: create it and its %RETRY% topic if they do not exist."""
 
     name: str
 
 
 class LockQueues(NamedTuple):
-    """A client wants to be the only one of its group who handles these queues (topic, queue id), or says that it still is."""
+    """A client requests or renews exclusive locks of these queues (topic, queue id) within its group."""
 
     group: str
     client_id: str
@@ -226,7 +226,7 @@ class LockQueues(NamedTuple):
 
 
 class UnlockQueues(NamedTuple):
-    """A client gives these queues up; None: all of the group's."""
+    """A client releases these queues; None: all of the group's."""
 
     group: str
     client_id: str
@@ -234,30 +234,30 @@ class UnlockQueues(NamedTuple):
 
 
 class EnsureTopic(NamedTuple):
-    """A route was asked for %RETRY% or a topic that may be made on first use."""
+    """A client requested the route of a %RETRY% topic, or of a topic that may be created on first use."""
 
     name: str
     queues: int
 
 
 class CommitOffset(NamedTuple):
-    """A consumer says where it stands: session state, logged by a later ``Tick``."""
+    """A consumer reports its offset: session state, which a later ``Tick`` logs."""
 
     group: str
     topic: str
     queue_id: int
     offset: int
-    #: It is no member of the group that says it: an operator resets the offset, which is logged at once.
+    #: The sender is not a member of the group: an operator resets the offset, which is logged at once.
     by: Actor | None = None
 
 
 class CheckNotSent(NamedTuple):
-    """The check did not leave: it is not counted. ``connection``: which one was to be asked."""
+    """The check was not sent and does not count. ``connection``: its intended receiver."""
 
     group: str
     tx_id: str
     connection: int
-    #: The half cannot be read, so nobody can be asked about it; no fault of the connection that was to be asked.
+    #: The half message cannot be read, so no check is possible; the connection is not at fault.
     unreadable: bool = False
 
 
@@ -268,18 +268,18 @@ class ResolveTransaction(NamedTuple):
     tx_id: str
     wanted: RequestedVerdict
     operator: str
-    #: What the transaction table says, where memory has forgotten the verdict.
+    #: The row of the transaction table, if the verdict is no longer in memory.
     settled: SettledRow | None = None
-    #: None: ``operator`` is all that is known.
+    #: None: only ``operator`` is known.
     by: Actor | None = None
 
 
 class NoteTime(NamedTuple):
-    """Nothing was written for a while: let the log say that the broker ran, so that its time is not taken for a jump."""
+    """Nothing was written for a while: log that the broker runs, so that a later start does not see a jump of time."""
 
 
 class CheckNow(NamedTuple):
-    """An operator wants a producer to be asked about this transaction now, and again if it was parked."""
+    """An operator requests a check of this transaction now, also if it was parked."""
 
     group: str
     tx_id: str
@@ -288,17 +288,17 @@ class CheckNow(NamedTuple):
 
 
 class CheckParked(NamedTuple):
-    """An operator wants what a policy parked in this group to be asked about again: the next ``asked_max`` of it."""
+    """An operator requests checks of the next ``asked_max`` parked transactions of this group."""
 
     group: str
     asked_max: int
 
 
 class SetProducer(NamedTuple):
-    """An administrator gives a producer group limits and a policy, or takes them away.
+    """An administrator sets or removes limits and the policy of a producer group.
 
-    ``only``: names of the fields of ``settings`` that are given, beside who sets them; the others stay as they stand when
-    this is decided. None: all of them.
+    ``only``: names of the fields of ``settings`` to change, besides the administrator's name; the others keep their values at the
+    time of the decision. None: all fields.
     """
 
     settings: ProducerSettings
@@ -307,23 +307,23 @@ class SetProducer(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """Time has passed: whatever is due (checks, releases, offsets to log) happens now. Bounded work; asks to be called again.
+    """Time has passed: execute what is due (checks, delayed messages, offsets to log). The work is bounded; ``Done.again``: send it again.
 
-    ``releases_max``: delayed messages that are shown at most, the first to be due first.
+    ``releases_max``: maximum number of delayed messages to release, earliest first.
     """
 
     releases_max: int = RELEASES_MAX
 
 
 class CopyForward(NamedTuple):
-    """Move what is alive below ``log_start`` forward, at most ``records_max`` records; then ``TrimLog`` may follow."""
+    """Copy what is alive before ``log_start`` forward, at most ``records_max`` records; ``TrimLog`` may follow."""
 
     log_start: int
     records_max: int
 
 
 class TrimLog(NamedTuple):
-    """The log shall start at ``log_start``, the start of a sealed segment. Refused while anything alive lies below."""
+    """Let the log start at ``log_start``, the start of a sealed segment. Refused while anything is alive before it."""
 
     log_start: int
 

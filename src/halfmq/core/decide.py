@@ -1,8 +1,8 @@
-"""Commands to decisions: the one door through which the outside world reaches the rules.
+"""From commands to decisions: the only entry to the rules.
 
-A decision changes nothing: it says which records are to be logged, and which session events happen once they are. The caller
-applies the records and makes the events happen before the next decision, appends the records, and holds reply and effects until
-the log is durable up to its end.
+A decision changes nothing. It returns the records to log, and the session events that happen once they are logged. The caller
+applies the records and the events before the next decision, appends the records, and withholds reply and effects until the log
+is durable up to their end.
 """
 
 from collections.abc import Callable
@@ -63,19 +63,19 @@ from halfmq.core.transaction.retention import copy_bytes_bound, decide_copy_forw
 from halfmq.model.placement import segment_start
 from halfmq.model.records import TRIM_SIZE, Record, checked_size, copied_delayed_size, released_size
 
-#: Room for what a message record holds beside topic, body and properties, with what the broker adds to these.
+#: Space for a message record without topic, body and properties, but with the properties that the broker adds.
 _SEND_FRAME_BYTES: Final = 640
-#: The largest CHECKED record: both names as long as they may be.
+#: Size of the largest CHECKED record: both names at their maximum length.
 _CHECKED_BYTES_MAX: Final = checked_size("g" * limits.GROUP_CHARS_MAX, "t" * limits.TRANSACTION_ID_CHARS_MAX)
-#: Room for one topic or group record beside its name.
+#: Space for a topic or group record without its name.
 _SETTINGS_BYTES: Final = 512
-#: Exact where it can be: what makes a base smaller must fit where next to nothing does any more.
+#: As exact as possible: a deletion makes a base smaller, so it must fit even if almost nothing else does.
 _TOPIC_DELETED_BYTES_MAX: Final = 32
 _PRODUCER_FRAME_BYTES: Final = 80
 
 
 def decide(state: State, command: Command, now_ms: int) -> Decision:
-    """What shall happen because of ``command``. ``now_ms``: broker time, which never goes back.
+    """The decision on ``command``. ``now_ms``: broker time, which never decreases.
 
     The caller has made space for ``size_bound(state, command)`` bytes of records in the segment.
     """
@@ -83,7 +83,7 @@ def decide(state: State, command: Command, now_ms: int) -> Decision:
 
 
 def next_deadline_ms(state: State) -> int | None:
-    """When to send ``Tick``, broker time ms; 0 or past: at once. None: when something happens."""
+    """When to send ``Tick``, broker time ms. 0 or a past time: at once. None: no tick until something else happens."""
     soonest: int | None = None
     for at_ms in (next_check_ms(state), next_due_ms(state), next_log_ms(state)):
         if at_ms is not None and (soonest is None or at_ms < soonest):
@@ -92,9 +92,9 @@ def next_deadline_ms(state: State) -> int | None:
 
 
 def _decide_tick(state: State, command: Tick, now_ms: int) -> Decision:
-    """Checks, policies, releases and offsets whose time has come, a bounded number of each. ``again``: more is due now.
+    """Due checks, policies, delayed messages and offsets, a bounded number of each. ``again``: more is already due.
 
-    After ``TimePassed``. Releases that copy older messages come alone: the engine may find that one cannot be copied.
+    ``TimePassed`` comes first. Delayed messages that must be copied are released alone, since a copy may fail.
     """
     offset = next_offset(state)
     bytes_max = _tick_bytes(state)
@@ -129,7 +129,7 @@ def _decide_check_parked(state: State, command: CheckParked, now_ms: int) -> Dec
 
 
 def _tick_bytes(state: State) -> int:
-    """What each of the parts of a tick may log, and one step of asking about what was parked."""
+    """Maximum record bytes of each part of a tick, and of one step of checking parked transactions."""
     return min(1 << 18, state.record_bytes_max // 8)
 
 
@@ -139,8 +139,8 @@ def _tick_bytes(state: State) -> int:
 def size_bound(state: State, command: Command) -> int:
     """An upper bound of the record bytes of ``decide(state, command)``, so that the segment can be rolled first.
 
-    It holds where the log stands now. After a roll a commit may have to copy its halves forward; then it needs more, but never
-    more than a fresh segment has space for after its base.
+    It is valid for the current end of the log. After a roll, a commit may have to copy its half messages and need more, but never
+    more than a new segment has space for after its base.
     """
     bound = _BOUND.get(type(command))
     return bound(state, command) if bound is not None else _SETTINGS_BYTES * 2
@@ -241,7 +241,7 @@ def _set_group_bound(state: State, command: SetGroup) -> int:
 
 
 def _lock_bound(state: State, command: LockQueues | UnlockQueues) -> int:
-    """0 for a renewal, which a full disk must not refuse. Never more than ``ordering`` gives all holders."""
+    """0 for a renewal, which a full disk must not refuse. Never more than ``ordering`` allows for all holders."""
     if type(command) is LockQueues and is_renewal(state, command):
         return 0
     asked = HOLDER_BYTES * (1 + len(command.queues or ())) + 4 * len(command.client_id)
@@ -258,7 +258,7 @@ def _time_passed(state: State, command: Tick, now_ms: int) -> TimePassed:
 
 
 def comes_before(state: State, command: Command, now_ms: int) -> TimePassed | LocksExpired | TrimStarted | None:
-    """What happens in front of the decision and of its ``size_bound``, whatever becomes of it. None: nothing."""
+    """The session event that precedes the decision and its ``size_bound``, whatever their outcome. None: there is none."""
     before = _BEFORE.get(type(command))
     return before(state, command, now_ms) if before is not None else None
 
@@ -269,7 +269,7 @@ _BEFORE: Final[dict[type, Callable[[State, Any, int], TimePassed | LocksExpired 
     CopyForward: trim_started,
 }
 
-#: Who decides it, by type of command; as ``decide``.
+#: Decision function by type of command; same contract as ``decide``.
 DECIDE: Final[dict[type, Callable[[State, Any, int], Decided]]] = {
     SendMessage: decide_send,
     SendHalf: decide_send_half,

@@ -1,8 +1,8 @@
-"""What a decision consists of: records for the log, one reply, effects for later, events for session state. All are values.
+"""The parts of a decision, all values: records for the log, a reply, effects, and events for session state.
 
-The caller appends and applies ``records`` in order, then makes the ``events`` happen, and holds ``reply`` and ``effects`` until
-the log is durable up to where it ended at the decision, **also when there are no records**: nothing that a crash can take back
-may leave.
+The caller appends and applies ``records`` in order, then applies ``events``. It withholds ``reply`` and ``effects`` until the log
+is durable up to its end at the time of the decision, **even without records**: nothing that a crash can revert may leave the
+broker.
 """
 
 from enum import Enum
@@ -16,7 +16,7 @@ from halfmq.model.settings import ProducerSettings
 
 
 class Why(Enum):
-    """Reasons of a refusal. The gateway maps them to the protocol's numbers (``wire.remoting.codes``)."""
+    """Reasons of a refusal. Front doors map them to codes of their protocol (``wire.remoting.codes``)."""
 
     MESSAGE_ILLEGAL = "message-illegal"
     INVALID_PARAMETER = "invalid-parameter"
@@ -26,31 +26,31 @@ class Why(Enum):
     STORE_FULL = "store-full"
     LIMIT_REACHED = "limit-reached"
     NOT_FOUND = "not-found"
-    #: A half that is sent again after its transaction was settled; clients do not retry it.
+    #: A half message that is sent again after its transaction was settled. Clients do not retry it.
     ALREADY_SETTLED = "already-settled"
-    #: The opposite verdict stands.
+    #: The transaction already has the opposite verdict.
     VERDICT_CONFLICT = "verdict-conflict"
-    #: Not every half that the transaction says it has is here; it stays undecided.
+    #: Some half messages of the transaction are missing; it stays undecided.
     INCOMPLETE = "incomplete"
     WRONG_GROUP = "wrong-group"
     WRONG_OFFSETS = "wrong-offsets"
-    #: Nobody can or may be asked just now; nothing was changed.
+    #: A check is impossible or not allowed at the moment; nothing was changed.
     NOT_NOW = "not-now"
-    #: What a consumer wants is not known: its heartbeat did not come yet, or does not name the topic.
+    #: No heartbeat of the consumer has arrived, or none that names the topic.
     SUBSCRIPTION_NOT_EXIST = "subscription-not-exist"
-    #: A newer heartbeat of the consumer is still on its way.
+    #: The broker has not received the consumer's newest heartbeat yet.
     SUBSCRIPTION_NOT_LATEST = "subscription-not-latest"
     SUBSCRIPTION_PARSE_FAILED = "subscription-parse-failed"
-    #: A type of expression that is known elsewhere, and not offered here.
+    #: An expression type of RocketMQ that this broker does not support.
     FILTER_NOT_OFFERED = "filter-not-offered"
-    #: The client that is to be given something is not connected, or does not read.
+    #: The client to call is not connected, or does not read.
     CLIENT_NOT_REACHED = "client-not-reached"
-    #: A client that was asked gave no answer.
+    #: The called client did not respond in time.
     CLIENT_TIMEOUT = "client-timeout"
 
 
 class Sent(Struct, frozen=True, gc=False):
-    """Stored (or already stored, when it was sent again). For a half, ``queue_offset`` is its half index."""
+    """Stored, now or by an earlier request with the same id. For a half, ``queue_offset`` is its half index."""
 
     log_offset: int
     queue_id: int
@@ -65,7 +65,7 @@ class SentBatch(NamedTuple):
 
 
 class Settled(Struct, frozen=True, gc=False):
-    """This verdict stands: now, or since earlier (``repeated``)."""
+    """The transaction has this verdict, since now or since earlier (``repeated``)."""
 
     group: str
     tx_id: str
@@ -75,7 +75,7 @@ class Settled(Struct, frozen=True, gc=False):
 
 
 class Refused(NamedTuple):
-    """Nothing was changed. ``standing`` is "COMMITTED" or "ROLLED_BACK" where a verdict is the reason, with its position."""
+    """Nothing was changed. If a verdict is the reason, ``standing`` is "COMMITTED" or "ROLLED_BACK", with its position."""
 
     why: Why
     text: str
@@ -84,45 +84,45 @@ class Refused(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """UNKNOWN was heard; nothing is settled. Stock clients get no answer to it."""
+    """UNKNOWN was received; the transaction stays undecided. RocketMQ clients expect no response."""
 
 
 class Asked(NamedTuple):
-    """A check goes to this client. No name: to whoever fetches the group's checks next."""
+    """A check was sent to this client. An empty name: the next client that fetches checks of the group gets it."""
 
     client_id: str
     checks: int
 
 
 class ParkedChecked(NamedTuple):
-    """Checks of these transactions, which were parked, go out; so many others of the group are parked still."""
+    """Checks of these parked transactions were sent; the group has this many other parked ones."""
 
     tx_ids: tuple[str, ...]
     left: int
 
 
 class ProducerIsSet(NamedTuple):
-    """Limits and policy of a producer group, as they hold from here on."""
+    """Limits and policy of a producer group from now on."""
 
     settings: ProducerSettings
 
 
 class Locked(NamedTuple):
-    """These of the queues that it asked for are the client's."""
+    """The requested queues that the client now holds."""
 
     queues: tuple[tuple[str, int], ...]
-    #: Of the others some may have been refused because as many locks are held as may be (``limits.LOCKS_MAX``).
+    #: Some of the others may have been refused because of ``limits.LOCKS_MAX``.
     is_full: bool = False
 
 
 class Done(NamedTuple):
-    """Asked and done; nothing to tell. ``again``: more of the same is due, call again soon."""
+    """Done; no further information. ``again``: more of the same is already due, send the command again."""
 
     again: bool = False
 
 
 class GroupIsGone(NamedTuple):
-    """The consumer group was deleted, or was not there. ``kept``: topics of it that stay, since messages are in them."""
+    """The consumer group no longer exists. ``kept``: its topics that remain because they contain messages."""
 
     kept: tuple[str, ...]
 
@@ -133,16 +133,16 @@ Reply = (
 
 
 class WakeQueue(NamedTuple):
-    """Messages became visible in this queue; held pulls for it look again."""
+    """Messages became visible in this queue; held pulls for it read again."""
 
     topic_id: int
     queue_id: int
 
 
 class SendCheck(NamedTuple):
-    """Ask the producer behind ``connection`` about this transaction. If it cannot be sent: ``CheckNotSent``.
+    """Send a check of this transaction to the producer at ``connection``. If that fails, submit ``CheckNotSent``.
 
-    ``half_index``, ``first_offset`` identify the transaction's first half; its bytes are at ``offset``.
+    ``half_index`` and ``first_offset`` identify the transaction's first half; its bytes are at ``offset``.
     """
 
     connection: int
@@ -155,7 +155,7 @@ class SendCheck(NamedTuple):
 
 
 class PolicyActed(NamedTuple):
-    """The policy of a group settled a transaction or set it aside: an operator should see it."""
+    """The policy of a group settled or parked a transaction; the log must tell operators."""
 
     group: str
     tx_id: str
@@ -165,7 +165,7 @@ class PolicyActed(NamedTuple):
 
 
 class OffsetNotStored(NamedTuple):
-    """A base has no room for an offset that is new: an operator should see it."""
+    """A base has no space for a new offset; the log must tell operators."""
 
     group: str
     topic: str
@@ -187,7 +187,7 @@ class Decision(NamedTuple):
     events: tuple[DecisionEvent, ...] = ()
 
 
-#: What a decision is, without its name: what is decided for each message is a plain tuple, which Python makes in half the time.
+#: A ``Decision`` as a plain tuple, for the decisions of the hot path: Python creates it in half the time.
 Decided = tuple[tuple[Record, ...], Reply, tuple[Effect, ...], tuple[DecisionEvent, ...]]
 
 NOTHING: tuple[()] = ()

@@ -1,4 +1,4 @@
-"""What follows from durable state, kept in step with it: by ``apply`` record by record, and when a snapshot is loaded."""
+"""Updates of derived state, by ``apply`` for each record and when a snapshot is loaded."""
 
 from heapq import heappush
 
@@ -8,7 +8,7 @@ from halfmq.core.transaction.next_check import NextCheck, Scheduled, Suspended
 
 
 def schedule(state: State, group: ProducerGroup, tx_id: str, at_ms: Scheduled) -> None:
-    """Put an undecided transaction into the bucket of its next check."""
+    """Enter an undecided transaction in the bucket of its next check."""
     bucket = (at_ms + (CHECK_BUCKET_MS - 1)) & -CHECK_BUCKET_MS
     scheduled = group.derived.scheduled
     ids = scheduled.get(bucket)
@@ -27,8 +27,8 @@ def schedule_or_suspend(state: State, group: ProducerGroup, tx_id: str, check: N
 
 
 def unschedule(state: State, group: ProducerGroup, tx_id: str, check: NextCheck) -> None:
-    """Take it out of where ``schedule_or_suspend`` put it, unless its time has come since."""
-    if type(check) is int:  # asking ``isinstance`` for the ``Enum`` takes five times as long
+    """Remove an undecided transaction from its bucket, if that is not due yet, or from the suspended ones."""
+    if type(check) is int:  # ``isinstance`` with the ``Enum`` takes five times as long
         bucket = (check + (CHECK_BUCKET_MS - 1)) & -CHECK_BUCKET_MS
         scheduled = group.derived.scheduled
         ids = scheduled.get(bucket)
@@ -42,20 +42,20 @@ def unschedule(state: State, group: ProducerGroup, tx_id: str, check: NextCheck)
 
 
 def count_undecided(state: State, group: ProducerGroup) -> None:
-    """The group is about to have one more undecided transaction."""
+    """Count one more undecided transaction of the group, before it is added."""
     state.derived.undecided_count += 1
     state.derived.undecided_groups += not group.undecided
 
 
 def count_half(state: State, group: ProducerGroup, topic_id: int, message_bytes: int) -> None:
-    """The group has one more undecided half."""
+    """Count one more undecided half of the group."""
     state.topics_by_id[topic_id].derived.pending += 1
     group.derived.bytes += message_bytes
     state.derived.undecided_bytes += message_bytes
 
 
 def add_delayed(state: State, delayed: Delayed) -> None:
-    """It waits for its time; or it did before, and its bytes lie elsewhere now."""
+    """Enter a delayed message, new or copied to another place."""
     before = state.delayed.get(delayed.first_offset)
     if before is None:
         state.topics_by_id[delayed.topic_id].derived.pending += 1

@@ -1,8 +1,8 @@
-"""Durable state as one comparable value: live, redone, loaded from a snapshot, redone after a trim, it must be the same.
+"""Durable state as one comparable value. It must be equal for live state, redo, a loaded snapshot, and redo after a trim.
 
-The rows of ``schema`` in an order of their own, and the indexes that decisions read. Left out is what redo cannot know and
-nothing durable depends on: the connection behind a message that may be sent again, and the first offset of a rolled-back
-half whose record was trimmed.
+It consists of the rows of ``schema`` in a defined order, and the indexes that decisions read. It omits what redo cannot know and
+nothing durable depends on: the connection of a message in the deduplication window, and the first offset of a rolled-back half
+whose record was trimmed.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def _offsets(row: OffsetRow) -> Any:
     return group, sorted(entries)
 
 
-#: What a row is compared as. Rows of the other kinds are compared as they are.
+#: The compared part of a row. Rows of other kinds are compared as a whole.
 _COMPARED: Final[dict[str, Callable[[Any], Any]]] = {
     "offsets": _offsets,
     "undecided": astuple,
@@ -35,12 +35,12 @@ _COMPARED: Final[dict[str, Callable[[Any], Any]]] = {
     "decided": _verdict,
     "sent": _sent,
 }
-#: Their order is durable.
+#: Kinds whose order is durable.
 _IN_ORDER: Final = frozenset({"immunity", "decided", "sent"})
 
 
 def durable_digest(state: State) -> dict[str, Any]:
-    """Plain values by field; compare two with ``==``, or field by field to see what differs."""
+    """Plain values by field. Compare two digests with ``==``, or field by field to see the differences."""
     digest: dict[str, Any] = {}
     for kind in KINDS:
         rows = [_COMPARED.get(kind.name, lambda row: row)(row) for row in kind.rows(state)]

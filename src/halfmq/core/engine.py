@@ -1,24 +1,24 @@
-"""The engine: all that the broker knows, and the one way in which it changes.
+"""The engine owns all state of the broker and is the only way to change it.
 
-    step(commands, now_ms) -> Step    decides each command and applies what it logs, so that the next one sees it
-    replay(offset, time, records)     redo after a start, a follower: the same ``apply``
-    note(event)                       who is connected, what was published: session, never logged
-    next_deadline_ms()                when a ``Tick`` is due
-    view                              to read; nothing else changes it
+    step(commands, now_ms) -> Step    decide each command and apply its records, so that the next command sees them
+    replay(offset, time, records)     redo at a start (or on a follower), with the same ``apply``
+    note(event)                       change session state, which is never logged: connections, the high watermark
+    next_deadline_ms()                when the next ``Tick`` is due
+    view                              read-only access
 
-A step is one batch: its caller writes it before the next step, since a decision may want to copy what an earlier batch has.
-Therefore a step ends early where its batch may not go on: before a command that needs the next segment, after
-``limits.BATCH_BYTES_MAX``, and where its ``Pace`` says so. ``Step.replies`` has one for each command that was decided; the
-others come again in the next step.
+A step is one batch. The caller writes it before the next step, because a decision may copy a message of an earlier batch.
+A step therefore ends early if its batch must end: before a command that needs the next segment, after
+``limits.BATCH_BYTES_MAX``, and when its ``Pace`` says so. ``Step.replies`` has one reply for each command that was decided;
+pass the remaining commands to the next step.
 
-Segments begin here: where the records of a command may not fit, the step begins in the next segment, after its base record.
-Two things are asked of the disk, through ``Disk``: whether there is a next segment, and whether a body that is to be copied
-is whole.
+The engine begins segments. If the records of a command may not fit in the current segment, the step begins in the next one,
+after its base record. The engine asks the disk two questions, through ``Disk``: can the next segment be written, and is a
+message that is to be copied intact.
 
-A decision changes nothing by itself: its records are applied, its session events made to happen, or neither. So one that fails
-fails its command alone. A bound that was wrong does not stop anything either: records that do not fit
-are found before they are applied, and the command is decided anew in the next segment. What went wrong is in
-``Step.problems``, for a log; this module has none.
+A decision changes nothing by itself. Either its records are applied and its session events happen, or neither. A decision
+that raises therefore fails only its own command. A wrong bound does no harm either: the engine detects records that do not
+fit before it applies them, and decides the command again in the next segment. ``Step.problems`` reports such cases; this
+module does not log.
 """
 
 from collections.abc import Iterable, Sequence
@@ -55,16 +55,16 @@ from halfmq.errors import InvariantViolated, StoreFull
 from halfmq.model.placement import fits, next_segment_start, segment_start
 from halfmq.model.records import CopiedDelayed, CopiedHalf, Record, Released
 
-#: So many sends and verdicts are decided between two looks at the ``Pace``, about 0.5 ms.
+#: Number of sends and verdicts between two calls of ``Pace.behind``; they take about 0.5 ms.
 PACE_COMMANDS: Final = 64
 
-#: Commands of the hot path, and more bytes of records than one of them can need: a commit that copies 64 MiB of halves
-#: needs the most. Far from the end of a segment nothing is computed for them, and their records need no second look: a
-#: frame bounds what a send brings, ``core.transaction.admission`` what a transaction may have, and no bound is asked.
+#: Commands of the hot path. Far from the end of a segment (``_small_fit_until``) the engine computes no bound for them and does
+#: not check the size of their records: the largest frame limits a send, and ``core.transaction.admission`` limits a
+#: transaction. The largest case is a commit that copies 64 MiB of half messages.
 SMALL: Final[frozenset[type]] = frozenset({SendHalf, SendMessage, EndTransaction})
 _SMALL_BYTES_MAX: Final = limits.TRANSACTION_BYTES_MAX + 2 * limits.FRAME_BYTES_MAX
 
-#: Records that hold a copy. A decision that has any begins with one.
+#: Records that contain a copy. If a decision has any, its first record is one.
 _COPIED: Final = frozenset({CopiedHalf, CopiedDelayed})
 
 _NO_BASE_AT_START: Final = (
@@ -74,20 +74,20 @@ _NO_BASE_AT_START: Final = (
 
 
 class Failed(NamedTuple):
-    """A reply where the decision broke, or what it needs copied is damaged. Nothing was changed; the log says where."""
+    """The decision raised, or a message that it must copy is damaged. Nothing was changed. The log has the details."""
 
     text: str
 
 
 class DecisionFailed(NamedTuple):
-    """Deciding ``command`` raised; it was answered ``Failed``, and nothing was changed."""
+    """The decision of ``command`` raised ``error``. The reply was ``Failed``; nothing was changed."""
 
     command: Command
     error: Exception
 
 
 class BoundWrong(NamedTuple):
-    """``size_bound`` said less than ``command`` came to, or could not say. ``failed``: the command was answered so."""
+    """``size_bound`` of ``command`` was too small, or raised. ``failed``: the reply was ``Failed``."""
 
     command: Command
     error: Exception
@@ -95,7 +95,7 @@ class BoundWrong(NamedTuple):
 
 
 class NotCopied(NamedTuple):
-    """What ``command`` wants copied from ``source`` is damaged; it was answered ``Failed``."""
+    """A message that ``command`` must copy from ``source`` is damaged. The reply was ``Failed``."""
 
     command: Command
     source: int
@@ -103,15 +103,15 @@ class NotCopied(NamedTuple):
 
 
 class DelayedNotShown(NamedTuple):
-    """These delayed messages cannot be copied, and wait for a start that finds them whole. ``more``: others may follow."""
+    """These delayed messages cannot be copied. They stay delayed until a start finds them intact. ``more``: there may be others."""
 
-    #: (log offset, what is wrong with its bytes) of each.
+    #: (log offset, description of the damage) of each message.
     damaged: tuple[tuple[int, str], ...]
     more: bool
 
 
 class NoNextSegment(NamedTuple):
-    """A segment could not begin: no space on the disk (``disk_full``), or none for a base in it."""
+    """The next segment could not begin: the disk is full (``disk_full``), or the base does not fit in a segment."""
 
     text: str
     disk_full: bool
@@ -121,7 +121,7 @@ Problem = DecisionFailed | BoundWrong | NotCopied | DelayedNotShown | NoNextSegm
 
 
 class Batch(NamedTuple):
-    """What is written in one go. ``end``: one past its last byte, padding included."""
+    """The unit of writing. ``end``: log offset after its last byte, padding included."""
 
     offset: int
     end: int
@@ -130,44 +130,44 @@ class Batch(NamedTuple):
 
 
 class Step(NamedTuple):
-    #: Write it before the next step. None: nothing was logged.
+    #: Write it before the next step. None: the step logged nothing.
     batch: Batch | None
-    #: One for each command that was decided, in their order.
+    #: One reply for each decided command, in order.
     replies: list[Reply | Failed]
     effects: list[Effect]
     problems: list[Problem]
 
 
 class Disk(Protocol):
-    """What the engine asks of whoever writes its batches."""
+    """What the engine needs from the writer of its batches."""
 
     def why_not_copied(self, source: int, message_bytes: int) -> str | None:
-        """What is wrong with the stored message in the record at ``source``, and what to do; None: it is whole."""
+        """Describes the damage of the stored message in the record at ``source``, with advice; None if it is intact."""
         ...
 
     def reserve_roll(self) -> None:
-        """See to it that the next segment can be written.
+        """Make sure that the next segment can be written.
 
         Raises:
-            StoreFull: there is no space for it.
+            StoreFull: there is not enough space on the disk.
         """
         ...
 
 
 class Pace(Protocol):
-    """How long a step may take. Told of each command that may take long, and of the others now and then."""
+    """Limits the time of a step. It is called for each command that may take long, and for the others at intervals."""
 
     def before(self) -> None:
-        """A command that may take long is decided next."""
+        """Called before a command that may take long."""
         ...
 
     def behind(self, kind: type[Command]) -> bool:
-        """A command of this type was decided, or ``PACE_COMMANDS`` of any, the last of them of this one. True: end the step."""
+        """Called after a command of type ``kind``, or after ``PACE_COMMANDS`` small ones, the last of this type. True ends the step."""
         ...
 
 
 class NoPace:
-    """A step ends when all is decided."""
+    """No limit: a step ends when all commands are decided."""
 
     def before(self) -> None:
         pass
@@ -177,7 +177,7 @@ class NoPace:
 
 
 class _Parts(NamedTuple):
-    """A ``Decision``, or what stands for it."""
+    """The parts of a ``Decision``, or their replacement if it failed."""
 
     records: tuple[Record, ...]
     reply: Reply | Failed
@@ -186,7 +186,7 @@ class _Parts(NamedTuple):
 
 
 class _TooLarge(NamedTuple):
-    """A command whose records came out larger than its bound, and their size."""
+    """A command whose records exceeded its bound, and their size in bytes."""
 
     command: Command
     size: int
@@ -196,31 +196,31 @@ _Damaged = list[tuple[CopiedHalf | CopiedDelayed, str]]
 
 
 class Engine:
-    """One for each log. Not for several threads."""
+    """One for each log. Not thread-safe."""
 
     def __init__(self, state: State, disk: Disk) -> None:
-        """``state``: new, or of a snapshot. It is the engine's from now on."""
+        """``state``: a new one, or one loaded from a snapshot. The engine owns it from now on."""
         self.state = state
-        #: To read.
+        #: Read-only.
         self.view: View = state
         self._disk = disk
         self._segment_bytes = state.settings.segment_bytes
-        #: Of the batch that is open, and of the step that runs.
+        #: Of the open batch, and of the running step.
         self._records: list[Record] = []
         self._problems: list[Problem] = []
         self._batch_start = 0
-        #: The next step begins with it, after a roll.
+        #: The command that the next step begins with, after a roll.
         self._too_large: _TooLarge | None = None
-        #: Below this position nothing is rolled for a decision that came out larger than its bound.
+        #: No roll before this log offset because of records that exceeded their bound.
         self._no_roll_before = 0
 
     # --- calls -----------------------------------------------------------------------------------------------
 
     def step(self, commands: Iterable[Command], now_ms: int, pace: Pace | None = None) -> Step:
-        """Decide commands from the first on, at least one. ``now_ms``: broker time, which never goes back.
+        """Decide commands in order, at least one. ``now_ms``: broker time, which never decreases.
 
         Raises:
-            InvariantViolated: the state and the log may differ now; stop, and let a start redo the log.
+            InvariantViolated: state and log may differ. Stop; the next start redoes the log.
         """
         state = self.state
         session = state.session
@@ -241,11 +241,11 @@ class Engine:
                 kind = type(command)
                 small = kind in SMALL
                 if small and state.log_end < small_fit_until:
-                    try:  # as ``decide`` does: a call for each command costs 1 %
+                    try:  # inlined ``decide``: a function call for each command costs 1 %
                         decided, reply, more, events = decide_by[kind](state, command, now_ms)
                     except Exception as error:  # noqa: BLE001 - judged in ``_broken``
                         decided, reply, more, events = self._broken(command, error)
-                    if len(decided) > 1 and type(decided[0]) in _COPIED:  # and the verdict that needs the copy
+                    if len(decided) > 1 and type(decided[0]) in _COPIED:  # a copy, then the verdict that needs it
                         decided, reply, more, events = self._copied(
                             command, _Parts(decided, reply, more, events), now_ms
                         )
@@ -275,34 +275,34 @@ class Engine:
         return Step(self._closed(), replies, effects, problems)
 
     def replay(self, offset: int, broker_time_ms: int, records: Iterable[Record]) -> None:
-        """Apply a batch that was written before."""
+        """Apply a batch that is already in the log."""
         open_batch(self.state, offset, broker_time_ms)
         apply_all(self.state, records)
         close_batch(self.state)
 
     def note(self, event: Event) -> tuple[MembersChanged, ...]:
-        """Make a session event happen; returns who is to be told. Look at ``next_deadline_ms`` afterwards."""
+        """Apply a session event. Returns the members to notify. Read ``next_deadline_ms`` afterwards."""
         return apply_session(self.state, event)
 
     def capture(self) -> Snapshot:
-        """Durable state as it stands, between two steps. Give it to ``snapshot.encode_rows`` on another thread.
+        """Durable state between two steps. Pass it to ``snapshot.encode_rows``, on any thread.
 
         Raises:
-            InvariantViolated: a batch is open, or nothing was redone yet.
+            InvariantViolated: a batch is open, or no base was applied yet.
         """
         return snapshot_rows(self.state)
 
     def next_deadline_ms(self) -> int | None:
-        """Broker time of the next ``Tick``; None: not before something else happens."""
+        """Broker time of the next ``Tick``, ms. None: no tick until something else happens."""
         return next_deadline_ms(self.state)
 
     def begin_epoch(self, epoch: int, wall_ms: int, now_ms: int, *, plausible_ms: int, trust_clock: bool) -> Batch:
-        """The first batch of a run: that it began, after a base record where a segment begins. Write it first.
+        """The first batch of a run: a record of its start, after a base record if a segment begins. Write it before anything else.
 
-        ``plausible_ms``: how far ahead of the log ``now_ms`` may be and be believed; see ``core.clock_jumps``.
+        ``plausible_ms``: how far ``now_ms`` may be ahead of the log; see ``core.clock_jumps``.
 
         Raises:
-            StoreFull: no space on the disk, or none for a base in a segment; nothing was changed.
+            StoreFull: the disk is full, or the base does not fit in a segment. Nothing was changed.
         """
         state = self.state
         reserve_for_holders(state, now_ms)
@@ -325,8 +325,8 @@ class Engine:
     # --- one command -----------------------------------------------------------------------------------------
 
     def _decide_near_end(self, command: Command, now_ms: int, pace: Pace) -> _Parts | None:
-        """Where what the command needs may not fit: make space first, and look at what was decided. None: the step ends
-        in front of it.
+        """Decide a command that may not fit in the segment: make space first, then check the size of its records. None: the step
+        ends before this command.
         """
         state = self.state
         if state.batch_open and state.log_end - self._batch_start > limits.BATCH_BYTES_MAX:
@@ -341,7 +341,7 @@ class Engine:
         bound = before.size if before is not None else self._bound(command)
         if not fits(state.log_end, state.batch_open, bound, self._segment_bytes):
             if bound > state.record_bytes_max and isinstance(command, SendHalf | SendMessage | SendBatch):
-                # Most likely too large for any segment: nobody shall be able to roll segments by sending what is refused.
+                # Probably too large for any segment. Decide first, so that a client cannot roll segments with rejected sends.
                 refusal = self._decided(command, now_ms)
                 if not refusal.records:
                     return refusal
@@ -351,7 +351,7 @@ class Engine:
             if refused is not None:
                 return _Parts((), refused)
         self._too_large = None
-        pace.before()  # a roll is not the command's
+        pace.before()  # the time of a roll does not count for the command
         decision = self._decided(command, now_ms)
         if not decision.records or self._fit(decision.records):
             return decision
@@ -367,7 +367,7 @@ class Engine:
         return decision
 
     def _broken(self, command: Command, error: Exception) -> _Parts:
-        """What stands for a decision that could not be made. Nothing was changed, so the next command may come."""
+        """The replacement for a decision that raised. Nothing was changed, so the next command can be decided."""
         if isinstance(error, InvariantViolated):
             raise error
         self._problems.append(DecisionFailed(command, error))
@@ -376,10 +376,10 @@ class Engine:
     def _came_too_large(
         self, command: Command, decision: _Parts, now_ms: int, pace: Pace, *, rolled: bool
     ) -> _Parts | None:
-        """``command`` decided anew in the next segment, since the bound was wrong by which space was made for ``decision``.
+        """Handle records that exceed the bound of ``command``: decide it again in the next segment.
 
-        What does not fit there either fails. It rolls at most once for each half of a segment that is written, so that
-        nobody fills the disk with what fails; what needs more than any decision may never fits, and does not roll.
+        If its records do not fit there either, the command fails. Such a roll happens at most once for each half segment of log, so
+        that failing commands cannot fill the disk. Records larger than any decision may need fail without a roll.
         """
         state = self.state
         size = _size(decision.records)
@@ -396,19 +396,19 @@ class Engine:
         return None if state.batch_open else self._decide_near_end(command, now_ms, pace)
 
     def _bound(self, command: Command) -> int:
-        """What core says that ``command`` may need. Where it cannot say, nothing: what is decided is looked at again."""
+        """The bound of ``size_bound``, or 0 if that raises; then only the check after the decision applies."""
         try:
             return size_bound(self.state, command)
-        except Exception as error:  # noqa: BLE001 - a bound changes nothing, and its command may fare well without it
+        except Exception as error:  # noqa: BLE001 - a bound changes nothing; the decision may still succeed
             self._problems.append(BoundWrong(command, error, failed=False))
             return 0
 
     # --- what a decision wants copied ------------------------------------------------------------------------
 
     def _copied(self, command: Command, decision: _Parts, now_ms: int) -> _Parts:
-        """``decision``, if all that it copies is whole; else what stands for it. Nothing of it was applied yet.
+        """``decision``, if every message that it copies is intact; else its replacement. Call it before any record is applied.
 
-        A tick goes on without the delayed messages that cannot be copied: they wait for a start that finds them whole.
+        A tick continues without the delayed messages that cannot be copied: they stay delayed until a start finds them intact.
         """
         try:
             damaged = self._damaged(decision.records)
@@ -428,9 +428,9 @@ class Engine:
         return _Parts((), Failed(text))
 
     def _without(self, damaged: _Damaged, released: Record, now_ms: int) -> _Parts:
-        """What a tick decides that leaves out the ``damaged`` of those that were to be ``released``; the others are whole.
+        """The decision of a tick without the ``damaged`` messages of the copies that ``released`` names.
 
-        Only those are shown: the ones after them may be damaged as well, and the next tick looks at them, at once.
+        It only postpones those messages. Others may be damaged as well; the next tick, which is due at once, checks them.
         """
         assert isinstance(released, Released)
         self.note(DelayedPostponed(tuple([record.first_offset for record, _ in damaged])))
@@ -445,7 +445,7 @@ class Engine:
         return decision
 
     def _damaged(self, records: Sequence[Record]) -> _Damaged:
-        """(record, what is wrong and what to do) of each record whose source cannot be copied."""
+        """(record, description of the damage) of each record whose source cannot be copied."""
         found = []
         for record in records:
             if isinstance(record, CopiedHalf | CopiedDelayed):
@@ -457,12 +457,12 @@ class Engine:
     # --- batches and segments --------------------------------------------------------------------------------
 
     def _fit(self, records: Sequence[Record]) -> bool:
-        """Whether the records of a decision have space where the log stands."""
+        """Whether the records of a decision fit in the current segment."""
         state = self.state
         return fits(state.log_end, state.batch_open, _size(records), self._segment_bytes)
 
     def _small_fit_until(self) -> int:
-        """While the log ends before this, a command of ``SMALL`` fits the segment and the batch, whatever it is."""
+        """Log offset up to which any command of ``SMALL`` fits in both the segment and the batch."""
         end = self.state.log_end
         place = end % self._segment_bytes
         if place == 0:
@@ -471,9 +471,9 @@ class Engine:
         return min(end - place + self._segment_bytes - _SMALL_BYTES_MAX, start + limits.BATCH_BYTES_MAX)
 
     def _roll_for(self, command: Command, size: int, now_ms: int) -> Refused | None:
-        """Roll, so that ``command`` can be decided in the next segment. A refusal: there is none for it."""
+        """Roll so that ``command`` can be decided in the next segment. Returns a refusal if there is no next segment."""
         state = self.state
-        # A verdict may have to copy its halves after the roll.
+        # After the roll a verdict may have to copy its half messages.
         verdict = isinstance(command, EndTransaction | ResolveTransaction)
         text = why_no_base(state, state.record_bytes_max if verdict else size)
         if text:
@@ -490,10 +490,10 @@ class Engine:
         return None
 
     def _roll(self, now_ms: int) -> None:
-        """Go on in the next segment, after its base record, which stays in the open batch.
+        """Begin the next segment with its base record, which stays in the open batch.
 
         Raises:
-            StoreFull: no space for another segment; the log stands where it stood.
+            StoreFull: there is no space for another segment. Nothing was changed.
         """
         self._disk.reserve_roll()
         previous_end = self.state.log_end
@@ -508,7 +508,7 @@ class Engine:
         open_batch(self.state, offset, now_ms)
 
     def _closed(self) -> Batch | None:
-        """The open batch, which is open no longer; None: none was."""
+        """Close the open batch and return it; None if there is none."""
         state = self.state
         if not state.batch_open:
             return None

@@ -1,11 +1,10 @@
-"""What a decision changes in session state, as values: ``session.apply_session`` makes them happen.
+"""Changes of session state by decisions, as values; ``session.apply_session`` applies them.
 
-A decision is a question: it changes nothing, and says in ``Decision.events`` what is to be noted once its records were
-applied. So one that raises, or whose records are not to happen (no space, a body that cannot be copied), has left nothing
-behind; and it can be asked again.
+A decision changes nothing. ``Decision.events`` says what to change once its records were applied. A decision that raises, or
+whose records cannot be written (no space, a damaged message to copy), therefore leaves nothing behind and can be repeated.
 
-Three come in front of a decision, not out of it (``decide.comes_before``): ``TimePassed``, ``LocksExpired``, ``TrimStarted``. They
-happen whether or not it can be made.
+Three events precede a decision (``decide.comes_before``): ``TimePassed``, ``LocksExpired``, ``TrimStarted``. They are applied
+whether or not the decision succeeds.
 
 Times are broker time, ms.
 """
@@ -14,19 +13,19 @@ from typing import NamedTuple
 
 
 class TimePassed(NamedTuple):
-    """It is ``now_ms``: what has fallen due by then is due."""
+    """The time is ``now_ms``: move everything that is due by then to the queues of due work."""
 
     now_ms: int
 
 
 class QueueChosen(NamedTuple):
-    """The sender of a message left the queue to the broker: the next one has the next queue."""
+    """The broker chose the queue of a message: the next message gets the next queue."""
 
     topic_id: int
 
 
 class UnknownReceived(NamedTuple):
-    """A producer said UNKNOWN: its check, if there was one, is not in flight any more."""
+    """A producer responded UNKNOWN: its check, if any, is no longer in flight."""
 
     group: str
     tx_id: str
@@ -35,40 +34,40 @@ class UnknownReceived(NamedTuple):
 
 
 class CheckCancelled(NamedTuple):
-    """The transaction was settled: nobody's answer is waited for."""
+    """The transaction was settled: no response is awaited."""
 
     group: str
     tx_id: str
 
 
 class ChecksSent(NamedTuple):
-    """Checks of a group go out, each to the connection that it names, and are in flight until ``until_ms``."""
+    """Checks of a group were sent, each to its connection, and are in flight until ``until_ms``."""
 
     group: str
     now_ms: int
     until_ms: int
     #: (transaction id, connection).
     asked: tuple[tuple[str, int], ...]
-    #: ``ProducerSession.turn`` from here on.
+    #: New value of ``ProducerSession.turn``.
     turn: int
-    #: Connections that fetched some, and so wait no more.
+    #: Connections whose open request for checks was served.
     served: tuple[int, ...]
-    #: Entries of ``due`` and ``early`` that were looked at.
+    #: Number of entries of ``due`` and ``early`` that were examined.
     due: int = 0
     early: int = 0
-    #: It was the group's turn in a tick.
+    #: Whether a tick served the group in its turn.
     in_turn: bool = False
 
 
 class CheckWaits(NamedTuple):
-    """A check goes to whoever fetches the group's next, and nobody waits for some now."""
+    """A check waits until a client of the group fetches it."""
 
     group: str
     tx_id: str
 
 
 class CheckFailed(NamedTuple):
-    """A check reached nobody. ``in_flight``: it was the one that is waited for; ``gone``: its connection takes none any more."""
+    """A check did not reach its client. ``in_flight``: it is the one recorded as in flight; ``gone``: the connection accepts no more."""
 
     group: str
     tx_id: str
@@ -78,16 +77,16 @@ class CheckFailed(NamedTuple):
 
 
 class ParkedResumed(NamedTuple):
-    """Transactions that were parked are asked about again: their group's policy looks around by ``look_by_ms``."""
+    """Parked transactions are checked again: the group's policy must examine them by ``look_by_ms``."""
 
     group: str
     look_by_ms: int
 
 
 class PolicyExamined(NamedTuple):
-    """A policy has looked at these ids of ``PolicySession.past``. ``asked_again``: of them those that are within its limits again.
+    """A policy has examined these ids of ``PolicySession.past``. ``asked_again``: those of them that are within its limits again.
 
-    ``look_by_ms``: when the answer about one that is asked about meanwhile is overdue, 0: none is.
+    ``look_by_ms``: when the response to a check in flight is overdue; 0: none is in flight.
     """
 
     group: str
@@ -97,7 +96,7 @@ class PolicyExamined(NamedTuple):
 
 
 class OffsetReported(NamedTuple):
-    """A consumer group stands there; to be logged at ``log_at_ms``, or when another one of the group is."""
+    """A consumer group reported an offset; log it at ``log_at_ms``, or together with another one of the group."""
 
     group: str
     topic_id: int
@@ -107,7 +106,7 @@ class OffsetReported(NamedTuple):
 
 
 class OffsetLogged(NamedTuple):
-    """The log has said where the group stands in this queue."""
+    """The offset of the group in this queue was logged."""
 
     group: str
     topic_id: int
@@ -115,7 +114,7 @@ class OffsetLogged(NamedTuple):
 
 
 class OffsetRefused(NamedTuple):
-    """There is no space for it in a base: it is known in this run only."""
+    """A base has no space for the offset: it is kept for this run only."""
 
     group: str
     topic_id: int
@@ -124,16 +123,16 @@ class OffsetRefused(NamedTuple):
 
 
 class OffsetsDrained(NamedTuple):
-    """The first ``count`` fresh offsets of the group are logged, or are of topics that are gone. ``all``: it has no more."""
+    """The first ``count`` fresh offsets of the group were logged, or belong to deleted topics. ``all``: the group has no more."""
 
     group: str
-    count: int  # type: ignore[assignment]  # shadows tuple.count, which nobody needs here
+    count: int  # type: ignore[assignment]  # shadows tuple.count, which is not used
     all: bool
     now_ms: int
 
 
 class LocksExpired(NamedTuple):
-    """It is ``now_ms``: locks of the group that ran out make space, and where it is short those of all."""
+    """The time is ``now_ms``: remove expired locks of the group, and of all groups if locks are scarce."""
 
     group: str
     is_short: bool
@@ -148,7 +147,7 @@ class QueuesLocked(NamedTuple):
 
 
 class QueuesUnlocked(NamedTuple):
-    """The client gives up those of these queues that it holds."""
+    """The client releases those of these queues that it holds."""
 
     group: str
     client_id: str
@@ -156,7 +155,7 @@ class QueuesUnlocked(NamedTuple):
 
 
 class TopicRemoved(NamedTuple):
-    """``queues``: how many it ever had. ``groups``: those that have, or were refused, an offset in it."""
+    """``queues``: maximum number of queues that the topic ever had. ``groups``: those that have, or were refused, an offset in it."""
 
     topic_id: int
     queues: int
@@ -169,23 +168,23 @@ class ConsumerGroupRemoved(NamedTuple):
 
 
 class DelayedPostponed(NamedTuple):
-    """These delayed messages, by their first offsets, are not shown in this run: their bytes cannot be copied. They stay
-    delayed, and are due at the next start."""
+    """These delayed messages, by their first offsets, stay delayed in this run because their bytes cannot be copied. They are due
+    again at the next start."""
 
     first_offsets: tuple[int, ...]
 
 
 class TrimStarted(NamedTuple):
-    """A trim to ``log_start`` shall come: what lives below it is looked for, if that has not begun."""
+    """Begin to prepare a trim to ``log_start``, unless that has begun: find what is alive before it."""
 
     log_start: int
 
 
 class CopiedForward(NamedTuple):
-    """The first ``count`` of what was found below ``log_start`` are copied forward, or no longer need to be; look further."""
+    """The first ``count`` entries found before ``log_start`` were copied forward or are settled; continue with the next."""
 
     log_start: int
-    count: int  # type: ignore[assignment]  # shadows tuple.count, which nobody needs here
+    count: int  # type: ignore[assignment]  # shadows tuple.count, which is not used
 
 
 DecisionEvent = (

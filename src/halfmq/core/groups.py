@@ -1,9 +1,9 @@
-"""Consumer groups: made on first use together with their ``%RETRY%`` topic, changed and deleted by an administrator.
+"""Consumer groups: created on first use together with their ``%RETRY%`` topic, changed and deleted by an administrator.
 
-RocketMQ deletes a group whoever consumes in it, and leaves both of its topics, which ``mqadmin deleteSubGroup`` then deletes
-whatever is in them (``AdminBrokerProcessor.deleteSubscriptionGroup``, ``DeleteSubscriptionGroupCommand``). Here a group that
-has members is not deleted: without its offsets it would begin anew while it runs. A ``%RETRY%`` topic that holds nothing
-goes with its group, as it came with it; what holds messages stays until somebody deletes it.
+RocketMQ deletes a group even while clients consume in it, and keeps both of its topics, which ``mqadmin deleteSubGroup`` then
+deletes whatever they contain (``AdminBrokerProcessor.deleteSubscriptionGroup``, ``DeleteSubscriptionGroupCommand``). Here a group with
+members is not deleted: without its offsets it would start over while it runs. An empty ``%RETRY%`` topic is deleted with its
+group; one that contains messages remains until somebody deletes it.
 """
 
 from typing import Final
@@ -22,14 +22,14 @@ from halfmq.model.ids import checked_name
 from halfmq.model.records import OperatorAction, Record
 from halfmq.model.settings import GroupSettings
 
-#: Consumers that a refusal names.
+#: Maximum number of consumers that a refusal names.
 _NAMED_MAX: Final = 5
 #: RocketMQ's settings are Java ints.
 _RETRIES_MAX: Final = (1 << 31) - 1
 
 
 def decide_ensure_group(state: State, command: EnsureGroup, now_ms: int) -> Decision:
-    """Make the group and its retry topic if they are not there."""
+    """Create the group and its retry topic if they do not exist."""
     group = state.groups.get(command.name)
     records: tuple[Record, ...] = ()
     offset = next_offset(state)
@@ -44,7 +44,7 @@ def decide_ensure_group(state: State, command: EnsureGroup, now_ms: int) -> Deci
 
 
 def decide_set_group(state: State, command: SetGroup, now_ms: int) -> Decision:
-    """Make or change the group."""
+    """Create or change the group."""
     try:
         checked_name(command.name, "group", limits.GROUP_CHARS_MAX)
     except InvalidName as error:
@@ -64,10 +64,10 @@ def decide_set_group(state: State, command: SetGroup, now_ms: int) -> Decision:
 
 
 def decide_delete_group(state: State, command: DeleteGroup, now_ms: int) -> Decision:
-    """Forget the group, and its offsets if the command says so. Absent is as good as deleted.
+    """Delete the group, and its offsets if the command says so. Deleting an absent group succeeds.
 
     Replies:
-        GroupIsGone: which of its topics stay. Refused NOT_NOW: it has members.
+        GroupIsGone: with its remaining topics. Refused NOT_NOW: it has members.
     """
     name = command.name
     session = state.session.consumers.get(name)

@@ -1,4 +1,4 @@
-"""Looking into a heap of ``heapq`` without changing it."""
+"""Read a heap of ``heapq`` in order without changing it."""
 
 from collections.abc import Iterator
 from heapq import heappop, heappush
@@ -8,7 +8,7 @@ T = TypeVar("T", bound=tuple[Any, ...])
 
 
 def in_order(heap: list[T]) -> Iterator[T]:
-    """Its entries, the smallest first. None is taken out; the first n of them take O(n log n)."""
+    """Its entries in ascending order. The heap does not change; the first n entries take O(n log n)."""
     ahead = [(heap[0], 0)] if heap else []
     while ahead:
         entry, at = heappop(ahead)

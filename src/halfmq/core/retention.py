@@ -1,9 +1,9 @@
-"""Where the log may start: which of its oldest segments retention removes, and what keeps it from removing more.
+"""Retention: which of the oldest segments may be removed, and what prevents the removal of more.
 
-A segment goes once all of it is older than the retention time, or lies further back than the retention size; the oldest first,
-and never the one that is written. It stays while it has something younger than the deduplication window: with a verdict its
-memory would go, and a half that comes again would be a transaction of its own. By size alone it also stays while much of it
-was copied there a short time ago (``core.copies``).
+A segment is removed when all of it is older than the retention time, or beyond the retention size; oldest first, and never the
+segment that is being written. It is kept while it contains anything within the deduplication window: without the verdict, a
+repeated half message would begin a new transaction. Retention by size also keeps a segment while much of it was recently
+copied there (``core.copies``).
 """
 
 from collections.abc import Iterable
@@ -15,35 +15,35 @@ from halfmq.core.view import View
 
 
 class ClosedSegment(NamedTuple):
-    """A segment that is full. ``start``, ``end``: log offsets; ``end`` is where the next one begins."""
+    """A full segment. ``start``, ``end``: log offsets; ``end`` is the start of the next segment."""
 
     start: int
     end: int
-    #: Broker time of the first batch after it, ms: nothing in it is younger.
+    #: Broker time of the first batch after it, ms; nothing in it is younger.
     newest_ms: int
 
 
 class RetentionLimits(NamedTuple):
-    #: 0: age does not count.
+    #: 0: no limit by age.
     retention_ms: int
-    #: 0: size does not count.
+    #: 0: no limit by size.
     retention_bytes: int
     dedup_window_ms: int
-    #: What was copied less than this long ago, ms, is copied again by size only as a small part of what goes.
+    #: Retention by size copies messages that were copied less than this time ago, ms, only as a small part of what is freed.
     copy_again_ms: int
 
 
 class TrimTarget(NamedTuple):
-    #: Start of the first segment to keep; the log's present start where none may go.
+    #: Start of the first segment to keep; the current start of the log if none may be removed.
     log_start: int
-    #: Something would be old enough if the time were believed by which the clock was ahead at a start.
+    #: A segment would be old enough if the clock had been trusted at a start.
     clock_in_doubt: bool
-    #: Bytes that were copied a short time ago and keep by size what might go otherwise; 0: nothing is kept for that.
+    #: Recently copied bytes that prevent removal by size; 0: none do.
     copied_bytes: int
 
 
 def trim_target(view: View, limits: RetentionLimits, segments: Iterable[ClosedSegment], now_ms: int) -> TrimTarget:
-    """What retention wants. ``segments``: the closed ones, the oldest first; looked at as far as needed. ``now_ms``: broker time."""
+    """The log start that retention requires. ``segments``: the closed ones, oldest first; read as far as needed. ``now_ms``: broker time."""
     young_from_ms = now_ms - limits.dedup_window_ms
     copied_from_ms = now_ms - limits.copy_again_ms
     keep_from = view.session.published - limits.retention_bytes if limits.retention_bytes else 0

@@ -1,29 +1,29 @@
-"""Every durable thing once: what it is as bytes, and how it is loaded.
+"""The format of durable state: how each item is encoded and loaded.
 
-Some are described by a payload, which is in the record that sets it, in each base and in a snapshot:
+Some items have a payload, which is in the record that sets them, in each base and in a snapshot:
 
-    topic, consumer group with the holders of its queues, limits and policy of a producer group
+    topic; consumer group with the holders of its queues; limits and policy of a producer group
 
-A base and a snapshot hold kinds of rows. Which is in what:
+A base and a snapshot contain kinds of rows:
 
     kind       row                                           base                             snapshot
     ---------  --------------------------------------------  -------------------------------  ----------------------------
     head       numbers and positions                         epoch, next topic id and half    all of ``Head``
                                                              index
-    immunity   what a half rests in this epoch; jumps        without jumps                    yes
+    immunity   default grace period of the epoch; jumps      without jumps                    yes
     topics     payload, queue ends, queue minimums           without minimums: its ends are   yes
                                                              the minimums of a log that
                                                              begins with it
     groups     payload                                       yes                              yes
     producers  payload                                       yes                              yes
     offsets    group, (topic id, queue id, offset) of each   yes                              yes
-    bases      segment start, queue ends of each topic       no: the bases say it             yes
+    bases      segment start, queue ends of each topic       no: the bases contain it         yes
     undecided  ``Undecided``                                 no: copied forward before a      yes
     delayed    ``Delayed``                                   trim                             yes
-    decided    ``Verdict``                                   no: forgotten with the log       yes
-    sent       ``RecentMessage``                                  that had them                    yes
+    decided    ``Verdict``                                   no: removed with the log that    yes
+    sent       ``RecentMessage``                                  contains them                    yes
 
-Loading keeps what is derived in step, so a loaded state needs nothing else.
+Loading also computes derived state, so a loaded state is complete.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -83,7 +83,7 @@ def topic_set(offset: int, topic_id: int, name: str, read_queues: int, write_que
 
 
 def read_topic(state: State, payload: bytes) -> Topic:
-    """Make or change the topic that ``payload`` describes."""
+    """Create or change the topic that ``payload`` describes."""
     topic_id, name, read_queues, write_queues, permission = _decode(payload)[:5]
     topic = state.topics_by_id.get(topic_id)
     if topic is None:
@@ -99,7 +99,7 @@ def read_topic(state: State, payload: bytes) -> Topic:
 
 
 def group_payload(group: GroupSettings, holders: Mapping[tuple[int, int], str] | None = None) -> bytes:
-    """``holders`` of its queues are written only if there are any, as for a group that never consumed in order."""
+    """Encodes ``holders`` only if there are any: most groups never consume in order."""
     fields = (group.name, group.retry_max_times, group.retry_queues, group.consume_enabled)
     if not holders:
         return payload_of(*fields)
@@ -120,7 +120,7 @@ def group_deleted(offset: int, name: str, with_offsets: bool) -> GroupDeleted:
 
 
 def read_group(state: State, payload: bytes) -> None:
-    """Make or change the consumer group that ``payload`` describes, and who holds its queues."""
+    """Create or change the consumer group that ``payload`` describes, with the holders of its queues."""
     name, retry_max_times, retry_queues, consume_enabled, *held = _decode(payload)
     if name not in state.groups:
         count_group(state, group_bytes(name))
@@ -147,7 +147,7 @@ def producer_set(offset: int, settings: ProducerSettings) -> ProducerSet:
 
 
 def read_producer(state: State, payload: bytes) -> None:
-    """Give the producer group that ``payload`` describes its limits and policy, or take them away."""
+    """Set or remove the limits and policy of the producer group that ``payload`` describes."""
     name, check_limit, past_limit, age_ms, count, size, set_by = _decode(payload)[:7]
     settings = ProducerSettings(name, check_limit, PastLimit(past_limit), age_ms, count, size, set_by)
     group = state.producer_group(name)
@@ -173,16 +173,16 @@ def read_producer(state: State, payload: bytes) -> None:
 
 
 def epoch_started(offset: int, epoch: int, wall_ms: int, check_immunity_ms: int, jump_ms: int = 0) -> EpochStarted:
-    """A run of the broker begins. What decides the meaning of its records stands in it, since redo may have other settings.
+    """The record of a start. It contains the settings that its epoch's records depend on, since redo may run with others.
 
-    ``jump_ms``: as ``clock_jumps.jump_of_start`` says.
+    ``jump_ms``: the result of ``clock_jumps.jump_of_start``.
     """
     payload = payload_of(epoch, wall_ms, check_immunity_ms, *((jump_ms,) if jump_ms else ()))
     return EpochStarted(offset, payload_record_size(payload), epoch, wall_ms, payload)
 
 
 def read_epoch(state: State, record: EpochStarted) -> None:
-    """Begin the epoch."""
+    """Begin the epoch of ``record``."""
     _, _, grace_ms, *jump = _decode(record.payload)
     state.epoch = record.epoch
     state.epoch_grace_ms = grace_ms
@@ -193,7 +193,7 @@ def read_epoch(state: State, record: EpochStarted) -> None:
 
 
 class Head(NamedTuple):
-    """Fields of ``State`` of the same names."""
+    """Fields of ``State`` with the same names."""
 
     log_end: int
     log_start: int
@@ -215,15 +215,15 @@ BaseRow = tuple[int, tuple[tuple[int, tuple[int, ...]], ...]]
 UndecidedRow = tuple[str, str, tuple[Half, ...], int, int, int, int, int]
 
 
-#: Of the keys of a dictionary: ``iter``, or ``sorted`` where the same state must give the same bytes.
+#: Order of dictionary keys: ``iter``, or ``sorted`` if equal states must give equal bytes.
 Order = Callable[[Iterable[Any]], Iterable[Any]]
 
 
 class Kind(NamedTuple):
-    """One kind of rows. Rows hold what never changes, or copies: they are encoded while the state goes on."""
+    """One kind of rows. Rows contain immutable values or copies, so they can be encoded while the state changes."""
 
     name: str
-    #: Type of its rows, as the decoder has it.
+    #: Type of its rows, for the decoder.
     type: Any
     rows: Callable[[State], Sequence[Any]]
     load: Callable[[State, Any], None]
@@ -256,7 +256,7 @@ def topic_rows(state: State, order: Order = iter) -> list[TopicRow]:
 def load_topics(state: State, rows: Iterable[TopicRow]) -> None:
     for payload, ends, mins in rows:
         topic = read_topic(state, payload)
-        keep_queues(state, topic, len(ends))  # also those from before the topic was made smaller
+        keep_queues(state, topic, len(ends))  # including queues from before the topic was reduced
         topic.ends[:] = ends
         topic.mins[:] = mins
 
@@ -310,7 +310,7 @@ def _load_undecided(state: State, rows: list[UndecidedRow]) -> None:
         group = state.producer_group(name)
         check = from_number(number)
         count_undecided(state, group)
-        # With ``group.name``: one string for the group's name, not one per row.
+        # ``group.name``: one string for all transactions of the group instead of one for each row.
         group.undecided[tx_id] = Undecided(
             group.name, tx_id, halves, count, prepared_at_ms, grace_until_ms, checks, check
         )
@@ -347,17 +347,17 @@ def _sent(state: State) -> list[RecentMessage]:
 
 def _load_sent(state: State, rows: list[RecentMessage]) -> None:
     for row in rows:
-        sent = replace(row, connection=0)  # of another run: its connection is nobody's now
+        sent = replace(row, connection=0)  # of an earlier run, whose connection numbers mean nothing now
         state.sent.append(sent)
         topic = state.topics_by_id.get(row.topic_id)
         if topic is not None:
             topic.derived.sent[row.unique_id] = sent
 
 
-#: In the order of a snapshot: each needs the ones before it.
+#: In the order of a snapshot: each kind depends on the ones before it.
 KINDS: Final = (
     Kind("head", list[Head], _head, _load_head),
-    # One row, since version 1 passes over what comes after its first number: the jumps.
+    # One row: version 1 reads its first number and skips the rest, the jumps.
     Kind("immunity", list[int], _immunity, _load_grace),
     Kind("topics", list[TopicRow], topic_rows, load_topics),
     Kind("groups", list[bytes], group_rows, load_groups),

@@ -1,8 +1,8 @@
-"""The one way that session state changes: who is connected, what they subscribe to, what the sequencer and the disk report;
-and what decisions note (``events``), each where its data is.
+"""The only way to change session state: connections, subscriptions, reports of the sequencer and of the disk, and events of
+decisions (``events``).
 
-Nothing here is logged; a restart forgets it, and clients say it again with their next heartbeat. A client is its
-connection: when it reconnects it is a new member until its heartbeat came.
+None of it is logged. A restart loses it, and clients send it again with their next heartbeat. A client is identified by its
+connection: after a reconnect it is a new member once its heartbeat arrives.
 """
 
 from collections.abc import Callable
@@ -81,7 +81,7 @@ class Heartbeat(NamedTuple):
 
 
 class Reachable(NamedTuple):
-    """A producer that read nothing, so that checks did not reach it, reads again."""
+    """A producer that did not read, and so missed checks, reads again."""
 
     connection: int
     client_id: str
@@ -89,7 +89,7 @@ class Reachable(NamedTuple):
 
 
 class Polling(NamedTuple):
-    """A client waits for checks of a producer group, as many as it can take; until it gets some, or ``PollEnded``."""
+    """A client waits for checks of a producer group, up to a number, until it gets some or ``PollEnded``."""
 
     connection: int
     client_id: str
@@ -98,14 +98,14 @@ class Polling(NamedTuple):
 
 
 class PollEnded(NamedTuple):
-    """It has waited long enough, or asks anew. It may come again."""
+    """The wait ended by timeout or by a new request of the same client."""
 
     connection: int
     producer: str
 
 
 class CheckDelivered(NamedTuple):
-    """A check has gone out to its connection."""
+    """A check was written to its connection."""
 
     producer: str
     tx_id: str
@@ -114,7 +114,7 @@ class CheckDelivered(NamedTuple):
 
 
 class Unregistered(NamedTuple):
-    """35. An empty group name: none of that kind."""
+    """UNREGISTER_CLIENT (35). An empty group name: the client is in no group of that kind."""
 
     connection: int
     client_id: str
@@ -127,7 +127,7 @@ class ConnectionClosed(NamedTuple):
 
 
 class Published(NamedTuple):
-    """Readers see the log below ``position``, and answers below ``answered`` have left: on a full disk readers are behind."""
+    """The high watermark is ``position``; replies below ``answered`` were released. On a full disk the watermark lags."""
 
     position: int
     answered: int
@@ -138,7 +138,7 @@ class DiskSpace(NamedTuple):
 
 
 class LogOffsetsNow(NamedTuple):
-    """Drain: the next ticks log all fresh offsets, until one has nothing left (``Done.again``)."""
+    """Drain: the next ticks log all fresh offsets, until ``Done.again`` is false."""
 
 
 Event = (
@@ -148,14 +148,14 @@ Event = (
 
 
 class MembersChanged(NamedTuple):
-    """Tell these members of the consumer group to look again who consumes (40)."""
+    """Notify these members of the consumer group that its membership changed (40)."""
 
     group: str
     connections: tuple[int, ...]
 
 
 def apply_session(state: State, event: Event) -> tuple[MembersChanged, ...]:
-    """Make ``event`` happen, and say who is to be told. Send ``Tick`` when ``next_deadline_ms`` says so."""
+    """Apply ``event`` and return the members to notify. Send ``Tick`` at ``next_deadline_ms``."""
     return _APPLY[type(event)](state, event) or ()
 
 
@@ -177,7 +177,7 @@ def _heartbeat(state: State, event: Heartbeat) -> tuple[MembersChanged, ...]:
 
 
 def _reachable(state: State, event: Reachable) -> tuple[MembersChanged, ...]:
-    """No back-off is cut short: what it missed is due, and the rest was not missed."""
+    """The missed checks are due again. The back-off of the others does not change."""
     group = state.producer_group(event.producer)
     if event.producer in state.session.produces.get(event.connection, ()):
         group.session.members.setdefault(event.connection, event.client_id)
@@ -186,7 +186,7 @@ def _reachable(state: State, event: Reachable) -> tuple[MembersChanged, ...]:
 
 
 def _polling(state: State, event: Polling) -> tuple[MembersChanged, ...]:
-    """The first poll of a connection is a producer that (re)connects; later ones only go on."""
+    """The first poll of a connection counts as a producer that connects; later ones do not."""
     group = state.producer_group(event.producer)
     state.session.produces.setdefault(event.connection, {})[event.producer] = None
     is_new = event.connection not in group.session.members and event.connection not in group.session.pollers
@@ -229,7 +229,7 @@ def _consumer_heartbeat(state: State, event: Heartbeat, data: ConsumerData) -> M
 
 
 def _subscribe(session: ConsumerSession, subscriptions: tuple[Subscription, ...]) -> bool:
-    """Take the subscriptions of a heartbeat; True when something changed. The newer version of one wins."""
+    """Store the subscriptions of a heartbeat; True if one changed. The newer version of each wins."""
     changed = False
     for subscription in subscriptions:
         known = session.subscriptions.get(subscription.topic)
@@ -255,7 +255,7 @@ def _unregistered(state: State, event: Unregistered) -> tuple[MembersChanged, ..
     if event.producer_group:
         _leave_producers(state, event.producer_group, event.connection)
         state.session.produces.get(event.connection, {}).pop(event.producer_group, None)
-        forget_idle_groups(state)  # it may name another one now
+        forget_idle_groups(state)  # the client may now name other groups
     if not event.consumer_group:
         return ()
     log_now(state, event.consumer_group)
@@ -281,7 +281,7 @@ def _leave_producers(state: State, name: str, connection: int) -> None:
     was_poller = group.session.pollers.pop(connection, None) is not None
     if group.session.members.pop(connection, None) is None and not was_poller:
         return
-    # What it was asked it will not answer: another member may be asked before the answer is overdue.
+    # It will not respond to its checks: other members may get them before they are overdue.
     lost = [tx_id for tx_id, asked in group.session.in_flight.items() if asked.connection == connection]
     for tx_id in lost:
         del group.session.in_flight[tx_id]
@@ -307,7 +307,7 @@ def _leave_consumers(state: State, name: str, connection: int) -> MembersChanged
 
 
 def forget_idle_groups(state: State) -> None:
-    """Let go of groups that hold nothing, once they may be half of all: names that clients made up must not collect."""
+    """Remove empty groups once they may be half of all groups, so that invented group names do not accumulate."""
     if len(state.producer_groups) + len(state.session.consumers) < state.session.groups_kept_max:
         return
     for name, group in list(state.producer_groups.items()):
@@ -332,7 +332,7 @@ def forget_idle_groups(state: State) -> None:
 def _published(state: State, event: Published) -> tuple[MembersChanged, ...]:
     state.session.published = event.position
     state.session.answered = event.answered
-    forget_idle_groups(state)  # one connection may make up any number of names
+    forget_idle_groups(state)  # one connection may invent any number of names
     return ()
 
 

@@ -1,7 +1,7 @@
-"""Durable state as rows, so that a restart redoes only the log after them. The store keeps the bytes and knows nothing of them.
+"""Durable state as rows, so that a restart redoes only the log after them. The store saves the bytes and does not interpret them.
 
-Three steps, because they run in three places: ``snapshot_rows`` on the loop, between two batches, copies references
-only; ``encode_rows`` on another thread, while the state goes on, works on tuples that nobody changes; ``load_rows`` at
+There are three steps, because they run in three places. ``snapshot_rows`` runs on the loop between two batches and copies only
+references. ``encode_rows`` runs on another thread and reads immutable tuples while the state changes. ``load_rows`` runs at a
 start, before ``apply`` redoes the rest.
 """
 
@@ -17,7 +17,7 @@ from halfmq.errors import InvariantViolated
 from halfmq.model.settings import BrokerSettings
 
 _VERSION: Final = 1
-#: Rows per chunk: a chunk is encoded in about a millisecond, so that the loop's thread gets its turn.
+#: Rows per chunk. Encoding one takes about a millisecond, so that the loop's thread can run in between.
 _CHUNK_ROWS: Final = 1_024
 _LENGTH_BYTES: Final = 4
 _LOADERS: Final = {kind.name: (msgspec.msgpack.Decoder(kind.type).decode, kind.load) for kind in KINDS}
@@ -26,7 +26,7 @@ _decode_end: Final = msgspec.msgpack.Decoder(list[int]).decode
 
 
 class Snapshot(NamedTuple):
-    """Rows by kind, as captured. Encode them before they are too many to keep beside the live state."""
+    """Rows by kind. Encode them soon: they keep old values alive beside the current state."""
 
     position: int
     rows: tuple[tuple[str, Sequence[Any]], ...]
@@ -36,7 +36,7 @@ def snapshot_rows(state: State) -> Snapshot:
     """Capture durable state at ``state.log_end``, between two batches.
 
     Raises:
-        InvariantViolated: a batch is open, so there is no position that redo could go on from.
+        InvariantViolated: a batch is open, so redo could not resume from this position.
     """
     if state.batch_open or not state.loaded:
         raise InvariantViolated("a snapshot is taken between batches of a log that has a base")
@@ -44,7 +44,7 @@ def snapshot_rows(state: State) -> Snapshot:
 
 
 def encode_rows(snapshot: Snapshot) -> Iterator[bytes]:
-    """The capture as chunks; only their concatenation counts. Runs on any thread."""
+    """Encode the rows as chunks; only their concatenation matters. Runs on any thread."""
     encode = msgspec.msgpack.Encoder().encode
     rows_of_all = 0
     for kind, rows in snapshot.rows:
@@ -60,10 +60,10 @@ def _framed(chunk: bytes) -> bytes:
 
 
 def load_rows(settings: BrokerSettings, chunks: Iterable[bytes]) -> State:
-    """The state that ``chunks`` hold; redo the log from ``state.log_end`` into it.
+    """Decode the state in ``chunks``. Redo the log from ``state.log_end`` into it.
 
     Raises:
-        InvariantViolated: not all rows, or of another version. The log alone is enough: load without the snapshot.
+        InvariantViolated: rows are missing, or have another version. The log is sufficient: start without the snapshot.
     """
     state = State(settings)
     rows_of_all = 0

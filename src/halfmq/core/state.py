@@ -1,12 +1,13 @@
-"""What the broker knows, in memory, in three parts:
+"""The broker's state in memory, in three parts:
 
-    State           durable: only ``apply`` changes it, live and in redo; bases and snapshots hold it
-    .derived        follows from it and makes decisions fast; never stored
-    .session        who is connected, what was published: a restart forgets it
+    State           durable: only ``apply`` changes it, live and in redo; bases and snapshots contain it
+    .derived        computed from durable state to make decisions fast; never stored
+    .session        connections, subscriptions, the high watermark: lost by a restart
 
-A topic, a producer group and its policy have the same parts: what is their own is durable, ``.derived`` and ``.session`` are not.
+A topic, a producer group and a policy have the same three parts: their own fields are durable, ``.derived`` and ``.session``
+are not.
 
-Undecided transactions and their halves are immutable and are replaced on change, so that a snapshot is a copy of references
+Undecided transactions and their halves are immutable and are replaced on change. A snapshot is therefore a copy of references
 and can be encoded in another thread.
 """
 
@@ -28,26 +29,26 @@ from halfmq.model.stored_message import size_of
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
-#: Checks that fall due within this span wait in one bucket; rounded up, so that none is early. A power of two, ms.
+#: Width of a bucket of scheduled checks, ms, a power of two. Due times are rounded up, so that no check is early.
 CHECK_BUCKET_MS: Final = 64
-#: Bytes that one held queue, or one client that holds some, may take in a base; the client's id not counted.
+#: Maximum size in a base of one held queue, or of one client that holds some without its id.
 HOLDER_BYTES: Final = 12
-#: Up to this many groups nobody asks whether they hold anything.
+#: Up to this number of groups, empty groups are not searched for.
 GROUPS_KEPT_MIN: Final = 1_024
 #: Later than any time.
 NEVER_MS: Final = 1 << 62
 
 
-# What there are very many of: structs that the collector leaves alone (``gc=False``: they hold numbers, text and each other, so no
-# cycle can form), and that a snapshot has as arrays of their fields, in this order.
+# Structs for what exists in large numbers. They contain numbers, text and each other, so no cycle is possible and the garbage
+# collector can ignore them (``gc=False``). A snapshot contains them as arrays of their fields, in this order.
 
 
 class Half(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One undecided half: where it is and what its queue entry will say."""
+    """One undecided half: its place in the log and the content of its future queue entry."""
 
     index: int
     half_index: int
-    #: Where its bytes lie now; another than ``first_offset`` once it was copied forward.
+    #: Current place of its bytes; differs from ``first_offset`` after a copy.
     offset: int
     #: Its identity for clients (``commitLogOffset``).
     first_offset: int
@@ -56,7 +57,7 @@ class Half(msgspec.Struct, frozen=True, gc=False, array_like=True):
     message_bytes: int
     tag_hash: int
     key_hash: int
-    #: As ``message_facts.delay_of`` says it; applied at commit.
+    #: As returned by ``message_facts.delay_of``; applied at commit.
     delay: int
 
 
@@ -65,22 +66,22 @@ class Undecided(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     group: str
     tx_id: str
-    #: Sorted by index, which is unique among them.
+    #: Sorted by their index, which is unique in the transaction.
     halves: tuple[Half, ...]
-    #: How many halves it has in all; 0 while the last one has not said so.
+    #: Total number of halves; 0 until the last one states it.
     count: int
     #: Broker time of the first half, ms.
     prepared_at_ms: int
-    #: No check before this; each further half moves it on, since the application is evidently at work.
+    #: No check before this time. Each further half moves it, since the application is evidently still at work.
     grace_until_ms: int
     #: Checks sent.
     checks: int
-    #: At or after ``grace_until_ms`` while no check was sent.
+    #: Until the first check is sent, not before ``grace_until_ms``.
     next_check: NextCheck
 
 
 class Delayed(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A stored message that nobody sees before ``due_ms``."""
+    """A stored message that becomes visible at ``due_ms``."""
 
     offset: int
     first_offset: int
@@ -94,7 +95,7 @@ class Delayed(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A verdict of the recent past."""
+    """A recent verdict."""
 
     group: str
     tx_id: str
@@ -102,15 +103,15 @@ class Verdict(msgspec.Struct, frozen=True, gc=False, array_like=True):
     #: Log offset of its record.
     position: int
     settled_at_ms: int
-    #: Plain numbers where there is one half, which is the common case: that saves a quarter of the memory.
+    #: A plain number for a single half, the common case; that saves a quarter of the memory.
     half_indexes: int | tuple[int, ...]
-    #: -1 where redo found the rollback but no longer the half.
+    #: -1 if redo read the rollback but not the half.
     first_offsets: int | tuple[int, ...]
     decided_by: int
 
 
 class RecentMessage(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A plain message that may be sent again."""
+    """A plain message in the deduplication window."""
 
     unique_id: str
     topic_id: int
@@ -119,36 +120,36 @@ class RecentMessage(msgspec.Struct, frozen=True, gc=False, array_like=True):
     queue_id: int
     queue_offset: int
     stored_at_ms: int
-    #: 0 when another run of the broker stored it.
+    #: 0 if an earlier run of the broker stored it.
     connection: int
 
 
 class TopicDerived:
-    """What follows from the messages of a topic."""
+    """Computed from the messages of a topic."""
 
     __slots__ = ("groups", "pending", "sent")
 
     def __init__(self) -> None:
-        #: Undecided halves and delayed messages that will come to this topic.
+        #: Undecided halves and delayed messages of this topic.
         self.pending = 0
-        #: Consumer groups that have an offset in it, or had one refused. Some of them are deleted.
+        #: Consumer groups that have, or were refused, an offset in it. Some no longer exist.
         self.groups: dict[str, None] = {}
-        #: Unique id to the newest message of ``State.sent`` that has it.
+        #: Unique id -> the newest message of ``State.sent`` with that id.
         self.sent: dict[str, RecentMessage] = {}
 
 
 class TopicSession:
-    """What a restart forgets of a topic."""
+    """Session state of a topic."""
 
     __slots__ = ("turn",)
 
     def __init__(self) -> None:
-        #: Counts up with each message whose sender leaves the choice of a queue to the broker.
+        #: Incremented for each message whose sender leaves the choice of the queue to the broker.
         self.turn = 0
 
 
 class Topic:
-    """One topic. The fields of its own are durable, or constants that follow from its name and the broker's settings."""
+    """One topic. Its own fields are durable, or constants computed from its name and the broker's settings."""
 
     __slots__ = (
         "derived", "ends", "exempt", "frame_bytes", "half_suffixes", "mins", "name", "permission", "plain_suffix", "read_queues",
@@ -163,25 +164,25 @@ class Topic:
         self.read_queues = read_queues
         self.write_queues = write_queues
         self.permission = permission
-        #: Per queue: the next queue offset. As long as the most queues that the topic ever had.
+        #: Next queue offset of each queue. As long as the maximum number of queues that the topic ever had.
         self.ends: list[int] = []
-        #: Per queue: the first queue offset that the log still holds.
+        #: First queue offset of each queue that is still in the log.
         self.mins: list[int] = []
         self.derived = TopicDerived()
         self.session = TopicSession()
         # Constants, computed once for the hot path.
-        #: Copies of messages keep their unique id here, so nothing is taken for sent again.
+        #: No deduplication here: copies of messages keep their unique id.
         self.exempt = name.startswith((RETRY_PREFIX, DLQ_PREFIX))
         #: Size of a message or half record without born host, body and properties.
         self.frame_bytes = MESSAGE_AT + size_of(len(name), 0, 0, 0, len(settings.store_host))
-        #: What is added to the properties of a plain message and, per queue, of a half message.
+        #: Appended to the properties of a plain message and, for each queue, of a half message.
         self.plain_suffix = f"{CLUSTER}\x01{settings.cluster}\x02{TRACED}".encode()
         self.half_suffixes: list[bytes] = []
         self.wakes: list[tuple[WakeQueue, ...]] = []
         self.resize(settings, read_queues, write_queues)
 
     def resize(self, settings: BrokerSettings, read_queues: int, write_queues: int) -> None:
-        """Take new queue counts. Queues that are no longer written keep their ends."""
+        """Set new queue counts. Queues that are no longer written keep their ends."""
         self.read_queues = read_queues
         self.write_queues = write_queues
         self.keep_queues(settings, max(read_queues, write_queues))
@@ -203,7 +204,7 @@ Place = tuple[Topic, int, tuple[Record, ...], tuple[Effect, ...], int]
 
 
 class InFlight(NamedTuple):
-    """A check that may still be answered."""
+    """A check whose response is awaited."""
 
     until_ms: int
     connection: int
@@ -217,43 +218,43 @@ class Heard(NamedTuple):
 
 
 class QueueLock(NamedTuple):
-    """Who may handle a queue in order, and until when."""
+    """The client that may consume a queue in order, and until when."""
 
     client_id: str
     until_ms: int
 
 
 class Jump(NamedTuple):
-    """A start whose time was further ahead of the log than is plausible; see ``core.clock_jumps``."""
+    """A start whose time was implausibly far ahead of the log; see ``core.clock_jumps``."""
 
-    #: Of its record.
+    #: Log offset of its record.
     offset: int
-    #: Before it, ms.
+    #: Broker time before it, ms.
     at_ms: int
     by_ms: int
 
 
 class PolicySession:
-    """How far the policy of a producer group has got: made anew when the policy changes, and at a start."""
+    """Progress of the policy of a producer group. Reset by a change of the policy and by a restart."""
 
     __slots__ = ("left", "past", "scan", "scan_at_ms", "scan_next_ms")
 
     def __init__(self) -> None:
-        #: Ids that were past a limit when they were looked at; who takes one looks again. Each once, however it got here:
-        #: the decision that settles it does not see its own records.
+        #: Ids that exceeded a limit when last checked; check again before use. Each id once, however it got here: a decision does
+        #: not see its own records.
         self.past: dict[str, None] = {}
-        #: Id -> number of its last allowed check, which reached a producer in time to be answered. Some are settled.
+        #: Id -> number of its last allowed check that reached a producer in time for a response. Some are settled.
         self.left: dict[str, int] = {}
-        #: Ids that are still to be looked at in this round, which goes on in the next tick; the next round begins at
-        #: ``scan_at_ms``, at ``NEVER_MS`` if the policy does not go by age.
+        #: Ids still to check in this round, which continues in the next tick. The next round begins at ``scan_at_ms``, which is
+        #: ``NEVER_MS`` if the policy has no age limit.
         self.scan: deque[str] = deque()
         self.scan_at_ms = 0
-        #: What the round says so far about when the next one is worth it.
+        #: Earliest time at which the next round is useful, as far as this round knows.
         self.scan_next_ms = NEVER_MS
 
 
 class Policy:
-    """The policy of a producer group that does not wait for ever."""
+    """The policy of a producer group whose transactions do not wait indefinitely."""
 
     __slots__ = ("session", "settings")
 
@@ -264,21 +265,21 @@ class Policy:
 
 
 class ProducerDerived:
-    """What follows from the undecided transactions of a producer group."""
+    """Computed from the undecided transactions of a producer group."""
 
     __slots__ = ("bytes", "scheduled", "suspended")
 
     def __init__(self) -> None:
         #: Message bytes of all undecided halves.
         self.bytes = 0
-        #: Undecided ids by the bucket of their ``Scheduled``, until the bucket's time has come.
+        #: Undecided ids by the bucket of their ``Scheduled``, until the bucket is due.
         self.scheduled: dict[int, dict[str, None]] = {}
-        #: Undecided ids that are ``Suspended``, in that order: an operator asks about the first ones first.
+        #: Undecided ids that are ``Suspended``, in the order of suspension, which is the order of an operator's checks.
         self.suspended: dict[str, None] = {}
 
 
 class ProducerSession:
-    """Who of a producer group is connected, and what was asked."""
+    """Connected producers of a group, and the checks sent to them."""
 
     __slots__ = (
         "due",
@@ -294,31 +295,31 @@ class ProducerSession:
     )  # fmt: skip
 
     def __init__(self, number: int) -> None:
-        #: Ascending in ``State.producer_groups``, so that who pages through all can go on.
+        #: Ascending in ``State.producer_groups``, so that a listing of all groups can continue after a page.
         self.number = number
-        #: Live connections, in order of registration, with their client ids.
+        #: Live connections, in order of registration -> client id.
         self.members: dict[int, str] = {}
-        #: Live connections that fetch their checks instead of being sent them, with their client ids; and of these
-        #: the ones that wait for some now, with how many they take.
+        #: Live connections that fetch their checks instead of receiving them -> client id; and, of these, those with an open request
+        #: -> how many checks it accepts.
         self.pollers: dict[int, str] = {}
         self.held_polls: dict[int, int] = {}
-        #: Counts up with each check, so that members take turns.
+        #: Incremented by each check, so that members take turns.
         self.turn = 0
-        #: Ids whose bucket's time has come. Some were settled or asked since; who takes one looks again.
+        #: Ids whose bucket is due. Some were settled or checked since; check again before use.
         self.due: deque[str] = deque()
-        #: Ids that are asked about before their time, since a producer connected; the same holds. Apart from ``due``, since
-        #: what is due goes first, and here the schedule is not looked at.
+        #: Ids to check before their time because a producer connected; check again before use. Separate from ``due``, which has
+        #: priority, and independent of the schedule.
         self.early: deque[str] = deque()
-        #: By id. Deadlines ascend. Apart from the schedule, since a lost connection ends it.
+        #: By id, in ascending order of deadlines. Separate from the schedule, since a lost connection removes entries.
         self.in_flight: dict[str, InFlight] = {}
-        #: While as many checks are in flight as may be, and more are to be sent: when the first of them is overdue. Else 0.
+        #: Deadline of the oldest check in flight while the limit of checks in flight delays others; else 0.
         self.full_until_ms = 0
         #: By id, for ``story``.
         self.heard: dict[str, Heard] = {}
 
 
 class ProducerGroup:
-    """One producer group: its undecided transactions, recent verdicts, and who can be asked."""
+    """One producer group: its undecided transactions, recent verdicts, and connected producers."""
 
     __slots__ = (
         "derived", "name", "policy", "session", "settled", "undecided", "undecided_bytes_max", "undecided_max",
@@ -329,7 +330,7 @@ class ProducerGroup:
         #: From the group's own settings or the broker's.
         self.undecided_max = settings.undecided_max
         self.undecided_bytes_max = settings.undecided_bytes_max
-        #: None: its transactions wait for ever.
+        #: None: its transactions wait indefinitely.
         self.policy: Policy | None = None
         #: In order of preparation.
         self.undecided: dict[str, Undecided] = {}
@@ -344,7 +345,7 @@ class Subscription(NamedTuple):
     #: Tags separated by ``||``, ``*``, or an SQL92 expression.
     expression: str
     expression_type: str
-    #: The client's clock at subscription, ms: the newer one wins.
+    #: The client's clock at subscription, ms. The newer version wins.
     version: int
 
 
@@ -355,7 +356,7 @@ class Member(NamedTuple):
 
 
 class ConsumerSession:
-    """Who consumes in a group, and what. A restart forgets all of it; its settings are in ``State.groups``."""
+    """Members of a consumer group and their subscriptions. Lost by a restart; the group's settings are in ``State.groups``."""
 
     __slots__ = (
         "consume_type",
@@ -374,16 +375,16 @@ class ConsumerSession:
         self.consume_type = ""
         self.from_where = ""
         #: (topic, queue id) -> its lock, for ordered consumption.
-        #: Change them with the functions of ``queues.ordering``, or count them in ``SessionState.locks_held``.
+        #: Change it only with the functions of ``queues.ordering``, which keep ``SessionState.locks_held``.
         self.locks: dict[tuple[str, int], QueueLock] = {}
-        #: When those that ran out were dropped.
+        #: Time of the last removal of expired locks, ms.
         self.locks_checked_at_ms = 0
 
 
 class DerivedState:
-    """What follows from durable state and is kept for speed: redo and a snapshot make it again, and nothing of it is stored.
+    """Computed from durable state for speed. Redo and a snapshot rebuild it; none of it is stored.
 
-    Whoever changes durable state keeps it in step; ``transaction.invariants.check`` compares the two.
+    Code that changes durable state must update it; ``transaction.invariants.check`` compares the two.
     """
 
     __slots__ = (
@@ -392,36 +393,36 @@ class DerivedState:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        #: At least as many bytes as a base takes (``base_bytes``, which counts them); the first number is of an empty one.
+        #: Upper bound of the size of a base (``base_bytes`` computes it). The initial value is that of an empty base.
         self.base_bytes = 128
-        #: Of these, what consumer groups take beside their offsets.
+        #: Share of the consumer groups without their offsets.
         self.groups_bytes = 0
-        #: Segment start -> message bytes of what is undecided or delayed and was copied there; see ``core.copies``.
+        #: Segment start -> bytes of undecided and delayed messages that were copied there; see ``core.copies``.
         self.copied: dict[int, int] = {}
-        #: Topic id -> groups that hold the lock of a queue of it.
+        #: Topic id -> groups that hold a lock of one of its queues.
         self.held_by: dict[int, dict[str, None]] = {}
-        #: At least as many bytes as ``holders`` takes in a base.
+        #: Upper bound of the size of ``holders`` in a base.
         self.holders_bytes = 0
-        #: (ms, producer group name), a heap: when a tick has to do something in which group. Every bucket of
-        #: ``ProducerDerived.scheduled``, every ``ProducerSession.full_until_ms``, and ``PolicySession.scan_at_ms`` of a policy
-        #: that rests are in it; other entries are not true any more, or not first. So a tick costs what is due, not how many
-        #: groups there are.
+        #: Heap of (ms, producer group name): when a tick has work in which group. It contains every bucket of
+        #: ``ProducerDerived.scheduled``, every ``ProducerSession.full_until_ms``, and ``PolicySession.scan_at_ms`` of every policy
+        #: between two rounds. Other entries are obsolete and never first. The cost of a tick thus depends on what is due, not on the
+        #: number of groups.
         self.group_deadlines: list[tuple[int, str]] = []
-        #: Undecided transactions of all groups, bytes of their messages, and how many groups have any.
+        #: Undecided transactions of all groups, bytes of their messages, and the number of groups that have any.
         self.undecided_count = 0
         self.undecided_bytes = 0
         self.undecided_groups = 0
-        #: Producer groups with a policy: while there is none, ticks and connections pay nothing for policies.
+        #: Producer groups with a policy. While it is empty, policies cost ticks and connections nothing.
         self.policies: dict[str, None] = {}
-        #: Of these the ones that the next tick has to look at, in the order in which they take turns. Apart from
-        #: ``SessionState.asking``, since a policy acts also while nobody is connected, and a look costs more than a check.
+        #: Groups whose policy the next tick applies, in the order of their turns. Separate from ``SessionState.asking``, since a policy
+        #: also acts without a connected producer, and applying it costs more than a check.
         self.looking: dict[str, None] = {}
-        #: (due ms, first offset), a heap; every delayed message is in it, or in ``SessionState.delayed_postponed``.
+        #: Heap of (due ms, first offset). Every delayed message is in it, or in ``SessionState.delayed_postponed``.
         self.delayed_heap: list[tuple[int, int]] = []
 
 
 class SessionState:
-    """What a restart forgets and clients say again: only ``session.apply_session`` changes it."""
+    """Lost by a restart, and sent again by clients. Only ``session.apply_session`` changes it."""
 
     __slots__ = (
         "answered",
@@ -447,50 +448,50 @@ class SessionState:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        #: First offsets of delayed messages that are not shown in this run: their bytes could not be copied.
+        #: First offsets of delayed messages that stay delayed in this run, because their bytes could not be copied.
         self.delayed_postponed: set[int] = set()
         self.disk_full = False
-        #: Readers see the log below this position.
+        #: High watermark: readers see the log below this offset.
         self.published = 0
-        #: Answers below this position have left; at or after ``published``.
+        #: Replies below this offset were released; at or after ``published``.
         self.answered = 0
-        #: Connection behind the command whose records are applied; 0 during redo. The engine sets it.
+        #: Connection of the command whose records are being applied; 0 during redo. Set by the engine.
         self.sender = 0
-        #: Groups with entries in ``due`` or ``early`` and somebody who can be asked now, in the order in which they take
-        #: turns. Some have lost one or the other since: who takes one looks again. A group without anybody comes back when
-        #: somebody registers or polls, one with as many checks in flight as may be when an answer comes, or is overdue.
+        #: Groups with entries in ``due`` or ``early`` and a reachable producer, in the order of their turns. Some have lost one or the
+        #: other since; check again before use. A group without a producer returns when one registers or polls; a group at its limit of
+        #: checks in flight returns with a response or when one is overdue.
         self.asking: dict[str, None] = {}
         self.consumers: dict[str, ConsumerSession] = {}
-        #: Queue locks of all of them; and when those that ran out were looked for among all.
+        #: Number of queue locks of all groups, and time of the last search for expired ones, ms.
         self.locks_held = 0
         self.locks_checked_at_ms = 0
-        #: Connection -> names of the producer and consumer groups that it registered in.
+        #: Connection -> names of the producer and consumer groups in which it registered.
         self.produces: dict[int, dict[str, None]] = {}
         self.consumes: dict[int, dict[str, None]] = {}
         #: The last number that a producer group got.
         self.groups_numbered = 0
-        #: With this many groups, those that hold nothing are forgotten.
+        #: At this number of groups, empty ones are removed.
         self.groups_kept_max = GROUPS_KEPT_MIN
         #: Consumer offsets not yet logged, by group, then (topic id, queue id).
         self.fresh_offsets: dict[str, dict[tuple[int, int], int]] = {}
-        #: Those that were refused for want of space in a base, until there is some: who asks is told them.
+        #: Offsets refused because a base has no space for them; queries return them until there is space.
         self.offsets_refused: dict[str, dict[tuple[int, int], int]] = {}
-        #: Group -> when its fresh offsets shall be logged, ms; and the same as a heap, with some entries that are no longer true.
-        #: ``offsets_to_log``: those whose time has come, which are in the heap no more.
+        #: Group -> when to log its fresh offsets, ms; and the same as a heap, which also has obsolete entries.
+        #: ``offsets_to_log``: groups that are due, which are no longer in the heap.
         self.offsets_due: dict[str, int] = {}
         self.offsets_to_log: dict[str, None] = {}
         self.offsets_due_heap: list[tuple[int, str]] = []
         #: Group -> when its offsets were logged last, ms.
         self.offsets_logged: dict[str, int] = {}
-        #: How far a trim is prepared, a ``transaction.retention.CopyProgress``. None: nobody has begun.
+        #: Progress of a trim, a ``transaction.retention.CopyProgress``. None: no trim is in preparation.
         self.copy_progress: Any = None
 
 
 class State:
-    """Durable state, which only ``apply`` changes, with what is derived from it and the session.
+    """Durable state, which only ``apply`` changes, together with derived and session state.
 
-    Make one, redo the log into it with ``apply`` or ``snapshot.load_rows``, then let commands in. Its first record ever is the base of the
-    first segment that the log still has.
+    Create one, redo the log into it with ``apply`` or ``snapshot.load_rows``, then accept commands. The first record must be the
+    base of the first segment in the log.
     """
 
     __slots__ = (
@@ -501,36 +502,36 @@ class State:
 
     def __init__(self, settings: BrokerSettings) -> None:
         self.settings = settings
-        #: How many topics and consumer groups there may be.
+        #: Maximum number of topics and of consumer groups.
         self.caps = caps(settings)
-        #: Most bytes of records that one decision may need: half a segment, so that it fits after any base.
+        #: Maximum size of the records of one decision: half a segment, so that it fits after any base.
         self.record_bytes_max = min(limits.TRANSACTION_BYTES_MAX + (1 << 20), settings.segment_bytes // 2)
         self.derived = DerivedState()
         self.session = SessionState()
         #: False until the first base was applied.
         self.loaded = False
-        #: Where the next record starts: after the last one in an open batch, else after its padding.
+        #: Offset of the next record: after the last one of an open batch, else after the padding of the last batch.
         self.log_end = 0
         self.log_start = 0
         self.batch_open = False
         #: Broker time of the open or last batch.
         self.batch_time_ms = 0
         self.epoch = 0
-        #: What a half rests that asks for nothing else, in this epoch, ms; -1 where its start did not say so.
+        #: Default grace period of a half in this epoch, ms; -1 if the record of its start does not state it.
         self.epoch_grace_ms = -1
-        #: Of starts that nobody has confirmed.
+        #: Starts with an implausible time that nobody has confirmed.
         self.jumps: tuple[Jump, ...] = ()
         self.next_topic_id = 1
         self.next_half_index = 0
-        #: The same topics by name and by id; ids must not be reused.
+        #: The same topics by name and by id. Ids are never reused.
         self.topics_by_name: dict[str, Topic] = {}
         self.topics_by_id: dict[int, Topic] = {}
         self.groups: dict[str, GroupSettings] = {}
-        #: Who was granted the lock of a queue last, by group, then (topic id, queue id). Change it with ``set_holders``.
+        #: The last client that was granted the lock of a queue, by group, then (topic id, queue id). Change it with ``set_holders``.
         self.holders: dict[str, dict[tuple[int, int], str]] = {}
-        #: Of the producer groups that an administrator gave limits or a policy; each is also in ``producer_groups``.
+        #: Producer groups with limits or a policy of their own; each is also in ``producer_groups``.
         self.producer_settings: dict[str, ProducerSettings] = {}
-        #: Logged consumer offsets, by group, then (topic id, queue id). Topics that are gone have none.
+        #: Logged consumer offsets, by group, then (topic id, queue id). Deleted topics have none.
         self.offsets: dict[str, dict[tuple[int, int], int]] = {}
         self.producer_groups: dict[str, ProducerGroup] = {}
         #: By first offset.
@@ -539,17 +540,17 @@ class State:
         self.verdicts: deque[Verdict] = deque()
         #: Recent plain messages, oldest first, within the same bounds. Some are no longer the newest of their id.
         self.sent: deque[RecentMessage] = deque()
-        #: Segment start -> ((topic id, queue ends), ...) when it began: what a trim to there leaves as queue minimums.
+        #: Segment start -> ((topic id, queue ends), ...) at that time: the queue minimums after a trim up to there.
         self.bases: dict[int, tuple[tuple[int, tuple[int, ...]], ...]] = {}
 
     @property
     def grace_ms(self) -> int:
-        """What a half rests that asks for nothing else, ms. Of its epoch, not of today's settings: redo must agree."""
+        """Default grace period of a half, ms. Of its epoch, not of the current settings: redo must give the same result."""
         said = self.epoch_grace_ms
         return said if said >= 0 else self.settings.check_immunity_ms
 
     def producer_group(self, name: str) -> ProducerGroup:
-        """The group, made if it was never heard of. It is durable only by what it holds."""
+        """The group, created on first use. Only its content makes it durable."""
         group = self.producer_groups.get(name)
         if group is None:
             self.session.groups_numbered += 1
@@ -558,7 +559,7 @@ class State:
 
 
 def drop_stale_deadlines(state: State) -> None:
-    """Restore that the first of ``group_deadlines`` is true. For whoever removed a bucket or moved a time."""
+    """Restore that the first entry of ``group_deadlines`` is valid. Call it after removing a bucket or moving a deadline."""
     heap = state.derived.group_deadlines
     while heap:
         at_ms, name = heap[0]
@@ -573,20 +574,20 @@ def drop_stale_deadlines(state: State) -> None:
 
 
 def drop_stale_offsets(state: State) -> None:
-    """See to it that the first of ``offsets_due_heap`` is when a group's offsets are due. For who changed that."""
+    """Restore that the first entry of ``offsets_due_heap`` is valid. Call it after a change of ``offsets_due``."""
     heap = state.session.offsets_due_heap
     while heap and state.session.offsets_due.get(heap[0][1]) != heap[0][0]:
         heappop(heap)
 
 
 def take_turn(state: State, group: ProducerGroup) -> None:
-    """If the group has somebody to ask, and something to ask about: the next tick looks at it."""
+    """Enter the group in ``asking`` if it has a reachable producer and pending checks, so that the next tick serves it."""
     if (group.session.due or group.session.early) and (group.session.members or group.session.held_polls):
         state.session.asking[group.name] = None
 
 
 def set_holders(state: State, group: str, holders: dict[tuple[int, int], str]) -> None:
-    """The group's queues are held by these clients; none: by nobody."""
+    """Set the clients that hold the group's queues; empty: none."""
     before = state.holders.pop(group, None) or {}
     state.derived.holders_bytes += holders_bytes(holders) - holders_bytes(before)
     if holders:
@@ -603,16 +604,16 @@ def set_holders(state: State, group: str, holders: dict[tuple[int, int], str]) -
 
 
 def holders_bytes(holders: Mapping[tuple[int, int], str]) -> int:
-    """At least what they take in the group's record: each client once, with its queues."""
+    """Upper bound of the size of ``holders`` in the group's record: each client once, with its queues."""
     clients = set(holders.values())
     return HOLDER_BYTES * (len(holders) + len(clients)) + sum([len(client.encode()) for client in clients])
 
 
 def next_offset(state: State) -> int:
-    """Where the next record will start."""
+    """Log offset of the next record."""
     return state.log_end if state.batch_open else state.log_end + BATCH_HEADER_BYTES
 
 
 def current_segment(state: State) -> int:
-    """Start of the segment that the next record goes to."""
+    """Start of the segment of the next record."""
     return segment_start(next_offset(state), state.settings.segment_bytes)

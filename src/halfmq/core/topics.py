@@ -1,11 +1,12 @@
-"""Topics: which names clients may use, which topics come into being on first use, and how they are changed.
+"""Topics: valid names, creation on first use, and changes.
 
-A deleted topic's id is never given again. A topic is not deleted while an undecided or delayed message will still come
-to it: an undecided body is never thrown away (RocketMQ deletes the topic and loses the message at commit).
+The id of a deleted topic is never reused. A topic with undecided or delayed messages is not deleted: an undecided message is never
+discarded (RocketMQ deletes the topic and loses the message at commit).
 
-Write queues may be lowered at any time. A read queue is taken away only when it is empty and nothing will come to it: a
-consumer must not see one half of what was committed together, and not the other. In RocketMQ any counts are taken, and what
-lies in a queue above the new count is out of reach, as is what is sent to a queue that is written but not read.
+The number of write queues may be reduced at any time. A read queue is removed only if it is empty and no undecided or delayed
+message is destined for it: otherwise a consumer could see some messages of a transaction and not the others. RocketMQ accepts
+any counts; messages in a queue above the new count become unreachable, as do messages sent to a queue that is written but
+not read.
 """
 
 from typing import Final, NamedTuple
@@ -26,11 +27,11 @@ from halfmq.model.settings import GroupSettings, groups_bytes_max
 
 PERMISSION_WRITE: Final = 2
 PERMISSION_READ: Final = 4
-#: What a topic gets that is made on first use: RocketMQ's template TBW102 has 7, of which 1 (inherit) is not passed on.
+#: Permission of a topic created on first use: RocketMQ's template TBW102 has 7, of which 1 (inherit) is not passed on.
 PERMISSION_DEFAULT: Final = 6
 
-#: Topics that clients may not send to. The first six are RocketMQ's not-allowed set (``TopicValidator``); TBW102 is
-#: the template that routes name; RMQ_SYS_TRACE_TOPIC and BenchmarkTest are left out, since clients do send to them.
+#: Topics that clients may not send to. The first six are RocketMQ's not-allowed set (``TopicValidator``); TBW102 is the template
+#: in routes. RMQ_SYS_TRACE_TOPIC and BenchmarkTest are omitted, since clients do send to them.
 NOT_FOR_CLIENTS: Final = frozenset(
     {
         "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC",
@@ -41,14 +42,14 @@ _SYSTEM_PREFIX: Final = "rmq_sys_"
 
 
 class Made(NamedTuple):
-    """A topic that this decision makes: not in the state before its record was applied."""
+    """A topic that this decision creates; it is not in the state until its record is applied."""
 
     topic: Topic
     record: Record
 
 
 def topic_refusal(name: str) -> Refused | None:
-    """Why nobody may make or use a topic of this name; None if somebody may."""
+    """Why a topic of this name cannot be created or used; None if it can."""
     if name in NOT_FOR_CLIENTS or name.startswith(_SYSTEM_PREFIX):
         return Refused(Why.NO_PERMISSION, f"topic {name!r} is a system topic")
     derived = name.startswith((RETRY_PREFIX, DLQ_PREFIX))
@@ -70,9 +71,9 @@ def make_topic(
     *,
     by_hand: bool = False,
 ) -> Made | Refused:
-    """A new topic whose record stands at ``offset``. ``ahead``: topics that the same decision makes before it.
+    """A new topic and its record at ``offset``. ``ahead``: number of topics that the same decision creates before it.
 
-    ``by_hand``: an administrator makes it, who may use what is kept from clients.
+    ``by_hand``: an administrator creates it, who may use names that are reserved for the broker.
     """
     refused = _refuse_queues(name, read_queues, write_queues)
     if refused is not None:
@@ -103,9 +104,9 @@ def _refuse_queues(name: str, read_queues: int, write_queues: int) -> Refused | 
 
 
 def first_use(state: State, name: str, queues_wished: int, offset: int) -> Made | Refused:
-    """The topic that a message or route asks for and that is not there yet.
+    """Create the topic that a message or a route request names.
 
-    As RocketMQ makes it from TBW102: as many queues as the client wishes, at most the template's. ``%RETRY%`` and
+    As RocketMQ creates it from TBW102: with as many queues as the client requests, at most the template's. ``%RETRY%`` and
     ``%DLQ%`` topics have one queue.
     """
     refused = topic_refusal(name)
@@ -120,7 +121,7 @@ def first_use(state: State, name: str, queues_wished: int, offset: int) -> Made 
 
 
 def decide_ensure_topic(state: State, command: EnsureTopic, now_ms: int) -> Decision:
-    """Make the topic if it is not there and may be made."""
+    """Create the topic if it does not exist and is allowed."""
     if command.name in state.topics_by_name:
         return DONE
     made = first_use(state, command.name, command.queues, next_offset(state))
@@ -130,11 +131,11 @@ def decide_ensure_topic(state: State, command: EnsureTopic, now_ms: int) -> Deci
 
 
 def decide_set_topic(state: State, command: SetTopic, now_ms: int) -> Decision:
-    """Make the topic, or change the one of this name.
+    """Create or change the topic.
 
     Replies:
-        Done. Refused NO_PERMISSION, INVALID_PARAMETER: cannot be. LIMIT_REACHED: no space, or messages would be out of
-            reach; the text names the queue, what is in it, and what to do. Nothing was changed.
+        Done. Refused NO_PERMISSION, INVALID_PARAMETER: the request is invalid. LIMIT_REACHED: there is no space, or messages would
+            become unreachable; the text names the queue, its content, and what to do. Nothing was changed.
     """
     refused = topic_refusal(command.name)
     if refused is not None:
@@ -182,7 +183,7 @@ def _change_topic(state: State, topic: Topic, command: SetTopic) -> Decision:
 
 
 def _out_of_reach(state: State, topic: Topic, read_queues: int) -> str:
-    """What nobody could pull any more with so many read queues, and what to do; "" if nothing."""
+    """Describes the messages that could not be pulled with this number of read queues, and what to do; "" if there are none."""
     for queue_id in range(read_queues, topic.read_queues):
         messages = topic.ends[queue_id] - topic.mins[queue_id]
         if messages:
@@ -204,9 +205,9 @@ def _out_of_reach(state: State, topic: Topic, read_queues: int) -> str:
 
 
 def _coming_from(state: State, topic: Topic, queue_id: int) -> str:
-    """The first message that will come to this queue of the topic or one after it; "" if none will.
+    """The first undecided or delayed message for this queue or a later one of the topic; "" if there is none.
 
-    Looks through what is undecided and delayed, once for each such request of an administrator.
+    It searches all undecided and delayed messages, once for each such request of an administrator.
     """
     for group in state.producer_groups.values():
         for known in group.undecided.values():
@@ -220,7 +221,7 @@ def _coming_from(state: State, topic: Topic, queue_id: int) -> str:
 
 
 def decide_delete_topic(state: State, command: DeleteTopic, now_ms: int) -> Decision:
-    """Forget the topic and the offsets in it; its name may come back under another id. Absent is as good as deleted."""
+    """Delete the topic and the offsets in it. Its name may be used again, with another id. Deleting an absent topic succeeds."""
     topic = state.topics_by_name.get(command.name)
     if topic is None:
         return DONE
@@ -251,14 +252,14 @@ def topic_deleted(offset: int, topic: Topic) -> TopicDeleted:
 
 
 def refuse_group(state: State, name: str) -> Refused | None:
-    """Why a new consumer group has no space; None: it has."""
+    """Why there is no space for a new consumer group; None if there is."""
     if len(state.groups) >= state.caps.groups:
         return _as_many_as_may_be(f"group {name!r} was not made", "consumer groups", state.caps.groups, "--groups-max")
     share = groups_bytes_max(state.settings.segment_bytes)
     if state.derived.groups_bytes + group_bytes(name) > share:
         text = (
             f"group {name!r} was not made: consumer groups take {state.derived.groups_bytes} of the {share} bytes that they may take of the "
-            f"head of a segment of {state.settings.segment_bytes} bytes; delete groups that nobody needs, or take a store with "
+            f"base of a segment of {state.settings.segment_bytes} bytes; delete unused groups, or use a store with "
             "larger segments"
         )
         return Refused(Why.LIMIT_REACHED, text)
@@ -268,7 +269,7 @@ def refuse_group(state: State, name: str) -> Refused | None:
 
 
 def make_group(state: State, offset: int, name: str) -> tuple[GroupSettings, Record] | Refused:
-    """A consumer group with default settings, whose record stands at ``offset``."""
+    """A consumer group with default settings, and its record at ``offset``."""
     try:
         checked_name(name, "group", limits.GROUP_CHARS_MAX)
     except InvalidName as error:

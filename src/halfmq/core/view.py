@@ -1,7 +1,7 @@
-"""What shells see of the engine's state: everything to read, nothing to change.
+"""Read-only protocols of the engine's state, for the shells.
 
-``State`` is all of these protocols. Whoever holds it as a ``View`` cannot assign a field, change a dictionary or call what
-changes state: mypy, which ``make types`` runs, refuses it. So state changes in the engine only.
+``State`` implements all of them. Through a ``View`` nobody can assign a field, change a dictionary or call a mutating method
+without an error of mypy (``make types``). Only the engine changes state.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -93,7 +93,7 @@ class ProducerGroupView(Protocol):
 
 
 class ConsumersView(Protocol):
-    """Who consumes in a group."""
+    """Members of a consumer group."""
 
     @property
     def members(self) -> Mapping[int, Member]: ...
@@ -146,7 +146,7 @@ class DerivedView(Protocol):
 
 
 class View(Protocol):
-    """``State``, to read."""
+    """``State``, read-only."""
 
     @property
     def settings(self) -> BrokerSettings: ...

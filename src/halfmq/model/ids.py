@@ -1,8 +1,8 @@
-"""Identities: transaction ids, unique message ids, offset message ids.
+"""Identifiers: transaction ids, unique message ids, offset message ids.
 
-A transaction is known by (producer group, id). An id is at most 64 characters of ``[A-Za-z0-9._:-]`` and is never used
-again. Stock clients' id is the message's UNIQ_KEY; ours has the form of the FMQ source, 3.2.3: client version, client
-address, start time, process, connection number, transaction number.
+A transaction is identified by (producer group, id). An id has at most 64 characters of ``[A-Za-z0-9._:-]`` and is never reused. The id of
+RocketMQ clients is the message's UNIQ_KEY; ours has the form of the FMQ source, 3.2.3: client version, client address, start time,
+process, connection number, transaction number.
 """
 
 import re
@@ -21,10 +21,10 @@ def is_transaction_id(text: str) -> bool:
 
 
 def checked_name(text: str, what: str, characters_max: int) -> str:
-    """``text`` if RocketMQ's ``TopicValidator`` would take it.
+    """``text`` if RocketMQ's ``TopicValidator`` accepts it.
 
     Raises:
-        InvalidName: with what is wrong and what is allowed.
+        InvalidName: with the problem and what is allowed.
     """
     if not isinstance(text, str) or not text or len(text) > characters_max or _NAME.fullmatch(text) is None:
         raise InvalidName(
@@ -52,13 +52,13 @@ def parse_offset_message_id(text: str) -> tuple[bytes, int]:
 
 
 def unsigned_hash64(text: bytes) -> int:
-    """The bits of ``hash64`` without a sign, for who packs them."""
+    """The bits of ``hash64`` as an unsigned number, for packing."""
     low = crc32(text)
     return crc32(text, low ^ 0xA5A5A5A5) << 32 | low
 
 
 def hash64(text: bytes) -> int:
-    """A signed 64-bit hash for look-ups in derived files; equal hashes must be verified against the real key."""
+    """A signed 64-bit hash for look-ups in indexes; equal hashes must be verified with the actual key."""
     low = crc32(text)
     high = crc32(text, low ^ 0xA5A5A5A5)
     return (high - 0x1_0000_0000 if high & 0x8000_0000 else high) << 32 | low

@@ -1,6 +1,6 @@
-"""What a message's properties say about where it may go and when: read by ``core`` at prepare, by ``store`` from disk.
+"""Values in a message's properties that determine its visibility: read by ``core`` at prepare, and by ``store`` from the disk.
 
-Both must come to the same values, or a queue entry written live and one written by redo would differ.
+Both must get the same values, or a queue entry written live would differ from one written by redo.
 """
 
 import itertools
@@ -29,10 +29,10 @@ from halfmq.model.properties import (
     find,
 )
 
-#: An absolute time is told from a span by its sign.
+#: The sign distinguishes an absolute time from a duration.
 NO_DELAY: Final = 0
-#: The longest rest that a half may ask for, ms: without a bound nobody would ever ask about it.
-#: As long as the longest timer (RocketMQ ``timerMaxDelaySec``).
+#: Maximum grace period that a half may request, ms; without a maximum it might never be checked.
+#: Equal to the longest timer (RocketMQ ``timerMaxDelaySec``).
 GRACE_MAX_MS: Final = 3 * 86_400_000
 _HMQ_TX_ID: Final = HMQ_TX_ID.encode()
 _CHECK_IMMUNITY_SECONDS: Final = CHECK_IMMUNITY_SECONDS.encode()
@@ -40,9 +40,9 @@ _DELAY: Final = DELAY.encode()
 _TIMER_DELAY_SEC: Final = TIMER_DELAY_SEC.encode()
 _TIMER_DELAY_MS: Final = TIMER_DELAY_MS.encode()
 _TIMER_DELIVER_MS: Final = TIMER_DELIVER_MS.encode()
-#: Names that almost every half message has, in the order of ``common_values``.
+#: Properties of almost every half message, in the order of ``common_values``.
 _COMMON: Final = tuple([name.encode() for name in (TRAN_MSG, PGROUP, UNIQ_KEY, TAGS, KEYS)])
-#: Other names that decide something about a message when it is sent.
+#: Other properties that matter when a message is sent.
 _RARE: Final = frozenset(
     {
         name.encode()
@@ -57,42 +57,40 @@ _NO_PAIRS: Final[Mapping[bytes, bytes]] = {}
 #: (all pairs if a name of ``_RARE`` may be among them, else empty; values of TRAN_MSG, PGROUP, UNIQ_KEY, TAGS, KEYS, b"" where missing).
 CommonValues = tuple[Mapping[bytes, bytes], bytes, bytes, bytes, bytes, bytes]
 
-#: (names, match of a whole property string with these names in this order, numbers of the groups that are the values of
-#: ``_COMMON``; None: there are names of ``_RARE``): of what came lately, the newest first. A client writes the same names in the
-#: same order again and again, and a match is half as long as a cut.
+#: (names, match of a whole property string with these names in this order, numbers of the groups with the values of ``_COMMON``; None:
+#: there are names of ``_RARE``) of recent messages, newest first. A client writes the same names in the same order again and again, and
+#: a match takes half the time of a split.
 _Layout = tuple[tuple[bytes, ...], Callable[[bytes], re.Match[bytes] | None], tuple[int, ...] | None]
 _layouts: list[_Layout] = []
 _LAYOUTS_MAX: Final = 4
-#: Every so many strings that no layout fits, the layout of one is learned: it takes some 200 us, and names are the peers' choice.
+#: One of this many strings without a known layout is learned: that takes some 200 us, and clients choose the names.
 _LEARNED_OF: Final = 64
 _LAYOUT_NAMES_MAX: Final = 32
 _LAYOUT_BYTES_MAX: Final = 1_024
 _misses = itertools.count(1)
 
 
-# A tag may have as many bytes as a property string, so these are 32 MiB at most.
+# A tag may be as long as a property string, so these are at most 32 MiB.
 @lru_cache(maxsize=1_024)
 def tag_hash(tags: bytes) -> int:
-    """Java's hash of a TAGS value, signed 32 bit, as RocketMQ keeps it in the consume queue."""
+    """Java's hash of a TAGS value, signed 32 bit, as in RocketMQ's consume queue."""
     return java_string_hash(tags.decode("utf-8", "replace"))
 
 
 def pairs_of(properties: bytes) -> dict[bytes, bytes]:
     """The property string as a dictionary, by the reader rules of ``properties``.
 
-    For decisions that need many names of one message: from about five on this is cheaper than ``find`` for each.
+    For decisions that need many names of one message: from about five names on this is cheaper than calls of ``find``.
     """
     for names, match, _ in _layouts:
         found = match(properties)
         if found is not None:
-            return dict(
-                zip(names, found.groups(), strict=False)
-            )  # behind the values comes the group that is always empty
+            return dict(zip(names, found.groups(), strict=False))  # the last group after the values is always empty
     return _cut(properties)
 
 
 def common_values(properties: bytes) -> CommonValues:
-    """What most messages say, without a dictionary where the layout of the properties is known and names nothing rare."""
+    """The common values, without creating a dictionary if the layout of the properties is known and has no rare name."""
     for names, match, common in _layouts:
         found = match(properties)
         if found is not None:
@@ -125,7 +123,7 @@ def _learn(properties: bytes) -> None:
         return
     pattern = b"\x02".join([re.escape(name) + b"\x01([^\x01\x02]+)" for name in names]) + b"\x02?()"
     match = re.compile(pattern).fullmatch
-    if match(properties) is not None:  # else it breaks the rules somewhere
+    if match(properties) is not None:  # otherwise it violates the rules
         numbers = {name: number for number, name in enumerate(names, 1)}  # of two pairs with one name the last wins
         common = tuple([numbers.get(name, len(names) + 1) for name in _COMMON]) if _RARE.isdisjoint(names) else None
         _layouts.insert(0, (names, match, common))
@@ -145,15 +143,15 @@ def key_hash_of(properties: bytes) -> int:
 
 
 def delay_of(properties: bytes) -> int:
-    """``delay_in`` the message with these properties."""
+    """``delay_in`` of the message with these properties."""
     return delay_in(pairs_of(properties)) if b"DELAY" in properties or b"TIMER_" in properties else NO_DELAY
 
 
 def delay_in(pairs: Mapping[bytes, bytes]) -> int:
-    """When the message may be seen: 0 at once, n > 0: n ms after it is stored or committed, n < 0: at broker time -n ms.
+    """When the message becomes visible: 0 at once, n > 0: n ms after it is stored or committed, n < 0: at broker time -n ms.
 
-    DELAY (a standard level, from 1; more than the last means the last) wins over TIMER_DELAY_SEC, TIMER_DELAY_MS and
-    TIMER_DELIVER_MS. What is not a number says nothing, as in RocketMQ.
+    DELAY (a standard level, from 1; higher ones count as the last) takes precedence over TIMER_DELAY_SEC, TIMER_DELAY_MS and
+    TIMER_DELIVER_MS. Values that are not numbers are ignored, as in RocketMQ.
     """
     level = _number(pairs.get(_DELAY))
     if level > 0:
@@ -168,11 +166,11 @@ def delay_in(pairs: Mapping[bytes, bytes]) -> int:
 
 
 def grace_in(pairs: Mapping[bytes, bytes]) -> int:
-    """How long the half asks to rest before its producer is first asked, ms: CHECK_IMMUNITY_TIME_IN_SECONDS. -1: as the
-    broker's setting says; so says RocketMQ with -1 and with nonsense.
+    """Requested grace period before the first check, ms: CHECK_IMMUNITY_TIME_IN_SECONDS. -1: the broker's setting, also for -1 and invalid
+    values, as in RocketMQ.
 
-    Measured on broker time from when it was stored, never on the client's clock: in RocketMQ a client whose clock is ahead
-    makes the age negative and is asked at once.
+    It is measured in broker time from the storage of the half, never by the client's clock: in RocketMQ a client whose clock is ahead makes
+    the age negative and is checked at once.
     """
     text = pairs.get(_CHECK_IMMUNITY_SECONDS)
     if text is None or not text.isdigit() or len(text) > 12:

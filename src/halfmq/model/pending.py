@@ -1,32 +1,32 @@
-"""Undecided transactions and their groups as people are shown them: ``core`` makes these, ``wire`` carries them, the command
-line prints them."""
+"""Undecided transactions and their groups for operators: ``core`` creates these values, ``wire`` transports them, the command line
+prints them."""
 
 import msgspec
 
 
 class PendingTransaction(msgspec.Struct, frozen=True):
-    """Spans in ms from when it was asked for."""
+    """Durations in ms, at the time of the request."""
 
     group: str
     tx_id: str
     age_ms: int
     messages: int
-    #: How many messages it will have; 0 while that is not said.
+    #: Number of messages that it will have; 0 if not stated yet.
     expected: int
     message_bytes: int
     topics: tuple[str, ...]
-    #: Checks sent so far.
+    #: Number of checks sent.
     checks: int
-    #: 0 when it is due, or parked.
+    #: 0 if it is due, or parked.
     next_check_in_ms: int
-    #: Live producers of the group: who can be asked.
+    #: Reachable producers of the group.
     producers: int
-    #: By which limit of its group's policy it was parked: "checks" or "age"; empty: it was not.
+    #: The limit of its group's policy by which it was parked: "checks" or "age"; empty: not parked.
     set_aside: str = ""
 
 
 class GroupStats(msgspec.Struct, frozen=True):
-    """Figures of one producer group."""
+    """Statistics of one producer group."""
 
     group: str
     undecided: int
@@ -35,12 +35,12 @@ class GroupStats(msgspec.Struct, frozen=True):
     message_bytes_max: int
     #: Age of its oldest undecided transaction, ms.
     oldest_ms: int
-    #: How many of the undecided ones nobody is asked about any more by itself.
+    #: Number of parked transactions.
     set_aside: int
-    #: Checks that wait for an answer.
+    #: Checks that await a response.
     in_flight: int
     producers: int
-    #: Verdicts of the last ``counted_ms`` of which memory knows.
+    #: Verdicts of the last ``counted_ms`` that are in memory.
     committed: int
     rolled_back: int
     counted_ms: int
@@ -48,5 +48,5 @@ class GroupStats(msgspec.Struct, frozen=True):
     check_limit: int
     past_limit: str
     skip_age_ms: int
-    #: Who set limits and policy last.
+    #: The administrator who set limits and policy last.
     set_by: str

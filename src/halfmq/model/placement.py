@@ -1,8 +1,8 @@
-"""Which segment a batch of records goes to: the one rule that ``core`` and ``store`` must share.
+"""Which segment a batch of records goes to: the rule that ``core`` and ``store`` must share.
 
-A segment is ``segment_bytes`` of log; segment *n* holds positions from ``n * segment_bytes``. A batch lies whole in
-one segment. When the records of the next decision do not fit behind what is there, the segment is left as it is
-(zeros to its end) and the batch goes to the next one, behind that segment's base record.
+A segment is ``segment_bytes`` of log; segment *n* contains positions from ``n * segment_bytes``. A batch lies completely in one
+segment. If the records of the next decision do not fit after the existing ones, the rest of the segment stays zero and the batch goes to
+the next one, after that segment's base record.
 """
 
 from typing import Final
@@ -29,11 +29,11 @@ def next_segment_start(offset: int, segment_bytes: int) -> int:
 def fits(end: int, batch_open: bool, record_bytes: int, segment_bytes: int) -> bool:
     """Whether ``record_bytes`` more of records fit in the segment of ``end``.
 
-    ``end`` is the log's end (behind the last record of the open batch, if one is open).
-    A segment that is exactly full has no room: its last byte belongs to it, ``end`` already to the next.
+    ``end`` is the log's end (after the last record of the open batch, if one is open). A segment that is exactly full has no space: its last
+    byte belongs to it, but ``end`` to the next one.
     """
     place = end % segment_bytes
-    if place == 0 and end > 0:  # exactly full, also in an open batch: its header lies before
+    if place == 0 and end > 0:  # exactly full, also in an open batch, whose header is before
         return False
     needed = record_bytes if batch_open else BATCH_HEADER_BYTES + record_bytes
     return aligned(place + needed) <= segment_bytes

@@ -1,10 +1,10 @@
 """The property string of a message, ``name 0x01 value 0x02 name 0x01 value 0x02 ...`` in UTF-8.
 
-The hot path never makes a dictionary: ``find`` looks one name up, ``append`` adds pairs at the end.
+The hot path never creates a dictionary: ``find`` looks up one name, ``append`` adds pairs at the end.
 
-Reader rules (RocketMQ ``MessageDecoder``, 4.9.1 and later): split at 0x02, each piece at its *first* 0x01;
-pieces with an empty name or value are dropped; of two pairs with one name the last wins. Writers differ in
-whether a 0x02 follows the last pair; both forms are read, ours writes it.
+Reader rules (RocketMQ ``MessageDecoder``, 4.9.1 and later): split at 0x02, each piece at its *first* 0x01; pieces with an empty name or
+value are dropped; of two pairs with one name the last wins. Writers differ in whether a 0x02 follows the last pair; both forms are
+read, ours writes it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,34 +28,34 @@ PGROUP: Final = "PGROUP"
 CLUSTER: Final = "CLUSTER"
 MSG_REGION: Final = "MSG_REGION"
 TRACE_ON: Final = "TRACE_ON"
-#: Region and trace switch, as RocketMQ 5 stores them: without the switch its client drops the trace of what it consumed.
+#: Region and trace switch, as RocketMQ 5 stores them: without the switch its client drops the trace of consumed messages.
 TRACED: Final = f"{MSG_REGION}\x01DefaultRegion\x02{TRACE_ON}\x01true\x02"
 TRANSACTION_ID: Final = "__transactionId__"
 TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 CHECK_IMMUNITY_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 RETRY_TOPIC: Final = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
-#: Of a reply: the client that waits for it, and when the broker gave it to that client.
+#: Of a reply: the client that waits for it, and when the broker pushed it to that client.
 REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
 PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 SHARDING_KEY: Final = "__SHARDINGKEY"
 DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 
-#: Ours. Several halves with one HMQ_TX_ID are one transaction; INDEX counts from 0; COUNT stands on the last one.
+#: Ours. Several halves with one HMQ_TX_ID are one transaction; INDEX counts from 0; only the last half has COUNT.
 HMQ_TX_ID: Final = "HMQ_TX_ID"
 HMQ_TX_INDEX: Final = "HMQ_TX_INDEX"
 HMQ_TX_COUNT: Final = "HMQ_TX_COUNT"
-#: Name of the listener that answers the check.
+#: Name of the check function.
 HMQ_TX_NAME: Final = "HMQ_TX_NAME"
-#: What the application looks its local transaction up by (FMQ source, 3.2.2 ``queryId``).
+#: Key by which the application finds its local transaction (FMQ source, 3.2.2 ``queryId``).
 HMQ_QUERY_ID: Final = "HMQ_QUERY_ID"
-#: Which marker table the transaction wrote to, and when: what a check needs to trust the absence of a marker.
+#: The marker table of the transaction, and the marker's time: a check needs them to trust that a marker is absent.
 HMQ_TX_MARKER: Final = "HMQ_TX_MARKER"
 
 
 def find(properties: bytes, name: str) -> bytes | None:
-    """The value of ``name``, or None when it is missing or empty. The last of several wins."""
+    """The value of ``name``; None if it is missing or empty. The last of several wins."""
     key = name.encode() + NAME_VALUE_SEPARATOR
     end = len(properties)
     while True:
@@ -83,10 +83,10 @@ def to_dict(properties: bytes | str) -> dict[str, str]:
 
 
 def encode(pairs: Mapping[str, str] | Iterable[tuple[str, str]]) -> bytes:
-    """The property string of ``pairs``; pairs with an empty value are left out, as a reader would drop them.
+    """The property string of ``pairs``; pairs with an empty value are omitted, as readers would drop them.
 
     Raises:
-        ValueError: a name holds 0x01 or 0x02 or is empty, or a value holds 0x02: nothing can escape them.
+        ValueError: a name contains 0x01 or 0x02 or is empty, or a value contains 0x02: there is no escape for them.
     """
     items = pairs.items() if isinstance(pairs, Mapping) else pairs
     out = []

@@ -1,23 +1,22 @@
-"""What the log is made of: one type per kind of record, and how large each one is when encoded.
+"""The records of the log: one type for each kind, and its encoded size.
 
-``core`` decides records and must know their offsets and sizes before anything is written, because replies name
-log offsets; ``store`` writes exactly these sizes, and yields equal records back when it redoes the log. So
-sizes live here, below both. The bytes themselves are in ``store/record_codec.py``.
+``core`` decides records and must know their offsets and sizes before anything is written, because replies contain log offsets.
+``store`` writes exactly these sizes, and returns equal records when it redoes the log. Sizes are therefore defined here, below both.
+The encoding is in ``store/record_codec.py``.
 
-Two things are read back from elsewhere: ``source`` of a copied record is its own offset after a redo (the bytes lie
-there now), and the fields of a record whose content is its payload (topics, groups, offsets, epochs) come from the
-payload: a MessagePack array that **begins with these fields in their order**; what follows is core's own.
+After a redo two things differ in origin: ``source`` of a copied record is its own offset (its bytes are there now), and the fields
+of a record with a payload (topics, groups, offsets, epochs) come from the payload.
 
-Records with a ``payload`` are nothing else on disk: TopicSet, TopicDeleted, GroupSet, GroupDeleted, ProducerSet,
-OffsetsCommitted and EpochStarted carry in it a msgpack array that begins with their fields between ``size`` and ``payload``, in order
-(``payload_of``); the payload of a Base is ``core``'s own.
+Records with a ``payload`` contain nothing else on disk. In TopicSet, TopicDeleted, GroupSet, GroupDeleted, ProducerSet, OffsetsCommitted
+and EpochStarted it is a msgpack array that **begins with the fields between** ``size`` **and** ``payload``, **in order** (``payload_of``); what
+follows, and the payload of a Base, belongs to ``core``.
 
-Every record begins with ``offset`` (start of the record, set by the decision) and ``size`` (encoded bytes, head
-included). A record that holds a message holds its fields, not a message: a half or a message is one object from the
-decision to the log, since Python pays for each object.
+Every record begins with ``offset`` (start of the record, set by the decision) and ``size`` (encoded bytes, head included). A record with
+a message contains the message's fields instead of a message object: from the decision to the log a half or a message is a single
+object, since every object costs time in Python.
 
-FMQ source (3.3.1) to ours: MESSAGE -> Message; PREPARE + PRE_MESSAGE -> Half; REF_MESSAGE and COMMIT -> Committed;
-TX_MESSAGE -> CopiedHalf directly before Committed; ROLLBACK -> RolledBack.
+FMQ source (3.3.1) to ours: MESSAGE -> Message; PREPARE + PRE_MESSAGE -> Half; REF_MESSAGE and COMMIT -> Committed; TX_MESSAGE ->
+CopiedHalf directly before Committed; ROLLBACK -> RolledBack.
 """
 
 from collections.abc import Collection, Mapping
@@ -34,7 +33,7 @@ from halfmq.model.stored_message import StoredMessage, size_of
 RECORD_HEAD_BYTES: Final = 8
 #: Head before each batch of records. Batches start and end on multiples of 8.
 BATCH_HEADER_BYTES: Final = 64
-#: Batch end is padded with zeros to a multiple of this, so that a scan for the next header can stride.
+#: The end of a batch is padded with zeros to a multiple of this, so that a search for the next header can skip.
 BATCH_ALIGNMENT: Final = 8
 
 
@@ -60,7 +59,7 @@ class Kind(IntEnum):
     PRODUCER_SET = 23
     PARKED = 24
     GROUP_DELETED = 25
-    #: From 32 on: what only says something of the record directly behind it.
+    #: From 32 on: records that only describe the record directly after them.
     OPERATOR_ACTED = 32
 
 
@@ -80,7 +79,7 @@ class _Record(Struct, frozen=True, gc=False):
 
 
 class StoredRecord(_Record, frozen=True, gc=False):
-    """A record that holds a message: its topic, and the fields of ``StoredMessage`` in their order."""
+    """A record with a message: its topic, and the fields of ``StoredMessage`` in their order."""
 
     topic_id: int
     topic: str
@@ -115,7 +114,7 @@ class MessageRecord(StoredRecord, frozen=True, gc=False):
     """A plain message, visible at once at ``queue_offset``."""
 
     unique_id: str
-    #: The last three are not on disk but in the properties, where a decoder reads them as the decision did.
+    #: The last three are not on disk but in the properties, from which a decoder computes them like the decision did.
     tag_hash: int
     key_hash: int
     #: The value of KEYS.
@@ -123,24 +122,24 @@ class MessageRecord(StoredRecord, frozen=True, gc=False):
 
 
 class HalfRecord(StoredRecord, frozen=True, gc=False):
-    """One half message of a transaction, under its true topic and queue, invisible.
+    """One half message of a transaction, under its own topic and queue, invisible.
 
-    ``queue_offset`` is the half index: the message has no place in its queue yet. What else recovery needs (group,
-    transaction id, index, count, name, grace period) is in the message's properties, so that it is written once.
+    ``queue_offset`` is the half index, since the message has no place in its queue yet. Everything else that recovery needs (group, transaction
+    id, index, count, name, grace period) is in the message's properties, so that it is written once.
     """
 
     group: str
     tx_id: str
     index: int
-    #: Number of halves in the transaction; 0 while not yet said (only the last half says it).
+    #: Number of halves in the transaction; 0 if not stated (only the last half states it).
     count: int
-    #: From here on as ``model.message_facts.half_facts`` reads the properties: nothing of it is on disk but there. The first
-    #: two are what the queue entry says at commit; ``id_hash`` is ``hash64`` of ``tx_id``.
+    #: From here on as ``model.message_facts.half_facts`` computes it from the properties; nothing of it is on disk. The first two go to
+    #: the queue entry at commit; ``id_hash`` is ``hash64`` of ``tx_id``.
     tag_hash: int
     key_hash: int
     id_hash: int
     delay: int
-    #: What it asks to rest before its producer is first asked, ms; -1: the broker's setting.
+    #: Requested grace period, ms; -1: the broker's setting.
     grace_ms: int
     #: The value of KEYS.
     keys: bytes
@@ -151,13 +150,13 @@ class HalfRecord(StoredRecord, frozen=True, gc=False):
 
 
 class CopiedHalf(_Record, frozen=True, gc=False):
-    """A half whose bytes are written again further on: before its segment is trimmed, or before a commit elsewhere.
+    """A half whose bytes are written again, before its segment is trimmed or before a commit in another segment.
 
-    ``source`` is where the bytes lie now; the store copies them, the decision never sees them. What identifies the
-    half (``first_offset``, ``half_index``) stays; ``offset`` is its place from now on. Carries all that replay from
-    here needs, since the first record may be gone. ``prepared_at_ms``, ``grace_until_ms``, ``checks`` and
-    ``next_check_at_ms`` are of the transaction. The last four fields lie on disk only inside the message: a decoder
-    takes ``queue_id`` from it and the others from its properties with ``model.message_facts``.
+    ``source`` is the current place of the bytes; the store copies them, the decision never sees them. The identity of the half
+    (``first_offset``, ``half_index``) stays; ``offset`` is its new place. The record contains everything that replay from here needs, since
+    the first record may be gone. ``prepared_at_ms``, ``grace_until_ms``, ``checks`` and ``next_check_at_ms`` belong to the transaction. The
+    last four fields are on disk only inside of the message: a decoder takes ``queue_id`` from it and the others from its properties
+    with ``model.message_facts``.
     """
 
     source: int
@@ -176,14 +175,14 @@ class CopiedHalf(_Record, frozen=True, gc=False):
     queue_id: int
     tag_hash: int
     key_hash: int
-    #: As ``message_facts.delay_of`` says it.
+    #: As returned by ``message_facts.delay_of``.
     delay: int
 
 
 class Ref(Struct, frozen=True, gc=False):
-    """What a commit or release says of one message: where its body is and which queue entry it becomes.
+    """Reference to one message in a commit or release: the place of its body, and the content of its queue entry.
 
-    Enough to write the queue entry without reading the message. ``offset`` lies in the segment of the record.
+    The queue entry can be written without reading the message. ``offset`` is in the segment of the record.
     """
 
     offset: int
@@ -193,9 +192,9 @@ class Ref(Struct, frozen=True, gc=False):
     half_index: int
     topic_id: int
     queue_id: int
-    #: -1 while ``due_ms`` is not 0: the queue offset is given at release.
+    #: -1 if ``due_ms`` is not 0: the release assigns the queue offset.
     queue_offset: int
-    #: 0: visible with this record; else broker time, ms, at which a Released record shows it.
+    #: 0: visible with this record; else broker time, ms, at which a Released record makes it visible.
     due_ms: int
     tag_hash: int
     key_hash: int
@@ -218,7 +217,7 @@ class RolledBack(_Record, frozen=True, gc=False):
 
 
 class Checked(_Record, frozen=True, gc=False):
-    """A check was sent, or its outcome came: the transaction's check fields take these values."""
+    """A check was sent, or got a response: the new values of the transaction's check fields."""
 
     group: str
     tx_id: str
@@ -228,33 +227,33 @@ class Checked(_Record, frozen=True, gc=False):
 
 
 class ParkedBecause(IntEnum):
-    """Why nobody asks about an undecided transaction any more, by itself."""
+    """Why no further checks of an undecided transaction are sent automatically."""
 
-    #: It was asked about as often as its group's policy allows.
+    #: It had the maximum number of checks of its group's policy.
     CHECKS = 1
     #: It is older than its group's policy allows.
     AGE = 2
 
 
-#: ``next_check_at_ms`` of a transaction that was parked is this plus the reason: later than any time.
+#: ``next_check_at_ms`` of a parked transaction is this plus the reason: later than any time.
 PARKED_MS: Final = 1 << 62
 
 
 class Parked(_Record, frozen=True, gc=False):
-    """Nobody asks about the transaction any more by itself. It stays undecided; a later Checked takes it up again."""
+    """No further checks of the transaction are sent automatically. It stays undecided; a later Checked resumes it."""
 
     group: str
     tx_id: str
     half_index: int
-    #: Sent so far.
+    #: Number of checks sent.
     checks: int
     decided_by: int
-    #: An ``ParkedBecause``.
+    #: A ``ParkedBecause``.
     because: int
 
 
 class OperatorAction(IntEnum):
-    """What an operator did: the record directly behind an ``OperatorActed``. Add, never renumber."""
+    """An operator's action: the record directly after an ``OperatorActed``. Add, never renumber."""
 
     #: A verdict by hand.
     COMMIT = 1
@@ -264,30 +263,30 @@ class OperatorAction(IntEnum):
     DELETE_TOPIC = 4
     SET_TOPIC = 5
     SET_GROUP = 6
-    #: Where a consumer group goes on, set by somebody who is no member of it.
+    #: The offset of a consumer group, set by somebody who is not a member of it.
     RESET_OFFSET = 7
     DELETE_GROUP = 8
 
 
 class OperatorActed(_Record, frozen=True, gc=False):
-    """Who did what the record directly behind this one says, and why. It stands in the same batch, and changes nothing.
+    """Who requested the action of the record directly after this one, and why. It is in the same batch, and changes nothing.
 
-    Its last four bytes are its size again: whoever knows where the record behind it begins finds it.
+    Its last four bytes repeat its size, so that it can be found from the start of the record after it.
     """
 
     #: An ``OperatorAction``.
     action: int
-    #: Of what: the transaction id, or the name of the topic or group.
+    #: Object of the action: the transaction id, or the name of the topic or group.
     subject: str
-    #: As the operator said it, checked by nobody; "" where the request has no place for it, as those of mqadmin.
+    #: As stated by the operator, not verified; "" if the request has no field for it, as those of mqadmin.
     name: str
     reason: str
-    #: ``ip:port`` that it came from.
+    #: ``ip:port`` of the request.
     peer: str
 
 
 class DelayedRecord(StoredRecord, frozen=True, gc=False):
-    """A message that becomes visible at ``due_ms`` (delay levels, retries, timers). Known by its offset."""
+    """A message that becomes visible at ``due_ms`` (delay levels, retries, timers). Identified by its offset."""
 
     unique_id: str
     due_ms: int
@@ -296,7 +295,7 @@ class DelayedRecord(StoredRecord, frozen=True, gc=False):
 
 
 class CopiedDelayed(_Record, frozen=True, gc=False):
-    """A delayed message written again further on, like ``CopiedHalf``."""
+    """A delayed message written again, like ``CopiedHalf``."""
 
     source: int
     first_offset: int
@@ -310,13 +309,13 @@ class CopiedDelayed(_Record, frozen=True, gc=False):
 
 
 class Released(_Record, frozen=True, gc=False):
-    """Delayed messages that were due become visible here; every ref has its queue offset now."""
+    """Delayed messages that were due become visible here; every reference has its queue offset now."""
 
     refs: tuple[Ref, ...]
 
 
 class TopicSet(_Record, frozen=True, gc=False):
-    """A topic was made or changed."""
+    """A topic was created or changed."""
 
     topic_id: int
     name: str
@@ -333,14 +332,14 @@ class TopicDeleted(_Record, frozen=True, gc=False):
 
 
 class GroupSet(_Record, frozen=True, gc=False):
-    """Settings of a consumer group, as a payload that ``core`` reads."""
+    """Settings of a consumer group, as a payload of ``core``."""
 
     name: str
     payload: bytes
 
 
 class GroupDeleted(_Record, frozen=True, gc=False):
-    """A consumer group was deleted; its offsets with it, or kept for a group of this name that comes again."""
+    """A consumer group was deleted; its offsets are deleted too, or kept for a later group of this name."""
 
     name: str
     with_offsets: bool
@@ -348,7 +347,7 @@ class GroupDeleted(_Record, frozen=True, gc=False):
 
 
 class ProducerSet(_Record, frozen=True, gc=False):
-    """Limits and policy of a producer group, as a payload that ``core`` reads."""
+    """Limits and policy of a producer group, as a payload of ``core``."""
 
     name: str
     payload: bytes
@@ -368,15 +367,15 @@ class EpochStarted(_Record, frozen=True, gc=False):
 
 
 class Base(_Record, frozen=True, gc=False):
-    """First record of a segment: durable state that is not messages, so that what lies before can be trimmed."""
+    """First record of a segment: durable state without messages, so that the log before it can be trimmed."""
 
-    #: End of the last batch of the segment before; zeros from there on are proof that nothing is missing.
+    #: End of the last batch in the previous segment; zeros from there on prove that nothing is missing.
     previous_end: int
     payload: bytes
 
 
 class Trim(_Record, frozen=True, gc=False):
-    """The log starts at ``log_start`` from now on. Nothing alive lies before it."""
+    """The log starts at ``log_start`` from now on. Nothing before it is alive."""
 
     log_start: int
 
@@ -404,8 +403,8 @@ Record = (
     | OperatorActed
 )
 
-#: The kinds of record: the type of each, by its number in the log. A new one stands here first, and whoever has a table by type
-#: (``for_each_kind``) does not start before it says what to do with it.
+#: The registry of record kinds: type by number in the log. A new kind is added here first; then every module with a table by type
+#: (``for_each_kind``) fails at import until it handles the kind.
 TYPE_OF_KIND: Final[dict[Kind, type]] = {
     Kind.MESSAGE: MessageRecord,
     Kind.HALF: HalfRecord,
@@ -432,10 +431,10 @@ _T = TypeVar("_T")
 
 
 def for_each_kind(table: Mapping[type, _T], *, nothing: Collection[type] = ()) -> dict[type, _T]:
-    """``table``, which says by type what to do with a record, if it says so for all kinds. ``nothing``: is done with these.
+    """``table``, checked to handle every kind of record. ``nothing``: kinds that need no handling.
 
     Raises:
-        InvariantViolated: a kind is in neither, or in both, or is none.
+        InvariantViolated: a kind is in neither or in both, or is unknown.
     """
     said = [*table, *nothing]
     if sorted(one.__name__ for one in said) != sorted(one.__name__ for one in TYPE_OF_KIND.values()):
@@ -444,7 +443,7 @@ def for_each_kind(table: Mapping[type, _T], *, nothing: Collection[type] = ()) -
     return dict(table)
 
 
-#: Fixed bytes between the head of a record and the message in it, per kind that holds a message.
+#: Fixed bytes between the head of a record and its message, for each kind with a message.
 #: message: topic id 4, reserved 4; half: topic id 4, index 2, count 2; delayed: topic id 4, tag hash 4, due 8, key hash 8;
 #: copied half: first offset 8, half index 8, topic id 4, index 2, count 2, prepared 8, grace until 8, next check 8, checks 4, reserved 4;
 #: copied delayed: first offset 8, half index 8, due 8, key hash 8, tag hash 4, topic id 4.
@@ -452,13 +451,13 @@ MESSAGE_PREFIX_BYTES: Final = 8
 DELAYED_PREFIX_BYTES: Final = 24
 COPIED_HALF_PREFIX_BYTES: Final = 56
 COPIED_DELAYED_PREFIX_BYTES: Final = 40
-#: Where the stored message begins, from the start of the record.
+#: Start of the stored message, from the start of the record.
 MESSAGE_AT: Final = RECORD_HEAD_BYTES + MESSAGE_PREFIX_BYTES
 DELAYED_MESSAGE_AT: Final = RECORD_HEAD_BYTES + DELAYED_PREFIX_BYTES
 COPIED_HALF_MESSAGE_AT: Final = RECORD_HEAD_BYTES + COPIED_HALF_PREFIX_BYTES
 COPIED_DELAYED_MESSAGE_AT: Final = RECORD_HEAD_BYTES + COPIED_DELAYED_PREFIX_BYTES
 
-#: One ref: offset 8, first offset 8, half index 8, queue offset 8, due 8, key hash 8, size 4, topic id 4, queue id 4, tag hash 4.
+#: One reference: offset 8, first offset 8, half index 8, queue offset 8, due 8, key hash 8, size 4, topic id 4, queue id 4, tag hash 4.
 REF_BYTES: Final = 64
 #: decided by 1, reserved 1, group length 2, id length 2, ref count 2.
 VERDICT_PREFIX_BYTES: Final = 8
@@ -469,7 +468,7 @@ CHECKED_PREFIX_BYTES: Final = 24
 PARKED_PREFIX_BYTES: Final = 20
 #: action 1, reserved 1, lengths of subject, name, reason and peer 2 each, reserved 2.
 OPERATOR_ACTED_PREFIX_BYTES: Final = 12
-#: Behind the texts: the size of the record.
+#: After the texts: the size of the record.
 OPERATOR_ACTED_END_BYTES: Final = 4
 
 
@@ -516,12 +515,12 @@ def released_size(refs: int) -> int:
 
 
 def payload_of(*fields: object) -> bytes:
-    """The payload of a record whose fields between ``size`` and ``payload`` are these; more may follow them."""
+    """The payload of a record with these fields between ``size`` and ``payload``; more may follow them."""
     return msgspec.msgpack.encode(fields)
 
 
 def payload_record_size(payload: bytes) -> int:
-    """Size of a record whose content is its payload (topics, groups, offsets, epochs)."""
+    """Size of a record that consists of a payload (topics, groups, offsets, epochs)."""
     return RECORD_HEAD_BYTES + len(payload)
 
 

@@ -1,4 +1,4 @@
-"""Settings that decisions depend on, as values. Where each comes from (flag, environment, file) is the shells' business."""
+"""Settings of decisions, as values. The shells determine their source (flag, environment, file)."""
 
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -10,7 +10,7 @@ from halfmq.model.placement import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """What ``core`` needs to know. ``store_host`` is the advertised address, packed: 4 or 16 bytes IP, int32 port."""
+    """Settings of ``core``. ``store_host`` is the advertised address, packed: 4 or 16 bytes IP, int32 port."""
 
     broker_name: str = "halfmq"
     cluster: str = "DefaultCluster"
@@ -22,14 +22,14 @@ class BrokerSettings:
     body_bytes_max: int = limits.BODY_BYTES_MAX
     undecided_max: int = limits.UNDECIDED_MAX
     undecided_bytes_max: int = limits.UNDECIDED_BYTES_MAX
-    #: Over all producer groups; and how many of these may have something undecided.
+    #: Over all producer groups; and the maximum number of groups with undecided transactions.
     undecided_total_max: int = limits.UNDECIDED_TOTAL_MAX
     undecided_total_bytes_max: int = limits.UNDECIDED_TOTAL_BYTES_MAX
     undecided_groups_max: int = limits.UNDECIDED_GROUPS_MAX
-    #: Messages that are stored and not shown yet, over all topics.
+    #: Stored messages that are not visible yet, over all topics.
     delayed_total_max: int = limits.DELAYED_TOTAL_MAX
-    #: Topics and consumer groups; -1: as ``limits`` says. What those take that clients make by naming them is bounded as well,
-    #: see ``named_bytes_max``.
+    #: Topics and consumer groups; -1: as in ``limits``. Items that clients create by naming them are limited further, see
+    #: ``named_bytes_max``.
     topics_max: int = -1
     groups_max: int = -1
     check_immunity_ms: int = limits.CHECK_IMMUNITY_MS
@@ -41,21 +41,21 @@ class BrokerSettings:
     dedup_ids_max: int = limits.DEDUP_IDS_MAX
 
 
-#: The part of a segment that its base may take: a decision may take half, and one sixteenth is to spare.
+#: Maximum fraction of a segment for its base: a decision may need half, and one sixteenth is spare.
 _BASE_PART: Final = (7, 16)
-#: The part of a base that what clients make by naming it may take, and in it that of consumer groups beside their topics. So
-#: there is always some for offsets, for limits of producer groups, and for what an administrator makes.
+#: Maximum fraction of a base for items that clients create by naming them, and of that for consumer groups without their topics. The
+#: rest is reserved for offsets, limits of producer groups, and items of administrators.
 _NAMED_PART: Final = (3, 4)
 _GROUPS_PART: Final = (1, 4)
-#: One of them in a base: as ``core.base_bytes`` counts it, with the longest name that a client gives it by itself (a
-#: ``%RETRY%`` topic's is no longer) and, for a topic, the queues of one that is made on first use.
+#: Size of one in a base, as in ``core.base_bytes``, with the longest name that a client chooses (a ``%RETRY%`` topic's is not longer)
+#: and, for a topic, the queues of one created on first use.
 _TOPIC_BYTES: Final = 48 + limits.TOPIC_CHARS_MAX
 _QUEUE_BYTES: Final = 9
 _GROUP_BYTES: Final = 32 + limits.GROUP_CHARS_MAX
 
 
 class Caps(NamedTuple):
-    """How many topics and consumer groups there may be. What is there already stays, and may be changed."""
+    """Maximum number of topics and consumer groups. Existing ones stay, and may be changed."""
 
     topics: int
     groups: int
@@ -66,7 +66,7 @@ def base_bytes_max(segment_bytes: int) -> int:
 
 
 def caps(settings: BrokerSettings) -> Caps:
-    """How many there may be."""
+    """The maximum numbers."""
     return Caps(
         limits.TOPICS_MAX if settings.topics_max < 0 else settings.topics_max,
         limits.GROUPS_MAX if settings.groups_max < 0 else settings.groups_max,
@@ -74,17 +74,17 @@ def caps(settings: BrokerSettings) -> Caps:
 
 
 def named_bytes_max(segment_bytes: int) -> int:
-    """Up to so many bytes of a base clients may make topics and consumer groups by naming them."""
+    """Maximum bytes of a base for topics and consumer groups that clients create by naming them."""
     return base_bytes_max(segment_bytes) * _NAMED_PART[0] // _NAMED_PART[1]
 
 
 def groups_bytes_max(segment_bytes: int) -> int:
-    """Bytes of a base that consumer groups may take, beside their offsets and ``%RETRY%`` topics."""
+    """Maximum bytes of a base for consumer groups, without their offsets and ``%RETRY%`` topics."""
     return base_bytes_max(segment_bytes) * _GROUPS_PART[0] // _GROUPS_PART[1]
 
 
 def caps_that_fit(settings: BrokerSettings) -> Caps:
-    """How many the head of a segment holds in any case, whatever their names are."""
+    """Numbers that fit in the base of a segment whatever the names are."""
     groups_bytes = groups_bytes_max(settings.segment_bytes)
     topics_bytes = named_bytes_max(settings.segment_bytes) - groups_bytes
     topic_bytes = _TOPIC_BYTES + _QUEUE_BYTES * settings.default_topic_queues
@@ -92,7 +92,7 @@ def caps_that_fit(settings: BrokerSettings) -> Caps:
 
 
 def segment_bytes_for(settings: BrokerSettings) -> int:
-    """The smallest segments whose head holds the topics and groups that are configured."""
+    """The smallest segment size whose base has space for the configured topics and groups."""
     size = SEGMENT_BYTES_MIN
     while True:
         fit = caps_that_fit(replace(settings, segment_bytes=size))
@@ -121,33 +121,33 @@ class GroupSettings:
 
 
 class PastLimit(Enum):
-    """What becomes of a transaction that asking ``check_limit`` times did not settle."""
+    """What happens to a transaction that ``check_limit`` checks did not settle."""
 
-    #: It is asked about for ever.
+    #: It gets checks indefinitely.
     WAIT = "wait"
-    #: It is rolled back, and the record says that a policy did it. RocketMQ's default is near: it throws the half away.
+    #: It is rolled back, and the record names a policy. RocketMQ's default is similar: it discards the half.
     ROLLBACK = "rollback"
-    #: Nobody is asked any more by itself; it stays undecided, for an operator or a late verdict.
+    #: No further checks are sent automatically; it stays undecided, for an operator or a late verdict.
     PARKED = "set-aside"
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """Limits and policy of one producer group. Without one a group has what ``BrokerSettings`` says, and waits for ever."""
+    """Limits and policy of one producer group. Without one a group has the limits of ``BrokerSettings`` and waits indefinitely."""
 
     name: str
-    #: Checks that reach a producer before ``past_limit`` takes effect; 0: no limit, and only then ``WAIT``.
+    #: Number of checks that reach a producer before ``past_limit`` applies; 0: no limit, and only then ``WAIT``.
     check_limit: int = 0
     past_limit: PastLimit = PastLimit.WAIT
     #: A transaction older than this is parked, never within its grace period; 0: never.
     skip_age_ms: int = 0
-    #: Undecided transactions of the group, and bytes of their messages; -1: as the broker's.
+    #: Undecided transactions of the group, and bytes of their messages; -1: the broker's limits.
     undecided_max: int = -1
     undecided_bytes_max: int = -1
-    #: Who set this last.
+    #: The administrator who set this last.
     set_by: str = ""
 
     @property
     def is_default(self) -> bool:
-        """Whether the group is as it would be without these settings."""
+        """Whether the settings equal those of a group without any."""
         return self == ProducerSettings(self.name, set_by=self.set_by)

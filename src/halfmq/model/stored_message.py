@@ -1,15 +1,15 @@
-"""How a message lies in the log and travels to consumers: RocketMQ's stored layout, version 1 and 2.
+"""The layout of a message in the log and in pull responses: RocketMQ's stored layout, versions 1 and 2.
 
-Here because three neighbours must agree on it to the byte without knowing each other: ``core`` (a reply names
-log offsets, so it must know encoded sizes), ``store`` (writes it) and ``wire`` (reads it back in clients).
+It is here because three packages must agree on it without depending on each other: ``core`` (replies contain log offsets, so it
+must know encoded sizes), ``store`` (writes it) and ``wire`` (decodes it in clients).
 
     0 total 4 | 4 magic 4 | 8 body CRC 4 | 12 queue id 4 | 16 flag 4 | 20 queue offset 8 | 28 physical offset 8
     36 sys flag 4 | 40 born time 8 | 48 born host 8 or 20 | store time 8 | store host 8 or 20
     reconsume times 4 | prepared transaction offset 8 | body length 4 | body | topic length 1 or 2 | topic
     properties length 2 | properties
 
-Big-endian. Hosts are IP and int32 port; 20 bytes where sys flag says IPv6. Version 2 has a two-byte topic length
-and is written only where the topic is longer than 127 bytes. Source: RocketMQ ``MessageExtEncoder``, ``MessageDecoder``.
+Big-endian. Hosts are IP and int32 port; 20 bytes if the sys flag says IPv6. Version 2 has a two-byte topic length and is written only if
+the topic is longer than 127 bytes. Source: RocketMQ ``MessageExtEncoder``, ``MessageDecoder``.
 """
 
 import struct
@@ -28,7 +28,7 @@ SYS_BORN_HOST_V6: Final = 0x10
 SYS_STORE_HOST_V6: Final = 0x20
 SYS_COMPRESSION_TYPE_MASK: Final = 0x700
 
-#: Places of fixed fields from the start of the message; those after the born host move by 12 where it is IPv6.
+#: Places of fixed fields from the start of the message; those after the born host move by 12 if it is IPv6.
 AT_BODY_CRC: Final = 8
 AT_QUEUE_ID: Final = 12
 AT_QUEUE_OFFSET: Final = 20
@@ -47,7 +47,7 @@ _TAIL: Final = struct.Struct(">iqi")
 _TOPIC_V1_MAX: Final = 127
 _INT64: Final = struct.Struct(">q")
 _INT32: Final = struct.Struct(">I")
-#: An IPv6 host is longer by.
+#: Additional bytes of an IPv6 host.
 _V6_MORE: Final = 12
 
 assert _V4_PREFIX == AT_BODY_V4
@@ -80,7 +80,7 @@ def body_crc_of(body: bytes) -> int:
 def size_of(
     topic_bytes: int, body_bytes: int, properties_bytes: int, born_host_bytes: int = 8, store_host_bytes: int = 8
 ) -> int:
-    """Encoded size, in bytes, before anything is encoded."""
+    """Encoded size, in bytes, without encoding anything."""
     return (
         _V4_PREFIX
         - 16
@@ -95,7 +95,7 @@ def size_of(
 
 
 def encode(message: StoredMessage, physical_offset: int) -> tuple[bytes, bytes, bytes]:
-    """(before the body, the body, after the body). The three are written as they are, so the body is not copied.
+    """(before the body, the body, after the body). The three are written separately, so the body is not copied.
 
     The sys flag's host bits are set here from the length of the hosts.
     """
@@ -160,7 +160,7 @@ def decode(buffer: bytes | bytearray | memoryview, at: int = 0) -> tuple[StoredM
     """(message, its physical offset, its encoded size) of the message that starts at ``at``.
 
     Raises:
-        ValueError: no whole message starts there (bad magic, or lengths that do not add up).
+        ValueError: no complete message starts there (wrong magic, or inconsistent lengths).
     """
     view = memoryview(buffer)
     try:
@@ -226,9 +226,9 @@ def decode(buffer: bytes | bytearray | memoryview, at: int = 0) -> tuple[StoredM
 
 
 def patch_committed(buffer: bytearray, at: int, queue_offset: int, store_time_ms: int, prepared_offset: int) -> None:
-    """Turn the copy of a half at ``at`` into the committed message that consumers know.
+    """Turn the copy of a half at ``at`` into the committed message for consumers.
 
-    Transaction bits 8, the queue offset and the store time of the commit, ``prepared_offset`` the half's first offset.
+    It gets transaction bits 8, the queue offset and the store time of the commit, and ``prepared_offset``, the half's first offset.
     """
     sys_flag = _INT32.unpack_from(buffer, at + AT_SYS_FLAG)[0]
     _INT32.pack_into(buffer, at + AT_SYS_FLAG, sys_flag & ~SYS_TRANSACTION_MASK | SYS_COMMITTED)
@@ -238,7 +238,7 @@ def patch_committed(buffer: bytearray, at: int, queue_offset: int, store_time_ms
 
 
 def patch_released(buffer: bytearray, at: int, queue_offset: int, store_time_ms: int) -> None:
-    """Give the copy of a delayed message at ``at`` the queue offset and the time at which it became visible."""
+    """Set the queue offset of the copy of a delayed message at ``at``, and the time at which it became visible."""
     _patch_places(buffer, at, _INT32.unpack_from(buffer, at + AT_SYS_FLAG)[0], queue_offset, store_time_ms)
 
 

@@ -1,8 +1,8 @@
-"""The disk as the store sees it: few calls, each with a stated effect, so that a faulty one can stand in.
+"""The file operations of the store. Tests replace ``RealDisk`` by a disk that injects faults.
 
-What is promised about durability is POSIX and no more: bytes written are in the page cache; they survive power
-loss only after ``sync`` of that file returned; a new, renamed or removed name survives only after ``sync_directory``
-of its directory returned. A write that was not synced may be kept, lost or torn at any 512-byte boundary, in any order.
+Durability is that of POSIX: written bytes are in the page cache and survive a power loss only after ``sync`` of the file
+returned. A new, renamed or removed name survives only after ``sync_directory`` of its directory returned. A write that was
+not synced may be kept, lost or torn at any 512-byte boundary, in any order.
 """
 
 import errno
@@ -17,106 +17,103 @@ _Result = TypeVar("_Result")
 
 
 class File(Protocol):
-    """One open file. Offsets and lengths in bytes. All calls raise OSError as the system gives it."""
+    """An open file. Offsets and lengths are bytes. All methods raise the operating system's OSError, with the file name."""
 
     path: Path
 
     def write(self, at: int, parts: list[bytes]) -> int:
-        """Write ``parts`` one after another from ``at``; all of them or OSError. Returns bytes written."""
-        ...
+        """Write the concatenation of ``parts`` at offset ``at``, completely or with OSError. Returns the bytes written."""
 
     def read(self, at: int, length: int) -> bytes:
         """Up to ``length`` bytes; fewer only at the end of the file."""
-        ...
 
     def view(self) -> memoryview:
-        """The whole file, mapped for reading as long as it now is; sees later writes. Valid until ``close``."""
-        ...
+        """Read-only mapping of the file at its present size; shows later writes to it. Valid until ``close``."""
 
     def sync(self) -> None:
-        """fdatasync: when it returns, everything written before is on the disk. If it raises, nothing is known."""
-        ...
+        """fdatasync: once it returns, all earlier writes are durable. If it raises, which writes are durable is unknown."""
 
     def allocate(self, length: int) -> None:
-        """Claim space so that writes below ``length`` cannot meet a full disk; new bytes read as zero."""
-        ...
+        """Preallocate, so that writes below ``length`` cannot fail for lack of space. New bytes read as zero."""
 
-    def truncate(self, length: int) -> None: ...
+    def truncate(self, length: int) -> None:
+        """Set the size of the file."""
 
     def data_ranges(self, at: int) -> list[tuple[int, int]]:
-        """(start, end) of every stretch at or after ``at`` that may hold other bytes than zero, ascending.
+        """(start, end) of each range at or after ``at`` that may contain non-zero bytes, ascending.
 
-        Lets a reader skip what was allocated and never written. One stretch up to the file's size is always right.
-        All at once, because reading brings neighbouring pages into the cache, and those count as data from then on.
+        Lets a reader skip preallocated space. A single range up to the file's size is always correct. Returns all ranges at
+        once, because a read brings neighbouring pages into the page cache, and the system then reports them as data.
         """
-        ...
 
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """Size in bytes."""
 
     def is_at(self, path: Path) -> bool:
-        """Whether ``path`` leads to this file; not so when it was removed, moved or replaced."""
-        ...
+        """Whether ``path`` names this file; False if the file was removed, moved or replaced."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the file; harmless if repeated."""
 
 
 class Lock(Protocol):
-    """Held until ``close``, until it is dropped, or until the process ends."""
+    """A lock, held until ``close``, until the object is garbage-collected, or until the process ends."""
 
     def is_at(self, path: Path) -> bool:
-        """Whether ``path`` still leads to what is locked; not so when it was removed, moved or replaced."""
-        ...
+        """Whether ``path`` still names the locked file; False if the file was removed, moved or replaced."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release the lock; harmless if repeated."""
 
 
 class Disk(Protocol):
-    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> File: ...
+    """File system operations. All methods raise the operating system's OSError."""
 
-    def exists(self, path: Path) -> bool: ...
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> File:
+        """Open a file; ``create``: create it if it is missing."""
+
+    def exists(self, path: Path) -> bool:
+        """Whether the file or directory exists."""
 
     def size(self, path: Path) -> int | None:
-        """Bytes of the file that the name leads to now; None when there is none."""
-        ...
+        """Size of the file in bytes; None if it does not exist."""
 
     def list(self, directory: Path) -> list[str]:
-        """Names in ``directory``, sorted; empty when it does not exist."""
-        ...
+        """Sorted names in ``directory``; empty if it does not exist."""
 
-    def make_directories(self, directory: Path) -> None: ...
+    def make_directories(self, directory: Path) -> None:
+        """Create ``directory`` and its parents, if missing."""
 
     def rename(self, old: Path, new: Path) -> None:
         """Replace ``new`` by ``old``, atomically for readers; durable after ``sync_directory``."""
-        ...
 
-    def remove(self, path: Path) -> None: ...
+    def remove(self, path: Path) -> None:
+        """Remove a file; durable after ``sync_directory``."""
 
     def remove_directory(self, directory: Path) -> bool:
-        """False, and nothing happens, when there is something in it, or it is not there."""
-        ...
+        """Remove an empty directory. False, and no effect, if it is not empty or does not exist."""
 
-    def sync_directory(self, directory: Path) -> None: ...
+    def sync_directory(self, directory: Path) -> None:
+        """fsync of the directory: names created, renamed or removed before are durable."""
 
-    def free_bytes(self, directory: Path) -> int: ...
+    def free_bytes(self, directory: Path) -> int:
+        """Free bytes of the file system that are available to this user."""
 
     def lock(self, path: Path) -> Lock | None:
-        """Lock a file, made when missing, for this process; None when another one has it.
+        """Lock a file, created if missing, for this process; None if another process holds the lock.
 
         Raises:
-            OSError: with a code of ``CANNOT_LOCK``, the file system has no locks for that.
+            OSError: with an ``errno`` in ``CANNOT_LOCK``, if the file system does not support such locks.
         """
-        ...
 
     def lock_directory(self, directory: Path) -> Lock | None:
-        """The same for a directory, which somebody may move and nobody removes while there is something in it."""
-        ...
+        """As ``lock``, for an existing directory. Unlike a lock file, a directory that is not empty cannot be removed."""
 
     def lock_holder(self, path: Path) -> int | None:
-        """Id of the process that has what is at ``path`` locked, as far as the machine tells."""
-        ...
+        """Id of the process that holds the lock of ``path``; None if unknown."""
 
 
-#: What ``lock`` and ``lock_directory`` raise on a file system that cannot. NFS, for one, locks no directory: EBADF.
+#: Error codes of ``lock`` and ``lock_directory`` on file systems without such locks. NFS: EBADF for a directory.
 CANNOT_LOCK: Final = frozenset({
     errno.EBADF, errno.EINVAL, errno.EISDIR, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP,
 })  # fmt: skip
@@ -125,7 +122,7 @@ CANNOT_LOCK: Final = frozenset({
 def _named(
     call: Callable[Concatenate["RealFile", _Given], _Result],
 ) -> Callable[Concatenate["RealFile", _Given], _Result]:
-    """An error of a descriptor does not say of which file."""
+    """Add the file name to an OSError: calls on a descriptor do not."""
 
     def named(self: "RealFile", /, *given: _Given.args, **by_name: _Given.kwargs) -> _Result:
         try:
@@ -138,6 +135,8 @@ def _named(
 
 
 class RealFile:
+    """``File`` on the operating system."""
+
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor
@@ -149,7 +148,7 @@ class RealFile:
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         total = len(data)
         done = os.pwrite(self._descriptor, data, at)
-        while done < total:  # a signal or a nearly full disk: the rest, or the error behind it
+        while done < total:  # short write after a signal or on a nearly full disk: write the rest, or get the error
             done += os.pwrite(self._descriptor, data[done:], at + done)
         return total
 
@@ -163,7 +162,7 @@ class RealFile:
         if self._view is None or len(self._view) != size:
             if size == 0:
                 return memoryview(b"")
-            # An older view stays valid until its holders drop it; the map below it is freed with them.
+            # An earlier view stays valid while somebody refers to it; its mapping is freed with it.
             self._map = mmap.mmap(self._descriptor, size, prot=mmap.PROT_READ)
             self._view = memoryview(self._map)
         return self._view
@@ -194,9 +193,9 @@ class RealFile:
                 start = os.lseek(self._descriptor, at, os.SEEK_DATA)
                 at = os.lseek(self._descriptor, start, os.SEEK_HOLE)
             except OSError as error:
-                if error.errno == errno.ENXIO:  # no data behind ``at``
+                if error.errno == errno.ENXIO:  # no data after ``at``
                     break
-                return [*ranges, (at, size)]  # a file system that cannot tell
+                return [*ranges, (at, size)]  # the file system does not report holes
             ranges.append((start, at))
         return ranges
 
@@ -242,6 +241,8 @@ class _HeldLock:
 
 
 class RealDisk:
+    """``Disk`` on the operating system."""
+
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> File:
         flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
         return RealFile(path, os.open(path, flags, 0o644))
@@ -297,7 +298,7 @@ class RealDisk:
         return _locked(directory, os.O_RDONLY | os.O_DIRECTORY)
 
     def lock_holder(self, path: Path) -> int | None:
-        """As Linux has it in /proc/locks: ``1: FLOCK  ADVISORY  WRITE 4711 fe:00:131 0 EOF``, device in hex."""
+        # A line of /proc/locks: ``1: FLOCK  ADVISORY  WRITE 4711 fe:00:131 0 EOF``, device in hex.
         try:
             there = os.stat(path)
             known = Path("/proc/locks").read_text()
@@ -307,12 +308,12 @@ class RealDisk:
         for line in known.splitlines():
             fields = line.split()
             if len(fields) > 5 and fields[1] == "FLOCK" and fields[5] == wanted and fields[4].isdigit():
-                return int(fields[4]) or None  # 0: of another container
+                return int(fields[4]) or None  # 0: a process of another container
         return None
 
 
 def _locked(path: Path, flags: int) -> _HeldLock | None:
-    """Not inherited, and not by name: it stays with the file or directory that ``path`` leads to now."""
+    """flock ``path``, not inherited by child processes. The lock stays with the file if the name changes."""
     import fcntl
 
     descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)

@@ -1,4 +1,4 @@
-"""Dice from outside, one stream per purpose, so that a simulation repeats exactly."""
+"""Randomness. One generator per purpose, so that a simulation with the same seed is reproducible."""
 
 import os
 import random
@@ -6,16 +6,18 @@ from typing import Protocol
 
 
 class Entropy(Protocol):
+    """Source of randomness; simulations use a seeded one."""
+
     def token(self, nbytes: int) -> bytes:
-        """Bytes that do not repeat (ids)."""
-        ...
+        """``nbytes`` random bytes, for unique ids."""
 
     def stream(self, purpose: str) -> random.Random:
-        """A generator of its own for ``purpose`` (jitter, queue choice)."""
-        ...
+        """A new generator for ``purpose`` (jitter, queue selection)."""
 
 
 class SystemEntropy:
+    """Randomness of the operating system."""
+
     def token(self, nbytes: int) -> bytes:
         return os.urandom(nbytes)
 

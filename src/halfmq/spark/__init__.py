@@ -1,19 +1,19 @@
-"""halfmq as a Spark data source: committed messages, in batches and streams, over the wire or from the store's files.
+"""Spark data source: committed messages in batches and streams, from a broker or directly from the files of a store.
 
     from halfmq.spark import HalfmqDataSource, builder
 
-    spark = builder("orders").getOrCreate()          # any SparkSession will do
-    spark.dataSource.register(HalfmqDataSource)      # not needed where the package ``pyspark_halfmq`` is installed
+    spark = builder("orders").getOrCreate()          # or any other SparkSession
+    spark.dataSource.register(HalfmqDataSource)      # not needed if ``pyspark_halfmq`` is importable
     spark.readStream.format("halfmq").option("url", "rocketmq://127.0.0.1:9876").option("subscribe", "orders").load()
 
-    options.py        what may be said, and what it means        schema.py        columns
-    offsets.py        the stream offset, and a cut of all queues data_loss.py     when a start no longer fits a cut
-    read_limit.py     what one trigger takes of each queue       partitions.py    what one task reads
-    stored_rows.py    bytes of stored messages to Arrow          properties_arrow.py, bodies.py   parts of that
-    direct_reader.py  the store's files on this machine          wire_reader.py   a broker, or a RocketMQ cluster
-    source.py         Spark's interface                          java.py session.py   starting Spark
+    options.py        options and their validation               schema.py        columns
+    offsets.py        stream offsets; bounds of all queues       data_loss.py     detects missing messages
+    read_limit.py     messages per trigger and queue             partitions.py    queue ranges of a task
+    stored_rows.py    stored messages to Arrow                   properties_arrow.py, bodies.py   columns of it
+    direct_reader.py  the files of a store on this machine       wire_reader.py   a broker, or a RocketMQ cluster
+    source.py         Spark's interfaces                         java.py session.py   starting Spark
 
-Names are loaded when they are first asked for, so that ``halfmq.spark.java`` can say what is missing without Spark.
+Names are imported on first use, so that ``halfmq.spark.java`` works without PySpark.
 """
 
 from typing import TYPE_CHECKING, Any

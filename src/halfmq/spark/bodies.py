@@ -1,7 +1,7 @@
-"""Message bodies as a column, unpacked where their producer packed them.
+"""Message bodies as a column, decompressed.
 
-Stock clients compress bodies above 4 KiB and say so in sysFlag (bit 0; bits 8-10 the method). The broker stores them as
-they came, so a reader unpacks. Each message is unpacked alone, in Python: packed bodies are large ones.
+RocketMQ clients compress bodies above 4 KiB and set sysFlag (bit 0; bits 8-10: the method). The broker stores them unchanged,
+so the reader decompresses, one message at a time in Python: compressed bodies are large.
 Source: RocketMQ ``MessageSysFlag``, ``CompressionType``: 0 and 3 zlib, 1 LZ4 frames, 2 Zstandard.
 """
 
@@ -18,7 +18,7 @@ from halfmq.model.stored_message import SYS_COMPRESSED, SYS_COMPRESSION_TYPE_MAS
 from halfmq.spark.byte_slices import Ints, binary_column
 from halfmq.wire.remoting.compression import LZ4, ZSTD, decompress
 
-#: What Arrow unpacks; zlib is the standard library's.
+#: Methods that Arrow decompresses; for zlib the standard library is used.
 _ARROW_CODECS: Final = {LZ4: "lz4", ZSTD: "zstd"}
 
 
@@ -30,9 +30,9 @@ def body_column(
     bad: Callable[[int, str], None],
     whole: npt.NDArray[np.bool_] | None = None,
 ) -> pa.BinaryArray:
-    """The bodies. ``bad(row, why)`` is called for one that cannot be unpacked; where it returns, the value is null.
+    """Bodies as an Arrow column. ``bad(row, why)`` is called for a body that cannot be decompressed; if it returns, the value is null.
 
-    ``whole``: False for bodies that are null in any case. None: all of them are whole.
+    ``whole``: False for rows that are null in any case; None: there are none.
     """
     packed = np.flatnonzero(sys_flags & SYS_COMPRESSED if whole is None else (sys_flags & SYS_COMPRESSED != 0) & whole)
     if not len(packed):
@@ -47,7 +47,7 @@ def body_column(
         try:
             body = unpack(bytes(view[starts[row] : starts[row] + lengths[row]]), int(sys_flags[row]))
         except ProtocolError as error:
-            bad(row, f"its body cannot be unpacked: {error}")
+            bad(row, f"its body cannot be decompressed: {error}")
             valid[row] = False
             continue
         starts[row], lengths[row], in_more[row] = place, len(body), True
@@ -57,10 +57,10 @@ def body_column(
 
 
 def unpack(body: bytes, sys_flag: int) -> bytes:
-    """The body as its producer had it.
+    """Decompress a body.
 
     Raises:
-        ProtocolError: not packed as the flags say, or larger than ``limits.DECOMPRESSED_BYTES_MAX``.
+        ProtocolError: the data does not match the method in ``sys_flag``, or exceeds ``limits.DECOMPRESSED_BYTES_MAX``.
     """
     codec = _ARROW_CODECS.get(sys_flag & SYS_COMPRESSION_TYPE_MASK)
     if codec is None:
@@ -69,7 +69,7 @@ def unpack(body: bytes, sys_flag: int) -> bytes:
         with pa.CompressedInputStream(pa.BufferReader(body), codec) as stream:
             unpacked: bytes = stream.read(limits.DECOMPRESSED_BYTES_MAX + 1)
     except (pa.ArrowException, OSError) as error:
-        raise ProtocolError(f"a body is not packed by {codec} as its flags say: {error}") from error
+        raise ProtocolError(f"a body is not valid {codec} data, although its flags say so: {error}") from error
     if len(unpacked) > limits.DECOMPRESSED_BYTES_MAX:
-        raise ProtocolError(f"a body of {len(body)} bytes unpacks to more than {limits.DECOMPRESSED_BYTES_MAX}")
+        raise ProtocolError(f"a body of {len(body)} bytes decompresses to more than {limits.DECOMPRESSED_BYTES_MAX}")
     return unpacked

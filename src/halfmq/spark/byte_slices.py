@@ -1,8 +1,8 @@
-"""Slices of one buffer as an Arrow column, without a Python object for each.
+"""Slices of a buffer as an Arrow column, without a Python object per slice.
 
-The slices may lie anywhere and in any order (commit order is not body order), so they become Arrow *views* first, 16
-bytes each: length, and either the bytes themselves (12 at most) or buffer number and place. Spark takes only plain
-``binary``, so the views are cast, which copies each slice once, in C++ (measured: 17 ns for 100 bytes, 125 ns for 1 KiB).
+Slices may be anywhere and in any order (commit order is not log order), so they first become Arrow *views* of 16 bytes: the
+length, and either the bytes (at most 12) or buffer number and offset. Spark accepts only ``binary``, so the views are cast,
+which copies each slice once, in C++ (measured: 17 ns for 100 bytes, 125 ns for 1 KiB).
 """
 
 from typing import Any, Final
@@ -14,17 +14,17 @@ import pyarrow as pa
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
-#: A view holds slices up to this long inside itself. Arrow columnar format, "Variable-size Binary View Layout".
+#: Slices up to this length are stored inside the view. Arrow columnar format, "Variable-size Binary View Layout".
 _INLINE_MAX: Final = 12
 
 
 def as_bytes(buffer: pa.Buffer) -> Bytes:
-    """The buffer as numbers, not copied; keeps it alive."""
+    """The buffer as a NumPy array, without a copy."""
     return np.frombuffer(buffer, dtype=np.uint8)
 
 
 def gather(data: Bytes, starts: Ints, dtype: Any) -> npt.NDArray[Any]:
-    """One value of ``dtype`` from each place; places need no alignment and must leave room for it."""
+    """Read a value of ``dtype`` at each of ``starts``; these need no alignment. The values must lie within ``data``."""
     kind = np.dtype(dtype)
     window: npt.NDArray[Any] = np.ndarray((len(data) - kind.itemsize + 1,), kind, data, strides=(1,))
     return window[starts]
@@ -34,7 +34,7 @@ def binary_column(
     buffer: pa.Buffer, starts: Ints, lengths: Ints, *, valid: npt.NDArray[np.bool_] | None = None, more: pa.Buffer | None = None,
     in_more: npt.NDArray[np.bool_] | None = None,
 ) -> pa.BinaryArray:  # fmt: skip
-    """``buffer[start : start + length]`` of each row; null where ``valid`` says so; from ``more`` where ``in_more`` says so."""
+    """``buffer[start : start + length]`` for each row; of buffer ``more`` where ``in_more``; null where not ``valid``."""
     rows = len(starts)
     views = np.zeros((rows, 4), dtype="<i4")
     views[:, 0] = lengths
@@ -52,15 +52,15 @@ def binary_column(
     buffers = [validity, pa.py_buffer(views), buffer]
     if more is not None:
         buffers.append(more)
-    # By the format a long view also repeats the first four bytes of its slice, and a short one is zero behind it. Only
-    # comparisons look there; these views are cast and never seen by anybody else.
+    # The format also requires the first four bytes of a long slice in its view, and zeros after a short one. Only comparisons
+    # use these, and the views exist only until the cast.
     return pa.Array.from_buffers(pa.binary_view(), rows, buffers, nulls).cast(pa.binary())
 
 
 def _inline(
     buffer: pa.Buffer, more: pa.Buffer | None, starts: Ints, in_more: npt.NDArray[np.bool_] | None
 ) -> npt.NDArray[np.int32]:
-    """The three words inside short views. What follows the slice in them is whatever follows it in the buffer."""
+    """The last three words of short views. The bytes after a slice in its view are arbitrary."""
     if more is None or in_more is None:
         return _inline_from(as_bytes(buffer), starts)
     inside = np.zeros((len(starts), 3), dtype="<i4")
@@ -71,7 +71,7 @@ def _inline(
 
 
 def _inline_from(data: Bytes, starts: Ints) -> npt.NDArray[np.int32]:
-    if len(data) < 2 * _INLINE_MAX:  # so small that a copy with room behind it costs nothing
+    if len(data) < 2 * _INLINE_MAX:  # too small to read 12 bytes at once: pad a copy
         data = np.concatenate([data, np.zeros(2 * _INLINE_MAX, np.uint8)])
     last = len(data) - _INLINE_MAX
     near_end = np.flatnonzero(starts > last)
@@ -86,7 +86,7 @@ def _inline_from(data: Bytes, starts: Ints) -> npt.NDArray[np.int32]:
 
 
 def string_column(column: pa.BinaryArray) -> pa.StringArray:
-    """UTF-8 text; where a peer wrote something else, the bad bytes become U+FFFD as in the client."""
+    """UTF-8 text; invalid bytes become U+FFFD, as in the client."""
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:

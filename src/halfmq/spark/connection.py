@@ -1,10 +1,10 @@
-"""One blocking connection to a broker or name server: a question, its answer, nothing else in flight."""
+"""A blocking connection to a broker or name server, with one request at a time."""
 
 import socket
 from collections.abc import Mapping
 from typing import Final
 
-from halfmq.spark.retry_deadline import Away
+from halfmq.spark.retry_deadline import Unavailable
 from halfmq.wire.remoting import header
 from halfmq.wire.remoting.frame import FrameSplitter
 from halfmq.wire.remoting.header import Request, encode_request
@@ -12,14 +12,14 @@ from halfmq.wire.remoting.header import Request, encode_request
 #: (host, port).
 Address = tuple[str, int]
 
-#: A broker that takes longer than this to connect or to answer counts as away. Precedent: RocketMQ's client, 3 s and 30 s.
+#: Timeouts for connecting and for a response. Precedent: RocketMQ's client, 3 s and 30 s.
 CONNECT_S: Final = 3.0
 ANSWER_S: Final = 15.0
 _READ_BYTES: Final = 1 << 18
 
 
 class Connection:
-    """After ``Away`` or ``ProtocolError`` it must be closed: an answer may still be under way."""
+    """The caller must close it, also after ``Unavailable`` or ``ProtocolError``: a late response may still arrive."""
 
     def __init__(self, address: Address, stream: socket.socket) -> None:
         self._address = address
@@ -29,24 +29,25 @@ class Connection:
 
     @classmethod
     def open(cls, address: Address) -> "Connection":
-        """
+        """Connect.
+
         Raises:
-            Away: nobody listens there.
+            Unavailable: the connection failed.
         """
         try:
             stream = socket.create_connection(address, CONNECT_S)
         except OSError as error:
-            raise Away(f"{address[0]}:{address[1]}: {error}") from error
+            raise Unavailable(f"{address[0]}:{address[1]}: {error}") from error
         stream.settimeout(ANSWER_S)
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return cls(address, stream)
 
     def ask(self, code: int, fields: Mapping[str, object]) -> Request[dict[str, str]]:
-        """The answer, whatever its code.
+        """Send a request and return the response, which may have any code.
 
         Raises:
-            Away: the connection broke, or no answer came in time.
-            ProtocolError: what came is no answer.
+            Unavailable: the connection broke, or no response arrived in time.
+            ProtocolError: the server sent something other than a response.
         """
         self._opaque += 1
         try:
@@ -54,13 +55,14 @@ class Connection:
             while True:
                 data = self._stream.recv(_READ_BYTES)
                 if not data:
-                    raise Away(f"{self._address[0]}:{self._address[1]} closed the connection")
+                    raise Unavailable(f"{self._address[0]}:{self._address[1]} closed the connection")
                 for frame in self._splitter.feed(data):
                     answer = header.decode(frame)
                     if answer.is_response and answer.opaque == self._opaque:
                         return answer
         except OSError as error:
-            raise Away(f"{self._address[0]}:{self._address[1]}: {error or type(error).__name__}") from error
+            raise Unavailable(f"{self._address[0]}:{self._address[1]}: {error or type(error).__name__}") from error
 
     def close(self) -> None:
+        """Close the socket."""
         self._stream.close()

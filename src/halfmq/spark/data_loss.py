@@ -1,10 +1,10 @@
-"""When a point that a query stands at no longer fits what the store shows: what is lost, by name.
+"""Detects messages that a query should read next but that no longer exist, and names them.
 
-Never silent: with ``failOnDataLoss`` (the default) the query stops and the text says what is gone; without it the same
-text is a warning and the query goes on with what is left. Pure.
+With ``failOnDataLoss`` (the default) the query fails with the text; otherwise the text is a warning, and the query continues
+with the remaining messages. Pure functions.
 
-A position or a queue that is *behind* the query may also be a broker that is just coming back (its derived files are
-made again after a power cut), so the caller waits for ``brokerTimeout`` before it believes in a loss; see ``is_behind``.
+A store that ends before the offset of the query may belong to a broker that is starting (after a power loss it rebuilds its
+indexes), so the caller waits for ``brokerTimeout`` before it reports a loss; see ``is_regressed``.
 """
 
 from typing import NamedTuple
@@ -14,14 +14,14 @@ from halfmq.spark.offsets import Cut, QueueName, StreamOffset, queue_order
 
 
 class Resumed(NamedTuple):
-    """Where to go on in each queue of the cut, and what was lost before that, in sentences."""
+    """The next offset in each queue of the cut, and sentences that name what is missing before it."""
 
     starts: dict[QueueName, int]
     losses: tuple[str, ...]
 
 
-def is_behind(offset: StreamOffset, cut: Cut) -> bool:
-    """Whether the same store shows less than was read from it. Waiting may help."""
+def is_regressed(offset: StreamOffset, cut: Cut) -> bool:
+    """Whether the same store now ends before ``offset``. The caller may wait and try again."""
     if cut.store != offset.store:
         return False
     if cut.epoch < offset.epoch or cut.position < offset.position:
@@ -33,10 +33,10 @@ def is_behind(offset: StreamOffset, cut: Cut) -> bool:
 
 
 def resume(offset: StreamOffset, cut: Cut) -> Resumed:
-    """Where a reader that stands at ``offset`` goes on in ``cut``. Queues that are new start at their first offset;
-    what retention has already taken of them is lost too (Spark's Kafka source says so as well).
+    """Where a reader at ``offset`` continues in ``cut``. New queues start at their first offset; messages that retention has
+    already removed from them count as lost, as in Spark's Kafka source.
 
-    Queues of topics that ``cut`` was not asked for must not be in ``offset``; see ``only``.
+    ``offset`` must contain subscribed topics only; see ``restricted``.
     """
     firsts = {queue: first for queue, (first, _) in cut.queues.items()}
     if cut.store != offset.store:
@@ -65,24 +65,24 @@ def resume(offset: StreamOffset, cut: Cut) -> Resumed:
 
 
 def _resume_queue(queue: QueueName, at: int, offset: StreamOffset, cut: Cut) -> tuple[int | None, str]:
-    """(where to go on, or None where the queue is gone; what was lost, or "")."""
+    """(next offset, or None if the queue does not exist; what is lost, or "")."""
     topic, name = queue
     if topic not in cut.topics:
-        return None, f"topic {topic} is gone" if at > 0 else ""
+        return None, f"topic {topic} no longer exists" if at > 0 else ""
     if cut.topics[topic] != offset.topics.get(topic, cut.topics[topic]):
         first = cut.queues[queue][0] if queue in cut.queues else None
-        return first, f"topic {topic} was deleted and made again; queue {name} starts at {first}"
+        return first, f"topic {topic} was deleted and created again; queue {name} starts at {first}"
     if queue not in cut.queues:
-        return None, f"queue {name} of topic {topic} is gone"
+        return None, f"queue {name} of topic {topic} no longer exists"
     first, end = cut.queues[queue]
     if at < first:
         return first, f"messages {at} to {first - 1} of queue {name} of topic {topic} are past retention"
     if at > end:
-        return end, f"queue {name} of topic {topic} ends at {end}, the query has read to {at}"
+        return end, f"queue {name} of topic {topic} ends at {end}, but the query has read up to {at}"
     return at, ""
 
 
-def only(offset: StreamOffset, topics: tuple[str, ...]) -> StreamOffset:
+def restricted(offset: StreamOffset, topics: tuple[str, ...]) -> StreamOffset:
     """``offset`` without topics that are no longer subscribed."""
     return offset._replace(
         queues={queue: at for queue, at in offset.queues.items() if queue[0] in topics},
@@ -91,7 +91,8 @@ def only(offset: StreamOffset, topics: tuple[str, ...]) -> StreamOffset:
 
 
 def lost(losses: tuple[str, ...]) -> DataLost:
+    """The exception for ``losses``."""
     return DataLost(
-        "messages that the query should read are gone: " + "; ".join(losses),
-        hint="failOnDataLoss=false goes on with what is left; a longer retention keeps messages longer",
+        "messages that the query should read no longer exist: " + "; ".join(losses),
+        hint="failOnDataLoss=false continues with the remaining messages; increase the retention to keep messages longer",
     )

@@ -1,11 +1,11 @@
-"""The direct path: a store's files on this machine, read beside its broker, or without one. Takes no lock, writes nothing.
+"""Reads the files of a store on this machine, with or without a running broker. Takes no lock and writes nothing.
 
-The published page says up to where everything is durable and indexed, and where the log begins. Bodies are slices of the
-mapped segments; a segment that is removed while it is mapped stays readable, and one that is gone before it could be
-mapped is data loss by name. Executors must see the directory under the same path, so this is for one machine.
+The watermark page holds the high watermark, up to which everything is durable and indexed, and the start of the log. Bodies are
+slices of mapped segments. A segment that is removed while mapped stays readable; one that is removed before is data loss.
+Executors need the directory under the same path, so this works on one machine.
 
-The store's own classes load every queue of the store and make an object of each entry, which a plan each 10 ms and a million
-rows cannot afford.
+The classes of ``halfmq.store`` load all queues and create an object per entry: too slow for a plan every 10 ms and millions of
+rows.
 """
 
 import mmap
@@ -26,7 +26,7 @@ from halfmq.spark.offsets import Cut
 from halfmq.spark.options import Options
 from halfmq.spark.partitions import QueueRange, Ranges
 from halfmq.spark.queue_files import Entries, QueueFiles
-from halfmq.spark.retry_deadline import Away, RetryDeadline
+from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.stored_rows import BATCH_ROWS, StoredRows, cut_points
 from halfmq.store.identity import read_identity
 from halfmq.store.record_codec import MESSAGE_AT_BY_KIND
@@ -37,47 +37,47 @@ from halfmq.store.watermark_page import Watermark, read_watermark_page
 
 T = TypeVar("T")
 
-#: Where the stored message begins, by the kind of the record that holds it; 0: such a record holds none.
+#: Offset of the stored message in its record, by kind of record; 0: the record contains none.
 _MESSAGE_AT: Final = np.array(MESSAGE_AT_BY_KIND, dtype=np.int64)
 
 
 class DirectReader:
-    """Reads below the published position of the store in ``options.path``."""
+    """Reads the store in ``options.path`` below its high watermark. The caller must call ``close``."""
 
-    def __init__(self, options: Options, patience: RetryDeadline) -> None:
+    def __init__(self, options: Options, deadline: RetryDeadline) -> None:
         self._root = Path(options.path)
         self._shard = self._root / "shard-0"
         self._topics = options.topics
-        self._patience = patience
+        self._deadline = deadline
         self._disk = RealDisk()
         self._segment_bytes = 0
         self._store = ""
-        #: The last publication that was looked at, and what it showed.
+        #: Watermark page of the last cut, and this cut.
         self._seen: tuple[tuple[bytes, int, int], Cut] | None = None
         self._segments: dict[int, tuple[pa.Buffer, Bytes]] = {}
 
     def close(self) -> None:
-        """Nothing is held but mapped segments; they go with their last record batch."""
+        """Release the mapped segments; the system unmaps each with its last record batch."""
         self._segments.clear()
 
     # --- planning
 
     def cut(self) -> Cut:
-        """What is there now. Waits for a store that has not published yet.
+        """The bounds of all subscribed queues now. Waits until the store has a high watermark.
 
         Raises:
-            UsageError: ``path`` is no store.
-            ConnectError: it published nothing within ``brokerTimeout``.
+            UsageError: ``path`` is not a store.
+            ConnectError: there was no high watermark within ``brokerTimeout``.
         """
         self._identify()
-        return self._patience.until(self._try_cut, f"store {self._root}")
+        return self._deadline.until(self._try_cut, f"store {self._root}")
 
     def _try_cut(self) -> Cut:
         page = self._page()
-        # Spark asks every 10 ms while nothing comes. Whatever changes a queue or a topic is published.
+        # Spark asks every 10 ms while idle. Each change of a queue or topic also changes the page.
         if self._seen is not None and self._seen[0] == (page.store, page.epoch, page.sequence):
             return self._seen[1]
-        page, cut = self._undisturbed(self._cut_at)
+        page, cut = self._without_rebuild(self._cut_at)
         self._seen = ((page.store, page.epoch, page.sequence), cut)
         return cut
 
@@ -91,27 +91,27 @@ class DirectReader:
         }
         return Cut(self._store, page.epoch, page.position, queues, {topic.name: topic.topic_id for topic in wanted})
 
-    def _undisturbed(self, look: Callable[[Watermark], T]) -> tuple[Watermark, T]:
-        """(the page, what ``look`` found), if no broker began meanwhile to remove the queues and make them again.
+    def _without_rebuild(self, look: Callable[[Watermark], T]) -> tuple[Watermark, T]:
+        """(watermark page, result of ``look``), if no broker began to rebuild the indexes meanwhile.
 
-        It says so in the page before the first file goes, so the page from before must still stand afterwards. Else
-        queues that are gone for a moment would look empty, and half-made entries like whole ones.
+        A broker announces a rebuild in the page before it removes the first file, so the epoch of the page must be the same
+        before and after. Otherwise missing queues would appear empty, and incomplete entries complete.
         """
         page = self._page()
         try:
             found = look(page)
         except FileNotFoundError as error:
-            self._still(page)
-            raise Away(f"{error.filename} was removed just now") from error
-        self._still(page)
+            self._check_epoch(page)
+            raise Unavailable(f"{error.filename} was just removed") from error
+        self._check_epoch(page)
         return page, found
 
-    def _still(self, page: Watermark) -> None:
+    def _check_epoch(self, page: Watermark) -> None:
         if self._page().epoch != page.epoch:
-            raise Away("a broker started just now")
+            raise Unavailable("a broker has just started")
 
     def _identify(self) -> None:
-        """Read ``store.json`` again: the directory may hold another store by now."""
+        """Read ``store.json`` again, since the directory may contain another store by now."""
         identity = read_identity(self._disk, self._root)
         if identity is None:
             raise UsageError(f"{self._root} holds no store", hint="path is the data directory of a halfmq broker")
@@ -123,11 +123,11 @@ class DirectReader:
     def _page(self) -> Watermark:
         page = read_watermark_page(self._disk, self._shard / "published")
         if not isinstance(page, Watermark):
-            raise Away(page.why if isinstance(page, Unreadable) else "nothing is published yet")
+            raise Unavailable(page.why if isinstance(page, Unreadable) else "it has no high watermark yet")
         if page.rebuilding:
-            raise Away("its broker is making the queues again")
+            raise Unavailable("its broker is rebuilding the indexes")
         if page.store.hex() != self._store:
-            raise Away(f"its published page is of store {page.store.hex()}")
+            raise Unavailable(f"its watermark page belongs to store {page.store.hex()}")
         return page
 
     def _queue(self, topic_id: int, queue: int) -> QueueFiles:
@@ -136,16 +136,16 @@ class DirectReader:
     # --- reading
 
     def read(self, ranges: Ranges, lost: Callable[[str], None]) -> Iterator[StoredRows]:
-        """The messages of ``ranges``, in batches of one segment each.
+        """The messages of ``ranges``; each batch is within one segment.
 
-        ``lost`` hears of what is gone by now; where it returns, reading goes on behind the gap.
+        ``lost`` is called with a sentence about missing messages; if it returns, reading continues after the gap.
 
         Raises:
-            StoreDamaged: an entry does not lead to a message.
+            StoreDamaged: a queue entry does not point to a message.
         """
         self._identify()
         if self._store != ranges.store:
-            lost(f"this is store {self._store}, planned was store {ranges.store}")
+            lost(f"this is store {self._store}, but store {ranges.store} was planned")
             return
         for one in ranges.ranges:
             for start in range(one.start, one.end, BATCH_ROWS):
@@ -157,9 +157,9 @@ class DirectReader:
     def _entries(
         self, one: QueueRange, start: int, end: int, lost: Callable[[str], None]
     ) -> tuple[int, Entries] | None:
-        """(queue offset of the first one, entries) of what is left of [start, end); None for nothing.
+        """(queue offset of the first entry, entries) of what still exists of [start, end); None if nothing does.
 
-        Planned entries that are missing are past retention, or being made again by a broker that starts: then it waits.
+        Missing entries are past retention, or a starting broker is rebuilding them: then this waits.
         """
         queue = self._queue(one.topic_id, one.queue)
 
@@ -169,17 +169,17 @@ class DirectReader:
             except FileNotFoundError as error:
                 first = min(self._first_kept(one, queue, page), end)
                 if first <= start:
-                    raise Away(str(error)) from error
+                    raise Unavailable(str(error)) from error
                 return first, queue.read(first, end) if first < end else None
 
         what = f"queue {one.queue} of topic {one.topic}"
-        _, (first, entries) = self._patience.until(lambda: self._undisturbed(look), what)
+        _, (first, entries) = self._deadline.until(lambda: self._without_rebuild(look), what)
         if first > start:
             lost(f"messages {start} to {first - 1} of {what} are past retention, or their topic was deleted")
         return None if entries is None else (first, entries)
 
     def _first_kept(self, one: QueueRange, queue: QueueFiles, page: Watermark) -> int:
-        """The first offset of the queue that is still there; the range's end where its topic was deleted."""
+        """The first existing offset of the queue; the end of the range if its topic was deleted."""
         _, topics = read_topics(self._disk, self._shard / "topics.json")
         if all(topic.topic_id != one.topic_id for topic in topics):
             return one.end
@@ -198,7 +198,7 @@ class DirectReader:
             if mapped is None:
                 lost(
                     f"messages {start + first} to {start + last - 1} of queue {one.queue} of topic {one.topic} are past "
-                    f"retention: segment {number * self._segment_bytes} is gone"
+                    f"retention: segment {number * self._segment_bytes} was removed"
                 )
                 continue
             at = first
@@ -221,32 +221,32 @@ class DirectReader:
                 )
 
     def _places(self, data: Bytes, records: Ints, sizes: Ints, offsets: Ints) -> Ints:
-        """Where the stored messages begin in the segment, checked: each must be one, of the size that its entry says.
+        """Offsets of the stored messages in the segment, after a check of the size and magic number of each.
 
-        The check costs one gather of eight bytes; without it a damaged segment would become wrong rows.
+        The check is one vectorised read of eight bytes per message; without it a damaged segment would yield wrong rows.
         """
         at = _MESSAGE_AT[data[records]]
         places: Ints = records + at
         ends = places + sizes
         whole = int(ends.max()) <= len(data) and int(at.min()) > 0
         if not whole or not (gather(data, places, ">u8") == (sizes << 32 | MAGIC_V1)).all():
-            self._refuse_bad(data, places, at, sizes, offsets)
+            self._reject_damaged(data, places, at, sizes, offsets)
         return places
 
-    def _refuse_bad(self, data: Bytes, places: Ints, at: Ints, sizes: Ints, offsets: Ints) -> None:
-        """The slow look: a long topic name has another magic and is right as well."""
+    def _reject_damaged(self, data: Bytes, places: Ints, at: Ints, sizes: Ints, offsets: Ints) -> None:
+        """Raise, unless all messages are valid: those with long topic names have another magic number."""
         in_segment = (at > 0) & (places + sizes <= len(data))
         heads = gather(data, np.where(in_segment, places, 0), ">u8")
         good = in_segment & ((heads == (sizes << 32 | MAGIC_V1)) | (heads == (sizes << 32 | MAGIC_V2)))
         if not good.all():
             bad = int(offsets[np.flatnonzero(~good)[0]])
             raise StoreDamaged(
-                f"store {self._root}: there is no message of the size that its queue entry says at log offset {bad}",
-                hint="`halfmq store verify` says more; do not delete the directory",
+                f"store {self._root}: the queue entry for log offset {bad} does not match a message there",
+                hint="run `halfmq store verify`; do not delete the directory",
             )
 
     def _segment(self, number: int) -> tuple[pa.Buffer, Bytes] | None:
-        """The mapped segment, or None where its file is gone."""
+        """The mapped segment; None if its file does not exist."""
         mapped = self._segments.get(number)
         if mapped is None:
             path = self._shard / "log" / segment_name(number * self._segment_bytes)
@@ -259,7 +259,7 @@ class DirectReader:
             finally:
                 os.close(descriptor)
             mapped = (buffer, as_bytes(buffer))
-            while len(self._segments) >= 4:  # address space only, but a long read would collect all of them
+            while len(self._segments) >= 4:  # bounds the address space of a long read
                 self._segments.pop(next(iter(self._segments)))
             self._segments[number] = mapped
         return mapped

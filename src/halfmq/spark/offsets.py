@@ -1,16 +1,15 @@
-"""Where a reader stands: the stream offset that Spark keeps, and the cut that a store or broker answers with.
+"""The stream offset in Spark's checkpoint, and the cut: the bounds of all queues at one log position.
 
-Stream offset, the same for both paths, so that a query may change from one to the other on its checkpoint:
+The offset is the same for both readers, so a query can switch between them with its checkpoint:
 
     {"v":1,"store":"<32 hex digits>","epoch":3,"position":4711,"queues":{"orders":{"0":5,"1":7}},"topics":{"orders":1}}
 
-``queues`` is what counts: the next offset of each queue. ``position`` is the log position at which all of them were
-cut; ``store``, ``epoch`` and ``topics`` (ids) are there to notice another store, an older copy of this one, or a topic
-that was deleted and made again. Spark compares offsets as text, so the order of keys is fixed.
+``queues`` holds the next offset of each queue, at log position ``position``. ``store``, ``epoch`` and ``topics`` (ids) detect
+another store, an older copy of the store, or a topic that was deleted and created again. Spark compares offsets as text, so the
+order of keys is fixed.
 
-A queue is named by its number. In a stock RocketMQ cluster several brokers have a queue 0, so there the name is
-``broker:number``, ``store`` is ``rocketmq:CLUSTER``, and ``position`` is -1: such a cluster has no position at which all
-queues could be cut.
+The name of a queue is its number. In a cluster of Apache RocketMQ several brokers have a queue 0, so there it is
+``broker:number``, ``store`` is ``rocketmq:CLUSTER``, and ``position`` is -1, since the brokers share no log.
 """
 
 from collections.abc import Mapping
@@ -19,9 +18,9 @@ from typing import Any, Final, NamedTuple
 from halfmq.errors import UsageError
 
 OFFSET_VERSION: Final = 1
-#: ``position`` where there is none (a stock cluster).
+#: ``position`` of a RocketMQ cluster.
 NO_POSITION: Final = -1
-#: How ``store`` begins where there is no store of ours.
+#: Prefix of ``store`` for a RocketMQ cluster.
 STOCK_STORE: Final = "rocketmq:"
 
 #: (topic, queue name).
@@ -29,7 +28,7 @@ QueueName = tuple[str, str]
 
 
 class StreamOffset(NamedTuple):
-    """One point in all subscribed queues. ``queues``: (topic, queue name) -> next offset; ``topics``: name -> id."""
+    """Next offsets of all subscribed queues. ``queues``: (topic, queue name) -> offset; ``topics``: name -> id."""
 
     store: str
     epoch: int
@@ -39,9 +38,9 @@ class StreamOffset(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """What may be read now: each queue's (first offset kept, offset behind the last one), all at one position.
+    """A consistent cut of the subscribed queues: (first offset, end offset) of each at log position ``position``.
 
-    ``queues`` and ``topics`` hold only topics that exist.
+    Contains only topics that exist. The end offset is one past the last message.
     """
 
     store: str
@@ -52,18 +51,19 @@ class Cut(NamedTuple):
 
 
 def queue_order(queue: QueueName) -> tuple[str, str, int]:
-    """Sort key: topic, broker, number."""
+    """Sort key of a queue: topic, broker, number."""
     topic, name = queue
     broker, _, number = name.rpartition(":")
     return topic, broker, int(number)
 
 
 def queue_number(name: str) -> int:
+    """The number in a queue name."""
     return int(name.rpartition(":")[2])
 
 
 def to_json(offset: StreamOffset) -> dict[str, Any]:
-    """The dict that Spark stores; two equal offsets give the same text."""
+    """The JSON document that Spark stores; equal offsets give equal text."""
     queues: dict[str, dict[str, int]] = {topic: {} for topic in sorted(offset.topics)}
     for topic, name in sorted(offset.queues, key=queue_order):
         queues.setdefault(topic, {})[name] = offset.queues[topic, name]
@@ -78,14 +78,14 @@ def to_json(offset: StreamOffset) -> dict[str, Any]:
 
 
 def from_json(value: Mapping[str, Any]) -> StreamOffset:
-    """What ``to_json`` made, from this or an earlier run.
+    """Inverse of ``to_json``.
 
     Raises:
-        UsageError: not an offset of this source, or one of a later version.
+        UsageError: not an offset of this source, or of a later version.
     """
     if value.get("v") != OFFSET_VERSION:
         raise UsageError(
-            f"offset version {value.get('v')!r} in the checkpoint, this source knows {OFFSET_VERSION}",
+            f"offset version {value.get('v')!r} in the checkpoint; this version of halfmq supports {OFFSET_VERSION}",
             hint="the checkpoint belongs to another source or to a later halfmq",
         )
     try:
@@ -97,7 +97,7 @@ def from_json(value: Mapping[str, Any]) -> StreamOffset:
 
 
 def ends_of(cut: Cut) -> StreamOffset:
-    """Behind everything that the cut shows."""
+    """The offset after all messages of the cut."""
     return StreamOffset(
         cut.store, cut.epoch, cut.position, {name: end for name, (_, end) in cut.queues.items()}, cut.topics
     )

@@ -1,7 +1,7 @@
-"""The options of ``format("halfmq")``: what may be said, what it means, and a refusal of everything else.
+"""Options of ``format("halfmq")`` and their validation.
 
-Names copy Spark's Kafka source where the meaning is the same. Spark hands names over in lower case, so they are looked
-up that way; a name that does not exist is refused with the list of those that do, since a typo would otherwise be silent.
+Names are those of Spark's Kafka source where the meaning is the same. Spark passes names in lower case. Unknown names are
+rejected with the list of options, since a misspelt option would otherwise have no effect.
 """
 
 import json
@@ -14,37 +14,36 @@ from typing import Any, Final
 from halfmq.errors import UsageError
 from halfmq.model.urls import has_credentials, shown_url
 
-#: Every column. Those of the default schema come first. ``properties`` is not among them: Spark turns a map into rows
-#: slowly, so that it alone doubles the time of a scan (Spark's Kafka source leaves headers out for the same reason).
-#: ``broker`` only matters in a cluster.
+#: All columns; the last two are not in the default schema. Spark converts maps slowly: ``properties`` doubles the time of a scan
+#: (Spark's Kafka source excludes headers by default for the same reason). ``broker`` is of use in a cluster only.
 COLUMNS: Final = (
     "key", "value", "topic", "queue", "offset", "timestamp", "tag", "keys", "message_id", "transaction_id", "properties",
     "broker",
 )  # fmt: skip
 COLUMNS_DEFAULT: Final = COLUMNS[:-2]
 
-#: Name as users write it -> what it is for. The text stands in the error for an unknown option.
+#: Options and their descriptions, as in error messages.
 OPTIONS: Final = {
-    "url": "rocketmq://HOST:PORT[;HOST:PORT...] of name servers: read over the wire",
+    "url": "rocketmq://HOST:PORT[;HOST:PORT...], name servers: read from brokers",
     "path": "data directory of a broker on this machine: read its files directly",
-    "subscribe": "topics, with commas between",
+    "subscribe": "topics, separated by commas",
     "startingOffsets": 'earliest, latest, or JSON {"topic":{"queue":offset}} (-2 earliest, -1 latest) or a stream offset',
     "endingOffsets": "batch only: latest, or JSON as above",
-    "maxOffsetsPerTrigger": "stream only: messages of one trigger at most",
-    "minPartitions": "tasks to split a read into, at least",
-    "failOnDataLoss": "true (default): stop when messages are gone; false: warn and go on with what is left",
-    "brokerTimeout": "how long to wait for a broker that is away: seconds, or with a unit (500ms, 30s, 5m); default 120s",
-    "columns": "columns to build, with commas between; fewer are faster; properties and broker must be asked for",
-    "verifyBodies": "path only: true holds each body against its CRC; default false; over the wire it is always done",
-    "group": "consumer group named in pulls; no offsets are stored under it",
+    "maxOffsetsPerTrigger": "stream only: maximum number of messages of a trigger",
+    "minPartitions": "minimum number of tasks of a read",
+    "failOnDataLoss": "true (default): fail if messages are missing; false: warn and continue with the remaining ones",
+    "brokerTimeout": "how long to wait for an unavailable broker: seconds, or with a unit (500ms, 30s, 5m); default 120s",
+    "columns": "columns, separated by commas; fewer are faster; properties and broker are not in the default",
+    "verifyBodies": "path only: true verifies the CRC of each body; default false; with url it is always verified",
+    "group": "consumer group in pull requests; no offsets are stored",
 }
 _LOWER: Final = {name.lower(): name for name in OPTIONS}
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-#: Spark does not restart a failed query, so a broker's restart is waited out. Ample for a restart with redo.
+#: Spark does not restart a failed query, so the source waits for a restart of the broker; ample for recovery.
 BROKER_TIMEOUT_MS: Final = 120_000
-#: Built into every RocketMQ broker for administration, so pulling under it makes no group.
+#: Predefined in RocketMQ brokers for administration, so pulls do not create a group.
 GROUP_DEFAULT: Final = "TOOLS_CONSUMER"
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?", re.ASCII)
@@ -54,10 +53,8 @@ _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Where to begin or end. ``everywhere`` (EARLIEST or LATEST) holds for queues that ``queues`` does not name.
-
-    ``queues``: topic -> queue name -> offset, or EARLIEST or LATEST. ``of_stream``: they are a stream's offset and not
-    written by hand, so a queue that is not there has gone since, and was not misspelt.
+    """Offsets to start or end at. ``queues``: topic -> queue name -> offset, EARLIEST or LATEST; ``everywhere``: EARLIEST or LATEST,
+    for all other queues. ``of_stream``: from a stream offset, so a missing queue was deleted; otherwise it is a typing error.
     """
 
     everywhere: int
@@ -67,12 +64,12 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """One read, as asked. Exactly one of ``servers`` and ``path`` is set."""
+    """Validated options. Exactly one of ``servers`` and ``path`` is set."""
 
     servers: tuple[tuple[str, int], ...]
     path: str
     topics: tuple[str, ...]
-    #: None: not said; a stream then starts at the latest offsets and a batch at the earliest ones.
+    #: None: not set; a stream then starts at the latest offsets, a batch at the earliest.
     starting: Bounds | None
     ending: Bounds | None
     max_offsets_per_trigger: int | None
@@ -81,14 +78,14 @@ class Options:
     broker_timeout_ms: int
     columns: tuple[str, ...]
     group: str
-    #: The wire reader verifies in any case.
+    #: The wire reader always verifies.
     verify_bodies: bool
 
     def for_batch(self) -> "Options":
-        """These options, if a batch read can have them.
+        """Check the options for a batch read.
 
         Raises:
-            UsageError: one of them is for streams only, or makes no sense in a batch.
+            UsageError: an option is for streams only, or the batch could not contain anything.
         """
         if self.max_offsets_per_trigger is not None:
             raise UsageError("maxOffsetsPerTrigger is for streams", hint="endingOffsets bounds a batch")
@@ -99,10 +96,10 @@ class Options:
         return self
 
     def for_stream(self) -> "Options":
-        """These options, if a stream can have them.
+        """Check the options for a stream.
 
         Raises:
-            UsageError: ``endingOffsets`` is set; a stream has no end.
+            UsageError: ``endingOffsets`` is set.
         """
         if self.ending is not None:
             raise UsageError(
@@ -116,10 +113,10 @@ def _names(bounds: Bounds, special: int) -> bool:
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
-    """The options that Spark hands over.
+    """Parse and validate the options that Spark passes.
 
     Raises:
-        UsageError: an option that does not exist, a missing one, or a value that cannot be meant; the text says which.
+        UsageError: an option is unknown, missing or invalid; the text names it.
     """
     values = _known(given)
     servers = _servers(values["url"]) if "url" in values else ()
@@ -175,16 +172,16 @@ def _list(name: str, value: str) -> tuple[str, ...]:
 def _servers(url: str) -> tuple[tuple[str, int], ...]:
     scheme, separator, rest = url.strip().partition("://")
     if not separator or scheme != "rocketmq":
-        raise UsageError(f"url {shown_url(url)!r} not understood", hint=OPTIONS["url"])
+        raise UsageError(f"url {shown_url(url)!r} is invalid", hint=OPTIONS["url"])
     if has_credentials(url):
         raise UsageError(
-            f"url {shown_url(url)!r} names a user or a password, which nobody asks for", hint=OPTIONS["url"]
+            f"url {shown_url(url)!r} contains a user or a password, which are not supported", hint=OPTIONS["url"]
         )
     servers = []
     for part in rest.rstrip("/").split(";"):
         host, colon, port = part.strip().rpartition(":")
         if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-            raise UsageError(f"url {shown_url(url)!r} has a part that is no HOST:PORT", hint=OPTIONS["url"])
+            raise UsageError(f"url {shown_url(url)!r} has a part that is not HOST:PORT", hint=OPTIONS["url"])
         servers.append((host.strip("[]"), int(port)))
     return tuple(servers)
 
@@ -215,7 +212,7 @@ def _duration_ms(name: str, values: Mapping[str, str], default: int) -> int:
 
 
 def _bounds(name: str, values: Mapping[str, str], otherwise: int, topics: tuple[str, ...]) -> Bounds | None:
-    """``otherwise``: what holds for queues that the JSON does not name."""
+    """``otherwise``: EARLIEST or LATEST, for queues that the JSON does not contain."""
     if name not in values:
         return None
     text = values[name].strip()
@@ -227,14 +224,14 @@ def _bounds(name: str, values: Mapping[str, str], otherwise: int, topics: tuple[
     try:
         decoded = json.loads(text)
         if isinstance(decoded, dict) and decoded.get("v") == 1 and isinstance(decoded.get("queues"), dict):
-            decoded = decoded["queues"]  # a whole stream offset, as a checkpoint or a progress report shows it
+            decoded = decoded["queues"]  # a stream offset, as in checkpoints and progress reports
             of_stream = True
         queues = _offsets_of(decoded)
     except ValueError as error:
         raise UsageError(f"{name} is {text!r}: {error}", hint=OPTIONS["startingOffsets"]) from error
-    strangers = sorted(queues.keys() - set(topics))
-    if strangers:
-        raise UsageError(f"{name} names topics that are not subscribed: {', '.join(strangers)}")
+    unsubscribed = sorted(queues.keys() - set(topics))
+    if unsubscribed:
+        raise UsageError(f"{name} contains topics that are not subscribed: {', '.join(unsubscribed)}")
     return Bounds(otherwise, queues, of_stream)
 
 
@@ -244,7 +241,7 @@ def _offsets_of(decoded: Any) -> dict[str, dict[str, int]]:
     for topic, queues in decoded.items():
         for queue, offset in queues.items():
             if not _QUEUE.fullmatch(queue):
-                raise ValueError(f"{queue!r} is no queue of {topic}: queues are numbers, in a cluster BROKER:NUMBER")
+                raise ValueError(f"{queue!r} is not a queue of {topic}: queues are numbers, in a cluster BROKER:NUMBER")
             if isinstance(offset, bool) or not isinstance(offset, int) or offset < EARLIEST:
                 raise ValueError(f"offset of {topic}/{queue} is {offset!r}")
     return {topic: dict(queues) for topic, queues in decoded.items()}

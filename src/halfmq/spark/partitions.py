@@ -1,4 +1,4 @@
-"""What one Spark task reads: ranges of queues, packed so that every task has about the same to do. Pure."""
+"""Splits the queue ranges of a read into tasks of about equal size. Pure functions."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -8,12 +8,12 @@ from pyspark.sql.datasource import InputPartition
 
 from halfmq.spark.offsets import QueueName, queue_number, queue_order
 
-#: A task costs Spark some 10 ms whatever it reads; fewer messages than this are not worth one of their own.
+#: A task has an overhead of some 10 ms in Spark, so smaller tasks do not pay.
 MESSAGES_PER_TASK_MIN: Final = 20_000
 
 
 class QueueRange(NamedTuple):
-    """Messages [start, end) of one queue. ``broker`` is empty where there is only one."""
+    """Messages [start, end) of a queue. ``broker`` is empty unless the queue belongs to a RocketMQ cluster."""
 
     topic: str
     topic_id: int
@@ -24,7 +24,7 @@ class QueueRange(NamedTuple):
 
 
 class Ranges(InputPartition):
-    """What one task reads, in this order. ``store`` is whose messages were planned; another one is data loss."""
+    """The ranges of a task, in reading order. ``store``: the store that was planned; reading another one is data loss."""
 
     def __init__(self, store: str, ranges: tuple[QueueRange, ...]) -> None:
         super().__init__(None)
@@ -38,7 +38,7 @@ class Ranges(InputPartition):
 def ranges_between(
     starts: Mapping[QueueName, int], ends: Mapping[QueueName, int], topics: Mapping[str, int]
 ) -> list[QueueRange]:
-    """The ranges of all queues that have something between, in the order of their names."""
+    """The non-empty ranges between ``starts`` and ``ends``, ordered by topic, broker and queue number."""
     return [
         QueueRange(
             queue[0],
@@ -54,14 +54,14 @@ def ranges_between(
 
 
 def task_count(messages: int, asked: int | None) -> int:
-    """How many tasks ``messages`` are split into: as asked, else one for each core, fewer when there is little to do."""
+    """Number of tasks: ``asked`` if given, else one per core, fewer for few messages."""
     if asked is not None:
         return max(1, min(asked, messages))
     return max(1, min(os.cpu_count() or 1, messages // MESSAGES_PER_TASK_MIN))
 
 
 def pack(store: str, ranges: Iterable[QueueRange], tasks: int) -> list[Ranges]:
-    """``ranges`` cut into ``tasks`` runs of (nearly) equal length; a queue may be cut in two. Empty for nothing to read."""
+    """Split ``ranges`` into ``tasks`` partitions of about equal size, in order; a range may be split. Empty if there are no messages."""
     waiting = [one for one in ranges if one.end > one.start]
     total = sum(one.end - one.start for one in waiting)
     packed: list[Ranges] = []

@@ -1,11 +1,10 @@
-"""Property strings of many messages at once: single names as columns, all of them as a map.
+"""Parses the property strings of many messages at once: single properties as columns, all properties as a map.
 
-The rules are those of ``model.properties`` (split at 0x02, each piece at its first 0x01, empty names or values dropped,
-the last of several wins); a test holds the two together. Here they are applied to all rows with numpy: one pass finds
-every separator, and what follows is arithmetic on positions.
+The rules are those of ``model.properties`` (split at 0x02, each part at its first 0x01, drop empty names or values, the last of
+several wins); a test compares the two. Vectorised: one pass finds all separators, the rest is arithmetic on their positions.
 
-Messages of one producer mostly have the same names in the same order. ``_alike`` looks whether all rows do; then a name
-is a column number, and nothing is searched for. ``_Mixed`` takes all other rows, and is two to three times as slow.
+Messages of one producer mostly have the same names in the same order. ``_uniform_rows`` detects this; a name is then a column
+number, without a search. ``_MixedRows`` handles all other rows and takes two to three times as long.
 """
 
 from typing import Final
@@ -18,58 +17,53 @@ from halfmq.spark.byte_slices import Bytes, Ints, as_bytes, binary_column, gathe
 
 _WORD: Final = 8
 _SPACE: Final = ord(" ")
-#: (starts, lengths, whether there is one) of one name's values, a row each.
+#: Values of a property: (start, length, whether it exists) of each row.
 Found = tuple[Ints, Ints, npt.NDArray[np.bool_]]
 #: Masks for the first n bytes of a little-endian 8-byte word.
 _FIRST: Final = np.array([(1 << (8 * n)) - 1 for n in range(9)], dtype=np.uint64)
 
 
 class PropertyTable:
-    """All name-value pairs of some messages, in order: positions in one buffer.
-
-    ``buffer[start : start + length]`` is the property string of each message.
-    """
+    """The properties of messages; ``buffer[start : start + length]`` is the property string of each."""
 
     def __init__(self, buffer: pa.Buffer, starts: Ints, lengths: Ints) -> None:
         if len(buffer) < _WORD:
             buffer = pa.py_buffer(buffer.to_pybytes() + bytes(_WORD))
         self.rows = len(starts)
-        # Side by side, and eight bytes of anything behind them, so that a word can be read at every place.
+        # Consecutive, followed by eight arbitrary bytes, so that a word can be read at each position.
         strings = binary_column(buffer, np.append(starts, 0), np.append(lengths, _WORD))
         offsets = np.frombuffer(strings.buffers()[1], np.int32, self.rows + 1).astype(np.int64)
         self._buffer = strings.buffers()[2]
         self._data: Bytes = as_bytes(self._buffer)
         self._text = self._data[: int(offsets[-1])]
-        self._pairs: _Alike | _Mixed = _alike(self._data, self._text, offsets) or _Mixed(
+        self._pairs: _UniformRows | _MixedRows = _uniform_rows(self._data, self._text, offsets) or _MixedRows(
             self._data, self._text, offsets
         )
         self._found: dict[str, Found] = {}
 
     def find(self, name: str) -> Found:
-        """(start, length, whether there is one) of the value of ``name`` in each row. Not to be changed.
-
-        Starts are positions in this table's own buffer.
-        """
+        """Values of property ``name``, as positions in the buffer of this table. The caller must not modify them."""
         found = self._found.get(name)
         if found is None:
             found = self._found[name] = self._pairs.find(name.encode())
         return found
 
     def binary(self, starts: Ints, lengths: Ints, there: npt.NDArray[np.bool_]) -> pa.BinaryArray:
+        """Slices of the buffer of this table as a column; null where not ``there``."""
         return binary_column(self._buffer, starts, lengths, valid=there)
 
     def text(self, name: str) -> pa.StringArray:
-        """The value of ``name``, null where a row has none."""
+        """The values of ``name`` as text; null where a row has none."""
         return string_column(self.binary(*self.find(name)))
 
     def first_token(self, name: str) -> pa.BinaryArray:
-        """What stands before the first space of the value of ``name``; null where there is nothing."""
+        """The first space-separated word of the values of ``name``; null where there is none."""
         starts, lengths, there = self.find(name)
         all_spaces = np.flatnonzero(self._text == _SPACE)
         if not len(all_spaces):
             return self.binary(starts, lengths, there)
         starts, lengths, there = starts.copy(), lengths.copy(), there.copy()
-        for row in np.flatnonzero(there & (self._data[starts] == _SPACE)):  # "KEYS" that begins with a space: rare
+        for row in np.flatnonzero(there & (self._data[starts] == _SPACE)):  # values with leading spaces, which are rare
             value = self._data[starts[row] : starts[row] + lengths[row]].tobytes()
             skipped = len(value) - len(value.lstrip(b" "))
             starts[row] += skipped
@@ -80,7 +74,7 @@ class PropertyTable:
         return self.binary(starts, lengths, there)
 
     def maps(self) -> pa.MapArray:
-        """All pairs of each row, the last one of those with the same name."""
+        """All properties of each row; of several with the same name, the last."""
         pairs = self._pairs
         names = string_column(binary_column(self._buffer, pairs.names, pairs.name_lengths))
         kept = pairs.without_repeats(names)
@@ -93,8 +87,8 @@ class PropertyTable:
         return pa.MapArray.from_arrays(pa.array(first_pairs.astype(np.int32), pa.int32()), names, texts)
 
 
-class _Alike:
-    """Pairs of rows that all have the same names in the same order. ``marks`` (the 0x01) and ``ends``: rows x pairs."""
+class _UniformRows:
+    """Name-value pairs of rows with the same names in the same order. ``marks`` (of 0x01) and ``ends``: positions, rows x pairs."""
 
     def __init__(self, keys: list[bytes], marks: Ints, ends: Ints) -> None:
         self._keys = keys
@@ -131,7 +125,7 @@ class _Alike:
         return np.arange(len(self._marks) + 1) * len(self._keys)
 
     def without_repeats(self, names: pa.StringArray) -> Ints | None:
-        """The pairs that stay, or None for all of them."""
+        """Indices of the pairs to keep; None: all."""
         count = len(self._keys)
         kept = [at for at, key in enumerate(self._keys) if key not in self._keys[at + 1 :]]
         if len(kept) == count:
@@ -140,13 +134,13 @@ class _Alike:
         return pairs
 
 
-def _alike(data: Bytes, text: Bytes, offsets: Ints) -> _Alike | None:
-    """The pairs, if all rows have the same whole names in the same order; None where that is not so.
+def _uniform_rows(data: Bytes, text: Bytes, offsets: Ints) -> _UniformRows | None:
+    """The pairs, if all rows have the same names in the same order; otherwise None.
 
-    Every byte of every name is compared with the first row's. ``data`` reaches eight bytes behind ``text``.
+    All bytes of all names are compared with those of the first row. ``data`` is ``text`` and eight more bytes.
     """
     rows = len(offsets) - 1
-    separators = np.flatnonzero(text <= 2)  # 0x00 too: it breaks the order below, and the rows are taken for mixed
+    separators = np.flatnonzero(text <= 2)  # including 0x00, which violates the order below: such rows are mixed
     first = text[: offsets[1]] if rows else text
     each = int((first <= 2).sum())
     if each == 0 or len(separators) != each * rows:
@@ -159,7 +153,7 @@ def _alike(data: Bytes, text: Bytes, offsets: Ints) -> _Alike | None:
         return None
     marks = places[:, 0::2]
     ends = places[:, 1::2]
-    if each % 2:  # no separator at the end
+    if each % 2:  # no trailing separator
         ends = np.column_stack([ends, offsets[1:]])
     elif not (ends[:, -1] + 1 == offsets[1:]).all():
         return None
@@ -172,24 +166,24 @@ def _alike(data: Bytes, text: Bytes, offsets: Ints) -> _Alike | None:
     if not _same_words(data, names, lengths):
         return None
     keys = [first[name : name + length].tobytes() for name, length in zip(names[0], lengths, strict=True)]
-    return _Alike(keys, marks, ends)
+    return _UniformRows(keys, marks, ends)
 
 
 def _same_words(data: Bytes, names: Ints, lengths: Ints) -> bool:
-    """Whether the names of each column are those of the first row, word by word."""
+    """Whether the names in each column equal that of the first row; compares words of eight bytes."""
     words = gather(data, names, "<u8") & _FIRST[np.minimum(lengths, _WORD)]
     if not (words == words[0]).all():
         return False
     for column, length in enumerate(lengths.tolist()):
-        for at in range(_WORD, length, _WORD):  # the last word ends with the name
+        for at in range(_WORD, length, _WORD):  # the last word overlaps the previous one, so that it ends with the name
             words = gather(data, names[:, column] + min(at, length - _WORD), "<u8")
             if not (words == words[0]).all():
                 return False
     return True
 
 
-class _Mixed:
-    """Pairs of rows that may differ in everything."""
+class _MixedRows:
+    """Name-value pairs of arbitrary rows."""
 
     def __init__(self, data: Bytes, text: Bytes, offsets: Ints) -> None:
         self._data = data
@@ -203,15 +197,15 @@ class _Mixed:
         self.name_lengths: Ints = marks - names
         self.values: Ints = marks + 1
         self.value_lengths: Ints = ends - marks - 1
-        #: Number of each row's first pair, and of all pairs.
+        #: Index of the first pair of each row, then the number of pairs.
         self.first_pairs: Ints = np.searchsorted(names, offsets)
-        #: Which row each pair belongs to, ascending.
+        #: Row of each pair, ascending.
         self._row: Ints = np.repeat(np.arange(self._rows), np.diff(self.first_pairs))
         self._words = gather(data, names, "<u8") & _FIRST[np.minimum(self.name_lengths, _WORD)]
 
     def find(self, key: bytes) -> Found:
         if len(key) > 2 * _WORD:
-            raise ValueError(f"{key!r} is too long to be known by its first and last eight bytes")
+            raise ValueError(f"{key!r} is too long to be identified by its first and last eight bytes")
         pairs = np.flatnonzero(self._words == int.from_bytes(key[:_WORD], "little"))
         same = self.name_lengths[pairs] == len(key)
         if len(key) > _WORD:
@@ -222,13 +216,13 @@ class _Mixed:
         starts = np.zeros(self._rows, np.int64)
         lengths = np.zeros(self._rows, np.int64)
         there = np.zeros(self._rows, bool)
-        starts[row] = self.values[pairs]  # of several in one row the last assignment stands
+        starts[row] = self.values[pairs]  # of several in a row the last one wins
         lengths[row] = self.value_lengths[pairs]
         there[row] = True
         return starts, lengths, there
 
     def without_repeats(self, names: pa.StringArray) -> Ints | None:
-        """The pairs that stay, or None for all of them."""
+        """Indices of the pairs to keep; None: all."""
         pairs = len(self._row)
         if pairs == 0 or not self._may_repeat():
             return None
@@ -238,11 +232,11 @@ class _Mixed:
         return None if len(last) == pairs else np.sort(pairs - 1 - last)
 
     def _may_repeat(self) -> bool:
-        """Whether some row may hold a name twice. May be wrong in one direction only: True without a repeat."""
+        """Whether a row may contain a name twice; may return True although none does."""
         last_words = np.where(
             self.name_lengths >= _WORD, gather(self._data, np.maximum(self.values - 1 - _WORD, 0), "<u8"), self._words
         )
-        # One name always gives the same word, so a row without two equal words has no name twice.
+        # Equal names have equal hashes, so rows without equal hashes have no repeated names.
         word = self._words * np.uint64(0x9E3779B97F4A7C15) ^ last_words ^ self.name_lengths.astype(np.uint64)
         order = np.lexsort((word, self._row))
         sorted_row, sorted_word = self._row[order], word[order]
@@ -250,13 +244,13 @@ class _Mixed:
 
 
 def _pieces(data: Bytes, offsets: Ints) -> tuple[Ints, Ints]:
-    """(starts, ends) of what lies between separators; the end of a row ends a piece where no separator stands before it."""
+    """(starts, ends) of the parts between separators. The end of a row also ends a part, unless a separator precedes it."""
     separators = np.flatnonzero(data == 2)
     filled = offsets[1:] > offsets[:-1]
     row_ends = offsets[1:][filled]
     open_ends = row_ends[data[row_ends - 1] != 2]
     if len(open_ends):
-        # Those without a separator first, so that at one place the row's end comes before the next row's separator.
+        # Row ends first, so that in the stable sort they precede a separator at the same position.
         ends = np.concatenate([open_ends, separators])
         order = np.argsort(ends, kind="stable")
         ends = ends[order]
@@ -269,7 +263,7 @@ def _pieces(data: Bytes, offsets: Ints) -> tuple[Ints, Ints]:
 
 
 def _first_marks(marks: Ints, starts: Ints, ends: Ints) -> Ints:
-    """The first 0x01 at or behind each start; the end of the piece where it has none."""
+    """The first 0x01 at or after each start; the end of the part if it has none."""
     if len(marks) == len(starts) and ((marks >= starts) & (marks < ends)).all():
         return marks
     at = np.searchsorted(marks, starts)

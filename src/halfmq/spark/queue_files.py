@@ -1,8 +1,8 @@
-"""Queue entries of a store on this machine, read beside the broker without any lock.
+"""Reads queue entries of a store on this machine without a lock, while a broker may be running.
 
-Why that is safe: the broker publishes a position only after every entry that became visible below it was written, and
-it never changes such an entry. Entries are read with ``pread``, not mapped, so that a file that is removed or made
-again at the same moment is a missing file or a zero entry, never a signal. The layout is ``store.layout.QUEUE_ENTRY``.
+This is safe: the broker advances the high watermark only after it has written all entries below it, and never changes such an
+entry. Entries are read with ``pread`` instead of a mapping, so that a concurrent removal or rebuild of a file gives a missing file
+or a zero entry, never a SIGBUS. Layout: ``store.layout.QUEUE_ENTRY``.
 """
 
 import os
@@ -34,16 +34,16 @@ Entries = npt.NDArray[np.void]
 
 
 class QueueFiles:
-    """The files of one queue. Holds nothing open between calls."""
+    """The files of a queue. Keeps no file open between calls."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def bounds(self, log_start: int, position: int) -> tuple[int, int]:
-        """(first offset still kept, offset behind the last message visible below ``position``); (0, 0) for an empty queue.
+        """(first offset, end offset) of the messages visible below ``position``; (0, 0) for an empty queue.
 
         Raises:
-            FileNotFoundError: a file was removed between listing and opening it: ask again.
+            FileNotFoundError: a file was removed between listing and opening it; try again.
         """
         bases = self._bases()
         if not bases:
@@ -55,21 +55,21 @@ class QueueFiles:
         """Entries [start, end), which must lie within ``bounds``; they may span files.
 
         Raises:
-            FileNotFoundError: a file of them is gone (the log was trimmed, or its queues are being made again).
+            FileNotFoundError: a file does not exist (the log was trimmed, or the indexes are being rebuilt).
         """
         bases = self._bases()
         parts = []
         while start < end:
             base = max((base for base in bases if base <= start), default=None)
             if base is None or start >= file_end(base):
-                raise FileNotFoundError(f"no file in {self._directory} holds queue offset {start}")
+                raise FileNotFoundError(f"no file in {self._directory} contains queue offset {start}")
             stop = min(end, file_end(base))
             data = self._pread(base, (start - base) * QUEUE_ENTRY_BYTES, (stop - start) * QUEUE_ENTRY_BYTES)
             parts.append(data)
             start = stop
         entries = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), dtype=ENTRY)
         if not (entries["size"] > 0).all():
-            raise FileNotFoundError(f"entries in {self._directory} are being made again")
+            raise FileNotFoundError(f"entries in {self._directory} are being rebuilt")
         return entries
 
     def _bases(self) -> list[int]:
@@ -92,7 +92,7 @@ class QueueFiles:
     def _first_at(self, bases: list[int], position: int) -> int:
         """The first queue offset that is not visible below ``position``."""
         low, high = 0, len(bases)
-        while low < high:  # files whose first entry lies below
+        while low < high:  # the files whose first entry is visible below
             middle = (low + high) // 2
             if self._first_in(bases[middle], 1, position):
                 low = middle + 1
@@ -104,7 +104,7 @@ class QueueFiles:
         return base + self._first_in(base, file_end(base) - base, position)
 
     def _first_in(self, base: int, entries: int, position: int) -> int:
-        """The first of so many entries of a file that is not visible below ``position``."""
+        """Index of the first of ``entries`` entries of a file that is not visible below ``position``."""
         descriptor = self._open(base)
         try:
             low, high = 0, entries
@@ -121,5 +121,5 @@ class QueueFiles:
 
 
 def _read(descriptor: int, at: int, length: int) -> bytes:
-    """A file that is being made may still be short: what is missing reads as zeros, which are no entries."""
+    """Read, padded with zeros (no entry): a file that is being rebuilt may be short."""
     return os.pread(descriptor, length, at).ljust(length, b"\0")

@@ -1,4 +1,4 @@
-"""How many messages one trigger takes of each queue when it may not take all. Pure."""
+"""Divides ``maxOffsetsPerTrigger`` among the queues. Pure functions."""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -7,11 +7,10 @@ Name = TypeVar("Name", bound=tuple[str, str])
 
 
 def shares(backlog: Mapping[Name, int], limit: int) -> dict[Name, int]:
-    """``limit`` messages over the queues in proportion to their backlog; everything where that is not more.
+    """Number of messages to read from each queue, in proportion to its backlog. The sum is ``min(limit, total backlog)``.
 
-    The shares add up to ``min(limit, whole backlog)`` exactly. Each queue that has something gets at least one while the
-    limit allows it, so that a queue with little is not starved by one with much (Spark's Kafka source rounds such a share
-    up for the same reason, and may exceed the limit by it). Largest remainders get what rounding leaves.
+    Each queue with a backlog gets at least one message while the limit allows it, so that small queues do not starve (Spark's
+    Kafka source rounds up for the same reason, and may exceed the limit). Remainders go by the largest-remainder method.
     """
     waiting = {name: count for name, count in backlog.items() if count > 0}
     total = sum(waiting.values())

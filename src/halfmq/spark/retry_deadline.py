@@ -1,4 +1,4 @@
-"""Waiting for a broker that is away: try again with growing pauses until a deadline, say so once, then give up by name."""
+"""Retries with exponential backoff while a broker is unavailable, until ``brokerTimeout``."""
 
 import logging
 import random
@@ -15,12 +15,12 @@ _PAUSE_FIRST_S: Final = 0.05
 _PAUSE_LONGEST_S: Final = 2.0
 
 
-class Away(Exception):
-    """Not now, perhaps later: the reason. Only for ``RetryDeadline``; never leaves this package."""
+class Unavailable(Exception):
+    """Temporary failure, with its reason. ``RetryDeadline.until`` handles it; users never see it."""
 
 
 class RetryDeadline:
-    """``brokerTimeout`` of one reader. Each call waits that long on its own."""
+    """Retries for up to ``timeout_ms``, counted for each call of ``until``."""
 
     def __init__(
         self,
@@ -34,25 +34,25 @@ class RetryDeadline:
         self._sleep = sleep
 
     def until(self, attempt: Callable[[], T], what: str) -> T:
-        """What ``attempt`` returns, as soon as it does not raise ``Away``.
+        """Call ``attempt`` until it does not raise ``Unavailable``, and return its result. The first failure is logged.
 
         Raises:
-            ConnectError: it was ``Away`` for all of ``brokerTimeout``; the text says what was tried and the last reason.
+            ConnectError: the time has passed; the text contains ``what`` and the last reason.
         """
         pause = _PAUSE_FIRST_S
         deadline = self._clock() + self._timeout_s
         while True:
             try:
                 return attempt()
-            except Away as reason:
+            except Unavailable as reason:
                 left = deadline - self._clock()
                 if left <= 0:
                     raise ConnectError(
                         f"{what}: {reason}; waited {self._timeout_s:g} s",
-                        hint="is the broker running? brokerTimeout says how long to wait for it",
+                        hint="check that the broker runs; option brokerTimeout is the time to wait for it",
                     ) from reason
                 if pause == _PAUSE_FIRST_S:
                     _log.warning("%s: %s; waiting up to %g s", what, reason, self._timeout_s)
-                # Half of each pause is rng, so that tasks that lost one broker do not all come back in one moment.
+                # Jitter, so that all tasks that lost a broker do not reconnect at the same time.
                 self._sleep(min(left, pause * random.uniform(0.5, 1.0)))
                 pause = min(pause * 2, _PAUSE_LONGEST_S)

@@ -1,8 +1,8 @@
-"""The columns of a message in Spark.
+"""Columns of a message in Spark.
 
-Every column is nullable, because Spark compares the Arrow schema of the first batch with this one to the letter.
-Spark 4.3 has no column pruning for Python sources (``PythonScanBuilder`` knows only filters), so a query that looks at
-one column still builds all of them: the ``columns`` option is the way to say which ones are wanted.
+All columns are nullable, because Spark requires the Arrow schema of the first batch to be identical to this one. Spark 4.3 does
+not prune columns of Python sources (``PythonScanBuilder`` supports filters only), so all columns are built for every query,
+unless option ``columns`` selects some.
 """
 
 from collections.abc import Sequence
@@ -23,42 +23,30 @@ from pyspark.sql.types import (
 
 from halfmq.spark.options import COLUMNS
 
-_SPARK: Final[dict[str, DataType]] = {
-    "key": BinaryType(),
-    "value": BinaryType(),
-    "topic": StringType(),
-    "queue": IntegerType(),
-    "offset": LongType(),
-    "timestamp": TimestampType(),
-    "tag": StringType(),
-    "keys": StringType(),
-    "message_id": StringType(),
-    "transaction_id": StringType(),
-    "properties": MapType(StringType(), StringType()),
-    "broker": StringType(),
-}
-_ARROW: Final[dict[str, pa.DataType]] = {
-    "key": pa.binary(),
-    "value": pa.binary(),
-    "topic": pa.string(),
-    "queue": pa.int32(),
-    "offset": pa.int64(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "tag": pa.string(),
-    "keys": pa.string(),
-    "message_id": pa.string(),
-    "transaction_id": pa.string(),
-    "properties": pa.map_(pa.string(), pa.string()),
-    "broker": pa.string(),
+#: Spark and Arrow type of each column.
+_TYPES: Final[dict[str, tuple[DataType, pa.DataType]]] = {
+    "key": (BinaryType(), pa.binary()),
+    "value": (BinaryType(), pa.binary()),
+    "topic": (StringType(), pa.string()),
+    "queue": (IntegerType(), pa.int32()),
+    "offset": (LongType(), pa.int64()),
+    "timestamp": (TimestampType(), pa.timestamp("us", tz="UTC")),
+    "tag": (StringType(), pa.string()),
+    "keys": (StringType(), pa.string()),
+    "message_id": (StringType(), pa.string()),
+    "transaction_id": (StringType(), pa.string()),
+    "properties": (MapType(StringType(), StringType()), pa.map_(pa.string(), pa.string())),
+    "broker": (StringType(), pa.string()),
 }
 
-assert _SPARK.keys() == _ARROW.keys() == set(COLUMNS)
+assert _TYPES.keys() == set(COLUMNS)
 
 
 def spark_schema(columns: Sequence[str]) -> StructType:
-    return StructType([StructField(name, _SPARK[name]) for name in columns])
+    """The Spark schema of ``columns``, names in ``options.COLUMNS``."""
+    return StructType([StructField(name, _TYPES[name][0]) for name in columns])
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
     """The Arrow schema that Spark expects for ``spark_schema(columns)``."""
-    return pa.schema([pa.field(name, _ARROW[name]) for name in columns])
+    return pa.schema([pa.field(name, _TYPES[name][1]) for name in columns])

@@ -1,10 +1,10 @@
-"""A Spark session with the settings that halfmq needs, each with its reason.
+"""A Spark session with recommended settings.
 
     spark = builder("orders").getOrCreate()
     spark.dataSource.register(HalfmqDataSource)
 
-Every setting can be overridden with ``.config(...)`` afterwards. A session that was made otherwise works as well; it is
-only slower, and its Python workers must be able to import halfmq.
+Override a setting with ``.config(...)``. Other sessions work as well, but slower; their Python workers must be able to import
+halfmq.
 """
 
 import os
@@ -16,26 +16,26 @@ from pyspark.sql import SparkSession
 from halfmq.spark.java import find_java
 
 _SETTINGS: Final = {
-    # A third less time per message than TCP between JVM and Python workers.
+    # Takes a third less time per message than TCP between JVM and Python workers.
     "spark.python.unix.domain.socket.enabled": "true",
-    # The default one forks a process for each file it touches where Hadoop's native library is missing: 40 ms a batch.
+    # Without Hadoop's native library, the default forks a process for each file operation: 40 ms per batch.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    # Timestamps of messages are instants; show them as such wherever the job runs.
+    # Show timestamps in the same time zone on all machines.
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
 }
 
 
 def builder(name: str, master: str = "local[*]") -> SparkSession.Builder:
-    """A session builder that is ready for ``getOrCreate()``; add ``.config(...)`` before that as you like.
+    """A session builder; call ``getOrCreate()`` on it.
 
-    Sets JAVA_HOME, PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON in this process's environment: workers otherwise run the
-    first ``python3`` in PATH, which need not have the packages of this one.
+    Sets JAVA_HOME, PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON in the environment of this process: workers otherwise run the first
+    ``python3`` in PATH, which may lack the packages.
 
     Raises:
-        MissingDependency: no Java 17 or later.
+        MissingDependency: no Java 17 or later was found.
     """
     os.environ["JAVA_HOME"] = str(find_java().home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -1,11 +1,10 @@
-"""Spark's interface: ``format("halfmq")``, in batches and streams.
+"""Spark's data source interfaces for ``format("halfmq")``, batch and stream.
 
-Where each method runs matters. ``HalfmqDataSource`` and the batch planner live in a Python process beside the driver's
-JVM, a stream reader in one such process for the life of the query, and ``read`` in the tasks, on an unpickled copy. So a
-reader that is pickled leaves its connections behind.
+``HalfmqDataSource`` and the batch planner run in a Python process of the driver, a stream reader in one such process for the life
+of the query, and ``read`` in the tasks, on an unpickled copy. So pickling drops connections.
 
-A stream never decides where it is: Spark's checkpoint does. ``commit`` is only a hint, comes one batch late, and for the
-last batch of ``availableNow`` never.
+Spark's checkpoint determines the position of a stream. ``commit`` is only a hint: it comes one batch late, and never for the last
+batch of ``availableNow``.
 """
 
 import logging
@@ -29,32 +28,35 @@ from halfmq.spark.offsets import Cut, QueueName, StreamOffset, ends_of, from_jso
 from halfmq.spark.options import EARLIEST, LATEST, Bounds, Options, parse_options
 from halfmq.spark.partitions import Ranges, pack, ranges_between, task_count
 from halfmq.spark.read_limit import shares
-from halfmq.spark.retry_deadline import Away, RetryDeadline
+from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.schema import spark_schema
-from halfmq.spark.stored_rows import StoredRows, in_parts, record_batch
+from halfmq.spark.stored_rows import StoredRows, record_batch, split_compressed
 
 _log: Final = logging.getLogger("halfmq.spark")
 
 
 class Reader(Protocol):
-    """The direct or the wire path."""
+    """``DirectReader`` or ``WireReader``. Methods raise ConnectError if the store is unavailable for ``brokerTimeout``."""
 
-    def cut(self) -> Cut: ...
+    def cut(self) -> Cut:
+        """The bounds of all subscribed queues now."""
 
-    def read(self, ranges: Ranges, lost: Callable[[str], None]) -> Iterator[StoredRows]: ...
+    def read(self, ranges: Ranges, lost: Callable[[str], None]) -> Iterator[StoredRows]:
+        """The messages of ``ranges``; ``lost`` is called with a sentence about missing ones, and may raise."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release connections and mappings; harmless if repeated."""
 
 
-def open_reader(options: Options, patience: RetryDeadline) -> Reader:
-    """The path that ``options`` ask for; opens nothing yet."""
+def open_reader(options: Options, deadline: RetryDeadline) -> Reader:
+    """The reader for ``options``; it connects on first use."""
     if options.path:
         from halfmq.spark.direct_reader import DirectReader
 
-        return DirectReader(options, patience)
+        return DirectReader(options, deadline)
     from halfmq.spark.wire_reader import WireReader
 
-    return WireReader(options, patience)
+    return WireReader(options, deadline)
 
 
 class HalfmqDataSource(DataSource):
@@ -72,27 +74,27 @@ class HalfmqDataSource(DataSource):
         return spark_schema(self._options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        self._refuse_other(schema)
+        self._check_schema(schema)
         return HalfmqBatchReader(self._options.for_batch())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        self._refuse_other(schema)
+        self._check_schema(schema)
         return HalfmqStreamReader(self._options.for_stream())
 
-    def _refuse_other(self, schema: StructType) -> None:
+    def _check_schema(self, schema: StructType) -> None:
         if schema != self.schema():
             raise UsageError(
-                "the schema of this source is fixed", hint="leave .schema() out; `columns` chooses columns"
+                "the schema of this source is fixed", hint="remove .schema(); option `columns` selects columns"
             )
 
 
 def resolved(bounds: Bounds | None, otherwise: int, cut: Cut, lost: Callable[[str], None]) -> dict[QueueName, int]:
-    """The offset of each queue of ``cut`` that ``bounds`` mean (``otherwise``: EARLIEST or LATEST, where they are not set).
+    """Offsets of all queues of ``cut`` according to ``bounds``; if None, all are ``otherwise`` (EARLIEST or LATEST).
 
-    ``lost`` hears of offsets that are not there; where it returns, the nearest one that is there stands.
+    ``lost`` is called for offsets that do not exist; if it returns, the nearest existing offset is used.
 
     Raises:
-        UsageError: a topic that is there has no such queue, though somebody wrote its name.
+        UsageError: ``bounds`` were given by the user and contain a queue that an existing topic does not have.
     """
     bounds = bounds or Bounds(otherwise, {})
     for topic, named in bounds.queues.items():
@@ -102,11 +104,11 @@ def resolved(bounds: Bounds | None, otherwise: int, cut: Cut, lost: Callable[[st
             if topic in cut.topics and not bounds.of_stream:
                 there = sorted((queue for queue in cut.queues if queue[0] == topic), key=queue_order)
                 raise UsageError(
-                    f"offset {at} of queue {name} of topic {topic} was asked for; there is no such queue",
+                    f"offset {at} of queue {name} of topic {topic} was requested; there is no such queue",
                     hint=f"its queues are {', '.join(queue for _, queue in there)}",
                 )
             if at > 0:
-                lost(f"offset {at} of queue {name} of topic {topic} was asked for; there is no such queue")
+                lost(f"offset {at} of queue {name} of topic {topic} was requested; there is no such queue")
     found = {}
     for (topic, name), (first, end) in cut.queues.items():
         at = bounds.queues.get(topic, {}).get(name, bounds.everywhere)
@@ -115,26 +117,26 @@ def resolved(bounds: Bounds | None, otherwise: int, cut: Cut, lost: Callable[[st
         elif at == LATEST:
             at = end
         elif not first <= at <= end:
-            lost(f"offset {at} of queue {name} of topic {topic} was asked for; it holds {first} to {end - 1}")
+            lost(f"offset {at} of queue {name} of topic {topic} was requested; it contains {first} to {end - 1}")
             at = min(max(at, first), end)
         found[topic, name] = at
     return found
 
 
-def not_beyond(cut: Cut, target: Cut) -> Cut:
-    """``cut`` as far as ``target`` went. Queues that came later are not in it."""
+def limited_to(cut: Cut, target: Cut) -> Cut:
+    """``cut`` without messages and queues that are newer than ``target``."""
     both = {queue: bounds for queue, bounds in cut.queues.items() if queue in target.queues}
     queues = {queue: (first, max(first, min(end, target.queues[queue][1]))) for queue, (first, end) in both.items()}
     return target._replace(queues=queues)
 
 
 class _Reads:
-    """What batch and stream share: a reader that is opened where it is used, and what to do about losses."""
+    """Common part of batch and stream readers."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._reader: Reader | None = None
-        #: Losses that were reported, so that a stream that polls does not repeat itself.
+        #: Reported losses, so that a polling stream logs each one once.
         self._reported: set[str] = set()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -142,10 +144,10 @@ class _Reads:
 
     def _open(self) -> Reader:
         if self._reader is None:
-            self._reader = open_reader(self._options, self._patience())
+            self._reader = open_reader(self._options, self._deadline())
         return self._reader
 
-    def _patience(self) -> RetryDeadline:
+    def _deadline(self) -> RetryDeadline:
         return RetryDeadline(self._options.broker_timeout_ms)
 
     def _lost(self, what: str) -> None:
@@ -153,7 +155,7 @@ class _Reads:
             raise data_loss.lost((what,))
         if what not in self._reported:
             self._reported.add(what)
-            _log.warning("halfmq: going on behind a loss: %s", what)
+            _log.warning("halfmq: continuing after data loss: %s", what)
 
     def _plan(self, starts: dict[QueueName, int], ends: dict[QueueName, int], cut: Cut) -> list[Ranges]:
         ranges = ranges_between(starts, ends, cut.topics)
@@ -161,14 +163,19 @@ class _Reads:
         return pack(cut.store, ranges, task_count(messages, self._options.min_partitions)) if messages else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The messages of one partition (in a task)."""
+        """The messages of a partition; Spark calls it in a task.
+
+        Raises:
+            DataLost: messages are missing, and ``failOnDataLoss`` is set.
+            ConnectError: the store was unavailable for ``brokerTimeout``.
+        """
         if not isinstance(partition, Ranges):
-            return  # Spark makes a partition of its own where there is nothing to read
-        reader = open_reader(self._options, self._patience())
+            return  # without partitions Spark creates an empty one
+        reader = open_reader(self._options, self._deadline())
         verify = self._options.verify_bodies or not self._options.path
         try:
             for found in reader.read(partition, self._lost):
-                for rows in in_parts(found):
+                for rows in split_compressed(found):
                     yield record_batch(rows, self._options.columns, self._bad_body(rows), verify=verify)
         finally:
             reader.close()
@@ -177,20 +184,22 @@ class _Reads:
         return lambda offset, why: self._lost(f"message {offset} of queue {rows.queue} of topic {rows.topic}: {why}")
 
 
-class _Behind(Away):
-    """The store shows less than was already read from it."""
+class _Regressed(Unavailable):
+    """The store ends before the offset of the query."""
 
     def __init__(self, cut: Cut) -> None:
-        super().__init__(f"it ends at position {cut.position}, which is less than was already read from it")
+        super().__init__(f"it ends at position {cut.position}, before the offset of the query")
         self.cut = cut
 
 
 class HalfmqBatchReader(_Reads, DataSourceReader):
+    """A batch read."""
+
     def partitions(self) -> list[InputPartition]:
-        """One cut, bounded by startingOffsets and endingOffsets.
+        """Plan the tasks: the messages between startingOffsets and endingOffsets.
 
         Raises:
-            TopicNotFound: a subscribed topic does not exist; a batch would silently be empty.
+            TopicNotFound: a subscribed topic does not exist.
         """
         reader = self._open()
         try:
@@ -202,7 +211,7 @@ class HalfmqBatchReader(_Reads, DataSourceReader):
             raise TopicNotFound(
                 f"no topic {', '.join(missing)}",
                 response_code=17,
-                hint="a stream would wait for it; a batch has nothing to read",
+                hint="a stream would wait until it exists",
             )
         starts = resolved(self._options.starting, EARLIEST, cut, self._lost)
         ends = resolved(self._options.ending, LATEST, cut, self._lost)
@@ -210,17 +219,19 @@ class HalfmqBatchReader(_Reads, DataSourceReader):
 
 
 class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming read. The methods are those of Spark's interfaces."""
+
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        #: Asked for again within the first batch, so resolved once: "latest" must not move.
+        #: Resolved once, since Spark asks again during the first batch and "latest" must not move.
         self._initial: StreamOffset | None = None
-        #: Where ``availableNow`` ends.
+        #: End of an ``availableNow`` query.
         self._target: Cut | None = None
         self._newest: Cut | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         if self._initial is None:
-            cut = self._target or self._look(None)
+            cut = self._target or self._current_cut(None)
             starts = resolved(self._options.starting, LATEST, cut, self._lost)
             self._initial = ends_of(cut)._replace(queues=starts)
             for topic in self._options.topics:
@@ -233,15 +244,15 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self._look(None)
+        self._target = self._current_cut(None)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where the next batch ends; ``start`` itself, to the letter, when there is nothing to read."""
-        begin = data_loss.only(from_json(start), self._options.topics)
-        cut = self._look(begin)
+        """End of the next batch; ``start`` unchanged if there is nothing to read."""
+        begin = data_loss.restricted(from_json(start), self._options.topics)
+        cut = self._current_cut(begin)
         starts = self._resume(begin, cut)
         if self._target is not None:
-            cut = not_beyond(cut, self._target)
+            cut = limited_to(cut, self._target)
         backlog = {queue: end - starts[queue] for queue, (_, end) in cut.queues.items() if end > starts[queue]}
         total = sum(backlog.values())
         if total == 0 or (isinstance(limit, ReadMinRows) and self._target is None and total < limit.min_rows):
@@ -255,39 +266,39 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
         return None if self._newest is None else to_json(ends_of(self._newest))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """What lies between two offsets: exactly that, also when a batch is run again after a crash."""
-        finish = data_loss.only(from_json(end), self._options.topics)
-        begin = data_loss.only(from_json(start), self._options.topics)
-        cut = self._look(finish)
-        kept = self._resume(finish, cut)  # also says what is gone of the end itself
+        """Plan the tasks between two offsets: the same messages also if Spark repeats the batch after a crash."""
+        finish = data_loss.restricted(from_json(end), self._options.topics)
+        begin = data_loss.restricted(from_json(start), self._options.topics)
+        cut = self._current_cut(finish)
+        kept = self._resume(finish, cut)  # also reports losses at the end offset
         starts = self._resume(begin, cut)
         ends = {queue: kept[queue] for queue in finish.queues if queue in kept}
         return list(self._plan(starts, ends, cut))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """A hint that comes late or never: nothing is kept by it."""
+        """Does nothing: offsets are in Spark's checkpoint."""
 
     def stop(self) -> None:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
 
-    def _look(self, read_to: StreamOffset | None) -> Cut:
-        """The newest cut; waits while the store shows less than was already read from it."""
+    def _current_cut(self, read_to: StreamOffset | None) -> Cut:
+        """The newest cut; waits while the store ends before ``read_to``."""
         reader = self._open()
 
         def attempt() -> Cut:
             cut = reader.cut()
-            if read_to is not None and data_loss.is_behind(read_to, cut):
-                raise _Behind(cut)
+            if read_to is not None and data_loss.is_regressed(read_to, cut):
+                raise _Regressed(cut)
             return cut
 
         try:
-            self._newest = self._patience().until(attempt, "the store of the query")
+            self._newest = self._deadline().until(attempt, "the store of the query")
         except ConnectError as error:
-            if not isinstance(error.__cause__, _Behind):
+            if not isinstance(error.__cause__, _Regressed):
                 raise
-            self._newest = error.__cause__.cut  # after all the waiting: what is missing is now said by name, as a loss
+            self._newest = error.__cause__.cut  # waiting did not help: the caller reports the loss
         return self._newest
 
     def _resume(self, offset: StreamOffset, cut: Cut) -> dict[QueueName, int]:

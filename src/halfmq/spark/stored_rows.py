@@ -1,7 +1,7 @@
-"""Stored messages, as bytes in a buffer, to one Arrow record batch. Both readers end here.
+"""Converts stored messages in a buffer to an Arrow record batch, for both readers.
 
-Nothing is done per message in Python: the fixed fields of all messages are gathered at once, and bodies and properties
-become slices of the buffer. Only the columns that are asked for are built.
+Vectorised: the fixed fields of all messages are read at once, and bodies and properties become slices of the buffer. Only
+the requested columns are built.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,14 +28,14 @@ from halfmq.spark.byte_slices import Ints, as_bytes, gather, string_column
 from halfmq.spark.properties_arrow import PropertyTable
 from halfmq.spark.schema import arrow_schema
 
-#: Rows of one record batch: 4,000 to 64,000 are about equally fast in Spark; smaller ones cost it more calls.
+#: Maximum rows of a record batch: 4,000 to 64,000 are about equally fast in Spark; with fewer, the calls cost more.
 BATCH_ROWS: Final = 16_384
-#: Stored bytes of one record batch, unless one message alone is larger. Bounds the memory of a task.
+#: Maximum stored bytes of a record batch, unless a single message is larger. Bounds the memory of a task.
 BATCH_BYTES: Final = 32 << 20
-#: The same where bodies are packed: text packs to a tenth or less.
+#: The same with compressed bodies: text compresses to a tenth or less.
 PACKED_BATCH_BYTES: Final = 2 << 20
 
-#: An IPv6 host takes 20 bytes where an IPv4 host takes 8.
+#: An IPv6 host takes 20 bytes, an IPv4 host 8.
 _V6_MORE: Final = 12
 _MAGIC_V1_LAST: Final = MAGIC_V1 & 0xFF
 _MAGIC_LAST_AT: Final = 7
@@ -43,15 +43,16 @@ _MAGIC_LAST_AT: Final = 7
 #: CRCs of bodies are stored without their sign bit, as RocketMQ does.
 _CRC_MASK: Final = np.uint32(0x7FFFFFFF)
 
-DAMAGED_BODY: Final = "its body is damaged, it does not have the CRC that was stored with it; `halfmq store verify` says which file to restore"
+DAMAGED_BODY: Final = (
+    "its body is damaged: its CRC differs from the stored one; `halfmq store verify` names the file to restore"
+)
 
 _FROM_PROPERTIES: Final = frozenset({"key", "tag", "keys", "message_id", "transaction_id", "properties"})
 
 
 class StoredRows(NamedTuple):
-    """Some messages of one queue. ``starts`` and ``sizes`` are those of the stored messages in ``buffer``.
-
-    ``store_times_ms``: when each became visible. ``transactional``: whether it was a half message.
+    """Messages of a queue. ``starts`` and ``sizes``: of the stored messages in ``buffer``, bytes. ``store_times_ms``: when each
+    became visible. ``transactional``: whether it was a half message.
     """
 
     buffer: pa.Buffer
@@ -68,9 +69,9 @@ class StoredRows(NamedTuple):
 def record_batch(
     rows: StoredRows, columns: Sequence[str], bad: Callable[[int, str], None], *, verify: bool = True
 ) -> pa.RecordBatch:
-    """The rows as Spark takes them. ``verify``: hold each body of ``value`` against its CRC.
+    """The rows as a record batch with ``columns``. ``verify``: check the CRC of each body if column ``value`` is requested.
 
-    ``bad(queue offset, why)`` hears of bodies that cannot be unpacked, or are not what was stored; see ``body_column``.
+    ``bad(queue offset, why)`` is called for bodies that are damaged or cannot be decompressed; see ``body_column``.
     """
     builder = _Columns(rows, bad, any(name in _FROM_PROPERTIES for name in columns))
     if verify and "value" in columns:
@@ -90,22 +91,22 @@ class _Columns:
         )
         self._body_starts: Ints = rows.starts + AT_BODY_V4 + hosts
         self._body_lengths: Ints = gather(self._data, rows.starts + AT_BODY_LENGTH_V4 + hosts, ">i4").astype(np.int64)
-        #: False where a body is damaged and the caller goes on without it.
+        #: False for damaged bodies, if ``bad`` has returned.
         self._whole: npt.NDArray[np.bool_] | None = None
         room = rows.sizes - (self._body_starts - rows.starts)
-        self._leave_out((self._body_lengths < 0) | (self._body_lengths > room))
+        self._exclude((self._body_lengths < 0) | (self._body_lengths > room))
         self._properties = self._property_table() if with_properties else None
 
     def verify_bodies(self) -> None:
-        """Tell ``bad`` of bodies whose CRC is another one than their stored message says."""
+        """Call ``bad`` for each body whose CRC differs from the stored one."""
         stated = gather(self._data, self._rows.starts + AT_BODY_CRC, ">u4").astype(np.uint32)
         view = memoryview(self._rows.buffer)
         ends = self._body_starts + self._body_lengths
         bodies = map(view.__getitem__, map(slice, self._body_starts.tolist(), ends.tolist()))
         found = np.fromiter(map(crc32, bodies), np.uint32, len(stated)) & _CRC_MASK
-        self._leave_out(found != stated)
+        self._exclude(found != stated)
 
-    def _leave_out(self, damaged: npt.NDArray[np.bool_]) -> None:
+    def _exclude(self, damaged: npt.NDArray[np.bool_]) -> None:
         if not damaged.any():
             return
         for row in np.flatnonzero(damaged).tolist():
@@ -158,7 +159,7 @@ class _Columns:
                 return self._properties.maps()
 
     def _transaction_ids(self, table: PropertyTable) -> pa.StringArray:
-        """The id of several halves where there is one, else the message's own, if it was a half at all."""
+        """The property of multi-message transactions, else the unique id of the message; null for plain messages."""
         starts, lengths, there = table.find(properties.HMQ_TX_ID)
         own_starts, own_lengths, own = table.find(properties.UNIQ_KEY)
         starts = np.where(there, starts, own_starts)
@@ -169,8 +170,8 @@ class _Columns:
         self._bad(int(self._rows.queue_offsets[row]), why)
 
 
-def in_parts(rows: StoredRows) -> Iterator[StoredRows]:
-    """``rows``, in smaller parts where bodies are packed: a few stored bytes may become many."""
+def split_compressed(rows: StoredRows) -> Iterator[StoredRows]:
+    """``rows``, in smaller batches if bodies are compressed, since few stored bytes may become many."""
     flags = gather(as_bytes(rows.buffer), rows.starts + AT_SYS_FLAG, ">i4")
     if not (flags & SYS_COMPRESSED).any():
         yield rows
@@ -189,7 +190,7 @@ def in_parts(rows: StoredRows) -> Iterator[StoredRows]:
 
 
 def cut_points(sizes: Ints, batch_bytes: int = BATCH_BYTES) -> list[int]:
-    """Where to cut rows of these sizes into batches: ascending row numbers, the last one is their count."""
+    """Ends of the batches (row numbers, ascending) for rows of these sizes, bytes."""
     points = []
     ends = np.cumsum(sizes)
     start = 0

@@ -1,11 +1,9 @@
-"""The wire path: a broker, or an Apache RocketMQ cluster, read with pulls.
+"""Reads from a halfmq broker or a cluster of Apache RocketMQ with pull requests.
 
-A halfmq broker answers HMQ_POSITION with the ends of all queues at one position, so a plan never tears a transaction. A
-stock cluster does not know that command: there each queue's end is asked for by itself, one after the other, and a
-transaction of several messages may lie on both sides of a plan (in a stock cluster a transaction has one message).
+A halfmq broker responds to HMQ_POSITION with the bounds of all queues at one log position, so a plan never splits a transaction.
+RocketMQ does not have this command: the reader queries the queues one after the other. (There a transaction has one message.)
 
-Blocking sockets, since a Spark task has nothing else to do. A request that is lost with its connection is sent again
-on a new one; reading twice does no harm, and a range ends where the plan says.
+Sockets block, since a Spark task does nothing else meanwhile. A request that fails with its connection is repeated on a new one.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +29,7 @@ from halfmq.spark.connection import Address, Connection
 from halfmq.spark.offsets import NO_POSITION, STOCK_STORE, Cut, QueueName
 from halfmq.spark.options import Options
 from halfmq.spark.partitions import QueueRange, Ranges
-from halfmq.spark.retry_deadline import Away, RetryDeadline
+from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.stored_rows import BATCH_BYTES, BATCH_ROWS, StoredRows
 from halfmq.wire.remoting.codes import PullFlag, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request
@@ -39,12 +37,12 @@ from halfmq.wire.remoting.position import HMQ_POSITION, decode_answer, request_e
 from halfmq.wire.remoting.replies import OffsetReply, PulledReply, read_reply
 from halfmq.wire.remoting.route import MASTER_ID, READ, BrokerData, Route, decode_cluster_info, decode_route
 
-#: A record batch is made of several pulls when they are small: a quarter of the direct path's bound, to start early.
+#: Responses are merged into record batches up to this size: a quarter of the direct reader's, for a lower latency.
 _BATCH_BYTES: Final = BATCH_BYTES // 4
 _V6_MORE: Final = 12
 _MESSAGE_MIN: Final = 88
-#: Refusals that pass: the broker is busy, starting or draining.
-_PASSING: Final = frozenset(
+#: Temporary rejections: the broker is busy, starting or stopping.
+_TEMPORARY: Final = frozenset(
     {
         ResponseCode.SYSTEM_ERROR,
         ResponseCode.SYSTEM_BUSY,
@@ -56,25 +54,26 @@ _PASSING: Final = frozenset(
 
 
 class WireReader:
-    """Reads from the brokers behind ``options.servers``."""
+    """Reads from the brokers that ``options.servers`` know. The caller must call ``close``."""
 
-    def __init__(self, options: Options, patience: RetryDeadline) -> None:
+    def __init__(self, options: Options, deadline: RetryDeadline) -> None:
         self._servers = options.servers
         self._topics = options.topics
         self._group = options.group
-        self._patience = patience
+        self._deadline = deadline
         self._connections: dict[Address, Connection] = {}
-        #: The halfmq broker, once it said that it is one, and the store that it had then.
+        #: Address of the halfmq broker, once identified, and its store at that time.
         self._halfmq: Address | None = None
         self._store = ""
-        #: Name of the stock cluster, once it said that it is one.
+        #: Name of the RocketMQ cluster, once identified.
         self._cluster = ""
-        #: Brokers of a cluster by name, as the last route said.
+        #: Addresses of a cluster's brokers by name, from the latest route.
         self._brokers: dict[str, Address] = {}
-        #: The server of ``servers`` that answered last.
+        #: Index of the server that responded last.
         self._server = 0
 
     def close(self) -> None:
+        """Close all connections."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
@@ -82,13 +81,13 @@ class WireReader:
     # --- planning
 
     def cut(self) -> Cut:
-        """What every subscribed queue holds now.
+        """The bounds of all subscribed queues now.
 
         Raises:
-            ConnectError: nobody answered within ``brokerTimeout``.
-            RequestFailed: somebody refused for a reason that waiting does not change.
+            ConnectError: no broker responded within ``brokerTimeout``.
+            RequestFailed: permanent rejection.
         """
-        return self._patience.until(self._try_cut, f"brokers of {self._name()}")
+        return self._deadline.until(self._try_cut, f"brokers of {self._name()}")
 
     def _try_cut(self) -> Cut:
         address = self._find_halfmq()
@@ -107,9 +106,9 @@ class WireReader:
         )
 
     def _find_halfmq(self) -> Address | None:
-        """Where the halfmq broker is; None in a stock cluster. Known from then on, until its connection breaks.
+        """Address of the halfmq broker; None for a RocketMQ cluster. Cached until the connection breaks.
 
-        A broker is asked, not the name server: name servers before 5.0 leave a command that they do not know unanswered.
+        The request goes to a broker, since name servers before 5.0 do not respond to unknown commands.
         """
         if self._halfmq is not None and self._halfmq in self._connections:
             return self._halfmq
@@ -122,7 +121,7 @@ class WireReader:
         )
         address = None if first is None else _master(first)
         if first is None or address is None:
-            raise Away("the name server knows no broker")
+            raise Unavailable("the name server has no brokers")
         answer = self._ask(address, HMQ_POSITION, request_ext(()))
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             self._cluster = first.cluster
@@ -158,7 +157,7 @@ class WireReader:
         return read_reply(answer, OffsetReply).offset
 
     def _route(self, topic: str) -> Route | None:
-        """Who serves the topic; None where it does not exist."""
+        """Brokers of the topic; None if it does not exist."""
         answer = self._ask_servers(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": True})
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
@@ -168,21 +167,21 @@ class WireReader:
     # --- reading
 
     def read(self, ranges: Ranges, lost: Callable[[str], None]) -> Iterator[StoredRows]:
-        """The messages of ``ranges``. ``lost`` hears of what is gone; where it returns, reading goes on behind the gap."""
+        """The messages of ``ranges``. ``lost`` is called with a sentence about missing ones; if it returns, reading continues after them."""
         if ranges.store.startswith(STOCK_STORE) or self._is_store(ranges.store, lost):
             for one in ranges.ranges:
                 yield from self._read_range(one, ranges.store, lost)
 
     def _is_store(self, planned: str, lost: Callable[[str], None]) -> bool:
-        """Whether the broker that answers now has the store that was planned: queue offsets of another one mean nothing."""
-        address = self._patience.until(self._find_halfmq, f"brokers of {self._name()}")
+        """Whether the broker still has the planned store: queue offsets of another one would be meaningless."""
+        address = self._deadline.until(self._find_halfmq, f"brokers of {self._name()}")
         store = STOCK_STORE if address is None else self._store
         if store != planned:
-            lost(f"this is store {store}, planned was store {planned}")
+            lost(f"this is store {store}, but store {planned} was planned")
         return store == planned
 
     def _read_range(self, one: QueueRange, store: str, lost: Callable[[str], None]) -> Iterator[StoredRows]:
-        """Pulls of one range, put together. ``parts`` hold messages ``begin`` to ``at``, or what was sent of them."""
+        """Merge pull responses into batches. ``parts`` contains the messages from ``begin`` to ``at``, except skipped ones."""
         parts: list[bytes] = []
         size = 0
         begin = at = one.start
@@ -194,7 +193,7 @@ class WireReader:
                 at = after
             if parts and (not body or size >= _BATCH_BYTES or at - begin >= BATCH_ROWS or at >= one.end):
                 found = pulled_rows(b"".join(parts), one)
-                _look_for_gaps(one, found.queue_offsets, begin, min(at, one.end), lost)
+                _report_gaps(one, found.queue_offsets, begin, min(at, one.end), lost)
                 if len(found.starts):
                     yield found
                 parts, size, begin = [], 0, at
@@ -202,7 +201,7 @@ class WireReader:
                 begin = at = after
 
     def _pull(self, one: QueueRange, at: int, store: str, lost: Callable[[str], None]) -> tuple[bytes, int]:
-        """(stored messages from ``at`` on, where to go on). The last ones may lie behind the range."""
+        """(stored messages from ``at`` on, next offset). The last messages may be beyond the range."""
         fields = {
             "consumerGroup": self._group,
             "topic": one.topic,
@@ -222,34 +221,34 @@ class WireReader:
         def attempt() -> tuple[bytes, int]:
             address = self._address(one)
             if not one.broker and self._store != store:
-                lost(f"this is store {self._store}, planned was store {store}")
+                lost(f"this is store {self._store}, but store {store} was planned")
                 return b"", one.end
             answer = self._ask(address, RequestCode.PULL_MESSAGE, fields)
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-                lost(f"topic {one.topic} is gone")
+                lost(f"topic {one.topic} no longer exists")
                 return b"", one.end
             if answer.code == ResponseCode.PULL_NOT_FOUND:
-                raise Away(f"offset {at} was planned and is not there")
+                raise Unavailable(f"offset {at} was planned, but does not exist")
             if answer.code not in (0, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED):
                 _succeeded(answer, f"a pull from {what}")
             after = read_reply(answer, PulledReply).next_begin_offset
             if answer.code == 0:
                 if after <= at:
-                    raise ProtocolError(f"a pull from {what} at {at} goes on at {after}")
+                    raise ProtocolError(f"a pull from {what} at {at} returned next offset {after}")
                 return answer.body, after
             if after <= at:
-                raise Away(f"the broker goes on at {after}, behind it {at} was planned")
+                raise Unavailable(f"the queue ends at {after}, before the planned offset {at}")
             lost(f"messages {at} to {min(after, one.end) - 1} of {what} are past retention")
             return b"", min(after, one.end)
 
-        return self._patience.until(attempt, what)
+        return self._deadline.until(attempt, what)
 
     def _address(self, one: QueueRange) -> Address:
-        """Who serves the range. In a cluster the route says it, again after each broken connection."""
+        """Address of the broker of the range; in a cluster from the route, again after a connection broke."""
         if not one.broker:
             address = self._find_halfmq()
             if address is None:
-                raise Away("a stock broker answers where a halfmq broker was planned")
+                raise Unavailable("this is a RocketMQ broker, but a halfmq broker was planned")
             return address
         known = self._brokers.get(one.broker)
         if known is not None and known in self._connections:
@@ -259,22 +258,22 @@ class WireReader:
             (_master(data) for data in (route.brokers if route else ()) if data.broker_name == one.broker), None
         )
         if address is None:
-            raise Away(f"broker {one.broker} is in no route")
+            raise Unavailable(f"broker {one.broker} is not in the route")
         self._brokers[one.broker] = address
         return address
 
     # --- requests
 
     def _ask_servers(self, code: int, fields: dict[str, object] | dict[str, str]) -> Request[dict[str, str]]:
-        """Ask the server that answered last, then the others."""
+        """Send the request to the server that responded last, else to the others."""
         reasons = []
         for _ in self._servers:
             try:
                 return self._ask(self._servers[self._server], code, fields)
-            except Away as reason:
+            except Unavailable as reason:
                 reasons.append(str(reason))
                 self._server = (self._server + 1) % len(self._servers)
-        raise Away("; ".join(reasons))
+        raise Unavailable("; ".join(reasons))
 
     def _ask(self, address: Address, code: int, fields: dict[str, object] | dict[str, str]) -> Request[dict[str, str]]:
         connection = self._connections.get(address)
@@ -282,7 +281,7 @@ class WireReader:
             connection = self._connections[address] = Connection.open(address)
         try:
             return connection.ask(code, fields)
-        except (Away, ProtocolError):
+        except (Unavailable, ProtocolError):
             del self._connections[address]
             connection.close()
             raise
@@ -292,33 +291,33 @@ class WireReader:
 
 
 def _master(broker: BrokerData) -> Address | None:
-    """Where its master listens; slaves are not read, since they may not have what a plan saw."""
+    """Address of its master; slaves are not read, since they may lag the plan."""
     host, _, port = broker.addresses.get(MASTER_ID, "").rpartition(":")
     return (host.strip("[]"), int(port)) if host and port.isdecimal() else None
 
 
 def _succeeded(answer: Request[dict[str, str]], what: str) -> None:
-    """Nothing, for code 0.
+    """Check that the response has code 0.
 
     Raises:
-        Away: a refusal that passes.
-        NotAuthorized, RequestFailed: one that does not.
+        Unavailable: temporary rejection.
+        NotAuthorized, RequestFailed: permanent rejection.
     """
     if answer.code == ResponseCode.SUCCESS:
         return
-    text = f"{what} was refused with code {answer.code}: {answer.remark or 'no reason given'}"
-    if answer.code in _PASSING:
-        raise Away(text)
+    text = f"{what} was rejected with code {answer.code}: {answer.remark or 'no reason given'}"
+    if answer.code in _TEMPORARY:
+        raise Unavailable(text)
     if answer.code == ResponseCode.NO_PERMISSION:
         raise NotAuthorized(text, response_code=answer.code)
     raise RequestFailed(text, response_code=answer.code)
 
 
 def pulled_rows(data: bytes, one: QueueRange) -> StoredRows:
-    """The messages of one or more pull answers, as far as they lie in the range.
+    """The messages of one or more pull responses that are within the range.
 
     Raises:
-        ProtocolError: these are no whole stored messages.
+        ProtocolError: ``data`` is not a sequence of complete stored messages.
     """
     starts, sizes = _walk(data)
     buffer = pa.py_buffer(data)
@@ -342,24 +341,24 @@ def pulled_rows(data: bytes, one: QueueRange) -> StoredRows:
     )
 
 
-def _look_for_gaps(one: QueueRange, offsets: Ints, begin: int, end: int, lost: Callable[[str], None]) -> None:
-    """Say which of the messages [begin, end) were not sent: a broker skips what it can no longer read.
+def _report_gaps(one: QueueRange, offsets: Ints, begin: int, end: int, lost: Callable[[str], None]) -> None:
+    """Call ``lost`` if messages of [begin, end) are missing: a broker skips what it can no longer read.
 
     Raises:
-        ProtocolError: they are not in the order of the queue.
+        ProtocolError: the messages are not in queue order.
     """
     if not (np.diff(offsets) > 0).all():
-        raise ProtocolError(f"messages of queue {one.queue} of topic {one.topic} came out of order or twice")
+        raise ProtocolError(f"messages of queue {one.queue} of topic {one.topic} arrived out of order or twice")
     if len(offsets) < end - begin:
         missing = np.setdiff1d(np.arange(begin, end), offsets)
         lost(
             f"{len(missing)} of the messages {missing[0]} to {missing[-1]} of queue {one.queue} of topic {one.topic} are "
-            "gone: the broker skipped them"
+            "missing: the broker skipped them"
         )
 
 
 def _walk(data: bytes) -> tuple[Ints, Ints]:
-    """(starts, sizes) of the stored messages that lie one behind another."""
+    """(starts, sizes) of consecutive stored messages, bytes."""
     starts = []
     at = 0
     end = len(data)
@@ -371,6 +370,8 @@ def _walk(data: bytes) -> tuple[Ints, Ints]:
         starts.append(at)
         at += size
     if at != end:
-        raise ProtocolError(f"a pull answer of {end} bytes is no run of stored messages: it breaks at {at}")
+        raise ProtocolError(
+            f"a pull response of {end} bytes is not a sequence of stored messages: invalid at byte {at}"
+        )
     places = np.array(starts, dtype=np.int64)
     return places, np.diff(np.append(places, end))

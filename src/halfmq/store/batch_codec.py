@@ -1,10 +1,10 @@
-"""A batch as bytes: header, records, padding; and whether bytes that claim to be a batch are one.
+"""Encoding and validation of a batch: header, records, padding.
 
     header 64 | record | record | ... | zeros to a multiple of 8
 
-The checksum runs over the header (with the checksum as zero) and over every byte of the records except message bodies.
-A body is covered by the CRC that its message states, which is in the summed bytes. So each byte is summed once: the body
-when it was received, the rest here.
+The checksum covers the header (with the checksum as zero) and every byte of the records except message bodies. A body is covered
+by the CRC that its message states, which is among the checksummed bytes. Each byte is thus checksummed once: the body when it was
+received, the rest here.
 """
 
 import struct
@@ -37,10 +37,10 @@ _NO_CHECKSUM: Final = b"\0\0\0\0"
 def encode_batch(
     records: Sequence[Record], *, broker_time_ms: int, epoch: int, durable_position: int, copy: Copy
 ) -> bytes:
-    """The whole batch, as it is written. Its place is 64 bytes before the first record.
+    """The bytes of the whole batch. It starts 64 bytes before its first record.
 
     Raises:
-        InvariantViolated: a record that does not stand where or is not as large as it says.
+        InvariantViolated: the offset or the size of a record is wrong.
     """
     place = records[0].offset
     start = place - BATCH_HEADER_BYTES
@@ -76,13 +76,13 @@ def encode_batch(
 
 
 class Header(NamedTuple):
-    """What a batch says of itself. ``length`` in bytes with header and padding, ``data_length`` without padding."""
+    """Header fields. ``length`` in bytes with header and padding, ``data_length`` without padding."""
 
     offset: int
     length: int
     data_length: int
     record_count: int
-    #: Highest position that was known durable when the batch was written.
+    #: Highest position known to be durable when the batch was written.
     durable_position: int
     broker_time_ms: int
     epoch: int
@@ -94,15 +94,15 @@ class Header(NamedTuple):
 
 
 class NotABatch(NamedTuple):
-    """What lies there is no whole batch. ``why`` is a sentence for people."""
+    """The bytes are not a complete batch. ``why``: a sentence for people."""
 
     why: str
 
 
 def read_header(buffer: Buffer, at: int, offset: int, space: int) -> Header | NotABatch:
-    """The header at ``buffer[at:]``, if it claims to lie at log offset ``offset`` and to fit in ``space`` bytes.
+    """The header at ``buffer[at:]``, if it states log offset ``offset`` and a length of at most ``space`` bytes.
 
-    ``buffer`` may end after the header: ``space`` says how many bytes there are.
+    ``buffer`` may end after the header; ``space`` is the number of bytes that exist.
     """
     if space < BATCH_HEADER_BYTES or len(buffer) - at < BATCH_HEADER_BYTES:
         return NotABatch("too little space for a batch header")
@@ -120,7 +120,7 @@ def read_header(buffer: Buffer, at: int, offset: int, space: int) -> Header | No
 
 
 def examine(buffer: Buffer, at: int, offset: int, space: int) -> Header | NotABatch:
-    """Whether a whole batch lies at ``buffer[at:]``: header, checksum, record lengths, and the CRC of every body."""
+    """Validate the batch at ``buffer[at:]``: header, checksum, record lengths, and the CRC of every body."""
     header = read_header(buffer, at, offset, min(space, len(buffer) - at))
     if isinstance(header, NotABatch):
         return header
@@ -169,13 +169,13 @@ def examine(buffer: Buffer, at: int, offset: int, space: int) -> Header | NotABa
 
 
 def decode_batch(buffer: Buffer, at: int, header: Header) -> list[Record]:
-    """The records of a batch that was examined."""
+    """The records of a batch that ``examine`` accepted."""
     data = bytes(buffer[at : at + header.data_length])
     return decode_records(data, BATCH_HEADER_BYTES, header.data_length, header.offset + BATCH_HEADER_BYTES)
 
 
 def previous_end_of(buffer: Buffer, at: int) -> int | None:
-    """Where the log ended before the examined batch at ``buffer[at:]`` began its segment; None if it has no base."""
+    """End of the log before the segment of the examined batch at ``buffer[at:]``; None if the batch has no base."""
     place = at + BATCH_HEADER_BYTES
     if buffer[place] != Kind.BASE:
         return None

@@ -1,10 +1,10 @@
-"""The checkpoint: from which position of the log a start must redo, in two slots.
+"""The checkpoint: the log position from which a start must redo, in two slots.
 
-A slot says: the snapshot at this log offset, with this CRC, is whole, and so are the indexes below it. It is
-written last, after snapshot and indexes were synced; so a crash at any point leaves a slot that is true.
+A slot states that the snapshot at this log offset, with this CRC, is complete, and that the indexes are complete up to it. It is
+written last, after snapshot and indexes were synced, so a crash at any point leaves a valid slot.
 
-Reading gives every slot that can be believed, the newest first: when the newest one's snapshot turns out damaged, the
-one before may still serve. A checkpoint only accelerates; the log alone is enough.
+Reading returns every valid slot, newest first: if the newest one's snapshot is damaged, the one before may still be usable. A
+checkpoint only makes a start faster; the log alone is sufficient.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ _SLOTS: Final = 2
 
 
 class Slot(NamedTuple):
-    """What one slot says. ``position``: log offset of the snapshot; the redo starts there."""
+    """One slot. ``position``: log offset of the snapshot, where redo starts."""
 
     sequence: int
     epoch: int
@@ -27,15 +27,15 @@ class Slot(NamedTuple):
 
 
 class Present(NamedTuple):
-    #: The newest first; one or two.
+    #: One or two, newest first.
     slots: tuple[Slot, ...]
 
 
 def read_checkpoint(disk: Disk, path: Path, store: bytes) -> Missing | Present | Unreadable:
-    """What the checkpoint file says.
+    """Read the checkpoint file.
 
-    Missing: no checkpoint was ever written. Unreadable: one was, and no slot can be believed, or it is another store's.
-    In both cases the caller redoes the log from its start, with indexes made again.
+    Missing: no checkpoint was ever written. Unreadable: it has no valid slot, or belongs to another store. In both cases the caller
+    redoes the log from its start and rebuilds the indexes.
     """
     if not disk.exists(path):
         return Missing()
@@ -65,13 +65,12 @@ def read_checkpoint(disk: Disk, path: Path, store: bytes) -> Missing | Present |
 
 
 def write_checkpoint(disk: Disk, path: Path, store: bytes, slot: Slot) -> None:
-    """Write ``slot`` into the place that its sequence gives, and sync. The other slot is not touched.
+    """Write and sync ``slot``, at the place given by its sequence number. The other slot does not change.
 
-    The caller has synced the snapshot with its name, and the indexes. ``slot.sequence`` is one more than the
-    newest that was read.
+    Sync the snapshot, its name and the indexes before. ``slot.sequence`` is one more than the newest that was read.
 
     Raises:
-        OSError: whether the slot reached the disk is not known; the other one still stands.
+        OSError: it is unknown whether the slot is on the disk; the other one is still valid.
     """
     new = not disk.exists(path)
     file = disk.open(path, create=True)

@@ -1,17 +1,17 @@
-"""The log itself: one writer appends batches to segments, one sync at a time makes them durable, anybody reads.
+"""The log: one writer appends batches to segments, one sync at a time makes them durable, and any thread reads.
 
     append    one batch, one write; a batch whose first record is a base begins the next segment
     sync      fdatasync of every segment written since the last sync, and of the name of each new one
-    prepare   the next segment is made early, so that a full disk is known a segment ahead
+    prepare   create the next segment early, so that a full disk is detected one segment ahead
 
-``end`` is where the next batch would start. ``synced_position`` is what survives power loss; each batch names it as it was
-when the batch was written, and recovery holds the disk to it.
+``end`` is the offset of the next batch. ``synced_position`` is what survives a power loss. Each batch states its value at the time
+of writing, and recovery requires the disk to contain the log up to it.
 
-A full disk is not a failed disk: ``StoreFull`` leaves everything as it was, and what is left of the current segment is the
-reserve for verdicts. A failed write or sync is: the log is poisoned, nothing is appended or called durable any more, and
-nothing is tried again, since after a failed fsync the kernel may have dropped the pages and call the next one a success.
+A full disk is not a failed disk: ``StoreFull`` changes nothing, and the rest of the current segment is the reserve for verdicts.
+After a failed write or sync the log is poisoned: nothing is appended or reported durable any more. Nothing is retried, since after
+a failed fsync the kernel may have dropped the pages and report success the next time.
 
-Threads: ``append`` and ``roll`` on the writer's; ``sync`` and ``prepare_next`` on any, one at a time by their locks.
+Threads: ``append`` and ``roll`` on the writer's thread; ``sync`` and ``prepare_next`` on any thread, one at a time by their locks.
 """
 
 import struct
@@ -46,22 +46,22 @@ from halfmq.store.record_codec import (
 )
 from halfmq.store.segment import RESTORE, Segment, SegmentFiles, create_segment
 
-#: Records that hold a copy; where the message first came in stands directly after their heads.
+#: Records that contain a copy; the first offset of the message follows their head.
 _COPIED = frozenset({Kind.COPIED_HALF, Kind.COPIED_DELAYED})
 _VERDICTS = frozenset({Kind.COMMITTED, Kind.ROLLED_BACK})
-#: Bytes read for a record when nobody says how long it is: most are shorter.
+#: Bytes to read for a record of unknown length: most records are shorter.
 READ_BYTES: Final = 4_096
-#: No record with a message, and no verdict, is longer. An offset that a peer made up may lead to bytes that say so.
+#: Maximum length of a record with a message, and of a verdict. An offset invented by a client may lead to larger values.
 _RECORD_BYTES_MAX: Final = limits.FRAME_BYTES_MAX + (1 << 20)
-#: What is read at once, and kept, is longer than this only for a record that is.
+#: Maximum size of one read that is cached, unless a single record is longer.
 _WINDOW_BYTES_MAX: Final = 1 << 18
-#: More than an OPERATOR_ACTED record takes whose four texts are as long as they may be.
+#: More than the largest OPERATOR_ACTED record, with four texts of maximum length.
 _OPERATOR_ACTED_BYTES_MAX: Final = 8_192
 _NO_WINDOW: Final = memoryview(b""), 0
 
 
 class CommitLog:
-    """The log of a store, open for one writer; which thread may call what is said above."""
+    """The log of a store, open for one writer. See the module for threads."""
 
     def __init__(
         self,
@@ -74,17 +74,17 @@ class CommitLog:
         reserve_bytes: int = 0,
         before_make: Callable[[], None] = lambda: None,
     ) -> None:
-        """Segments among ``files`` that lie whole after ``end`` are zero and of full size; they are used next.
+        """Segments of ``files`` that lie completely after ``end`` are zero and of full size; they are used next.
 
-        ``before_make``: called before a segment is made; raises where none may be.
+        ``before_make``: called before a segment is created; raises if it must not be.
         """
         self.segment_bytes = files.segment_bytes
         self.epoch = epoch
         self.end = end
         self.synced_position = synced_position
-        #: Why the log is poisoned; None while it is not.
+        #: Why the log is poisoned; None if it is not.
         self.failure: OSError | None = None
-        #: No space for the next segment, or less than the reserve is free beside it.
+        #: There is no space for the next segment, or less than the reserve is free besides it.
         self.space_low = False
         self._disk = disk
         self._files = files
@@ -92,22 +92,22 @@ class CommitLog:
         self._directory = files.directory
         self._reserve_bytes = reserve_bytes
         self._before_make = before_make
-        #: What was read last: (bytes, log offset of the first). All of it lies before the log's end, so it never changes.
+        #: The last read: (bytes, log offset of the first). All of it is before the end of the log, so it never changes.
         self._window: tuple[memoryview, int] = _NO_WINDOW
         self._sync_lock = threading.Lock()
         self._prepare_lock = threading.Lock()
-        #: Starts of segments that were let go and have their files yet, oldest first.
+        #: Starts of detached segments whose files still exist, oldest first.
         self._to_unlink: list[int] = []
 
     # --- write -----------------------------------------------------------------------------------------------
 
     def append(self, records: Sequence[Record], broker_time_ms: int) -> int:
-        """Write one batch whose records say where they lie; returns the log's new end. Not durable before ``sync``.
+        """Write one batch, at the offsets of its records. Returns the new end of the log. Not durable before ``sync``.
 
         Raises:
             StoreFull: the batch begins a segment and there is no space for it; nothing was changed.
             StorePoisoned: this or an earlier write or sync failed.
-            InvariantViolated: the records do not stand where the log goes on, or do not fit.
+            InvariantViolated: the records do not start at the end of the log, or do not fit.
         """
         if self.failure is not None:
             raise self._poisoned()
@@ -134,7 +134,7 @@ class CommitLog:
         return self.end
 
     def _next_start(self) -> int:
-        """Where the next segment begins; the log's end itself when the segment before is exactly full, or none is there."""
+        """Start of the next segment; the end of the log itself if the last segment is exactly full, or if there is none."""
         return -(-self.end // self.segment_bytes) * self.segment_bytes
 
     def _check_roll(self, start: int, first: Record) -> None:
@@ -155,15 +155,15 @@ class CommitLog:
 
     @property
     def next_is_ready(self) -> bool:
-        """The segment that the next roll goes to is there."""
+        """Whether the segment for the next roll exists."""
         return self._next_start() // self.segment_bytes in self._files
 
     def ensure_space_for_roll(self) -> None:
-        """See to it that a roll can follow.
+        """Make sure that a roll is possible.
 
         Raises:
-            StoreFull: no space for another segment; nothing was changed. Refuse what needs it, or try again later.
-            StorePoisoned: the segment could not be made for another reason.
+            StoreFull: there is no space for another segment; nothing was changed. Reject the request or retry later.
+            StorePoisoned: creating the segment failed for another reason.
         """
         if self.next_is_ready:
             return
@@ -173,9 +173,9 @@ class CommitLog:
             self._make_next()
 
     def prepare_next(self) -> bool:
-        """Make the next segment early, where it is missing, and look at the free space. False: space is low.
+        """Create the next segment if it is missing, and check the free space. False: space is low.
 
-        Called after a roll, and again from time to time while space is low.
+        Call it after a roll, and at intervals while space is low.
         """
         with self._prepare_lock:
             if self.failure is not None:
@@ -201,13 +201,13 @@ class CommitLog:
             raise self._poisoned() from error
         self._files.add(segment)
         self._files.close_old(self.synced_position)
-        if self._files.too_many:  # at durability level memory nothing else syncs before the next checkpoint
+        if self._files.too_many:  # with durability memory nothing else syncs before the next checkpoint
             self._files.close_old(self.sync(self.end))
 
     # --- durable ---------------------------------------------------------------------------------------------
 
     def sync(self, position: int) -> int:
-        """Make everything before ``position`` durable; returns the new ``synced_position``.
+        """Make everything before ``position`` durable. Returns the new ``synced_position``.
 
         Raises:
             StorePoisoned: this or an earlier write or sync failed; nothing more becomes durable.
@@ -236,13 +236,13 @@ class CommitLog:
     # --- read ------------------------------------------------------------------------------------------------
 
     def stored_view(self, offset: int, ahead: int = READ_BYTES) -> memoryview:
-        """The stored message in the record at ``offset``. Read and not mapped: what cannot be read is an error.
+        """The stored message in the record at ``offset``. It is read, not mapped, so an unreadable file raises an error.
 
-        ``ahead``: bytes that are asked for next, from ``offset`` on; they come with one read.
+        ``ahead``: bytes from ``offset`` on that the caller will read next; the same read returns them.
 
         Raises:
-            LookupError: it lies before the log's start, or no message does there.
-            StoreDamaged: the file is shorter than it was, or the disk cannot read it.
+            LookupError: the offset is before the log's start, or the record has no message.
+            StoreDamaged: the file was truncated, or the disk cannot read it.
         """
         data, start = self._window
         at = offset - start
@@ -262,7 +262,7 @@ class CommitLog:
         return data[at]
 
     def first_offset(self, offset: int) -> int:
-        """Log offset of the record that the message at ``offset`` first came in; its own unless it was copied forward.
+        """Log offset of the first record of the message at ``offset``; equal to ``offset`` unless it was copied forward.
 
         Raises as ``stored_view``.
         """
@@ -275,7 +275,7 @@ class CommitLog:
         return int.from_bytes(data[at + RECORD_HEAD_BYTES : at + RECORD_HEAD_BYTES + 8], "big")
 
     def _bytes(self, offset: int, length: int, ahead: int) -> tuple[memoryview, int]:
-        """(bytes, where in them ``offset`` is): ``length`` of them, or zeros where segment or log are not as long."""
+        """(bytes, place of ``offset`` in them): ``length`` bytes from there on, zeros after the end of the segment or the log."""
         number, place = divmod(offset, self.segment_bytes)
         try:
             segment = self._opened.get(number) or self.open_segment(number)
@@ -296,7 +296,7 @@ class CommitLog:
         read = segment.read(place, wanted)
         if len(read) < wanted:
             raise StoreDamaged(
-                f"{segment.path} has {segment.file.size()} bytes instead of {self.segment_bytes}, and the log goes on after "
+                f"{segment.path} has {segment.file.size()} bytes instead of {self.segment_bytes}, and the log continues after "
                 f"them: the record at log offset {offset} cannot be read",
                 hint=RESTORE,
             )
@@ -308,7 +308,7 @@ class CommitLog:
         """(producer group, transaction id) in the verdict record at ``position``.
 
         Raises:
-            LookupError: before the log's start, or no verdict there.
+            LookupError: the position is before the log's start, or the record is not a verdict.
         """
         data, at = self._bytes(position, RECORD_HEAD_BYTES, READ_BYTES)
         size = int.from_bytes(data[at + 4 : at + 8], "big")
@@ -325,7 +325,7 @@ class CommitLog:
         return record.group, record.tx_id
 
     def open_segment(self, number: int) -> Segment | None:
-        """The segment, to be read; where too many are open, old ones are closed before. None when there is none."""
+        """The segment, open for reading; None if it does not exist. Closes old ones if too many are open."""
         if self._files.too_many:
             self._files.close_old(self.synced_position)
         return self._files.get(number)
@@ -337,9 +337,9 @@ class CommitLog:
         return segment
 
     def operator_of(self, position: int) -> OperatorActed | None:
-        """Who caused the record at ``position``, as the record directly before it says; None: nobody does.
+        """The operator who caused the record at ``position``, from the record directly before it; None: no operator did.
 
-        Raises: as ``stored_view``.
+        Raises as ``stored_view``.
         """
         if not 0 <= position < self.end:
             raise LookupError(f"no record at log offset {position}: the log does not reach there")
@@ -354,7 +354,7 @@ class CommitLog:
 
         Raises:
             LookupError: as ``stored_view``.
-            StoreDamaged: as ``stored_view``, or what lies there is no message.
+            StoreDamaged: as ``stored_view``, or the bytes are not a message.
         """
         view = self.stored_view(offset)
         try:
@@ -366,10 +366,10 @@ class CommitLog:
         return self.kind_at(offset), message
 
     def copy_of(self, source: int) -> Pieces:
-        """The stored message of the record at ``source``, to be written again.
+        """The stored message of the record at ``source``, to write it again.
 
         Raises:
-            StoreDamaged: its body does not have the CRC that it states. A copy would carry the damage on.
+            StoreDamaged: the CRC of its body is wrong. A copy would preserve the damage.
         """
         view = self.stored_view(source)
         pieces = split_message(view, 0, len(view))
@@ -382,15 +382,15 @@ class CommitLog:
         return pieces
 
     def why_not_copied(self, source: int, message_bytes: int) -> str | None:
-        """What is wrong with the stored message of ``message_bytes`` at ``source``, and what to do; None: it can be copied.
+        """Describes the damage of the stored message of ``message_bytes`` at ``source``, with advice; None if it can be copied.
 
-        Ask before a record that copies it is applied: afterwards it is too late to refuse.
+        Call it before a record that copies the message is applied: afterwards it cannot be rejected.
         """
         try:
             pieces = self.copy_of(source)
             length = sum(map(len, pieces))
         except StoreDamaged as error:
-            self._window = _NO_WINDOW  # the file may be mended: the next try reads it again
+            self._window = _NO_WINDOW  # the file may be repaired: read it again the next time
             return str(error)
         except (LookupError, ValueError, struct.error) as error:
             self._window = _NO_WINDOW
@@ -413,9 +413,9 @@ class CommitLog:
     # --- end -------------------------------------------------------------------------------------------------
 
     def detach(self, log_start: int) -> list[int]:
-        """Know nothing more of the segments that lie whole before ``log_start``; returns their starts, for ``unlink``.
+        """Remove the segments that lie completely before ``log_start`` from the log. Returns their starts, for ``unlink``.
 
-        The record that says so is durable. On the writer's thread.
+        Call it on the writer's thread, once the record of the trim is durable.
         """
         gone = []
         self._window = _NO_WINDOW
@@ -428,13 +428,13 @@ class CommitLog:
         return gone
 
     def unlink(self, starts: Sequence[int]) -> None:
-        """Unlink what ``detach`` gave, in its order. Any thread, one at a time: a gibibyte takes a while.
+        """Unlink the segments that ``detach`` returned, in its order. Any thread, one at a time: a gibibyte takes a while.
 
-        Oldest first, and each name's removal is durable before the next one's: a crash must not leave a gap. So what stays
-        is tried first the next time.
+        Oldest first, and each removal is durable before the next one: a crash must not leave a gap. Segments that remain are removed first
+        the next time.
 
         Raises:
-            SegmentStays: one cannot be removed; it stays, and those after it.
+            SegmentStays: a file cannot be removed; it remains, and so do the later ones.
         """
         left = self._to_unlink
         left.extend(starts)
@@ -444,7 +444,7 @@ class CommitLog:
             del left[0]
 
     def trim(self, log_start: int) -> list[int]:
-        """``detach`` and ``unlink``; returns the starts of the segments that went."""
+        """``detach`` and ``unlink``. Returns the starts of the removed segments."""
         gone = self.detach(log_start)
         self.unlink(gone)
         return gone

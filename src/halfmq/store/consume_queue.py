@@ -1,16 +1,16 @@
-"""Queues: for each message that is visible, where its body lies, 48 bytes each, in queue order.
+"""Consume queues: an entry of 48 bytes for each visible message, in queue order, with the place of its body.
 
-An entry's *visible-at* is the offset of the record that made the message visible: its own for a plain message, the
-verdict's for a half. It grows along a queue, so a position of the log bounds every queue by binary search, and all
-messages of one transaction lie on the same side of every bound. That is also how recovery and trims find their place:
-a message lies in the segment of the record that made it visible, so "below the log's start" is a bound like any other.
+The *visible-at* field of an entry is the offset of the record that made the message visible: its own record for a plain message, the
+verdict for a half. It increases along a queue. A log position therefore bounds every queue by binary search, and all messages of
+a transaction are on the same side of every bound. Recovery and trims use the same bound: a message belongs to the segment of the
+record that made it visible, so "before the log's start" is a bound like any other.
 
-Files are chunks of 65,536 queue offsets, sparse, full length from the start. The first file of a queue whose
-beginning was trimmed away before a rebuild starts inside its chunk, at its first entry; so entries that exist are
-always one run, and zeros (visible-at 0) only follow it.
+Each file covers 65,536 queue offsets, is sparse, and has its full length from the start. If the beginning of a queue was trimmed
+before a rebuild, its first file starts inside its range, at its first entry. Existing entries are therefore always contiguous, and
+zeros (visible-at 0) only follow them.
 
-What one writer does: ``add`` entries of a batch, then ``flush`` writes each queue's entries in one write. When that
-fails, what was not written stays staged, unseen by readers, and the next ``flush`` writes it: same bytes, same places.
+The writer calls ``add`` for the entries of a batch, then ``flush``, which writes each queue's entries in one write. If a write fails,
+the unwritten entries stay staged, invisible to readers, and the next ``flush`` writes the same bytes to the same places.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +24,7 @@ from halfmq.store.open_files import FileKey, OpenFiles
 
 _VISIBLE_AT: Final = 16
 _KEY_HASH_AT: Final = 40
-#: Bytes of an entry at a place of its file.
+#: Reads bytes at a place of an entry file.
 _Read = Callable[[int, int], bytes]
 
 
@@ -41,7 +41,7 @@ class QueueEntry(NamedTuple):
 
 
 class Queue:
-    """One queue. The fields of the tail file save the hot path a search."""
+    """One queue. The fields of the tail file save a search in the hot path."""
 
     __slots__ = (
         "bases",
@@ -63,15 +63,15 @@ class Queue:
         self.directory = directory
         #: First queue offset of each file, sorted.
         self.bases: list[int] = []
-        #: First entry that a reader may ask for. min <= end.
+        #: First readable entry; at most ``end``.
         self.min = 0
-        #: Next queue offset, staged entries included. Readers see those before ``end - len(staged)``.
+        #: Next queue offset, including staged entries. Readers see the entries before ``end - len(staged)``.
         self.end = 0
-        #: False while nothing says where the queue stands: its next entry does.
+        #: False while its bounds are unknown: its next entry determines them.
         self.known = False
-        #: Encoded entries below ``end`` that are not in the file yet.
+        #: Encoded entries before ``end`` that are not in the file yet.
         self.staged: list[bytes] = []
-        #: The file that was written last: its first offset, the first one after it, its key.
+        #: The last written file: its first offset, the first offset after it, its key.
         self.tail_base = 0
         self.tail_end = 0
         self.tail_key: FileKey = (topic_id, queue_id, -1)
@@ -80,14 +80,14 @@ class Queue:
         return self.directory / f"{base:020d}.q"
 
     def base_of(self, queue_offset: int) -> int | None:
-        """The file that holds ``queue_offset``, by its base."""
+        """First offset of the file that contains ``queue_offset``."""
         for base in reversed(self.bases):
             if base <= queue_offset:
                 return base if queue_offset < file_end(base) else None
         return None
 
     def turn_to(self, queue_offset: int) -> None:
-        """Make the file that holds ``queue_offset`` the tail; a new one begins there if none does."""
+        """Make the file that contains ``queue_offset`` the tail; begin a new file there if there is none."""
         base = self.base_of(queue_offset)
         if base is None:
             base = queue_offset
@@ -98,7 +98,7 @@ class Queue:
 
 
 def file_end(base: int) -> int:
-    """First queue offset after the file that starts at ``base``: files end on multiples of their chunk."""
+    """First queue offset after the file that starts at ``base``: files end at multiples of their range."""
     return base - base % QUEUE_FILE_ENTRIES + QUEUE_FILE_ENTRIES
 
 
@@ -108,10 +108,9 @@ def file_bytes(base: int) -> int:
 
 
 def visible_before(read: _Read, entries: int, position: int, *, zeros_end: bool = True) -> int:
-    """How many of the first ``entries`` of a queue file became visible below ``position`` of the log.
+    """How many of the first ``entries`` of a queue file became visible before log offset ``position``.
 
-    ``zeros_end``: zeros are no entries. Otherwise there is nothing else, and zeros are damage, which a reader shall meet
-    and not wait behind.
+    ``zeros_end``: zeros mean no entry. Otherwise zeros are damage, and count as visible so that a reader gets an error instead of waiting.
     """
     lowest = 1 if zeros_end else 0
     low, high = 0, entries
@@ -125,7 +124,7 @@ def visible_before(read: _Read, entries: int, position: int, *, zeros_end: bool 
 
 
 def list_queues(disk: Disk, directory: Path) -> Iterator[tuple[int, int, Path]]:
-    """(topic id, queue id, its directory) of every queue below ``directory``."""
+    """(topic id, queue id, its directory) of every queue in ``directory``."""
     for topic in disk.list(directory):
         if topic.isdigit():
             for queue in disk.list(directory / topic):
@@ -134,12 +133,12 @@ def list_queues(disk: Disk, directory: Path) -> Iterator[tuple[int, int, Path]]:
 
 
 def list_bases(disk: Disk, directory: Path, suffix: str) -> list[int]:
-    """Numbers that files of ``directory`` are named by, sorted."""
+    """Numbers in the names of the files in ``directory``, sorted."""
     return sorted(int(name[:20]) for name in disk.list(directory) if name.endswith(suffix) and name[:20].isdigit())
 
 
 class ConsumeQueues:
-    """All queues of a shard. One writer; reads by the same thread."""
+    """All queues of a shard. One thread writes and reads."""
 
     def __init__(self, disk: Disk, directory: Path, files: OpenFiles) -> None:
         self._disk = disk
@@ -150,9 +149,9 @@ class ConsumeQueues:
         self._of_topic: dict[int, list[Queue]] = {}
         #: Queues with staged entries.
         self._touched: list[Queue] = []
-        #: Whether a queue of which nothing is known may begin at any offset: in a redo, and once the log was trimmed.
+        #: Whether an unknown queue may begin at any offset: in a redo, and after a trim.
         self._begins_anywhere = False
-        #: Entries that were written; only grows.
+        #: Number of written entries; only increases.
         self.entries_written = 0
 
     # --- writing
@@ -161,7 +160,7 @@ class ConsumeQueues:
         """Stage one encoded entry; ``flush`` writes it.
 
         Raises:
-            InvariantViolated: ``queue_offset`` is not the end of the queue, so log and queue disagree.
+            InvariantViolated: ``queue_offset`` is not the end of the queue, so log and queue contradict each other.
         """
         queue = self._queues.get((topic_id, queue_id))
         if queue is None:
@@ -177,10 +176,10 @@ class ConsumeQueues:
             self._touched.append(queue)
 
     def flush(self) -> None:
-        """Write what was staged: one write per queue, two where a file ends in between.
+        """Write the staged entries: one write per queue, two if a file ends in between.
 
         Raises:
-            OSError: a write failed; what was not written is still staged.
+            OSError: a write failed; the unwritten entries are still staged.
         """
         try:
             self._flush()
@@ -214,7 +213,7 @@ class ConsumeQueues:
             base = queue.base_of(start)
             if base is None:
                 base = start
-            # The file first: a queue must not name one that could not be made.
+            # The file first: a queue must not refer to a file that could not be created.
             file = self._files.create((queue.topic_id, queue.queue_id, base), queue.path(base), file_bytes(base))
             queue.turn_to(start)
             space = queue.tail_end - start
@@ -233,7 +232,7 @@ class ConsumeQueues:
         return queue
 
     def _start_at(self, queue: Queue, queue_offset: int) -> None:
-        """A queue of which nothing is known begins where its first entry says (the log before it was trimmed)."""
+        """Let an unknown queue begin at its first entry (the log before it was trimmed)."""
         if queue.known or queue.staged or not self._begins_anywhere:
             raise InvariantViolated(
                 f"topic {queue.topic_id} queue {queue.queue_id}: the log gives queue offset {queue_offset}, "
@@ -246,7 +245,7 @@ class ConsumeQueues:
         queue.min = queue.end = queue_offset
 
     def begin_at(self, topic_id: int, queue_id: int, queue_offset: int) -> None:
-        """Where a queue stands of which the log holds no message any more: empty, but not new. For recovery."""
+        """Set the end of a queue that has no message in the log: it is empty, but not new. For recovery."""
         queue = self._queues.get((topic_id, queue_id)) or self._new(topic_id, queue_id)
         if not queue.known and not queue.end:
             queue.min = queue.end = queue_offset
@@ -255,7 +254,7 @@ class ConsumeQueues:
     # --- life
 
     def load(self, position: int, log_start: int) -> None:
-        """Read where every queue stands below ``position``; entries from there on are written again by the redo."""
+        """Read the bounds of every queue up to ``position``; the redo writes the entries from there on again."""
         self._queues.clear()
         self._of_topic.clear()
         self._touched.clear()
@@ -272,15 +271,15 @@ class ConsumeQueues:
                 queue.min = min(first, queue.end)
 
     def difference(self, bounds: Iterable[tuple[int, int, int, int]], log_start: int) -> str | None:
-        """Where what ``load`` found is not what the log once said; None: nowhere. Call it before the redo.
+        """Describe the first difference between what ``load`` found and the expected bounds; None if there is none. Call it before the redo.
 
-        ``bounds``: (topic id, queue id, first, one past the last) queue offset of every queue at the loaded position, as
-        of a log that starts at ``log_start``. Looks at where files begin and end, not at each entry.
+        ``bounds``: (topic id, queue id, first offset, offset after the last entry) of every queue at the loaded position, for a log that
+        starts at ``log_start``. It checks where files begin and end, not each entry.
         """
         for topic_id, queue_id, first, end in bounds:
             queue = self._queues.get((topic_id, queue_id))
             if queue is None or not queue.bases:
-                if first < end:  # an empty queue may have lost its files to a trim
+                if first < end:  # a trim may have removed the files of an empty queue
                     return f"topic {topic_id} queue {queue_id}: its files are gone, it had {first} to {end}"
             elif queue.end != end or (first < end and self._first_visible_at(queue, log_start) != first):
                 found = f"{self._first_visible_at(queue, log_start)} to {queue.end}"
@@ -290,7 +289,7 @@ class ConsumeQueues:
         return None
 
     def _gap(self, queue: Queue, first: int, end: int) -> Path | None:
-        """The first file of the queue that is not there, or not whole, between ``first`` and ``end``."""
+        """The first file of the queue between ``first`` and ``end`` that is missing or truncated."""
         while first < end:
             base = queue.base_of(first)
             if base is None:
@@ -302,7 +301,7 @@ class ConsumeQueues:
         return None
 
     def cut(self, log_start: int) -> None:
-        """Make zero whatever lies after the end of each queue: entries of a log end that did not survive."""
+        """Zero everything after the end of each queue: entries of an end of the log that did not survive."""
         self.flush()
         self._begins_anywhere = log_start > 0
         for queue in self._queues.values():
@@ -315,9 +314,9 @@ class ConsumeQueues:
                     self._files.zero(file, max(0, queue.end - base) * QUEUE_ENTRY_BYTES, file_bytes(base))
 
     def trim(self, log_start: int) -> None:
-        """Entries that became visible below ``log_start`` are gone; files that hold no others are removed.
+        """Remove entries that became visible before ``log_start``, and files without other entries.
 
-        The newest file of a queue stays, so that the queue's end is known without the log.
+        The newest file of a queue remains, so that the end of the queue is known without the log.
         """
         self.flush()
         self._begins_anywhere = True
@@ -329,7 +328,7 @@ class ConsumeQueues:
                         self._drop_file(queue, base)
 
     def delete_topic(self, topic_id: int) -> None:
-        """Remove all queues of the topic, with what is staged for them."""
+        """Remove all queues of the topic, including staged entries."""
         for queue in self._of_topic.pop(topic_id, ()):
             del self._queues[(topic_id, queue.queue_id)]
             if queue.staged:
@@ -342,7 +341,7 @@ class ConsumeQueues:
         self._files.remove_directory(directory)
 
     def reset(self) -> None:
-        """Remove every file; queues begin where their next entries say. Readers keep what they have mapped."""
+        """Remove all files; queues begin at their next entries. Mappings of readers stay valid."""
         self.load(0, 0)
         for topic_id in list(self._of_topic):
             self.delete_topic(topic_id)
@@ -356,7 +355,7 @@ class ConsumeQueues:
     # --- reading: what is written; what is staged is not seen
 
     def bounds(self, topic_id: int, queue_id: int, below_position: int | None = None) -> tuple[int, int]:
-        """(first, one past the last) queue offset, of what is visible below ``below_position``. (0, 0): no such queue."""
+        """(first queue offset, offset after the last entry) visible before log offset ``below_position``. (0, 0): no such queue."""
         queue = self._queues.get((topic_id, queue_id))
         if queue is None:
             return 0, 0
@@ -368,13 +367,13 @@ class ConsumeQueues:
     def read(
         self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int, below_position: int
     ) -> list[QueueEntry]:
-        """Up to ``entries_max`` entries from ``queue_offset`` on that became visible below ``below_position``.
+        """Up to ``entries_max`` entries from ``queue_offset`` on that became visible before ``below_position``.
 
-        Empty when ``queue_offset`` is outside of the queue's bounds: ask ``bounds`` which side.
+        Empty if ``queue_offset`` is outside of the queue; ``bounds`` tells on which side.
 
         Raises:
-            StoreDamaged: a file is shorter than it was.
-            OSError: a file is not there, or the disk cannot read it.
+            StoreDamaged: a file was truncated.
+            OSError: a file is missing, or the disk cannot read it.
         """
         queue = self._queues.get((topic_id, queue_id))
         if queue is None or queue_offset < queue.min:
@@ -394,11 +393,11 @@ class ConsumeQueues:
         return found
 
     def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
-        """The queue offset at a store time, ms, with RocketMQ's rules at the edges.
+        """The queue offset for a store time, ms, with RocketMQ's rules at the edges.
 
-        Lower: the first message at or after ``time_ms``; the queue's end when all are older. Upper: the last message at
-        or before it; the last message when all are older, 0 when all are younger. An empty queue: its end.
-        Source: ``ConsumeQueue.binarySearchInQueueByTime``.
+        Lower: the first message at or after ``time_ms``; the end of the queue if all are older. Upper: the last message at or before it; the
+        last message if all are older, 0 if all are younger. For an empty queue its end. Source:
+        ``ConsumeQueue.binarySearchInQueueByTime``.
         """
         queue = self._queues.get((topic_id, queue_id))
         end = 0 if queue is None else queue.end - len(queue.staged)
@@ -417,9 +416,9 @@ class ConsumeQueues:
         return low - 1 if low > queue.min else 0
 
     def find_offset(self, topic_id: int, queue_id: int, message_offset: int) -> tuple[int, QueueEntry] | None:
-        """(queue offset, entry) of the message whose body lies at ``message_offset``, if it is visible.
+        """(queue offset, entry) of the message whose body is at ``message_offset``, if it is visible.
 
-        It cannot stand before the entries that were visible when its body was written, so the search starts there.
+        It cannot come before the entries that were visible when its body was written, so the search starts there.
         """
         queue = self._queues.get((topic_id, queue_id))
         if queue is None:
@@ -430,14 +429,14 @@ class ConsumeQueues:
         return None
 
     def find_key(self, topic_id: int, key_hash: int) -> Iterator[tuple[int, int, QueueEntry]]:
-        """(queue id, queue offset, entry) of entries of the topic with this key hash; the caller compares the keys."""
+        """(queue id, queue offset, entry) of the topic's entries with this key hash. The caller compares the keys."""
         wanted = key_hash.to_bytes(8, "big", signed=True)
         for queue in list(self._of_topic.get(topic_id, ())):
             for at in self._search(queue, wanted, _KEY_HASH_AT, queue.min):
                 yield queue.queue_id, at, self._entry(queue, at)
 
     def _search(self, queue: Queue, wanted: bytes, field_at: int, start: int) -> Iterator[int]:
-        """Queue offsets from ``start`` on whose field holds these bytes: a byte search, checked for its place."""
+        """Queue offsets from ``start`` on whose field equals these bytes: a byte search that checks the alignment of each hit."""
         for base in list(queue.bases):
             stop = min(file_end(base), queue.end - len(queue.staged))
             first = max(start, base)
@@ -456,7 +455,7 @@ class ConsumeQueues:
         return QueueEntry._make(QUEUE_ENTRY.unpack(self._entries(queue, base, queue_offset, queue_offset + 1)))
 
     def _entries(self, queue: Queue, base: int, start: int, stop: int) -> bytes:
-        """The entries between two queue offsets of one file. Read and not mapped: a file that somebody cut short is an error."""
+        """The entries between two queue offsets of one file. Read, not mapped: a truncated file raises an error."""
         key = (queue.topic_id, queue.queue_id, base)
         file = self._files.files.get(key) or self._files.get(key, queue.path(base))
         length = (stop - start) * QUEUE_ENTRY_BYTES
@@ -470,9 +469,9 @@ class ConsumeQueues:
         return data
 
     def _first_visible_at(self, queue: Queue, position: int, *, zeros_end: bool = False) -> int:
-        """The first queue offset that is not visible below ``position``.
+        """The first queue offset that is not visible before ``position``.
 
-        The files before the last one whose first entry is visible are full, so only that one is searched.
+        All files before the last one whose first entry is visible are full, so only that one is searched.
         """
         bases = queue.bases
         low, high = 0, len(bases)
@@ -487,14 +486,14 @@ class ConsumeQueues:
         return bases[low - 1] + self._visible(queue, bases[low - 1], QUEUE_FILE_ENTRIES, position, zeros_end=zeros_end)
 
     def _visible(self, queue: Queue, base: int, entries_max: int, position: int, *, zeros_end: bool) -> int:
-        """``visible_before`` of the first entries of the file: of those before the queue's end that are there."""
+        """``visible_before`` for the entries of the file that exist before the end of the queue."""
         file = self._files.get((queue.topic_id, queue.queue_id, base), queue.path(base))
         written = max(0, queue.end - len(queue.staged) - base)
         entries = min(written, entries_max, file.size() // QUEUE_ENTRY_BYTES)
         return visible_before(file.read, entries, position, zeros_end=zeros_end)
 
     def _end_of_data(self, queue: Queue) -> int:
-        """The queue offset after the last entry that may be in the files, which hold one run of them: a hole follows."""
+        """The queue offset after the last possible entry in the files, which are contiguous; a gap ends them."""
         base = queue.bases[-1]
         file = self._files.get((queue.topic_id, queue.queue_id, base), queue.path(base))
         start, end = next(iter(file.data_ranges(0)), (0, 0))

@@ -1,8 +1,8 @@
-"""``halfmq store dump``: every record of the log as one line of JSON, readable by people and by ``jq``.
+"""``halfmq store dump``: every record of the log as one line of JSON, for people and for ``jq``.
 
-A line has where the record lies (``offset``, ``size``, ``batch``), the batch's ``epoch`` and ``time_ms``, the ``kind``,
-and the fields of the record. A message is its fields with the properties as an object; its body only on request, as
-``body`` where it is UTF-8 and else as ``body_base64``. Payloads of ``core`` are shown as the arrays that they are.
+A line contains the place of the record (``offset``, ``size``, ``batch``), the batch's ``epoch`` and ``time_ms``, the ``kind``, and the
+fields of the record. The properties of a message are an object. Its body is included only on request, as ``body`` if it is
+UTF-8, else as ``body_base64``. Payloads of ``core`` are shown as their arrays.
 """
 
 from base64 import b64encode
@@ -41,7 +41,7 @@ from halfmq.store.watermark_page import Watermark, read_watermark_page
 KIND_OF: Final = {of: kind.name.lower() for kind, of in TYPE_OF_KIND.items()}
 KINDS: Final = frozenset(KIND_OF.values())
 
-#: Fields that a decoder reads in the properties, which are shown.
+#: Fields that are decoded from the properties, which are shown anyway.
 _IN_PROPERTIES: Final[dict[type, tuple[str, ...]]] = {
     MessageRecord: ("tag_hash", "key_hash", "keys"),
     HalfRecord: ("tag_hash", "key_hash", "id_hash", "delay", "grace_ms", "keys"),
@@ -59,14 +59,14 @@ def dump_store(
     bodies: bool = False,
     note: Callable[[str], None] = lambda text: None,
 ) -> Iterator[bytes]:
-    """Lines without their line ends, in log order, from the first record at or after ``start``.
+    """Lines without line ends, in log order, from the first record at or after ``start``.
 
-    ``kinds``: only these; empty: all. ``note`` hears where and how the log ends if it is not a clean end. Reads only,
-    also beside a running broker; then the end may be a batch that is being written.
+    ``kinds``: only these; empty: all. ``note`` is called with a description of the end of the log, unless that is a clean end. Read-only, and
+    usable beside a running broker; the end may then be a batch that is being written.
 
     Raises:
-        UsageError: no store there, or a kind that there is none of.
-        StoreDamaged: damage that is not a torn end; the lines before it were given.
+        UsageError: no store, or an unknown kind.
+        StoreDamaged: damage other than a torn end; the lines before it were returned.
     """
     unknown = kinds - KINDS
     if unknown:
@@ -124,7 +124,7 @@ def dump_store(
 
 
 def _said_durable(disk: Disk, directory: Path, store_id: bytes) -> tuple[int, int]:
-    """(up to where checkpoint and watermark page say that the log was durable, up to where that there was one)."""
+    """(highest durable position, highest end of the log) according to checkpoint and watermark page."""
     checkpoint = read_checkpoint(disk, directory / "shard-0" / "checkpoint", store_id)
     durable = checkpoint.slots[0].position if isinstance(checkpoint, Present) else 0
     page = read_watermark_page(disk, directory / "shard-0" / "published")
@@ -221,7 +221,7 @@ def _payload(payload: bytes) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """``value`` as JSON can have it: byte strings as base64, keys as text."""
+    """``value`` as JSON: byte strings as base64, keys as text."""
     if isinstance(value, bytes):
         return {"base64": b64encode(value).decode()}
     if isinstance(value, list | tuple):

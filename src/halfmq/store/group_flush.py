@@ -1,10 +1,10 @@
 """Group commit: one sync covers every batch that was written before it began.
 
-The writer asks for a position after each batch; one long-lived thread takes the newest position asked for and syncs.
-While it waits for the disk, more batches are written, and the next sync covers them all. A thread of its own with a
-``SimpleQueue`` costs half of what a thread pool does per hop.
+The writer requests a position after each batch. One long-lived thread takes the newest request and syncs. While it waits for the disk,
+more batches are written, and the next sync covers them all. A dedicated thread with a ``SimpleQueue`` costs half of what a thread pool
+costs per hop.
 
-``Syncer`` is the port: a simulation drives syncs by hand (``HandFlush``) and so decides when the disk is slow.
+``Syncer`` is the port: a simulation runs syncs itself (``HandFlush``) and thus decides when the disk is slow.
 """
 
 import threading
@@ -12,22 +12,22 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-#: Makes the log durable up to a position, and tells whoever waits. Must not raise: it reports failures itself.
+#: Makes the log durable up to a position and notifies the waiters. It must not raise: it reports failures itself.
 Job = Callable[[int], None]
 
 
 class Syncer(Protocol):
     def request(self, position: int) -> None:
-        """Call the job with this position, or a later one, soon. Returns at once."""
+        """Call the job soon with this position or a later one. Returns at once."""
         ...
 
     def close(self) -> None:
-        """Finish what was asked for, then stop."""
+        """Execute the pending request, then stop."""
         ...
 
 
 class GroupFlush:
-    """The real one. ``start`` before the first request; the job runs on its thread."""
+    """The real one. Call ``start`` before the first request; the job runs on its thread."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -59,12 +59,12 @@ class GroupFlush:
                         break
                     position = newer
             except Empty:
-                pass  # ``position`` is the newest that was asked for
+                pass  # ``position`` is now the newest request
             self._job(position)
 
 
 class HandFlush:
-    """Syncs when it is told to: for simulations and tests, on the caller's thread."""
+    """Syncs on demand, on the caller's thread: for simulations and tests."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -74,7 +74,7 @@ class HandFlush:
         self.asked = position
 
     def run(self) -> bool:
-        """Sync what was asked for; False when nothing was."""
+        """Execute the pending request; False if there is none."""
         position, self.asked = self.asked, None
         if position is None:
             return False

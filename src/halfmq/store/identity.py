@@ -1,11 +1,11 @@
-"""``store.json``: which store this is, and the locks that say whose process has it.
+"""``store.json``, the identity of the store, and the locks that make one process its owner.
 
-Written before anything else of the store, by temp + fsync + rename + fsync of the directory: a name that is there leads to
-the whole file. The segment size is part of the format of this directory: from the first segment on, what is stored wins over
-what is asked.
+The file is written before anything else of the store: temporary file, fsync, rename, fsync of the directory. An existing name thus
+leads to a complete file. The segment size is part of the format of this directory: from the first segment on, the stored value
+overrides the requested one.
 
-Locked are the store's directory and ``shard-0`` themselves: a lock file alone can be removed, and the next process then
-locks another one of the same name. The file ``lock`` is held as well: some file systems, such as NFS, lock no directories.
+The locks are on the store's directory and on ``shard-0`` themselves: a lock file can be removed, and the next process would then lock
+another file of the same name. The file ``lock`` is locked as well, since some file systems, such as NFS, cannot lock directories.
 """
 
 import logging
@@ -32,7 +32,7 @@ class Identity(NamedTuple):
 
 
 class _Written(msgspec.Struct, frozen=True):
-    """The file. A field that a later version adds is ignored; another ``format`` is refused."""
+    """The content of the file. Unknown fields of later versions are ignored; another ``format`` is rejected."""
 
     format: int
     store: str
@@ -40,7 +40,7 @@ class _Written(msgspec.Struct, frozen=True):
 
 
 class StoreLocks:
-    """What ``take_lock`` took. Held until ``close``, or until the process ends."""
+    """The locks of ``take_lock``. Held until ``close`` or the end of the process."""
 
     def __init__(self, disk: Disk, directory: Path) -> None:
         """Use ``take_lock``."""
@@ -50,12 +50,12 @@ class StoreLocks:
         self._file: Lock | None = None
 
     def take(self, directory: Path) -> None:
-        """Lock a directory of the store as well.
+        """Lock a further directory of the store.
 
-        Where the file system locks no directories, as NFS does not, the file is all there is: then it must not be removed.
+        If the file system cannot lock directories, as NFS, there is only the lock file, which must then not be removed.
 
         Raises:
-            StoreInUse: another process has it.
+            StoreInUse: another process holds the lock.
         """
         try:
             held = self._disk.lock_directory(directory)
@@ -75,7 +75,7 @@ class StoreLocks:
         """Lock the file.
 
         Raises:
-            StoreInUse: another process has it.
+            StoreInUse: another process holds the lock.
             EnvironmentFailed: the file system cannot lock anything.
         """
         path = self._directory / LOCK_NAME
@@ -95,12 +95,12 @@ class StoreLocks:
         self._file = held
 
     def why_lost(self) -> str | None:
-        """Why what this process has locked is not what others find under the store's name; None: it is. Any thread.
+        """Why the locked directories are no longer those under the store's name; None if they are. Any thread.
 
-        A lock file that somebody removed is made and locked again.
+        A lock file that was removed is created and locked again.
 
         Raises:
-            OSError: it could not be looked at.
+            OSError: the check failed.
         """
         for directory, held in self._directories.items():
             if not held.is_at(directory):
@@ -133,10 +133,10 @@ class StoreLocks:
 
 
 def take_lock(disk: Disk, directory: Path) -> StoreLocks:
-    """The store's directory and the file in it, for this process; ``take`` what else is only this store's.
+    """Lock the store's directory and the file in it. Call ``take`` for its other directories.
 
     Raises:
-        StoreInUse: another process has it.
+        StoreInUse: another process holds the lock.
         EnvironmentFailed: the file system cannot lock anything.
     """
     locks = StoreLocks(disk, directory)
@@ -150,10 +150,10 @@ def take_lock(disk: Disk, directory: Path) -> StoreLocks:
 
 
 def read_identity(disk: Disk, directory: Path) -> Identity | None:
-    """The identity of the store in ``directory``; None when none was made there.
+    """The identity of the store in ``directory``; None if there is no store.
 
     Raises:
-        WrongVersion: a format that this version does not read.
+        WrongVersion: a format that this version does not support.
         StoreDamaged: the file cannot be read.
     """
     path = directory / NAME
@@ -164,7 +164,7 @@ def read_identity(disk: Disk, directory: Path) -> Identity | None:
     try:
         found = msgspec.json.decode(text, type=_Written)
         store_id = bytes.fromhex(found.store)
-    except (ValueError, RecursionError) as error:  # msgspec's are ValueErrors
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise StoreDamaged(f"{path} cannot be read: {error}", hint=hint) from error
     if found.format != STORE_FORMAT:
         raise WrongVersion(
@@ -177,10 +177,10 @@ def read_identity(disk: Disk, directory: Path) -> Identity | None:
 
 
 def write_identity(disk: Disk, directory: Path, identity: Identity) -> None:
-    """Make the store. Durable when it returns.
+    """Create the identity. Durable on return.
 
     Raises:
-        OSError: the disk failed; nothing or all of it is there.
+        OSError: the disk failed; the file is missing or complete.
     """
     path = directory / NAME
     written = _Written(STORE_FORMAT, identity.store_id.hex(), identity.segment_bytes)

@@ -1,25 +1,25 @@
-"""Everything that follows from the log: queues, transaction table, key index, topics file.
+"""The indexes: consume queues, transaction table, key index, topics file. All of them are computed from the log.
 
-``stage`` takes each **durable** batch once, in log order, and ``flush`` writes what their records mean for readers; nothing
-else writes these files. So they can always be made again, and an entry never names a record that a crash can take back.
+``stage`` takes each **durable** batch once, in log order, and ``flush`` writes the resulting entries. Nothing else writes these files. They
+can therefore always be rebuilt, and no entry refers to a record that a crash can revert.
 
     MessageRecord               queue entry, visible at its own offset
-    HalfRecord, CopiedHalf     table row: undecided, and where the bytes lie
+    HalfRecord, CopiedHalf      table row: undecided, and the place of the bytes
     Committed, Released         queue entries, visible at this record; rows settled
     RolledBack, Checked,        rows
     Parked
     DelayedRecord               nothing until it is released
-    TopicSet, TopicDeleted      topics.json, at a checkpoint where there are many; a deleted topic's queues go
+    TopicSet, TopicDeleted      topics.json, at a checkpoint if there are many topics; queues of a deleted topic are removed
     OperatorActed               nothing: it explains the record after it
-    Trim                        what became visible below the log's start goes, with the next flush
+    Trim                        entries before the log's start are removed by the next flush
 
-A flush that finds no space on the disk leaves what it did not write in memory, and the next one goes on with it: indexes
-files lag behind the log, and catch up. Until then nothing newer may be published.
+If the disk is full, a flush leaves unwritten entries in memory, and the next flush continues: the indexes lag behind the log and
+catch up. Until then the high watermark must not advance.
 
-Recovery: files are whole below the checkpoint's position. ``open`` reads where they stand there, ``redo`` follows the
-log from there and writes the same bytes in the same places, ``cut`` makes zero what the log no longer holds, and
-``rewrite_undecided`` and ``rewrite_topics`` put back what the snapshot knows. Without a checkpoint ``reset`` first
-removes them all, and the redo makes new files: whoever has the old ones mapped keeps them.
+Recovery: files are complete up to the checkpoint's position. ``open`` reads their ends there, ``redo`` reads the log from there and writes
+the same bytes to the same places, ``cut`` zeroes what the log no longer contains, and ``rewrite_undecided`` and ``rewrite_topics`` add what
+the snapshot contains. Without a checkpoint ``reset`` first removes all files and the redo creates new ones; mappings of the old
+files stay valid.
 """
 
 import logging
@@ -69,30 +69,30 @@ from halfmq.store.transaction_table import TransactionTable, UndecidedHalf
 
 log = logging.getLogger("halfmq.store")
 
-#: Records staged between two writes of a redo: large enough for long writes, small enough for memory.
+#: Records staged between two writes of a redo: enough for long writes, little enough for memory.
 _REDO_RECORDS: Final = 16_384
-#: How often ``write_late_topics`` writes again what ``flush`` left meanwhile: where topics change all the time the next
-#: flush is near, and a checkpoint must end.
+#: Maximum number of rewrites in ``write_late_topics`` if ``flush`` leaves further changes: with constant changes the next flush is
+#: near, and a checkpoint must end.
 _LATE_ROUNDS_MAX: Final = 8
 _pack_entry: Final = QUEUE_ENTRY.pack
 
 
-#: The generation marker of each directory: its files follow the log from its start, or from a checkpoint, without a gap.
+#: The generation marker of each directory: its files cover the log from its start, or from a checkpoint, without a gap.
 _GENERATION_MARKER: Final = "begun"
 _DIRECTORIES: Final = ("queues", "transactions", "keys")
 
 
 def indexes_are_there(disk: Disk, directory: Path) -> bool:
-    """False when somebody removed indexes: then no checkpoint may be used, and they are made again from the log.
+    """False if somebody removed indexes: then no checkpoint may be used, and they are rebuilt from the log.
 
-    ``reset`` leaves a generation marker in each directory, durable with the first checkpoint. Looks for directories that are
-    gone; a single file that is gone is found by ``halfmq store verify``.
+    ``reset`` creates a generation marker in each directory, durable with the first checkpoint. This detects missing directories; ``halfmq
+    store verify`` detects missing files.
     """
     return all(disk.exists(directory / name / _GENERATION_MARKER) for name in _DIRECTORIES)
 
 
 class FoundMessage(NamedTuple):
-    """A visible message that was found by its key: where it stands, and its entry."""
+    """A visible message found by its key: its queue, queue offset and entry."""
 
     queue_id: int
     queue_offset: int
@@ -101,7 +101,7 @@ class FoundMessage(NamedTuple):
 
 
 class Indexes:
-    """All indexes of a shard. One writer thread, which also reads; ``sync`` from any thread."""
+    """All indexes of a shard. One thread writes and reads; ``sync`` may run on any thread."""
 
     def __init__(
         self, disk: Disk, directory: Path, *, store: str, segment_bytes: int, read_message: ReadMessage
@@ -116,16 +116,16 @@ class Indexes:
         self.keys: Final = KeyIndex(disk, directory / "keys", self._files, segment_bytes)
         self._topics: dict[int, TopicInfo] = {}
         self._topics_changed = False
-        #: ``flush`` found the file being written, and left what changed to whoever writes it.
+        #: ``flush`` found the file being written by another thread, which then writes the further changes.
         self._topics_left = False
-        #: Around taking what changed, and writing it: two that write have one temporary file, and the older may not win.
+        #: Held while changes are taken and written: two writers would share one temporary file, and the older could win.
         self._topics_lock = threading.Lock()
         self._redoing = True
         self._staged_records = 0
-        #: End of the last batch that was followed; indexes know nothing from there on.
+        #: End of the last staged batch; the indexes contain nothing from there on.
         self.position = 0
         self.log_start = 0
-        #: A trim that the files have not followed yet.
+        #: A trim that the files do not reflect yet.
         self._trim_to = 0
 
     @classmethod
@@ -140,9 +140,9 @@ class Indexes:
         log_start: int,
         read_message: ReadMessage,
     ) -> "Indexes":
-        """Indexes that are whole below ``redo_from``. The caller redoes the log from there, then calls ``cut``.
+        """Open indexes that are complete up to ``redo_from``. The caller redoes the log from there, then calls ``cut``.
 
-        ``redo_from`` is the checkpoint's position. When there is no checkpoint, call ``reset`` before the redo.
+        ``redo_from`` is the checkpoint's position. Without a checkpoint, call ``reset`` before the redo.
         """
         indexes = cls(disk, shard_dir, store=store, segment_bytes=segment_bytes, read_message=read_message)
         indexes.position = redo_from
@@ -155,9 +155,9 @@ class Indexes:
         return indexes
 
     def _distrust_names(self) -> None:
-        """A process that was killed may have made names and never synced them: the first ``sync`` covers them all.
+        """Mark all names for the first ``sync``: a killed process may have created names without syncing them.
 
-        That a name is there says nothing about the disk; a checkpoint that relied on it would lose whole queues.
+        An existing name may not be on the disk; a checkpoint that relied on it would lose whole queues.
         """
         queues = self._directory / "queues"
         for topic_id, _, queue_directory in list_queues(self._disk, queues):
@@ -169,7 +169,7 @@ class Indexes:
     # --- following the log
 
     def redo(self, batch_offset: int, batch_end: int, broker_time_ms: int, records: Sequence[Record]) -> None:
-        """``stage`` for recovery, which also writes when enough has come together. ``cut`` ends it."""
+        """``stage`` for recovery; it also writes after enough records. ``cut`` ends it."""
         self.stage(batch_offset, batch_end, broker_time_ms, records)
         self._staged_records += len(records)
         if self._staged_records >= _REDO_RECORDS:
@@ -196,7 +196,7 @@ class Indexes:
         """Write everything staged.
 
         Raises:
-            OSError: a write failed. What was not written stays staged: when there was no space, try again later.
+            OSError: a write failed. The rest stays staged; if the disk was full, retry later.
         """
         self._staged_records = 0
         self.table.flush()
@@ -207,8 +207,8 @@ class Indexes:
             self.keys.trim(self._trim_to)
             self._trim_to = 0
         if self._topics_changed and not self._redoing and len(self._topics) <= AT_ONCE_MAX:
-            self._topics_left = True  # before it is tried: whoever holds the lock looks when it has let go
-            if self._topics_lock.acquire(blocking=False):  # it is held during an fsync, and this is the loop
+            self._topics_left = True  # before the attempt: the holder of the lock checks it after the release
+            if self._topics_lock.acquire(blocking=False):  # it may be held during an fsync, and this is the loop
                 try:
                     self._write_changed_topics()
                 finally:
@@ -247,7 +247,7 @@ class Indexes:
         position = record.offset
         decided_by = record.decided_by
         halves = record.half_indexes
-        # The first record of a half that was settled before a trim may be gone: then its row is made here.
+        # A trim may have removed the first record of a half that was settled before: then its row is created here.
         together = len(halves) > 1 or any(self.table.is_empty(half_index) for half_index in halves)
         for half_index in halves:
             self.table.settled(half_index, ROW_ROLLED_BACK, decided_by, position, now_ms, -1, 0)
@@ -318,7 +318,7 @@ class Indexes:
     # --- recovery, checkpoints, trims
 
     def reset(self) -> None:
-        """Remove all indexes. A redo from the log's start must follow, before anybody reads."""
+        """Remove all indexes. A redo from the log's start must follow before anybody reads."""
         self.queues.reset()
         self.table.reset()
         self.keys.reset()
@@ -329,7 +329,7 @@ class Indexes:
             self._files.create((-3, -3, _DIRECTORIES.index(name)), self._directory / name / _GENERATION_MARKER, 1)
 
     def cut(self, end: int, next_half_index: int) -> None:
-        """End of the redo at the recovered end of the log: what lies beyond has no log and goes.
+        """End of the redo at the recovered end of the log: remove what lies after it.
 
         Raises:
             InvariantViolated: the redo went past ``end``.
@@ -346,7 +346,7 @@ class Indexes:
             self._write_topics()
 
     def rewrite_undecided(self, halves: Iterable[UndecidedHalf]) -> None:
-        """Rows of all undecided halves, from recovered state: a redo alone does not know those before it."""
+        """Write the rows of all undecided halves from the recovered state: a redo knows only those that it read."""
         for count, half in enumerate(halves, 1):
             self.table.put_undecided(half)
             if count % _REDO_RECORDS == 0:
@@ -354,27 +354,27 @@ class Indexes:
         self.table.flush()
 
     def rewrite_topics(self, topics: Iterable[TopicInfo]) -> None:
-        """All topics, from recovered state: after a trim the log's records alone do not name them all."""
+        """Set all topics from the recovered state: after a trim the log alone does not name them all."""
         wanted = {topic.topic_id: topic for topic in topics}
         if wanted != self._topics or not self._disk.exists(self._directory / "topics.json"):
             self._topics = wanted
             self._write_topics()
 
     def sync(self) -> None:
-        """Make durable what was followed so far; from any thread. Then a checkpoint at or below may be written.
+        """Make durable what was flushed so far; on any thread. Then a checkpoint at or before that position may be written.
 
         Raises:
-            OSError: write no checkpoint, and poison the store: what reached the disk is not known.
+            OSError: write no checkpoint, and poison the store: what reached the disk is unknown.
         """
         self._files.sync()
 
     def write_late_topics(self) -> bool:
-        """Write topics.json if it lags because there are many topics; from any thread. True: readers may look again.
+        """Write topics.json if it lags because there are many topics; on any thread. True: readers should read it again.
 
-        Call it before ``sync``, and publish afterwards: readers look for topics when something was published.
+        Call it before ``sync``, and write the watermark page afterwards: readers read the topics when the page changes.
 
         Raises:
-            OSError: it still lags; when there was no space, try again later.
+            OSError: it still lags; if the disk was full, retry later.
         """
         if not self._topics_changed or self._redoing:
             return False
@@ -386,10 +386,10 @@ class Indexes:
         return True
 
     def close(self) -> None:
-        """Write what is staged and let go of the files.
+        """Write what is staged and close the files.
 
         Raises:
-            OSError: what is staged could not be written; a start makes it again.
+            OSError: staged entries could not be written; a start rebuilds them.
         """
         try:
             self.flush()
@@ -400,7 +400,7 @@ class Indexes:
     # --- reading
 
     def find_by_key(self, topic_id: int, topic: str, key: str, messages_max: int) -> list[FoundMessage]:
-        """Visible messages of the topic whose UNIQ_KEY is ``key`` or whose KEYS name it, the newest first."""
+        """Visible messages of the topic whose UNIQ_KEY is ``key`` or whose KEYS contain it, newest first."""
         wanted = key.encode()
         found: dict[int, FoundMessage] = {}
         for queue_id, queue_offset, entry in self.queues.find_key(topic_id, hash64(wanted)):
@@ -428,10 +428,10 @@ class Indexes:
             self._write_changed_topics()
 
     def _write_changed_topics(self) -> None:
-        """With the lock held."""
-        # What changes while this is written, on another thread, is written next time.
+        """Call it with the lock held."""
+        # Changes made on another thread during the write are written the next time.
         self._topics_changed = self._topics_left = False
-        topics = self._topics.copy()  # in one step of the interpreter: the writer's thread may change them meanwhile
+        topics = self._topics.copy()  # atomic in the interpreter: the writer's thread may change it meanwhile
         try:
             write_topics(self._disk, self._directory / "topics.json", self._store, topics.values())
         except BaseException:
@@ -440,7 +440,7 @@ class Indexes:
         self._files.directory_changed(self._directory)
 
     def _read_topics(self) -> None:
-        """What the file says. Nobody needs it to start: one that cannot be read is written anew."""
+        """Read the file. A start does not depend on it: an unreadable file is written anew."""
         try:
             _, topics = read_topics(self._disk, self._directory / "topics.json")
         except (StoreDamaged, WrongVersion) as error:

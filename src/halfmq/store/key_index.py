@@ -1,10 +1,10 @@
-"""Where messages with a given key lie: 16-byte entries (hash, offset), appended in log order, one file per segment.
+"""The key index: 16-byte entries (hash, offset) in log order, one file per segment.
 
-Only tokens of KEYS are here. A message's UNIQ_KEY is found through the key hash in its queue entry, so that a message
-without KEYS costs nothing. A file is searched from its end by bytes; a hit that is not on an entry's place is none.
-The index says where a body may be; whether it is visible the queues say, and whether the key is right the body itself.
+It contains only the tokens of KEYS. A message's UNIQ_KEY is found through the key hash in its queue entry, so a message without KEYS
+costs nothing. A file is searched backwards for the bytes of a hash; hits that are not aligned to an entry are ignored. The index
+gives candidates: the queues tell whether a message is visible, and its properties whether the key matches.
 
-A file goes with its segment. The bytes after its end are of no meaning: after a redo they are cut.
+A file is removed with its segment. Bytes after its end are meaningless; a redo cuts them.
 """
 
 import struct
@@ -21,7 +21,7 @@ from halfmq.store.consume_queue import list_bases
 from halfmq.store.layout import KEY_ENTRY
 from halfmq.store.open_files import OpenFiles
 
-#: (kind, message) of the record at a log offset. LookupError, ValueError or struct.error: there is none.
+#: (kind, message) of the record at a log offset. LookupError, ValueError or struct.error: there is no message.
 ReadMessage = Callable[[int], tuple[int, StoredMessage]]
 
 _ENTRY_BYTES: Final = KEY_ENTRY.size
@@ -40,19 +40,19 @@ def key_hashes(topic: str, keys: bytes) -> list[int]:
 
 
 def keys_of(message: StoredMessage) -> bytes:
-    """The value of its KEYS, where no record has said it."""
+    """The value of KEYS, read from the message's properties."""
     return props.find(message.properties, props.KEYS) or b""
 
 
 class KeyIndex:
-    """One writer; reads by the same thread."""
+    """One thread writes and reads."""
 
     def __init__(self, disk: Disk, directory: Path, files: OpenFiles, segment_bytes: int) -> None:
         self._disk = disk
         self._directory = directory
         self._files = files
         self._segment_bytes = segment_bytes
-        #: Segment start -> bytes that count.
+        #: Segment start -> number of valid bytes.
         self._ends: dict[int, int] = {}
         #: Segment start -> entries that are not in the file yet.
         self._staged: dict[int, list[bytes]] = {}
@@ -68,10 +68,10 @@ class KeyIndex:
             staged += [_pack_entry(value, offset) for value in hashes]
 
     def flush(self) -> None:
-        """Write what was staged.
+        """Write the staged entries.
 
         Raises:
-            OSError: a write failed; what was not written is still staged.
+            OSError: a write failed; the unwritten entries are still staged.
         """
         while self._staged:
             start, staged = next(iter(self._staged.items()))
@@ -83,7 +83,7 @@ class KeyIndex:
             del self._staged[start]
 
     def find(self, topic: str, key: str) -> Iterator[int]:
-        """Offsets of records whose message may have this key, the newest first; what is staged is not found."""
+        """Offsets of records whose message may have this key, newest first. Staged entries are not searched."""
         wanted = unsigned_hash64(f"{topic}#{key}".encode()).to_bytes(8, "big")
         for start in sorted(self._ends, reverse=True):
             data = self._files.get((-2, -2, start), self._path(start)).read(0, self._ends[start])
@@ -94,9 +94,9 @@ class KeyIndex:
                 at = data.rfind(wanted, 0, at + 7)
 
     def load(self, position: int, read_message: ReadMessage) -> None:
-        """Count entries of records below ``position``; the redo writes those from there on again.
+        """Find the end of the entries before ``position`` in each file; the redo writes those from there on again.
 
-        The last one may be of a write that was cut short: an offset without its last bytes is a smaller one.
+        The last entry may be torn: an offset without its last bytes looks like a smaller one.
         """
         self._staged.clear()
         self._ends.clear()
@@ -109,7 +109,7 @@ class KeyIndex:
             self._ends[start] = count * _ENTRY_BYTES
 
     def cut(self) -> None:
-        """Forget bytes after the end of each file. Nobody maps these files, so they may shrink."""
+        """Truncate each file after its end. These files are not mapped, so they may shrink."""
         self.flush()
         for start, end in self._ends.items():
             file = self._files.get((-2, -2, start), self._path(start))
@@ -124,7 +124,7 @@ class KeyIndex:
             self._files.remove((-2, -2, start), self._path(start))
 
     def reset(self) -> None:
-        """Remove all of it."""
+        """Remove all files."""
         self._staged.clear()
         self._ends = dict.fromkeys(list_bases(self._disk, self._directory, ".key"), 0)
         self.trim(1 << 62)
@@ -134,7 +134,7 @@ class KeyIndex:
 
 
 def _entries_below(file: File, position: int) -> int:
-    """Entries of records below ``position``; they grow along the file, and zeros after a crash are none."""
+    """Number of entries of records before ``position``. Offsets increase along the file; zeros after a crash are no entries."""
     low, high = 0, file.size() // _ENTRY_BYTES
     while low < high:
         middle = (low + high) // 2
@@ -146,7 +146,7 @@ def _entries_below(file: File, position: int) -> int:
 
 
 def _is_whole(file: File, number: int, position: int, read_message: ReadMessage) -> bool:
-    """Whether the entry is one of a message before ``position`` that has the key."""
+    """Whether the entry belongs to a message before ``position`` that has the key."""
     value, offset = KEY_ENTRY.unpack(file.read(number * _ENTRY_BYTES, _ENTRY_BYTES))
     if not 0 < offset < position:
         return False

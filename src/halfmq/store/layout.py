@@ -1,6 +1,6 @@
-"""Bytes on disk: every file of a store, its fields and its name. The text for people is ``docs/storage-format.md``.
+"""Format on disk: every file of a store, its fields and its name. ``docs/storage-format.md`` describes it for people.
 
-Big-endian throughout. Change a line here only with a new ``STORE_FORMAT`` and a page in ``docs/decisions/``.
+Big-endian throughout. A change here requires a new ``STORE_FORMAT`` and a page in ``docs/decisions/``.
 
     DIR/store.json                                  format version, store UUID, segment size
     DIR/lock                                        flock of the process that owns the store
@@ -17,15 +17,15 @@ Big-endian throughout. Change a line here only with a new ``STORE_FORMAT`` and a
 import struct
 from typing import Final
 
-#: Of the store as a whole, in ``store.json``. 2: starts, bases and snapshots say the epoch's grace period.
+#: Format of the store as a whole, in ``store.json``. 2: starts, bases and snapshots contain the epoch's grace period.
 STORE_FORMAT: Final = 2
-#: Of checkpoint, snapshot and watermark page.
+#: Format of checkpoint, snapshot and watermark page.
 FORMAT_VERSION: Final = 1
 
 # --- batch -----------------------------------------------------------------------------------------------------
-#: "HMQB"; version; flags; records; length (header and padding included); own log offset; position known durable
-#: when written; broker time, ms; epoch; length without padding; checksum of this header with the checksum as zero,
-#: then of every record's bytes but the message bodies (their CRCs are in the bytes that are summed); 12 reserved.
+#: "HMQB"; version; flags; number of records; length with header and padding; own log offset; position known to be durable when
+#: written; broker time, ms; epoch; length without padding; checksum of this header with the checksum as zero, then of every
+#: record's bytes except message bodies (whose CRCs are among the checksummed bytes); 12 reserved.
 BATCH_MAGIC: Final = b"HMQB"
 BATCH_VERSION: Final = 1
 BATCH_HEADER: Final = struct.Struct(">4sBBHIIqqqIII12x")
@@ -35,28 +35,28 @@ BATCH_CHECKSUM_AT: Final = 48
 
 
 class Row:
-    """A row of fixed size: its fields in order, each with its place. Whoever writes a part of it, or reads a column, asks here.
+    """A row of fixed size: its fields in order, with their places, for code that writes parts of it or reads a column.
 
-    ``fields``: ``struct`` formats of one value each, by name.
+    ``fields``: one ``struct`` format of a single value for each name.
     """
 
     def __init__(self, row_bytes: int, **fields: str) -> None:
         self.fields: Final = fields
-        #: Bytes from the row's start to each field.
+        #: Bytes from the start of the row to each field.
         self.at: Final[dict[str, int]] = {}
         place = 0
         for name, form in fields.items():
             self.at[name] = place
             place += struct.calcsize(">" + form)
-        #: All of it, in the order of ``fields``.
+        #: The whole row, in the order of ``fields``.
         self.whole: Final = struct.Struct(f">{''.join(fields.values())}{row_bytes - place}x")
 
     def part(self, *names: str) -> struct.Struct:
-        """These fields, which stand in this order, from the first to the last; what lies between is skipped, and written as 0."""
+        """These fields, in their order in the row, from the first to the last; others in between are skipped, and written as 0."""
         return struct.Struct(">" + self._padded(self.at[names[0]], names))
 
     def only(self, *names: str) -> struct.Struct:
-        """A whole row in which the others are skipped, and written as 0."""
+        """A whole row in which the other fields are skipped, and written as 0."""
         form = self._padded(0, names)
         return struct.Struct(f">{form}{self.whole.size - struct.calcsize('>' + form)}x")
 
@@ -69,21 +69,19 @@ class Row:
         return "".join(parts)
 
 
-#: Message offset (start of the record that holds the body), message bytes, tag hash, visible-at position (the
-#: record that made it visible), store time ms (of that record's batch), half index (``NO_HALF``, ``DELAYED``), hash of
-#: its UNIQ_KEY (0 without one).
-#: The stored message lies ``message_at`` after the message offset; see ``record_codec.message_at``.
+#: Message offset (start of the record with the body), message bytes, tag hash, visible-at position (the record that made it
+#: visible), store time ms (of that record's batch), half index (``NO_HALF``, ``DELAYED``), hash of its UNIQ_KEY (0 without one).
+#: The stored message starts ``message_at`` bytes after the message offset; see ``record_codec.message_at``.
 QUEUE_ENTRY: Final = struct.Struct(">qiiqqqq")
 QUEUE_ENTRY_BYTES: Final = 48
-#: Half index of an entry whose message was never a half; and of one that was delayed: what leaves is patched, but there is no half.
+#: Half index of an entry whose message was never a half; and of a delayed message, which has no half but is patched when read.
 NO_HALF: Final = -1
 DELAYED: Final = -2
 QUEUE_FILE_ENTRIES: Final = 65_536
 
 TRANSACTION_ROW_BYTES: Final = 128
-#: One half message; what each field says is at ``transaction_table.TransactionRow``. What a verdict sets stands in one piece, from
-#: ``state`` on; 16 bytes are reserved. Every field stands on a multiple of its width, so that a reader can take columns as they
-#: are.
+#: One half message; ``transaction_table.TransactionRow`` describes the fields. A verdict sets a contiguous part, from ``state`` on; 16
+#: bytes are reserved. Every field is aligned to its width, so that a reader can use columns directly.
 TRANSACTION_ROW: Final = Row(
     TRANSACTION_ROW_BYTES,
     first_half="q", original_offset="q", current_offset="q", message_bytes="i", topic_id="i", queue_id="i", number="h",
@@ -96,9 +94,9 @@ ROW_UNDECIDED: Final = 1
 ROW_COMMITTED: Final = 2
 ROW_ROLLED_BACK: Final = 3
 
-#: Two slots of WATERMARK_SLOT_BYTES; the one with the higher sequence and a right checksum counts. "HMQP"; version 4;
-#: sequence; store UUID; epoch 4; state 4; high watermark; log start; broker time ms; durable position; CRC-32 of what
-#: precedes 4. State 1 says that indexes are being made again: a reader waits and takes its position anew.
+#: Two slots of WATERMARK_SLOT_BYTES; the valid one with the higher sequence counts. "HMQP"; version 4; sequence; store UUID; epoch 4;
+#: state 4; high watermark; log start; broker time ms; durable position; CRC-32 of the preceding bytes 4. State 1: indexes are
+#: being rebuilt; a reader waits and looks up its position again.
 WATERMARK: Final = struct.Struct(">4sIq16sIIqqqqI")
 WATERMARK_VERSION: Final = 2
 WATERMARK_MAGIC: Final = b"HMQP"
@@ -106,18 +104,18 @@ WATERMARK_SLOT_BYTES: Final = 4_096
 WATERMARK_OPEN: Final = 0
 WATERMARK_REBUILDING: Final = 1
 
-#: Two slots of CHECKPOINT_SLOT_BYTES; same choice. "HMQC"; version 4; sequence; store UUID; epoch 4; reserved 4; log offset of
-#: the snapshot (redo starts there; indexes are whole below it); CRC-32 of the snapshot file 4; CRC-32 of what precedes 4.
+#: Two slots of CHECKPOINT_SLOT_BYTES; same choice. "HMQC"; version 4; sequence; store UUID; epoch 4; reserved 4; log offset of the
+#: snapshot (redo starts there; indexes are complete up to it); CRC-32 of the snapshot file 4; CRC-32 of the preceding bytes 4.
 CHECKPOINT: Final = struct.Struct(">4sIq16sIIqII")
 CHECKPOINT_MAGIC: Final = b"HMQC"
 CHECKPOINT_SLOT_BYTES: Final = 4_096
 
-#: hash of ``topic#key`` for one token of KEYS, log offset of the record that holds the message. A message is found by
-#: its UNIQ_KEY through the key hash of its queue entry, so the index holds KEYS only.
+#: Hash of ``topic#key`` for one token of KEYS, log offset of the record with the message. A UNIQ_KEY is found through the key hash
+#: of the queue entry, so the index contains KEYS only.
 KEY_ENTRY: Final = struct.Struct(">Qq")
 
-#: Snapshot: "HMQS"; version 4; store UUID; epoch 4; reserved 4; log offset. Then chunks, each with its length 4 and
-#: CRC-32 4 before it; then a length of 0 with the CRC-32 of all before it as the end.
+#: Snapshot: "HMQS"; version 4; store UUID; epoch 4; reserved 4; log offset. Then chunks, each preceded by its length 4 and CRC-32 4;
+#: then a length of 0 with the CRC-32 of everything before it.
 SNAPSHOT: Final = struct.Struct(">4sI16sIIq")
 SNAPSHOT_MAGIC: Final = b"HMQS"
 SNAPSHOT_CHUNK: Final = struct.Struct(">II")

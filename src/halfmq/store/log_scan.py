@@ -1,18 +1,18 @@
-"""Reading the log from some batch on, and what the end of it means.
+"""Reads the log from a batch on and classifies its end.
 
-    Batch            a whole batch: header, checksum and bodies are right, and it stands where the log goes on
-    EndOfLog         only zeros from here on, and nothing says that more was durable
-    TornTail         damage from here on, and nothing at or after it was ever answered: recovery may cut it
-    CorruptInterior  damage, or an end, before a position that was once durable: refuse
+    Batch            a complete batch: header, checksum and bodies are valid, and it continues the log
+    EndOfLog         only zeros from here on, and nothing states that more was durable
+    TornTail         damage from here on, and nothing at or after it was ever acknowledged: recovery may cut it
+    CorruptInterior  damage, or an end, before a position that was durable: refuse
 
-How the last two are told apart: every batch names the highest position that was known durable when it was written. So on
-damage the rest of the log is searched for whole batches (magic on an 8-byte boundary, its own offset, checksum, bodies),
-also in later segments. If any of them, any before the damage, or a checkpoint, names a position after the damage, then
-this place was once safe on the disk, and what is wrong now is not a crash. Else everything from the damage on is torn
-tail, **whole batches included**: a disk may keep a later write and lose an earlier one, and nothing there was answered.
+The last two are distinguished as follows. Every batch states the highest position known to be durable when it was written. After damage,
+the rest of the log, including later segments, is searched for complete batches (magic on an 8-byte boundary, its own offset, checksum,
+bodies). If one of them, one before the damage, or a checkpoint states a position after the damage, then this place was once safely
+on the disk, and the damage is not from a crash. Otherwise everything from the damage on is a torn tail, **including complete
+batches**: a disk may keep a later write and lose an earlier one, and nothing there was acknowledged.
 
-Weak spot: a body that holds a batch header with its own log offset and a right checksum would count as a batch in such
-a search. It can only make recovery refuse, never cut.
+Known weakness: a body that contains a batch header with its own log offset and a valid checksum would count as a batch in that search.
+It can only make recovery refuse, never cut.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,12 +26,12 @@ from halfmq.store.layout import BATCH_MAGIC
 from halfmq.store.segment import Segment, SegmentFiles
 
 _BACKWARD_CHUNK: Final = 1 << 20
-#: Bytes read at once while the log is gone through, more for a longer batch.
+#: Bytes per read; more for a longer batch.
 _AHEAD: Final = 1 << 18
 
 
 class Batch(NamedTuple):
-    """A whole batch, at ``view[place:]``: a piece of its segment, which need not begin where that does."""
+    """A complete batch at ``view[place:]``, a part of its segment that may begin anywhere."""
 
     header: Header
     view: memoryview
@@ -42,27 +42,27 @@ class EndOfLog(NamedTuple):
     """Only zeros from log offset ``at`` on."""
 
     at: int
-    #: Highest epoch seen since the scan began; 0 when there was no batch.
+    #: Highest epoch of the scan; 0 if there was no batch.
     epoch: int
 
 
 class TornTail(NamedTuple):
-    """Damage, and nothing from ``cut_at`` on was ever answered: recovery cuts there."""
+    """Damage, and nothing from ``cut_at`` on was ever acknowledged: recovery cuts there."""
 
-    #: The log ends here once everything after it is zero.
+    #: End of the log once everything after it is zero.
     cut_at: int
-    #: Highest epoch seen, in what is cut too: epochs never go back.
+    #: Highest epoch, including what is cut: epochs never decrease.
     epoch: int
-    #: What is wrong at ``cut_at``, for people.
+    #: Description of the damage at ``cut_at``, for people.
     why: str
-    #: Whole batches after it that are cut with it.
+    #: Number of complete batches that are cut as well.
     whole_batches: int
 
 
 class CorruptInterior(NamedTuple):
     """Damage before a position that was durable: a start is refused."""
 
-    #: Where the damage is.
+    #: Place of the damage.
     at: int
     file: Path
     why: str
@@ -83,18 +83,18 @@ class _Beyond(NamedTuple):
 
 
 class LogScan:
-    """The segments of a log, to be read. Changes nothing."""
+    """The segments of a log, read-only."""
 
     def __init__(self, files: SegmentFiles) -> None:
         self._files = files
         self._segment_bytes = files.segment_bytes
-        #: What was read last: of which segment, from which place on, the bytes.
+        #: The last read: segment, place of the first byte, bytes.
         self._piece: tuple[Segment | None, int, memoryview] = None, 0, memoryview(b"")
 
     def from_batch(self, start: int, durable_position: int) -> Iterator[Scanned]:
-        """Whole batches from ``start`` (a batch boundary) on, then exactly one of the other three.
+        """Complete batches from ``start`` (a batch boundary) on, then exactly one of the other three.
 
-        ``durable_position``: the highest one that a checkpoint names; 0 when none does.
+        ``durable_position``: the highest one that a checkpoint states; 0 if none does.
         """
         durable = durable_position
         epoch = 0
@@ -117,12 +117,12 @@ class LogScan:
             position = header.end
 
     def again(self, start: int, end: int, rolls: Mapping[int, int]) -> Iterator[Batch]:
-        """The batches between two batch boundaries that were examined before; ``rolls``: where the log leaves a segment.
+        """The batches between two batch boundaries that were already examined; ``rolls``: where the log leaves a segment.
 
-        Reads headers only, so that a redo does not sum everything a second time.
+        Reads only headers, so that a redo does not compute the checksums a second time.
 
         Raises:
-            StoreDamaged: what was whole a moment ago is not there any more.
+            StoreDamaged: a batch is no longer there.
         """
         position = rolls.get(start, start)
         while position < end:
@@ -140,18 +140,18 @@ class LogScan:
             position = rolls.get(batch.header.end, batch.header.end)
 
     def batch_ends_at(self, position: int) -> bool:
-        """Whether a whole batch ends at ``position``: a checkpoint there belongs to this log."""
+        """Whether a complete batch ends at ``position``, so that a checkpoint there belongs to this log."""
         if position == 0:
             return True
         number = (position - 1) // self._segment_bytes
         segment = self._files.get(number)
         if segment is None:
-            # Trimmed away, where the log was filled exactly to there; the base after it still says where that was.
+            # It was trimmed, and the log was exactly full there; the base after it still states the position.
             return isinstance(self._opening_batch(position, position), Batch)
         base = number * self._segment_bytes
         end = position - base
         chunk_end = end
-        while chunk_end > 0:  # the last batch is small, so the first piece mostly has it
+        while chunk_end > 0:  # the last batch is small, so the first piece usually contains it
             chunk_start = max(0, chunk_end - _BACKWARD_CHUNK)
             chunk = segment.read(chunk_start, chunk_end - chunk_start)
             at = len(chunk)
@@ -165,10 +165,9 @@ class LogScan:
         return False
 
     def broken_between(self, start: int, end: int) -> tuple[int, str] | None:
-        """(where, why) batches do not follow each other from one batch boundary to another; None: they do.
+        """(place, reason) where batches between two batch boundaries do not follow each other; None: they do.
 
-        By headers alone: what two processes wrote over each other does not fit together, and a body that rotted is none of
-        this.
+        It reads only headers: batches of two processes that overwrote each other do not connect, and a damaged body does not matter here.
         """
         position, epoch = start, 0
         while position < end:
@@ -189,26 +188,26 @@ class LogScan:
         return None if position == end else (end, "a batch reaches beyond the position of the checkpoint")
 
     def left_at(self, number: int) -> int | None:
-        """Where the log leaves the segment, as the base of the next one says; None when that has no whole first batch."""
+        """Where the log leaves the segment, as stated by the base of the next one; None if that has no complete first batch."""
         opening = self._opening_batch((number + 1) * self._segment_bytes, None)
         return previous_end_of(opening.view, opening.place) if isinstance(opening, Batch) else None
 
     def first_batch_has_base(self, start: int) -> bool:
-        """Whether the segment at ``start`` opens with a whole batch that begins with a base record."""
+        """Whether the segment at ``start`` begins with a complete batch whose first record is a base."""
         return isinstance(self._opening_batch(start, None), Batch)
 
     def is_blank(self, number: int) -> bool:
-        """Whether the segment holds nothing but zeros."""
+        """Whether the segment contains only zeros."""
         segment = self._files.get(number)
         return segment is None or segment.nonzero_from(0) is None
 
     def is_whole(self, number: int) -> bool:
-        """Whether the segment has its full size; a crash may have cut its allocation short."""
+        """Whether the segment has its full size; a crash may have shortened its allocation."""
         segment = self._files.get(number)
         return segment is not None and segment.size == self._segment_bytes
 
     def _batch_after(self, position: int, *, first: bool) -> Batch | NotABatch:
-        """The batch with which the log goes on at ``position``: there, or at the beginning of the next segment."""
+        """The batch that continues the log at ``position``: there, or at the beginning of the next segment."""
         number, place = divmod(position, self._segment_bytes)
         if place == 0:
             return self._opening_batch(position, None if first else position)
@@ -223,7 +222,7 @@ class LogScan:
         return opening if isinstance(opening, Batch) else here
 
     def _opening_batch(self, start: int, previous_end: int | None) -> Batch | NotABatch:
-        """The first batch of the segment at ``start``, whose base must say ``previous_end`` (None: whatever it says)."""
+        """The first batch of the segment at ``start``, whose base must state ``previous_end`` (None: any)."""
         segment = self._files.get(start // self._segment_bytes)
         if segment is None:
             return NotABatch("the segment is missing")
@@ -240,7 +239,7 @@ class LogScan:
     # --- bytes of segments: read, not mapped, so that what cannot be read is an error
 
     def _examined_anew(self, segment: Segment, place: int) -> Batch | NotABatch:
-        """``_examined``, with what is there now where what was read before holds no batch: a broker may be writing."""
+        """``_examined``, but reads the bytes again if the cached ones are no batch: a broker may be writing."""
         space = self._segment_bytes - place
         found = self._examined(segment, place, space)
         if isinstance(found, NotABatch):
@@ -249,7 +248,7 @@ class LogScan:
         return found
 
     def _examined(self, segment: Segment, place: int, space: int) -> Batch | NotABatch:
-        """The batch at this place, if a whole one of at most ``space`` bytes lies there."""
+        """The batch at this place, if it is complete and has at most ``space`` bytes."""
         found = self._unsummed(segment, place, space)
         if isinstance(found, NotABatch):
             return found
@@ -257,7 +256,7 @@ class LogScan:
         return Batch(header, found.view, found.place) if isinstance(header, Header) else header
 
     def _unsummed(self, segment: Segment, place: int, space: int) -> Batch | NotABatch:
-        """The same, by its header alone."""
+        """The same, judged by its header alone."""
         space = min(space, segment.size - place)
         view, at = self._bytes(segment, place, min(space, BATCH_HEADER_BYTES))
         header = read_header(view, at, segment.start + place, space)
@@ -267,7 +266,7 @@ class LogScan:
         return Batch(header, view, at)
 
     def _bytes(self, segment: Segment, place: int, length: int) -> tuple[memoryview, int]:
-        """(a piece of the segment, where in it ``place`` is), with ``length`` bytes from there on if the file has them."""
+        """(a part of the segment, index of ``place`` in it), with ``length`` bytes from there on if the file has them."""
         of, start, view = self._piece
         if of is not segment or not start <= place <= start + len(view) - length:
             start, view = place, memoryview(segment.read(place, max(length, _AHEAD)))
@@ -289,7 +288,7 @@ class LogScan:
         return CorruptInterior(at, self._files.path(number), what, durable)
 
     def _damage(self, position: int, why: str) -> tuple[int, int, str]:
-        """(where, in which segment, what): the log ends at ``position`` in zeros where a later segment is the damaged one."""
+        """(place, segment, description) of the damage: the log may end in zeros at ``position`` while a later segment is damaged."""
         number, place = divmod(position, self._segment_bytes)
         later = self._holds_anything_beyond(number)
         segment = self._files.get(number)
@@ -312,7 +311,7 @@ class LogScan:
         return False
 
     def _beyond(self, position: int) -> _Beyond:
-        """What whole batches lie after ``position``, and whether there is anything but zeros."""
+        """The complete batches after ``position``, and whether there is anything but zeros."""
         number, place = divmod(position, self._segment_bytes)
         blank, durable, epoch, count = True, 0, 0, 0
         for other in self._files.numbers():
@@ -331,7 +330,7 @@ class LogScan:
         return _Beyond(blank, durable, epoch, count)
 
     def _whole_batches(self, segment: Segment, chunk_start: int, chunk: bytes, beyond: int) -> Iterator[Header]:
-        """Whole batches that begin in the chunk, at or after place ``beyond``, found by their magic."""
+        """Complete batches that begin in the chunk, at or after place ``beyond``, found by their magic."""
         at = -1
         while (at := chunk.find(BATCH_MAGIC, at + 1)) >= 0:
             place = chunk_start + at

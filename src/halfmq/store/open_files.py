@@ -1,9 +1,8 @@
-"""How many index files are open at once, and which of them have bytes that are not on the disk yet.
+"""Limits the number of open index files, and tracks which files have unsynced writes.
 
-A store of 100,000,000 messages has thousands of queue files; a process has about a thousand descriptors. So files are
-opened when needed and the one opened first is closed again. What was written is remembered until ``sync``, which a
-checkpoint calls **from its own thread** while the sequencer goes on writing; a file that is closed or removed meanwhile is
-taken out of the way under a lock that only these cold calls take.
+A store of 100,000,000 messages has thousands of queue files; a process has about a thousand descriptors. Files are opened on demand,
+and the one opened first is closed. Writes are tracked until ``sync``, which a checkpoint calls **on its own thread** while the
+sequencer continues to write. A file that is closed or removed meanwhile is handled under a lock that only these rare calls take.
 """
 
 import threading
@@ -12,18 +11,18 @@ from typing import Final
 
 from halfmq.runtime.disk import Disk, File
 
-#: Files kept open; the usual limit of a process is 1,024 descriptors.
+#: Maximum number of open files; the usual limit of a process is 1,024 descriptors.
 OPEN_FILES_MAX: Final = 256
 
-#: Bytes looked at in one piece when something is made zero.
+#: Bytes per read while a range is zeroed.
 _CHUNK: Final = 1 << 16
 
-#: Which file: (topic id, queue id, first queue offset), (-1, -1, first half index), (-2, -2, segment start).
+#: Identifies a file: (topic id, queue id, first queue offset), (-1, -1, first half index), (-2, -2, segment start).
 FileKey = tuple[int, int, int]
 
 
 class OpenFiles:
-    """Files by key. ``get`` is for the hot path: one dictionary look-up on a hit."""
+    """Open files by key. ``get`` is for the hot path: one dictionary look-up on a hit."""
 
     __slots__ = ("_closed_dirty", "_dirty_directories", "_disk", "_lock", "_open_max", "_writable", "dirty", "files")
 
@@ -31,24 +30,24 @@ class OpenFiles:
         self._disk = disk
         self._writable = writable
         self._open_max = open_max
-        #: In the order of opening; the first is closed when there are too many.
+        #: In the order of opening; the first is closed if there are too many.
         self.files: dict[FileKey, File] = {}
-        #: A key for each file with writes that no ``sync`` has covered; set after the write, as in ``write``.
+        #: Files with writes that no ``sync`` has covered; set after the write, as in ``write``.
         self.dirty: dict[File, None] = {}
-        #: Files that were closed, to keep the number low, before a ``sync`` covered them.
+        #: Files that were closed before a ``sync`` covered them, to limit their number.
         self._closed_dirty: dict[Path, None] = {}
         self._dirty_directories: dict[Path, None] = {}
         self._lock = threading.Lock()
 
     def get(self, key: FileKey, path: Path) -> File:
-        """The open file; opened when it is not. Raises FileNotFoundError when there is none."""
+        """The open file; opened if necessary. Raises FileNotFoundError if it does not exist."""
         file = self.files.get(key)
         return file if file is not None else self._remember(key, self._disk.open(path, writable=self._writable))
 
     def create(self, key: FileKey, path: Path, length: int) -> File:
-        """The file, ``length`` bytes long at least and made with its directories when missing. New bytes are zero.
+        """The file, at least ``length`` bytes long; it and its directories are created if missing. New bytes are zero.
 
-        Files are sparse: their length is set once, so that a mapped reader never sees one grow or shrink.
+        Files are sparse. Their length is set once, so that a mapped reader never sees a file grow or shrink.
         """
         file = self.files.get(key)
         if file is not None:
@@ -58,27 +57,27 @@ class OpenFiles:
             self._make_directories(path.parent)
         file = self._remember(key, self._disk.open(path, create=True))
         if is_new:
-            self._dirty_directories[path.parent] = None  # after the open: a sync in between does not count
+            self._dirty_directories[path.parent] = None  # after the open: a sync in between does not cover it
         try:
             self.lengthen(file, length)
         except OSError:
-            self._close(key)  # the next one to ask must not take it for whole
+            self._close(key)  # the next caller must not treat it as complete
             raise
         return file
 
     def lengthen(self, file: File, length: int) -> None:
-        """See to it that the file is ``length`` bytes long at least: a crash may have kept its name and lost that."""
+        """Make the file at least ``length`` bytes long: a crash may have kept its name and lost its length."""
         if file.size() < length:
             file.truncate(length)
             self.dirty[file] = None
 
     def write(self, file: File, at: int, parts: list[bytes]) -> None:
-        """Write, and remember that ``sync`` must cover it. Marked after the write: a sync in between does not count."""
+        """Write, and mark the file for ``sync``. Marked after the write: a sync in between does not cover it."""
         file.write(at, parts)
         self.dirty[file] = None
 
     def zero(self, file: File, start: int, end: int) -> None:
-        """Make zero what is not, from ``start`` to ``end``. Holes stay holes."""
+        """Zero the bytes from ``start`` to ``end`` that are not zero. Holes stay holes."""
         for range_start, range_end in file.data_ranges(start):
             for at in range(range_start, min(range_end, end), _CHUNK):
                 chunk = file.read(at, min(_CHUNK, range_end - at, end - at))
@@ -90,10 +89,10 @@ class OpenFiles:
         self._dirty_directories[directory] = None
 
     def sync(self) -> None:
-        """Make durable everything that was written before the call. From any thread.
+        """Make durable everything that was written before the call. On any thread.
 
         Raises:
-            OSError: nothing is known about what was written; the caller must not write a checkpoint, and poisons.
+            OSError: the state of the written bytes is unknown; the caller must not write a checkpoint, and poisons the store.
         """
         for file in list(self.dirty):
             with self._lock:
@@ -110,10 +109,10 @@ class OpenFiles:
             try:
                 self._disk.sync_directory(directory)
             except FileNotFoundError:
-                pass  # the writer removed it: its own name is what the sync of its parent makes durable
+                pass  # the writer removed it: the sync of its parent makes the removal durable
 
     def remove(self, key: FileKey, path: Path) -> None:
-        """Close and unlink. Whoever has it mapped keeps what it mapped."""
+        """Close and unlink. Mappings of the file stay valid."""
         self._close(key)
         with self._lock:
             self._closed_dirty.pop(path, None)
@@ -122,12 +121,12 @@ class OpenFiles:
             self._dirty_directories[path.parent] = None
 
     def remove_directory(self, directory: Path) -> None:
-        """Remove a directory with nothing in it; one that has something, or is not there, is left alone."""
+        """Remove an empty directory; one that is not empty or does not exist is left alone."""
         if self._disk.remove_directory(directory):
             self._dirty_directories[directory.parent] = None
 
     def close(self) -> None:
-        """Close all. What was not synced stays in the page cache."""
+        """Close all. Unsynced writes stay in the page cache."""
         for key in list(self.files):
             self._close(key)
 
@@ -144,7 +143,7 @@ class OpenFiles:
         return file
 
     def _sync_closed(self, path: Path) -> None:
-        """A sync is of the file, not of the descriptor that wrote: another one serves."""
+        """Sync a closed file: a sync applies to the file, not to the descriptor that wrote it."""
         file = self._disk.open(path)
         try:
             file.sync()

@@ -1,14 +1,14 @@
-"""Records as bytes: one layout per kind, to exactly the sizes that ``model/records.py`` states.
+"""Encoding of records: one layout per kind, with exactly the sizes that ``model/records.py`` states.
 
-Every record is a head (kind 1, flags 1, reserved 2, length 4), a fixed prefix, and then what varies: a stored message in
-RocketMQ's layout, names, refs, or a payload of ``core``. Numbers are big-endian.
+Every record has a head (kind 1, flags 1, reserved 2, length 4), a fixed prefix, and a variable part: a stored message in RocketMQ's
+layout, names, references, or a payload of ``core``. Numbers are big-endian.
 
-A record that holds a message is encoded in three pieces, (before the body, the body, after the body), for two reasons:
-the batch's checksum leaves bodies out (their own CRC is in the bytes that are summed), and a body is copied once,
-when the batch is joined for its one write. Other records are one piece.
+A record with a message is encoded in three pieces, (before the body, the body, after the body), for two reasons: the batch's checksum
+excludes bodies (their own CRC is among the checksummed bytes), and a body is copied once, when the batch is joined for its single
+write. Other records are one piece.
 
-What replay needs of a half and is in the message's properties (group, id) is read from there, so that it is written
-once. Carried records name a ``source`` instead of a body; the caller gives ``copy``, which finds the bytes.
+What replay needs of a half and is in the message's properties (group, id) is read from there, so that it is written once. Records of
+copies name a ``source`` instead of a body; the caller passes ``copy``, which reads the bytes.
 """
 
 import struct
@@ -113,23 +113,23 @@ _MESSAGE_AT: Final = {
     Kind.DELAYED: DELAYED_MESSAGE_AT,
     Kind.COPIED_DELAYED: COPIED_DELAYED_MESSAGE_AT,
 }
-#: The same by plain number, 0 for a record without a message: what scans and readers index.
+#: The same by number, 0 for a record without a message, for scans and readers.
 MESSAGE_AT_BY_KIND: Final = tuple(_MESSAGE_AT.get(cast(Kind, kind), 0) for kind in range(256))
 
 #: Before the body, the body, after the body.
 Pieces = tuple[bytes, bytes, bytes]
-#: Where a copied record's bytes come from: the stored message whose record starts at an offset, in three pieces.
+#: Returns the bytes for a copy: the stored message whose record starts at an offset, in three pieces.
 Copy = Callable[[int], Pieces]
 Buffer = bytes | memoryview
 
 
 def message_at(kind: int) -> int:
-    """Bytes from the start of a record of ``kind`` to the stored message in it; 0 when it holds none."""
+    """Bytes from the start of a record of ``kind`` to its stored message; 0 if it has none."""
     return MESSAGE_AT_BY_KIND[kind]
 
 
 class BodyPlace(NamedTuple):
-    """Where a body lies, counted from the start of the buffer, and the CRC that its message states."""
+    """Place of a body, counted from the start of the buffer, and the CRC that its message states."""
 
     start: int
     end: int
@@ -141,7 +141,7 @@ body_fields: Final = struct.Struct(">8xI24xI44xi").unpack_from
 
 
 def body_place(buffer: Buffer, message_start: int) -> BodyPlace:
-    """Where the body of the message that starts at ``message_start`` is. Trusts the bytes; the caller checks bounds.
+    """Place of the body of the message that starts at ``message_start``. It trusts the bytes; the caller checks bounds.
 
     Raises:
         struct.error: the buffer ends before the fixed fields do.
@@ -165,7 +165,7 @@ def split_message(view: Buffer, start: int, length: int) -> Pieces:
 
 
 def half_identity(properties: bytes) -> tuple[str, str]:
-    """(producer group, transaction id) of a half, as its properties say: HMQ_TX_ID, else UNIQ_KEY."""
+    """(producer group, transaction id) of a half, from its properties: HMQ_TX_ID, else UNIQ_KEY."""
     tx_id = props.find(properties, props.HMQ_TX_ID) or props.find(properties, props.UNIQ_KEY) or b""
     group = props.find(properties, props.PGROUP) or b""
     return _texts.get(group) or _text(group), tx_id.decode()
@@ -178,7 +178,7 @@ _HMQ_TX_ID: Final = props.HMQ_TX_ID.encode()
 
 _topic_tails: dict[str, bytes] = {}
 _texts: dict[bytes, str] = {}
-#: Names that are kept encoded or decoded (topics, groups); when there are more, both are filled anew.
+#: Maximum number of cached names (topics, groups), encoded and decoded; beyond it both caches are emptied.
 _NAMES_KEPT_MAX: Final = 16_384
 
 
@@ -193,7 +193,7 @@ def _topic_tail(topic: str) -> bytes:
 
 
 def _text(raw: bytes) -> str:
-    """``raw`` decoded, one ``str`` object for equal names: a million records name few topics and groups."""
+    """``raw`` decoded, with one ``str`` object for equal names: a million records contain few names of topics and groups."""
     text = _texts.get(raw)
     if text is None:
         if len(_texts) >= _NAMES_KEPT_MAX:
@@ -239,7 +239,7 @@ def _delayed(record: DelayedRecord, copy: Copy) -> Pieces:
 
 
 def _moved(before: bytes, offset: int) -> bytes:
-    """The front of a stored message whose record now starts at ``offset``."""
+    """The front of a stored message, with ``offset`` as the start of its record."""
     return before[:AT_PHYSICAL_OFFSET] + offset.to_bytes(8, "big") + before[AT_PHYSICAL_OFFSET + 8 :]
 
 
@@ -336,7 +336,7 @@ def _trim(record: Trim, copy: Copy) -> bytes:
     return _NUMBER_HEAD.pack(Kind.TRIM, 0, 0, record.size, record.log_start)
 
 
-#: ``encode_record`` by type of record, for who encodes many.
+#: ``encode_record`` by type of record, for callers that encode many.
 ENCODE_BY_TYPE: Final[dict[type, Callable[[Any, Copy], Pieces | bytes]]] = for_each_kind(
     {
         MessageRecord: _message,
@@ -364,10 +364,10 @@ ENCODE_BY_TYPE: Final[dict[type, Callable[[Any, Copy], Pieces | bytes]]] = for_e
 
 
 def encode_record(record: Record, copy: Copy) -> Pieces | bytes:
-    """The bytes of ``record``: three pieces when it holds a message, else one. The caller compares with ``size``.
+    """The bytes of ``record``: three pieces if it contains a message, else one. The caller compares their length with ``size``.
 
     Raises:
-        struct.error: a number does not fit its field.
+        struct.error: a number does not fit in its field.
     """
     return ENCODE_BY_TYPE[type(record)](record, copy)
 
@@ -379,9 +379,7 @@ _Message = tuple[str, int, int, int, int, int, bytes, int, bytes, int, int, byte
 
 
 def _stored(data: bytes, at: int, end: int) -> _Message:
-    """The fields of the message that fills ``data[at:end]``, as in ``StoredMessage``. The batch's checksum has vouched for the
-    bytes.
-    """
+    """The fields of the message that fills ``data[at:end]``, as in ``StoredMessage``. The batch's checksum was already verified."""
     (_, magic, body_crc, queue_id, flag, queue_offset, _, sys_flag, born_time_ms, born_host, store_time_ms,
      store_host, reconsume_times, prepared_offset, body_bytes) = _V4.unpack_from(data, at)  # fmt: skip
     if magic != MAGIC_V1 or sys_flag & (SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6):
@@ -397,7 +395,7 @@ def _stored(data: bytes, at: int, end: int) -> _Message:
 
 
 def _properties(data: bytes, message_start: int, end: int) -> bytes:
-    """The properties of a message without the rest: they are its end."""
+    """The properties of a message, which are its end, without decoding the rest."""
     body_end = body_place(data, message_start).end
     width = 1 if data[message_start + 4 : message_start + 8] == MAGIC_V1.to_bytes(4, "big") else 2
     topic_bytes = int.from_bytes(data[body_end : body_end + width], "big")
@@ -517,7 +515,7 @@ def _read_operator_acted(data: bytes, at: int, offset: int, size: int) -> Operat
 
 
 def operator_acted_before(data: Buffer, at: int, offset: int) -> OperatorActed | None:
-    """The OPERATOR_ACTED record that ends at ``data[at]``, which is log offset ``offset``; None: another one ends there."""
+    """The OPERATOR_ACTED record that ends at ``data[at]``, which is log offset ``offset``; None if another record ends there."""
     size = int.from_bytes(data[at - OPERATOR_ACTED_END_BYTES : at], "big") if at >= _OPERATOR_ACTED_SIZE_MIN else 0
     if not _OPERATOR_ACTED_SIZE_MIN <= size <= at:
         return None
@@ -540,7 +538,7 @@ def _read_released(data: bytes, at: int, offset: int, size: int) -> Released:
 
 
 def _payload_reader(record_type: Callable[..., Any], count: int) -> Callable[[bytes, int, int, int], Any]:
-    """Reads records that are their payload: an array that begins with the ``count`` fields (``records.payload_of``)."""
+    """Decoder for records that consist of a payload: an array that begins with the ``count`` fields (``records.payload_of``)."""
 
     def read(data: bytes, at: int, offset: int, size: int) -> Any:
         payload = data[at + RECORD_HEAD_BYTES : at + size]
@@ -587,18 +585,18 @@ _READ: Final[dict[type, Callable[[bytes, int, int, int], Any]]] = for_each_kind(
         OperatorActed: _read_operator_acted,
     }
 )
-#: By plain number: indexing a tuple is cheaper than hashing an enum member.
+#: By number: indexing a tuple is cheaper than hashing an enum member.
 _READ_BY_KIND: Final = tuple(_READ.get(TYPE_OF_KIND.get(cast(Kind, kind), int)) for kind in range(256))
 
 
 def decode_records(data: bytes, start: int, end: int, offset: int) -> list[Record]:
-    """The records in ``data[start:end]``, the first of which lies at log offset ``offset``.
+    """The records in ``data[start:end]``, the first at log offset ``offset``.
 
-    Only for bytes whose checksum was right: nothing is checked again here.
+    Only for bytes with a verified checksum: nothing is checked again here.
 
     Raises:
         WrongVersion: a kind that this version does not know.
-        StoreDamaged: what the record says cannot be; it was written like this.
+        StoreDamaged: the record has an impossible value; it was written so.
     """
     records: list[Record] = []
     add = records.append

@@ -1,20 +1,20 @@
-"""A start: find out what is on the disk, choose the case, and later cut what was never answered.
+"""Recovery at a start: examine the disk, choose the case, and later cut what was never acknowledged.
 
-``find_out`` reads and changes nothing. It checks every byte of the log after the snapshot, so that a store that must be
-refused is refused before anything is touched, and the redo after it can trust what it reads.
+``find_out`` changes nothing. It checks every byte of the log after the snapshot, so that a store that must be refused is refused before
+anything changes, and the following redo can trust what it reads.
 
 ``settle`` makes the recovered log the durable log, before the first append:
 
-    cut        everything after the end becomes zero, later segment files go, and both are synced: a new batch must not
-               stand before old ones that a later start could take for its continuation
-    rewrite    what lies after the last position known durable is written once more, as it is; the next sync is of that
+    cut        everything after the end becomes zero, later segment files are removed, and both are synced: a new batch must not
+               precede old ones that a later start could take for its continuation
+    rewrite    what lies after the last position known to be durable is written once more, unchanged; the next sync covers it
 
-After a failed fsync the kernel may hold pages for clean that never reached the disk; a plain sync would skip them. So what
-is rewritten is written also where it is there already; and a cut leaves a file, ``cut``, until its zeros are durable: a start
-that finds it makes zero also what reads as zero. Nobody syncs that file. After a power loss it is not needed, since what is
-read then is on the disk.
+After a failed fsync the kernel may treat pages as clean that never reached the disk; a plain sync would skip them. Therefore bytes are
+rewritten even if they already read correctly. A cut also creates a file, ``cut``, which remains until its zeros are durable: a start
+that finds it writes zeros even where it reads zeros. That file is never synced. After a power loss it is not needed, since
+everything that is read then is on the disk.
 
-A crash in ``settle`` leaves the same torn tail, or less of it, and the next start does it again.
+A crash in ``settle`` leaves the same torn tail, or less of it, and the next start repeats it.
 """
 
 from collections.abc import Sequence
@@ -27,14 +27,14 @@ from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, Tor
 from halfmq.store.recovery_cases import Act, Case, Checkpoint, Evidence, Front, Log, Tail, case_of
 from halfmq.store.segment import SegmentFiles
 
-#: Bytes before the snapshot whose batches a start sees to follow each other: reading them takes a tenth of a second.
+#: Bytes before the snapshot in which a start checks that batches follow each other; reading them takes a tenth of a second.
 LOOK_BACK_BYTES_MAX: Final = 16 << 20
-#: Beside the segments, while what is after the log's end is made zero.
+#: File beside the segments while the bytes after the log's end are zeroed.
 CUT: Final = "cut"
 
 
 class CheckpointFound(NamedTuple):
-    """One readable checkpoint slot. ``usable``: the snapshot that it names is there and whole."""
+    """One readable checkpoint slot. ``usable``: its snapshot exists and is complete."""
 
     position: int
     epoch: int
@@ -47,25 +47,25 @@ class Recovery(NamedTuple):
     case: Case
     #: First offset of the oldest segment.
     log_start: int
-    #: The redo starts here; it is the position of the snapshot, if one is used.
+    #: Where redo starts: the position of the snapshot, if one is used.
     redo_from: int
-    #: The log ends here; what is after it is cut.
+    #: End of the log; what lies after it is cut.
     end: int
-    #: Known durable before this start.
+    #: Position known to be durable before this start.
     durable_position: int
     #: Highest epoch found anywhere.
     epoch: int
-    #: Where the log leaves a segment -> where it goes on; for those after ``redo_from``.
+    #: Where the log leaves a segment -> where it continues, for segments after ``redo_from``.
     rolls: dict[int, int]
-    #: One sentence for the log and for `store verify`.
+    #: One sentence for the broker's log and for `store verify`.
     says: str
 
 
 def find_out(files: SegmentFiles, checkpoints: Sequence[CheckpointFound], published: int = 0) -> Recovery:
-    """Look at everything, change nothing. ``published``: what the watermark page says was durable.
+    """Examine everything and change nothing. ``published``: durable position according to the watermark page.
 
     Raises:
-        StoreDamaged: with file, place and remedy, when the case says to refuse.
+        StoreDamaged: with file, place and remedy, if the case requires a refusal.
     """
     durable = max([published, *(checkpoint.position for checkpoint in checkpoints)])
     epoch = max((checkpoint.epoch for checkpoint in checkpoints), default=0)
@@ -113,7 +113,7 @@ def find_out(files: SegmentFiles, checkpoints: Sequence[CheckpointFound], publis
 
 
 def _newest(checkpoints: Sequence[CheckpointFound], oldest: int) -> tuple[Checkpoint, int]:
-    """What the checkpoints are good for, and the position of the newest one that can be used."""
+    """Usability of the checkpoints, and the position of the newest usable one."""
     if not checkpoints:
         return Checkpoint.NONE, 0
     usable = [checkpoint.position for checkpoint in checkpoints if checkpoint.usable]
@@ -130,7 +130,7 @@ def _front(scan: LogScan, state: Checkpoint, oldest: int) -> Front:
 
 
 def _missing_below(files: SegmentFiles, scan: LogScan, first: int, redo_from: int) -> tuple[int, Path, str] | None:
-    """The first segment before the redo that is missing or too short: (place, file, why). Zeros at its end may be missing."""
+    """The first segment before the redo that is missing or too short: (place, file, reason). Zeros at its end may be missing."""
     for number in range(first, -(-redo_from // files.segment_bytes)):
         start = number * files.segment_bytes
         segment = files.get(number)
@@ -148,9 +148,9 @@ def _missing_below(files: SegmentFiles, scan: LogScan, first: int, redo_from: in
 def _broken_before(
     files: SegmentFiles, scan: LogScan, checkpoints: Sequence[CheckpointFound], redo_from: int
 ) -> tuple[int, str] | None:
-    """Where the log just before the snapshot does not hang together; from the checkpoint before, or the segment's start.
+    """Where the log before the snapshot, from the previous checkpoint or the segment's start on, is not contiguous.
 
-    Looked at because a start redoes nothing of it: damage there would be met by consumers one message at a time.
+    It is checked because a start does not redo it: consumers would hit the damage one message at a time.
     """
     segment_start = (redo_from - 1) // files.segment_bytes * files.segment_bytes
     start = max([segment_start, *(one.position for one in checkpoints if one.position < redo_from)])
@@ -173,7 +173,7 @@ def _decided(
         raise _refusal(files, case, last, durable)
     numbers = files.numbers()
     log_start = numbers[0] * files.segment_bytes if numbers else 0
-    durable = max(durable, log_start)  # what was trimmed away was durable
+    durable = max(durable, log_start)  # what was trimmed was durable
     says = f"case {case.letter}: {case.says}"
     match last:
         case EndOfLog(at, seen):
@@ -201,11 +201,10 @@ def _refusal(
 
 
 def settle(disk: Disk, files: SegmentFiles, recovery: Recovery) -> None:
-    """Make the disk agree with ``recovery``: see above. The caller then syncs the log up to its end, now or with its next
-    checkpoint.
+    """Make the disk agree with ``recovery``; see the module. The caller then syncs the log up to its end, now or with its next checkpoint.
 
     Raises:
-        StoreFull: the last segment lost its space, and there is none now.
+        StoreFull: the last segment lost its allocation, and there is no space for it now.
         OSError: the disk failed; nothing may be appended.
     """
     scan = LogScan(files)
@@ -215,8 +214,8 @@ def settle(disk: Disk, files: SegmentFiles, recovery: Recovery) -> None:
             if not (scan.is_whole(number) and scan.is_blank(number) and _claimed(files, number)):
                 files.remove(number)
         elif number == here:
-            # Made zero and not removed, also when nothing of it stays: a blank segment after it may survive a crash,
-            # and must not look like the oldest one of a trimmed log.
+            # Zeroed and not removed, even if nothing of it remains: a blank segment after it may survive a crash, and must not look like the
+            # oldest one of a trimmed log.
             _zero_from(disk, files, number, recovery.end % files.segment_bytes)
     if files.numbers():
         disk.sync_directory(files.directory)
@@ -226,7 +225,7 @@ def settle(disk: Disk, files: SegmentFiles, recovery: Recovery) -> None:
 def _zero_from(disk: Disk, files: SegmentFiles, number: int, place: int) -> None:
     segment = files.get(number)
     assert segment is not None
-    # Its allocation may not have survived; or somebody restored the file, and a copy has holes where the zeros were.
+    # Its allocation may not have survived; or somebody restored the file, and the copy has holes instead of zeros.
     segment.allocate(files.segment_bytes)
     unfinished = files.directory / CUT
     if segment.nonzero_from(place) is None and not disk.exists(unfinished):
@@ -240,7 +239,7 @@ def _zero_from(disk: Disk, files: SegmentFiles, number: int, place: int) -> None
 
 
 def _claimed(files: SegmentFiles, number: int) -> bool:
-    """Whether a blank segment that will be used next has its space, now if not before."""
+    """Allocate the space of a blank segment that will be used next, if necessary; False without space."""
     segment = files.get(number)
     assert segment is not None
     try:

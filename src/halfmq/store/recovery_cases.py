@@ -1,13 +1,13 @@
-"""What a start may find on the disk, as a table of lettered cases. Exactly one matches; each says what to do.
+"""The lettered cases of what a start may find on the disk, as a table. Exactly one matches and says what to do.
 
-Four things are found out, without changing anything:
+Four things are examined without changing anything:
 
-    log         are the segment files there, without a gap from the oldest to where the redo starts?
-    checkpoint  the newest one whose snapshot can be read, or why there is none
-    front       when the redo must start at the oldest segment: does that begin with a base record?
+    log         do the segment files exist without a gap from the oldest to the start of the redo?
+    checkpoint  the newest one with a readable snapshot, or why there is none
+    front       if redo must start at the oldest segment: does that begin with a base record?
     tail        how the scan from there ended (``log_scan``)
 
-The letters appear in log lines, in `docs/recovery.md` and in the tests, which go through all combinations.
+The letters appear in log lines, in `docs/recovery.md` and in the tests, which cover all combinations.
 """
 
 from enum import Enum
@@ -48,7 +48,7 @@ class Act(Enum):
 
 
 class Evidence(NamedTuple):
-    """``front`` counts only where no checkpoint is usable."""
+    """``front`` matters only without a usable checkpoint."""
 
     log: Log
     checkpoint: Checkpoint
@@ -57,7 +57,7 @@ class Evidence(NamedTuple):
 
 
 class Case(NamedTuple):
-    """``cut``: everything from the torn tail on is made zero before the first append."""
+    """``cut``: everything from the torn tail on is zeroed before the first append."""
 
     letter: str
     log: frozenset[Log]
@@ -85,7 +85,7 @@ _NONE: Final = frozenset({Checkpoint.NONE})
 _USABLE: Final = frozenset({Checkpoint.USABLE})
 _UNREADABLE: Final = frozenset({Checkpoint.UNREADABLE})
 _BEFORE_START: Final = frozenset({Checkpoint.BEFORE_START})
-#: The redo starts at the oldest segment.
+#: Redo starts at the oldest segment.
 _FROM_START: Final = _NONE | _UNREADABLE | _BEFORE_START
 _BASE: Final = frozenset({Front.BASE})
 _BLANK: Final = frozenset({Front.BLANK})

@@ -1,9 +1,9 @@
 """One file of the log: preallocated, zero-filled, never shrunk, named by its first log offset.
 
-Never shrunk, because a reader (Spark) may have it mapped, and touching a page after a file's end kills the process
-(SIGBUS). The broker maps nothing: it reads, so that a file that somebody cut short, or a sector that cannot be read, is
-an error with a place, and not the end of the process without a word. Preallocated, because then a batch that has a place cannot meet a full disk, and a sync need not write the
-file's size. Zero-filled, because zeros after the last batch are the proof that the log ends there.
+Never shrunk, because a reader (Spark) may have it mapped, and touching a page after the end of a file kills the process (SIGBUS). The
+broker maps nothing: for it a truncated file or an unreadable sector is an error with a place. Preallocated, because then a batch
+that fits in the segment cannot hit a full disk, and a sync need not write the file's size. Zero-filled, because zeros after the
+last batch prove that the log ends there.
 """
 
 import errno
@@ -17,9 +17,9 @@ from halfmq.runtime.disk import Disk, File
 
 _DIGITS: Final = 20
 SUFFIX: Final = ".seg"
-#: What a file system says when it has no space: full, over quota, or over its largest file.
+#: Errors of a file system without space: full, over quota, or over its maximum file size.
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
-#: Bytes looked at in one piece when a segment is searched for something other than zeros.
+#: Bytes per read when a segment is searched for non-zero bytes.
 _CHUNK: Final = 1 << 20
 _ZEROS: Final = bytes(_CHUNK)
 _BRING_BACK: Final = (
@@ -30,11 +30,11 @@ _KEEP_THE_OLD: Final = (
     "what this process has open it still reads, and the next start takes the new file: unless that is a whole copy, copy the "
     "one before from /proc/PID/fd before the broker ends"
 )
-#: What to do about a segment whose bytes are lost.
+#: Advice for a segment with lost bytes.
 RESTORE: Final = (
     "stop the broker, restore that file from a backup, and start it; `halfmq store verify` looks at all files"
 )
-#: Segments kept open.
+#: Maximum number of open segments.
 OPEN_SEGMENTS_MAX: Final = 128
 
 
@@ -44,10 +44,10 @@ def segment_name(start: int) -> str:
 
 
 def segment_starts(names: list[str], directory: Path, segment_bytes: int) -> list[int]:
-    """First offsets of the segments among ``names``, ascending; other files are none of ours.
+    """First offsets of the segments among ``names``, ascending; other files are ignored.
 
     Raises:
-        StoreDamaged: a segment's name that is no multiple of the segment size.
+        StoreDamaged: the name of a segment is not a multiple of the segment size.
     """
     starts = []
     for name in names:
@@ -64,7 +64,7 @@ def segment_starts(names: list[str], directory: Path, segment_bytes: int) -> lis
 
 
 class SegmentStays(OSError):
-    """The file of a trimmed segment cannot be removed. It takes space; nobody needs it."""
+    """The file of a trimmed segment cannot be removed. It only takes space."""
 
 
 class Segment:
@@ -76,23 +76,23 @@ class Segment:
         self.file = file
         self.path = file.path
         self.start = start
-        #: Its name and size survive power loss. Until then no batch in it may be called durable.
+        #: Whether its name and size survive a power loss. Until then no batch in it may be reported durable.
         self.name_synced = name_synced
-        #: Bytes of the file, when it was opened or allocated. One whose preallocation a crash cut short is shorter.
+        #: Size of the file when it was opened or allocated. Smaller if a crash interrupted its preallocation.
         self.size = file.size()
 
     def sync_name(self, disk: Disk) -> None:
-        """Make file and name durable, in this order: a name that survives must lead to a whole segment."""
+        """Make first the file and then its name durable: a name that survives must lead to a complete segment."""
         self.file.sync()
         disk.sync_directory(self.path.parent)
         self.name_synced = True
 
     def allocate(self, segment_bytes: int) -> None:
-        """Claim the whole segment's space; what is new is zero.
+        """Allocate the space of the whole segment; new bytes are zero.
 
         Raises:
-            StoreFull: no space for it.
-            OSError: anything else.
+            StoreFull: there is no space for it.
+            OSError: any other failure.
         """
         try:
             self.file.allocate(segment_bytes)
@@ -119,20 +119,20 @@ class Segment:
             ) from error
 
     def data_ranges(self, start: int) -> Iterator[tuple[int, int]]:
-        """Ranges at or after place ``start`` that may hold other bytes than zero, at most 1 MiB each, ascending."""
+        """Ranges at or after place ``start`` that may contain non-zero bytes, at most 1 MiB each, ascending."""
         for range_start, range_end in self.file.data_ranges(start):
             for at in range(range_start, range_end, _CHUNK):
                 yield at, min(range_end, at + _CHUNK)
 
     def nonzero_chunks(self, start: int) -> Iterator[tuple[int, bytes]]:
-        """(place, bytes) of the ``data_ranges`` at or after ``start`` that are not all zeros."""
+        """(place, bytes) of the ``data_ranges`` at or after ``start`` that contain non-zero bytes."""
         for at, end in self.data_ranges(start):
             chunk = self.read(at, end - at)
             if chunk != (_ZEROS if len(chunk) == _CHUNK else _ZEROS[: len(chunk)]):
                 yield at, chunk
 
     def nonzero_from(self, start: int) -> int | None:
-        """A place at or after ``start`` from which on not all is zero; None when all is. Exact to the range, not the byte."""
+        """A place at or after ``start`` near the first non-zero byte; None if all are zero. Accurate to the range, not the byte."""
         return next((at for at, _ in self.nonzero_chunks(start)), None)
 
     def close(self) -> None:
@@ -140,14 +140,14 @@ class Segment:
 
 
 def create_segment(disk: Disk, log_directory: Path, start: int, segment_bytes: int) -> Segment:
-    """A new segment, zero-filled, its space claimed; its name survives power loss.
+    """Create a segment, zero-filled and fully allocated; its name survives a power loss.
 
-    The name is synced at every durability level: a segment that outlives the one before it would look like the oldest
-    one of a trimmed log.
+    The name is synced at every durability level: a segment that outlives the one before it would look like the oldest one of a trimmed
+    log.
 
     Raises:
-        StoreFull: no space for it, not even for its name; nothing of it is left.
-        OSError: anything else.
+        StoreFull: there is no space for it, or not even for its name; nothing of it remains.
+        OSError: any other failure.
     """
     path = log_directory / segment_name(start)
     try:
@@ -174,28 +174,28 @@ def _no_space(path: Path, segment_bytes: int) -> StoreFull:
 
 
 class SegmentFiles:
-    """The segments of a log by number (start // segment size), opened when needed.
+    """The segments of a log by number (start // segment size), opened on demand.
 
-    A process has about a thousand descriptors; so segments are closed again when too many are open. One that was written is synced before: who opens the file anew may not be told of a write that failed. ``opened``
-    is for the hot path: one dictionary look-up on a hit.
+    A process has about a thousand descriptors, so segments are closed if too many are open. A written segment is synced before, because
+    a later descriptor may not report a failed write. ``opened`` is for the hot path: one dictionary look-up on a hit.
     """
 
     def __init__(self, disk: Disk, directory: Path, segment_bytes: int) -> None:
         """
         Raises:
-            StoreDamaged: a segment's name that is no multiple of the segment size.
+            StoreDamaged: the name of a segment is not a multiple of the segment size.
         """
         self.directory = directory
         self.segment_bytes = segment_bytes
         self.opened: dict[int, Segment] = {}
-        #: The writer, the sync thread and the maintenance thread open and close.
+        #: The writer, the sync thread and the maintenance thread open and close files.
         self._lock = threading.Lock()
         self._disk = disk
         starts = segment_starts(disk.list(directory), directory, segment_bytes)
         self._numbers = {start // segment_bytes for start in starts}
 
     def numbers(self) -> list[int]:
-        """All that are there, oldest first."""
+        """All existing segments, oldest first."""
         return sorted(self._numbers)
 
     def __contains__(self, number: int) -> bool:
@@ -205,7 +205,7 @@ class SegmentFiles:
         return self.directory / segment_name(number * self.segment_bytes)
 
     def get(self, number: int) -> Segment | None:
-        """The segment, opened; None when there is none. One whose preallocation a crash cut short is shorter."""
+        """The segment, opened; None if it does not exist. It is shorter if a crash interrupted its preallocation."""
         segment = self.opened.get(number)
         if segment is None and number in self._numbers:
             with self._lock:
@@ -216,17 +216,17 @@ class SegmentFiles:
         return segment
 
     def add(self, segment: Segment) -> None:
-        """The log has this segment as well from now on, open."""
+        """Add an open segment to the log."""
         number = segment.start // self.segment_bytes
         with self._lock:
             self.opened[number] = segment
         self._numbers.add(number)
 
     def missing(self, numbers: Sequence[int]) -> list[tuple[int, str]]:
-        """(number, what is wrong and what to do) of those that the disk has no more, not whole, or replaced. Any thread.
+        """(number, problem with advice) of the segments that are missing on the disk, truncated, or replaced. Any thread.
 
-        ``numbers``: of ``numbers()``, a moment ago on the writer's thread. Who is told asks again there whether the segment is
-        still one of the log: a trim may have removed it meanwhile.
+        ``numbers``: a recent result of ``numbers()``, from the writer's thread. The caller checks there whether a reported segment still belongs
+        to the log: a trim may have removed it.
         """
         found = []
         for number in numbers:
@@ -236,7 +236,7 @@ class SegmentFiles:
         return found
 
     def what_is_wrong(self, number: int) -> tuple[str, str] | None:
-        """(what is wrong, what to do) where the disk has that segment no more, or not whole. Any thread."""
+        """(problem, advice) if the segment is missing on the disk or truncated. Any thread."""
         gone = self.what_became_of(number)
         if gone is not None:
             return gone
@@ -248,11 +248,11 @@ class SegmentFiles:
         return None
 
     def what_became_of(self, number: int) -> tuple[str, str] | None:
-        """(what, what to do) where the segment's name leads nowhere, or to another file than the one that is open. Any thread."""
+        """(problem, advice) if the segment's name leads nowhere, or to another file than the open one. Any thread."""
         path = self.path(number)
         if self._disk.size(path) is None:
             return f"{path} was removed under a running broker", _BRING_BACK
-        with self._lock:  # a descriptor that is closed meanwhile may be another file's
+        with self._lock:  # a descriptor that is closed meanwhile may be reused for another file
             segment = self.opened.get(number)
             if segment is None or segment.file.is_at(path):
                 return None
@@ -262,17 +262,17 @@ class SegmentFiles:
         )
 
     def close_old(self, below: int) -> None:
-        """Close what is open too much, of the segments that end at or before log offset ``below``; those are synced."""
+        """Close surplus segments that end at or before log offset ``below``; these are synced."""
         with self._lock:
             surplus = max(0, len(self.opened) - OPEN_SEGMENTS_MAX)
             if surplus:
                 closable = [number for number in self.opened if (number + 1) * self.segment_bytes <= below]
                 for number in closable[:surplus]:
-                    del self.opened[number]  # not closed: the loop may be reading it, and its last holder closes it
+                    del self.opened[number]  # not closed: the loop may be reading it; its last reference closes it
 
     @property
     def too_many(self) -> bool:
-        """More are open than should be, although ``close_old`` was called: sync some."""
+        """Whether too many are open although ``close_old`` was called: sync some."""
         return len(self.opened) > OPEN_SEGMENTS_MAX
 
     def remove(self, number: int) -> None:
@@ -281,13 +281,13 @@ class SegmentFiles:
         self.unlink(number)
 
     def forget(self, number: int) -> None:
-        """There is no such segment any more, for whoever asks here; ``unlink`` its file next."""
+        """Remove the segment from the log; ``unlink`` its file next."""
         self._numbers.discard(number)
         with self._lock:
             self.opened.pop(number, None)  # as in ``close_old``
 
     def unlink(self, number: int) -> None:
-        """The file of a segment that was forgotten; one that is gone already is no error. Any thread: a large one takes its time.
+        """Unlink the file of a removed segment; a missing file is no error. Any thread, since a large file takes a while.
 
         Raises:
             SegmentStays: it cannot be removed.

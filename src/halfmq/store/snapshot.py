@@ -1,10 +1,9 @@
-"""Durable state at one position of the log, as chunks that only ``core`` can read.
+"""Durable state at one log position, as chunks that only ``core`` interprets.
 
-    header: magic, version, store, epoch, log offset | length, CRC, chunk | ... | length 0, CRC of all before it
+    header: magic, version, store, epoch, log offset | length, CRC, chunk | ... | length 0, CRC of everything before it
 
-Written to a temporary file, synced, renamed, and the directory synced, in that order: a name must never lead to bytes
-that are not there. A snapshot only accelerates a start, so one that cannot be read is a reason to redo more of the
-log, never a reason to refuse.
+Written to a temporary file, synced, renamed, and the directory synced, in that order: a name must never lead to missing bytes. A
+snapshot only makes a start faster, so an unreadable one means to redo more of the log, never to refuse.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,17 +18,17 @@ from halfmq.store.two_slots import Missing, Unreadable
 from halfmq.store.whole_file import read_whole, replacing
 
 _SUFFIX: Final = ".snap"
-#: Bytes gathered before they are written.
+#: Bytes to collect per write.
 _WRITE_BYTES: Final = 1 << 20
 
 
 class WholeSnapshot(NamedTuple):
-    """A snapshot whose every byte was checked."""
+    """A snapshot whose bytes were all checked."""
 
     path: Path
     epoch: int
     position: int
-    #: Of the whole file, as the checkpoint names it.
+    #: CRC of the whole file, as stated by the checkpoint.
     crc: int
     chunks: tuple[bytes, ...]
 
@@ -42,10 +41,10 @@ def snapshot_path(directory: Path, position: int) -> Path:
 def write_snapshot(
     disk: Disk, directory: Path, store: bytes, epoch: int, position: int, chunks: Iterable[bytes]
 ) -> int:
-    """Write the snapshot of ``position``; durable with its name when this returns. Returns its CRC for the checkpoint.
+    """Write the snapshot of ``position``; durable with its name on return. Returns its CRC for the checkpoint.
 
     Raises:
-        OSError: no snapshot was made; a temporary file may be left and is overwritten next time.
+        OSError: there is no snapshot; a temporary file may remain and is overwritten the next time.
     """
     disk.make_directories(directory)
     path = snapshot_path(directory, position)
@@ -68,7 +67,7 @@ def write_snapshot(
 
 
 def read_snapshot(disk: Disk, directory: Path, store: bytes, position: int) -> WholeSnapshot | Missing | Unreadable:
-    """The snapshot of ``position``, checked to its last byte before any of it is handed out."""
+    """The snapshot of ``position``, checked completely before any of it is returned."""
     path = snapshot_path(directory, position)
     data = read_whole(disk, path)
     if data is None:
@@ -98,7 +97,7 @@ def read_snapshot(disk: Disk, directory: Path, store: bytes, position: int) -> W
 
 
 def remove_snapshots(disk: Disk, directory: Path, keep: Iterable[int]) -> None:
-    """Remove all but those at ``keep``: the positions that the checkpoint's slots name. Temporary files go too."""
+    """Remove all snapshots except those at ``keep``, the positions of the checkpoint's slots, and all temporary files."""
     kept = {snapshot_path(directory, position).name for position in keep}
     for name in disk.list(directory):
         if name not in kept:

@@ -1,16 +1,16 @@
-"""The store: one log, its indexes, and what makes a restart fast. The only name that other packages use.
+"""The store: one log, its indexes, and checkpoints for a fast restart. Other packages use only this name.
 
 A start, in this order:
 
-    store = Store.open(...)            lock, store.json, look at the log; refuses here, with nothing changed
+    store = Store.open(...)            lock, read store.json, examine the log; refuses here, with nothing changed
     store.snapshot_chunks()            state at ``redo_from``, if there is a snapshot
-    for batch in store.redo(): ...     every batch after it; indexes follow as it goes
-    store.finish_recovery(...)         cut the torn tail, make the rest durable; now ``append`` may come
+    for batch in store.redo(): ...     every batch after it; indexes are updated on the way
+    store.finish_recovery(...)         cut the torn tail, make the rest durable; now ``append`` is allowed
 
-Then, for each batch: ``append``, ``request_sync``; when ``durable_position`` has reached it: ``publish``. Now and then
-``checkpoint``, and ``trim`` once the record that says so is durable.
+Then, for each batch: ``append``, ``request_sync``; when ``durable_position`` has reached it: ``publish``. At intervals ``checkpoint``, and
+``trim`` once the record of the trim is durable.
 
-Only this file knows in which order the parts must reach the disk; the reasons stand beside each step.
+Only this file knows the order in which the parts must reach the disk; each step states the reason.
 """
 
 import errno
@@ -45,20 +45,20 @@ from halfmq.store.two_slots import Missing, Unreadable
 from halfmq.store.watermark_page import Watermark, WatermarkPage, read_watermark_page
 
 SHARD: Final = "shard-0"
-#: Records whose index entries may be written later than they are published, and how many of them at most.
+#: Records whose index entries may be written after ``publish``.
 _MAY_WAIT: Final = frozenset({HalfRecord, Committed, MessageRecord, RolledBack})
 INDEX_RECORDS_MAX: Final = 64
 
 
 class Durability(Enum):
-    """``MEMORY``: a written batch counts as durable; survives a killed process, not a power loss. ``FSYNC``: both."""
+    """``MEMORY``: a written batch counts as durable; it survives a killed process, but not a power loss. ``FSYNC``: both."""
 
     MEMORY = "memory"
     FSYNC = "fsync"
 
 
 class FollowedBatch(Protocol):
-    """A durable batch, as ``publish`` takes it."""
+    """A durable batch, for ``publish``."""
 
     @property
     def end(self) -> int: ...
@@ -81,14 +81,14 @@ class ScannedBatch(NamedTuple):
 
 
 class Detached(NamedTuple):
-    """What a trim takes: starts of segments that nobody finds any more, and the files of the transaction table to look at."""
+    """The files of a trim: starts of segments that left the log, and files of the transaction table to examine."""
 
     segments: list[int]
     full_tables: list[int]
 
 
 class _Checkpoints(NamedTuple):
-    """What a start finds of checkpoints: the slots that can be believed, newest first, and the one snapshot to use."""
+    """The checkpoints at a start: the valid slots, newest first, and the one snapshot to use."""
 
     slots: tuple[Slot, ...]
     found: tuple[CheckpointFound, ...]
@@ -105,11 +105,11 @@ def _read_checkpoints(disk: Disk, shard: Path, store_id: bytes) -> _Checkpoints:
         case Present(slots):
             found = []
             snapshot: WholeSnapshot | None = None
-            # A snapshot does not stand in for indexes: without them they are made again from the log's start.
+            # A snapshot does not replace indexes: if they are missing they are rebuilt from the log's start.
             followed = indexes_are_there(disk, shard)
             for slot in slots:
                 usable = False
-                if snapshot is None and followed:  # the older one is read only when the newer one is no good
+                if snapshot is None and followed:  # read the older one only if the newer one is unusable
                     candidate = read_snapshot(disk, shard / "snapshots", store_id, slot.position)
                     if isinstance(candidate, WholeSnapshot) and candidate.crc == slot.snapshot_crc:
                         snapshot, usable = candidate, True
@@ -118,8 +118,8 @@ def _read_checkpoints(disk: Disk, shard: Path, store_id: bytes) -> _Checkpoints:
 
 
 def _is_blank(disk: Disk, shard: Path) -> bool:
-    """Whether no start of this store came as far as its first segment, whose name is durable before anything is said of
-    it. Where what is left does not prove that, it is not so.
+    """Whether no start of this store got as far as its first segment, whose name is durable before any reply. If the remaining files do not
+    prove that, False.
     """
     if disk.list(shard / "log") or disk.exists(shard / "checkpoint"):
         return False
@@ -133,13 +133,12 @@ def _is_blank(disk: Disk, shard: Path) -> bool:
 
 
 def _identity(disk: Disk, directory: Path, entropy: Entropy, segment_bytes: int) -> Identity:
-    """The store's identity, made with its directories where there was none.
+    """The store's identity; created with its directories if there is none.
 
-    Made again, as of another store, where another segment size is asked for and nothing is in the log yet: the first
-    start may have found no space for a segment of that size. Not the same store, so that whoever looked at it, and has its
-    segment size, is told.
+    Created again, as another store, if another segment size is requested and the log is empty: the first start may have found no space
+    for a segment of that size. It is another store so that a reader that knows the old segment size notices.
 
-    The directories are durable before ``store.json`` is: where that is and they are not, it is no first start.
+    The directories are durable before ``store.json``: if that exists and they do not, it is not a first start.
     """
     identity = read_identity(disk, directory)
     shard = directory / SHARD
@@ -167,7 +166,7 @@ def _identity(disk: Disk, directory: Path, entropy: Entropy, segment_bytes: int)
             )
         disk.make_directories(log_directory)
     for made in (directory.parent, directory, shard):
-        # Each name on the way to the log, and that of store.json: whoever made them may have been killed before this.
+        # Sync every name on the path to the log and that of store.json: their creator may have been killed before it did.
         disk.sync_directory(made)
     if identity is None or new:
         identity = Identity(entropy.token(16), segment_bytes)
@@ -182,23 +181,23 @@ def _thread_flush(job: Job) -> Syncer:
 
 
 def _ignore_position(position: int) -> None:
-    """Nobody listens."""
+    """No listener."""
 
 
 def _ignore_sync() -> None:
-    """Nobody listens."""
+    """No listener."""
 
 
 def _ignore_failure(error: StorePoisoned) -> None:
-    """Nobody listens; the next append raises it."""
+    """No listener; the next append raises the error."""
 
 
 def _ignore_space() -> None:
-    """Nobody listens; ``free_space_low`` says it."""
+    """No listener; ``free_space_low`` tells."""
 
 
 class Store:
-    """Not for more than one writer. Methods run on the writer's thread where nothing else is said."""
+    """For a single writer. Methods run on the writer's thread unless stated otherwise."""
 
     def __init__(
         self,
@@ -222,17 +221,16 @@ class Store:
         self.durability = durability
         #: What the start found; ``says`` is for people.
         self.recovery = recovery
-        #: Of this start; every batch carries it. Higher than any that was ever on this disk.
+        #: Of this start; in every batch. Higher than any epoch that was ever on this disk.
         self.epoch = epoch
         #: Called on the sync thread with the new durable position. Not called with ``MEMORY``.
         self.on_durable: Callable[[int], None] = _ignore_position
-        #: Called on the sync thread around what answers wait for there; ``on_sync_ended`` not where it failed.
+        #: Called on the sync thread before and after each sync that replies wait for; ``on_sync_ended`` only if it succeeded.
         self.on_sync_began: Callable[[], None] = _ignore_sync
         self.on_sync_ended: Callable[[], None] = _ignore_sync
-        #: Called once on the thread that saw a write or sync fail: stop the process, let no reply out.
+        #: Called once, on the thread that saw a write or sync fail: stop the process and release no reply.
         self.on_failed: Callable[[StorePoisoned], None] = _ignore_failure
-        #: Called on the thread that found no space for the next segment: refuse new messages until ``check_space``
-        #: sees some.
+        #: Called on the thread that found no space for the next segment: refuse new messages until ``check_space`` finds some.
         self.on_space_low: Callable[[], None] = _ignore_space
         self.log = CommitLog(
             disk,
@@ -253,19 +251,19 @@ class Store:
         self._slots = checkpoints.slots
         self._snapshot = checkpoints.snapshot if recovery.case.act is Act.REDO_FROM_SNAPSHOT else None
         self._high_watermark = 0
-        #: Indexes and the page are written up to here; the high watermark is ahead of it while ``_waiting``.
+        #: Indexes and page are written up to here; the high watermark is ahead of it while ``_waiting``.
         self._written = 0
-        #: (position, broker time ms) of the last ``publish`` that wrote no indexes, and how many records it left.
+        #: (position, broker time ms) of the last ``publish`` that wrote no indexes, and the number of staged records.
         self._waiting: tuple[int, int] | None = None
         self._records_waiting = 0
-        #: How far the log is durable, as the page said it last.
+        #: Durable position in the page.
         self._page_durable = -1
-        #: (position, broker time ms) up to which the indexes lag, for want of space; None while they do not.
+        #: (position, broker time ms) up to which the indexes lag because the disk is full; None if they do not.
         self._lagging: tuple[int, int] | None = None
-        #: A checkpoint wrote topics that nobody who reads the files has heard of.
+        #: A checkpoint wrote topics, and the page does not tell readers yet.
         self._topics_were_late = False
         self._page: WatermarkPage | None = None
-        #: Number of the segment that was written at the last look at its file.
+        #: Number of the segment that was being written at the last check of its file.
         self._looked_to = recovery.end // identity.segment_bytes
         #: Number of a segment -> broker time of its first batch, ms.
         self._began_ms: dict[int, int] = {}
@@ -280,7 +278,7 @@ class Store:
         )
         self.queues = self.indexes.queues
         self.table = self.indexes.table
-        # What the broker's services read by their own ports; what they read of queues and keys is below.
+        # Reads for the broker's services, through ports of their own; reads of queues and keys are below.
         self.stored_view = self.log.stored_view
         self.kind_at = self.log.kind_at
         self.first_offset = self.log.first_offset
@@ -301,16 +299,16 @@ class Store:
         make_syncer: Callable[[Job], Syncer] = _thread_flush,
         reserve_bytes: int = limits.DISK_RESERVE_BYTES,
     ) -> "Store":
-        """Take the store in ``directory``, made when there is none, and find out what state it is in.
+        """Lock the store in ``directory``, creating it if necessary, and determine its state.
 
-        ``segment_bytes`` counts for a store without a log only. Nothing of one with a log is changed before ``redo``.
+        ``segment_bytes`` applies only to a store without a log. A store with a log is not changed before ``redo``.
 
         Raises:
-            StoreInUse: another process has it.
-            StoreDamaged: damage that is not a torn tail; names file, place and remedy.
+            StoreInUse: another process holds the lock.
+            StoreDamaged: damage other than a torn tail; names file, place and remedy.
             WrongVersion: written by another version.
-            UsageError: a segment size that cannot be.
-            OSError: the directory cannot be made or read.
+            UsageError: an invalid segment size.
+            OSError: the directory cannot be created or read.
         """
         disk.make_directories(directory)
         locks = take_lock(disk, directory)
@@ -327,7 +325,7 @@ class Store:
                 # There was a log: names of segments are durable before anything in them is published.
                 found = (*found, CheckpointFound(page.position, page.epoch, False))
             recovery = find_out(files, found, page.durable if page is not None else 0)
-            # A run that crashed before its first batch left its epoch in the page only.
+            # A run that crashed before its first batch left its epoch only in the page.
             paged = page.epoch if page is not None else 0
             return cls(
                 disk,
@@ -356,18 +354,17 @@ class Store:
     # --- start -----------------------------------------------------------------------------------------------
 
     def snapshot_chunks(self) -> Iterator[bytes] | None:
-        """State at ``redo_from``; None when the redo starts at the log's beginning, with its base record."""
+        """State at ``redo_from``; None if redo starts at the log's beginning, with its base record."""
         return None if self._snapshot is None else iter(self._snapshot.chunks)
 
     def why_rebuild(self, queues: Iterable[tuple[int, int, int, int]], log_start: int) -> str | None:
-        """Hold queue files against the snapshot's state; where they differ, forget the snapshot, and say where.
+        """Compare queue files with the snapshot's state. If they differ, ignore the snapshot and return the difference.
 
-        ``queues``: (topic id, queue id, first, one past the last) queue offset that the state has of each queue, as of a
-        log that starts at ``log_start``. Not None: ``redo`` goes through the whole log and makes indexes again, so
-        begin with an empty state.
+        ``queues``: (topic id, queue id, first offset, offset after the last entry) of each queue in the state, for a log that starts at
+        ``log_start``. If the result is not None, ``redo`` reads the whole log and rebuilds the indexes, so begin with an empty state.
 
         Raises:
-            StoreDamaged: the log before the snapshot, from which they would have to be made, is damaged.
+            StoreDamaged: the log before the snapshot, which the rebuild needs, is damaged.
         """
         difference = self.indexes.queues.difference(queues, log_start)
         if difference is not None:
@@ -380,20 +377,20 @@ class Store:
         return difference
 
     def redo(self) -> Iterator[ScannedBatch]:
-        """Every batch from ``redo_from`` to the log's end, in order. Go through all of it, then ``finish_recovery``.
+        """Every batch from ``redo_from`` to the log's end, in order. Iterate to the end, then call ``finish_recovery``.
 
-        Indexes follow as it goes. Without a snapshot they are made anew.
+        Indexes are updated on the way; without a snapshot they are rebuilt.
 
         Raises:
             WrongVersion: a record of a kind that this version does not know.
-            StoreDamaged: a record that cannot be decoded, though its batch has the right checksum.
+            StoreDamaged: a record cannot be decoded, although the checksum of its batch is right.
             OSError: the disk failed.
         """
         recovery = self.recovery
         page = self._page = WatermarkPage.open(self._disk, self._shard / "published", self.store_id, self.epoch)
         if recovery.case.act is not Act.REDO_FROM_SNAPSHOT:
-            # Before the files go: readers must not take a half for the whole. Before the checkpoint goes, and durable: it may
-            # be all that says how far the log was durable.
+            # Before the files are removed, so that readers do not take a part for the whole. Before the checkpoint is removed, and durable: it may
+            # be the only evidence of how far the log was durable.
             page.rebuilding(recovery.end, recovery.log_start, recovery.durable_position)
             self._disk.sync_directory(self._shard)
             self._withdraw_checkpoint()
@@ -410,7 +407,7 @@ class Store:
             yield ScannedBatch(header.offset, header.end, header.broker_time_ms, header.epoch, records)
 
     def _withdraw_checkpoint(self) -> None:
-        """A slot says that indexes are whole below it: before they go, it must be gone, also after a power loss."""
+        """A slot states that indexes are complete up to it: it must be gone before they are, also after a power loss."""
         path = self._shard / "checkpoint"
         if self._disk.exists(path):
             self._disk.remove(path)
@@ -426,10 +423,10 @@ class Store:
         broker_time_ms: int,
         queue_ends: Iterable[tuple[int, int, int]] = (),
     ) -> None:
-        """Cut what was never answered, make the rest durable and readable, start the sync thread. ``append`` may follow.
+        """Cut what was never acknowledged, make the rest durable and readable, and start the sync thread. ``append`` is allowed afterwards.
 
-        The arguments are of the recovered state: indexes hold what the log says, and some of it was said
-        before the snapshot, or before the log's start. ``queue_ends``: (topic id, queue id, next queue offset).
+        The arguments are from the recovered state: it also knows what the log said before the snapshot, or before the log's start.
+        ``queue_ends``: (topic id, queue id, next queue offset).
 
         Raises:
             StoreFull: a new store, and no space for its first segment.
@@ -467,33 +464,33 @@ class Store:
 
     @property
     def durable_position(self) -> int:
-        """Everything before it survives a crash, at the level that ``durability`` promises."""
+        """Everything before it survives a crash, as far as ``durability`` promises."""
         return self.log.synced_position if self.durability is Durability.FSYNC else self.log.end
 
     def append(self, records: Sequence[Record], broker_time_ms: int) -> int:
-        """One batch in one write; returns the log's end. See ``CommitLog.append``.
+        """Write one batch. Returns the log's end. See ``CommitLog.append``.
 
         Raises:
-            StoreFull: only when the batch begins a segment; nothing was changed. ``reserve_roll`` tells beforehand.
+            StoreFull: only if the batch begins a segment; nothing was changed. ``reserve_roll`` tells in advance.
             StorePoisoned: a write or sync failed.
         """
         return self.log.append(records, broker_time_ms)
 
     def why_not_copied(self, source: int, message_bytes: int) -> str | None:
-        """What is wrong with the stored message at ``source``, and what to do; None: a copied record may copy it."""
+        """Describes the damage of the stored message at ``source``, with advice; None if a record may copy it."""
         return self.log.why_not_copied(source, message_bytes)
 
     def reserve_roll(self) -> None:
-        """See to it that a batch may begin the next segment. Call it before records are decided that need it.
+        """Make sure that a batch may begin the next segment. Call it before deciding records that need it.
 
         Raises:
-            StoreFull: no space on the disk; nothing was changed.
+            StoreFull: the disk is full; nothing was changed.
             StorePoisoned: the disk failed.
         """
         self.log.ensure_space_for_roll()
 
     def request_sync(self, position: int) -> None:
-        """Make everything before ``position`` durable soon; ``on_durable`` tells when."""
+        """Make everything before ``position`` durable soon; ``on_durable`` reports it."""
         if self._syncer is not None:
             self._syncer.request(position)
         elif not self.log.next_is_ready and not self.log.space_low:
@@ -505,24 +502,24 @@ class Store:
 
     @property
     def free_space_low(self) -> bool:
-        """Refuse new messages; verdicts, checks and trims go on in what is left."""
+        """Whether to refuse new messages; verdicts, checks and trims use the remaining space."""
         return self.log.space_low or self._lagging is not None
 
     def check_space(self) -> bool:
-        """Look again whether there is space, making the next segment if so. True: space is low. Any thread, now and then.
+        """Check the free space again, and create the next segment if possible. True: space is low. Any thread, at intervals.
 
-        Indexes that lag are another matter: ``catch_up``, on the writer's thread.
+        For lagging indexes call ``catch_up``, on the writer's thread.
         """
         return not self.log.prepare_next()
 
     def check_locks(self) -> None:
-        """See to it that this directory is still the one that was locked, and only ours. Any thread; now and then.
+        """Check that the locked directory is still the one under the store's name, and has no other writer. Any thread, at intervals.
 
-        Files are made by name: in a directory that took this one's place they would be another store's. Where locks are of
-        no use, as on some network file systems, the watermark page shows another writer.
+        Files are created by name: in a directory that replaced this one they would belong to another store. Where locks have no effect, as on
+        some network file systems, the watermark page reveals another writer.
 
         Raises:
-            StorePoisoned: it is not; nothing may be appended or answered any more.
+            StorePoisoned: it is not; nothing may be appended or acknowledged any more.
         """
         why = self._locks.why_lost()
         hint = "what was answered is in the directory that was locked: bring it back to its name, then start"
@@ -535,18 +532,18 @@ class Store:
             raise StorePoisoned(why, hint=hint)
 
     def check_written_segment(self) -> tuple[int, str] | None:
-        """See to it that the segment that is written has its file, whole; now and then, on the thread that unlinks.
+        """Check that the file of the segment being written exists and is complete; at intervals, on the thread that unlinks.
 
-        On that thread, since what is looked at here may be detached meanwhile, and must not be unlinked before it was looked at.
-        All that were written since the last look are, so that a roll hides nothing: what was removed or replaced may have
-        gone before it. What was cut short may not, and of a closed segment ``missing_segments`` tells.
+        On that thread, since the segments to check may be detached meanwhile, and must not be unlinked before. It checks all segments written
+        since the last check, so that a roll hides nothing: a file may have been removed or replaced before it. Truncation is not checked
+        for closed segments; ``missing_segments`` reports it.
 
-        Returns (number, what is wrong) of the segment made for the next roll, if it is that: give it to ``forget_segment``.
+        Returns (number, problem) if only the segment prepared for the next roll is affected: pass the number to ``forget_segment``.
 
         Raises:
-            StorePoisoned: it was removed, replaced or cut short. Nothing may be appended or answered any more: a start would
-                not find it.
-            OSError: it cannot be looked at.
+            StorePoisoned: a file was removed, replaced or truncated. Nothing may be appended or acknowledged any more: a start would not
+                find it.
+            OSError: the check failed.
         """
         end = self.log.end
         written = (end - 1) // self.segment_bytes
@@ -567,9 +564,9 @@ class Store:
         return None if what is None else (following, what[0])
 
     def forget_segment(self, number: int) -> bool:
-        """Know nothing of a segment that ``check_written_segment`` found amiss; it is made again before it is needed.
+        """Remove a prepared segment that ``check_written_segment`` reported; it is created again before it is needed.
 
-        False: it is written by now, and the next look tells. Writer's thread.
+        False if it is already being written; the next check then raises. Writer's thread.
         """
         if number not in self.segments or number * self.segment_bytes < self.log.end:
             return False
@@ -577,19 +574,19 @@ class Store:
         return True
 
     def _sync(self, position: int) -> None:
-        """The sync thread's job. Whatever goes wrong here, somebody must be told: replies wait for it."""
+        """The sync thread's job. Every failure must be reported: replies wait for it."""
         try:
             self.on_sync_began()
             durable = self.log.sync(position)
             self.on_sync_ended()
             self.on_durable(durable)
             if not self.log.next_is_ready and not self.log.space_low:
-                self.on_sync_began()  # answers wait for this as well: the next sync comes after it
+                self.on_sync_began()  # replies wait for this as well: the next sync comes after it
                 self._prepare_next()
                 self.on_sync_ended()
         except StorePoisoned as error:
             self.on_failed(error)
-        except Exception as error:  # noqa: BLE001 - the thread's last stop
+        except Exception as error:  # noqa: BLE001 - the last handler of the thread
             poisoned = StorePoisoned(
                 f"the sync thread failed: {type(error).__name__}: {error}", hint="restart to recover"
             )
@@ -600,28 +597,28 @@ class Store:
 
     @property
     def high_watermark(self) -> int:
-        """Readers see the log below it: queues, keys, the transaction table, and other processes."""
+        """Readers see the log before it: queues, keys, the transaction table, and other processes."""
         return self._high_watermark
 
     def publish(
         self, position: int, broker_time_ms: int, batches: Iterable[FollowedBatch], *, at_once: bool = True
     ) -> int:
-        """Let indexes follow these batches, the next ones in log order, and let readers read below ``position``.
+        """Update the indexes with these batches, the next ones in log order, and let readers read up to ``position``.
 
-        Call it when ``durable_position`` has reached ``position``: what is published must not be taken back.
+        Call it when ``durable_position`` has reached ``position``: what readers have seen must not be reverted.
 
-        ``at_once`` False: the indexes may be written a little later, together with what comes next, since writes cost more
-        than what is in them. ``indexes_wait`` is True then; call ``write_indexes`` soon. Readers in this process see what
-        waits; other processes read up to what was written.
+        ``at_once`` False: the indexes may be written slightly later, together with the following ones, since a write costs more than its content.
+        ``indexes_wait`` is then True; call ``write_indexes`` soon. Readers in this process see staged entries; other processes see what
+        was written.
 
-        Returns what is published now. It is less than ``position`` while the disk has no space for indexes: they
-        are not needed for what the log promises, so they lag, in memory. Refuse new messages then, so that
-        what piles up has a bound, and call ``catch_up`` now and then; ``publish`` goes on as before.
+        Returns the high watermark. It is below ``position`` while the disk has no space for indexes: the log's promises do not need them, so
+        they lag, in memory. Refuse new messages then, so that they are bounded, and call ``catch_up`` at intervals; ``publish`` works as
+        before.
 
         Raises:
-            StoreFull: not even the page, whose space is allocated, could be written: nothing says how far the log is durable.
-                Let no answer leave, and call it again, without the batches.
-            OSError: a write failed for another reason; stop, a restart makes indexes whole again.
+            StoreFull: not even the page, whose space is allocated, could be written, so nothing records how far the log is durable. Release
+                no reply, and call it again without the batches.
+            OSError: a write failed for another reason; stop, a restart repairs the indexes.
         """
         assert self._page is not None, "publish before finish_recovery"
         stage = self.indexes.stage
@@ -642,20 +639,20 @@ class Store:
 
     @property
     def indexes_wait(self) -> bool:
-        """Whether the indexes have not been written up to the high watermark."""
+        """Whether there are staged entries before the high watermark."""
         return self._waiting is not None
 
     @property
     def is_lagging(self) -> bool:
-        """Whether the indexes could not be written, for want of space on the disk. ``catch_up`` tries again."""
+        """Whether the indexes lag because the disk is full. ``catch_up`` tries again."""
         return self._lagging is not None
 
     def write_indexes(self) -> int:
-        """Write what ``publish`` left for later; returns the high watermark. Returns and raises as ``publish``."""
+        """Write what ``publish`` left for later. Returns and raises as ``publish``."""
         return self._high_watermark if self._waiting is None else self._follow(*self._waiting)
 
     def catch_up(self) -> int:
-        """Try again what a full disk kept indexes from; returns what is published now. Raises as ``publish``."""
+        """Try again to write lagging indexes. Returns and raises as ``publish``."""
         return self._high_watermark if self._lagging is None else self._follow(*self._lagging)
 
     def _follow(self, position: int, broker_time_ms: int) -> int:
@@ -669,7 +666,7 @@ class Store:
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
-            self._high_watermark = self._written  # nobody has seen what waited
+            self._high_watermark = self._written  # nobody has seen the staged entries
             self._say(self._page.durable_to, durable)
         else:
             self._say(self._page.publish, position, self.indexes.log_start, broker_time_ms, durable)
@@ -679,15 +676,15 @@ class Store:
         return self._high_watermark
 
     def _before_reading(self) -> None:
-        """Write what waits: readers of the indexes see what is written.
+        """Write staged entries, so that readers of the indexes see them.
 
-        Where that fails they see what was written before, and ``on_failed`` is called if it was not for want of space.
+        If that fails, readers see what was written before, and ``on_failed`` is called unless the disk is only full.
         """
         if self._waiting is not None:
             try:
                 self._follow(*self._waiting)
             except StoreFull:
-                pass  # still lagging: ``publish`` and ``catch_up`` say so
+                pass  # still lagging, as ``publish`` and ``catch_up`` report
             except OSError as error:
                 self.on_failed(StorePoisoned(f"indexes cannot be written: {error}", hint="restart to rebuild them"))
                 raise
@@ -703,16 +700,15 @@ class Store:
             ) from error
 
     def checkpoint(self, position: int, chunks: Iterable[bytes]) -> None:
-        """Make a restart redo from ``position``, with the state there in ``chunks``. Any thread, one at a time.
+        """Let a restart redo from ``position``, with the state there in ``chunks``. Any thread, one at a time.
 
-        ``position`` is published, and a batch ends there. Log and indexes are made durable first, then the
-        snapshot, then the slot that names it: each step only says what is true already.
+        ``position`` is published and the end of a batch. First log and indexes become durable, then the snapshot, then the slot that names
+        it: each step states only what is already true.
 
         Raises:
             StorePoisoned: the log failed.
-            StoreFull: no space for snapshot or slot; the checkpoint before still stands, try again later.
-            OSError: indexes or slot failed; the checkpoint before still stands. What indexes hold on the
-                disk is not known: stop.
+            StoreFull: no space for snapshot or slot; the previous checkpoint stays valid, try again later.
+            OSError: indexes or slot failed; the previous checkpoint stays valid. The state of the indexes on the disk is unknown: stop.
         """
         self.check_locks()
         if position > self._written:
@@ -733,7 +729,9 @@ class Store:
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
-            remove_snapshots(self._disk, snapshots, [kept.position for kept in self._slots])  # what was written of it
+            remove_snapshots(
+                self._disk, snapshots, [kept.position for kept in self._slots]
+            )  # including the part written so far
             raise StoreFull(f"no space for a snapshot in {snapshots}", hint="free space on that disk") from error
         self._disk.sync_directory(self._shard)  # the name of the snapshots' directory
         newest = max((slot.sequence for slot in self._slots), default=0)
@@ -748,7 +746,7 @@ class Store:
         remove_snapshots(self._disk, snapshots, [kept.position for kept in self._slots])
 
     def checkpointed(self) -> None:
-        """On the writer's thread, after each ``checkpoint``: who reads the files learns of topics that it wrote.
+        """Call it on the writer's thread after each ``checkpoint``: the page tells readers about topics that it wrote.
 
         Raises:
             OSError: the watermark page could not be written.
@@ -758,9 +756,9 @@ class Store:
             self._say(self._page.durable_to, self.log.synced_position)
 
     def closed_segments(self) -> Iterator[tuple[int, int, int]]:
-        """(start, start of the next one, broker time of the next one's first batch, ms) of segments that are full.
+        """(start, start of the next one, broker time of the next one's first batch, ms) of full segments, oldest first.
 
-        Oldest first; the one that is written is not among them.
+        Without the segment that is being written.
         """
         size = self.segment_bytes
         numbers = [number for number in self.segments.numbers() if number * size < self.log.end]
@@ -783,11 +781,10 @@ class Store:
         return began
 
     def trim(self, log_start: int) -> list[int]:
-        """Unlink what lies before ``log_start``, at once; returns the starts of the segments that went.
+        """Unlink everything before ``log_start`` at once. Returns the starts of the removed segments.
 
-        The Trim record that says so is published, so that a restart knows that they are not missing. A broker that
-        serves takes the same steps, the slow ones on another thread: ``secure_trim``, ``detach``, ``unlink``,
-        ``drop_tables``.
+        The Trim record must be published, so that a restart does not treat them as missing. A serving broker takes the same steps, the slow ones
+        on another thread: ``secure_trim``, ``detach``, ``unlink``, ``drop_tables``.
 
         Raises:
             StorePoisoned: the log failed.
@@ -799,9 +796,9 @@ class Store:
         return gone.segments
 
     def secure_trim(self, log_start: int) -> None:
-        """Make the Trim record durable, at every level; any thread.
+        """Make the Trim record durable, at every durability level; any thread.
 
-        Files that are gone while their Trim record is lost would look like damage.
+        Removed files without their Trim record would look like damage.
 
         Raises:
             StorePoisoned: the log failed.
@@ -810,18 +807,18 @@ class Store:
             self.log.sync(self._high_watermark)
 
     def detach(self, log_start: int) -> Detached:
-        """Nobody finds what lies before ``log_start`` from now on. Writer's thread. Give the result to ``unlink``."""
+        """Remove everything before ``log_start`` from the log and its indexes. Writer's thread. Pass the result to ``unlink``."""
         gone = self.log.detach(min(log_start, self._high_watermark))
         for start in gone:
             self._began_ms.pop(start // self.segment_bytes, None)
         return Detached(gone, self.table.full() if gone else [])
 
     def unlink(self, gone: Detached, log_start: int) -> list[int]:
-        """Remove the segments that ``detach`` gave; any thread. Returns table files that went out of use, for ``drop_tables``.
+        """Unlink the detached segments; any thread. Returns files of the transaction table that are obsolete, for ``drop_tables``.
 
         Raises:
-            SegmentStays: one cannot be removed; it is left, and those after it. The next trim and the next start take them.
-            OSError: some may be left; the next start takes them too.
+            SegmentStays: a file cannot be removed; it remains, and so do the later ones. The next trim and the next start try again.
+            OSError: some files may remain; the next start removes them.
         """
         self.log.unlink(gone.segments)
         return self.table.expired(log_start, gone.full_tables)
@@ -839,16 +836,16 @@ class Store:
         return self.queues.read(topic_id, queue_id, queue_offset, entries_max, self._high_watermark)
 
     def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]:
-        """(first, one past the last) published queue offset; (0, 0) for a queue without messages."""
+        """(first published queue offset, offset after the last); (0, 0) for a queue without messages."""
         self._before_reading()
         return self.queues.bounds(topic_id, queue_id, None if self._lagging is None else self._high_watermark)
 
     def log_began_ms(self) -> int:
-        """Broker time of the first batch that the log still holds, ms."""
+        """Broker time of the first batch in the log, ms."""
         return self._began(self.log.start // self.segment_bytes)
 
     def free_bytes(self) -> int:
-        """Of the disk that the store is on."""
+        """Free space on the store's disk."""
         return self._disk.free_bytes(self.directory)
 
     def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
@@ -857,19 +854,19 @@ class Store:
         return self.queues.search_by_time(topic_id, queue_id, time_ms, upper=upper)
 
     def find_offset(self, topic_id: int, queue_id: int, message_offset: int) -> tuple[int, QueueEntry] | None:
-        """(queue offset, entry) of the visible message whose record is at ``message_offset``; None: it is not visible."""
+        """(queue offset, entry) of the visible message whose record is at ``message_offset``; None if it is not visible."""
         self._before_reading()
         return self.queues.find_offset(topic_id, queue_id, message_offset)
 
     def find_by_key(self, topic_id: int, topic: str, key: str, messages_max: int) -> list[FoundMessage]:
-        """Visible messages of the topic with this unique id or key, the newest first."""
+        """Visible messages of the topic with this unique id or key, newest first."""
         self._before_reading()
         return self.indexes.find_by_key(topic_id, topic, key, messages_max)
 
     # --- end -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Sync what was asked for, stop the thread, give the lock back."""
+        """Sync what was requested, stop the thread, release the lock."""
         if self._syncer is not None:
             self._syncer.close()
             self._syncer = None
@@ -888,7 +885,7 @@ class Store:
         try:
             self.write_indexes()
         except StoreFull:
-            pass  # the next start makes them from the log
+            pass  # the next start rebuilds them from the log
 
     def _close_indexes(self) -> None:
         try:
@@ -896,4 +893,4 @@ class Store:
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
-            # The indexes lag to the end: no checkpoint says otherwise, so the next start makes it from the log.
+            # The indexes still lag: no checkpoint states otherwise, so the next start rebuilds that part from the log.

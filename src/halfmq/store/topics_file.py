@@ -1,6 +1,6 @@
 """``topics.json``: names, ids and queues of topics, for readers beside the broker.
 
-Written whole, at each change while there are few topics, else with a checkpoint (``AT_ONCE_MAX``).
+Written as a whole, at each change while there are few topics, else with a checkpoint (``AT_ONCE_MAX``).
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from halfmq.runtime.disk import Disk
 from halfmq.store.whole_file import read_whole, replacing
 
 TOPICS_VERSION: Final = 1
-#: With more topics the file is not written at each change, which would cost more with every topic, but at the next checkpoint.
+#: With more topics the file is written at checkpoints only, since its cost grows with their number.
 AT_ONCE_MAX: Final = 256
 _REMEDY: Final = "start the broker, or stop and start it: each start writes a damaged file anew"
 
@@ -44,10 +44,10 @@ def write_topics(disk: Disk, path: Path, store: str, topics: Iterable[TopicInfo]
 
 
 def read_topics(disk: Disk, path: Path) -> tuple[str, list[TopicInfo]]:
-    """(store UUID, topics). A store without the file has no topics: ("", []).
+    """(store UUID, topics). ("", []) if the file does not exist.
 
     Raises:
-        StoreDamaged: not readable as JSON, or the checksum is wrong; a start of the broker writes it anew.
+        StoreDamaged: invalid JSON, or a wrong checksum; a start of the broker writes it anew.
         WrongVersion: written by another version.
     """
     data = read_whole(disk, path)
@@ -55,7 +55,7 @@ def read_topics(disk: Disk, path: Path) -> tuple[str, list[TopicInfo]]:
         return "", []
     try:
         content = msgspec.json.decode(data, type=_TopicsFile)
-    except (ValueError, RecursionError) as error:  # msgspec's are ValueErrors
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise StoreDamaged(f"{path} is not readable: {error}", hint=_REMEDY) from error
     if content.version != TOPICS_VERSION:
         raise WrongVersion(f"{path} has version {content.version}, this program reads {TOPICS_VERSION}")

@@ -1,11 +1,11 @@
-"""The transaction table: one row of 128 bytes per half message, found by its half index alone.
+"""The transaction table: one row of 128 bytes for each half message, addressed by its half index.
 
-A half index is what RocketMQ calls ``tranStateTableOffset``. The table answers "what became of it" without a search
-and without memory that grows with history; Spark and the console read it by columns.
+The half index is RocketMQ's ``tranStateTableOffset``. The table tells the outcome of a transaction without a search and without memory
+that grows with history; Spark reads it by columns.
 
-Rows change in pages of 32 that are kept in memory for a while, since a commit mostly follows its prepare closely:
-``flush`` writes the pages that changed, neighbours in one write. A row's life: zeros, UNDECIDED, then COMMITTED or
-ROLLED_BACK for ever. Recovery writes the rows again from the log and from the undecided transactions of the snapshot.
+Rows change in pages of 32 that stay in memory for a while, since a commit usually follows its prepare soon. ``flush`` writes the changed
+pages, adjacent ones in one write. A row is zeros first, then UNDECIDED, then permanently COMMITTED or ROLLED_BACK. Recovery
+writes rows again from the log and from the undecided transactions of the snapshot.
 """
 
 from collections.abc import Iterable
@@ -31,13 +31,13 @@ _PAGE_ROWS: Final = 32
 _PAGE_BYTES: Final = _PAGE_ROWS * TRANSACTION_ROW_BYTES
 _FILE_PAGES: Final = TRANSACTION_FILE_ROWS // _PAGE_ROWS
 _FILE_BYTES: Final = TRANSACTION_FILE_ROWS * TRANSACTION_ROW_BYTES
-#: Pages kept in memory: 4 MiB, 32,768 rows, some seconds of traffic.
+#: Maximum number of pages in memory: 4 MiB, 32,768 rows, some seconds of traffic.
 _PAGES_MAX: Final = 1_024
 
-#: Rows that a look for a verdict gives at most: those of other transactions with the same hashes are very few.
+#: Maximum number of rows that a search for a verdict returns: very few other transactions have the same hashes.
 CANDIDATES_MAX: Final = 8
 
-#: Parts of a row that change later, and where they stand.
+#: Places of the fields that change later.
 _AT: Final = TRANSACTION_ROW.at
 _FIRST_HALF: Final = TRANSACTION_ROW.part("first_half")
 _CURRENT: Final = TRANSACTION_ROW.part("current_offset", "message_bytes")
@@ -51,8 +51,7 @@ _VERDICT: Final = TRANSACTION_ROW.part(
 _QUEUE_OFFSET: Final = TRANSACTION_ROW.part("queue_offset")
 _STATE_AT: Final = _AT["state"]
 _DECIDED_BY_AT: Final = _AT["decided_by"]
-#: A row as ``prepared`` writes it, where all that only checks and a verdict change is 0: on the hot path eight zeros need not be
-#: passed.
+#: A row as written by ``prepared``; fields that only checks and verdicts set are 0 without being passed, which the hot path saves.
 _PREPARED: Final = TRANSACTION_ROW.only(
     "first_half", "original_offset", "current_offset", "message_bytes", "topic_id", "queue_id", "number", "halves",
     "group_hash", "id_hash", "prepared_at_ms", "state", "queue_offset",
@@ -62,16 +61,16 @@ _WHOLE: Final = TRANSACTION_ROW.whole
 
 
 class TransactionRow(NamedTuple):
-    """One half message and what became of it. Offsets are of the log; times are broker time, ms."""
+    """One half message and its state. Offsets are log offsets; times are broker time, ms."""
 
-    #: Half index of the transaction's first half; -1 while it is not known (only during a redo).
+    #: Half index of the transaction's first half; -1 if unknown (only during a redo).
     first_half: int
     original_offset: int
     current_offset: int
     message_bytes: int
     topic_id: int
     queue_id: int
-    #: Which half of its transaction, from 0, and how many there are; 0 while not yet said.
+    #: Number of the half in its transaction, from 0, and the number of halves; 0 if not stated yet.
     number: int
     halves: int
     group_hash: int
@@ -84,23 +83,23 @@ class TransactionRow(NamedTuple):
     flags: int
     verdict_position: int
     settled_at_ms: int
-    #: In the message's queue; -1 while the message is not visible.
+    #: In the message's queue; -1 if the message is not visible.
     queue_offset: int
     due_ms: int
 
 
 class Looked(NamedTuple):
-    """What a look for a verdict by hashes came to. Equal hashes are no proof: the caller compares names in the log."""
+    """Result of a search for a verdict by hashes. Equal hashes prove nothing: the caller compares names in the log."""
 
-    #: (half index, row) of settled halves, the newest first, ``CANDIDATES_MAX`` at most.
+    #: (half index, row) of settled halves, newest first, at most ``CANDIDATES_MAX``.
     found: list[tuple[int, TransactionRow]]
-    #: Rows looked at, and whether that was all of the table.
+    #: Number of rows searched, and whether that was the whole table.
     rows: int
     whole: bool
 
 
 class UndecidedHalf(NamedTuple):
-    """What recovery says of a half that is undecided: enough for its whole row."""
+    """An undecided half in the recovered state, with all fields of its row."""
 
     half_index: int
     first_half: int
@@ -122,29 +121,29 @@ assert TransactionRow._fields == tuple(TRANSACTION_ROW.fields)
 
 
 def row_hash(text: str) -> int:
-    """The hash of a group or id, as rows have it."""
+    """The hash of a group or id in a row."""
     return hash64(text.encode())
 
 
 class TransactionTable:
-    """One writer; reads by the same thread."""
+    """One thread writes and reads."""
 
     def __init__(self, disk: Disk, directory: Path, files: OpenFiles) -> None:
         self._disk = disk
         self._directory = directory
         self._files = files
-        #: Page number -> its bytes; the oldest loaded first.
+        #: Page number -> its bytes, in order of loading.
         self._pages: dict[int, bytearray] = {}
         #: Numbers of pages that differ from the file.
         self._dirty: set[int] = set()
         self._group_hashes: dict[str, int] = {}
-        #: First half of transactions of several halves, while they are undecided.
+        #: First half of undecided transactions with several halves.
         self._first_halves: dict[tuple[str, str], int] = {}
 
     # --- writing
 
     def prepared(self, record: HalfRecord, now_ms: int) -> None:
-        """A half was prepared at broker time ``now_ms``: a new row, undecided. The caller calls ``flush``, as after each change."""
+        """A half was prepared at broker time ``now_ms``: write a new, undecided row. Call ``flush`` later, as after each change."""
         offset = record.offset
         half_index = record.queue_offset
         group = record.group
@@ -180,7 +179,7 @@ class TransactionTable:
         )
 
     def copied(self, record: CopiedHalf) -> None:
-        """The half lies elsewhere from now on. Writes the whole row: its first record may be trimmed away."""
+        """The half was copied. Writes the whole row: its first record may be trimmed."""
         key = (record.group, record.tx_id)
         if record.index == 0:
             first = record.half_index
@@ -209,10 +208,10 @@ class TransactionTable:
     def settled(
         self, half_index: int, state: int, decided_by: int, position: int, now_ms: int, queue_offset: int, due_ms: int
     ) -> None:
-        """The half got its verdict, ``state`` ROW_COMMITTED or ROW_ROLLED_BACK, in the record at log offset ``position``.
+        """The half was settled, ``state`` ROW_COMMITTED or ROW_ROLLED_BACK, by the record at log offset ``position``.
 
-        ``now_ms``: broker time of the verdict. ``queue_offset``: -1 while the message is not visible. ``due_ms``: broker time
-        at which a delayed message becomes visible; 0: it is not delayed.
+        ``now_ms``: broker time of the verdict. ``queue_offset``: -1 if the message is not visible. ``due_ms``: broker time at which a delayed
+        message becomes visible; 0 if it is not delayed.
         """
         number = half_index >> 5
         page = self._pages.get(number)
@@ -224,7 +223,7 @@ class TransactionTable:
         )
 
     def settled_together(self, group: str, tx_id: str, half_indexes: Iterable[int], first: int, count: int) -> None:
-        """For a transaction of several halves, and for rows whose first record the log has no more: who belongs together."""
+        """Set which halves belong together, for a transaction of several halves, and for rows whose first record was trimmed."""
         self._first_halves.pop((group, tx_id), None)
         for half_index in half_indexes:
             page, at = self._row_for_change(half_index)
@@ -233,7 +232,7 @@ class TransactionTable:
             _HASHES.pack_into(page, at + _AT["group_hash"], row_hash(group), row_hash(tx_id))
 
     def moved(self, half_index: int, offset: int, message_bytes: int) -> None:
-        """The stored message lies at log offset ``offset`` from now on."""
+        """The stored message was copied to log offset ``offset``."""
         page, at = self._row_for_change(half_index)
         _CURRENT.pack_into(page, at + _AT["current_offset"], offset, message_bytes)
 
@@ -243,27 +242,27 @@ class TransactionTable:
         _QUEUE_OFFSET.pack_into(page, at + _AT["queue_offset"], queue_offset)
 
     def checked(self, half_index: int, checks: int, next_check_at_ms: int) -> None:
-        """``checks`` counted so far, the next one at broker time ``next_check_at_ms``. A row that is not there is left so."""
+        """Set the number of checks, and the broker time of the next one. A missing row stays missing."""
         page, at = self._row_for_change(half_index)
         state = page[at + _STATE_AT]
         if state != ROW_EMPTY:
             _CHECKS.pack_into(page, at + _AT["next_check_at_ms"], next_check_at_ms, checks)
         if state == ROW_UNDECIDED:
-            page[at + _DECIDED_BY_AT] = 0  # taken up again, if it was parked
+            page[at + _DECIDED_BY_AT] = 0  # resumed, if it was parked
 
     def set_aside(self, half_index: int, checks: int, next_check_at_ms: int, decided_by: int) -> None:
-        """Nobody asks any more: an undecided row that says who decided that."""
+        """The transaction was parked: an undecided row that names who decided that."""
         self.checked(half_index, checks, next_check_at_ms)
         page, at = self._row_for_change(half_index)
         if page[at + _STATE_AT] == ROW_UNDECIDED:
             page[at + _DECIDED_BY_AT] = decided_by
 
     def is_empty(self, half_index: int) -> bool:
-        """Whether there is no row of this half."""
+        """Whether this half has no row."""
         return self._page(half_index >> 5)[((half_index & 31) << 7) + _STATE_AT] == ROW_EMPTY
 
     def put_undecided(self, half: UndecidedHalf) -> None:
-        """Write the whole row of an undecided half, whatever it said before."""
+        """Write the whole row of an undecided half, whatever it contained."""
         page, at = self._row_for_change(half.half_index)
         if half.halves != 1:
             self._first_halves[(half.group, half.tx_id)] = half.first_half
@@ -293,7 +292,7 @@ class TransactionTable:
         )
 
     def flush(self) -> None:
-        """Write the pages that changed, neighbours together; then forget the oldest pages.
+        """Write the changed pages, adjacent ones together; then drop the oldest pages from memory.
 
         Raises:
             OSError: a write failed; the next flush writes these pages again, and until then they are read from memory.
@@ -324,13 +323,13 @@ class TransactionTable:
     # --- life
 
     def load(self) -> None:
-        """Forget what is in memory, changes included: rows are read from the files again."""
+        """Drop everything in memory, including changes: rows are read from the files again."""
         self._pages.clear()
         self._dirty.clear()
         self._first_halves.clear()
 
     def cut(self, next_half_index: int) -> None:
-        """Make zero the rows from ``next_half_index`` on: halves of a log end that did not survive."""
+        """Zero the rows from ``next_half_index`` on: halves of an end of the log that did not survive."""
         self.flush()
         self._pages.clear()
         for base in self.bases():
@@ -352,14 +351,13 @@ class TransactionTable:
         return list_bases(self._disk, self._directory, ".tx")
 
     def full(self) -> list[int]:
-        """Files that get no new rows: all but the newest. Writer's thread: what they lack may be in memory elsewhere."""
+        """Files that get no new rows: all but the newest. Writer's thread, since changes may still be in memory."""
         return self.bases()[:-1]
 
     def expired(self, log_start: int, full: Iterable[int]) -> list[int]:
-        """Of the ``full`` files those whose every row was settled before ``log_start``: nobody may be told these verdicts
-        any more.
+        """Those of the ``full`` files whose rows were all settled before ``log_start``: these verdicts are past retention.
 
-        Reads only; takes about 5 ms a file, so it belongs on a maintenance thread.
+        Reads only; about 5 ms for each file, so call it on a maintenance thread.
         """
         return [base for base in full if self._is_expired(base, log_start)]
 
@@ -378,13 +376,13 @@ class TransactionTable:
         states = rows[_STATE_AT::TRANSACTION_ROW_BYTES]
         if states.count(ROW_UNDECIDED):
             return False
-        whole = memoryview(rows)[: len(rows) - len(rows) % TRANSACTION_ROW_BYTES]  # somebody may have cut it short
+        whole = memoryview(rows)[: len(rows) - len(rows) % TRANSACTION_ROW_BYTES]  # the file may be truncated
         return all(position < log_start for (position,) in _VERDICT_POSITION.iter_unpack(whole))
 
     # --- reading
 
     def row(self, half_index: int) -> TransactionRow | None:
-        """The row; None when there is none (never prepared here, or past retention)."""
+        """The row; None if there is none (never prepared here, or past retention)."""
         if half_index < 0:
             return None
         page = self._page(half_index >> 5)
@@ -392,9 +390,9 @@ class TransactionTable:
         return row if row.state != ROW_EMPTY else None
 
     def find_settled(self, group: str, tx_id: str) -> Looked:
-        """Settled halves of this transaction among the pages in memory, a few megabytes. Writer's thread.
+        """Settled halves of this transaction in the pages in memory, a few megabytes. Writer's thread.
 
-        ``group`` empty: of whatever producer group.
+        Empty ``group``: of any producer group.
         """
         pattern, at = _pattern(group, tx_id)
         found: list[tuple[int, TransactionRow]] = []
@@ -403,9 +401,9 @@ class TransactionTable:
         return Looked(found, len(self._pages) * _PAGE_ROWS, False)
 
     def search_settled(self, group: str, tx_id: str, files_max: int) -> Looked:
-        """The same in the files, the newest first, until something is found; in ``files_max`` of them at most.
+        """The same in the files, newest first, until something is found; in at most ``files_max`` files.
 
-        From any thread; a file takes a few milliseconds, if it is in the page cache. What is not flushed is not found.
+        Any thread; a file in the page cache takes a few milliseconds. Unflushed rows are not found.
         """
         pattern, at = _pattern(group, tx_id)
         bases = self.bases()
@@ -467,7 +465,7 @@ class TransactionTable:
 
 
 def _pattern(group: str, tx_id: str) -> tuple[bytes, int]:
-    """(the bytes that a row of this transaction has, where in the row)."""
+    """(the bytes that a row of this transaction contains, their place in the row)."""
     if group:
         return _HASHES.pack(row_hash(group), row_hash(tx_id)), _AT["group_hash"]
     return _ID_HASH.pack(row_hash(tx_id)), _AT["id_hash"]

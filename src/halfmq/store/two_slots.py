@@ -1,7 +1,7 @@
-"""A page of two slots, written in turn, so that one of them is always whole: for the checkpoint and the high watermark.
+"""A page with two slots, written alternately so that one of them is always complete: for checkpoint and high watermark.
 
-Each slot ends with a CRC-32 of what precedes it. The slot with the higher sequence and a right checksum counts. A write
-goes to the other one; if it is torn, or read while it is written, the older slot still says something true.
+Each slot ends with a CRC-32 of the preceding bytes. The valid slot with the higher sequence number counts. A write goes to the other one;
+if it is torn, or read during the write, the older slot is still valid.
 """
 
 from struct import Struct
@@ -16,17 +16,17 @@ class Missing(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """Something was written, and no slot of it can be believed."""
+    """There is no valid slot."""
 
     why: str
 
 
-#: As ``struct`` gives them: integers and bytes.
+#: As returned by ``struct``: integers and bytes.
 Fields = tuple[Any, ...]
 
 
 def encode_slot(layout: Struct, fields: Fields) -> bytes:
-    """``fields`` without the CRC, which is the last field of ``layout``."""
+    """Encode ``fields``, and append the CRC, the last field of ``layout``."""
     data = layout.pack(*fields, 0)[:-_CRC_BYTES]
     return data + crc32(data).to_bytes(_CRC_BYTES, "big")
 

@@ -1,19 +1,19 @@
-"""``halfmq store verify``: walk everything, say what is wrong and what to do. Reads only.
+"""``halfmq store verify``: check the whole store and report problems with a remedy. Read-only.
 
-    log           every batch: header, checksum, the CRC of every body, the chain of segments; refs of verdicts lead to
-                  halves of their own segment, no half is settled twice, and what an operator did stands after who did it
-    queues        every entry that the log calls for stands in its place, with these fields, and no others do
-    transactions  every row says what the log says, or something later
+    log           every batch: header, checksum, the CRC of every body, the sequence of segments; references of verdicts lead to
+                  halves of their own segment, no half is settled twice, an operator's action follows the record of the operator
+    queues        every expected entry is at its place with the expected fields, and there are no others
+    transactions  every row agrees with the log, or is newer
     keys          every token of KEYS is in the index, in log order
-    checkpoint    each slot, and the snapshot that it names, byte by byte
-    topics        the file is readable and names what the log names
+    checkpoint    each slot, and its snapshot, byte by byte
+    topics        the file is readable and contains the topics of the log
 
-It works beside a running broker: what is compared lies below the high watermark, of which a broker changes only
-what time must change (rows settle, checks are counted, old segments go). The log after that position is looked at too;
-a torn end there is a note, since a broker may be writing it, or the next start will cut it.
+It works beside a running broker: it compares what is before the high watermark, where a broker changes only what time changes (rows are
+settled, checks counted, old segments removed). It also checks the log after that position; a torn end there is only a note, since
+a broker may be writing it, or the next start will cut it.
 
-Damage to the log is for a backup. Damage to anything else is not: it can be made again from the log, if that is whole;
-so beside damage to the log, the remedy for everything else is to put the log right first.
+Damage of the log requires a backup. Any other damage does not, since everything else can be rebuilt from an undamaged log. If the log is
+damaged as well, the remedy for the rest is to restore the log first.
 """
 
 from collections import Counter
@@ -74,7 +74,7 @@ from halfmq.store.two_slots import Unreadable
 from halfmq.store.watermark_page import Watermark, read_watermark_page
 from halfmq.store.whole_file import read_whole
 
-#: Which record stands directly after what an operator did.
+#: Type of the record that directly follows an operator's action.
 _ACTED: Final[dict[int, type]] = {
     OperatorAction.COMMIT: Committed,
     OperatorAction.ROLL_BACK: RolledBack,
@@ -85,11 +85,11 @@ _ACTED: Final[dict[int, type]] = {
     OperatorAction.RESET_OFFSET: OffsetsCommitted,
     OperatorAction.DELETE_GROUP: GroupDeleted,
 }
-#: Findings of one kind that are told one by one; the rest are counted.
+#: Maximum number of findings of one kind that are listed; the others are counted.
 _TOLD_MAX: Final = 20
-#: Times that the log is listed again when a broker trims it meanwhile.
+#: Number of attempts to list the log while a broker trims it.
 _LIST_ATTEMPTS: Final = 5
-#: Enough of a record for where its message begins and which half it is.
+#: Enough bytes of a record to find its message and half index.
 _REF_LOOK_BYTES: Final = max(MESSAGE_AT_BY_KIND) + AT_QUEUE_OFFSET + 8
 
 RESTORE: Final = (
@@ -97,7 +97,7 @@ RESTORE: Final = (
     "whole directory from any backup; nothing else has these bytes"
 )
 SHORTER: Final = (
-    "after a power loss with durability `memory` nothing is to be done: what lay after it is lost, and a start goes on here; "
+    "after a power loss with durability `memory` nothing has to be done: what followed is lost, and a start continues here; "
     "else restore the directory from a backup"
 )
 REPORT: Final = (
@@ -106,14 +106,14 @@ REPORT: Final = (
 LOG_FIRST: Final = "first restore the log, then verify again: a difference from a damaged log may be no error"
 REMAKE: Final = (
     "stop the broker, remove queues, transactions, keys, topics.json and checkpoint from shard-0, and start it: "
-    "they are made again from the log"
+    "they are rebuilt from the log"
 )
 WRITTEN_ANEW: Final = "nothing to do: the next start writes it"
 REDO_MORE: Final = "nothing to do: the next start redoes more of the log"
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong. ``damage`` False: worth knowing, nothing is lost."""
+    """One problem. ``damage`` False: a note, nothing is lost."""
 
     damage: bool
     part: str
@@ -123,9 +123,9 @@ class Finding(NamedTuple):
 
 class Report(NamedTuple):
     findings: tuple[Finding, ...]
-    #: How many of what were looked at: batches, records, bodies, body_bytes, queue_entries, rows, keys, snapshots.
+    #: Number of checked batches, records, bodies, body_bytes, queue_entries, rows, keys, snapshots.
     counted: dict[str, int]
-    #: The log from here to here was compared with everything that is derived from it.
+    #: The range of the log that was compared with the indexes.
     log_start: int
     position: int
 
@@ -135,7 +135,7 @@ class Report(NamedTuple):
 
 
 class _Findings:
-    """Findings in the order in which they came, the first few of each kind; the rest counted."""
+    """Findings in order, the first few of each kind; the others are counted."""
 
     def __init__(self) -> None:
         self._findings: list[Finding] = []
@@ -149,7 +149,7 @@ class _Findings:
         self._add(Finding(False, part, what, remedy))
 
     def extend(self, others: "_Findings") -> None:
-        """Add all that ``others`` has, in its order."""
+        """Append the findings of ``others``, in order."""
         for finding in others._findings:
             self._add(finding)
         for kind, count in others._seen.items():
@@ -177,11 +177,11 @@ class _Findings:
 
 
 def verify_store(disk: Disk, directory: Path) -> Report:
-    """Everything above, in one pass over the log. Changes nothing.
+    """Check everything in one pass over the log. Changes nothing.
 
     Raises:
         UsageError: there is no store in ``directory``.
-        StoreDamaged, WrongVersion: ``store.json`` itself cannot be read; nothing else was looked at.
+        StoreDamaged, WrongVersion: ``store.json`` itself cannot be read; nothing else was checked.
     """
     identity = read_identity(disk, directory)
     if identity is None:
@@ -252,7 +252,7 @@ class _Walk:
                 self._counted["batches"] += 1
                 self._counted["records"] += len(records)
                 self._check_records(records)
-                indexes.trims(records)  # also after what is published
+                indexes.trims(records)  # also after the high watermark
                 if below is None or header.offset < below:
                     if not rebuilding:
                         indexes.batch(header.broker_time_ms, records)
@@ -275,7 +275,7 @@ class _Walk:
                 return
             case TornTail(cut_at, _, why, whole):
                 if below is not None and cut_at < below:
-                    return  # told as a log that ends below the high watermark
+                    return  # reported as a log that ends before the high watermark
                 what = f"torn end at {cut_at} ({why}), {whole} whole batches after it"
                 self._findings.note(
                     "log", what, "nothing to do: it was never answered, a running broker or a start settles it"
@@ -301,11 +301,11 @@ class _Walk:
                     self._check_ref(record, ref)
 
     def _check_acted(self, acted: OperatorActed, records: list[Record]) -> None:
-        """What an operator did stands directly after who did it, in the same batch."""
+        """The record after an operator's record must be the action, in the same batch."""
         what = f"the record at {acted.offset} says who did {acted.action} to {acted.subject!r}"
         following = next((record for record in records if record.offset == acted.offset + acted.size), None)
         if acted.action not in _ACTED:
-            return  # of a later version, which added an action
+            return  # an action that a later version added
         if type(following) is not _ACTED[acted.action]:
             there = "nothing" if following is None else f"a {type(following).__name__}"
             self._findings.damage("log", f"{what}, after it stands {there}", REPORT)
@@ -318,7 +318,7 @@ class _Walk:
             )
 
     def _check_ref(self, record: Committed | Released, ref: Ref) -> None:
-        """A verdict's refs lead to messages of its own segment."""
+        """The references of a verdict must lead to messages of its own segment."""
         size = self._identity.segment_bytes
         what = f"the verdict at {record.offset} refers to log offset {ref.offset}"
         if segment_start(ref.offset, size) != segment_start(record.offset, size):
@@ -369,12 +369,12 @@ class _Walk:
         return page
 
 
-#: Of what is wrong whatever was trimmed.
+#: For problems that no trim explains.
 _NO_SEGMENT: Final = 1 << 62
 
 
 class _IndexCheck:
-    """Compares indexes with what the records say, batch by batch."""
+    """Compares the indexes with the records, batch by batch."""
 
     def __init__(self, disk: Disk, shard: Path, identity: Identity, findings: _Findings, counted: Counter[str]) -> None:
         self._disk = disk
@@ -386,28 +386,27 @@ class _IndexCheck:
         self._files = files
         self._queues = ConsumeQueues(disk, shard / "queues", files)
         self._table = TransactionTable(disk, shard / "transactions", files)
-        #: (topic, queue) -> queue offset that the log gives next.
+        #: (topic, queue) -> next queue offset according to the log.
         self._ends: dict[tuple[int, int], int] = {}
-        #: What is wrong with entries, by topic: a topic that is deleted later has no queues to compare. What is missing stands
-        #: by segment as well.
+        #: Problems of entries by topic, since a topic that is deleted later has no queues to compare; missing entries also by segment.
         self._wrong: dict[tuple[int, int], _Findings] = {}
         self._deleted: set[int] = set()
-        #: Topic id -> (name, where the log says so).
+        #: Topic id -> (name, log offset of its record).
         self._named: dict[int, tuple[str, int]] = {}
-        #: Topics that were named after it may still be missing in topics.json, where there are many.
+        #: Topics created after it may still be missing in topics.json, if there are many.
         self.checkpoint_at = 0
         self._undecided: set[int] = set()
-        #: (group, id) -> half index of the first half, of transactions of several whose first one was read.
+        #: (group, id) -> half index of the first half, for transactions of several halves whose first half was read.
         self._firsts: dict[tuple[str, str], int] = {}
-        #: (group, id) of an undecided transaction -> (first half, how often it was asked about), as the last record says.
-        #: Rows of its other halves learn of it at a start only.
+        #: (group, id) of an undecided transaction -> (first half, number of checks) of its last record. Rows of its other halves are updated only
+        #: at a start.
         self._checks: dict[tuple[str, str], tuple[int, int]] = {}
         self._settled: dict[int, int] = {}
         self._key_data: dict[int, bytes] = {}
         self._key_at: Counter[int] = Counter()
         #: By segment.
         self._keys_wrong: dict[int, str] = {}
-        #: Indexes follow a TRIM before the segments go: below this the log may still be there, and they not.
+        #: Indexes reflect a TRIM before the segments are removed: the log before this may exist while its entries do not.
         self.trimmed_to = 0
         self._bound = 1 << 62
 
@@ -427,9 +426,9 @@ class _IndexCheck:
                 check(self, record, now_ms)
 
     def finish(self, position: int, below: int | None, log_ends: Callable[[], bool]) -> None:
-        """What the log does not call for must not be there; what it calls for was checked on the way.
+        """Check that there is nothing that the log does not require; what it requires was checked on the way.
 
-        ``log_ends``: whether nothing came after ``position`` meanwhile, so that rows say no more than was read.
+        ``log_ends``: whether nothing came after ``position`` meanwhile, so that rows cannot be newer than what was read.
         """
         for (topic_id, queue_id), end in self._ends.items():
             has = self._queues.bounds(topic_id, queue_id)[1]
@@ -517,7 +516,7 @@ class _IndexCheck:
             id_hash=hash64(record.tx_id.encode()),
             **expected,
         )
-        # Rows written again (at a start, by a copy) say when the transaction began, which is not after this half.
+        # Rows written again (at a start, by a copy) contain the time at which the transaction began, not after this half.
         if row is not None and row.prepared_at_ms > now_ms:
             what = f"half {record.half_index} came at {now_ms}, its row says prepared at {row.prepared_at_ms}"
             self._findings.damage("transactions", what, REMAKE)
@@ -571,7 +570,7 @@ class _IndexCheck:
         for ref in record.refs:
             self._ref_entry(ref, record.offset, now_ms)
             index = ref.half_index
-            # Where half and verdict are trimmed away, a table that was made again has no row of it.
+            # If half and verdict are trimmed, a rebuilt table has no row for it.
             if index in self._settled or (index >= 0 and self._table.row(index) is not None):
                 self._row(index, queue_offset=ref.queue_offset)
 
@@ -609,7 +608,7 @@ class _IndexCheck:
         self._keys_of_copied(record.offset)
 
     def _keys_of_copied(self, offset: int) -> None:
-        """The keys of a copied message are compared through what the index has there: the record has no properties."""
+        """Compare the keys of a copied message with the index at its offset: the record has no properties."""
         start, data = self._key_file(offset)
         while data[self._key_at[start] + 8 : self._key_at[start] + 16] == offset.to_bytes(8, "big"):
             self._key_at[start] += KEY_ENTRY.size
@@ -672,7 +671,7 @@ class _IndexCheck:
 
 
 def _differences(found: QueueEntry | TransactionRow, expected: dict[str, int]) -> str:
-    """Which fields of ``found`` are not as ``expected``; empty: none."""
+    """The fields of ``found`` that differ from ``expected``; empty if none does."""
     return ", ".join(
         f"{name} {getattr(found, name)} instead of {value}"
         for name, value in expected.items()

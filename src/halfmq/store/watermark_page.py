@@ -1,14 +1,14 @@
-"""The high watermark: up to where the log may be read, for processes beside the broker, in a page that they map.
+"""The watermark page: how far processes beside the broker may read the log, in a page that they map.
 
-Everything below it is durable and in the indexes. The broker writes the page after the indexes, once per
-turn; a reader takes one position and bounds every queue by it, so it sees each transaction whole or not at all.
+Everything before the high watermark is durable and in the indexes. The broker writes the page after the indexes, once for each turn. A
+reader takes one position and bounds every queue by it, so it sees a transaction completely or not at all.
 
-The page is not synced. After power loss it may say less than the log holds, or be damaged; the next start writes it.
-State REBUILDING says that indexes are being made again: nothing may be read until it is another one.
+The page is not synced. After a power loss it may lag behind the log, or be damaged; the next start writes it. In state REBUILDING
+the indexes are being rebuilt: nothing may be read until the state changes.
 
-The page also says up to where the log was durable, and is written before an answer leaves: a log that ends below that is
-damaged, whatever its own batches say. At level ``fsync`` it is the position or more, also where a full disk keeps indexes
-files, and so the position, back; at level ``memory`` it moves with checkpoints only.
+The page also states how far the log was durable, and is written before a reply is released: a log that ends before that position is
+damaged, whatever its own batches state. With durability ``fsync`` it is at least the high watermark, even if a full disk
+delays the indexes; with ``memory`` only checkpoints advance it.
 """
 
 from pathlib import Path
@@ -28,13 +28,13 @@ from halfmq.store.segment import NO_SPACE
 from halfmq.store.two_slots import Missing, Unreadable, decode_slot
 
 _SLOTS: Final = 2
-#: A slot is read while it is written only by chance; this often in a row it is damage.
+#: A slot is rarely read during its write; after this many failures in a row it is damaged.
 _READ_ATTEMPTS: Final = 8
 _pack: Final = WATERMARK.pack
 
 
 class Watermark(NamedTuple):
-    """One publication. Position and log start are log offsets, the time is broker time, ms."""
+    """One state of the page. Position and log start are log offsets, the time is broker time, ms."""
 
     sequence: int
     #: 16 bytes, as in ``store.json``.
@@ -44,12 +44,12 @@ class Watermark(NamedTuple):
     position: int
     log_start: int
     broker_time_ms: int
-    #: The log was durable up to here. Never less than in the slot before.
+    #: Durable end of the log. Never less than in the slot before.
     durable: int
 
 
 class WatermarkPage:
-    """The broker's side. One small write per publication, into the slot that was not written last."""
+    """The broker's side. One small write for each update, into the older slot."""
 
     def __init__(self, file: File, store: bytes, epoch: int, sequence: int) -> None:
         self._file = file
@@ -61,12 +61,10 @@ class WatermarkPage:
 
     @classmethod
     def open(cls, disk: Disk, path: Path, store: bytes, epoch: int) -> "WatermarkPage":
-        """The page, made when missing; what it said before stands until the first ``publish``."""
+        """Open the page, creating it if missing. Its content stays until the first ``publish``."""
         file = disk.open(path, create=True)
         try:
-            file.allocate(
-                _SLOTS * WATERMARK_SLOT_BYTES
-            )  # a disk that is full later does not keep it from being written
+            file.allocate(_SLOTS * WATERMARK_SLOT_BYTES)  # so that it can be written even if the disk is full later
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
@@ -74,27 +72,27 @@ class WatermarkPage:
         return cls(file, store, epoch, before.sequence if isinstance(before, Watermark) else 0)
 
     def publish(self, position: int, log_start: int, broker_time_ms: int, durable: int) -> None:
-        """Readers may read below ``position``. The indexes have followed up to it, the log is durable to ``durable``.
+        """Let readers read up to ``position``. The indexes are written up to it, and the log is durable up to ``durable``.
 
         Raises:
-            OSError: readers keep the position before.
+            OSError: readers keep the previous position.
         """
         self._last = position, log_start, broker_time_ms
         self._write(WATERMARK_OPEN, position, log_start, broker_time_ms, durable)
 
     def durable_to(self, durable: int) -> None:
-        """The log is durable to ``durable``; what is published stays. Raises as ``publish``."""
+        """Set only the durable position. Raises as ``publish``."""
         self._write(WATERMARK_OPEN, *self._last, durable)
 
     def rebuilding(self, position: int, log_start: int, durable: int) -> None:
-        """Before indexes are removed to be made again: readers wait until ``publish``. On the disk when it returns,
-        but for the page's name. ``position``: the log's end.
+        """Call it before indexes are removed for a rebuild: readers wait until ``publish``. On the disk on return, except for the page's name.
+        ``position``: the log's end.
         """
         self._write(WATERMARK_REBUILDING, position, log_start, 0, durable)
         self._file.sync()
 
     def other_writer(self) -> int | None:
-        """Epoch of another broker that wrote the page since this one opened it; None: nothing says so. Any thread."""
+        """Epoch of another broker that wrote the page since this one opened it; None if there is no sign of one. Any thread."""
         for slot in _slots(self._file):
             if isinstance(slot, Watermark) and slot.sequence > self._found_sequence and slot.epoch != self._epoch:
                 return slot.epoch
@@ -122,7 +120,7 @@ class WatermarkPage:
 
 
 def read_watermark_page(disk: Disk, path: Path) -> Watermark | Missing | Unreadable:
-    """What is published now, from outside of the broker. Missing: no broker has published in this store yet."""
+    """Read the page from another process. Missing: no broker has written one in this store yet."""
     if not disk.exists(path):
         return Missing()
     file = disk.open(path, writable=False)

@@ -1,4 +1,4 @@
-"""Files that are read whole and replaced whole: ``store.json``, ``topics.json`` and snapshots."""
+"""Files that are read and replaced as a whole: ``store.json``, ``topics.json`` and snapshots."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,13 +9,13 @@ from halfmq.runtime.disk import Disk, File
 
 @contextmanager
 def replacing(disk: Disk, path: Path, temporary: Path) -> Iterator[File]:
-    """An empty file whose bytes replace ``path`` at the end, so that a reader, or a crash, finds the old file or the new one.
+    """An empty file that replaces ``path`` at the end, so that a reader, or a crash, finds the old file or the new one.
 
-    The fsync comes before the rename: else a crash could leave the new name with no bytes. The name is durable after a
-    sync of its directory, which is the caller's.
+    The fsync precedes the rename: otherwise a crash could leave the new name without bytes. The name is durable after a sync of its directory,
+    which is up to the caller.
 
     Raises:
-        OSError: ``path`` is as it was. ``temporary`` may be left, and is overwritten next time.
+        OSError: ``path`` is unchanged. ``temporary`` may remain, and is overwritten the next time.
     """
     file = disk.open(temporary, create=True)
     try:
@@ -28,7 +28,7 @@ def replacing(disk: Disk, path: Path, temporary: Path) -> Iterator[File]:
 
 
 def read_whole(disk: Disk, path: Path) -> bytes | None:
-    """All bytes of the file; None when there is none."""
+    """All bytes of the file; None if it does not exist."""
     if not disk.exists(path):
         return None
     file = disk.open(path, writable=False)

@@ -1,14 +1,14 @@
-"""The load generator against the bare sketch: every thread's transactions are counted once, and it ends by itself."""
+"""The load generator against the baseline server: every thread's transactions are counted once, and it ends by itself."""
 
 import asyncio
 
 from halfmq.bench import load
+from halfmq.bench.baseline import BaselineProtocol
 from halfmq.bench.load import Plan
-from halfmq.bench.sketch import SketchProtocol
 
 
 async def _drive(plan: Plan) -> load.Counts:
-    server = await asyncio.get_running_loop().create_server(SketchProtocol, "127.0.0.1", 0)
+    server = await asyncio.get_running_loop().create_server(BaselineProtocol, "127.0.0.1", 0)
     try:
         port = server.sockets[0].getsockname()[1]
         connections, counts, finished = await load.connect(plan, "127.0.0.1", port)

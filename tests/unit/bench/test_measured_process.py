@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reas
 
 
 def test_cpu_and_memory_of_a_broker_are_read_and_it_ends() -> None:
-    server = measured_process.sketch()
+    server = measured_process.baseline()
     try:
         assert server.anonymous_bytes() > 1 << 20
         assert server.cpu_seconds() > 0
@@ -23,5 +23,5 @@ def test_cpu_and_memory_of_a_broker_are_read_and_it_ends() -> None:
 
 def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(EnvironmentFailed, match="ended with"):
+    with pytest.raises(EnvironmentFailed, match="exited with status"):
         measured_process.broker(tmp_path / "file")

@@ -12,7 +12,7 @@ from halfmq.errors import EnvironmentFailed
 pytestmark = pytest.mark.slow
 
 
-def test_one_round_gives_figures_of_sketch_and_broker_and_their_ratio(tmp_path: Path) -> None:
+def test_one_round_gives_figures_of_baseline_and_broker_and_their_ratio(tmp_path: Path) -> None:
     plan = Plan(
         threads=4,
         body_bytes=200,
@@ -32,7 +32,7 @@ def test_one_round_gives_figures_of_sketch_and_broker_and_their_ratio(tmp_path: 
     assert run["prepare_p50_us"] <= run["prepare_p99_us"]
     assert run["commit_to_consumer_p50_us"] > 0
     assert run["rss_anon_mb"] > 5
-    assert figures["ratio_to_sketch"]["memory"] > 1
+    assert figures["ratio_to_baseline"]["memory"] > 1
     assert said == ["round 1 of 1 ..."]
     table = tx.table(figures)
     assert len(table) == 3
@@ -48,7 +48,7 @@ def test_a_broker_that_takes_no_transaction_ends_it_with_what_it_said(
         tx, "run_broker", lambda plan, durability, directory: run(plan, durability, directory, "--undecided-max", "0")
     )
     plan = Plan(threads=2, seconds=0.5, warmup_seconds=0.1)
-    with pytest.raises(EnvironmentFailed, match="the broker refuses transactions with code 16"):
+    with pytest.raises(EnvironmentFailed, match="the broker rejects transactions with code 16"):
         tx.compare(plan, ["memory"], 1, tmp_path, lambda text: None)
 
 

@@ -699,7 +699,7 @@ async def test_the_empty_segment_for_the_next_roll_is_made_again(
         path.unlink()
         maintenance.check_free_space()
         await looked(running)
-        assert any(f"{path} was removed" in line and "it is made again" in line for line in caplog.messages)
+        assert any(f"{path} was removed" in line and "it is created again" in line for line in caplog.messages)
         maintenance.check_free_space()
         await looked(running)
         assert path.stat().st_size == SMALL

@@ -331,7 +331,7 @@ def test_what_clients_are_told_is_logged_and_loopback_for_everywhere_is_warned_o
         served.start()
         assert served.stop() == 0
         lines = log.read_text()
-        assert f"clients are told {told}:{served.port}" in lines
+        assert f"advertising {told}:{served.port} to clients" in lines
         warnings = [line for line in lines.splitlines() if " WARNING " in line and "--advertise-host" in line]
         assert len(warnings) == warned, lines
 

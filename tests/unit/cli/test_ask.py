@@ -54,7 +54,7 @@ def test_silence_and_a_lost_connection_leave_the_outcome_open() -> None:
 
 
 def test_server_that_does_not_know_the_command_is_named() -> None:
-    with pytest.raises(RequestFailed, match="no halfmq broker"):
+    with pytest.raises(RequestFailed, match="not a halfmq broker"):
         asked_of(lambda connection, frame: connection.sendall(encode_response(decode(frame), 3, "not supported")))
 
 

@@ -52,7 +52,7 @@ def test_output_that_cannot_be_written_is_refused_before_anything_is_measured(
         (["--rounds", "0"], "--rounds"),
         (["--threads", "0"], "--threads"),
         (["--connections", "0"], "--connections"),
-        (["--threads", "2", "--connections", "3"], "1 to 2: each needs a thread"),
+        (["--threads", "2", "--connections", "3"], "1 to 2: each connection needs a thread"),
         (["--body-bytes", "0"], "--body-bytes"),
         (["--body-bytes", "4194305"], "4194304"),
         (["--seconds", "0"], "--seconds"),
@@ -62,7 +62,7 @@ def test_output_that_cannot_be_written_is_refused_before_anything_is_measured(
         (["--rollback-share", "2"], "--rollback-share"),
         (["--unknown-share", "-0.1"], "--unknown-share"),
         (["--unknown-share", "nan"], "--unknown-share"),
-        (["--rollback-share", "0.6", "--unknown-share", "0.5"], "together at most 1"),
+        (["--rollback-share", "0.6", "--unknown-share", "0.5"], "the sum must be at most 1"),
         (["--durability", "x"], "--durability"),
         (["--directory", "none/at/all"], "not a directory"),
     ],
@@ -101,7 +101,7 @@ def test_a_durability_that_is_named_twice_is_measured_once(monkeypatch: pytest.M
 
     def compare(plan: object, durabilities: list[str], *_: object) -> dict[str, Any]:
         measured.append(durabilities)
-        return {"runs": {}, "ratio_to_sketch": {}}
+        return {"runs": {}, "ratio_to_baseline": {}}
 
     monkeypatch.setattr("halfmq.bench.tx.compare", compare)
     for named in (["memory", "memory"], ["fsync", "memory"], []):
@@ -130,5 +130,5 @@ def test_a_short_run_prints_a_table_and_writes_json(tmp_path: Path, monkeypatch:
     ]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
-    assert "x sketch" in result.output
+    assert "x baseline" in result.output
     assert json.loads(output.read_text())["runs"]["memory"][0]["committed"] > 0

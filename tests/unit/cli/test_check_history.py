@@ -45,7 +45,7 @@ def test_a_check_without_anything_to_look_at_says_so(tmp_path: Path) -> None:
     (tmp_path / "h").write_text('{"e":"began","t_us":0,"by":"p"}\n')
     result = run(app, [str(tmp_path / "h"), "--allow-empty"])
     assert result.exit_code == 0
-    assert result.output.count("nothing to look at: ") == len(CHECKS)
+    assert result.output.count("nothing to check: ") == len(CHECKS)
     assert "note: no queue was read to its end" in result.output
 
 
@@ -56,7 +56,7 @@ def test_a_run_that_recorded_nothing_is_not_clean(tmp_path: Path) -> None:
     for more in ([], ["--json"]):
         result = run(app, [str(tmp_path / "h"), *more])
         assert result.exit_code == 2
-        assert "nothing was recorded" in result.stderr
+        assert "nothing to check" in result.stderr
         assert "clean\n" not in result.stdout
     assert run(app, [str(tmp_path / "h"), "--json", "--allow-empty"]).exit_code == 0
 
@@ -103,7 +103,10 @@ def test_the_log_of_a_running_broker_is_read_with_a_warning(history: Path, tmp_p
     sample_store(tmp_path / "store")
     held = RealDisk().lock(tmp_path / "store/lock")
     assert held is not None
-    assert f"a broker runs on {tmp_path / 'store'}" in run(app, [str(history), "--log", str(tmp_path / "store")]).stderr
+    assert (
+        f"a broker is running on {tmp_path / 'store'}"
+        in run(app, [str(history), "--log", str(tmp_path / "store")]).stderr
+    )
     del held
     assert "a broker runs" not in run(app, [str(history), "--log", str(tmp_path / "store")]).stderr
 

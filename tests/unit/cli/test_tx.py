@@ -96,7 +96,7 @@ async def test_exit_codes_tell_scripts_what_is_wrong(tmp_path: Path) -> None:
         await client.half("orders", b"one", unique=ONE, HMQ_TX_ID="T-1", HMQ_TX_INDEX="0")
         assert (await run(running, "commit", "T-1", "--operator", "ada", "--yes")).exit_code == 4
     nobody = await run(running, "list")
-    assert (nobody.exit_code, "is the broker running" in nobody.output) == (1, True)
+    assert (nobody.exit_code, "check that the broker runs" in nobody.output) == (1, True)
 
 
 QUICK = BrokerSettings(check_immunity_ms=50, check_interval_ms=60_000, check_answer_ms=60_000)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ from halfmq.model import properties
 from halfmq.model.stored_message import SYS_COMPRESSED, body_crc_of
 from halfmq.wire.remoting import message_codec
 from halfmq.wire.remoting.codes import RequestCode
-from halfmq.wire.remoting.compression import ZLIB, compress_zlib
+from halfmq.wire.remoting.compression import ZLIB
 from halfmq.wire.remoting.header import Request, encode_oneway_request
 from halfmq.wire.remoting.message_codec import PulledMessage, unpack
 
@@ -139,7 +140,7 @@ def test_packed_halves_are_unpacked_when_their_checks_have_their_turn(monkeypatc
             mq.add_check("order.create", look)
             for number in range(3):
                 await left_undecided(mq, tx_id=f"T-{number}")
-                packed = compress_zlib(bytes(50_000))
+                packed = zlib.compress(bytes(50_000))
                 broker.halves[number] = broker.halves[number]._replace(
                     body=packed, body_crc=body_crc_of(packed), sys_flag=SYS_COMPRESSED | ZLIB
                 )

@@ -306,7 +306,7 @@ def test_messages_that_were_not_acknowledged_are_not_handed_back_after_leaving(
             assert broker.requests(RequestCode.CONSUMER_SEND_MSG_BACK) == []
 
     run(test())
-    said = [line for line in caplog.messages if "its queue was given up meanwhile" in line]
+    said = [line for line in caplog.messages if "its queue was released meanwhile" in line]
     assert [("handed back" in line, "rejected" in line) for line in said] == [(True, False), (False, True)]
 
 

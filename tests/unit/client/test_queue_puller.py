@@ -1,6 +1,7 @@
 """One queue: where reading starts, what is filtered, what is committed, what happens to messages handed back."""
 
 import asyncio
+import zlib
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from halfmq.client import queue_puller
 from halfmq.client.queue_puller import Feed, delay_level
 from halfmq.model import properties
 from halfmq.wire.remoting.codes import PullFlag, RequestCode
-from halfmq.wire.remoting.compression import ZLIB, compress_zlib
+from halfmq.wire.remoting.compression import ZLIB
 from halfmq.wire.remoting.header import encode_response
 from halfmq.wire.remoting.message_codec import PulledMessage, unpack
 
@@ -753,7 +754,7 @@ async def test_body_that_cannot_be_unpacked_is_reported_and_what_is_before_it_is
 
 
 def packed_into(broker: ScriptedBroker, queue: int, body: bytes) -> None:
-    broker.append("t", queue, compress_zlib(body))
+    broker.append("t", queue, zlib.compress(body))
     log = broker.logs["t", queue]
     log[-1] = log[-1]._replace(sys_flag=1 | ZLIB)
 

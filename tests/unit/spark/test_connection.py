@@ -8,7 +8,7 @@ from tests.support.scripted_server import ScriptedServer
 
 from halfmq.spark import connection
 from halfmq.spark.connection import Connection
-from halfmq.spark.retry_deadline import Away
+from halfmq.spark.retry_deadline import Unavailable
 from halfmq.wire.remoting.header import encode_response
 
 
@@ -31,14 +31,14 @@ def test_a_question_and_its_answer(server: ScriptedServer) -> None:
 
 
 def test_nobody_listens() -> None:
-    with pytest.raises(Away, match="refused"):
+    with pytest.raises(Unavailable, match="refused"):
         Connection.open(("127.0.0.1", free_port()))
 
 
 def test_the_peer_closes_instead_of_answering(server: ScriptedServer) -> None:
     server.answer = lambda request: None
     made = Connection.open(("127.0.0.1", server.port))
-    with pytest.raises(Away, match="closed"):
+    with pytest.raises(Unavailable, match="closed"):
         made.ask(30_000, {})
     made.close()
 
@@ -47,6 +47,6 @@ def test_no_answer_in_time(server: ScriptedServer, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(connection, "ANSWER_S", 0.05)
     server.answer = lambda request: b""
     made = Connection.open(("127.0.0.1", server.port))
-    with pytest.raises(Away, match="timed out"):
+    with pytest.raises(Unavailable, match="timed out"):
         made.ask(30_000, {})
     made.close()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halfmq.model import properties as props
-from halfmq.spark.properties_arrow import PropertyTable, _Alike
+from halfmq.spark.properties_arrow import PropertyTable, _UniformRows
 
 #: Every shape that a peer may send: separators anywhere, repeats, no separator at the end, empty.
 names = st.sampled_from(
@@ -87,7 +87,7 @@ def alike_rows(draw: st.DrawFn) -> list[bytes]:
 @given(alike_rows(), st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "K"]))
 def test_rows_of_one_producer_are_known_by_their_shape_and_read_the_same(strings: list[bytes], name: str) -> None:
     made = table(strings)
-    assert isinstance(made._pairs, _Alike)
+    assert isinstance(made._pairs, _UniformRows)
     wanted = [props.to_dict(string.decode()) for string in strings]
     assert made.text(name).to_pylist() == [pairs.get(name) for pairs in wanted]
     assert [dict(pairs) for pairs in made.maps().to_pylist()] == wanted
@@ -114,7 +114,7 @@ def test_one_row_that_differs_is_enough_to_look_at_each_by_itself(other: bytes) 
     usual = b"a-name-that-is-long-X\x011\x02K\x012\x02"
     for strings in ([usual, other, usual], [other, usual]):
         made = table(strings)
-        assert not isinstance(made._pairs, _Alike)
+        assert not isinstance(made._pairs, _UniformRows)
         assert [dict(pairs) for pairs in made.maps().to_pylist()] == [
             props.to_dict(string.decode()) for string in strings
         ]

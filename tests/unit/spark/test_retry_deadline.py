@@ -3,7 +3,7 @@
 import pytest
 
 from halfmq.errors import ConnectError
-from halfmq.spark.retry_deadline import Away, RetryDeadline
+from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 
 
 class Clock:
@@ -16,7 +16,7 @@ class Clock:
         self.now += seconds
 
 
-def patience(clock: Clock, timeout_ms: int) -> RetryDeadline:
+def retry_deadline(clock: Clock, timeout_ms: int) -> RetryDeadline:
     return RetryDeadline(timeout_ms, clock=lambda: clock.now, sleep=clock.sleep)
 
 
@@ -25,10 +25,10 @@ def test_it_goes_on_as_soon_as_the_broker_is_back() -> None:
 
     def attempt() -> str:
         if clock.now < 30:
-            raise Away("nobody listens")
+            raise Unavailable("nobody listens")
         return "there"
 
-    assert patience(clock, 120_000).until(attempt, "broker") == "there"
+    assert retry_deadline(clock, 120_000).until(attempt, "broker") == "there"
     assert 30 <= clock.now < 33
     assert max(clock.pauses) <= 2
     assert clock.pauses[0] <= 0.05
@@ -38,10 +38,10 @@ def test_it_gives_up_at_the_time_that_was_said_and_says_why() -> None:
     clock = Clock()
 
     def attempt() -> None:
-        raise Away("nobody listens")
+        raise Unavailable("nobody listens")
 
     with pytest.raises(ConnectError, match=r"broker: nobody listens; waited 10 s") as error:
-        patience(clock, 10_000).until(attempt, "broker")
+        retry_deadline(clock, 10_000).until(attempt, "broker")
     assert clock.now == pytest.approx(10)
     assert "brokerTimeout" in error.value.hint
 
@@ -53,5 +53,5 @@ def test_other_errors_are_not_waited_out() -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        patience(clock, 10_000).until(attempt, "broker")
+        retry_deadline(clock, 10_000).until(attempt, "broker")
     assert clock.pauses == []

@@ -41,7 +41,7 @@ class Cuts:
 @pytest.fixture
 def cuts(monkeypatch: pytest.MonkeyPatch) -> Cuts:
     made = Cuts()
-    monkeypatch.setattr(source, "open_reader", lambda options, patience: made)
+    monkeypatch.setattr(source, "open_reader", lambda options, deadline: made)
     return made
 
 

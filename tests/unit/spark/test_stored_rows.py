@@ -11,7 +11,7 @@ from halfmq.model import properties as props
 from halfmq.model.stored_message import SYS_COMPRESSED, StoredMessage, body_crc_of, encode
 from halfmq.spark import stored_rows
 from halfmq.spark.options import COLUMNS
-from halfmq.spark.stored_rows import BATCH_ROWS, StoredRows, cut_points, in_parts, record_batch
+from halfmq.spark.stored_rows import BATCH_ROWS, StoredRows, cut_points, record_batch, split_compressed
 
 V4 = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 V6 = bytes(15) + b"\x01\x00\x00\x2a\x9f"
@@ -134,12 +134,12 @@ def test_a_length_that_leads_out_of_the_message_is_never_followed(length: int) -
 def test_packed_bodies_come_in_smaller_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_rows, "PACKED_BATCH_BYTES", 300)
     packed = message(zlib.compress(b"z" * 10_000), {}, sys_flag=SYS_COMPRESSED)
-    parts = list(in_parts(rows([packed] * 7)))
+    parts = list(split_compressed(rows([packed] * 7)))
     assert len(parts) > 2
     assert np.concatenate([part.queue_offsets for part in parts]).tolist() == list(range(40, 47))
     assert record_batch(parts[0], ("value",), nothing_bad).column(0).to_pylist()[0] == b"z" * 10_000
     plain = rows([message(b"z" * 400, {})] * 7)
-    assert list(in_parts(plain)) == [plain]
+    assert list(split_compressed(plain)) == [plain]
 
 
 def test_batches_are_cut_by_rows_and_by_bytes() -> None:

@@ -1,8 +1,8 @@
-"""One HTTP connection: h11 reads and writes the protocol, this class bounds it.
+"""One HTTP connection: h11 implements the protocol, this class limits its resources.
 
-One request is answered at a time, and its connection is not read from meanwhile: what has come behind it (pipelining) waits,
-the rest stays in the socket. So a connection holds one read, one request and one answer. A peer that does not send a whole
-request, or does not read its answer, within ``PATIENCE_S`` is closed.
+One request is processed at a time, and its connection is not read meanwhile: pipelined requests that were already received wait, the rest
+stays in the socket. A connection thus holds one read, one request and one response. A client that does not send a complete
+request, or does not read its response, within ``PATIENCE_S`` is closed.
 """
 
 import asyncio
@@ -16,31 +16,31 @@ import msgspec
 
 log = logging.getLogger("halfmq.http")
 
-#: Request line and headers, bytes, and how many headers there may be. Browsers and probes send a tenth of it.
+#: Maximum bytes of request line and headers, and maximum number of headers. Browsers and probes send a tenth of it.
 HEADER_BYTES_MAX: Final = 8_192
 HEADERS_MAX: Final = 64
-#: From the last answer to the next whole request, s: also how long an idle connection is kept.
+#: Maximum time from the last response to the next complete request, s; also that of an idle connection.
 PATIENCE_S: Final = 15.0
 
-#: Status and what becomes JSON. Called once, on the loop; the connection may be gone by then.
+#: Takes the status and a value for JSON. Called once, on the loop; the connection may be closed by then.
 Answer = Callable[[int, object], None]
 #: Serves a request: its method and its target.
 Serve = Callable[[str, str, Answer], None]
 
 
 class HttpConnection(asyncio.Protocol):
-    """One HTTP/1.1 connection: a request is served, answered and only then the next one is read."""
+    """One HTTP/1.1 connection: it reads the next request only after the response to the previous one."""
 
     def __init__(self, serve: Serve, closed: Callable[["HttpConnection"], None]) -> None:
         self._serve = serve
         self._closed = closed
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_BYTES_MAX)
         self.transport: asyncio.Transport | None = None
-        #: A request is being answered, or its answer has left in this turn.
+        #: A request is being processed, or its response was written in this turn.
         self._busy = False
-        #: The peer does not read its answers.
+        #: The client does not read its responses.
         self._full = False
-        #: The request is a HEAD: its answer has the headers of a GET's, and no body.
+        #: The request is a HEAD: its response has the headers of a GET's, and no body.
         self._is_head = False
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -67,7 +67,7 @@ class HttpConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         self._http.receive_data(b"")
         self._next()
-        return True  # it may still read; ``_next`` closes when h11 has nothing left
+        return True  # the client may still read; ``_next`` closes when h11 has nothing left
 
     def _wait(self) -> None:
         if self._deadline is not None:
@@ -77,12 +77,12 @@ class HttpConnection(asyncio.Protocol):
     def _too_slow(self) -> None:
         assert self.transport is not None
         if self._busy and not self._full and not self.transport.is_closing():
-            self._wait()  # it is we who are slow
+            self._wait()  # the delay is on our side
         else:
             self.transport.abort()
 
     def _next(self) -> None:
-        """Serve the next request, if it is there."""
+        """Serve the next request, if it has arrived."""
         if self._busy or self._full or self.transport is None or self.transport.is_closing():
             return
         try:
@@ -93,7 +93,7 @@ class HttpConnection(asyncio.Protocol):
             elif isinstance(event, h11.ConnectionClosed):
                 self.transport.close()
         except h11.RemoteProtocolError as error:
-            reason, _, _ = str(error).partition(": bytearray(")  # what was sent, as Python writes bytes
+            reason, _, _ = str(error).partition(": bytearray(")  # followed by the client's bytes in Python notation
             self._answer(error.error_status_hint, {"error": reason}, close=True)
 
     def _begin(self, request: h11.Request, *, has_body: bool) -> None:
@@ -104,7 +104,7 @@ class HttpConnection(asyncio.Protocol):
         header_bytes = len(request.target) + sum(len(name) + len(value) for name, value in request.headers)
         if header_bytes > HEADER_BYTES_MAX or len(request.headers) > HEADERS_MAX:
             self._answer(431, {"error": "too many or too large headers"}, close=True)
-        elif has_body:  # nothing here takes one: it is not read
+        elif has_body:  # no resource takes one: it is not read
             self._answer(413, {"error": "a request with a body"}, close=True)
         else:
             try:
@@ -114,7 +114,7 @@ class HttpConnection(asyncio.Protocol):
                 log.exception("a request failed")
                 if self._http.our_state is h11.SEND_RESPONSE:
                     self._answer(500, {"error": "internal error"}, close=True)
-                else:  # part of an answer has left
+                else:  # a part of the response was written
                     self.transport.abort()
 
     def _answer(self, status: int, told: object, *, close: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The HTTP front door: who may connect, and which resource a request names."""
+"""The HTTP front door: admission of connections, and resources by path."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,23 +9,23 @@ from halfmq import limits
 from halfmq.broker.front_door import Rejected
 from halfmq.broker.http.connection import Answer, HttpConnection
 
-#: Answers a GET with these query parameters.
+#: Responds to a GET with these query parameters.
 Resource = Callable[[dict[str, str], Answer], None]
 
 _PARAMETERS_MAX: Final = 8
 
 
 class HttpDoor:
-    """A ``front_door.FrontDoor``. ``resources`` is filled by the composition root before the first connection."""
+    """A ``front_door.FrontDoor``. The composition root fills ``resources`` before the first connection."""
 
     def __init__(self) -> None:
-        #: By path: names of query parameters, and who answers.
+        #: By path: names of query parameters, and the function that responds.
         self.resources: dict[str, tuple[frozenset[str], Resource]] = {}
-        #: Also those that have not begun.
+        #: Including pending ones.
         self.connections: set[HttpConnection] = set()
 
     def admit(self, host: str) -> HttpConnection | Rejected:
-        """A connection from ``host``, or why there is no place for it."""
+        """A connection from ``host``, or the reason for a rejection."""
         if len(self.connections) >= limits.HTTP_CONNECTIONS_MAX:
             return Rejected(f"all have {limits.HTTP_CONNECTIONS_MAX} HTTP connections open, as many as may be")
         connection = HttpConnection(self._serve, self.connections.discard)
@@ -33,12 +33,12 @@ class HttpDoor:
         return connection
 
     def begun(self, connection: asyncio.BaseProtocol) -> None:
-        """Forget a connection that could not be made; one that was made ends with its own ``closed``."""
+        """Remove a connection that could not be made; one that was made ends with its own ``closed``."""
         if isinstance(connection, HttpConnection) and connection.transport is None:
             self.connections.discard(connection)
 
     def close(self) -> None:
-        """End every connection when what was answered has left."""
+        """Close every connection after its responses were written."""
         for connection in list(self.connections):
             if connection.transport is not None:
                 connection.transport.close()

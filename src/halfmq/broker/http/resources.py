@@ -1,4 +1,4 @@
-"""Resources of the HTTP front door, to and from ``broker.services``."""
+"""Resources of the HTTP front door, translated to and from ``broker.services``."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ _DONE: Final = Done()
 
 
 class Resources:
-    """What the HTTP port serves: health, and the transactions that are undecided."""
+    """The resources of the HTTP port: health, and undecided transactions."""
 
     def __init__(self, door: HttpDoor, sequencer: Sequencer, transactions: Transactions, health: Health) -> None:
         self._sequencer = sequencer
@@ -31,7 +31,7 @@ class Resources:
         answer(503, {"serving": False, "reason": reason}) if reason else answer(200, {"serving": True})
 
     def undecided(self, parameters: dict[str, str], answer: Answer) -> None:
-        """Answers when nothing in the page can be taken back by a crash (promise 5)."""
+        """Responds when a crash can no longer revert anything on the page (promise 5)."""
         count, start = page_count(parameters.get("max")), page_start(parameters.get("from"))
         if isinstance(count, Refused):
             answer(400, {"error": count.text})

@@ -1,8 +1,7 @@
-"""What administrators ask about a broker that runs, to and from ``services.stats``: 28, 201 to 204, 208, 300, 315, 317, 351
+"""Statistics for administrators, translated to and from ``services.stats``: 28, 201 to 204, 208, 300, 315, 317, 351
 (``wire.remoting.admin_stats``).
 
-Answers wait until what they name is durable. How much is looked at for one answer has a bound, since whoever reaches the port
-may ask.
+Responses wait until their content is durable. The work for one response is bounded, since the port has no access control.
 """
 
 import asyncio
@@ -52,16 +51,16 @@ from halfmq.wire.remoting.group_bodies import MessageQueue
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.heartbeat import Subscription, tags_of
 
-#: Questions of all administrators that wait for their turn.
+#: Maximum number of waiting requests of all administrators.
 ASKED_MAX: Final = 256
-#: Groups in one answer to 201: the largest stay far below a frame.
+#: Maximum number of groups in a response to 201: the largest ones stay far below the size of a frame.
 GROUP_CONFIGS_MAX: Final = 10_000
-#: The name of the version that the broker says it has (``codes.VERSION_OURS``).
+#: Name of the version that the broker reports (``codes.VERSION_OURS``).
 _VERSION_NAME: Final = "V4_9_8"
 
 
 class AdminStats:
-    """Requests of mqadmin and of dashboards for figures."""
+    """Requests of mqadmin and of dashboards for statistics."""
 
     def __init__(
         self, gateway: Gateway, sequencer: Sequencer, stats: Stats, members: Members, loop: asyncio.AbstractEventLoop, *,
@@ -75,7 +74,7 @@ class AdminStats:
         self._durably = DurableAnswers(gateway, sequencer)
         self._address = address
         self._loop = loop
-        #: Questions that wait for their turn, with the bytes that each keeps.
+        #: Waiting requests, with the bytes that each keeps.
         self._asked: deque[tuple[Handler, Connection, Request[Any], int]] = deque()
         one_by_one: dict[int, Handler] = {
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
@@ -92,7 +91,7 @@ class AdminStats:
         gateway.handlers[RequestCode.GET_TOPIC_CONFIG] = self.topic_config
 
     def _in_turn(self, handler: Handler, connection: Connection, request: Request[Any]) -> None:
-        """One of these questions in one turn of the loop, whoever asks: each may look at thousands of queues."""
+        """Serve one of these requests in a turn of the loop, whoever sent it: each may examine thousands of queues."""
         if len(self._asked) >= ASKED_MAX:
             self._refuse(
                 connection, request, ResponseCode.SYSTEM_BUSY, f"{ASKED_MAX} requests are waiting already; try again"
@@ -138,7 +137,7 @@ class AdminStats:
         self._tell(connection, request, encode_consume_stats(GroupProgress(rate, tuple(queues))))
 
     def broker_consume_stats(self, connection: Connection, request: Request[Any]) -> None:
-        """317. Every topic counts as ordered and as not: which it is, its consumers say."""
+        """317. Every topic counts both as ordered and as unordered: only its consumers know which it is."""
         try:
             found = self._stats.progress_of_all()
         except TooManyQueues:
@@ -159,13 +158,13 @@ class AdminStats:
         return MessageQueue(topic, self._view.settings.broker_name, queue_id)
 
     def consumed_by(self, connection: Connection, request: Request[Any]) -> None:
-        """300"""
+        """300: topics in which a group has offsets."""
         self._tell(connection, request, encode_groups(self._stats.groups_of(request.ext.topic)))
 
     # --- who is connected
 
     def consumers(self, connection: Connection, request: Request[Any]) -> None:
-        """203"""
+        """203: members of a consumer group."""
         session = self._stats.consumers(request.ext.consumer_group)
         if session is None:
             text = f"the consumer group[{request.ext.consumer_group}] not online"
@@ -185,7 +184,7 @@ class AdminStats:
         self._tell(connection, request, encode_consumers(group))
 
     def producers(self, connection: Connection, request: Request[Any]) -> None:
-        """204"""
+        """204: connected producers of a group."""
         found = self._stats.producers(request.ext.producer_group)
         if not found:
             text = f"the producer group[{request.ext.producer_group}] not exist"
@@ -193,7 +192,7 @@ class AdminStats:
             return
         peers = []
         for number, client_id in found.items():
-            # Only our client fetches its checks, and it need not have sent a heartbeat.
+            # Only our client fetches its checks, and it may not have sent a heartbeat.
             version, language = self._members.software.get(number, (VERSION_OURS, LANGUAGE_OURS))
             peers.append(Peer(client_id, self._address_of(number), language, version))
         self._tell(connection, request, encode_producers(peers))
@@ -205,7 +204,7 @@ class AdminStats:
     # --- topics and groups
 
     def topic_stats(self, connection: Connection, request: Request[Any]) -> None:
-        """202"""
+        """202: bounds of a topic's queues."""
         name = request.ext.topic
         found = self._stats.topic(name)
         if found is None:
@@ -217,7 +216,7 @@ class AdminStats:
         self._tell(connection, request, encode_topic_stats(ends, found.written_per_s))
 
     def topic_config(self, connection: Connection, request: Request[Any]) -> None:
-        """351"""
+        """351: settings of a topic."""
         topic = self._view.topics_by_name.get(request.ext.topic)
         if topic is None:
             text = f"No topic in this broker. topic: {request.ext.topic}"
@@ -227,7 +226,7 @@ class AdminStats:
         self._tell(connection, request, body)
 
     def group_configs(self, connection: Connection, request: Request[Any]) -> None:
-        """201"""
+        """201: settings of all consumer groups."""
         groups, fields = self._view.groups, request.ext
         start = max(fields.group_seq, 0)
         stop = start + (min(fields.max_group_num, GROUP_CONFIGS_MAX) if fields.max_group_num > 0 else GROUP_CONFIGS_MAX)
@@ -245,7 +244,7 @@ class AdminStats:
     # --- counters
 
     def counted(self, connection: Connection, request: Request[Any]) -> None:
-        """315: what ``statsAll`` and the dashboard ask for. What is not counted is refused, as a stock broker does."""
+        """315: requested by ``statsAll`` and the dashboard. Unknown statistics are refused, as by RocketMQ's broker."""
         kind, key = request.ext.stats_name, request.ext.stats_key
         topic, _, group = key.partition("@")
         found = None
@@ -260,7 +259,7 @@ class AdminStats:
         self._tell(connection, request, body)
 
     def runtime_info(self, connection: Connection, request: Request[Any]) -> None:
-        """28. Only what is known here: a figure that a stock broker has and this one does not is not named."""
+        """28. Only figures that this broker has: those that only RocketMQ's broker has are omitted."""
         found = self._stats.figures()
         written, given = found.written_by_day, found.given_by_day
         table = {
@@ -278,14 +277,14 @@ class AdminStats:
             "msgGetTotalYesterdayMorning": str(given.yesterday_morning),
             "sendThreadPoolQueueSize": str(found.backlog),
             "sendThreadPoolQueueHeadWaitTimeMills": str(found.backlog_wait_ms),
-            # Pulls are served when they are read, and nothing of the log is locked: these are always so.
+            # Pulls are served when they are read, and no part of the log is locked: these are constant.
             "pullThreadPoolQueueSize": "0",
             "pullThreadPoolQueueHeadWaitTimeMills": "0",
             "pageCacheLockTimeMills": "0",
             "commitLogMinOffset": str(found.log_start),
             "commitLogMaxOffset": str(found.high_watermark),
             "dispatchBehindBytes": str(found.index_lag_bytes),
-            # What the log takes of what it could take: its bytes, and what is free on its disk.
+            # Size of the log relative to the log plus the free space on its disk.
             "commitLogDiskRatio": f"{found.log_bytes / (found.log_bytes + found.free_bytes):.4f}",
             "halfmqUndecided": str(found.undecided),
             "halfmqConnections": str(len(self._gateway.connections)),
@@ -296,7 +295,7 @@ class AdminStats:
 
 
 def _kept(request: Request[Any]) -> tuple[Struct | None, int]:
-    """(the fields that are read, None where the command has none; bytes that they take in memory, with the question's)."""
+    """(the fields to keep, None if the command has none; bytes of memory that they and the request take)."""
     if not isinstance(request.ext, Struct):
         return None, REQUEST_COST
     return request.ext, REQUEST_COST + 4 * sum([len(value) for value in astuple(request.ext) if isinstance(value, str)])

@@ -1,8 +1,7 @@
-"""400 and 401: who reads which queue, for consumers that leave it to the broker (``clientRebalance=false``), and how; from
-``services.queues``.
+"""400 and 401: assignment of queues by the broker (``clientRebalance=false``), and the consume mode; from ``services.queues``.
 
-Queues are always read in PULL mode: there is no POP here. 401 that asks for POP is refused, and the group goes on
-consuming as it did.
+Queues are always consumed in PULL mode: POP is not supported. A 401 that requests POP is refused, and the group continues to consume as
+before.
 """
 
 from typing import Any, Final
@@ -26,7 +25,7 @@ _BROADCASTING: Final = "BROADCASTING"
 
 
 class Assignments:
-    """Queues that the broker shares out among the members of a group (400, 401)."""
+    """Requests about queues that the broker assigns to the members of a group (400, 401)."""
 
     def __init__(self, gateway: Gateway, sequencer: Sequencer, queues: Queues, *, broker_name: str) -> None:
         self._gateway = gateway
@@ -39,7 +38,7 @@ class Assignments:
         }
 
     def query(self, connection: Connection, request: Request[Any]) -> None:
-        """No list at all where the topic or the group's members are not known (yet): the client asks again soon."""
+        """400. The response has no list if the topic or the group's members are not known (yet): the client asks again soon."""
         asked = decode_assignment_query(request.body)
         mine = self._queues.assigned(
             asked.group,
@@ -52,7 +51,7 @@ class Assignments:
         self._durably.tell(connection, request, ResponseCode.SUCCESS, body=encode_assignments(queues))
 
     def set_mode(self, connection: Connection, request: Request[Any]) -> None:
-        """401: pull mode is the only one."""
+        """401: PULL is the only mode."""
         asked = decode_mode_request(request.body)
         if asked.mode == PULL_MODE:
             self._gateway.answer(connection, request, ResponseCode.SUCCESS)

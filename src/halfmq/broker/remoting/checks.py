@@ -1,4 +1,4 @@
-"""The back-check as a frame (39): a ``services.checks.Producers`` over the connections of the gateway."""
+"""The back-check as a frame (39): implements ``services.checks.Producers`` with the connections of the gateway."""
 
 from halfmq.broker.remoting.gateway import Gateway
 from halfmq.core.decision import SendCheck
@@ -17,11 +17,11 @@ class PushedChecks:
         self._broker_name = broker_name
 
     def is_connected(self, number: int) -> bool:
-        """Whether the connection is still there."""
+        """Whether the connection still exists."""
         return number in self._gateway.connections
 
     def push_check(self, check: SendCheck, half: bytes) -> bool:
-        """Send the check with its ``half`` as stored; False: the connection does not take it now."""
+        """Send the check with its ``half`` as stored; False: the connection is gone, or its client does not read."""
         return self._gateway.push_frame(check.connection, lambda opaque: self._frame(opaque, check, half))
 
     def _frame(self, opaque: int, check: SendCheck, half: bytes) -> bytes:

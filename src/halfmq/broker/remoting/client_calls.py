@@ -1,6 +1,6 @@
-"""Commands that the broker passes on to a client (307), to and from ``services.client_calls``.
+"""Commands that the broker forwards to a client (307), translated to and from ``services.client_calls``.
 
-The client gets the command as a request of ours, with a number of ours.
+The client gets the command as a request of the broker, with a request number of the broker.
 """
 
 from functools import partial
@@ -16,7 +16,7 @@ from halfmq.wire.remoting.header import Request, ext_text
 
 
 class ClientCommands:
-    """Requests that the broker passes on to a client (307), and the client's answers."""
+    """Requests that the broker forwards to a client (307), and the client's responses."""
 
     def __init__(self, gateway: Gateway, calls: ClientCalls[Request[Any]]) -> None:
         self._gateway = gateway
@@ -25,7 +25,7 @@ class ClientCommands:
         gateway.handlers[RequestCode.GET_CONSUMER_RUNNING_INFO] = self.running_info
 
     def running_info(self, connection: Connection, request: Request[Any]) -> None:
-        """307: what a consumer does, as it says itself."""
+        """307: a consumer's description of its own state."""
         fields = request.ext
         if request.body:
             self._gateway.answer(connection, request, ResponseCode.INVALID_PARAMETER, "307 has no body")
@@ -44,7 +44,7 @@ class ClientCommands:
         )
 
     def answered(self, connection: Connection, answer: Request[Any]) -> None:
-        """A client answered a call: pass the answer on to who asked."""
+        """A client responded to a call: forward the response to the requester."""
         self._calls.answered(connection, answer.opaque, answer)
 
     def _answer(self, connection: Connection, request: Request[None], said: Request[Any] | Refused) -> None:

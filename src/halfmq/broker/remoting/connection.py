@@ -1,11 +1,10 @@
-"""One connection of a client: bytes in, frames out, and when to stop reading.
+"""One connection of a client: splits bytes into frames, collects responses, and decides when to stop reading.
 
-Answers are collected and leave in one ``transport.write`` for each read or release, since a write costs more than a
-frame. A peer that does not read its answers is not read from either (the transport says when), and so is everybody
-while too many answers wait for the disk: what bounds memory is that nobody may send more than we can answer. A small
-request may have a large answer, so frames that came in one read wait as well: large answers go to the transport at once
-(``flush_if_large``), and from the moment that it is full the rest of the frames stay unread. So they do when they are more than one
-connection may have decided in one turn (``intake``), or took longer than it may have.
+Responses are collected and written with one ``transport.write`` for each read or release, since a write costs more than a frame. The
+broker does not read from a client that does not read its responses (the transport reports it), nor from any client while too many
+replies wait for the disk: memory is bounded because nobody may send more than can be answered. A small request may have a large
+response, so frames of one read wait as well: large responses go to the transport at once (``flush_if_large``), and once it is full the
+remaining frames stay unprocessed. The same applies if they exceed the share of one connection in a turn (``intake``), or its time.
 """
 
 import asyncio
@@ -18,27 +17,27 @@ from halfmq.broker.remoting.intake import REQUEST_COST, Intake
 from halfmq.broker.remoting.outgoing_bytes import OutgoingBytes
 from halfmq.wire.remoting.frame import BrokenFrame, FrameSplitter
 
-#: So many frames that came together are handled without a look at the clock in between.
+#: Number of frames of one read that are handled between two readings of the clock.
 FEW: Final = 4
-#: Bytes of bodies that collect before they are given to the transport, so that it can say that it is full.
+#: Bytes of bodies that are collected before they are passed to the transport, so that it can report that it is full.
 LARGE_BODIES_BYTES: Final = 262_144
 _UNKNOWN_HOST: Final = b"\x00" * 8
 
 
 class Frames(Protocol):
-    """What a connection asks of the gateway that made it."""
+    """What a connection needs from its gateway."""
 
-    #: Grows with each look for idle connections; a read stamps the connection with it.
+    #: Incremented by each search for idle connections; a read records the current value.
     generation: int
     intake: Intake
     outgoing: OutgoingBytes
 
     def opened(self, connection: "Connection") -> None:
-        """The connection is there and may be answered."""
+        """The connection was made and can be written to."""
         ...
 
     def frame(self, connection: "Connection", frame: bytes) -> bool | None:
-        """Handle one frame; answers go to ``connection.send``. Never raises. False: hand over nothing that came behind it."""
+        """Handle one frame; responses go to ``connection.send``. Never raises. False: ignore the frames after it."""
         ...
 
     def overloaded(self, connection: "Connection") -> bool:
@@ -46,32 +45,32 @@ class Frames(Protocol):
         ...
 
     def unfinished(self, connection: "Connection", held: int, missing: int, *, another: bool) -> None:
-        """A read ended with ``held`` bytes of an unfinished frame, or, with 0, no longer does. See ``UnfinishedFrames.note``."""
+        """A read ended with ``held`` bytes of an unfinished frame; 0: with none. See ``UnfinishedFrames.note``."""
         ...
 
     def broken(self, connection: "Connection", error: BrokenFrame) -> None:
-        """The bytes are no frames: log it, and close the connection."""
+        """The bytes are not frames: log it, and close the connection."""
         ...
 
     def dirty(self, connection: "Connection") -> None:
-        """``connection`` has answers for the next ``flush``."""
+        """``connection`` has responses for the next ``flush``."""
         ...
 
     def flush(self) -> None:
-        """Write the answers of every connection that has some."""
+        """Write the responses of every connection that has some."""
         ...
 
     def closed(self, connection: "Connection", error: BaseException | None) -> None:
-        """The connection has ended; ``error`` None: in order."""
+        """The connection has ended; ``error`` None: without an error."""
         ...
 
     def drained(self, connection: "Connection") -> None:
-        """The peer reads again, and everything that it had sent is handled."""
+        """The client reads again, and all of its received frames were handled."""
         ...
 
 
 class Connection(asyncio.Protocol):
-    """``number`` names it in commands and is never used twice in one run. A ``services.peer.Peer``."""
+    """A ``services.peer.Peer``. ``number`` identifies it in commands and is never reused in one run."""
 
     __slots__ = (
         "_gateway",
@@ -102,7 +101,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, gateway: Frames, number: int) -> None:
         self.number = number
         self.is_open = False
-        #: IP and int32 port of the peer, packed, as messages store it.
+        #: IP and int32 port of the client, packed, as messages store it.
         self.born_host = _UNKNOWN_HOST
         self.address = "?"
         self.generation = gateway.generation
@@ -110,28 +109,28 @@ class Connection(asyncio.Protocol):
         self._gateway = gateway
         self._splitter = FrameSplitter()
         self._out: list[bytes | bytearray] = []
-        #: The peer does not take its answers: it is not read from, and nothing that can wait is sent to it.
+        #: The client does not read its responses: it is not read from, and nothing that can wait is sent to it.
         self.is_full = False
-        #: Frames that came before reading stopped. Only while it is full, or waits for its turn.
+        #: Received frames that are not handled. Only while it is full, or waits for its turn.
         self._later: deque[bytes] = deque()
-        #: What ``intake`` knows of it.
+        #: State of ``intake``.
         self.undecided = 0
         self.taken = 0
         self.later_bytes = 0
         self.waits = False
         self.used_s = 0.0
-        #: ``is_full`` or ``waits``: looked at behind each frame.
+        #: ``is_full`` or ``waits``: checked after each frame.
         self._stopped = False
         self.unfinished_bytes = 0
-        #: The largest write since it is full: its transport keeps that until the last byte is taken.
+        #: The largest write since it became full: its transport keeps that until the last byte is sent.
         self._largest = 0
         #: Bytes of bodies since the last ``flush_if_large``.
         self._heavy = 0
-        #: The gateway said to stop reading.
+        #: Whether the gateway stopped reading.
         self._held = False
         #: Bytes of an unfinished frame at the end of the last read.
         self._unfinished = 0
-        #: Too much is unfinished elsewhere: the rest of this one's frame is read later.
+        #: Whether unfinished frames of other connections delay the rest of its own.
         self._waits = False
 
     # --- asyncio.Protocol
@@ -166,7 +165,7 @@ class Connection(asyncio.Protocol):
             self.transport.pause_reading()
 
     def _take(self, frames: list[bytes], frames_bytes: int) -> None:
-        """Handle what a read brought, as far as there is room for it; the rest waits in ``_later``."""
+        """Handle the frames of a read as far as ``intake`` allows; the rest waits in ``_later``."""
         if not frames:
             return
         gateway = self._gateway
@@ -205,7 +204,7 @@ class Connection(asyncio.Protocol):
                 intake.leave(self, later_bytes)
 
     def _take_later(self) -> None:
-        """Handle frames that waited, as far as there is room."""
+        """Handle waiting frames as far as ``intake`` allows."""
         intake = self._gateway.intake
         later, handle = self._later, self._gateway.frame
         if not later:
@@ -233,13 +232,13 @@ class Connection(asyncio.Protocol):
         return sum(map(len, self._later)) + REQUEST_COST * len(self._later)
 
     def hold(self) -> None:
-        """Read no more until ``take_more``: others come first."""
+        """Stop reading until ``take_more``: other connections come first."""
         self.waits = self._stopped = True
         if not self.transport.is_closing():
             self.transport.pause_reading()
 
     def take_more(self) -> None:
-        """It is this connection's turn: handle frames that wait, and read again."""
+        """The connection's turn: handle waiting frames, and read again."""
         self.waits = False
         self._stopped = self.is_full
         self._gateway.intake.leave(self, 0)
@@ -273,7 +272,7 @@ class Connection(asyncio.Protocol):
     # --- for the gateway
 
     def send(self, frame: bytes | bytearray) -> None:
-        """Queue a frame; it leaves at the end of this read or release. Nothing happens when the peer is gone."""
+        """Queue a frame; it is written at the end of this read or release. Ignored if the client is gone."""
         out = self._out
         if not out:
             if not self.is_open:
@@ -282,14 +281,14 @@ class Connection(asyncio.Protocol):
         out.append(frame)
 
     def flush_if_large(self, body_bytes: int) -> None:
-        """A body of that many bytes was queued. Many of them go to the transport now, which says when it is full."""
+        """A body of that many bytes was queued. Large amounts go to the transport now, which reports when it is full."""
         self._heavy += body_bytes
         if self._heavy >= LARGE_BODIES_BYTES:
             self._heavy = 0
             self.flush()
 
     def flush(self) -> None:
-        """Write the answers that were collected, in one write."""
+        """Write the collected responses in one write."""
         out = self._out
         if out and self.is_open:
             data = out[0] if len(out) == 1 else b"".join(out)
@@ -300,12 +299,12 @@ class Connection(asyncio.Protocol):
         out.clear()
 
     def outgoing_bytes(self) -> tuple[int, int]:
-        """Bytes of answers that the peer has not taken."""
+        """Bytes of responses that the client has not read."""
         left = self.transport.get_write_buffer_size()
         return max(left, self._largest) + self._cost_of_later(), left
 
     def cut(self) -> None:
-        """Close without waiting for answers to be taken."""
+        """Close without waiting until responses are sent."""
         self._later.clear()
         self.transport.abort()
 
@@ -321,7 +320,7 @@ class Connection(asyncio.Protocol):
         self.read_again()
 
     def wait(self) -> None:
-        """Read no more until ``continue_reading``: too much is unfinished elsewhere."""
+        """Stop reading until ``continue_reading``: unfinished frames of other connections take too much memory."""
         self._waits = True
         self.transport.pause_reading()
 
@@ -335,19 +334,19 @@ class Connection(asyncio.Protocol):
         return self.waits or self._held or self._gateway.intake.stops(self)
 
     def reject(self) -> None:
-        """Let go of the unfinished frame, and close. Answers that are queued leave as far as the peer takes them."""
+        """Discard the unfinished frame, and close. Queued responses are sent as far as the client reads them."""
         self._splitter = FrameSplitter()
         self._unfinished = self.unfinished_bytes = 0
         self.flush()
         self.transport.close()
 
     def stop_reading(self) -> None:
-        """Until ``read_again``, and while ``intake`` says so."""
+        """Stop reading until ``read_again``, because of ``intake``."""
         if self.is_open and not self.transport.is_closing():
             self.transport.pause_reading()
 
     def read_again(self) -> None:
-        """Read, unless something else is against it."""
+        """Read, unless there is another reason not to."""
         if (
             self.is_open
             and not (self.is_full or self._held or self._waits or self.waits or self._gateway.intake.stops(self))
@@ -357,11 +356,11 @@ class Connection(asyncio.Protocol):
 
 
 def _peer(name: object) -> tuple[bytes, str]:
-    """(packed host, text) of a transport's peer; zeros where it has no IP address (a Unix socket, a name)."""
+    """(packed host, text) of a transport's peer; zeros if it has no IP address (a Unix socket, a name)."""
     if not isinstance(name, tuple) or len(name) < 2:
         return _UNKNOWN_HOST, str(name or "?")
     text = f"{name[0]}:{name[1]}"
     try:
         return ip_address(name[0]).packed + int(name[1]).to_bytes(4, "big"), text
-    except ValueError:  # no address: messages are stored with host 0, and the log still says who it is
+    except ValueError:  # no address: messages are stored with host 0, but log lines contain the name
         return _UNKNOWN_HOST, text

@@ -1,4 +1,4 @@
-"""Answers that were read from memory, and must not leave before what memory says is durable (promise 5)."""
+"""Responses that were read from memory, and must not be sent before that state is durable (promise 5)."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -14,7 +14,7 @@ _DONE: Final = Done()
 
 
 class DurableAnswers:
-    """Holds answers back until what was read for them is durable."""
+    """Withholds responses until the state that they contain is durable."""
 
     def __init__(self, gateway: Gateway, sequencer: Sequencer) -> None:
         self._gateway = gateway
@@ -29,7 +29,7 @@ class DurableAnswers:
         ext: Mapping[str, object] | None = None,
         body: bytes = b"",
     ) -> None:
-        """Answer as soon as nothing that stands in memory can be taken back by a crash: at once if nothing can."""
+        """Respond as soon as a crash can revert nothing in memory; at once if that is already so."""
 
         def told(_: None, __: Reply | Failed) -> None:
             self._gateway.answer(connection, request, code, remark, ext, body)

@@ -1,4 +1,4 @@
-"""Checks that are fetched with a long poll (29009), to and from ``services.check_polls``."""
+"""Checks that clients fetch with a long poll (29009), translated to and from ``services.check_polls``."""
 
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ class Feedback:
         gateway.handlers[HMQ_FEEDBACK] = self.poll
 
     def poll(self, connection: Connection, request: Request[Any]) -> None:
-        """29009: answered with checks, or with none when the time is up."""
+        """29009: responds with checks, or with none after the timeout."""
         asked = decode_poll(request.ext)
         if isinstance(asked, str):
             self._gateway.answer(connection, request, ResponseCode.INVALID_PARAMETER, asked)

@@ -1,15 +1,14 @@
-"""RocketMQ's remoting protocol at the door: connections, and frames to the handlers of their commands.
+"""The front door for RocketMQ's remoting protocol: connections, and dispatch of frames to the handlers of their commands.
 
-Both ports take every command. What each command does is in its own module; this one only holds the rules that are the
-same for all of them:
+Both ports accept every command. Each command is implemented in its own module; this one has only the rules that apply to all:
 
-- a frame that cannot be read closes its connection; a header whose fields are wrong is answered with code 1
-- an unknown command is answered with code 3
-- one-way requests are never answered, not even with a refusal
-- an answer comes in the serialisation of its request, a push in JSON
-- while the broker drains, clients that know GO_AWAY (1500) are sent away; everybody else is still served
+- a malformed frame closes its connection; a header with invalid fields gets code 1
+- an unknown command gets code 3
+- one-way requests get no response, not even a refusal
+- a response uses the serialisation of its request, a push uses JSON
+- while the broker drains, clients that know GO_AWAY (1500) get it; all others are still served
 
-Answers collect on their connections and leave with one write for each read or release.
+Responses are collected on their connections and written with one write for each read or release.
 """
 
 import asyncio
@@ -45,19 +44,19 @@ log = logging.getLogger("halfmq.gateway")
 
 Handler = Callable[[Connection, Request[Any]], None]
 
-#: How often silent connections are looked for, ms; one is closed after four looks without a byte from it.
+#: Interval of the search for idle connections, ms; one is closed after four searches without a byte from it.
 IDLE_CHECK_MS: Final = limits.CONNECTION_IDLE_MS // 4
 _IDLE_CHECKS: Final = 4
-#: What peers do wrong is said for each address and kind this often at most, s, and so many lines for all of them.
+#: Minimum interval between two log lines about a client's mistake, for each address and kind, s; and a maximum over all.
 _SAY_EACH_S: Final = 10.0
 _SAID_TOGETHER_MAX: Final = 50
-#: A verdict is still taken while draining: it is one-way, so its sender could not learn that it was not.
+#: A verdict is still accepted while draining: it is one-way, so its sender could not notice a refusal.
 _OPERATORS_ONLY: Final = "all connections for clients are taken (--connections-max, --connections-per-address-max); this one is for operators"
 _NEVER_SENT_AWAY: Final = frozenset({RequestCode.END_TRANSACTION, RequestCode.UNREGISTER_CLIENT})
 
 
 class Gateway:
-    """Owns the connections. ``handlers`` is filled by the composition root before the first connection."""
+    """Owns the connections. The composition root fills ``handlers`` before the first connection."""
 
     def __init__(
         self,
@@ -81,14 +80,14 @@ class Gateway:
         self.generation = 0
         self.draining = False
         self.handlers: dict[int, Handler] = {}
-        #: Told the number of each connection that ended, and only once it is gone from ``connections``.
+        #: Called with the number of each connection that ended, after its removal from ``connections``.
         self.on_closed: Callable[[int], None] = lambda number: None
-        #: Told each connection that takes answers again.
+        #: Called with each connection whose client reads again.
         self.on_drained: Callable[[Connection], None] = lambda connection: None
-        #: Told each answer of a client, to a ``call`` or to nothing.
+        #: Called with each response of a client, whether to a ``call`` or not.
         self.on_response: Callable[[Connection, Request[Any]], None] = lambda connection, answer: None
         self.connections: dict[int, Connection] = {}
-        #: Numbers of connections that were accepted and have not begun. They count.
+        #: Numbers of accepted connections that are not made yet. They count.
         self.expected: set[int] = set()
         self._loop = loop
         self._backlog = backlog
@@ -101,17 +100,16 @@ class Gateway:
         self._idle_handle: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to look for idle connections."""
+        """Start to search for idle connections."""
         self._idle_handle = self._loop.call_later(IDLE_CHECK_MS / 1000, self._close_idle)
 
     @property
     def is_full(self) -> bool:
-        """Whether nobody else may be let in."""
+        """Whether no further connection may be admitted."""
         return len(self.connections) + len(self.expected) >= self.connections_max
 
     def admit(self, host: str) -> Connection | Rejected:
-        """The protocol for a socket that was accepted from there, or why it is to be closed. Tell ``begun`` what became of
-        it."""
+        """The protocol for a socket accepted from ``host``, or why to close it. Call ``begun`` with the result of the connection."""
         refusal = self.places.refusal(host)
         if refusal is None:
             connection = self.expect()
@@ -132,7 +130,7 @@ class Gateway:
         return connection
 
     def expect(self) -> Connection:
-        """As ``admit``, of whoever asked ``is_full`` itself."""
+        """As ``admit``, for a caller that checked ``is_full``."""
         connection = Connection(self, next(self._numbers))
         self.expected.add(connection.number)
         return connection
@@ -146,7 +144,7 @@ class Gateway:
         return Rejected(f"{who} {count} connections open, as many as may be ({limit})")
 
     def begun(self, connection: asyncio.BaseProtocol) -> None:
-        """The connection that ``admit`` gave has begun, or came to nothing."""
+        """The connection that ``admit`` returned was made, or failed."""
         assert isinstance(connection, Connection)
         self.expected.discard(connection.number)
         if connection.number not in self.connections:
@@ -155,7 +153,7 @@ class Gateway:
     # --- frames ----------------------------------------------------------------------------------------------
 
     def frame(self, connection: Connection, frame: bytes) -> bool | None:
-        """Serve one frame. False: the connection is being closed, and what came behind the frame is not served."""
+        """Serve one frame. False: the connection is being closed, and later frames are ignored."""
         try:
             request = decode(frame)
         except InvalidHeader as error:
@@ -186,14 +184,14 @@ class Gateway:
             connection.flush()
             connection.transport.close()
             return False
-        try:  # as ``serve``: a call for each frame costs 1 %
+        try:  # inlined ``serve``: a function call for each frame costs 1 %
             handler(connection, request)
         except Exception as error:  # noqa: BLE001 - judged in ``_failed``
             self._failed(connection, request, error)
         return None
 
     def serve(self, handler: Handler, connection: Connection, request: Request[Any]) -> None:
-        """Have ``handler`` answer, or say what went wrong."""
+        """Call ``handler``, and respond to what it raises."""
         try:
             handler(connection, request)
         except Exception as error:  # noqa: BLE001 - judged in ``_failed``
@@ -202,9 +200,9 @@ class Gateway:
     def _failed(self, connection: Connection, request: Request[Any], error: Exception) -> None:
         text = str(error)
         if isinstance(error, ProtocolError):
-            pass  # the frame was sound, its body was not: the peer's mistake, said so; the connection may live
+            pass  # the frame was valid, its body was not: the client's mistake; the connection may stay
         elif isinstance(error, StoreDamaged | OSError):
-            # The disk's fault, and nobody's bug: whoever asks for what cannot be read is told where, the rest is served.
+            # The disk's fault, not a bug: the requester is told which file cannot be read, everything else is served.
             if self._unreadable_said.is_due(text):
                 log.error("command %d of %s was refused: %s", request.code, connection.address, error)
         else:
@@ -222,14 +220,14 @@ class Gateway:
         ext: Mapping[str, object] | None = None,
         body: bytes | bytearray | memoryview = b"",
     ) -> None:
-        """Answer ``request``, unless it is one-way."""
+        """Respond to ``request``, unless it is one-way."""
         if not request.flag & 2:
             connection.send(encode_response(request, code, remark, ext, body))
             if body:
                 connection.flush_if_large(len(body))
 
     def push(self, number: int, code: int, ext: Mapping[str, object], body: bytes = b"") -> bool:
-        """Send a command to a client, one-way. False when its connection is gone, or does not read what it is sent."""
+        """Send a one-way command to a client. False if its connection is gone, or the client does not read."""
         connection = self.connections.get(number)
         if connection is None or connection.is_full:
             return False
@@ -237,7 +235,7 @@ class Gateway:
         return True
 
     def call(self, number: int, code: int, ext: Mapping[str, object], body: bytes = b"") -> int | None:
-        """Send a command that the client answers (``on_response``): its number; None as where ``push`` says False."""
+        """Send a command to which the client responds (``on_response``). Returns its number; None where ``push`` returns False."""
         connection = self.connections.get(number)
         if connection is None or connection.is_full:
             return None
@@ -246,7 +244,7 @@ class Gateway:
         return opaque
 
     def push_frame(self, number: int, make: Callable[[int], bytes]) -> bool:
-        """Like ``push``, for a frame that ``make(opaque)`` encodes."""
+        """As ``push``, for a frame that ``make(opaque)`` encodes."""
         connection = self.connections.get(number)
         if connection is None or connection.is_full:
             return False
@@ -280,7 +278,7 @@ class Gateway:
         *arguments: object,
         error: Exception | None = None,
     ) -> None:
-        """Log what a peer did, once for its address and ``kind``, and then now and then with how often it did."""
+        """Log an action of a client, once for its address and ``kind``, then at intervals with a count."""
         times = self._throttle.times((kind, connection.born_host[:-4]))
         if times:
             text = f"%s: {text}" + (" (%d times since the last line)" if times > 1 else "")
@@ -288,7 +286,7 @@ class Gateway:
             logger.log(level, text, *told, exc_info=error)
 
     def is_due(self, what: Hashable) -> bool:
-        """Whether something else that peers can cause at will should be said now."""
+        """Whether to log now another condition that clients can cause at will."""
         return self._throttle.is_due(what)
 
     # --- connections -----------------------------------------------------------------------------------------
@@ -313,7 +311,7 @@ class Gateway:
         self._dirty.append(connection)
 
     def flush(self) -> None:
-        """Write what is due, one write for each connection."""
+        """Write the queued responses, one write for each connection."""
         dirty = self._dirty
         if dirty:
             self._dirty = []
@@ -331,7 +329,7 @@ class Gateway:
         return True
 
     def released(self) -> None:
-        """Answers left: write them, and go on with requests that waited."""
+        """Replies were released: write them, and continue with waiting requests."""
         self.flush()
         self.intake.settle()
 
@@ -345,7 +343,7 @@ class Gateway:
             connection.read_again()
 
     def _close_idle(self) -> None:
-        """Close who said nothing for 120 s: a live client sends a heartbeat each 30 s. Source: NettyRemotingServer."""
+        """Close connections that were silent for 120 s: a live client sends a heartbeat every 30 s. Source: NettyRemotingServer."""
         self.generation += 1
         for connection in list(self.connections.values()):
             if connection.generation + _IDLE_CHECKS < self.generation:
@@ -355,7 +353,7 @@ class Gateway:
         self._idle_handle = self._loop.call_later(IDLE_CHECK_MS / 1000, self._close_idle)
 
     def close(self, *, abort: bool) -> None:
-        """End every connection: at once, or after what is queued has left."""
+        """Close every connection: at once, or after its queued responses were sent."""
         self.draining = True
         if self._idle_handle is not None:
             self._idle_handle.cancel()

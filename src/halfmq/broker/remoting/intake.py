@@ -1,29 +1,27 @@
-"""Requests that were taken in and are not done with: their bytes, whose turn it is, and who is not read from meanwhile.
+"""Flow control for received requests: their memory, whose turn it is, and which connections are not read from.
 
-A request is *undecided* until the sequencer's turn, and then *held* until the log is durable up to it. Both take memory, so both
-are counted, in bytes of frames and ``REQUEST_COST`` for the objects that each one becomes. Counted is a whole read, when it
-is handled, and given back when the sequencer has passed it (when it is decided, if no command came of it); nothing is done for
-each command.
+A request is *undecided* until the sequencer's turn, and then *held* until the log is durable up to it. Both take memory, so both are
+counted, in bytes of frames plus ``REQUEST_COST`` for the objects of each request. A read is counted as a whole when it is handled, and
+released when the sequencer has passed it (when it is decided, if it led to no command); single commands cost nothing.
 
     undecided, of one connection   ``INTAKE_TURN_BYTES_MAX``: the rest of its read waits for the next turn, and no more is read
     undecided, of all              ``INTAKE_ALL_TURN_BYTES_MAX``: the rest waits
     time, of one connection        ``INTAKE_TURN_S`` in one round of the loop: the rest of its read waits
     time, of all                   ``INTAKE_ALL_TURN_S`` in one round: the rest waits
     taken in, of one connection    ``INTAKE_CONNECTION_BYTES_MAX``: it waits until the disk has followed
-    taken in, of all               ``INTAKE_BYTES_MAX``: until half of it is done with, nobody is read from who has more than
-                                   ``INTAKE_SHARE_BYTES`` of it, with the whole of a frame that came in part: who has little
-                                   may still ask. A quarter above the bound nobody at all is read from.
+    taken in, of all               ``INTAKE_BYTES_MAX``: until half of it is released, connections with more than
+                                   ``INTAKE_SHARE_BYTES`` of it, including the whole of a partly received frame, are not read
+                                   from; those with less still are. A quarter above the bound no connection is read from.
 
-So whoever sends one request waits for the turn that runs and for its own, in which everybody else has a part of the first
-size at most, however much they send. Each bound may be passed by one frame, or nothing large could ever come in; time by
-four that came together, which are handled without a look at the clock in between.
+The sender of a single request thus waits for the current turn and for its own, in which every other connection has at most a share of
+the first size, however much it sends. Each bound may be exceeded by one frame, since otherwise no large frame could be received; the
+time by four frames of one read, which are handled without reading the clock.
 
-Time counts what it takes to handle a request, and what the sequencer is expected to need for its command. Who waits has its turn
-in the order of the time used, where whoever has used little is taken to be one part behind the one that had the last turn,
-not more (start-time fair queueing): nobody saves up turns. So one cheap request goes before all that costly ones still
-have to do.
+Time includes the handling of a request and the expected time of its command in the sequencer. Waiting connections have their turn in the
+order of used time. A connection that used little counts as at most one share behind the one that had the last turn (start-time
+fair queueing): turns cannot be saved up. One cheap request therefore precedes all waiting expensive ones.
 
-A peer that does not take its answers is not waited for here: see ``outgoing_bytes``. Decision 0030.
+Clients that do not read their responses are handled in ``outgoing_bytes``. Decision 0030.
 """
 
 import asyncio
@@ -35,17 +33,17 @@ from typing import Final, Protocol
 
 from halfmq import limits
 
-#: Bytes that the objects of one request take beside its frame. A one-way send of 200 bytes takes about 2,000 until it is
-#: durable; half is counted for each, since large ones take less beside their frame.
+#: Memory of the objects of one request in addition to its frame, bytes. A one-way send of 200 bytes takes about 2,000 until it is
+#: durable; each request counts half of that, since large ones take less relative to their frame.
 REQUEST_COST: Final = 1_024
 
 
 class Work(Protocol):
-    """What is asked of the sequencer. Commands are numbered in the order in which they were submitted, from 1."""
+    """What intake needs from the sequencer. Commands are numbered in the order of their submission, from 1."""
 
     @property
     def submitted(self) -> int:
-        """The number of the newest command."""
+        """Number of the newest command."""
         ...
 
     @property
@@ -55,12 +53,12 @@ class Work(Protocol):
 
     @property
     def expected_s(self) -> float:
-        """How long it will take to decide what is not decided, about; sends and verdicts are not counted."""
+        """Expected time to decide the undecided commands, s; without sends and verdicts."""
         ...
 
     @property
     def released(self) -> int:
-        """All up to this one are durable, and their answers have left."""
+        """All commands up to this one are durable, and their replies were released."""
         ...
 
 
@@ -71,29 +69,29 @@ class IntakeConnection(Protocol):
     #: Counted here.
     undecided: int
     taken: int
-    #: It waits for its turn.
+    #: Whether it waits for its turn.
     waits: bool
-    #: Cost of what it has read and not handled; counted while it waits for its turn.
+    #: Cost of its received and unhandled frames; counted while it waits for its turn.
     later_bytes: int
-    #: Time that it has used, of the kind that decides whose turn it is, s.
+    #: Used time, which determines whose turn it is, s.
     used_s: float
-    #: Of a frame that came in part: the whole of it, else 0.
+    #: Full size of a partly received frame, else 0.
     unfinished_bytes: int
 
     def stop_reading(self) -> None:
-        """Until ``read_again``."""
+        """Stop reading until ``read_again``."""
         ...
 
     def read_again(self) -> None:
-        """Read, unless ``stops`` or something else is against it."""
+        """Read, unless ``stops`` or another reason prevents it."""
         ...
 
     def hold(self) -> None:
-        """``waits``, and handle and read nothing more until ``take_more``."""
+        """Set ``waits``, and handle and read nothing until ``take_more``."""
         ...
 
     def take_more(self) -> None:
-        """Its turn: handle as much as there is ``room`` for."""
+        """Its turn: handle as much as ``room`` allows."""
         ...
 
 
@@ -103,49 +101,48 @@ class _NoWork:
 
 
 class Intake:
-    """How much of what clients send is taken at a time, for each connection and for all."""
+    """Limits how much of the received requests is handled at a time, for each connection and for all."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float], *, flush: Callable[[], None]
     ) -> None:
-        """``clock``: as ``Clock.elapsed_s``. ``flush``: called when connections that waited have handled some of their requests."""
+        """``clock``: as ``Clock.elapsed_s``. ``flush``: called when waiting connections have handled some of their requests."""
         self._loop = loop
         self._flush = flush
         self.work: Work = _NoWork()
         self.clock = clock
-        #: Nobody is read from who has more than its share; ``full``: nobody is. The next two make it so: look at ``stops``.
+        #: Connections with more than their share are not read from; ``full``: none is. The following two set it; see ``stops``.
         self.stopped = False
         self.full = False
         self.on_stop: Callable[[], None] = lambda: None
         self.on_start: Callable[[], None] = lambda: None
-        #: Who ``stops`` was said of: they go on when they have little again.
+        #: Connections for which ``stops`` was true: they continue when they have little again.
         self._stopped_connections: dict[IntakeConnection, None] = {}
-        #: Cost of what is undecided, of that and what is held, and of what waits for its turn unhandled.
+        #: Cost of undecided requests, of undecided and held ones, and of unhandled frames of waiting connections.
         self.undecided = 0
         self.taken = 0
         self.later = 0
-        #: (number of its last command, connection, cost, whether a command came of it) of each read, in their order; then the
-        #: decided ones.
+        #: (number of its last command, connection, cost, whether it led to a command) of each read, in order; then the decided ones.
         self._undecided: deque[tuple[int, IntakeConnection, int, bool]] = deque()
         self._held: deque[tuple[int, IntakeConnection, int, bool]] = deque()
-        #: A heap of (``used_s``, number, connection): the least used has its turn first, then who came first.
+        #: Heap of (``used_s``, number, connection): the least used time first, then the order of arrival.
         self._waiting: list[tuple[float, int, IntakeConnection]] = []
         self._numbers = itertools.count()
-        #: Time of all in this round of the loop, s.
+        #: Time used by all in this round of the loop, s.
         self.spent_s = 0.0
-        #: Somebody waits, or has just had its turn: what everybody uses is noted.
+        #: Connections wait, or one has just had its turn: used time is recorded for all.
         self._crowded = False
-        #: ``used_s`` of whoever had the last turn, and the most that anybody has.
+        #: ``used_s`` of the connection with the last turn, and the maximum of all.
         self._turn_s = self._most_s = 0.0
-        #: ``_go_on`` is on its way.
+        #: Whether ``_go_on`` is scheduled.
         self._scheduled = False
-        #: ``_come_round`` is on its way.
+        #: Whether ``_come_round`` is scheduled.
         self._settles = False
 
     # --- in
 
     def room(self, taker: IntakeConnection) -> int:
-        """What may be handled of this connection now; 0 or less: nothing."""
+        """Cost that may be handled of this connection now; 0 or less: nothing."""
         if taker.taken >= limits.INTAKE_CONNECTION_BYTES_MAX:
             return 0
         if self.spent_s >= limits.INTAKE_ALL_TURN_S or self.work.expected_s >= limits.INTAKE_ALL_TURN_S:
@@ -153,17 +150,17 @@ class Intake:
         return min(limits.INTAKE_TURN_BYTES_MAX - taker.undecided, limits.INTAKE_ALL_TURN_BYTES_MAX - self.undecided)
 
     def took(self, taker: IntakeConnection, cost: int, before: int, seconds: float = 0.0) -> None:
-        """Requests of this connection were handled. ``before``: ``work.submitted`` before that. ``seconds``: what that took,
-        with what is expected for their commands.
+        """Requests of this connection were handled. ``before``: ``work.submitted`` before that. ``seconds``: the time used, including the
+        expected time of their commands.
 
-        Where none became a command they are counted until the loop has come round, so that these have turns too.
+        Requests that led to no command count until the next round of the loop, so that they are limited per turn as well.
         """
         work = self.work
         last = work.submitted
         if last == before and not self._settles and last == work.decided:
             self._settles = True
             self._loop.call_soon(self._come_round)
-        # As in ``_count`` and ``_look_at``: this is for every read.
+        # Inlined ``_count`` and ``_look_at``, since it runs for every read.
         self._undecided.append((last, taker, cost, last != before))
         taker.undecided = undecided = taker.undecided + cost
         taker.taken = taken = taker.taken + cost
@@ -178,7 +175,7 @@ class Intake:
             self._stop_if_full(taker)
 
     def stops(self, taker: IntakeConnection) -> bool:
-        """Whether this one is not to be read from. True: ``read_again`` is called when it may be."""
+        """Whether this connection must not be read from. True: ``read_again`` is called when it may be."""
         if not self.stopped:
             return False
         if not self.full and taker.taken + taker.later_bytes + taker.unfinished_bytes <= limits.INTAKE_SHARE_BYTES:
@@ -192,10 +189,10 @@ class Intake:
             taker.read_again()
 
     def _note_time(self, taker: IntakeConnection, seconds: float) -> None:
-        """Much was spent in this round, or in a few: it ends with ``_go_on``.
+        """Much time was used in this round, or in a few: end it with ``_go_on``.
 
-        Who had a costly command is not behind everybody for as long as that took: what it was expected to take is an estimate,
-        of the longest of its kind, whoever sent that.
+        An expensive command does not put its connection behind all others by its full time: the expected time is an estimate, the maximum of its
+        type, whichever connection caused it.
         """
         seconds = min(seconds, limits.INTAKE_ALL_TURN_S)
         if not self._scheduled:
@@ -209,7 +206,7 @@ class Intake:
             self.wait(taker)
 
     def owe(self, taker: IntakeConnection, cost: int) -> None:
-        """An answer of that many bytes is held until all that is submitted by now is durable."""
+        """A response of that many bytes is withheld until everything submitted by now is durable."""
         last = self.work.submitted
         if last != self.work.released:
             self._count(last, taker, cost)
@@ -228,17 +225,17 @@ class Intake:
         self._go_on_soon()
 
     def wait(self, taker: IntakeConnection) -> None:
-        """Nothing more of this connection before its next turn."""
+        """Handle nothing more of this connection before its next turn."""
         if not taker.waits:
             taker.hold()
             self._crowded = True
             taker.used_s = max(taker.used_s, self._turn_s - limits.INTAKE_TURN_S)
             heappush(self._waiting, (taker.used_s, next(self._numbers), taker))
-            if self.work.decided == self.work.submitted:  # no turn of the sequencer will come that says so
+            if self.work.decided == self.work.submitted:  # no turn of the sequencer will trigger it
                 self._go_on_soon()
 
     def leave(self, taker: IntakeConnection, later_bytes: int) -> None:
-        """So much of what a connection has read is not handled yet, while it waits for its turn; else 0."""
+        """Cost of received frames that a connection has not handled while it waits for its turn; else 0."""
         self.later += later_bytes - taker.later_bytes
         taker.later_bytes = later_bytes
         self._stop_if_full(taker)
@@ -261,7 +258,7 @@ class Intake:
         self._stop_if_full(taker)
 
     def _stop_if_full(self, taker: IntakeConnection) -> None:
-        """``taker`` has more than before."""
+        """Stop reading if necessary, after the cost of ``taker`` increased."""
         sum_ = self.taken + self.later
         if sum_ >= limits.INTAKE_BYTES_MAX and not self.stopped:
             self.stopped = True
@@ -281,12 +278,12 @@ class Intake:
     # --- out
 
     def turned(self) -> None:
-        """A turn of the sequencer is over. Call it behind each; the release that follows soon settles what is little."""
+        """Call it after each turn of the sequencer. Small amounts wait for the release that follows soon."""
         if self._waiting or self.stopped or self.undecided >= limits.INTAKE_TURN_BYTES_MAX // 2:
             self.settle()
 
     def settle(self) -> None:
-        """The sequencer went on: give back what it is done with, and let those go on that wait. Call it behind each release."""
+        """Call it after each release: free what the sequencer has finished, and let waiting connections continue."""
         if self._undecided or self._held:
             self._settle()
         if self._waiting or self.stopped:
@@ -320,7 +317,7 @@ class Intake:
             self._loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Another round. Each that waits has its turn, who used least first, until that of all is full."""
+        """Another round: each waiting connection has its turn, least used time first, until the limits of all are reached."""
         self._scheduled = False
         self.spent_s = 0.0
         self._settle()
@@ -328,7 +325,7 @@ class Intake:
         no_space = []
         while waiting and self.undecided < limits.INTAKE_ALL_TURN_BYTES_MAX:
             if self.spent_s >= limits.INTAKE_ALL_TURN_S or self.work.expected_s >= limits.INTAKE_ALL_TURN_S:
-                break  # the former: ``_go_on`` comes again; the latter: behind the sequencer's turn
+                break  # in the first case ``_go_on`` runs again; in the second the sequencer's turn triggers it
             one = heappop(waiting)
             used_s, _, taker = one
             if not taker.is_open:
@@ -343,7 +340,7 @@ class Intake:
         self._waiting = waiting
         if not waiting:
             self._crowded = False
-            self._turn_s = self._most_s  # all are even
+            self._turn_s = self._most_s  # all are equal
         if self.stopped and self.taken + self.later <= limits.INTAKE_BYTES_MAX // 2:
             self.stopped = self.full = False
             self._stopped_connections.clear()

@@ -1,5 +1,6 @@
-"""Where queues begin and end, and single messages (12, 14, 15, 29 to 33, and our HMQ_POSITION), to and from ``services.queues``
-and ``services.messages``."""
+"""Bounds of queues, offsets, and single messages (12, 14, 15, 29 to 33, and our HMQ_POSITION), translated to and from
+``services.queues`` and ``services.messages``.
+"""
 
 from functools import partial
 from typing import Any, Final
@@ -17,7 +18,7 @@ from halfmq.wire.remoting.codes import RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.position import HMQ_POSITION, PositionAnswer, TopicBounds, asked_topics, encode_answer
 
-#: Refusals of an offset that are answered as success, as by 4.x brokers: there is no such group, topic or queue.
+#: Refusals of an offset that get SUCCESS, as from 4.x brokers: there is no such group, topic or queue.
 _NOTHING_TO_KEEP: Final = frozenset({Why.TOPIC_NOT_EXIST, Why.GROUP_NOT_EXIST, Why.INVALID_PARAMETER})
 
 
@@ -45,9 +46,9 @@ class Lookups:
     # --- consumer offsets
 
     def consumer_offset(self, connection: Connection, request: Request[Any]) -> None:
-        """14. "No offset" is 22 and nothing else: newer clients take any other refusal as "try again later".
+        """14. "No offset" is 22 and nothing else: newer clients treat any other refusal as "try again later".
 
-        An offset that came before in the same read (15) is noted first.
+        An offset that arrived earlier in the same read (15) is applied first.
         """
         if not self._sequencer.after_turn(self._gateway.serve, self._consumer_offset, connection, request):
             self._consumer_offset(connection, request)
@@ -66,7 +67,7 @@ class Lookups:
             self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, {"offset": found})
 
     def commit_offset(self, connection: Connection, request: Request[Any]) -> None:
-        """15; one-way from stock clients."""
+        """15; one-way from RocketMQ's clients."""
         fields = request.ext
         self._queues.commit_offset(
             connection,
@@ -87,30 +88,30 @@ class Lookups:
     # --- queues
 
     def max_offset(self, connection: Connection, request: Request[Any]) -> None:
-        """30: one past the last visible message of a queue."""
+        """30: offset after the last visible message of a queue."""
         _, end = self._queues.bounds(request.ext.topic, request.ext.queue_id)
         self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, {"offset": end})
 
     def min_offset(self, connection: Connection, request: Request[Any]) -> None:
-        """31: the first offset that is still kept."""
+        """31: first offset in the queue."""
         begin, _ = self._queues.bounds(request.ext.topic, request.ext.queue_id)
         self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, {"offset": begin})
 
     def search(self, connection: Connection, request: Request[Any]) -> None:
-        """29: the offset by store time."""
+        """29: offset by store time."""
         fields = request.ext
         upper = fields.boundary_type.upper() == "UPPER"
         offset = self._queues.offset_at(fields.topic, fields.queue_id, fields.timestamp, upper=upper)
         self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, {"offset": offset})
 
     def earliest(self, connection: Connection, request: Request[Any]) -> None:
-        """32: store time of the first message of a queue, ms."""
+        """32: store time of the first message in a queue, ms."""
         time_ms = self._queues.earliest_ms(request.ext.topic, request.ext.queue_id)
         ext = {"timestamp": -1 if time_ms is None else time_ms}
         self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, ext)
 
     def position(self, connection: Connection, request: Request[Any]) -> None:
-        """Held until the topics themselves are durable."""
+        """HMQ_POSITION. Withheld until the topics themselves are durable."""
         found = self._queues.position(asked_topics(request.ext))
         topics = {name: TopicBounds(topic.topic_id, topic.queues) for name, topic in found.topics.items()}
         ext, body = encode_answer(PositionAnswer(found.store, found.epoch, found.position, topics))

@@ -1,5 +1,5 @@
-"""Who is connected, to and from ``services.members``: heartbeats (34), leaving (35), members of a group (38, 40), queue locks
-(41, 42), and the check of a subscription before it is used (46).
+"""Group membership, translated to and from ``services.members``: heartbeats (34), unregistration (35), members of a group (38, 40),
+queue locks (41, 42), and validation of a subscription before its use (46).
 """
 
 from functools import partial
@@ -30,16 +30,16 @@ from halfmq.wire.remoting.group_bodies import (
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.heartbeat import ConsumerGroup, decode_heartbeat
 
-#: Tells our client that END_TRANSACTION is acknowledged with a receipt and that halves may share an HMQ_TX_ID.
+#: Tells our client that END_TRANSACTION is confirmed with a receipt and that halves may share an HMQ_TX_ID.
 CAPABILITY: Final = {EXT_VERSION: "1"}
-#: Bytes in memory for each of a heartbeat's that was read.
+#: Bytes of memory for each byte of a decoded heartbeat.
 _DECODED: Final = 8
-#: Most bytes of memory for a character.
+#: Maximum bytes of memory for a character.
 _CHARACTER: Final = 4
 
 
 class MemberRequests:
-    """Requests by which clients join and leave groups."""
+    """Requests with which clients join and leave groups."""
 
     def __init__(
         self, gateway: Gateway, sequencer: Sequencer, groups: GroupsOnUse, time: BrokerTime, *, broker_name: str
@@ -60,7 +60,7 @@ class MemberRequests:
         }
 
     def heartbeat(self, connection: Connection, request: Request[Any]) -> None:
-        """34: answered when the groups that it names durably exist."""
+        """34: the response waits until the groups that it names durably exist."""
         body = decode_heartbeat(request.body)
         waits = request.to_answer(None)
         member = Member(
@@ -98,8 +98,8 @@ class MemberRequests:
             self._gateway.answer(connection, request, *refusal(failed))
 
     def connection_closed(self, number: int) -> None:
-        """The connection has ended: its client is a member no more."""
-        # While it drains the broker cuts connections off: their clients are there, and handle what they hold.
+        """The connection has ended: its client is no longer a member."""
+        # While draining, the broker closes connections: their clients are alive and continue to consume locked queues.
         self.members.connection_closed(number, keep_locks=self._gateway.draining)
         self._gateway.flush()
 
@@ -141,7 +141,7 @@ class MemberRequests:
         self.members.unlock(body.group, body.client_id, queues, answer)
 
     def check_config(self, connection: Connection, request: Request[Any]) -> None:
-        """46: sent by a consumer whose subscription is no tag expression, before it starts."""
+        """46: sent by a consumer whose subscription is not a tag expression, before it starts."""
         subscription = decode_config_check(request.body).subscription
         parsed = parse_filter(subscription.expression, subscription.expression_type)
         if isinstance(parsed, FilterRefused):

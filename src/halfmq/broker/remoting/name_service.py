@@ -1,11 +1,11 @@
-"""The name service, and the administration of topics and groups (105, 106, 206; 17, 215, 216, 200, 207; 100 to 102), to and
+"""The name server, and the administration of topics and groups (105, 106, 206; 17, 215, 216, 200, 207; 100 to 102), translated to and
 from ``services.topics``.
 
-One broker is the whole cluster, so a route names this broker.
+One broker is the whole cluster, so every route names this broker.
 
-Of the key-value settings of a name server there is one: on which queues of which brokers a topic is ordered. Tools set it
-as the second half of making an ordered topic. It is not stored: each topic is ordered on its write queues, so to say just that is
-taken, and to say something else is refused.
+Of a name server's key-value settings there is one: the brokers and number of queues on which a topic is ordered. Tools set it as the second
+step of creating an ordered topic. It is not stored: each topic is ordered on its write queues. A request with exactly that value
+succeeds, any other is refused.
 """
 
 from functools import partial
@@ -32,7 +32,7 @@ _ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 
 
 class _GroupBody(msgspec.Struct, rename="camel"):
-    """``SubscriptionGroupConfig``, as far as it is read."""
+    """``SubscriptionGroupConfig``, the fields that are used."""
 
     group_name: str
     retry_max_times: int = limits.RETRY_TIMES_MAX
@@ -41,12 +41,12 @@ class _GroupBody(msgspec.Struct, rename="camel"):
 
 
 class NameService:
-    """What RocketMQ's name server answers: routes, cluster, topics, and their administration."""
+    """The commands of RocketMQ's name server: routes, cluster, topics, and their administration."""
 
     def __init__(
         self, gateway: Gateway, sequencer: Sequencer, topics: Topics, settings: BrokerSettings, address: str
     ) -> None:
-        """``address``: ``host:port`` that clients are told to connect to."""
+        """``address``: the advertised ``host:port``."""
         self._gateway = gateway
         self._topics = topics
         self._durably = DurableAnswers(gateway, sequencer)
@@ -68,7 +68,7 @@ class NameService:
     # --- routes
 
     def route(self, connection: Connection, request: Request[Any]) -> None:
-        """105: where the queues of a topic are."""
+        """105: the route of a topic."""
         self._topics.route(request.ext.topic, partial(self._route, connection, request))
 
     def _route(self, connection: Connection, request: Request[Any], queues: TopicQueues | None) -> None:
@@ -93,12 +93,12 @@ class NameService:
     # --- order of topics
 
     def _order_of(self, fields: Any) -> str | None:
-        """``broker:queues`` of a topic, as a name server keeps it; None: no such topic, or another namespace."""
+        """``broker:queues`` of a topic, as a name server stores it; None: no such topic, or another namespace."""
         queues = self._topics.ordered_queues(fields.key) if fields.namespace == _ORDER_NAMESPACE else None
         return None if queues is None else f"{self._broker.broker_name}:{queues}"
 
     def get_setting(self, connection: Connection, request: Request[Any]) -> None:
-        """101: on which queues a topic is ordered; no other setting is kept."""
+        """101: the queues on which a topic is ordered; there is no other setting."""
         value = self._order_of(request.ext)
         if value is None:
             text = f"No config item, Namespace: {request.ext.namespace} Key: {request.ext.key}"
@@ -107,7 +107,7 @@ class NameService:
             self._durably.tell(connection, request, ResponseCode.SUCCESS, None, {"value": value})
 
     def put_setting(self, connection: Connection, request: Request[Any]) -> None:
-        """100: accepted if it says what is so already; nothing is kept."""
+        """100: succeeds if the value is already so; nothing is stored."""
         fields = request.ext
         value = self._order_of(fields)
         if fields.namespace != _ORDER_NAMESPACE:
@@ -122,13 +122,13 @@ class NameService:
         self._gateway.answer(connection, request, ResponseCode.SYSTEM_ERROR, text)
 
     def delete_setting(self, connection: Connection, request: Request[Any]) -> None:
-        """What is not stored need not be deleted: it goes with the topic."""
+        """102: nothing to delete, since it is not stored; it ends with the topic."""
         self._gateway.answer(connection, request, ResponseCode.SUCCESS)
 
     # --- administration
 
     def set_topic(self, connection: Connection, request: Request[Any]) -> None:
-        """17: make or change a topic."""
+        """17: create or change a topic."""
         fields = request.ext
         self._topics.set_topic(
             connection,
@@ -144,11 +144,11 @@ class NameService:
         self._topics.delete_topic(connection, request.ext.topic, partial(self._done, connection, request))
 
     def forget_topic(self, connection: Connection, request: Request[Any]) -> None:
-        """216: the route goes with the topic (215), so there is nothing of its own to forget."""
+        """216: nothing to do, since the route ends with the topic (215)."""
         self._gateway.answer(connection, request, ResponseCode.SUCCESS)
 
     def set_group(self, connection: Connection, request: Request[Any]) -> None:
-        """200: make or change a consumer group."""
+        """200: create or change a consumer group."""
         try:
             group = msgspec.json.decode(request.body, type=_GroupBody, strict=False)
         except (msgspec.MsgspecError, ValueError) as error:
@@ -176,7 +176,7 @@ class NameService:
     def _done(
         self, connection: Connection, request: Request[Any], reply: Done | GroupIsGone | Refused | Failed
     ) -> None:
-        """Success; the remark, which stock clients do not look at, names topics of a deleted group that stay."""
+        """SUCCESS. The remark, which RocketMQ's clients ignore, names the remaining topics of a deleted group."""
         match reply:
             case Done():
                 self._gateway.answer(connection, request, ResponseCode.SUCCESS)

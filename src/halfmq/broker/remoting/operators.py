@@ -1,6 +1,6 @@
-"""What operators ask (29002 to 29006, 29010; ``wire.remoting.operators``), to and from ``services.transactions``.
+"""Commands of operators (29002 to 29006, 29010; ``wire.remoting.operators``), translated to and from ``services.transactions``.
 
-Whoever reaches the port may ask, as with every other command: there are no passwords yet.
+The port has no access control yet, as for every other command.
 """
 
 from collections.abc import Mapping
@@ -52,12 +52,12 @@ _WANTED: Final = {"COMMIT": RequestedVerdict.COMMIT, "ROLLBACK": RequestedVerdic
 
 
 def _meant(request: Request[Any]) -> tuple[str, str]:
-    """(transaction id, producer group or ""), as who asks names them."""
+    """(transaction id, producer group or "") of the request."""
     return request.ext.get(EXT_ID, ""), request.ext.get(EXT_GROUP, "")
 
 
 class Operators:
-    """Answers may wait for a search: what they keep of a request is ``to_answer``, without its fields and its body."""
+    """Responses may wait for a search: what they keep of a request is ``to_answer``, without its fields and its body."""
 
     def __init__(self, gateway: Gateway, sequencer: Sequencer, transactions: Transactions, *, durability: str) -> None:
         self._gateway = gateway
@@ -89,7 +89,7 @@ class Operators:
         self._tell(connection, request, ext, encode_pending(listed.rows))
 
     def story(self, connection: Connection, request: Request[Any]) -> None:
-        """29003: what is known of one transaction."""
+        """29003: the history of one transaction."""
         tx_id, group = _meant(request)
         request = request.to_answer(None)
 
@@ -131,7 +131,7 @@ class Operators:
         self._transactions.resolve(connection, tx_id, group, wanted, operator, reason, answer)
 
     def ask(self, connection: Connection, request: Request[Any]) -> None:
-        """29006: ask the producer now."""
+        """29006: check one transaction now."""
         tx_id, group = _meant(request)
         request = request.to_answer(None)
 
@@ -145,9 +145,9 @@ class Operators:
         self._transactions.ask(tx_id, group, answer)
 
     def ask_parked(self, connection: Connection, request: Request[Any]) -> None:
-        """29010: ask about parked transactions of a group."""
+        """29010: check parked transactions of a group."""
         group, count = request.ext.get(EXT_GROUP, ""), page_count(request.ext.get(EXT_MAX))
-        if group and isinstance(count, Refused):  # a missing group is said first
+        if group and isinstance(count, Refused):  # a missing group is reported first
             self._refuse(connection, request, count)
             return
         request = request.to_answer(None)

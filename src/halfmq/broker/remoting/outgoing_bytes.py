@@ -1,16 +1,16 @@
-"""Answers that peers do not take, over all connections: a bound on their bytes, and who is closed at it.
+"""Limits the bytes of responses that clients do not read, over all connections, and decides which connections are closed.
 
-A connection whose transport is *full* is not read from and is sent nothing that can wait, but keeps what it asked for
-before: up to a pull's answer, and requests that came in the same read. Thousands of these must not take the machine's
-memory. Only full ones are counted, when something is written to them; each of the others keeps 64 KiB at most, which its
-peer's next read empties.
+A connection whose transport is *full* is not read from, and nothing that can wait is sent to it, but it keeps the responses to earlier
+requests: up to a pull's response, and requests of the same read. Thousands of these must not exhaust the machine's memory. Only full
+connections are counted, when something is written to them; each of the others keeps at most 64 KiB, which its client's next read empties.
 
-    below half of the bound   a peer may take its time
-    above                     pulls get ``services.pulls.SMALL_PULL_BYTES`` at most, and who took nothing for ``STALLED_S`` is closed
-    at the bound              pulls find nothing new for a moment, and who took nothing for longest is closed at once, of several the one with most, down to 7/8
+    below half of the limit   a client may take its time
+    above                     pulls get at most ``services.pulls.SMALL_PULL_BYTES``, and a client that read nothing for ``STALLED_S`` is closed
+    at the limit              pulls find nothing new for a moment, and the client that has read nothing for longest is closed at once, the one
+                              with most bytes among equals, until 7/8 of the limit
 
-Who reads is never among the first: taking ``PROGRESS_BYTES`` counts as having begun anew. What was not taken is asked for
-again on another connection. Decision 0030.
+A client that reads is never among the first: reading ``PROGRESS_BYTES`` restarts its time. Unread responses are requested again on another
+connection. Decision 0030.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from halfmq import limits
 
 log = logging.getLogger("halfmq.gateway")
 
-#: How long a peer may take nothing while the bound is near, s. As an unfinished request.
+#: Maximum time without reading near the limit, s. Equal to that of an unfinished request.
 STALLED_S: Final = 10.0
-#: Less than this in a look is no reading: somebody takes single bytes in order to stay.
+#: Fewer bytes between two checks do not count as reading, so that nobody can stay by reading single bytes.
 PROGRESS_BYTES: Final = 4_096
 _LOOK_S: Final = 1.0
 _SAY_EACH_S: Final = 10.0
@@ -35,37 +35,37 @@ class Peer(Protocol):
     number: int
 
     def outgoing_bytes(self) -> tuple[int, int]:
-        """What it keeps for its peer, with requests that wait until that is taken; and what the peer has yet to take."""
+        """Bytes kept for its client, including requests that wait for it; and bytes that the client has yet to read."""
         ...
 
     def cut(self) -> None:
-        """Close it, and let go of what was not taken."""
+        """Close it, and discard unread responses."""
         ...
 
 
 class _Full:
-    """A connection that is full."""
+    """A full connection."""
 
     __slots__ = ("bytes", "left", "peer", "since_s", "until")
 
     def __init__(self, peer: Peer, since_s: float) -> None:
         self.peer = peer
-        #: As of the last time that it was seen: what it keeps, and what is to be taken.
+        #: At the last check: bytes kept, and bytes to read.
         self.bytes = 0
         self.left = 0
-        #: It began to take nothing then. At ``until`` bytes to be taken it has taken something.
+        #: Since when it has read nothing. At ``until`` bytes to read it has read something.
         self.since_s = since_s
         self.until = 0
 
 
 class OutgoingBytes:
-    """Bounds the answers that clients do not take, over all connections."""
+    """Limits the responses that clients do not read, over all connections."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, bytes_max: int) -> None:
         self._loop = loop
         self._bytes_max = bytes_max
         self._full: dict[int, _Full] = {}
-        #: Sum over ``_full``, as of the last time each was seen.
+        #: Sum over ``_full``, at their last checks.
         self.bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._closing_soon = False
@@ -74,16 +74,16 @@ class OutgoingBytes:
 
     @property
     def is_near(self) -> bool:
-        """Whether answers should be small now."""
+        """Whether responses should be small now."""
         return self.bytes * 2 > self._bytes_max
 
     @property
     def is_over(self) -> bool:
-        """Whether an answer that can wait should wait: in a moment others are closed, and there is room."""
+        """Whether a response that can wait should wait: other connections will be closed in a moment."""
         return self.bytes > self._bytes_max
 
     def note(self, peer: Peer, written: int) -> None:
-        """This connection is full; so many bytes were written to it now, or requests of it wait."""
+        """This connection is full; that many bytes were written to it now, or requests of it wait."""
         full = self._full.get(peer.number)
         if full is None:
             full = self._full[peer.number] = _Full(peer, self._loop.time())
@@ -95,17 +95,17 @@ class OutgoingBytes:
             self._see(full)
             full.until += written
         if self.bytes > self._bytes_max and not self._closing_soon:
-            self._closing_soon = True  # not here: its transport is just writing
+            self._closing_soon = True  # not here: its transport is in a write
             self._loop.call_soon(self._close_some)
 
     def gone(self, number: int) -> None:
-        """It takes answers again, or has ended."""
+        """The client reads again, or the connection has ended."""
         full = self._full.pop(number, None)
         if full is not None:
             self.bytes -= full.bytes
 
     def stop(self) -> None:
-        """Close nobody any more."""
+        """Close no connections from now on."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -126,7 +126,7 @@ class OutgoingBytes:
                 full.until = full.left - PROGRESS_BYTES
 
     def _look(self) -> None:
-        """Once a second, while anybody is full."""
+        """Called once a second while any connection is full."""
         self._timer = None
         if not self._full:
             return
@@ -161,5 +161,5 @@ class OutgoingBytes:
 
 
 def least() -> int:
-    """The smallest bound: the largest answer, twice over, does not close its own reader."""
+    """The smallest valid limit: twice the largest response, so that it does not close its own reader."""
     return 4 * limits.FRAME_BYTES_MAX

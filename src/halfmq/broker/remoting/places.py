@@ -1,15 +1,15 @@
-"""Who may connect: so many connections at once, a part of them from one address, and a few places for operators.
+"""Admission of connections: a maximum number, a maximum from one address, and a few places reserved for operators.
 
-    ordinary places      all but the last; three quarters of all for one address, or what ``--connections-per-address-max`` says
-    operators' places    the last ``OPERATOR_PLACES``, for whoever finds no ordinary one, and only to look and to decide
+    ordinary places      all but the last; one address gets three quarters of all, or ``--connections-per-address-max``
+    operators' places    the last ``OPERATOR_PLACES``, for connections without an ordinary place, and only for operators' commands
 
-Whoever comes on an operator's place may ask everything but a client's work (``NOT_HERE``): that is answered "busy", and the
-connection is closed, unless an ordinary place is free by now: then it has that. When these places are taken too, the
-newcomer gets one of them: while half or more have asked nothing yet, that of the oldest of these, else that of the one
-whose last question is oldest. So a flood of connections, also from the operator's own machine, holds no place against
-somebody who asks at once and is done, whether it asks something itself or not.
+A connection on an operators' place may send all commands except those of a working client (``NOT_HERE``). Such a command gets "busy" and the
+connection is closed, unless an ordinary place is free by now, which it then gets. If these places are taken too, a new
+connection replaces one of them: while at least half have not sent a request yet, the oldest of those; else the one with the oldest last
+request. A flood of connections, even from the operator's own machine, thus cannot lock out somebody who sends a request at once,
+whether or not the flood sends requests.
 
-An IPv6 address counts with all of its /64, which one machine may have. Decision 0030.
+All addresses of an IPv6 /64, which one machine may have, count as one. Decision 0030.
 """
 
 from enum import Enum, auto
@@ -20,7 +20,7 @@ from halfmq import limits
 from halfmq.wire.remoting.codes import RequestCode
 from halfmq.wire.remoting.feedback import HMQ_FEEDBACK
 
-#: What clients do all day long.
+#: Commands of working clients.
 NOT_HERE: Final = frozenset({
     RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
     RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.HEART_BEAT,
@@ -29,33 +29,33 @@ NOT_HERE: Final = frozenset({
 
 
 class Refusal(Enum):
-    """Why a connection gets no place, and whose places are taken."""
+    """Why a connection gets no place."""
 
-    #: All places are taken, also the operators'.
+    #: All places are taken, including the operators'.
     ALL = auto()
-    #: Those of this address are, and the operators'.
+    #: Those of this address are taken, and the operators'.
     ADDRESS = auto()
 
 
 class Places:
-    """Connections are known by their numbers."""
+    """Identifies connections by their numbers."""
 
     def __init__(self, connections_max: int, per_address_max: int | None = None) -> None:
         """``per_address_max`` None: three quarters."""
         self.per_address_max = connections_max - connections_max // 4 if per_address_max is None else per_address_max
         self._operators_max = min(limits.OPERATOR_PLACES, connections_max // 4)
         self._ordinary_max = connections_max - self._operators_max
-        #: Of each connection; and how many ordinary ones each has.
+        #: Address of each connection; and number of ordinary places of each address.
         self._address: dict[int, str] = {}
         self._of_address: dict[str, int] = {}
-        #: Operators' places: taken by who has asked nothing, and by the others, the oldest question first.
+        #: Operators' places: of connections without a request so far, and of the others, oldest request first.
         self._quiet: dict[int, None] = {}
         self._asked: dict[int, None] = {}
-        #: How many of these are taken: looked at for each request.
+        #: Number of taken operators' places: checked for each request.
         self.on_operators = 0
 
     def refusal(self, host: str) -> Refusal | None:
-        """Why nobody from there can have an ordinary place now."""
+        """Why a connection from ``host`` gets no ordinary place now."""
         if len(self._address) - self.on_operators >= self._ordinary_max:
             return Refusal.ALL
         if self._of_address.get(network_of(host), 0) >= self.per_address_max:
@@ -63,28 +63,28 @@ class Places:
         return None
 
     def take(self, number: int, host: str) -> None:
-        """An ordinary place."""
+        """Assign an ordinary place."""
         address = self._address[number] = network_of(host)
         self._of_address[address] = self._of_address.get(address, 0) + 1
 
     def operators_place(self) -> int | None:
-        """The connection to be closed before an operator's place can be taken; 0: none. None: there are no such places."""
+        """The connection to close before an operators' place can be assigned; 0: none. None: there are no such places."""
         if self.on_operators < self._operators_max:
             return 0
-        # The newest are spared: whoever has just come may ask in a moment.
+        # The newest are spared: they may send a request in a moment.
         first, then = self._quiet, self._asked
         if 2 * len(first) < self._operators_max:
             first, then = then, first
         return next(iter(first), next(iter(then), None))
 
     def take_operators(self, number: int, host: str) -> None:
-        """One of the operators' places. Call ``operators_place`` first, and end the connection that it names."""
+        """Assign an operators' place. Call ``operators_place`` first, and close the connection that it returns."""
         self._address[number] = network_of(host)
         self._quiet[number] = None
         self.on_operators += 1
 
     def may_ask(self, number: int, code: int) -> bool:
-        """Whether this connection may have this request served. Call it while any is ``on_operators``."""
+        """Whether this connection's request may be served. Call it while any is ``on_operators``."""
         if number not in self._quiet and number not in self._asked:
             return True
         if code in NOT_HERE:
@@ -100,7 +100,7 @@ class Places:
         return True
 
     def free(self, number: int) -> None:
-        """The connection has ended, or never began."""
+        """The connection has ended, or was never made."""
         address = self._address.pop(number, None)
         if address is None:
             return
@@ -117,7 +117,7 @@ class Places:
 
 
 def network_of(host: str) -> str:
-    """What counts as one address."""
+    """The range of addresses that counts as one."""
     if ":" not in host:
         return host
     try:

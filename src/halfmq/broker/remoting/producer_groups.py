@@ -1,4 +1,4 @@
-"""What administrators ask about producer groups (29007, 29008), to and from ``services.producer_groups``."""
+"""Commands of administrators for producer groups (29007, 29008), translated to and from ``services.producer_groups``."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ from halfmq.wire.remoting.producer_groups import (
 
 
 class ProducerGroupCommands:
-    """Figures, limits and policies of producer groups (29007, 29008)."""
+    """Statistics, limits and policies of producer groups (29007, 29008)."""
 
     def __init__(self, gateway: Gateway, sequencer: Sequencer, groups: ProducerGroups) -> None:
         self._gateway = gateway
@@ -38,7 +38,7 @@ class ProducerGroupCommands:
         gateway.handlers |= {HMQ_PRODUCER: self.limits, HMQ_STATS: self.stats}
 
     def stats(self, connection: Connection, request: Request[Any]) -> None:
-        """29008: figures of producer groups."""
+        """29008: statistics of producer groups."""
         start = page_start(request.ext.get(EXT_FROM))
         if isinstance(start, Refused):
             self._gateway.answer(connection, request, *refusal(start))

@@ -1,4 +1,4 @@
-"""Pulls (11, 361), to and from ``services.pulls``."""
+"""Pulls (11, 361), translated to and from ``services.pulls``."""
 
 from functools import partial
 from typing import Any, Final
@@ -15,7 +15,7 @@ from halfmq.wire.remoting.header import Request, encode_pull_response_head
 _COMMIT: Final = int(PullFlag.COMMIT_OFFSET)
 _SUSPEND: Final = int(PullFlag.SUSPEND)
 _SUBSCRIPTION: Final = int(PullFlag.SUBSCRIPTION)
-#: Code and remark; of what cannot be read the remark is what the service says.
+#: Code and remark; for UNREADABLE the remark is the service's text.
 _CODES: Final[dict[Status, tuple[int, str]]] = {
     Status.FOUND: (ResponseCode.SUCCESS, "FOUND"),
     Status.NOTHING_NEW: (ResponseCode.PULL_NOT_FOUND, "PULL_NOT_FOUND"),
@@ -23,7 +23,7 @@ _CODES: Final[dict[Status, tuple[int, str]]] = {
     Status.OFFSET_MOVED: (ResponseCode.PULL_OFFSET_MOVED, "PULL_OFFSET_MOVED"),
     Status.UNREADABLE: (ResponseCode.SYSTEM_ERROR, ""),
 }
-#: What most pulls get, without a look into the table.
+#: The most frequent result, which needs no look-up in the table.
 _FOUND: Final = Status.FOUND
 _CODE_FOUND: Final = _CODES[_FOUND]
 
@@ -37,7 +37,7 @@ class PullHandlers:
         gateway.handlers |= {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
     def pull(self, connection: Connection, request: Request[Any]) -> None:
-        """Answered at once, or held until there are messages or the time is up."""
+        """Responds at once, or when there are messages or the wait is over."""
         fields = request.ext
         flags = fields.sys_flag
         asked = PullRequest(
@@ -52,7 +52,7 @@ class PullHandlers:
             fields.sub_version,
             fields.suspend_timeout_millis if flags & _SUSPEND else 0,
         )
-        # While it waits only what its answer needs is kept: a client may write what it likes into the rest.
+        # A held pull keeps only what its response needs: a client may put anything into the rest.
         request.ext = request.remark = None
         request.body, request.language = b"", ""
         self._pulls.pull(connection, asked, partial(self._answer, connection, request))
@@ -61,7 +61,7 @@ class PullHandlers:
         if not isinstance(pulled, Pulled):
             self._gateway.answer(connection, request, *refusal(pulled)[:2])
         elif pulled.status is Status.UNREADABLE:
-            # The text names a file: the quick encoder below takes plain words only.
+            # The text names a file: the fast encoder below supports plain words only.
             ext = {
                 "suggestWhichBrokerId": 0,
                 "nextBeginOffset": pulled.next_offset,

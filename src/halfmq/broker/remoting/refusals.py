@@ -1,8 +1,8 @@
-"""Which number and words a refusal has on the wire. One table, so that all commands agree.
+"""The response code and remark of each refusal, in one table, so that all commands agree.
 
-What decides each number is what stock clients do with it: the Java producer sends again after 1, 2, 14, 16 and 17, and
-gives up after others. Never 10, 11 or 12: they mean "stored, but", and a Java transaction producer that gets one for a
-half rolls back without asking its listener.
+The choice of each code depends on how RocketMQ's clients react to it: the Java producer retries after 1, 2, 14, 16 and 17, and gives up
+after others. Never 10, 11 or 12: they mean "stored, but", and a Java transaction producer that gets one for a half rolls back
+without calling its listener.
 """
 
 from typing import Final
@@ -20,7 +20,7 @@ CODES: Final[dict[Why, ResponseCode]] = {
     Why.STORE_FULL: ResponseCode.SERVICE_NOT_AVAILABLE,
     Why.LIMIT_REACHED: ResponseCode.SYSTEM_BUSY,
     Why.NOT_NOW: ResponseCode.SYSTEM_BUSY,
-    # What RocketMQ says where 33, 36 and 37 find no message: "Find prepared transaction message failed" and the like.
+    # RocketMQ's code if 33, 36 and 37 find no message: "Find prepared transaction message failed" and the like.
     Why.NOT_FOUND: ResponseCode.SYSTEM_ERROR,
     Why.WRONG_GROUP: ResponseCode.SYSTEM_ERROR,
     Why.WRONG_OFFSETS: ResponseCode.SYSTEM_ERROR,
@@ -28,7 +28,7 @@ CODES: Final[dict[Why, ResponseCode]] = {
     Why.ALREADY_SETTLED: ResponseCode.ILLEGAL_OPERATION,
     Why.VERDICT_CONFLICT: ResponseCode.ILLEGAL_OPERATION,
     Why.INCOMPLETE: ResponseCode.ILLEGAL_OPERATION,
-    # A Java consumer logs these three and pulls again a little later; its next heartbeat may have come by then.
+    # A Java consumer logs these three and pulls again a little later; its next heartbeat may have arrived by then.
     Why.SUBSCRIPTION_NOT_EXIST: ResponseCode.SUBSCRIPTION_NOT_EXIST,
     Why.SUBSCRIPTION_NOT_LATEST: ResponseCode.SUBSCRIPTION_NOT_LATEST,
     Why.SUBSCRIPTION_PARSE_FAILED: ResponseCode.SUBSCRIPTION_PARSE_FAILED,
@@ -39,7 +39,7 @@ CODES: Final[dict[Why, ResponseCode]] = {
 
 
 def refusal(reply: Reply | Failed) -> tuple[int, str, dict[str, object]]:
-    """(code, remark, ext) for a reply that is no success."""
+    """(code, remark, ext) for a reply that is not a success."""
     if isinstance(reply, Refused):
         ext: dict[str, object] = {EXT_VERDICT: reply.standing, EXT_POSITION: reply.position} if reply.standing else {}
         return CODES[reply.why], reply.text, ext

@@ -1,4 +1,4 @@
-"""Replies (324, 325, and pushed as 326), to and from ``services.replies``."""
+"""Replies (324, 325, and pushed as 326), translated to and from ``services.replies``."""
 
 from ipaddress import ip_address
 from typing import Any, Final
@@ -18,7 +18,7 @@ _PUSH: Final = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
 
 
 class PushedReplies:
-    """A ``services.replies.Requesters`` over the connections of the gateway."""
+    """Implements ``services.replies.Requesters`` with the connections of the gateway."""
 
     def __init__(self, gateway: Gateway, *, store_host: bytes) -> None:
         self._gateway = gateway
@@ -29,7 +29,7 @@ class PushedReplies:
         ext: dict[str, object] = {
             "producerGroup": reply.group,
             "topic": reply.topic,
-            "defaultTopic": TEMPLATE,  # clients do not look at it
+            "defaultTopic": TEMPLATE,  # ignored by clients
             "defaultTopicQueueNums": reply.default_queues,
             "queueId": reply.queue_id,
             "sysFlag": reply.sys_flag,
@@ -46,7 +46,7 @@ class PushedReplies:
 
 
 class RequestReply:
-    """Replies to messages that ask for one."""
+    """Replies to messages that request one."""
 
     def __init__(self, gateway: Gateway, replies: Replies) -> None:
         self._gateway = gateway
@@ -57,7 +57,7 @@ class RequestReply:
         }
 
     def reply(self, connection: Connection, request: Request[Any]) -> None:
-        """324, 325: pass the reply on to who waits for it."""
+        """324, 325: forward the reply to the requester."""
         fields = request.ext
         reply = ReplyMessage(
             fields.group,

@@ -1,8 +1,8 @@
-"""What a send of remoting asks for: a plain message, a half message, or a batch, with all that its property string says.
+"""Translates a send of remoting into a command: a plain message, a half message, or a batch, with the fields of its property string.
 
-What makes a half is the property TRAN_MSG, not the prepared bit of the sys flag, as in RocketMQ. The bit without the
-property, which RocketMQ stores where no consumer will ever see it, is refused. A retry (``reconsume_times`` above 0, or
-a ``%RETRY%`` topic) copies all properties of its original, TRAN_MSG included, and is a plain message.
+As in RocketMQ, the property TRAN_MSG makes a half, not the prepared bit of the sys flag. The bit without the property, which RocketMQ
+stores where no consumer will ever see it, is refused. A retry (``reconsume_times`` > 0, or a ``%RETRY%`` topic) copies all properties
+of its original, including TRAN_MSG, and is a plain message.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ _PREPARED_WITHOUT_PROPERTY: Final = Refused(
 def send_command(
     connection: int, born_host: bytes, fields: SendFields, body: bytes
 ) -> SendMessage | SendHalf | Refused:
-    """What a send of one message asks for, or why it cannot be meant."""
+    """The command for a send of one message, or why it is invalid."""
     properties = fields.properties.encode()
     values = common_values(properties)
     is_half = values[1] == b"true" or values[1].lower() == b"true"
@@ -61,17 +61,17 @@ def send_command(
 
 
 def batch_command(connection: int, born_host: bytes, fields: SendFields, body: bytes) -> SendBatch | Refused:
-    """What a send of several messages asks for, or why it cannot be meant: a batch holds plain messages, none of them delayed.
+    """The command for a send of several messages, or why it is invalid: a batch contains plain messages without delay.
 
-    RocketMQ's client builds no other; here nothing else would know what to do.
+    RocketMQ's client creates no other batches.
 
     Raises:
-        ProtocolError: the body is no batch.
+        ProtocolError: the body is not a batch.
     """
     entries = []
     for flag, one, properties in split_batch(body):
         try:
-            properties.decode()  # nothing before here has: they come as bytes inside the body
+            properties.decode()  # not validated before: they are bytes inside of the body
         except UnicodeDecodeError:
             return Refused(Why.MESSAGE_ILLEGAL, "the properties of a message in the batch are not UTF-8")
         values = common_values(properties)
@@ -96,7 +96,7 @@ def _half(
         properties = append(properties, b"PGROUP\x01%b\x02" % raw_group)
     group = _group_name(raw_group)
     if type(group) is not str:
-        return group  # type: ignore[return-value]  # what is no name is a refusal
+        return group  # type: ignore[return-value]  # an invalid name is a refusal
     unique_id = raw_id.decode("ascii", "replace")
     tx_id, index, count = unique_id, 0, 1
     if pairs:
@@ -106,7 +106,7 @@ def _half(
             if isinstance(identity, Refused):
                 return identity
             tx_id, index, count = identity
-        if _TRACE_ON in pairs:  # a copy of a message that was stored before
+        if _TRACE_ON in pairs:  # a copy of a stored message
             properties = without(properties, CLUSTER, MSG_REGION, TRACE_ON)
     tag_hash, key_hash, id_hash, delay, grace_ms, keys = half_facts(values)
     return SendHalf(
@@ -116,10 +116,10 @@ def _half(
     )  # fmt: skip
 
 
-# What is no name may be as long as a property string, and is told: these are some 30 MiB at most.
+# An invalid name may be as long as a property string, and is quoted: these take at most some 30 MiB.
 @lru_cache(maxsize=256)
 def _group_name(raw: bytes) -> str | Refused:
-    """The name in PGROUP, or why it is none."""
+    """The name in PGROUP, or why it is invalid."""
     try:
         return checked_name(raw.decode(), "producer group", limits.GROUP_CHARS_MAX)
     except (InvalidName, UnicodeDecodeError) as error:

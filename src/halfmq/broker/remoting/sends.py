@@ -1,7 +1,7 @@
-"""What producers ask: 10, 310 and 320 (send), 37 (end a transaction), and 36, which sends a message back to be retried.
+"""Commands of producers: 10, 310 and 320 (send), 37 (end a transaction); and 36, which sends a message back for a retry.
 
-The hot path of the broker. A send or a verdict becomes one tuple for the sequencer; its answer is formatted bytes when the
-sequencer lets it go. Nothing is decided here: whether a send is a half message, a repetition or too much, core says.
+The hot path of the broker. A send or a verdict becomes one tuple for the sequencer; its response is formatted when the sequencer releases
+the reply. Nothing is decided here: core knows whether a send is a half message, a repetition or beyond a limit.
 """
 
 import logging
@@ -41,7 +41,7 @@ _WANTED: Final = {0: RequestedVerdict.UNKNOWN, 8: RequestedVerdict.COMMIT, 12: R
 #: Bound once for the hot path.
 _BY_PRODUCER: Final = DecidedBy.PRODUCER
 
-#: What an answer needs of its request.
+#: What a response needs of its request.
 Context = tuple[Connection, Request[Any]]
 
 
@@ -85,9 +85,9 @@ class Sends:
         if request.flag & 2:
             return
         unique_id = reply.unique_id
-        # Bytes first: they are asked in a sixth of the time.
+        # Bytes first: that is six times as fast.
         if not (unique_id.encode().isalnum() or unique_id.isalnum() or is_transaction_id(unique_id)):
-            unique_id = ""  # it would need escaping; clients know it anyway
+            unique_id = ""  # it would need escaping; the client knows it anyway
         message_id = f"{self._id_prefix}{reply.log_offset:016X}"
         connection.send(
             encode_send_response(
@@ -129,7 +129,7 @@ class Sends:
         decided_by = _BY_PRODUCER
         if fields.from_transaction_check:
             tx_id = _checked_id(fields, tx_id, self._sequencer.view.producer_groups.get(group))
-            # Believed, as the verdict itself is.
+            # Trusted, as the verdict itself is.
             decided_by = DecidedBy.MARKER if fields.decided_by == DECIDED_BY_MARKER else DecidedBy.CHECK
         self._verdicts.end(
             connection.number, group, tx_id, fields.tran_state_table_offset, fields.commit_log_offset, wanted, decided_by,
@@ -148,7 +148,7 @@ class Sends:
             }
             self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, ext)
         elif isinstance(reply, Noted):
-            # A Java broker leaves a two-way UNKNOWN without an answer; stock clients send it one-way. Who asks is told.
+            # RocketMQ's broker does not respond to a two-way UNKNOWN; its clients send it one-way. Here it gets a response.
             connection.send(encode_empty_response(request.opaque, binary=request.binary))
         else:
             self._refused(context, reply)
@@ -156,11 +156,11 @@ class Sends:
     # --- 36
 
     def send_back(self, connection: Connection, request: Request[Any]) -> None:
-        """36: a consumer could not handle a message; it comes again later."""
+        """36: a consumer failed on a message; it is delivered again later."""
         fields = request.ext
         message = self._stored.visible(fields.offset)
         if message is not None and body_crc_of(message.body) != message.body_crc:
-            # Written again it would be damage in a new record, which no start could take.
+            # A damaged message must not be written again: no start would accept the new record.
             text = (
                 f"the body of the message at log offset {fields.offset} is damaged: its CRC differs from the stored one"
             )
@@ -195,10 +195,10 @@ class Sends:
 
 
 def _checked_id(fields: Any, named: str, group: ProducerGroupView | None) -> str:
-    """Which transaction the answer to a check is about.
+    """The transaction to which the response to a check refers.
 
-    A stock client that answers a check of a transaction of ours, with several halves, names it by what it echoes of the
-    check: the UNIQ_KEY of the half (``msgId``), which is no transaction's id then, and ``transactionId``, which is.
+    A RocketMQ client that responds to a check of one of our transactions with several halves identifies it by fields of the check: the
+    UNIQ_KEY of the half (``msgId``), which is not the transaction's id then, and ``transactionId``, which is.
     """
     echoed: str = fields.transaction_id
     if echoed and echoed != named and group is not None and not fields.tx_id:

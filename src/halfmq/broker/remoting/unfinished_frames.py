@@ -1,22 +1,22 @@
-"""Requests that have come in part, over all connections: a bound on their bytes, and who is read from near it.
+"""Limits the memory of partly received requests, over all connections, and decides which connections are read from near the limit.
 
-One connection may hold a frame of 16 MiB in part; thousands that do must not take the machine's memory. What is held is
-counted when a read ends in the middle of a frame, which few reads do. The bound has three parts, so the sum is exact:
+One connection may have received part of a frame of 16 MiB; thousands that do must not exhaust the machine's memory. Bytes are counted when a
+read ends in the middle of a frame, which is rare. The limit has three parts, so the sum is exact:
 
-    shared, half or more        a frame is admitted if its whole size is a quarter or less of what is free here. That much
-                                is kept for it, and it is read from until it is whole.
-    the elder's, one frame      whoever waits longest, whatever its size.
-    waiting ones', a quarter    everybody else is not read from, and the kernel holds the sender back. The smallest that
-                                fits is admitted first. If they hold too much, the one that waits longest is closed:
-                                only a crowd comes here, since who waits holds no more than one read.
+    shared, half or more        a frame is admitted if its whole size is at most a quarter of what is free here. That size is
+                                reserved for it, and it is read until it is complete.
+    the elder's, one frame      for the frame that has waited longest, whatever its size.
+    waiting ones', a quarter    all other connections are not read from, and the kernel holds their senders back. The smallest
+                                frame that fits is admitted first. If they hold too much, the one that has waited longest is
+                                closed: only a large number gets here, since each holds at most one read.
 
-Small frames pass large ones: who was admitted left three times its size free, so frames that are larger by a third or
-more never hold up a smaller one. No deadlock: while somebody waits there is an elder, and who is admitted has its room.
-An admitted frame that is not whole after ``ADMITTED_S`` while others wait is closed; time in which the broker itself did
-not read it (``held_up``) does not count, in steps of a look. Nothing of an unfinished request
-was acted on, so sending it again is right: clients do, on a new connection.
+Small frames overtake large ones: an admitted frame left three times its size free, so frames that are larger by a third or more never
+delay a smaller one. There is no deadlock: while any frame waits there is an elder, and admitted frames have their space. An
+admitted frame that is not complete after ``ADMITTED_S`` while others wait is closed; time in which the broker itself did not read it
+(``held_up``) does not count, to the accuracy of a check. Nothing of an unfinished request was executed, so sending it again is safe:
+clients do so, on a new connection.
 
-Whole frames are never counted or held up: who sends its requests in one piece notices nothing. Decision 0025.
+Complete frames are never counted or delayed: a client that sends its requests in one piece notices nothing. Decision 0025.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ from halfmq import limits
 
 log = logging.getLogger("halfmq.gateway")
 
-#: How long an admitted frame may take while others wait, s. Stock clients give up on a request after 3 s.
+#: Maximum time for an admitted frame while others wait, s. RocketMQ's clients abandon a request after 3 s.
 ADMITTED_S: Final = 10.0
-#: A frame takes no more than 1 / this of what is free. 2 would let a frame of 8 MiB hold up one of 4.
+#: A frame gets at most 1 / this of what is free. With 2 a frame of 8 MiB could delay one of 4.
 _PART: Final = 4
-#: How often it is looked for those that took longer, s.
+#: Interval of the check for frames that take too long, s.
 _LOOK_S: Final = 1.0
-#: Closed connections are counted, and said this often at most, s.
+#: Minimum interval between two log lines with the number of closed connections, s.
 _SAY_EACH_S: Final = 10.0
 
 
@@ -45,19 +45,19 @@ class Reader(Protocol):
 
     @property
     def held_up(self) -> bool:
-        """It is not read from, for a reason of the broker's that is not here."""
+        """Whether the broker does not read from it for another reason."""
         ...
 
     def wait(self) -> None:
-        """Read no more until ``continue_reading``."""
+        """Stop reading until ``continue_reading``."""
         ...
 
     def continue_reading(self) -> None:
-        """Read again: its frame is admitted, or it has none any more."""
+        """Read again: its frame is admitted, or complete."""
         ...
 
     def reject(self) -> None:
-        """Let go of what is held, and close."""
+        """Discard the unfinished frame, and close."""
         ...
 
 
@@ -68,7 +68,7 @@ class _Admitted(NamedTuple):
 
 
 class UnfinishedFrames:
-    """Bounds the memory of requests that have come in part, over all connections."""
+    """Limits the memory of partly received requests, over all connections."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, bytes_max: int, *, frame_bytes_max: int = limits.FRAME_BYTES_MAX
@@ -79,21 +79,21 @@ class UnfinishedFrames:
         self._bytes_max = bytes_max
         self._waiting_max = bytes_max // 4
         self._shared_max = bytes_max - self._waiting_max - (frame_bytes_max + 4)
-        #: By connection number: bytes held, never 0. Each is admitted or waits.
+        #: By connection number: received bytes, never 0. Each is admitted or waits.
         self._held: dict[int, int] = {}
-        #: Sum of ``_held``, and the part of it that waiting ones hold.
+        #: Sum of ``_held``, and the share of waiting connections.
         self.bytes = 0
         self._waiting_held = 0
-        #: By connection number. The size of each but the elder is in ``_shared``, which is never above its maximum.
+        #: By connection number. The size of each but the elder counts in ``_shared``, which never exceeds its maximum.
         self._admitted: dict[int, _Admitted] = {}
         self._shared = 0
-        #: Connection number. Somebody whenever anybody waits.
+        #: Connection number. Not None while any waits.
         self._elder: int | None = None
-        #: By connection number, the one that waits longest at first: who, and the size of its frame.
+        #: By connection number, in the order of waiting: connection, and size of its frame.
         self._waiting: dict[int, tuple[Reader, int]] = {}
         #: (size, connection number) of those, sorted.
         self._by_size: list[tuple[int, int]] = []
-        #: Runs while somebody waits, which began then.
+        #: Runs while any connection waits.
         self._timer: asyncio.TimerHandle | None = None
         self._pressed_since = 0.0
         self._looked_at = 0.0
@@ -102,24 +102,24 @@ class UnfinishedFrames:
 
     @property
     def waiting(self) -> int:
-        """Connections that are not read from for that."""
+        """Number of connections that are not read from because of this."""
         return len(self._waiting)
 
     def note(self, reader: Reader, held: int, missing: int, *, another: bool) -> None:
         """A read of ``reader`` ended with ``held`` bytes of an unfinished frame, which lacks ``missing`` bytes.
 
-        ``another``: a frame was finished in this read, so that what is held is of another one than before.
+        ``another``: this read completed a frame, so the bytes belong to another frame than before.
         """
         number, size = reader.number, held + missing
         admitted = self._admitted.get(number)
-        # The length of a frame stands in its first four bytes: a frame that turns out longer asks anew.
+        # The length of a frame is in its first four bytes: a frame that proves larger must be admitted anew.
         if held and admitted is not None and not another and size == admitted.size:
             self.bytes += held - self._held[number]
             self._held[number] = held
             return
         waited = number in self._waiting
         self._forget(number)
-        self._let_in()  # before the next frame of this one, which came later
+        self._let_in()  # before the next frame of this connection, which came later
         if held:
             self._held[number] = held
             self.bytes += held
@@ -131,13 +131,13 @@ class UnfinishedFrames:
             reader.continue_reading()
 
     def gone(self, number: int) -> None:
-        """The connection ended, and what it held went with it."""
+        """The connection ended, and its bytes are free."""
         if number in self._held:
             self._forget(number)
             self._let_in()
 
     def stop(self) -> None:
-        """Close nobody any more."""
+        """Close no connections from now on."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -151,7 +151,7 @@ class UnfinishedFrames:
         return size * _PART <= self._shared_max - self._shared
 
     def _admit(self, reader: Reader, size: int) -> None:
-        """In the shared part if it fits, else as the elder: nobody is."""
+        """Admit the frame in the shared part if it fits, else as the elder, which does not exist then."""
         self._admitted[reader.number] = _Admitted(reader, size, self._loop.time() + ADMITTED_S)
         if self._fits(size):
             self._shared += size
@@ -170,7 +170,7 @@ class UnfinishedFrames:
             self._reject(next(iter(self._waiting.values()))[0])
 
     def _let_in(self) -> None:
-        """Admit the smallest ones that fit (if one does not, no larger one does), and an elder."""
+        """Admit the smallest frames that fit (if one does not, no larger one does), and an elder."""
         while self._waiting:
             if self._fits(self._by_size[0][0]):
                 number = self._by_size[0][1]
@@ -191,7 +191,7 @@ class UnfinishedFrames:
     # --- who is closed
 
     def _look(self) -> None:
-        """Close admitted ones that are not whole in time. Only while others wait."""
+        """Close admitted connections whose frame is not complete in time. Only while others wait."""
         self._timer = None
         if not self._waiting:
             return
@@ -219,7 +219,7 @@ class UnfinishedFrames:
             self._say()
 
     def _say(self) -> None:
-        """How many were closed since this was last said, at once and then each ``_SAY_EACH_S``."""
+        """Log the number of closed connections, at once and then every ``_SAY_EACH_S``."""
         self._say_timer = None
         if self._closed:
             log.warning(
@@ -241,5 +241,5 @@ class UnfinishedFrames:
 
 
 def least(frame_bytes_max: int = limits.FRAME_BYTES_MAX) -> int:
-    """The smallest bound: a quarter of it takes the largest frame, with its length field."""
+    """The smallest valid limit: a quarter of it must hold the largest frame, with its length field."""
     return 4 * (frame_bytes_max + 4)

@@ -1,7 +1,7 @@
-"""Says who asks for what is not offered here: stock clients try again for ever, and say little or nothing themselves.
+"""Logs requests for unsupported features: RocketMQ's clients retry them for ever, and log little or nothing themselves.
 
-One line for each (client's address, thing), said again after ten minutes (``LogThrottle``), and at most one a second over all:
-who makes up commands or names cannot fill the log.
+One line for each (client's address, feature), repeated after ten minutes (``LogThrottle``), and at most one line a second in all, so that
+invented commands or names cannot fill the log.
 """
 
 import logging
@@ -13,9 +13,9 @@ from halfmq.wire.remoting.header import Request
 
 log = logging.getLogger("halfmq.unsupported_requests")
 
-#: Between two lines, seconds.
+#: Minimum interval between two lines, seconds.
 GAP_S: Final = 1.0
-#: Characters of what a client sent.
+#: Maximum number of characters quoted from a client.
 _CHARS_MAX: Final = 100
 #: Commands of RocketMQ 5 that its consumers send, by name.
 _NAMES: Final = {
@@ -30,7 +30,7 @@ _NAMES: Final = {
 
 
 class UnsupportedRequests:
-    """Logs what clients ask for and this broker does not offer."""
+    """Logs requests of clients for features that this broker does not support."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """``clock``: monotonic seconds, as ``loop.time``."""
@@ -39,7 +39,7 @@ class UnsupportedRequests:
         self._said_at = clock() - GAP_S
 
     def command(self, peer: str, request: Request[Any]) -> None:
-        """A command without a handler. Where it comes from POP, consumers must be told to pull."""
+        """A command without a handler. If it belongs to POP, consumers must be configured to pull."""
         if not self._is_due((_host(peer), request.code)):
             return
         ext = request.ext if isinstance(request.ext, dict) else {}
@@ -52,7 +52,7 @@ class UnsupportedRequests:
         )  # fmt: skip
 
     def mode(self, peer: str, group: str, topic: str, mode: str) -> None:
-        """A consumer group is to be consumed in a mode that is not offered."""
+        """A consumer group with an unsupported consume mode."""
         if self._is_due((_host(peer), _short(group), _short(topic))):
             log.warning(
                 "client %s, group %s: consuming topic %s in mode %s is not supported (command 401); it continues in PULL mode",
@@ -60,7 +60,7 @@ class UnsupportedRequests:
             )  # fmt: skip
 
     def subscription(self, client_id: str, group: str, topic: str, expression: str, expression_type: str) -> None:
-        """A subscription whose expression type is not offered."""
+        """A subscription with an unsupported expression type."""
         if self._is_due((_short(group), _short(topic))):
             log.warning(
                 "client %s, group %s: it subscribes to topic %s by %s %r and gets nothing: only tags are offered here",
@@ -68,7 +68,7 @@ class UnsupportedRequests:
             )  # fmt: skip
 
     def tls(self, peer: str) -> None:
-        """A client that speaks TLS."""
+        """A client that uses TLS."""
         if self._is_due((_host(peer), "TLS")):
             log.warning(
                 "client %s starts a TLS handshake, which this port does not support: connect without TLS "

@@ -1,4 +1,4 @@
-"""Who decides by hand: a name and a reason for the audit record (decision 0035), checked before they reach the log."""
+"""The operator behind an action: a name and a reason for the audit record (decision 0035), validated before they reach the log."""
 
 from halfmq import limits
 from halfmq.broker.services.peer import Peer
@@ -7,9 +7,9 @@ from halfmq.core.decision import Refused, Why
 
 
 def actor(peer: Peer, operator: str, reason: str, does: str) -> Actor | Refused:
-    """``does``: what the operator does, as the refusal says it: "who decides".
+    """``does``: what the operator does, as the refusal words it: "who decides".
 
-    Both are single printable lines: they appear in log lines, which nobody may forge.
+    Both must be single printable lines: they appear in log lines, which nobody may forge.
     """
     name, why = operator.strip(), reason.strip()
     if not name or len(name) > limits.OPERATOR_CHARS_MAX or not name.isprintable():

@@ -1,10 +1,10 @@
-"""Long polls for checks: held until core has some for them, answered once, and then forgotten.
+"""Long polls for checks: held until core has checks for them, answered once, then removed.
 
-    poll -> core: somebody waits -> a tick finds what is due -> its checks come here as effects -> one answer
-                                 -> time is up -> core: nobody waits -> an empty answer
+    poll -> core: a client waits -> a tick finds due checks -> its checks arrive here as effects -> one response
+                                 -> timeout -> core: the client waits no longer -> an empty response
 
-Who polls decides core, by the same schedule as for checks that are pushed. A poll that core has served is answered by its
-effects, also when time is up meanwhile: they are on their way to the disk. A held poll dies with its peer.
+Core chooses the polling client, by the same schedule as for pushed checks. A poll that core has served gets its effects as the response,
+even if it times out meanwhile: they are on their way to the disk. A held poll ends with its peer.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ from halfmq.model.ids import checked_name
 
 
 class CheckedHalf(NamedTuple):
-    """A half in the stored layout, under its first offsets, that is asked about for the time number ``checks``."""
+    """A half in the stored layout, with its first offsets, for check number ``checks``."""
 
     half: bytes
     checks: int
 
 
-#: Halves whose producer is asked, possibly none.
+#: Gets the halves to check, possibly none.
 Answer = Callable[[list[CheckedHalf] | Refused], None]
 
 
@@ -45,7 +45,7 @@ class CheckPolls:
     """Long polls of clients that fetch their checks."""
 
     def __init__(self, sequencer: Sequencer, loop: asyncio.AbstractEventLoop, flush: Callable[[], None]) -> None:
-        """``flush``: called after answers that no request and no turn of the sequencer is behind, so that they leave."""
+        """``flush``: called after responses that belong to no request and no turn of the sequencer, so that they are sent."""
         self._sequencer = sequencer
         self._loop = loop
         self._flush = flush
@@ -57,17 +57,17 @@ class CheckPolls:
 
     @property
     def held(self) -> int:
-        """Polls that wait."""
+        """Number of waiting polls."""
         return len(self._held)
 
     def poll(self, peer: Peer, group: str, client_id: str, wait_ms: int, checks_max: int, answer: Answer) -> None:
-        """Answer with checks of the group as soon as there are some, or with none when time is up.
+        """Respond with checks of the group as soon as there are some, or with none after the timeout.
 
-        What is handed out is leased: nobody else is asked before an answer is overdue. A poll for the same group over the same
-        peer ends the one before. ``wait_ms`` and ``checks_max`` are cut to ``limits.FEEDBACK_*``. ``answer`` is kept for as
-        long: it must hold nothing large of the request.
+        Checks are leased: nobody else gets them before their response is overdue. A poll for the same group over the same peer ends the previous
+        one. ``wait_ms`` and ``checks_max`` are limited by ``limits.FEEDBACK_*``. ``answer`` is kept while the poll waits: it must not reference
+        anything large of the request.
 
-        Refusals: INVALID_PARAMETER: of the name, or there are too many groups.
+        Refusals: INVALID_PARAMETER: an invalid name, or too many groups.
         """
         refused = self._refusal(peer.number, group)
         if refused is not None:
@@ -77,7 +77,7 @@ class CheckPolls:
         if self._draining:
             answer([])
             return
-        self._end(key)  # who polls anew has given up on the one before
+        self._end(key)  # the client has abandoned its previous poll
         wait_ms = min(max(wait_ms, limits.FEEDBACK_WAIT_MIN_MS), limits.FEEDBACK_WAIT_MAX_MS)
         timer = self._loop.call_later(wait_ms / 1000, self._time_is_up, key)
         self._held[key] = _HeldPoll(peer, answer, timer)
@@ -98,23 +98,23 @@ class CheckPolls:
     # --- what core hands out
 
     def expects(self, check: SendCheck) -> bool:
-        """Whether this check is for a poll that waits here."""
+        """Whether this check belongs to a poll that waits here."""
         return (check.connection, check.group) in self._held
 
     def add(self, check: SendCheck, half: bytes | None) -> bool:
-        """Put it into the answer of its poll. False: it cannot be handed over; the poll ends all the same."""
+        """Add it to the response of its poll. False: it cannot be delivered; the poll ends nevertheless."""
         key = check.connection, check.group
         held = self._held[key]
         self._served[key] = None
         if half is None or held.peer.is_full:
             return False
         if held.halves and sum(len(one.half) for one in held.halves) + len(half) > limits.PULL_BYTES_MAX:
-            return False  # it comes with a later poll
+            return False  # a later poll gets it
         held.halves.append(CheckedHalf(half, check.checks))
         return True
 
     def answer_served(self) -> None:
-        """Answer the polls that were served; call it after each turn's effects."""
+        """Respond to the polls that were served; call it after each turn's effects."""
         if self._served:
             served, self._served = self._served, {}
             for key in served:
@@ -140,13 +140,13 @@ class CheckPolls:
             self._flush()
 
     def drain(self) -> None:
-        """The broker stops: nobody waits any longer, and who polls from now on is answered at once, with nothing."""
+        """The broker stops: end all waits, and respond to later polls at once, with nothing."""
         self._draining = True
         for key in list(self._held):
             self._end(key)
         self._flush()
 
     def peer_gone(self, number: int) -> None:
-        """Forget its polls."""
+        """Remove its polls."""
         for key in [key for key in self._held if key[0] == number]:
             self._held.pop(key).timer.cancel()

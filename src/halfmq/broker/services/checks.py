@@ -1,12 +1,11 @@
-"""The back-check: ask a producer what became of its transaction.
+"""The back-check: ask a producer for the outcome of its transaction.
 
-Core says which transaction, whom and how often it was asked; here its half message is read and handed over: pushed to the
-producer, or put into the answer of a poll (``check_polls``) where the producer fetches its checks. When neither is possible core
-is told, and the check does not count. A producer that does not read what it was sent counts as reachable again as soon as it
-does.
+Core decides which transaction, which producer and which number. This service reads the half message and delivers it: pushed to the
+producer, or in the response to a poll (``check_polls``) if the producer fetches its checks. If neither is possible, core is told,
+and the check does not count. A producer that did not read is reachable again as soon as it does.
 
-The half leaves under the offsets that identify the transaction's first half, whatever copy its bytes lie in now: the answer
-must name them.
+The half is sent with the offsets that identify the transaction's first half, wherever its bytes are now: the response must contain
+them.
 """
 
 from typing import Protocol
@@ -23,19 +22,19 @@ from halfmq.model.stored_message import AT_PHYSICAL_OFFSET, AT_QUEUE_OFFSET
 
 
 class Producers(Protocol):
-    """How a pushed check leaves: the front doors."""
+    """Sends a pushed check; implemented by the front doors."""
 
     def push_check(self, check: SendCheck, half: bytes) -> bool:
-        """Send the check to the peer ``check.connection``. False: it is gone, or does not read what it is sent."""
+        """Send the check to the peer ``check.connection``. False: it is gone, or does not read."""
         ...
 
     def is_connected(self, number: int) -> bool:
-        """Whether the connection with this number is there."""
+        """Whether the connection with this number exists."""
         ...
 
 
 class Checks:
-    """Brings checks to producers when they are durable, and says so to the core when they were not sent."""
+    """Delivers checks to producers once their records are durable, and tells core which ones could not be sent."""
 
     def __init__(
         self, sequencer: Sequencer, stored: StoredMessages, polls: CheckPolls, producers: Producers, time: BrokerTime
@@ -45,11 +44,11 @@ class Checks:
         self._polls = polls
         self._producers = producers
         self._time = time
-        #: Peer's number -> producer group -> client id: checks that it had no space for.
+        #: Peer's number -> producer group -> client id: peers that missed checks because they did not read.
         self._missed: dict[int, dict[str, str]] = {}
 
     def send(self, check: SendCheck) -> None:
-        """Hand over a check whose record is durable; core is told what became of it."""
+        """Deliver a check whose record is durable, and tell core the result."""
         half = self._half(check)
         if self._leaves(check, half):
             if self._sequencer.view.derived.policies:
@@ -58,7 +57,7 @@ class Checks:
             return
         if half is not None and self._producers.is_connected(check.connection):
             self._remember(check)
-        # First: a check that is decided in the same turn must not be numbered as if this one had gone out.
+        # First: a check decided in the same turn must not be numbered as if this one had been sent.
         self._sequencer.submit_first(CheckNotSent(check.group, check.tx_id, check.connection, half is None))
 
     def _leaves(self, check: SendCheck, half: bytes | None) -> bool:
@@ -66,7 +65,7 @@ class Checks:
             return self._polls.add(check, half)
         group = self._sequencer.view.producer_groups.get(check.group)
         if half is None or group is None or check.connection not in group.session.members:
-            return False  # a poll that has ended: who fetches is not pushed to
+            return False  # its poll has ended; a client that fetches is not pushed to
         return self._producers.push_check(check, half)
 
     def _remember(self, check: SendCheck) -> None:
@@ -76,7 +75,7 @@ class Checks:
             self._missed.setdefault(check.connection, {})[check.group] = client_id
 
     def drained(self, peer: Peer) -> None:
-        """The peer takes checks again: after the commands that said it does not."""
+        """The peer reads again: tell core, after the commands that reported failures."""
         if peer.number in self._missed and not self._sequencer.after_turn(self._back, peer.number):
             self._back(peer.number)
 
@@ -88,11 +87,11 @@ class Checks:
             self._sequencer.update_deadline()
 
     def peer_gone(self, number: int) -> None:
-        """Forget what it missed."""
+        """Remove its missed checks."""
         self._missed.pop(number, None)
 
     def _half(self, check: SendCheck) -> bytes | None:
-        """The half as it leaves: under the offsets that its producer was answered. None when the log has it no more."""
+        """The half to send, with the offsets that its producer knows. None if the log no longer has it."""
         half = self._stored.half_bytes(check.offset)
         if half is None:
             return None

@@ -1,7 +1,7 @@
-"""Questions that the broker passes on to a client, and whose answer it takes back to who asked.
+"""Requests that the broker forwards to a client, returning the client's response to the requester.
 
-The client gets the question on the connection of its heartbeat, and its answer comes back there. Nobody waits longer than
-``CALL_S``, and no more calls are under way than ``CALLS_MAX``.
+The client gets the request on the connection of its heartbeat, and responds there. A call takes at most ``CALL_S``, and there are at most
+``CALLS_MAX`` calls at a time.
 """
 
 import asyncio
@@ -12,12 +12,12 @@ from halfmq.broker.services.peer import Peer
 from halfmq.core.decision import Refused, Why
 from halfmq.core.view import View
 
-#: How long a client may take. Precedent: RocketMQ ``Broker2Client.callClient``, 10 s.
+#: Timeout of a call, s. RocketMQ ``Broker2Client.callClient``: 10 s.
 CALL_S: Final = 10.0
-#: Calls under way, over all clients. Protects memory: an answer may be as large as a frame.
+#: Maximum number of calls in progress, over all clients. Limits memory: a response may be as large as a frame.
 CALLS_MAX: Final = 256
 
-#: What a client answers, as the front door hands it over.
+#: A client's response, as passed by the front door.
 A = TypeVar("A")
 
 
@@ -29,10 +29,10 @@ class _Call(NamedTuple):
 
 
 class ClientCalls(Generic[A]):
-    """Questions to a client, each answered once: by the client, by time, or because it is gone."""
+    """Calls of clients. Each ends once: by a response, by timeout, or because the client is gone."""
 
     def __init__(self, view: View, loop: asyncio.AbstractEventLoop, flush: Callable[[], None]) -> None:
-        """``flush``: called after each answer, so that it leaves: what it answers was asked over another connection."""
+        """``flush``: called after each response, so that it is sent: its request came on another connection."""
         self._view = view
         self._loop = loop
         self._flush = flush
@@ -47,13 +47,13 @@ class ClientCalls(Generic[A]):
         send: Callable[[int], int | None],
         answer: Callable[[A | Refused], None],
     ) -> None:
-        """Ask a member of a consumer group.
+        """Call a member of a consumer group.
 
-        ``send(number)`` sends the question to that peer and returns what the answer will be known by; None: the peer does not
-        read. ``answer`` is kept for ``CALL_S``: it must hold nothing large of the request.
+        ``send(number)`` sends the request to that peer and returns the identifier of the expected response; None: the peer does not read.
+        ``answer`` is kept for up to ``CALL_S``: it must not reference anything large of the request.
 
-        Refusals: CLIENT_NOT_REACHED: it is not online, does not read, or was lost. CLIENT_TIMEOUT: it gave no answer.
-            LIMIT_REACHED: ``CALLS_MAX``; ask again.
+        Refusals: CLIENT_NOT_REACHED: it is not online, does not read, or disconnected. CLIENT_TIMEOUT: no response.
+            LIMIT_REACHED: ``CALLS_MAX``; try again.
         """
         number = self._consumer(group, client_id)
         if number is None:
@@ -76,7 +76,7 @@ class ClientCalls(Generic[A]):
         return next((number for number, member in members if member.client_id == client_id), None)
 
     def answered(self, peer: Peer, call: int, what: A) -> None:
-        """A client answers something: a call of ours, or nothing that anybody waits for."""
+        """A client responded to a call, possibly one that has already ended."""
         known = self._calls.pop((peer.number, call), None)
         if known is not None:
             known.timer.cancel()
@@ -88,7 +88,7 @@ class ClientCalls(Generic[A]):
         self._end(call, Refused(Why.CLIENT_TIMEOUT, text))
 
     def peer_gone(self, number: int) -> None:
-        """End the calls to it, and forget those it made."""
+        """End the calls to this peer, and remove those made by it."""
         for key in [key for key, call in self._calls.items() if number in (key[0], call.asker.number)]:
             call = self._calls.pop(key)
             call.timer.cancel()

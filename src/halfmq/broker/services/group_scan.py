@@ -1,7 +1,7 @@
-"""What can be found only by a look at every producer group: a part of them in each turn, so that others are served meanwhile.
+"""Searches that must examine every producer group: a part of them in each turn, so that other requests are served meanwhile.
 
-Producer groups are as many as clients make up names. A request that names none (a transaction by its id alone, which of some
-ids are undecided anywhere) looks through all of them; one such look at a time, and few wait for theirs.
+Clients can invent any number of producer groups. A request that names none (a transaction by its id alone, which of some ids are undecided
+anywhere) examines all of them; one such search runs at a time, and few may wait.
 """
 
 import asyncio
@@ -11,17 +11,17 @@ from typing import Final
 
 from halfmq.core.view import ProducerGroupView, View
 
-#: What one turn looks at: groups, or transactions in them; about a millisecond.
+#: Maximum number of groups, or of transactions in them, that one turn examines; about a millisecond.
 EXAMINED_PER_TURN_MAX: Final = 4_096
-#: Looks that wait, the one that is under way among them.
+#: Maximum number of waiting searches, including the running one.
 WAITING_MAX: Final = 256
 
-#: Looks at one group, and says how much there was to look at.
+#: Examines one group, and returns the number of examined items.
 Look = Callable[[ProducerGroupView], int]
 
 
 class GroupScan:
-    """Walks the groups in steps, so that a thousand of them do not hold up others."""
+    """Iterates over the groups in steps, so that thousands of them do not delay other requests."""
 
     def __init__(self, view: View, loop: asyncio.AbstractEventLoop) -> None:
         self._view = view
@@ -29,7 +29,7 @@ class GroupScan:
         self._waiting: deque[tuple[Look, Callable[[], None]]] = deque()
 
     def run(self, look: Look, then: Callable[[], None]) -> bool:
-        """``look`` at each group that is there now, then call ``then``: at once where they are few. False: too many wait."""
+        """Call ``look`` for each group that exists now, then call ``then``; at once if there are few. False: too many searches wait."""
         if len(self._waiting) >= WAITING_MAX:
             return False
         self._waiting.append((look, then))

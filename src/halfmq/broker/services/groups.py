@@ -1,4 +1,4 @@
-"""Consumer groups and their ``%RETRY%`` topics, made when they are first named."""
+"""Consumer groups and their ``%RETRY%`` topics, created on first use."""
 
 from collections.abc import Callable
 from typing import Final
@@ -8,7 +8,7 @@ from halfmq.core.commands import EnsureGroup
 from halfmq.core.decision import Done, Refused, Reply, Why
 from halfmq.core.engine import Failed
 
-#: Called with None when the group is there, else with why it is not.
+#: Called with None when the group exists, else with the reason why not.
 Then = Callable[[Refused | Failed | None], None]
 
 
@@ -16,7 +16,7 @@ _DONE: Final = Done()
 
 
 class GroupsOnUse:
-    """Makes a consumer group when it is first named."""
+    """Creates a consumer group on first use."""
 
     def __init__(self, sequencer: Sequencer) -> None:
         self._sequencer = sequencer

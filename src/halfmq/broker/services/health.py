@@ -1,4 +1,4 @@
-"""Whether the broker serves everybody now; if not, why."""
+"""Whether the broker serves all requests; if not, the reason."""
 
 from halfmq.broker.sequencer import Sequencer
 
@@ -12,7 +12,7 @@ class Health:
         self.draining = False
 
     def why_not(self) -> str:
-        """Why requests are refused or not answered; empty: they are served. Says nothing that a crash could take back."""
+        """Why requests are refused or not answered; empty if they are served. It contains nothing that a crash could revert."""
         if self._sequencer.failed is not None:
             return f"failed: {self._sequencer.failed}"
         if self.draining:

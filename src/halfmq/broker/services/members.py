@@ -1,11 +1,11 @@
-"""Who is connected: members of producer and consumer groups, what consumers subscribe to, and queue locks.
+"""Connected clients: members of producer and consumer groups, subscriptions of consumers, queue locks.
 
-It is session state: a restart forgets it, and clients say it again with their next heartbeat. Only the consumer groups that a
-heartbeat names for the first time are made durably, and its answer waits for them; and who holds a queue lock is logged
+This is session state: a restart loses it, and clients send it again with their next heartbeat. Two things are durable: consumer groups
+that a heartbeat names for the first time, whose creation its response waits for; and the holders of queue locks, which are logged
 (``core.queues.ordering``).
 
-What comes from the same connection meanwhile waits behind it: a client that left before its heartbeat had registered it
-would be a member that nobody reads for, until its connection ends.
+Later requests of the same connection wait for its heartbeat: a client that left before its heartbeat was registered would otherwise
+remain a member, whose queues nobody reads, until its connection ends.
 """
 
 import logging
@@ -33,26 +33,26 @@ from halfmq.model.ids import checked_name
 log = logging.getLogger("halfmq.clients")
 
 _DONE: Final = Done()
-#: Bytes that a group and a subscription take in memory, beside their strings.
+#: Memory of a group and of a subscription without their strings, bytes.
 _GROUP_COST: Final = 1_024
 _SUBSCRIPTION_COST: Final = 512
-#: Names of expression types.
+#: Maximum length of the name of an expression type.
 _TYPE_CHARS_MAX: Final = 32
-#: That there are as many locks as may be is logged this often at most, s.
+#: Minimum interval between two log lines about the limit of locks, s.
 _LOCKS_LOGGED_S: Final = 60.0
 
 
 class Registered(NamedTuple):
-    """The member is known. ``left_out``: why not in all of its producer groups."""
+    """The member is registered. ``left_out``: why not in all of its producer groups."""
 
     left_out: str | None
 
 
 class Member(NamedTuple):
-    """What a client says of itself with each heartbeat."""
+    """A client's description of itself in each heartbeat."""
 
     client_id: str
-    #: Of its software, as the front door numbers them.
+    #: Version of its software, as numbered by the front door.
     version: int
     language: str
     producer_groups: tuple[str, ...]
@@ -63,17 +63,17 @@ _Answer = Callable[[Registered | Refused | Failed], None]
 
 
 class _Waiting(NamedTuple):
-    """What came from a connection while consumer groups of its heartbeat are made."""
+    """A request that waits while consumer groups of the connection's heartbeat are created."""
 
     call: Callable[[], None]
-    #: Answers it if ``call`` fails.
+    #: Responds if ``call`` fails.
     failed: Callable[[Failed], None]
     peer: Peer
     memory_bytes: int
 
 
 class Members:
-    """Registers members of groups, and tells the others."""
+    """Registers members of groups, and notifies the others."""
 
     def __init__(
         self,
@@ -98,17 +98,17 @@ class Members:
         self._on_changed = on_changed
         self._on_unsupported = on_unsupported
         self._locks_logged = LogThrottle(lambda: time.now_ms() / 1000, rest_s=_LOCKS_LOGGED_S)
-        #: By connection and group: bytes of what it subscribes to, as counted; and their sum.
+        #: Bytes of its subscriptions, by connection and group, as counted; and their sum.
         self._subscribed: dict[int, dict[str, int]] = {}
         self.subscribed_bytes = 0
-        #: By connection, while groups of its heartbeat are made: what came after it, in order.
+        #: By connection, while groups of its heartbeat are created: later requests, in order.
         self._waiting: dict[int, deque[_Waiting]] = {}
-        #: How many that are. Front doors stop reading above ``sequencer.BACKLOG_MAX``, as for replies that wait for the disk.
+        #: Their number. Front doors stop reading above ``sequencer.BACKLOG_MAX``, as for replies that wait for the disk.
         self.waiting = 0
-        #: The newest connection of each client that said its id, and the other way round.
+        #: The newest connection of each client id, and the inverse.
         self._connections: dict[str, int] = {}
         self._ids: dict[int, str] = {}
-        #: By connection: version and language of its last heartbeat.
+        #: By connection: version and language in its last heartbeat.
         self.software: dict[int, tuple[int, str]] = {}
 
     # --- heartbeats, leaving, closing
@@ -116,12 +116,12 @@ class Members:
     def heartbeat(
         self, peer: Peer, member: Member, memory_bytes: int, answer: Callable[[Registered | Refused | Failed], None]
     ) -> None:
-        """``member`` is connected, and in these groups.
+        """Register ``member`` in its groups.
 
         Args:
-            memory_bytes: what the request takes while it waits for an earlier heartbeat of the peer.
-            answer: called when the member is registered, and nothing that stands in memory can be taken back by a crash; or
-                when nothing of the heartbeat was taken.
+            memory_bytes: size of the request while it waits for an earlier heartbeat of the peer.
+            answer: called when the member is registered and a crash cannot revert any state in memory; or when the whole heartbeat was
+                refused.
         """
         if peer.is_open:
             self._in_order(_Waiting(lambda: self._take(peer, member, answer), answer, peer, memory_bytes))
@@ -130,7 +130,7 @@ class Members:
         self, peer: Peer, client_id: str, producer_group: str, consumer_group: str, memory_bytes: int,
         answer: Callable[[Failed | None], None],
     ) -> None:  # fmt: skip
-        """The client leaves these groups; "": none of that kind. Arguments as of ``heartbeat``."""
+        """The client leaves these groups; "": none of that kind. Arguments as for ``heartbeat``."""
 
         def left() -> None:
             number = peer.number
@@ -143,7 +143,7 @@ class Members:
         self._in_order(_Waiting(left, answer, peer, memory_bytes))
 
     def connection_closed(self, number: int, *, keep_locks: bool) -> None:
-        """``keep_locks``: the broker closed it, and the client goes on handling what it holds."""
+        """``keep_locks``: the broker closed the connection, and the client continues to consume its locked queues."""
         for one in self._waiting.pop(number, ()):
             self.waiting -= 1
             one.peer.give_back(one.memory_bytes)
@@ -157,7 +157,7 @@ class Members:
         self._note(ConnectionClosed(number))
 
     def _in_order(self, one: _Waiting) -> None:
-        """Now, or after the heartbeat of this connection whose groups are being made."""
+        """Run it now, or after the heartbeat of this connection whose groups are being created."""
         waiting = self._waiting.get(one.peer.number)
         if waiting is None:
             one.call()
@@ -171,7 +171,7 @@ class Members:
         if refusal:
             answer(Refused(Why.INVALID_PARAMETER, refusal))
             return
-        for data in member.consumer_groups:  # before its groups are made: others may come meanwhile
+        for data in member.consumer_groups:  # before its groups are created: other requests may arrive meanwhile
             self._subscribe(peer.number, data.group, _weight(data))
         missing = [data.group for data in member.consumer_groups if data.group not in self._view.groups]
         if missing:
@@ -180,14 +180,14 @@ class Members:
             self._register(peer, member, answer)
 
     def _make(self, missing: list[str], peer: Peer, member: Member, answer: _Answer) -> None:
-        """Make the groups one after another, then register. A group that may not be made is skipped, as in RocketMQ."""
+        """Create the groups one after another, then register. A group that may not be created is skipped, as in RocketMQ."""
         self._waiting[peer.number] = deque()
 
         def made(_: Refused | Failed | None) -> None:
             if not peer.is_open:
                 return
             while missing and missing[-1] in self._view.groups:
-                missing.pop()  # another connection was faster
+                missing.pop()  # another connection created it
             if missing:
                 self._groups.ensure(missing.pop(), made)
             else:
@@ -197,7 +197,7 @@ class Members:
         made(None)
 
     def _register_late(self, peer: Peer, member: Member, answer: _Answer) -> None:
-        refusal = self._too_many_groups(peer.number, member)  # it may have joined others by polls for checks
+        refusal = self._too_many_groups(peer.number, member)  # polls for checks may have added it to other groups
         if refusal:
             self._forget_subscriptions(peer.number, member)
             answer(Refused(Why.INVALID_PARAMETER, refusal))
@@ -205,7 +205,7 @@ class Members:
             self._register(peer, member, answer)
 
     def _go_on(self, number: int) -> None:
-        """Do what came after a heartbeat that is registered now, up to the next one whose groups have to be made."""
+        """After the registration, run the waiting requests, up to the next heartbeat whose groups must be created."""
         waiting = self._waiting.pop(number)
         while waiting and number not in self._waiting:
             self.waiting -= 1
@@ -216,7 +216,7 @@ class Members:
             self._waiting[number] = waiting
 
     def _run(self, call: Callable[[], None], failed: Callable[[Failed], None]) -> None:
-        """What raises is answered, and does not hold up what waits after it."""
+        """An exception becomes the response, and does not stop the requests after it."""
         try:
             call()
         except Exception as error:
@@ -225,8 +225,7 @@ class Members:
 
     def _register(self, peer: Peer, member: Member, answer: _Answer) -> None:
         number = peer.number
-        # At the last moment, since heartbeats that waited have brought producer groups too; what it consumes is taken all the
-        # same.
+        # Only now, since waiting heartbeats may have added producer groups. Its consumer groups are registered anyway.
         producers = member.producer_groups
         left_out = producer_groups_refusal(self._view, number, producers)
         if left_out:
@@ -246,13 +245,13 @@ class Members:
                 if subscription.expression_type not in ("", TAG):
                     self._on_unsupported(member.client_id, data.group, subscription)
             self._subscription_conflicts.heard(data.group, number, member.client_id, data.subscriptions)
-        # A group of another client's heartbeat may be in memory only.
+        # A group from another client's heartbeat may not be durable yet.
         self._sequencer.after_durable(lambda _, __: answer(Registered(left_out)), None, _DONE)
 
     # --- bounds
 
     def _refusal(self, number: int, member: Member) -> str | None:
-        """Why nothing of this heartbeat is taken. Names of consumer groups are checked where those are made."""
+        """Why the whole heartbeat is refused. Names of consumer groups are checked when these are created."""
         too_many = self._too_many_groups(number, member)
         if too_many:
             return too_many
@@ -278,7 +277,7 @@ class Members:
         return groups_refusal(self._view, number, member.producer_groups, consumers)
 
     def _too_much(self, number: int, member: Member) -> str | None:
-        """Why there is no memory for what this heartbeat subscribes to."""
+        """Why there is no memory for the subscriptions of this heartbeat."""
         before = self._subscribed.get(number, {})
         after = before | {data.group: _weight(data) for data in member.consumer_groups}
         whole = sum(after.values())
@@ -297,7 +296,7 @@ class Members:
         return None
 
     def _subscribe(self, number: int, group: str, weight: int) -> None:
-        """Count ``weight`` bytes for what this connection subscribes to in this group; 0: nothing any more."""
+        """Count ``weight`` bytes for the subscriptions of this connection in this group; 0: it has none any more."""
         groups = self._subscribed.setdefault(number, {})
         self.subscribed_bytes += weight - groups.pop(group, 0)
         if weight:
@@ -306,7 +305,7 @@ class Members:
             del self._subscribed[number]
 
     def _forget_subscriptions(self, number: int, member: Member) -> None:
-        """Of groups of which it did not become a member."""
+        """Remove subscriptions in groups in which it was not registered."""
         consumes = self._view.session.consumes.get(number, ())
         for data in member.consumer_groups:
             if data.group not in consumes:
@@ -315,11 +314,11 @@ class Members:
     # --- who is who
 
     def connection_of(self, client_id: str) -> int | None:
-        """The connection whose heartbeat gave this id last; None: none, or one that is too long to be kept."""
+        """The connection of the last heartbeat with this id; None: there was none, or the id is too long to be kept."""
         return self._connections.get(client_id)
 
     def client_ids(self, group: str) -> list[str]:
-        """Of the members of a consumer group, each once; empty: there are none."""
+        """Client ids of the members of a consumer group, each once; empty: there are none."""
         session = self._view.session.consumers.get(group)
         return list(dict.fromkeys([one.client_id for one in session.members.values()])) if session is not None else []
 
@@ -336,7 +335,7 @@ class Members:
             del self._connections[client_id]
 
     def _note(self, event: Event) -> None:
-        """Change the session, tell all members of the groups that changed, and look when a tick is due."""
+        """Apply the event, notify all members of the changed groups, and schedule the next tick."""
         for group, members in self._sequencer.engine.note(event):
             for number in members:
                 self._on_changed(group, number)
@@ -348,9 +347,9 @@ class Members:
         self, peer: Peer, group: str, client_id: str, queues: Collection[tuple[str, int]],
         answer: Callable[[Locked | Refused | Failed], None],
     ) -> None:  # fmt: skip
-        """Lock ``queues``, (topic, queue id) each, for the client; the answer says which of them are its own.
+        """Lock ``queues``, (topic, queue id) each, for the client. The response contains those that it holds.
 
-        Queues and groups that do not exist are left out: their locks would be kept, and nobody could use them.
+        Queues and groups that do not exist are skipped: nobody could use their locks.
         """
         topics = self._view.topics_by_name
         known = len(client_id) <= limits.CLIENT_ID_CHARS_MAX and group in self._view.groups
@@ -377,11 +376,11 @@ class Members:
     def unlock(
         self, group: str, client_id: str, queues: Collection[tuple[str, int]], answer: Callable[[], None]
     ) -> None:
-        """Release these locks. Answered also where a full disk refuses it: a lock runs out by itself."""
+        """Release these locks. It succeeds even if a full disk prevents it: locks expire."""
         self._sequencer.submit(UnlockQueues(group, client_id, tuple(queues)), lambda _, __: answer(), None)
 
     def _give_up_locks(self, number: int, group: str) -> None:
-        """A member leaves, and with its last connection its locks: nobody waits for it after the next start."""
+        """A member leaves. With its last connection its locks are released, so that nobody waits for it after the next start."""
         session = self._view.session.consumers.get(group)
         member = session.members.get(number) if session is not None else None
         if session is None or member is None or not session.locks:
@@ -401,7 +400,7 @@ def _wrong_subscription(item: Subscription) -> str | None:
 
 
 def _weight(data: ConsumerData) -> int:
-    """About what is kept of it: its strings, in up to four bytes a character, and what they stand in, twice."""
+    """Approximate memory of what is kept: its strings, up to four bytes a character, and their containers, twice."""
     return _GROUP_COST + sum(
         [_SUBSCRIPTION_COST + 2 * (len(item.topic) + len(item.expression)) for item in data.subscriptions]
     )

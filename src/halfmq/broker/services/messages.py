@@ -1,8 +1,8 @@
-"""Messages as consumers may see them: read from the log, patched in the copy that leaves.
+"""Messages as consumers may see them: read from the log, with fields patched in the copy that is sent.
 
-Only what is visible below the published position is found here: derived files follow the log no further, and a half
-message counts once its row in the transaction table says committed and shown. So a look-up or a send-back of an undecided half,
-of a rolled-back one or of a delayed message before its time finds nothing.
+Only messages that are visible before the high watermark are found: the indexes end there, and a half message counts once its row in the
+transaction table is committed and visible. A look-up or a send-back of an undecided half, a rolled-back one, or a delayed
+message before its time therefore finds nothing.
 """
 
 import logging
@@ -24,9 +24,9 @@ log = logging.getLogger("halfmq.stored")
 _HALVES: Final = frozenset({Kind.HALF, Kind.COPIED_HALF})
 _DELAYED: Final = frozenset({Kind.DELAYED, Kind.COPIED_DELAYED})
 
-#: Precedent: RocketMQ ``defaultQueryMaxNum``.
+#: RocketMQ ``defaultQueryMaxNum``.
 KEY_MATCHES_MAX: Final = 32
-#: Clients read no larger frame than ``limits.FRAME_BYTES_MAX``.
+#: Clients accept no larger frame than ``limits.FRAME_BYTES_MAX``.
 _KEY_BYTES_MAX: Final = limits.FRAME_BYTES_MAX // 2
 
 
@@ -34,13 +34,13 @@ class KeyMatches(NamedTuple):
     """``messages`` in the stored layout, as consumers see them."""
 
     messages: list[bytearray]
-    #: The index holds everything up to this position, and this broker time.
+    #: The index is complete up to this position, and this broker time.
     indexed_ms: int
     indexed_to: int
 
 
 class Reads(Protocol):
-    """What is asked of the store. Offsets that it does not have raise LookupError, what cannot be read StoreDamaged."""
+    """What this service needs from the store. Unknown offsets raise LookupError, unreadable data raises StoreDamaged."""
 
     def stored_view(self, offset: int) -> memoryview:
         """The stored message in the record at a log offset."""
@@ -51,7 +51,7 @@ class Reads(Protocol):
         ...
 
     def first_offset(self, offset: int) -> int:
-        """The log offset of the record that the message first came in; its own unless it was copied forward."""
+        """The log offset of the message's first record; equal to ``offset`` unless it was copied forward."""
         ...
 
     def transaction_row(self, half_index: int) -> TransactionRow | None:
@@ -70,9 +70,9 @@ class Reads(Protocol):
 def patched(
     view: memoryview, offset: int, queue_offset: int, store_time_ms: int, *, prepared_offset: int | None = None
 ) -> bytearray:
-    """The stored message in ``view`` (of the record at ``offset``) as it leaves, once its place in a queue is known.
+    """The stored message in ``view`` (of the record at ``offset``) with its place in a queue, to send.
 
-    ``prepared_offset``: of what was a half, its first offset, as its producer was answered. None: it never was one.
+    ``prepared_offset``: for a former half, its first offset, which its producer knows. None: it never was a half.
     """
     copy = bytearray(view)
     copy[AT_PHYSICAL_OFFSET : AT_PHYSICAL_OFFSET + 8] = offset.to_bytes(8, "big")
@@ -84,7 +84,7 @@ def patched(
 
 
 def settled_row(half_index: int, row: TransactionRow) -> SettledRow:
-    """What core is told of a row of the transaction table that has a verdict."""
+    """The command's value for a row of the transaction table with a verdict."""
     return SettledRow(
         half_index,
         row.original_offset,
@@ -106,7 +106,7 @@ class StoredMessages:
         self._store = store
 
     def settled_row(self, half_index: int) -> SettledRow | None:
-        """The verdict that the transaction table has for a half; None when it has none."""
+        """The verdict in the transaction table for a half; None if it has none."""
         row = self._store.transaction_row(half_index)
         if row is None or row.state not in (ROW_COMMITTED, ROW_ROLLED_BACK):
             return None
@@ -115,8 +115,7 @@ class StoredMessages:
     def half_bytes(self, offset: int) -> bytes | None:
         """The stored half whose record is at ``offset``, undecided or not.
 
-        None when the log no longer has it, or when the disk damaged it so that no message can be read there: nobody can be
-        asked about it then, and that is no reason to ask about nothing else.
+        None if the log no longer has it, or if it is damaged: then no check of it is possible, but others are.
         """
         try:
             half = bytes(self._store.stored_view(offset))
@@ -125,7 +124,7 @@ class StoredMessages:
             return None
         except (ValueError, StoreDamaged) as error:
             log.error(
-                "the half at log offset %d is damaged, and nobody can be asked about it; its transaction stays undecided: "
+                "the half at log offset %d is damaged, so no check is possible; its transaction stays undecided: "
                 "restore its segment from a backup, or roll the transaction back, which needs no copy (%s)",
                 offset, error,
             )  # fmt: skip
@@ -133,7 +132,7 @@ class StoredMessages:
         return half
 
     def visible_bytes(self, offset: int) -> bytearray | None:
-        """The message whose record is at ``offset``, as consumers see it; None: there is none that they may see.
+        """The message whose record is at ``offset``, as consumers see it; None: no message is visible there.
 
         Raises:
             StoreDamaged, OSError: the disk cannot read it.
@@ -145,7 +144,7 @@ class StoredMessages:
             message, physical_offset, _ = decode(view)
             kind = self._store.kind_at(offset)
         except (LookupError, ValueError):
-            return None  # a number that somebody made up may point anywhere into the log
+            return None  # an invented offset may point anywhere into the log
         if physical_offset != offset:
             return None
         if kind in _HALVES:
@@ -174,8 +173,8 @@ class StoredMessages:
     ) -> KeyMatches:
         """Visible messages of ``topic`` with this key or unique id, stored between two times, newest first.
 
-        At most ``KEY_MATCHES_MAX``, and no more bytes than half a frame holds, but always the first. ``is_unique``: the key is
-        a unique id, and ``messages_max`` does not count: copies that were sent again are all of interest.
+        At most ``KEY_MATCHES_MAX``, and at most half a frame of bytes, but always the first one. ``is_unique``: the key is a unique id, and
+        ``messages_max`` does not apply: all repeated copies are of interest.
         """
         count = KEY_MATCHES_MAX if is_unique else min(max(messages_max, 1), KEY_MATCHES_MAX)
         found: list[bytearray] = []

@@ -1,4 +1,4 @@
-"""Which page of a list is asked for. Both values arrive as text from whoever asks, through any front door."""
+"""The requested page of a list. Front doors pass both values as the client's text."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ _START_DIGITS_MAX: Final = 18
 
 
 def page_count(text: str | None) -> int | Refused:
-    """How many rows: 1 to ``LISTED_MAX``. None: ``LISTED_MAX``."""
+    """Number of rows: 1 to ``LISTED_MAX``. None: ``LISTED_MAX``."""
     if text is None:
         return LISTED_MAX
     if _is_number(text, _COUNT_DIGITS_MAX) and 1 <= int(text) <= LISTED_MAX:
@@ -20,7 +20,7 @@ def page_count(text: str | None) -> int | Refused:
 
 
 def page_start(text: str | None) -> int | Refused:
-    """Where the page begins, as the answer with the page before it said. None: with the first row."""
+    """Start of the page, from the response with the previous page. None: the first row."""
     if text is None:
         return 0
     if _is_number(text, _START_DIGITS_MAX):
@@ -29,5 +29,5 @@ def page_start(text: str | None) -> int | Refused:
 
 
 def _is_number(text: str, digits_max: int) -> bool:
-    """Whether ``int`` accepts the text as plain digits; longer texts are not parsed."""
+    """Whether the text consists of digits that ``int`` accepts; longer texts are not parsed."""
     return text.isascii() and text.isdigit() and len(text) <= digits_max

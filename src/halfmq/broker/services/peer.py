@@ -1,4 +1,4 @@
-"""Who asks: what a service may know of a connection, and do to it."""
+"""The requester: what a service may know of a connection, and do to it."""
 
 import logging
 from collections.abc import Hashable
@@ -10,12 +10,12 @@ class Peer(Protocol):
 
     @property
     def number(self) -> int:
-        """Names the connection in commands and session state; never used twice in one run of the broker."""
+        """Identifies the connection in commands and session state; never reused in one run of the broker."""
         ...
 
     @property
     def address(self) -> str:
-        """``ip:port``, for logs and for the record of what an operator did."""
+        """``ip:port``, for logs and for audit records."""
         ...
 
     @property
@@ -25,28 +25,28 @@ class Peer(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """False: it has ended, and can be answered no more."""
+        """False: it has ended, and cannot be sent to."""
         ...
 
     @property
     def is_full(self) -> bool:
-        """It does not read its answers: do not send it what can wait."""
+        """Whether it does not read its responses: do not send what can wait."""
         ...
 
     def keep(self, memory_bytes: int) -> None:
-        """Count ``memory_bytes`` that are kept for a request of this peer while it waits: the peer is read from less.
+        """Count ``memory_bytes`` that are kept for a waiting request of this peer; it reads less from the peer.
 
-        Call ``give_back`` with the same number when they are no longer kept, also when the peer is gone by then.
+        Call ``give_back`` with the same number when they are freed, even if the peer is gone by then.
         """
         ...
 
     def give_back(self, memory_bytes: int) -> None:
-        """End of ``keep``."""
+        """The end of ``keep``."""
         ...
 
 
 class Say(Protocol):
-    """Logs what a peer did: once for its address and ``kind``, then rarely, with a count. Peers choose how often they do it."""
+    """Logs an action of a peer: once for its address and ``kind``, then rarely, with a count, since peers choose how often they act."""
 
     def __call__(
         self, logger: logging.Logger, level: int, kind: Hashable, peer: Peer, text: str, /, *arguments: object

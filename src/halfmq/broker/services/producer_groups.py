@@ -1,7 +1,7 @@
-"""Producer groups for administrators: figures, and limits and policy, to see or to change.
+"""Producer groups for administrators: statistics, limits and policy, to read or to change.
 
-A change is a record like any other, so it is durable when it is answered, behind an audit record with name, reason and
-address. The broker's log output names them too, since a policy settles transactions that their application has not decided.
+A change is logged like any other, after an audit record with name, reason and address, so it is durable when it is confirmed. The
+broker's log lines name them too, since a policy settles transactions that their application has not decided.
 """
 
 import logging
@@ -25,30 +25,30 @@ from halfmq.model.settings import PastLimit, ProducerSettings
 
 log = logging.getLogger("halfmq.operators")
 
-#: Groups that one page of figures shows.
+#: Maximum number of groups in one page of statistics.
 GROUPS_PER_PAGE_MAX: Final = 1_000
 
 
 class Figures(NamedTuple):
-    """A page of figures of producer groups."""
+    """A page of statistics of producer groups."""
 
-    #: The groups with most undecided transactions first.
+    #: Those with most undecided transactions first.
     groups: tuple[GroupStats, ...]
-    #: Where the next page begins; 0: there is none.
+    #: Start of the next page; 0: there is none.
     following: int
 
 
 class GroupLimits(NamedTuple):
-    """Limits and policy of a producer group, as they hold."""
+    """Current limits and policy of a producer group."""
 
     settings: ProducerSettings
-    #: The broker's own limits, which count where those of the group are -1.
+    #: The broker's own limits, which apply where those of the group are -1.
     broker_undecided_max: int
     broker_undecided_bytes_max: int
 
 
 class LimitsChange(NamedTuple):
-    """What changes; None: stays. Fields as in ``ProducerSettings``."""
+    """The fields to change; None: unchanged. Fields as in ``ProducerSettings``."""
 
     check_limit: int | None = None
     past_limit: PastLimit | None = None
@@ -58,7 +58,7 @@ class LimitsChange(NamedTuple):
 
 
 class ProducerGroups:
-    """Figures, limits and policies of producer groups."""
+    """Statistics, limits and policies of producer groups."""
 
     def __init__(self, sequencer: Sequencer, time: BrokerTime, say: Say) -> None:
         self._sequencer = sequencer
@@ -67,13 +67,13 @@ class ProducerGroups:
         self._say = say
 
     def figures(self, group: str, start: int) -> Figures:
-        """Of one group, or, if ``group`` is empty, of a page of all. ``start``: ``following`` of the page before, or 0."""
+        """Statistics of one group, or, if ``group`` is empty, of a page of all. ``start``: ``following`` of the previous page, or 0."""
         groups, following = groups_from(self._view, start, GROUPS_PER_PAGE_MAX)
         found = group_stats(self._view, group, self._time.now_ms(), groups=groups)
         return Figures(found, 0 if group else following)
 
     def limits(self, name: str) -> GroupLimits | Refused:
-        """What stands for this group, known or not. Refusals: INVALID_PARAMETER: no group can have this name."""
+        """Current limits of this group, known or not. Refusals: INVALID_PARAMETER: an invalid name."""
         refused = _refused_name(name)
         return refused or self._limits(self._view.producer_settings.get(name) or ProducerSettings(name))
 
@@ -86,9 +86,9 @@ class ProducerGroups:
         reason: str,
         answer: Callable[[GroupLimits | Refused | Failed], None],
     ) -> None:
-        """Change limits or policy; answers with what was set. The group need not have been seen yet.
+        """Change limits or policy; responds with what was set. The group may be unknown.
 
-        Refusals: INVALID_PARAMETER: of the name, who changes it, or limits that do not fit each other. LIMIT_REACHED.
+        Refusals: INVALID_PARAMETER: of the name, the administrator's name, or limits that contradict each other. LIMIT_REACHED.
         """
         refused = _refused_name(name)
         by = refused or actor(peer, operator, reason, "who sets this")
@@ -99,18 +99,18 @@ class ProducerGroups:
         def is_set(_: None, reply: Any) -> None:
             if isinstance(reply, ProducerIsSet):
                 self._say_set(peer, reply.settings)
-                # What was set, and not what stands in memory by now: a later change may not be durable yet.
+                # What was set, not what is in memory by now: a later change may not be durable yet.
                 answer(self._limits(reply.settings))
             else:
                 answer(reply)
 
-        # Only what changes: what else stands is seen when it is decided, behind the changes before it.
+        # Only the changed fields: the others are read at the decision, after the changes before it.
         given = {field: value for field, value in change._asdict().items() if value is not None}
         settings = ProducerSettings(name, **given, set_by=by.name)
         self._sequencer.submit(SetProducer(settings, tuple(given), by), is_set)
 
     def _say_set(self, peer: Peer, settings: ProducerSettings) -> None:
-        # Each group is said by itself, and those of a flood now and then: each change has its record in the log.
+        # Each group is logged, and many at intervals: each change has its record in the log.
         self._say(
             log, logging.WARNING, ("limits", settings.name), peer,
             "operator %s from %s set producer group %s: check limit %d, then %s; skip age %d ms; at most %d undecided, %d "
@@ -125,7 +125,7 @@ class ProducerGroups:
 
 
 def _refused_name(name: str) -> Refused | None:
-    """The refusal of a name that no producer group can have."""
+    """The refusal of an invalid name of a producer group."""
     if not name:
         return Refused(Why.INVALID_PARAMETER, "group: which producer group")
     try:
@@ -136,7 +136,7 @@ def _refused_name(name: str) -> Refused | None:
 
 
 def log_policy_action(acted: PolicyActed) -> None:
-    """Say in the broker's output what a policy did to a transaction."""
+    """Log what a policy did to a transaction."""
     what = "rolled back" if acted.rolled_back else "parked"
     why = f"after {acted.checks} checks" if acted.because is ParkedBecause.CHECKS else "because of its age"
     log.warning("the policy of group %s: transaction %s was %s %s", acted.group, acted.tx_id, what, why)

@@ -1,14 +1,14 @@
 """Pulls: messages of one queue from an offset on, or a wait until there are some.
 
-    checks in RocketMQ's order: group, topic, queue, subscription -> one look -> found, nothing matches, moved, or nothing new
-    nothing new and the peer offers to wait -> held -> looked at again when the queue gets messages, or when time is up
+    checks in RocketMQ's order: group, topic, queue, subscription -> one read -> found, no match, offset moved, or nothing new
+    nothing new and the peer offers to wait -> held -> read again when the queue gets messages, or at the timeout
 
-A look reads entries below the published position only, so nothing leaves here that a crash can take back, and a
-transaction that is published is visible in all its queues. Tags are filtered by their hash in the entry; the client
-compares the strings. The messages of an answer are one bytearray, patched where what is stored differs from what consumers see.
+A pull reads entries before the high watermark only, so a crash can revert nothing that is sent, and a transaction is visible in all its
+queues at once. Tags are filtered by their hash in the entry; the client compares the strings. The messages of a response are one
+bytearray, patched where the stored bytes differ from what consumers see.
 
-A held pull lives at most ``limits.PULL_SUSPEND_MAX_MS``, shorter than a Java client waits before it closes its connection
-(30 s), and not longer than its peer.
+A held pull lives at most ``limits.PULL_SUSPEND_MAX_MS``, less than the time after which a Java client closes its connection (30 s), and
+not longer than its peer.
 """
 
 import asyncio
@@ -38,68 +38,68 @@ from halfmq.store.consume_queue import QueueEntry
 
 log = logging.getLogger("halfmq.pulls")
 
-#: Topics that only the broker reads: halves and verdicts are not messages. RocketMQ's names.
+#: Topics of RocketMQ for half messages and verdicts, which consumers may not read.
 SYSTEM_TOPICS: Final = frozenset({"RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"})
-#: RocketMQ's tools pull under this name without being members; every broker has it. A reader that commits nothing under
-#: it leaves nothing behind: no group, no ``%RETRY%`` topic.
+#: RocketMQ's tools pull with this group without being members; every broker has it. A reader that commits nothing leaves nothing
+#: behind: no group, no ``%RETRY%`` topic.
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 _READ: Final = 4
-#: What RocketMQ sends at most from memory, for a client that asks for its 32 messages or fewer.
+#: RocketMQ's maximum from memory, for a client that requests its 32 messages or fewer.
 _STOCK_MESSAGES: Final = 32
 _STOCK_BYTES: Final = 262_144
-#: What a pull gets while peers do not take their answers; its first message in any case.
+#: Maximum size of a response while clients do not read theirs; the first message always fits.
 SMALL_PULL_BYTES: Final = 65_536
-#: Held pulls of one peer; more are answered at once with "nothing new".
+#: Maximum number of held pulls of one peer; further ones get "nothing new" at once.
 HELD_MAX: Final = 4_096
 _INT64: Final = struct.Struct(">q")
-#: More than the head of any record that holds a message: what is read with it.
+#: More than the head of any record with a message, which is read with it.
 _HEADS_BYTES: Final = 96
-#: Copying so many bytes that nobody asked for costs less than another read.
+#: Reading this many unneeded bytes costs less than another read.
 _FAR_BYTES: Final = 12_288
 
-#: What one held pull takes, and each of its tags, which it may share with others, bytes.
+#: Memory of one held pull, and of each of its tags, which it may share with others, bytes.
 _PARKED_COST: Final = 1_024
-#: Held pulls of one queue that look again in one go: a few ms each hundred.
+#: Maximum number of held pulls of one queue that are read for in one go: a few ms for each hundred.
 WOKEN_MAX: Final = 1_000
 _TAG_COST: Final = 80
 
-#: Hashes of the wanted tags; None: everything.
+#: Hashes of the requested tags; None: all messages.
 Tags = frozenset[int] | None
 
 
 class PullReads(QueueEntries, Protocol):
-    """What is asked of the store. Offsets that it does not have raise LookupError, what cannot be read StoreDamaged."""
+    """What this service needs from the store. Unknown offsets raise LookupError, unreadable data raises StoreDamaged."""
 
     def stored_view(self, offset: int, ahead: int) -> memoryview:
-        """The stored message in the record at a log offset; ``ahead`` bytes are wanted next, and come with one read."""
+        """The stored message in the record at a log offset; ``ahead`` bytes will be needed next, and the same read returns them."""
         ...
 
     def first_offset(self, offset: int) -> int:
-        """The log offset of the record that the message first came in; its own unless it was copied forward."""
+        """The log offset of the message's first record; equal to ``offset`` unless it was copied forward."""
         ...
 
 
 class Outgoing(Protocol):
-    """How much the front doors hold for peers that do not take their answers, against the bound."""
+    """Bytes that the front doors hold for peers that do not read their responses, compared with the limit."""
 
     @property
     def is_near(self) -> bool:
-        """Answers should be small now."""
+        """Whether responses should be small now."""
         ...
 
     @property
     def is_over(self) -> bool:
-        """An answer that can wait should wait."""
+        """Whether a response that can wait should wait."""
         ...
 
 
 class Status(Enum):
-    """What a pull came to."""
+    """Result of a pull."""
 
     FOUND = "found"
-    #: Nothing after the offset yet, and the time to wait is over.
+    #: There is nothing after the offset yet, and the wait is over.
     NOTHING_NEW = "nothing new"
-    #: The messages up to ``next_offset`` were looked at and not wanted. Pull again from there, at once.
+    #: The messages up to ``next_offset`` do not match. Pull again from there, at once.
     NO_MATCH = "no match"
     #: The offset is outside of the queue; ``next_offset`` is the nearest one in it.
     OFFSET_MOVED = "offset moved"
@@ -107,13 +107,13 @@ class Status(Enum):
     UNREADABLE = "unreadable"
 
 
-#: Reading a member of an enumeration takes longer than a global: these are for every pull.
+#: Reading a member of an enumeration takes longer than a global; these are used by every pull.
 _FOUND: Final = Status.FOUND
 _NOTHING_NEW: Final = Status.NOTHING_NEW
 
 
 class PullRequest(NamedTuple):
-    """What a consumer asks for; see the fields."""
+    """A consumer's request."""
 
     group: str
     topic: str
@@ -121,29 +121,29 @@ class PullRequest(NamedTuple):
     queue_offset: int
     #: Less than 1 counts as 1, more than ``limits.PULL_MESSAGES_MAX`` as that.
     messages_max: int
-    #: Of the messages as stored; the first one always fits. 0 or less: as much as RocketMQ gives.
+    #: Size of the messages as stored; the first one always fits. 0 or less: as much as RocketMQ returns.
     bytes_max: int
-    #: The offset of the group, to be kept as with ``CommitOffset``; None: nothing is to be kept.
+    #: The group's offset to commit, as with ``CommitOffset``; None: none.
     commit_offset: int | None
-    #: (expression, its type); None: as the group's last heartbeat said.
+    #: (expression, its type); None: that of the group's last heartbeat.
     subscription: tuple[str, str] | None
-    #: Without ``subscription``: a heartbeat that is older than this is refused.
+    #: Without ``subscription``: refused if the heartbeat is older than this.
     subscription_version: int
-    #: How long to wait for messages, ms; 0 or less: not at all.
+    #: Maximum wait for messages, ms; 0 or less: do not wait.
     wait_ms: int
 
 
 class Pulled(NamedTuple):
-    """What a look came to. ``body``: the messages in the stored layout, as consumers see them; only where FOUND."""
+    """Result of a read. ``body``: the messages in the stored layout, as consumers see them; only if FOUND."""
 
     status: Status
     #: Pull from here next.
     next_offset: int
-    #: The first offset that the queue still has, and the one after its last.
+    #: The first offset in the queue, and the offset after its last.
     min_offset: int
     max_offset: int
     body: bytearray
-    #: Of UNREADABLE.
+    #: For UNREADABLE.
     text: str = ""
 
 
@@ -163,7 +163,7 @@ class HeldPull(NamedTuple):
 
 
 class Pulls:
-    """Answers pulls from the queues, and holds those that find nothing."""
+    """Serves pulls from the queues, and holds those that find nothing."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class Pulls:
         outgoing: Outgoing,
         flush: Callable[[], None],
     ) -> None:
-        """``flush``: called after answers that no request and no turn of the sequencer is behind, so that they leave."""
+        """``flush``: called after responses that belong to no request and no turn of the sequencer, so that they are sent."""
         self._sequencer = sequencer
         self._store = store
         self._loop = loop
@@ -184,35 +184,35 @@ class Pulls:
         self._view = sequencer.view
         #: (topic id, queue id) -> key -> held pull; queues without any are absent.
         self._held: dict[tuple[int, int], dict[int, HeldPull]] = {}
-        #: Peer's number -> where its held pulls are. Same pulls as in ``_held``.
+        #: Peer's number -> queue by key of its held pulls. Same pulls as in ``_held``.
         self._of_peer: dict[int, dict[int, tuple[int, int]]] = {}
-        #: Peers that were full when there was something for a held pull of theirs.
+        #: Peers that did not read when there were messages for one of their held pulls.
         self._missed: set[int] = set()
-        #: Key -> queue of every held pull, the one that waits longest first.
+        #: Key -> queue of every held pull, the oldest first.
         self._oldest: dict[int, tuple[int, int]] = {}
         self.held_bytes = 0
         self._draining = False
         self._next_key = 0
-        #: Told (group, topic, topic id, queue id, one past the last, how many) of messages that a member is given.
+        #: Called with (group, topic, topic id, queue id, offset after the last, number) of messages given to a member.
         self.on_given: Callable[[str, str, int, int, int, int], None] = lambda *given: None
         self._damage_said = LogThrottle(loop.time)
 
     @property
     def held(self) -> int:
-        """Pulls that wait."""
+        """Number of held pulls."""
         return sum(map(len, self._held.values()))
 
     @property
     def has_held(self) -> bool:
-        """Whether any pull waits."""
+        """Whether any pull is held."""
         return bool(self._held)
 
     # --- a pull arrives
 
     def pull(self, peer: Peer, request: PullRequest, answer: Answer) -> None:
-        """Answer with messages, at once or when there are some.
+        """Respond with messages, at once or when there are some.
 
-        ``answer`` may be kept for ``limits.PULL_SUSPEND_MAX_MS``: it must hold nothing large of the request.
+        ``answer`` may be kept for ``limits.PULL_SUSPEND_MAX_MS``: it must not reference anything large of the request.
 
         Refusals: NO_PERMISSION, TOPIC_NOT_EXIST, INVALID_PARAMETER, GROUP_NOT_EXIST, LIMIT_REACHED: as named.
             SUBSCRIPTION_NOT_EXIST, SUBSCRIPTION_NOT_LATEST: send a heartbeat, and pull again.
@@ -245,7 +245,7 @@ class Pulls:
             self.pull(peer, request, answer)
 
     def _readable(self, request: PullRequest) -> TopicView | Refused:
-        """The topic, or why this pull may not be served; RocketMQ's order."""
+        """The topic, or why this pull is refused, in RocketMQ's order."""
         group, name = request.group, request.topic
         settings = self._view.groups.get(group)
         if settings is not None and not settings.consume_enabled:
@@ -263,7 +263,7 @@ class Pulls:
         return topic
 
     def _tags(self, request: PullRequest) -> Tags | Refused:
-        """The wanted tags, from the pull or from the group's heartbeat."""
+        """The requested tags, from the pull or from the group's heartbeat."""
         group, topic = request.group, request.topic
         if request.subscription is not None:
             expression, expression_type = request.subscription
@@ -286,7 +286,7 @@ class Pulls:
     # --- one look
 
     def _look(self, topic: TopicView, request: PullRequest, tags: Tags) -> Pulled:
-        """What is there for this pull. Never raises for what the disk cannot read: a wake comes from the sequencer's turn."""
+        """Read for this pull. It never raises because of unreadable data: a wake-up comes from the sequencer's turn."""
         try:
             return self._look_at(topic, request, tags)
         except (StoreDamaged, OSError) as error:
@@ -306,7 +306,7 @@ class Pulls:
             bytes_max = min(request.bytes_max, limits.PULL_BYTES_MAX)
         outgoing = self._outgoing
         if outgoing.is_near:
-            if outgoing.is_over:  # not held: it comes again at once, and by then others were closed
+            if outgoing.is_over:  # not held: it comes again at once, and by then other connections were closed
                 return Pulled(Status.NO_MATCH, start, low, high, bytearray())
             bytes_max = min(bytes_max, SMALL_PULL_BYTES)
         entries = self._store.read_queue(
@@ -323,9 +323,9 @@ class Pulls:
     def _collect(
         self, entries: list[QueueEntry], start: int, tags: Tags, count: int, bytes_max: int
     ) -> tuple[bytearray, int, int]:
-        """(messages as they leave, the offset after the last entry that was looked at, how many). The first always fits.
+        """(messages to send, offset after the last examined entry, number of messages). The first one always fits.
 
-        It ends before an entry that names no message of its size, and is not trimmed: that is damage.
+        It ends before an entry that refers to no message of its size and is not trimmed, which is damage.
         """
         body = bytearray()
         at = 0
@@ -345,12 +345,12 @@ class Pulls:
                 except LookupError:
                     if visible_at >= log_start:
                         break
-                    queue_offset += 1  # trimmed since: gone, as in RocketMQ's MESSAGE_WAS_REMOVING
+                    queue_offset += 1  # trimmed meanwhile: skipped, as with RocketMQ's MESSAGE_WAS_REMOVING
                     continue
                 except StoreDamaged:
                     if not at:
                         raise
-                    break  # what is before it leaves; the next pull is told
+                    break  # return what is before it; the next pull reports the damage
                 if len(body) != end:
                     del body[at:]
                     break
@@ -367,7 +367,7 @@ class Pulls:
     def _damaged(
         self, topic: TopicView, queue_id: int, queue_offset: int, low: int, high: int, error: Exception | None = None
     ) -> Pulled:
-        """The answer where an entry, or what it names, is damaged: the consumer stays there, nothing is skipped."""
+        """The result if an entry, or its message, is damaged: the consumer stays there, nothing is skipped."""
         text = f"topic {topic.name} queue {queue_id}: the message at offset {queue_offset} cannot be read: " + (
             f"{error}; nothing is skipped"
             if error is not None
@@ -416,9 +416,9 @@ class Pulls:
         return held
 
     def wake(self, effect: WakeQueue) -> None:
-        """Messages became visible in this queue: its held pulls look again; who finds nothing new stays held.
+        """Messages became visible in this queue: read again for its held pulls; those without new messages stay held.
 
-        The caller lets the answers out.
+        The caller flushes the responses.
         """
         there = self._held.get((effect.topic_id, effect.queue_id))
         if not there:
@@ -441,7 +441,7 @@ class Pulls:
             self._loop.call_soon(self._wake_some, queue, keys)
 
     def _look_again(self, queue: tuple[int, int], key: int) -> None:
-        """Answer a held pull if there is something for it, and if its peer takes answers."""
+        """Serve a held pull if there are messages for it and its peer reads."""
         held = self._held[queue][key]
         if held.peer.is_full:
             self._missed.add(held.peer.number)
@@ -452,7 +452,7 @@ class Pulls:
             held.answer(pulled)
 
     def drained(self, peer: Peer) -> None:
-        """The peer takes answers again: what its held pulls missed meanwhile. The caller lets the answers out."""
+        """The peer reads again: serve its held pulls that missed messages. The caller flushes the responses."""
         if peer.number in self._missed:
             self._missed.discard(peer.number)
             for key, queue in list(self._of_peer.get(peer.number, {}).items()):
@@ -462,20 +462,20 @@ class Pulls:
         held = self._release(queue, key)
         if held is not None:
             pulled = self._look(held.topic, held.request, held.tags)
-            if pulled.body and held.peer.is_full:  # "nothing new" keeps no messages; it will pull again
+            if pulled.body and held.peer.is_full:  # "nothing new" keeps no messages; the client will pull again
                 start = held.request.queue_offset
                 pulled = Pulled(_NOTHING_NEW, start, pulled.min_offset, pulled.max_offset, bytearray())
             held.answer(pulled)
             self._flush()
 
     def peer_gone(self, number: int) -> None:
-        """Forget its held pulls."""
+        """Remove its held pulls."""
         self._missed.discard(number)
         for key, queue in list(self._of_peer.get(number, {}).items()):
             self._release(queue, key)
 
     def drain(self) -> None:
-        """The broker stops: answer every held pull now, and hold no more."""
+        """The broker stops: respond to every held pull now, and hold no more."""
         self._draining = True
         for queue, there in list(self._held.items()):
             for key in list(there):
@@ -483,7 +483,7 @@ class Pulls:
 
 
 def _dense_until(entries: list[QueueEntry], count: int, bytes_max: int) -> int:
-    """Log offset up to which one read serves the first ``count`` of these entries; 0 where they lie too far apart."""
+    """Log offset up to which one read serves the first ``count`` of these entries; 0 if they are too far apart."""
     if len(entries) < 2:
         return 0
     offset, message_bytes = entries[0][:2]
@@ -496,9 +496,9 @@ def _dense_until(entries: list[QueueEntry], count: int, bytes_max: int) -> int:
 def _patch(
     body: bytearray, at: int, offset: int, queue_offset: int, store_time_ms: int, half_index: int, first_offset: int
 ) -> None:
-    """What consumers see of a half or a delayed message: its place, the time it became visible, where it lies now.
+    """Patch the fields of a half or a delayed message for consumers: its place, the time it became visible, its current offset.
 
-    Its prepared offset is the half's first one, as its producer was answered: copying a half forward does not change it.
+    Its prepared offset is the half's first one, which its producer knows: copying a half forward does not change it.
     """
     _INT64.pack_into(body, at + AT_PHYSICAL_OFFSET, offset)
     if half_index >= 0:

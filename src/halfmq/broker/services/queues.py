@@ -1,8 +1,7 @@
-"""Where queues begin and end, where a group stands in them, and what they hold at one position.
+"""Bounds of queues, offsets of groups, and the content of queues at one position.
 
-Everything is read below the published position, so a crash takes nothing of it back, but for the topics themselves: the front
-door holds ``position`` until they are durable. Consumer offsets are session state, which promises nothing: they may be told at
-once.
+Everything is read before the high watermark, so a crash reverts nothing of it except new topics: the front door withholds ``position`` until
+they are durable. Consumer offsets are session state without a promise: they may be returned at once.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,18 +16,18 @@ from halfmq.core.queues.assignment import assigned_queues
 from halfmq.core.queues.offsets import MayBeLost, Stored, query_offset
 from halfmq.store.consume_queue import QueueEntry
 
-#: A queue none of whose messages was ever trimmed counts as young while the log from its first message on is not longer
-#: than this. A new group starts a young queue at its beginning, whatever its clients say. As with RocketMQ, where "young"
-#: means that the first message is still in memory (``checkInDiskByConsumeOffset``, 40% of the machine's); needed where a
-#: topic is made by its first message: a consumer that waited for it would else jump over that very message.
+#: A queue that was never trimmed counts as new while the log from its first message on is not longer than this. A new group starts
+#: a new queue at its beginning, whatever its clients say. In RocketMQ "new" means that the first message is still in memory
+#: (``checkInDiskByConsumeOffset``, 40% of the machine's). It matters for a topic created by its first message: a consumer that waited
+#: for it would otherwise skip that very message.
 NEW_QUEUE_BYTES: Final = 1 << 30
 
 
 class QueueEntries(Protocol):
-    """What is asked of the store about one queue, below the high watermark. Raises StoreDamaged, OSError: the disk cannot read it."""
+    """Reads of one queue, before the high watermark. They raise StoreDamaged or OSError if the disk cannot read it."""
 
     def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]:
-        """(first offset still kept, offset after the last visible message); (0, 0) of a queue without messages."""
+        """(first offset in the queue, offset after the last visible message); (0, 0) for a queue without messages."""
         ...
 
     def read_queue(self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int) -> list[QueueEntry]:
@@ -37,11 +36,11 @@ class QueueEntries(Protocol):
 
 
 class QueueReads(QueueEntries, Protocol):
-    """And about times, and which store it is."""
+    """Adds reads by time, and the store's identity."""
 
     @property
     def uuid(self) -> str:
-        """Of the store, 32 hex digits."""
+        """UUID of the store, 32 hex digits."""
         ...
 
     def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool) -> int:
@@ -53,24 +52,24 @@ class TopicBounds(NamedTuple):
     """Queues of a topic at one position."""
 
     topic_id: int
-    #: By queue: (first offset still kept, offset after the last message below the position).
+    #: By queue: (first offset in the queue, offset after the last message before the position).
     queues: tuple[tuple[int, int], ...]
 
 
 class Position(NamedTuple):
-    """Every queue of some topics at one position of the log: a transaction lies wholly below all ends, or wholly above."""
+    """Bounds of every queue of some topics at one log position: all messages of a transaction are before the ends, or none."""
 
     #: UUID of the store, 32 hex digits.
     store: str
     epoch: int
-    #: Nothing below it can be lost by a crash.
+    #: A crash can lose nothing before it.
     position: int
     #: Only topics that exist.
     topics: dict[str, TopicBounds]
 
 
 class Queues:
-    """A call that reads raises StoreDamaged or OSError where the disk cannot be read: refuse that one request, serve others."""
+    """A read raises StoreDamaged or OSError if the disk cannot read: refuse that one request, serve others."""
 
     def __init__(self, sequencer: Sequencer, store: QueueReads) -> None:
         self._sequencer = sequencer
@@ -80,19 +79,19 @@ class Queues:
     # --- bounds
 
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """(first offset still kept, offset after the last message); (0, 0) of a queue that does not exist."""
+        """(first offset in the queue, offset after the last message); (0, 0) if the queue does not exist."""
         known = self._view.topics_by_name.get(topic)
         return (0, 0) if known is None else self._store.bounds(known.topic_id, queue_id)
 
     def offset_at(self, topic: str, queue_id: int, time_ms: int, *, upper: bool) -> int:
-        """The offset of the first message stored at ``time_ms`` or later, or the queue's end; ``upper``: of the last message
-        stored at ``time_ms`` or before, or 0. As RocketMQ's boundary type. 0 in a topic that does not exist.
+        """The offset of the first message stored at ``time_ms`` or later, or the queue's end; ``upper``: of the last message stored at
+        ``time_ms`` or before, or 0. As RocketMQ's boundary type. 0 if the topic does not exist.
         """
         known = self._view.topics_by_name.get(topic)
         return 0 if known is None else self._store.search_by_time(known.topic_id, queue_id, time_ms, upper=upper)
 
     def earliest_ms(self, topic: str, queue_id: int) -> int | None:
-        """When the first message still kept was stored; None: there is none."""
+        """Store time of the first message in the queue, ms; None: there is none."""
         known = self._view.topics_by_name.get(topic)
         if known is None:
             return None
@@ -100,7 +99,7 @@ class Queues:
         return first[0].store_time_ms if first else None
 
     def position(self, names: Iterable[str]) -> Position:
-        """Every queue of these topics at one position; what does not exist is left out."""
+        """Bounds of every queue of these topics at one position; topics that do not exist are omitted."""
         topics = {}
         for name in names:
             topic = self._view.topics_by_name.get(name)
@@ -112,10 +111,10 @@ class Queues:
     # --- groups
 
     def assigned(self, group: str, topic: str, client_id: str, *, strategy: str, is_broadcasting: bool) -> range | None:
-        """Which queues of the topic this member reads, where the group leaves that to the broker.
+        """The queues of the topic that this member reads, if the group leaves the assignment to the broker.
 
-        None: the topic or the group's members are not known (yet): the client keeps what it has and asks again soon.
-        ``strategy``: by RocketMQ's name, see ``core.queues.assignment``.
+        None: the topic or the group's members are not known (yet): the client keeps its queues and asks again soon.
+        ``strategy``: RocketMQ's name, see ``core.queues.assignment``.
         """
         known = self._view.topics_by_name.get(topic)
         session = self._view.session.consumers.get(group)
@@ -127,12 +126,12 @@ class Queues:
         return assigned_queues(strategy, known.read_queues, members, client_id)
 
     def consumer_offset(self, group: str, topic: str, queue_id: int, *, new_from_start: bool) -> int | None:
-        """Where the group goes on in the queue. None: it has no offset, and begins where its clients want to.
+        """The group's next offset in the queue. None: it has no offset, and its clients choose where to begin.
 
-        An offset that was submitted counts from its turn on: who says one and asks at once is answered behind the turn
+        A submitted offset counts from its turn on: a client that commits and queries at once gets its response after that turn
         (``Sequencer.after_turn``).
 
-        ``new_from_start``: a group without an offset begins a young queue at its first message, see ``NEW_QUEUE_BYTES``.
+        ``new_from_start``: a group without an offset begins a new queue at its first message, see ``NEW_QUEUE_BYTES``.
         """
         known = query_offset(self._view, group, topic, queue_id)
         if isinstance(known, Stored):
@@ -162,13 +161,13 @@ class Queues:
         waits: bool,
         answer: Callable[[Done | Refused | Failed], None],
     ) -> None:
-        """Keep where the group stands. A lower offset is fine: that is how offsets are reset.
+        """Commit the group's offset. A lower one is valid: that is how offsets are reset.
 
-        ``waits``: the peer waits for the answer. Consumers do not, so who does and is no member of the group is an operator,
-        and the log keeps who it was.
+        ``waits``: the peer waits for the response. Consumers do not; a peer that does and is not a member of the group is an operator, whom
+        the log records.
 
-        Refusals: TOPIC_NOT_EXIST, GROUP_NOT_EXIST, INVALID_PARAMETER: there is nothing to keep. LIMIT_REACHED: it is known
-            until the next start only.
+        Refusals: TOPIC_NOT_EXIST, GROUP_NOT_EXIST, INVALID_PARAMETER: there is nothing to commit. LIMIT_REACHED: it is known until the
+            next start only.
         """
         by = Actor(peer=peer.address) if waits and not self._is_member(peer, group) else None
         self._sequencer.submit(CommitOffset(group, topic, queue_id, offset, by), _deliver, answer)

@@ -1,8 +1,8 @@
-"""Request-reply: what a consumer answers to a request of a producer is given to that producer's client.
+"""Request-reply: delivers a consumer's reply to the client of the requesting producer.
 
-RocketMQ stores each reply in ``<cluster>_REPLY_TOPIC`` as well, where nobody reads it. Here a reply is a message between
-two peers: it is not stored, and one whose requester is gone is refused, which the replier sees. Done says that it was given to
-the requester's connection; RocketMQ waits until the client has said that it took it.
+RocketMQ also stores each reply in ``<cluster>_REPLY_TOPIC``, where nobody reads it. Here a reply is a message between two peers: it is not
+stored, and if the requester is gone it is refused, which the replier sees. Done means that it was written to the requester's
+connection; RocketMQ waits for the client's confirmation.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _DONE: Final = Done()
 
 
 class ReplyMessage(NamedTuple):
-    """As ``core.commands.SendMessage`` has these fields."""
+    """Fields as in ``core.commands.SendMessage``."""
 
     group: str
     topic: str
@@ -27,22 +27,22 @@ class ReplyMessage(NamedTuple):
     sys_flag: int
     born_time_ms: int
     flag: int
-    #: Name the client that waits for it, REPLY_TO_CLIENT.
+    #: They name the requesting client, REPLY_TO_CLIENT.
     properties: bytes
     reconsume_times: int
     body: bytes
 
 
 class Requesters(Protocol):
-    """How a reply leaves: the front doors."""
+    """Sends a reply; implemented by the front doors."""
 
     def push_reply(self, number: int, reply: ReplyMessage, replier: Peer, pushed_ms: int) -> bool:
-        """Send the reply to the peer ``number``. False: it is gone, or does not read what it is sent."""
+        """Send the reply to the peer ``number``. False: it is gone, or does not read."""
         ...
 
 
 class Replies:
-    """Passes a reply on to the client that asked, found by its client id."""
+    """Forwards a reply to the requesting client, found by its client id."""
 
     def __init__(
         self,
@@ -52,17 +52,17 @@ class Replies:
         *,
         body_bytes_max: int,
     ) -> None:
-        """``connection_of``: the number of the peer that a client is; None: it is not connected."""
+        """``connection_of``: the number of the client's peer; None: it is not connected."""
         self._requesters = requesters
         self._connection_of = connection_of
         self._time = time
         self._body_bytes_max = body_bytes_max
 
     def reply(self, replier: Peer, reply: ReplyMessage) -> Done | Refused:
-        """Give the reply to whoever waits for it.
+        """Deliver the reply to the requester.
 
-        Refusals: MESSAGE_ILLEGAL: too large. CLIENT_NOT_REACHED: no client is named, or it is gone, or does not read; nobody
-            will get this reply, and sending it again may help only in the last case.
+        Refusals: MESSAGE_ILLEGAL: too large. CLIENT_NOT_REACHED: no client is named, or it is gone, or does not read; nobody gets this
+            reply, and a retry can help only in the last case.
         """
         properties = reply.properties
         if len(reply.body) > self._body_bytes_max or len(properties) > limits.PROPERTIES_BYTES_MAX:

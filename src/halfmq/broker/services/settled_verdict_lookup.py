@@ -1,11 +1,11 @@
-"""Verdicts that memory has forgotten, found by (producer group, id) in the transaction table: for operators.
+"""Searches the transaction table for verdicts that are no longer in memory, by (producer group, id), for operators.
 
-A producer names a half of its transaction, and END finds the row by that. An operator has names only, and the table is
-ordered by half index: it is searched for the hashes of the names, from its newest row back. First the pages in memory, on
-the loop; then the files, one read of 4 MiB each, on the maintenance thread. A hit counts once the names in the verdict's
-own record are the same, which is also where an operator who gave no group learns it.
+A producer names a half of its transaction, which leads END to the row. An operator has only names, and the table is ordered by half
+index: it is searched backwards from its newest row for the hashes of the names. First the pages in memory, on the loop; then the
+files, one read of 4 MiB each, on the maintenance thread. A hit counts if the verdict's own record contains the same names, which also
+gives the group to an operator who did not name it.
 
-Bounded: ``FILES_MAX`` files, which the answer says, and ``LOOKS_MAX`` looks at once, so that checkpoints do not wait long.
+Limits: ``FILES_MAX`` files, which the response states, and ``LOOKS_MAX`` searches at once, so that checkpoints are not delayed for long.
 """
 
 from collections.abc import Callable
@@ -20,9 +20,9 @@ from halfmq.store.transaction_table import Looked, row_hash
 
 __all__ = ["FILES_MAX", "LOOKS_MAX", "Found", "Missed", "NotSearched", "SettledVerdictLookup", "row_hash"]
 
-#: Files of the table that one look reads: 16,777,216 halves, 2 GiB; one to five seconds where they are not cached.
+#: Maximum number of files that one search reads: 16,777,216 halves, 2 GiB; one to five seconds if they are not cached.
 FILES_MAX = 512
-#: Looks that may wait for the maintenance thread at once.
+#: Maximum number of searches waiting for the maintenance thread.
 LOOKS_MAX: Final = 4
 
 
@@ -34,13 +34,13 @@ class Found(NamedTuple):
 
 
 class Missed(NamedTuple):
-    """``text``: where was looked, as a clause."""
+    """Not found. ``text``: where the search looked, as a clause."""
 
     text: str
 
 
 class NotSearched(NamedTuple):
-    """Nothing is known of it: too many look already, or the table could not be read. Asking again is right."""
+    """The search did not happen: too many are waiting, or the table could not be read. Try again."""
 
     text: str
 
@@ -50,14 +50,14 @@ _PAST_RETENTION: Final = Missed("its verdict is past retention: the log begins a
 
 
 class SettledVerdictReads(Protocol):
-    """What is asked of the store."""
+    """What this service needs from the store."""
 
     def find_settled(self, group: str, tx_id: str) -> Looked:
-        """Candidates among the pages in memory; on the loop."""
+        """Candidates in the pages in memory; on the loop."""
         ...
 
     def search_settled(self, group: str, tx_id: str, files_max: int) -> Looked:
-        """Candidates in the newest ``files_max`` files; blocks, for the maintenance thread."""
+        """Candidates in the newest ``files_max`` files; blocks, so call it on the maintenance thread."""
         ...
 
     def verdict_names(self, position: int) -> tuple[str, str]:
@@ -70,7 +70,7 @@ class SettledVerdictReads(Protocol):
 
 
 class SettledVerdictLookup:
-    """Looks for a verdict that memory no longer has in the transaction table, in steps."""
+    """Searches the transaction table, in steps, for a verdict that is no longer in memory."""
 
     def __init__(self, view: View, store: SettledVerdictReads, offload: Offload) -> None:
         self._view = view
@@ -79,9 +79,9 @@ class SettledVerdictLookup:
         self._looking = 0
 
     def look(self, group: str, tx_id: str, then: Callable[[Look], None]) -> None:
-        """Call ``then``, now or later on the loop, with the verdict of this transaction. ``group`` empty: of whichever has it.
+        """Call ``then``, now or later on the loop, with the verdict of this transaction. Empty ``group``: of any group.
 
-        For what memory does not know: of a transaction that is undecided or recently settled it is not true.
+        Only for transactions that are not in memory: for an undecided or recently settled one the result is wrong.
         """
         found = self._true_one(self._store.find_settled(group, tx_id), group, tx_id)
         if found is not None:
@@ -103,7 +103,7 @@ class SettledVerdictLookup:
         self._offload.run(lambda: self._store.search_settled(group, tx_id, files_max), looked)
 
     def _true_one(self, looked: Looked, group: str, tx_id: str) -> Look | None:
-        """The newest candidate whose verdict record has these names; "past retention" where that record is gone."""
+        """The newest candidate whose verdict record contains these names; "past retention" if that record is gone."""
         past: Look | None = None
         for half_index, row in looked.found:
             if row.verdict_position < self._view.log_start:
@@ -111,7 +111,7 @@ class SettledVerdictLookup:
                 continue
             try:
                 of_group, of_id = self._store.verdict_names(row.verdict_position)
-            except LookupError:  # a row that the disk damaged
+            except LookupError:  # a damaged row
                 continue
             except StoreDamaged as error:
                 return NotSearched(f"the verdict cannot be read: {error}")

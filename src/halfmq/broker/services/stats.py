@@ -1,8 +1,8 @@
-"""What operators ask about a broker that runs: lag of consumer groups, queues of topics, who is connected, counters.
+"""Statistics of a running broker for operators: lag of consumer groups, queues of topics, connected clients, counters.
 
-Reads only. Queues are read below the high watermark, as consumers read them; offsets of groups are the newest that the
-groups committed, logged or not: hold an answer until they are durable (``Sequencer.after_durable``). A call that reads queues
-raises StoreDamaged or OSError where the disk cannot be read: refuse that one request, serve others.
+Read-only. Queues are read before the high watermark, as by consumers. Offsets of groups are the newest that they committed, logged or not:
+withhold a response until they are durable (``Sequencer.after_durable``). A read of queues raises StoreDamaged or OSError if the
+disk cannot read: refuse that one request, serve others.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from halfmq.core.queues.offsets import Stored, query_offset
 from halfmq.core.view import ConsumersView, TopicView
 from halfmq.errors import StoreDamaged
 
-#: Queues of groups that one answer names: as many take about a tenth of a second, in which nobody else is served, and 1 MiB.
+#: Maximum number of queues in one response: they take about a tenth of a second, during which nothing else is served, and 1 MiB.
 QUEUES_MAX: Final = 8_000
 MINUTE_S: Final = 60
 HOUR_S: Final = 3_600
@@ -24,10 +24,10 @@ DAY_S: Final = 86_400
 
 
 class StatsReads(QueueReads, Protocol):
-    """What is asked of the store."""
+    """What this service needs from the store."""
 
     def log_began_ms(self) -> int:
-        """When the first batch that is kept was written, ms. Raises StoreDamaged: its segment cannot be read."""
+        """When the first batch in the log was written, ms. Raises StoreDamaged: its segment cannot be read."""
         ...
 
     def free_bytes(self) -> int:
@@ -36,25 +36,25 @@ class StatsReads(QueueReads, Protocol):
 
 
 class TooManyQueues(Exception):
-    """More queues than one answer may name (``QUEUES_MAX``)."""
+    """More queues than one response may contain (``QUEUES_MAX``)."""
 
 
 class QueueProgress(NamedTuple):
-    """Where a group stands in one queue. Its lag: ``end - offset``."""
+    """Progress of a group in one queue. Its lag: ``end - offset``."""
 
     queue_id: int
-    #: One past the last visible message.
+    #: Offset after the last visible message.
     end: int
-    #: The next message that the group has not done.
+    #: Next message that the group has not finished.
     offset: int
-    #: One past the last message that a member was given.
+    #: Offset after the last message given to a member.
     pulled: int
-    #: Store time of the last message that the group has done, ms; 0: none.
+    #: Store time of the last message that the group has finished, ms; 0: none.
     done_time_ms: int
 
 
 class TopicProgress(NamedTuple):
-    """Where a group stands in one topic. ``given_per_s``: messages that its members were given, over the last minute."""
+    """Progress of a group in one topic. ``given_per_s``: messages given to its members, over the last minute."""
 
     topic: str
     given_per_s: float
@@ -62,10 +62,10 @@ class TopicProgress(NamedTuple):
 
 
 class QueueBounds(NamedTuple):
-    """What a queue holds."""
+    """Bounds of a queue."""
 
     queue_id: int
-    #: First offset still kept, and one past the last visible message.
+    #: First offset in the queue, and offset after the last visible message.
     start: int
     end: int
     #: Store time of the last message, ms; 0: there is none.
@@ -80,7 +80,7 @@ class TopicQueues(NamedTuple):
 
 
 class LastPeriods(NamedTuple):
-    """How many in the last minute, hour and day."""
+    """Numbers for the last minute, hour and day."""
 
     minute: int
     hour: int
@@ -92,29 +92,29 @@ class Figures(NamedTuple):
 
     began_ms: int
     now_ms: int
-    #: (messages written, messages given) each second, over the last 10 s, minute and 10 minutes.
+    #: (messages written, messages given) per second, over the last 10 s, minute and 10 minutes.
     rates: tuple[tuple[float, float], ...]
     written: int
     written_by_day: DayCount
     given: int
     given_by_day: DayCount
-    #: Replies that wait for the disk, and how long the oldest has waited.
+    #: Number of replies that wait for the disk, and the wait of the oldest, ms.
     backlog: int
     backlog_wait_ms: int
     log_start: int
     high_watermark: int
-    #: How far the indexes are behind what was answered.
+    #: How far the indexes lag behind released replies.
     index_lag_bytes: int
-    #: Bytes of the log, and that are free on its disk.
+    #: Bytes of the log, and free bytes on its disk.
     log_bytes: int
     free_bytes: int
-    #: Broker time at which the log begins; None: it cannot be read (`halfmq store verify` says more).
+    #: Broker time of the log's start; None: it cannot be read (`halfmq store verify` tells more).
     log_began_ms: int | None
     undecided: int
 
 
 class Stats:
-    """Reads figures for operators."""
+    """Reads statistics for operators."""
 
     def __init__(self, sequencer: Sequencer, store: StatsReads, traffic: Traffic, time: BrokerTime) -> None:
         self._sequencer = sequencer
@@ -126,18 +126,18 @@ class Stats:
     # --- progress of consumer groups
 
     def progress(self, group: str, topics: frozenset[str]) -> list[TopicProgress]:
-        """Of each topic in which the group has offsets. ``topics``: only these; empty: all.
+        """Progress in each topic in which the group has offsets. ``topics``: only these; empty: all.
 
         Raises:
-            TooManyQueues: ask for fewer topics.
+            TooManyQueues: request fewer topics.
         """
         return self._progress(group, topics, QUEUES_MAX)
 
     def progress_of_all(self) -> dict[str, list[TopicProgress]]:
-        """By group, of those that have offsets.
+        """Progress by group, for groups that have offsets.
 
         Raises:
-            TooManyQueues: ask for one group at a time.
+            TooManyQueues: request one group at a time.
         """
         found: dict[str, list[TopicProgress]] = {}
         left = QUEUES_MAX
@@ -154,7 +154,7 @@ class Stats:
         topics = [view.topics_by_id[topic_id] for topic_id in self._topics_of(group)]
         if names:
             topics = [topic for topic in topics if topic.name in names]
-        if session is not None and session.subscriptions:  # to what its members listen no more, nobody is behind
+        if session is not None and session.subscriptions:  # no lag in topics that the members no longer subscribe to
             topics = [topic for topic in topics if topic.name in session.subscriptions]
         if sum([topic.read_queues for topic in topics]) > queues_max:
             raise TooManyQueues
@@ -172,16 +172,16 @@ class Stats:
         return sorted({topic_id for offsets in self._offsets() for topic_id, _ in offsets.get(group, ())})
 
     def _offsets(self) -> tuple[Mapping[str, Mapping[tuple[int, int], int]], ...]:
-        """Offsets by group and (topic id, queue id): those in the log, and those for which it had no space.
+        """Offsets by group and (topic id, queue id): logged ones, and those refused because a base had no space.
 
-        The first offset of a queue is logged at once, so one that is not logged yet is only a newer value of one that is.
+        The first offset of a queue is logged at once, so an offset that is not logged yet replaces one that is.
         """
         return self._view.offsets, self._view.session.offsets_refused
 
     def _queue(self, group: str, topic: TopicView, queue_id: int) -> QueueProgress:
         low, high = self._store.bounds(topic.topic_id, queue_id)
         known = query_offset(self._view, group, topic.name, queue_id)
-        # Where none is stored, and where one lies before what retention left, what is left is all that can be behind.
+        # Without a stored offset, and with one before the start of the queue, the lag is what the queue contains.
         offset = min(known.offset, high) if isinstance(known, Stored) else low
         pulled = self._traffic.pulled_to(group, topic.topic_id, queue_id)
         time_ms = self._time_of(topic.topic_id, queue_id, offset - 1) if offset > low else 0
@@ -192,7 +192,7 @@ class Stats:
         return found[0].store_time_ms if found else 0
 
     def groups_of(self, name: str) -> list[str]:
-        """Groups whose members listen to the topic, and groups with an offset in it."""
+        """Groups whose members subscribe to the topic, and groups with an offset in it."""
         view = self._view
         groups = {group: None for group, session in view.session.consumers.items() if name in session.subscriptions}
         topic = view.topics_by_name.get(name)
@@ -206,19 +206,19 @@ class Stats:
     # --- who is connected
 
     def consumers(self, group: str) -> ConsumersView | None:
-        """The consumer group's members and subscriptions; None: nobody is connected."""
+        """The consumer group's members and subscriptions; None: no member is connected."""
         session = self._view.session.consumers.get(group)
         return session if session is not None and session.members else None
 
     def producers(self, name: str) -> dict[int, str]:
-        """Client ids by connection: who can be asked about transactions of the group, sent its checks or fetching them."""
+        """Client ids by connection of the group's reachable producers, whether they receive or fetch checks."""
         group = self._view.producer_groups.get(name)
         return {**group.session.members, **group.session.pollers} if group is not None else {}
 
     # --- topics, counters, figures
 
     def topic(self, name: str) -> TopicQueues | None:
-        """None: there is no such topic."""
+        """Queues of a topic; None: it does not exist."""
         topic = self._view.topics_by_name.get(name)
         if topic is None:
             return None
@@ -230,18 +230,18 @@ class Stats:
         return TopicQueues(self._written_recently(topic, MINUTE_S) / MINUTE_S, tuple(queues))
 
     def written(self, name: str) -> LastPeriods | None:
-        """Messages of the topic that became visible; None: there is no such topic."""
+        """Number of the topic's messages that became visible; None: it does not exist."""
         topic = self._view.topics_by_name.get(name)
         if topic is None:
             return None
         return LastPeriods(*[self._written_recently(topic, seconds) for seconds in (MINUTE_S, HOUR_S, DAY_S)])
 
     def given(self, name: str, group: str) -> LastPeriods | None:
-        """Messages of the topic that members of the group were given; None: there is no such topic."""
+        """Number of the topic's messages given to members of the group; None: it does not exist."""
         return LastPeriods(*self._traffic.given_recently(group, name)) if name in self._view.topics_by_name else None
 
     def _written_recently(self, topic: TopicView, seconds: int) -> int:
-        """As queue entries say."""
+        """Counted by queue entries."""
         since_ms = self._time.now_ms() - seconds * 1_000
         count = 0
         for queue_id in range(topic.read_queues):
@@ -250,7 +250,7 @@ class Stats:
         return count
 
     def figures(self) -> Figures:
-        """Figures of the whole broker."""
+        """Statistics of the whole broker."""
         view, traffic, now_ms = self._view, self._traffic, self._time.now_ms()
         try:
             log_began_ms = self._store.log_began_ms()

@@ -1,11 +1,11 @@
-"""Which topics there are, and the administration of topics and groups.
+"""Routes, and the administration of topics and consumer groups.
 
-Topics that clients expect to find although nobody made them: ``TEMPLATE`` (where topics are made on first use: without its
-route the first send to a new topic fails, and a consumer never registers), ``<cluster>_REPLY_TOPIC`` (replies go where its
-route leads, and are stored nowhere) and ``%RETRY%`` of a group that exists, which is made when somebody asks for it.
+Some topics exist for clients although nobody created them: ``TEMPLATE`` (if topics are created on first use: without its route the first
+send to a new topic fails, and a consumer never registers), ``<cluster>_REPLY_TOPIC`` (replies follow its route and are not stored), and
+``%RETRY%`` of an existing group, which is created on request.
 
-What reads names and queues may not be durable yet: the front door holds it. What changes a topic or a group takes ``peer``: the
-log keeps who it was.
+Names and queues that a call returns may not be durable yet: the front door withholds them. Calls that change a topic or a group take
+``peer``: the log records who it was.
 """
 
 from collections.abc import Callable
@@ -20,16 +20,16 @@ from halfmq.core.state import RETRY_PREFIX
 
 #: RocketMQ's template topic: inheritable, readable, writable.
 TEMPLATE: Final = "TBW102"
-#: Ends the name of the topic that a client sends replies to; it begins with the cluster.
+#: Suffix of the topic for replies; its prefix is the cluster.
 REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
-#: Of a group, where nothing else is said.
+#: Of a group, by default.
 RETRY_QUEUES: Final = 1
 _TEMPLATE_PERMISSION: Final = 7
 _REPLY_PERMISSION: Final = 6
 
 
 class TopicQueues(NamedTuple):
-    """``permission``: 4 read, 2 write, 1 inherit, as ``core.topics`` has it."""
+    """``permission``: 4 read, 2 write, 1 inherit, as in ``core.topics``."""
 
     read_queues: int
     write_queues: int
@@ -49,7 +49,7 @@ class Topics:
     # --- which there are
 
     def route(self, name: str, answer: Callable[[TopicQueues | None], None]) -> None:
-        """The queues of a topic; None: nobody may send to it or read from it. Asking makes no topic but a ``%RETRY%``."""
+        """The queues of a topic; None: it can be neither written nor read. A request creates only ``%RETRY%`` topics."""
         queues = self._queues_of(name)
         if queues is None and self._is_retry_of_known_group(name):
             self._sequencer.submit(EnsureTopic(name, RETRY_QUEUES), self._ensured, (name, answer))
@@ -75,13 +75,12 @@ class Topics:
         return name.startswith(RETRY_PREFIX) and name[len(RETRY_PREFIX) :] in self._view.groups
 
     def names(self) -> list[str]:
-        """Of all topics, the template among them where topics are made on first use."""
+        """Names of all topics, including the template if topics are created on first use."""
         names = [*self._view.topics_by_name]
         return [*names, TEMPLATE] if self._view.settings.auto_create_topics else names
 
     def ordered_queues(self, name: str) -> int | None:
-        """On how many queues the topic is ordered: those that are written, since one broker is the whole cluster. None: there
-        is no such topic."""
+        """Number of queues of an ordered topic: the write queues, since one broker is the whole cluster. None: there is no such topic."""
         topic = self._view.topics_by_name.get(name)
         return None if topic is None else topic.write_queues
 
@@ -90,11 +89,11 @@ class Topics:
     def set_topic(
         self, peer: Peer, name: str, read_queues: int, write_queues: int, permission: int, answer: Answer
     ) -> None:
-        """Make a topic, or change it."""
+        """Create or change a topic."""
         self._submit(SetTopic(name, read_queues, write_queues, permission, _by(peer)), answer)
 
     def delete_topic(self, peer: Peer, name: str, answer: Answer) -> None:
-        """Its messages and its route go with it."""
+        """Delete a topic with its messages and its route."""
         self._submit(DeleteTopic(name, _by(peer)), answer)
 
     def set_group(
@@ -106,7 +105,7 @@ class Topics:
         consume_enabled: bool,
         answer: Answer,
     ) -> None:
-        """Make a consumer group, or change it."""
+        """Create or change a consumer group."""
         self._submit(SetGroup(name, retry_max_times, retry_queues, consume_enabled, _by(peer)), answer)
 
     def delete_group(
@@ -117,7 +116,7 @@ class Topics:
         with_offsets: bool,
         answer: Callable[[GroupIsGone | Done | Refused | Failed], None],
     ) -> None:
-        """``with_offsets``: a group of this name that comes again begins anew."""
+        """``with_offsets``: a later group of this name starts over."""
         self._submit(DeleteGroup(name, with_offsets, _by(peer)), answer)
 
     def _submit(self, command: Command, answer: Callable[[Any], None]) -> None:

@@ -1,25 +1,25 @@
-"""How much went through this broker since it started: figures for administrators, and nothing is decided by them.
+"""Traffic since the broker's start: statistics for administrators, which no decision uses.
 
-Messages that became visible are counted where queue entries are written, messages that consumers were given by the pulls;
-both as numbers that only grow. A look at them every five seconds gives the rates. What each group was given of a topic is
-counted in spans of ten seconds, minutes and hours, so that nothing has to be done for a group that gets nothing.
+Messages that became visible are counted with their queue entries, messages given to consumers by the pulls; both counters only increase.
+Sampling them every five seconds gives the rates. Messages given to each group are counted in spans of ten seconds, minutes and
+hours, so that a group without traffic costs nothing.
 
-A restart begins anew, as in RocketMQ. Rates of one topic's new messages are not here: its queue entries have times.
+A restart begins at zero, as in RocketMQ. Rates of a topic's new messages are not here: its queue entries have times.
 """
 
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-#: How often ``look`` is to be called, ms.
+#: Interval of the calls of ``look``, ms.
 LOOK_MS: Final = 5_000
-#: The longest span over which rates are asked for, ms.
+#: Longest span of a rate, ms.
 _RATE_MAX_MS: Final = 600_000
 _DAY_MS: Final = 86_400_000
-#: Groups and topics that are counted in one span; what is beyond counts only in the sums. Protects memory, since clients
-#: choose the names.
+#: Maximum number of groups and topics counted in one span; others count only in the sums. Limits memory, since clients choose the
+#: names.
 PAIRS_MAX: Final = 4_096
-#: Queues of groups whose last pull is remembered. Protects the same.
+#: Maximum number of queues of groups whose last pull is kept, for the same reason.
 PULLED_MAX: Final = 65_536
 
 #: (group, topic).
@@ -27,7 +27,7 @@ Pair = tuple[str, str]
 
 
 class DayCount:
-    """A number that only grows, and what it was at the last two midnights, UTC."""
+    """A counter, and its values at the last two midnights, UTC."""
 
     def __init__(self) -> None:
         self._day = -1
@@ -35,7 +35,7 @@ class DayCount:
         self.yesterday_morning = 0
 
     def look(self, now_ms: int, total: int) -> None:
-        """Note ``total`` at this time: it may be another day."""
+        """Record ``total`` at this time; detects a new day."""
         day = now_ms // _DAY_MS
         if self._day >= 0 and day != self._day:
             self.yesterday_morning = self.this_morning if day == self._day + 1 else total
@@ -47,17 +47,17 @@ class Traffic:
     """Call ``look`` every ``LOOK_MS``."""
 
     def __init__(self, put_total: Callable[[], int], now_ms: int) -> None:
-        """``put_total``: messages that became visible, a number that only grows."""
+        """``put_total``: number of messages that became visible, which only increases."""
         self.began_ms = now_ms
         self._put_total = put_total
         self._put_before = put_total()
-        #: Messages that consumers were given.
+        #: Number of messages given to consumers.
         self.given = 0
         self.puts_by_day = DayCount()
         self.gives_by_day = DayCount()
-        #: (time ms, put, given), the oldest first, and one that is older than any span.
+        #: (time ms, put, given), oldest first, including one that is older than any span.
         self._looks: deque[tuple[int, int, int]] = deque([(now_ms, 0, 0)])
-        #: What was given since the span began, and the spans before it: six of ten seconds, sixty of a minute, and hours.
+        #: Messages given since the span began, and the spans before it: six of ten seconds, sixty of a minute, and hours.
         self._span: dict[Pair, int] = {}
         self._span_began_ms = now_ms
         self._tens: deque[dict[Pair, int]] = deque(maxlen=6)
@@ -68,7 +68,7 @@ class Traffic:
 
     @property
     def put(self) -> int:
-        """Messages that became visible since the start."""
+        """Number of messages that became visible since the start."""
         return self._put_total() - self._put_before
 
     # --- what a pull says
@@ -82,17 +82,17 @@ class Traffic:
             span[pair] = span.get(pair, 0) + count
         pulled = self._pulled
         if len(pulled) >= PULLED_MAX:
-            pulled.clear()  # it is filled again by the next pulls
+            pulled.clear()  # the next pulls fill it again
         pulled[group, topic_id, queue_id] = next_offset
 
     def pulled_to(self, group: str, topic_id: int, queue_id: int) -> int:
-        """One past the last message of the queue that the group was given; 0: not known."""
+        """Offset after the last message of the queue that the group was given; 0: unknown."""
         return self._pulled.get((group, topic_id, queue_id), 0)
 
     # --- time passes
 
     def look(self, now_ms: int) -> None:
-        """Note the counters at this time, each ten seconds."""
+        """Sample the counters at this time, every ten seconds."""
         put, looks = self.put, self._looks
         looks.append((now_ms, put, self.given))
         while len(looks) > 1 and looks[1][0] <= now_ms - _RATE_MAX_MS:
@@ -100,7 +100,7 @@ class Traffic:
         self.puts_by_day.look(now_ms, put)
         self.gives_by_day.look(now_ms, self.given)
         while self._span_began_ms + 10_000 <= now_ms:
-            if self._span_began_ms + _DAY_MS <= now_ms:  # the machine slept: what was counted is older than any span
+            if self._span_began_ms + _DAY_MS <= now_ms:  # the machine slept: all counts are older than any span
                 self._span_began_ms = now_ms
                 self._span = {}
                 for spans in (self._tens, self._minutes, self._hours):
@@ -121,7 +121,7 @@ class Traffic:
     # --- figures
 
     def rates(self, now_ms: int, seconds: int) -> tuple[float, float]:
-        """(messages that became visible, messages that were given) a second, over the last ``seconds`` at least."""
+        """(messages that became visible, messages given) per second, over the last ``seconds`` at least."""
         began_ms, put, given = self._looks[0]
         for look in self._looks:
             if look[0] > now_ms - seconds * 1_000:
@@ -131,8 +131,9 @@ class Traffic:
         return (self.put - put) / passed, (self.given - given) / passed
 
     def given_recently(self, group: str, topic: str) -> tuple[int, int, int]:
-        """What the group was given of the topic in the last minute, hour and day, less what the spans do not tell: the first
-        ten seconds of the minute, and so on."""
+        """Messages of the topic given to the group in the last minute, hour and day, as far as the spans tell: without the first ten seconds
+        of the minute, and so on.
+        """
         pair = (group, topic)
         now, tens, minutes = self._span.get(pair, 0), list(self._tens), list(self._minutes)
         minute = now + _count(tens[-5:], pair)

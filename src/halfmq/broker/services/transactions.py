@@ -1,11 +1,10 @@
-"""Transactions for operators: which are undecided, the story of one, a verdict by hand, and checks on request.
+"""Transactions for operators: the undecided ones, the story of one, a verdict by hand, and checks on request.
 
-A verdict by hand takes the path of every verdict: a command to the sequencer, the table of ``core.transaction.states``, one
-record that says ``operator``, and directly before it the audit record with name, reason and address. The broker's log
-output names them too.
+A verdict by hand takes the path of every verdict: a command to the sequencer, the table of ``core.transaction.states``, one record that
+states ``operator``, and directly before it the audit record with name, reason and address. The broker's log lines name them too.
 
-A transaction may be named without its producer group: then all groups are searched (``group_scan``). What memory has
-forgotten is searched in the transaction table (``settled_verdict_lookup``).
+A transaction may be named without its producer group: then all groups are searched (``group_scan``). If it is no longer in memory, the
+transaction table is searched (``settled_verdict_lookup``).
 """
 
 import logging
@@ -41,11 +40,11 @@ from halfmq.model.records import DecidedBy, OperatorActed
 
 log = logging.getLogger("halfmq.operators")
 
-#: Groups that one page of transactions looks at.
+#: Maximum number of groups that one page of transactions covers.
 GROUPS_PER_PAGE_MAX: Final = 4_096
-#: Groups that a refusal names.
+#: Maximum number of groups that a refusal names.
 _NAMED_MAX: Final = 10
-#: What is kept while all groups are looked through, bytes: of a request, and of each transaction id in it.
+#: Memory while all groups are searched, bytes: of a request, and of each transaction id in it.
 _REQUEST_COST: Final = 1_024
 _ID_COST: Final = 256
 _BUSY: Final = "too many searches of all producer groups at the moment: try again, or name the group"
@@ -54,13 +53,13 @@ _BUSY: Final = "too many searches of all producer groups at the moment: try agai
 class Listing(NamedTuple):
     """A page of undecided transactions."""
 
-    #: Undecided transactions of the group, or of all groups; more than are in ``rows``.
+    #: Number of undecided transactions of the group, or of all groups; may exceed ``rows``.
     total: int
-    #: Broker time of the spans in ``rows``.
+    #: Broker time that the durations in ``rows`` refer to.
     at_ms: int
-    #: Where the next page begins; 0: there is none.
+    #: Start of the next page; 0: there is none.
     following: int
-    #: The oldest first.
+    #: Oldest first.
     rows: tuple[PendingTransaction, ...]
 
 
@@ -73,7 +72,7 @@ class Story(NamedTuple):
 
 
 class CheckSent(NamedTuple):
-    """``client_id`` empty: the check goes to whoever fetches the group's checks next."""
+    """Empty ``client_id``: the next client that fetches checks of the group gets it."""
 
     group: str
     client_id: str
@@ -81,7 +80,7 @@ class CheckSent(NamedTuple):
 
 
 class Transactions:
-    """What operators see of transactions, and decide."""
+    """What operators see and decide about transactions."""
 
     def __init__(
         self,
@@ -94,8 +93,8 @@ class Transactions:
         say: Say,
         flush: Callable[[], None],
     ) -> None:
-        """``operator_of``: who stands behind the verdict at a log position (``Store.operator_of``). ``flush``: called after
-        answers that no request and no turn of the sequencer is behind, so that they leave.
+        """``operator_of``: the operator behind the verdict at a log position (``Store.operator_of``). ``flush``: called after responses that
+        belong to no request and no turn of the sequencer, so that they are sent.
         """
         self._sequencer = sequencer
         self._time = time
@@ -108,9 +107,9 @@ class Transactions:
     # --- to read: a front door holds these answers with ``Sequencer.after_durable``
 
     def undecided(self, group: str, count_max: int, start: int) -> Listing:
-        """A page of undecided transactions, at most ``LISTED_MAX``. ``start``: ``following`` of the page before, or 0.
+        """A page of undecided transactions, at most ``LISTED_MAX``. ``start``: ``following`` of the previous page, or 0.
 
-        Of one group all are listed, page by page; of all groups (``group`` empty) the oldest of each page of groups.
+        For one group all are listed, page by page; for all groups (empty ``group``) the oldest ones of each page of groups.
         """
         view, now_ms = self._sequencer.view, self._time.now_ms()
         count_max = min(max(count_max, 1), LISTED_MAX)
@@ -123,9 +122,9 @@ class Transactions:
         return Listing(view.derived.undecided_count, now_ms, following, rows)
 
     def story(self, tx_id: str, group: str, answer: Callable[[Story | Refused], None]) -> None:
-        """What happened to a transaction, and what it waits for. ``group`` empty: of whichever has it.
+        """The history of a transaction, and what it waits for. Empty ``group``: of any group.
 
-        Refusals: INVALID_PARAMETER: of the names, or several groups have it. NOT_NOW: ask again.
+        Refusals: INVALID_PARAMETER: of the names, or several groups have it. NOT_NOW: try again.
         """
 
         def of(group: str) -> None:
@@ -160,14 +159,14 @@ class Transactions:
         try:
             return self._operator_of(position)
         except (LookupError, StoreDamaged):
-            return None  # trimmed meanwhile, or it cannot be read: the verdict stands all the same
+            return None  # trimmed meanwhile, or unreadable: the verdict is valid nevertheless
 
     def undecided_of(
         self, peer: Peer, ids: Collection[str], group: str, answer: Callable[[list[str] | Refused], None]
     ) -> None:
-        """Those of ``ids`` that are undecided in the group, or in any if it is empty. Markers of these must stay.
+        """Those of ``ids`` that are undecided in the group, or in any if it is empty. Their markers must be kept.
 
-        Refusals: NOT_NOW: too many search all groups; ask again.
+        Refusals: NOT_NOW: too many requests search all groups; try again.
         """
         if group:
             view = self._sequencer.view
@@ -203,10 +202,10 @@ class Transactions:
         reason: str,
         answer: Callable[[Settled | Refused | Failed], None],
     ) -> None:
-        """Settle a transaction by hand. ``group`` empty: of whichever has it. ``reason`` may be empty.
+        """Settle a transaction by hand. Empty ``group``: of any group. ``reason`` may be empty.
 
-        Refusals: INVALID_PARAMETER: of the names, or several groups have it. INCOMPLETE, VERDICT_CONFLICT, NOT_FOUND as for
-            END. NOT_NOW: ask again.
+        Refusals: INVALID_PARAMETER: of the names, or several groups have it. INCOMPLETE, VERDICT_CONFLICT, NOT_FOUND as for END.
+            NOT_NOW: try again.
         """
         by = actor(peer, operator, reason, "who decides")
         if isinstance(by, Refused):
@@ -238,9 +237,9 @@ class Transactions:
             log.warning(text, who, what, reply.position, reason or "none given")
 
     def ask(self, tx_id: str, group: str, answer: Callable[[CheckSent | Refused | Failed], None]) -> None:
-        """Send a check now, whatever is due, also about what was parked. The outcome arrives as that of any check.
+        """Send a check now, due or not, also of a parked transaction. Its result arrives as that of any check.
 
-        Refusals: as of ``resolve``; NOT_NOW also where nobody can or may be asked; ALREADY_SETTLED.
+        Refusals: as for ``resolve``; NOT_NOW also if no producer is reachable or a check is not allowed; ALREADY_SETTLED.
         """
 
         def asked(group: str, reply: Any) -> None:
@@ -251,9 +250,9 @@ class Transactions:
     def ask_parked(
         self, peer: Peer, group: str, count_max: int, answer: Callable[[ParkedChecked | Refused | Failed], None]
     ) -> None:
-        """Send checks now about what a policy of the group parked; who wants more asks again.
+        """Send checks of parked transactions of the group now; repeat the request for more.
 
-        Refusals: INVALID_PARAMETER: no group. NOT_NOW: nobody can be asked.
+        Refusals: INVALID_PARAMETER: no group. NOT_NOW: no producer is reachable.
         """
         if not group:
             answer(Refused(Why.INVALID_PARAMETER, "group: which producer group"))
@@ -272,10 +271,10 @@ class Transactions:
     # --- helpers
 
     def _decide(self, command: ResolveTransaction | CheckNow, then: Callable[[str, Reply | Failed], None]) -> None:
-        """Decide, and again with the row of the transaction table where the decision knew nothing of the transaction.
+        """Decide, and again with the row of the transaction table if the decision did not know the transaction.
 
-        ``then`` is called with its producer group. As for END, the look comes behind the decision: what memory forgets in
-        between has its row by then. Rows are written before answers leave.
+        ``then`` is called with its producer group. As for END, the table is read after the decision: what leaves memory in between has its
+        row by then. Rows are written before replies are released.
         """
 
         def decided(_: None, reply: Reply | Failed) -> None:
@@ -298,10 +297,9 @@ class Transactions:
     def _with_group(
         self, tx_id: str, named: str, refuse: Callable[[Refused], None], then: Callable[[str], None]
     ) -> None:
-        """Call ``then``, now or later, with the producer group that is meant, "" if none has the transaction in memory.
+        """Call ``then``, now or later, with the producer group of the transaction, or "" if none has it in memory.
 
-        ``named``: by who asks, or empty. ``refuse`` is called instead where nothing can have these names, or several groups
-        have it.
+        ``named``: the group in the request, or empty. ``refuse`` is called instead if the names are invalid, or several groups have it.
         """
         if not 0 < len(tx_id) <= limits.TRANSACTION_ID_CHARS_MAX:
             text = f"txId: which transaction, 1 to {limits.TRANSACTION_ID_CHARS_MAX} characters"

@@ -1,4 +1,4 @@
-"""Verdicts of producers: commit, roll back, or unknown. What an operator decides is in ``services.transactions``."""
+"""Verdicts of producers: commit, roll back, or unknown. For operators see ``services.transactions``."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ Deliver = Callable[[Any, Reply | Failed], None]
 
 
 class SettledRows(Protocol):
-    """What is asked of the transaction table."""
+    """What this service needs from the transaction table."""
 
     def settled_row(self, half_index: int) -> SettledRow | None:
         """The row of a settled half; None: there is none, or it is undecided."""
@@ -24,7 +24,7 @@ class SettledRows(Protocol):
 
 
 class Verdicts:
-    """Gives verdicts of producers to the core."""
+    """Passes verdicts of producers to the core."""
 
     def __init__(self, sequencer: Sequencer, rows: SettledRows) -> None:
         self._sequencer = sequencer
@@ -44,9 +44,9 @@ class Verdicts:
         deliver: Deliver | None,
         context: Any,
     ) -> None:
-        """End a transaction; ``half_index`` and ``log_offset`` are of any of its halves.
+        """End a transaction; ``half_index`` and ``log_offset`` belong to any of its halves.
 
-        ``deliver`` is called when the verdict is durable and can be read; None: the producer does not wait.
+        ``deliver`` is called when the verdict is durable and readable; None: the producer does not wait.
         """
         known = self._view.producer_groups.get(group)
         settled: SettledRow | None = None
@@ -61,10 +61,10 @@ class Verdicts:
             self._sequencer.submit_for_receipt(command, self._ended, (command, deliver, context))
 
     def _ended(self, asked: tuple[EndTransaction, Deliver, Any], reply: Reply | Failed) -> None:
-        """Ask once more, with the row of the transaction table, where the decision knew nothing of the transaction.
+        """Repeat the command with the row of the transaction table if the decision did not know the transaction.
 
-        Between the look of ``end`` and the decision memory may have forgotten a verdict: the window moved on, by time or
-        by number. Its row is there now, since rows are written before answers leave.
+        A verdict may leave memory between the check in ``end`` and the decision, when the window moves by time or by number. Its row exists by
+        now, since rows are written before replies are released.
         """
         command, deliver, context = asked
         if isinstance(reply, Refused) and reply.why is Why.NOT_FOUND:

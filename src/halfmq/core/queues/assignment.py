@@ -1,7 +1,7 @@
-"""Which queues a member of a group reads, where it leaves that to the broker (400): as members decide it themselves.
+"""Which queues a member of a group reads if it leaves the assignment to the broker (400); the result equals that of the clients.
 
-Both of RocketMQ's strategies that a broker knows by name. Anything else is shared out like AVG: a group that gets its
-queues in another way than it asked for consumes, one that gets no answer does not.
+Both of RocketMQ's strategies that a broker knows by name are supported. Any other name is treated as AVG: a group with another
+assignment than it requested consumes, one without a response does not.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ BY_CIRCLE: Final = "AVG_BY_CIRCLE"
 
 
 def assigned_queues(strategy: str, queues: int, members: Iterable[str], me: str) -> range:
-    """The ids, of queues 0 to ``queues`` - 1, that ``me`` reads; none when it is no member, or there are more members.
+    """The queue ids, of 0 to ``queues`` - 1, that ``me`` reads; none if it is not a member, or if there are more members than queues.
 
     Source: RocketMQ ``AllocateMessageQueueAveragely`` and ``AllocateMessageQueueAveragelyByCircle``.
     """

@@ -1,21 +1,20 @@
-"""What is remembered of the recent past, so that a message sent again because its answer was lost is not stored twice.
+"""Deduplication: a message that a client sends again because the response was lost is not stored twice.
 
-Two windows, both rebuilt from the log by redo and both bounded by age (``dedup_window_ms``) and number
-(``dedup_ids_max``): plain messages by (topic, unique id), and verdicts by (group, transaction id). They are cut at
-every batch, by the batch's own time, and at a trim, by the log's new start, so that redo of what is left of the log
-remembers exactly what live state does.
+There are two windows: plain messages by (topic, unique id), and verdicts by (group, transaction id). Both are rebuilt from the log
+by redo, and bounded by age (``dedup_window_ms``) and number (``dedup_ids_max``). They are cut at every batch by the batch's time,
+and at a trim by the new start of the log, so that redo of the remaining log gives exactly the windows of the live state.
 
-A plain message is the same one if topic, unique id and body CRC are the same **and** the client says that it got no answer
-(``SendMessage.sent_again``, which ours does), or it comes on another connection than the first, or before the first's
-answer was released. Sending one message object twice after an answer is legal and makes two messages. A stock client's
-late retry on the same connection is what cannot be told from that.
+A plain message is a repetition if topic, unique id and body CRC are equal **and** either the client says that it got no response
+(``SendMessage.sent_again``, set by our client), or it arrives on another connection than the first, or before the response to the
+first was released. It is legal to send one message object again after a response; that makes two messages. A late retry of a
+RocketMQ client on the same connection cannot be distinguished from that.
 """
 
 from typing import Final
 
 from halfmq.core.state import ProducerGroup, RecentMessage, State, Topic, Verdict
 
-#: Longer ids of plain messages are not remembered, so that a quarter of a million of them have a bound. Clients' are
+#: Plain messages with longer ids are not deduplicated, so that a quarter of a million ids have a bounded size. Ids of clients have
 #: 32 characters (RocketMQ ``MessageClientIDSetter``).
 UNIQUE_ID_CHARS_MAX: Final = 128
 
@@ -39,7 +38,7 @@ def remember_verdict(state: State, group: ProducerGroup, verdict: Verdict) -> No
 
 
 def forget_old(state: State) -> None:
-    """Forget what is older than the window at the time of the batch that begins."""
+    """Remove entries that are older than the window at the time of the batch that begins."""
     horizon_ms = state.batch_time_ms - state.settings.dedup_window_ms
     while state.sent and state.sent[0].stored_at_ms < horizon_ms:
         forget_sent(state)
@@ -48,7 +47,7 @@ def forget_old(state: State) -> None:
 
 
 def forget_sent(state: State) -> None:
-    """Forget the oldest plain message, unless a newer one has its id."""
+    """Remove the oldest plain message. The index keeps its id if a newer message has it."""
     sent = state.sent.popleft()
     topic = state.topics_by_id.get(sent.topic_id)
     if topic is not None and topic.derived.sent.get(sent.unique_id) is sent:
@@ -65,11 +64,11 @@ def forget_verdict(state: State) -> None:
 def sent_before(
     state: State, topic: Topic, unique_id: str, body_crc: int, connection: int, *, again: bool
 ) -> RecentMessage | None:
-    """The stored message that this one is, or None: then it is another one and shall be stored.
+    """The stored message that this one repeats; None if it is a new one to store.
 
-    ``again``: its client says that it sends it again. Otherwise ``connection`` tells.
+    ``again``: the client says that it is a repetition; otherwise ``connection`` decides.
 
-    Held answers count as not released, which is why ``answered`` is session state that the sequencer reports.
+    Withheld replies count as not released; hence ``answered`` is session state, reported by the sequencer.
     """
     sent = topic.derived.sent.get(unique_id)
     if sent is None or sent.body_crc != body_crc:

@@ -1,8 +1,8 @@
-"""Messages that are shown later: delay levels, timers, retries, and halves whose delay counts from their commit.
+"""Messages that become visible later: delay levels, timers, retries, and halves whose delay starts at their commit.
 
-A delayed message lies in the log like any other, without a queue entry. When it is due, a Released record gives it its
-queue offset: only then, so that a queue's offsets are in the order of showing. Like a commit, a release refers only to
-bytes of its own segment, and copies older ones forward first.
+A delayed message is in the log without a queue entry. When it is due, a Released record assigns its queue offset; not earlier, so
+that the offsets of a queue are in the order of visibility. Like a commit, a release refers only to bytes of its own
+segment and copies older messages forward first.
 """
 
 from heapq import heappop, heappush
@@ -18,16 +18,16 @@ from halfmq.model.records import REF_BYTES, CopiedDelayed, Record, Ref, Released
 
 
 def due_at(delay: int, now_ms: int) -> int:
-    """When a message with this delay (``message_facts.delay_of``) may be seen, broker time ms; 0: at once."""
+    """When a message with this delay (``message_facts.delay_of``) becomes visible, broker time ms; 0: at once."""
     if delay > 0:
         return now_ms + delay
     return -delay if -delay > now_ms else 0
 
 
 def delay_refusal(state: State, delay: int, now_ms: int) -> Refused | None:
-    """Why a message with this delay is not taken; None if it is. RocketMQ refuses one that is too long with 13, too.
+    """Why a message with this delay is refused; None if it is accepted. RocketMQ also refuses a delay that is too long with 13.
 
-    Asked when it is sent or prepared, and never at a commit: that shows what was taken, however much waits by then.
+    It applies when a message is sent or prepared, never at a commit: a commit releases what was accepted, however much is waiting.
     """
     if due_at(delay, now_ms) > now_ms + limits.TIMER_DELAY_MAX_MS:
         return Refused(
@@ -49,7 +49,7 @@ def next_due_ms(state: State) -> int | None:
 
 
 def note_postponed(state: State, event: DelayedPostponed) -> None:
-    """Cheap for those that are due first."""
+    """Remove the postponed messages from the heap. Cheap if they are the first ones due."""
     state.session.delayed_postponed.update(event.first_offsets)
     left = set(event.first_offsets)
     heap = state.derived.delayed_heap
@@ -68,7 +68,7 @@ def note_postponed(state: State, event: DelayedPostponed) -> None:
 
 
 def copy_delayed(delayed: Delayed, offset: int) -> CopiedDelayed:
-    """The record that moves a delayed message to ``offset``."""
+    """The record that copies a delayed message to ``offset``."""
     return CopiedDelayed(
         offset, copied_delayed_size(delayed.message_bytes), delayed.offset, delayed.first_offset, delayed.half_index,
         delayed.topic_id, delayed.queue_id, delayed.message_bytes, delayed.due_ms, delayed.tag_hash, delayed.key_hash,
@@ -76,13 +76,13 @@ def copy_delayed(delayed: Delayed, offset: int) -> CopiedDelayed:
 
 
 def _take_due(state: State, bytes_max: int, now_ms: int, messages_max: int) -> tuple[list[Delayed], bool]:
-    """(the delayed messages that are due, in order of their time, within the bounds; whether there are more)."""
+    """(due delayed messages in order of their time, within the bounds; whether there are more)."""
     due: list[Delayed] = []
     taken = 0
     for due_ms, first_offset in in_order(state.derived.delayed_heap):
         delayed = state.delayed.get(first_offset)
         if delayed is None:
-            continue  # it was released out of its turn
+            continue  # already released
         if due_ms > now_ms:
             break
         taken += copied_delayed_size(delayed.message_bytes) + REF_BYTES
@@ -95,9 +95,9 @@ def _take_due(state: State, bytes_max: int, now_ms: int, messages_max: int) -> t
 def release_due(
     state: State, offset: int, bytes_max: int, now_ms: int, messages_max: int = RELEASES_MAX
 ) -> tuple[list[Record], list[Effect], bool]:
-    """(records from ``offset`` on, wake-ups, whether more is due) for the delayed messages whose time has come.
+    """(records from ``offset`` on, queues to wake, whether more is due) of the due delayed messages.
 
-    At most ``messages_max``. The first of them however large; beyond that at most ``bytes_max`` bytes.
+    At most ``messages_max``; the first one whatever its size, the others while the total is at most ``bytes_max`` bytes.
     """
     due, more = _take_due(state, bytes_max, now_ms, messages_max)
     if not due:

@@ -1,8 +1,8 @@
-"""Which messages of a queue a subscription wants, by tag.
+"""Tag filters of subscriptions.
 
-The broker compares 32-bit hashes from the queue entry, without reading the message; clients compare the strings again, so
-a collision costs bytes and is never seen. The grammar is RocketMQ's: tags between ``||``, trimmed, empty ones dropped;
-``*`` or nothing means every message.
+The broker compares 32-bit hashes from the queue entry without reading the message. Clients compare the strings again, so a
+collision costs bytes and is never visible. The grammar is RocketMQ's: tags between ``||``, trimmed, empty ones dropped; ``*`` or an
+empty expression means all messages.
 """
 
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from halfmq import limits
 from halfmq.model.ids import java_string_hash
 
 TAG: Final = "TAG"
-#: Expressions up to so many characters are remembered by thousands (some 10 KiB each if all is tags), longer ones by a few.
+#: Thousands of expressions up to this length are cached (about 10 KiB each if they consist of tags), but only a few longer ones.
 _SHORT: Final = 256
 _SHORT_REMEMBERED: Final = 2_048
 _LONG_REMEMBERED: Final = 32
-#: Characters of what was wrong that are told.
+#: Maximum number of characters of an invalid expression in a message.
 _SHOWN: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class TagFilter:
-    """``hashes`` None: every message."""
+    """``hashes`` None: all messages."""
 
     hashes: frozenset[int] | None
 
@@ -33,7 +33,7 @@ class TagFilter:
 
 @dataclass(frozen=True, slots=True)
 class FilterRefused:
-    """The expression names no filter, or (``unknown_type``) is of a type that is not offered."""
+    """The expression is invalid, or (``unknown_type``) of an unsupported type."""
 
     text: str
     unknown_type: bool

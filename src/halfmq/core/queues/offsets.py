@@ -1,19 +1,19 @@
-"""Consumer offsets: session state that is logged at most once a second per group, and what a group without one is told.
+"""Consumer offsets: session state, logged at most once a second for each group; and the response to a group without an offset.
 
-A crash forgets at most the last second, and consumers see those messages again: at least once, as everywhere here. The
-first one in a queue is logged before it is answered: without it a group that began at the end would begin there anew, and
-jump over what it was given in between.
+A crash loses at most the last second, so consumers receive those messages again (at-least-once). The first offset in a queue is
+logged before the response: without it, a group that began at the end would begin there again and skip what it received in
+between.
 
-**What a young queue answers.** "Not found" (22) and nothing else says that a group has no offset; then the client does what
-its ``consumeFromWhere`` says. A queue that still begins at 0 and is young answers 0 instead, as in RocketMQ, unless the
-client says ``setZeroIfNotFound=false``: a topic is often made by its first message, and a group that waited for it with
-CONSUME_FROM_LAST_OFFSET would else begin after that very message. RocketMQ calls a queue young while its first message
-is in the machine's memory; here it is a number of log bytes, so the answer is the same on every machine
-(``broker.services.queues``). What was stored decides here; what a queue holds, the broker sees.
+**A group without an offset.** Only "not found" (22) makes the client apply its ``consumeFromWhere``. A new queue, which still begins
+at 0, returns offset 0 instead, as in RocketMQ, unless the client sets ``setZeroIfNotFound=false``. A topic is often created by its
+first message, and a group that waited for it with CONSUME_FROM_LAST_OFFSET would otherwise begin after that very message. RocketMQ
+treats a queue as new while its first message is in the machine's memory; here it is a number of log bytes, so that the result
+does not depend on the machine (``broker.services.queues``). This module decides by the stored offsets; the service knows the
+content of the queue.
 
-**When the store is full of offsets.** All of them stand in the base of every segment. One that is new and has no space there
-is refused and kept for this run only. After a restart nobody knows whether a group without one never committed or was
-refused, so it begins at the beginning: it may see messages again, and never jumps over any.
+**If a base has no space for an offset.** Every base contains all offsets. A new one without space is refused and kept for this run
+only. After a restart nobody knows whether a group without an offset never committed one or was refused, so it begins at the first
+message: it may receive messages again, but never skips any.
 """
 
 from heapq import heappop, heappush
@@ -29,11 +29,11 @@ from halfmq.core.state import State, drop_stale_offsets, next_offset
 from halfmq.core.view import View
 from halfmq.model.records import OffsetsCommitted, OperatorAction, payload_of, payload_record_size
 
-#: Fresh offsets of a group are logged at most this often, ms.
+#: Minimum interval between two records with offsets of a group, ms.
 LOG_INTERVAL_MS: Final = 1_000
-#: Offsets in one record.
+#: Maximum number of offsets in one record.
 ENTRIES_MAX: Final = 1_024
-#: What one entry takes in a record beside the group's name: array head, name head, three numbers.
+#: Bytes of an entry in a record without the group's name: array head, name head, three numbers.
 ENTRY_BYTES: Final = 24
 
 
@@ -42,15 +42,15 @@ class Stored(NamedTuple):
 
 
 class NotStored(NamedTuple):
-    """Answer QUERY_NOT_FOUND (22), and only that: clients take other codes for a failure and do not start the queue."""
+    """Respond with QUERY_NOT_FOUND (22) only: clients treat other codes as a failure and do not start the queue."""
 
 
 class MayBeLost(NamedTuple):
-    """None is stored, and one that the group said may have been refused: it must not begin after the first message."""
+    """No offset is stored, but one may have been refused: the group must not begin after the first message."""
 
 
 def query_offset(view: View, group: str, topic: str, queue_id: int) -> Stored | NotStored | MayBeLost:
-    """Where the group stands in the queue: the newest that it said, logged or not."""
+    """The group's offset in the queue: the newest that it reported, logged or not."""
     found = view.topics_by_name.get(topic)
     if found is None:
         return NotStored()
@@ -63,12 +63,12 @@ def query_offset(view: View, group: str, topic: str, queue_id: int) -> Stored | 
 
 
 def decide_commit_offset(state: State, command: CommitOffset, now_ms: int) -> Decision:
-    """Note the offset; a later tick logs it, but the first one at once, and one of an operator. Lower is fine: that is how
-    offsets are reset.
+    """Accept the offset. A later tick logs it; the first offset in a queue and one set by an operator are logged at once. A lower
+    offset is valid: that is how offsets are reset.
 
     Replies:
-        Done. Refused TOPIC_NOT_EXIST, GROUP_NOT_EXIST, INVALID_PARAMETER: cannot be. LIMIT_REACHED: it is the first of the
-            group in the queue, and a base has no space for it; it is known until the next start.
+        Done. Refused TOPIC_NOT_EXIST, GROUP_NOT_EXIST, INVALID_PARAMETER: the request is invalid. LIMIT_REACHED: it is the group's first
+            offset in the queue, and a base has no space for it; it is known until the next start.
     """
     topic = state.topics_by_name.get(command.topic)
     if topic is None:
@@ -107,7 +107,7 @@ def _refuse(state: State, command: CommitOffset, key: tuple[int, int]) -> Decisi
 
 
 def next_log_ms(state: State) -> int | None:
-    """When a tick has offsets to log; 0: at once. None: when something happens."""
+    """When a tick has offsets to log; 0: at once. None: not until something else happens."""
     if state.session.offsets_to_log:
         return 0
     return state.session.offsets_due_heap[0][0] if state.session.offsets_due_heap else None
@@ -123,7 +123,7 @@ def log_at(state: State, group: str, at_ms: int) -> None:
 
 
 def take_due(state: State, now_ms: int) -> None:
-    """The groups whose time has come are logged by the next ticks."""
+    """Let the next ticks log the groups that are due."""
     heap = state.session.offsets_due_heap
     while heap and heap[0][0] <= now_ms:
         at_ms, group = heappop(heap)
@@ -169,7 +169,7 @@ def forget_topic(state: State, event: TopicRemoved) -> None:
 
 
 def keys_in(offsets: dict[tuple[int, int], int], topic_id: int, queues: int) -> list[tuple[int, int]]:
-    """Keys of the topic's queues, by whichever is shorter: a group may have one offset in a topic of many queues."""
+    """Keys of the topic's queues. It iterates over the smaller collection: a group may have one offset in a topic of many queues."""
     if len(offsets) < queues:
         return [(of_topic, queue_id) for of_topic, queue_id in offsets if of_topic == topic_id]
     return [key for queue_id in range(queues) if (key := (topic_id, queue_id)) in offsets]
@@ -197,7 +197,7 @@ def forget_offsets(state: State, group: str) -> None:
 def log_due(
     state: State, offset: int, bytes_max: int, now_ms: int
 ) -> tuple[OffsetsCommitted | None, list[OffsetsDrained], bool]:
-    """(the record at ``offset`` that logs what is due, what it took, whether more is due). Behind ``TimePassed``."""
+    """(the record at ``offset`` of the due offsets, their number, whether more is due). Call it after ``TimePassed``."""
     entries: list[tuple[str, int, int, int]] = []
     taken: list[OffsetsDrained] = []
     size = 64
@@ -224,12 +224,12 @@ def _logged(offset: int, entries: list[tuple[str, int, int, int]]) -> OffsetsCom
 
 
 def decide_note_time(state: State, command: NoteTime, now_ms: int) -> Decision:
-    """A record of no offsets, which every version reads: its batch has the time."""
+    """A record without offsets, which every version reads: its batch contains the time."""
     return Decision((_logged(next_offset(state), []),), Done())
 
 
 def log_now(state: State, group: str | None) -> None:
-    """Make the fresh offsets of ``group`` (of all groups, if None) due at the next tick: unregister, drain."""
+    """Make the fresh offsets of ``group`` (None: of all groups) due at the next tick, for an unregistration or a drain."""
     for name in state.session.fresh_offsets if group is None else [group]:
         if state.session.fresh_offsets.get(name):
             log_at(state, name, 0)

@@ -1,14 +1,14 @@
-"""Queue locks for ordered consumption (41, 42): one client per queue and group, for 60 s after it last asked.
+"""Queue locks for ordered consumption (41, 42): one client per queue and group, for 60 s after its last request.
 
-The lock itself is session state. Who holds it is durable, since the holder outlives the broker: a Java client handles its
-queue for 30 s after the lock was confirmed, whether or not it can reach anybody, and renews each 20 s. So each *change* of
-holder is logged, with the settings of the group, before it is answered (renewals are not), and after a start the queue is
-kept for its last holder until that one must have stopped (``limits.QUEUE_LOCK_KEPT_MS``). It comes back before, and goes
-on; or it is gone, and the next one gets the queue then. RocketMQ forgets its locks at a restart.
+The lock itself is session state. Its holder is durable, because the holder survives the broker: a Java client consumes its queue
+for 30 s after the last confirmation of the lock, whether or not it reaches a broker, and renews the lock every 20 s. Each *change*
+of the holder is therefore logged with the group's settings before the response; renewals are not logged. After a start, the
+queue is reserved for its last holder until that must have stopped (``limits.QUEUE_LOCK_KEPT_MS``). Either the holder returns
+earlier and continues, or another client gets the queue after that time. RocketMQ loses its locks at a restart.
 
-Holders are named in the base of each segment, so they have a bound. A lock that has no space there is granted all the same,
-and is forgotten by a restart. The locks of this run have a bound over all groups as well (``limits.LOCKS_MAX``): they are
-given to whatever names a client makes up, and last for 60 s.
+Every base contains the holders, so their size is bounded. A lock without space there is granted, but a restart loses its holder.
+The total number of locks of a run is bounded as well (``limits.LOCKS_MAX``), since clients can invent names and a lock lasts
+60 s.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,12 +23,12 @@ from halfmq.core.state import ConsumerSession, QueueLock, State, holders_bytes, 
 
 Queue = tuple[str, int]
 
-#: Of a segment. The base has space for half of one; ``base_space`` gives seven sixteenths away.
+#: Fraction of a segment. A base may use half of a segment; ``base_space`` assigns seven sixteenths.
 _HOLDERS_SHARE: Final = 32
 
 
 def locks_run_out(state: State, command: LockQueues, now_ms: int) -> LocksExpired:
-    """What comes in front of ``decide_lock``."""
+    """The event before ``decide_lock``."""
     session = state.session.consumers.get(command.group)
     locks = session.locks if session is not None else {}
     new = sum([queue not in locks for queue in command.queues])
@@ -37,12 +37,12 @@ def locks_run_out(state: State, command: LockQueues, now_ms: int) -> LocksExpire
 
 
 def decide_lock(state: State, command: LockQueues, now_ms: int) -> Decision:
-    """Each queue is the client's for 60 s, if nobody else holds it. Behind ``LocksExpired``.
+    """Grant the client each queue that nobody else holds, for 60 s. Apply ``LocksExpired`` before.
 
-    A queue that nobody held is not granted while as many locks are held as may be; who renews is always granted.
+    At the maximum number of locks, free queues are not granted; renewals always are.
 
     Replies:
-        Locked: with the queues that the client holds from now on; another one holds the others, or is still waited for.
+        Locked: the queues that the client holds from now on. Others are held by, or reserved for, other clients.
     """
     group, client_id = command.group, command.client_id
     session = state.session.consumers.get(group)
@@ -66,8 +66,10 @@ def decide_lock(state: State, command: LockQueues, now_ms: int) -> Decision:
 
 
 def decide_unlock(state: State, command: UnlockQueues, now_ms: int) -> Decision:
-    """Replies:
-    Done: it holds them no longer, or never did.
+    """Release the client's queues.
+
+    Replies:
+        Done: also if it held none.
     """
     group, client_id, queues = command
     session = state.session.consumers.get(group)
@@ -76,7 +78,7 @@ def decide_unlock(state: State, command: UnlockQueues, now_ms: int) -> Decision:
     if queues is not None:
         free = list(queues)
     else:
-        # It is gone, and so is its session. What it holds again by now, on another connection, it keeps.
+        # The client left and its session ended. It keeps what it has locked again since, on another connection.
         given_up = [(state.topics_by_id[topic_id].name, queue_id) for topic_id, queue_id in held]
         free = [queue for queue in given_up if not _holds(locks, client_id, queue)]
     mine = [queue for queue in free if (key := _key(state, queue)) is not None and held.get(key) == client_id]
@@ -92,7 +94,7 @@ def _decided(
     reply: Locked | Done,
     event: QueuesLocked | QueuesUnlocked,
 ) -> Decision:
-    """``client_id`` (None: nobody) holds ``queues`` from now on: logged where that is news."""
+    """Make ``client_id`` (None: nobody) the holder of ``queues``; changes are logged."""
     settings = state.groups.get(group)
     before = state.holders.get(group, {})
     keys = [key for key in [_key(state, queue) for queue in queues] if key is not None]
@@ -112,14 +114,14 @@ def _decided(
 
 
 def is_renewal(state: State, command: LockQueues) -> bool:
-    """Whether the client was granted all these queues already, so that nothing is logged."""
+    """Whether the client already holds all these queues, so that nothing is logged."""
     held = state.holders.get(command.group, {})
     keys = [_key(state, queue) for queue in command.queues]
     return all(key is not None and held.get(key) == command.client_id for key in keys)
 
 
 def holders_bytes_max(state: State) -> int:
-    """What all holders may take in a base."""
+    """Maximum size of all holders in a base."""
     return min(state.settings.segment_bytes // _HOLDERS_SHARE, limits.HOLDERS_BYTES_MAX)
 
 
@@ -135,7 +137,7 @@ def _holds(locks: Mapping[Queue, QueueLock], client_id: str, queue: Queue) -> bo
 
 
 def _locks_max(session: ConsumerSession | None, client_id: str) -> int:
-    """Up to so many locks of all groups the client may be granted one more: members keep half for themselves."""
+    """Total number of locks up to which the client may get one more. Half of the maximum is reserved for members."""
     members = session.members.values() if session is not None else ()
     is_member = any(member.client_id == client_id for member in members)
     return limits.LOCKS_MAX if is_member else limits.LOCKS_MAX // 2
@@ -145,7 +147,7 @@ def _locks_max(session: ConsumerSession | None, client_id: str) -> int:
 
 
 def reserve_for_holders(state: State, now_ms: int) -> None:
-    """After a start: nobody else gets the lock of a queue while its last holder may still handle it."""
+    """After a start, reserve each queue for its last holder, which may still be consuming it."""
     for group, holders in state.holders.items():
         session = state.session.consumers.setdefault(group, ConsumerSession())
         for (topic_id, queue_id), client_id in holders.items():
@@ -155,7 +157,7 @@ def reserve_for_holders(state: State, now_ms: int) -> None:
 
 
 def note_run_out(state: State, event: LocksExpired) -> None:
-    """Of the group now and then, since none lasts less than from one look to the next; of all where space is short."""
+    """Remove expired locks of the group at intervals, which are shorter than any lock; and of all groups if locks are scarce."""
     session = state.session.consumers.get(event.group)
     if session is not None and event.now_ms - session.locks_checked_at_ms >= limits.QUEUE_LOCK_MS:
         _drop_expired(state, session, event.now_ms)

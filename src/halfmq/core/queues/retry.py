@@ -1,7 +1,7 @@
-"""36, send back: a consumer failed on a message; deliver it to its group again later, or give it up as a dead letter.
+"""CONSUMER_SEND_MSG_BACK (36): a consumer failed on a message. Deliver it to its group again later, or to the dead-letter queue.
 
-The copy goes to ``%RETRY%group`` with the delay of its level, or to ``%DLQ%group`` when it was tried often enough. It
-keeps body, flags, birth and properties, the unique id included, and says where it came from. Source: RocketMQ
+The copy goes to ``%RETRY%group`` with the delay of its level, or to ``%DLQ%group`` after the maximum number of attempts. It keeps
+body, flags, birth and properties, including the unique id, and states its origin. Source: RocketMQ
 ``AbstractSendMessageProcessor.consumerSendMsgBack``.
 """
 
@@ -32,19 +32,19 @@ from halfmq.model.properties import (
 )
 from halfmq.model.stored_message import StoredMessage
 
-#: First retry waits this level (10 s), each further one the next: RocketMQ's rule for delay level 0.
+#: Delay level of the first retry (10 s); each further retry uses the next level. RocketMQ's rule for delay level 0.
 FIRST_RETRY_LEVEL: Final = 3
-#: Largest count that its four bytes hold; a client may have sent it.
+#: Largest value of its four bytes; a client may have sent it.
 _INT_MAX: Final = (1 << 31) - 1
 _TIMERS: Final = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
 
 
 def decide_send_back(state: State, command: SendBack, now_ms: int) -> Decision:
-    """Store a copy for later, or as a dead letter.
+    """Store a copy for a later attempt, or as a dead letter.
 
     Replies:
-        Done: stored; or the group has no retry queues, and nothing shall happen.
-        Refused NOT_FOUND: consumers can see no message at this offset (an undecided or rolled-back half is none).
+        Done: stored; or the group has no retry queues, and nothing is stored.
+        Refused NOT_FOUND: no message is visible at this offset (undecided and rolled-back half messages are not).
         Refused GROUP_NOT_EXIST, STORE_FULL: nothing was written.
     """
     group = state.groups.get(command.group)
@@ -80,7 +80,7 @@ def decide_send_back(state: State, command: SendBack, now_ms: int) -> Decision:
 
 
 def retry_level(delay_level: int, reconsume_times: int) -> int:
-    """Standard delay level, from 1, of the next try; ``delay_level`` 0 leaves the choice to us."""
+    """Standard delay level, from 1, of the next attempt. ``delay_level`` 0: the broker chooses."""
     level = delay_level if delay_level > 0 else FIRST_RETRY_LEVEL + reconsume_times
     return min(level, len(limits.DELAY_LEVELS_MS))
 

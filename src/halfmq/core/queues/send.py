@@ -1,6 +1,6 @@
-"""Messages from clients: find or make the topic, choose the queue, then store a plain message or hand over a half.
+"""Sends of clients: find or create the topic, choose the queue, then store a plain message or prepare a half message.
 
-A copy that a client sends for want of a send-back (``reconsume_times`` above 0, or a ``%RETRY%`` topic) is a plain message.
+A copy that a client sends because its send-back failed (``reconsume_times`` > 0, or a ``%RETRY%`` topic) is a plain message.
 """
 
 from typing import Final, TypeVar
@@ -29,15 +29,15 @@ from halfmq.model.records import (
 from halfmq.model.stored_message import StoredMessage, body_crc_of
 
 _new = tuple.__new__
-#: Receipt of a pop, meaningless in a new message (RocketMQ strips it, too).
+#: Receipt of a pop, which means nothing in a new message. RocketMQ removes it as well.
 _POP_RECEIPT: Final = "POP_CK"
 
 
 def decide_send(state: State, command: SendMessage, now_ms: int) -> Decided:
-    """Store a plain message, or give the first answer to one that is sent again.
+    """Store a plain message, or repeat the reply to an earlier send with the same id.
 
     Replies:
-        Sent: stored now or before.
+        Sent: stored, now or before.
         Refused: nothing was written.
     """
     found = _place(state, command)
@@ -57,13 +57,13 @@ def decide_send(state: State, command: SendMessage, now_ms: int) -> Decided:
 
 
 def decide_send_half(state: State, command: SendHalf, now_ms: int) -> Decided:
-    """Store a half message, or give its first answer again. Replies as ``machine.prepare``."""
+    """Store a half message, or repeat the reply to an earlier one. Replies as for ``machine.prepare``."""
     found = _place(state, command)
     if isinstance(found, Refused):
         return Decision(NOTHING, found)
     topic, queue_id, _, _, offset = found
     if queue_id >= topic.write_queues or not topic.permission & PERMISSION_WRITE:
-        # Any queue does: what stands is looked for before the queue is.
+        # Any queue will do: ``prepare`` looks for an earlier half before it uses the queue.
         decision = prepare(state, command, (topic, 0, NOTHING, NOTHING, offset), now_ms)
         records, reply, _, _ = decision
         settled = isinstance(reply, Refused) and reply.why is Why.ALREADY_SETTLED
@@ -77,7 +77,7 @@ def decide_send_half(state: State, command: SendHalf, now_ms: int) -> Decided:
 
 
 def _place(state: State, command: SendMessage | SendHalf | SendBatch) -> Place | Refused:
-    """Where the message will stand, in the queue that its sender chose; the topic is made if need be."""
+    """Topic, queue and first record of the message: the sender's queue if it chose one. Creates the topic if necessary."""
     offset = state.log_end if state.batch_open else state.log_end + BATCH_HEADER_BYTES
     topic = state.topics_by_name.get(command.topic)
     if topic is not None:
@@ -91,12 +91,12 @@ def _place(state: State, command: SendMessage | SendHalf | SendBatch) -> Place |
 
 
 def next_queue(topic: Topic) -> int:
-    """A write queue where the sender leaves the choice to us: they take turns, if the decision is ``chosen``."""
+    """The write queue for a sender that leaves the choice to the broker. Queues take turns, if the decision is ``chosen``."""
     return (topic.session.turn + 1) % max(1, topic.write_queues)
 
 
 def chosen(topic: Topic, decided: Decided) -> Decision:
-    """The decision, with the word that it took the topic's ``next_queue``."""
+    """The decision, with an event that it used the topic's ``next_queue``."""
     records, reply, effects, events = decided
     return Decision(records, reply, effects, (*events, QueueChosen(topic.topic_id)) if records else events)
 
@@ -112,7 +112,7 @@ def _not_writable(topic: Topic, queue_id: int) -> Refused:
 
 
 def _sent_before(state: State, topic: Topic, command: SendMessage) -> Sent | None:
-    """The first answer to a plain message that was stored before; None: it never came."""
+    """The reply to the earlier send of this plain message; None if there was none."""
     unique_id = command.unique_id
     crc = body_crc_of(command.body)
     sent = sent_before(state, topic, unique_id, crc, command.connection, again=command.sent_again)
@@ -143,7 +143,7 @@ _Named = TypeVar("_Named", SendMessage, BatchEntry)
 
 
 def named(state: State, message: _Named, offset: int) -> _Named:
-    """A message whose sender gave it no unique id: its log offset makes one."""
+    """Assign a unique id, derived from the log offset, to a message without one."""
     unique_id = offset_message_id(state.settings.store_host, offset)
     return replace(
         message,
@@ -162,12 +162,11 @@ def store_message(
     delay: int,
     now_ms: int,
 ) -> Decision:
-    """One plain message, visible at once, or later when ``delay`` (``message_facts.delay_of``) says so.
+    """One plain message, visible at once, or later according to ``delay`` (``message_facts.delay_of``).
 
-    ``facts``: ``message_facts.plain_facts`` of its properties, the unique id among them.
+    ``facts``: ``message_facts.plain_facts`` of its properties, including the unique id.
 
-    Of ``draft`` the broker's own fields are filled in here: queue offset, store time and host, and what is added to the
-    properties.
+    The broker's own fields of ``draft`` are set here: queue offset, store time and host, additional properties.
     """
     topic, queue_id, made, effects, offset = place
     _, _, _, flag, sys_flag, born_time_ms, born_host, _, _, reconsume_times, _, body, crc, properties = draft
@@ -177,7 +176,7 @@ def store_message(
         return Decision(NOTHING, body_too_large(state, len(body)))
     if b"POP_CK" in properties:
         properties = without(properties, _POP_RECEIPT)
-    if b"TRACE_ON" in properties:  # a copy of a message that was stored before
+    if b"TRACE_ON" in properties:  # a copy of a stored message
         properties = without(properties, CLUSTER, MSG_REGION, TRACE_ON)
     properties = append(properties, topic.plain_suffix)
     if len(properties) > limits.PROPERTIES_BYTES_MAX:
@@ -222,11 +221,10 @@ def _too_large(state: State, size: int) -> Refused:
 
 
 def _send_copy(state: State, command: SendMessage, place: Place, now_ms: int) -> Decision:
-    """A copy of a message that failed in a consumer, sent by the client when its send-back (36) failed.
+    """A copy of a message whose consumer failed, sent by the client because its send-back (36) failed.
 
-    It keeps the unique id of its original, so nothing here is taken for sent again. Beyond the retry limit, or while
-    the group consumes in order, it becomes a dead letter (RocketMQ ``SendMessageProcessor.handleRetryAndDLQ``;
-    ``>`` here, ``>=`` in send-back).
+    It keeps the unique id of its original, so it is not deduplicated. Beyond the retry limit, or if the group consumes in order, it
+    becomes a dead letter (RocketMQ ``SendMessageProcessor.handleRetryAndDLQ``; ``>`` here, ``>=`` in send-back).
     """
     topic, queue_id, made, effects, offset = place
     delay = command.delay
@@ -266,14 +264,14 @@ def _consumes_in_order(state: State, group: str, now_ms: int) -> bool:
 def dead_letter_topic(
     state: State, group_name: str, offset: int, ahead: int = 0
 ) -> tuple[Topic, tuple[Record, ...]] | Refused:
-    """The ``%DLQ%`` topic of the group, and its record at ``offset`` if this decision makes it."""
+    """The ``%DLQ%`` topic of the group, and its record at ``offset`` if this decision creates it."""
     return _derived_topic(state, DLQ_PREFIX + group_name, 1, offset, ahead)
 
 
 def retry_topic(
     state: State, group_name: str, queues: int, offset: int, *, by_hand: bool = False
 ) -> tuple[Topic, tuple[Record, ...]] | Refused:
-    """The ``%RETRY%`` topic of the group, and its record at ``offset`` if this decision makes it."""
+    """The ``%RETRY%`` topic of the group, and its record at ``offset`` if this decision creates it."""
     return _derived_topic(state, RETRY_PREFIX + group_name, queues, offset, 0, by_hand=by_hand)
 
 
@@ -293,9 +291,9 @@ def _derived_topic(
 
 
 def decide_send_batch(state: State, command: SendBatch, now_ms: int) -> Decision:
-    """Plain messages of one topic and queue, all or none.
+    """Plain messages for one queue of one topic, all or none.
 
-    Sent again as a whole it gets its first answer. Refused like one message; also on a retry topic.
+    A repeated batch gets the reply to the first one. Refusals as for a single message, and on a retry topic.
     """
     if not command.entries:
         return Decision(NOTHING, Refused(Why.MESSAGE_ILLEGAL, "an empty batch"))
@@ -317,7 +315,7 @@ def decide_send_batch(state: State, command: SendBatch, now_ms: int) -> Decision
 
 
 def _batch_sent_before(state: State, topic: Topic, command: SendBatch) -> SentBatch | None:
-    """The first answer when every entry was stored before, in this order; else None."""
+    """The reply to the earlier send if every entry was stored before, in this order; else None."""
     before: list[RecentMessage] = []
     for one in command.entries:
         if not one.unique_id:

@@ -1,7 +1,7 @@
-"""What may be prepared at all: bounds on one transaction, and on all undecided ones of a producer group.
+"""Limits of a transaction, and of all undecided transactions of a producer group.
 
-Checked before anything is written, and after "sent again": a half that was stored gets its first answer however full the
-group is. FMQ source, 3.3.2. Names of groups are the clients' choice, so there are bounds over all groups as well.
+They are checked before anything is written and after deduplication: a stored half message gets its first reply however full the
+group is. FMQ source, 3.3.2. Clients choose the names of groups, so there are limits over all groups as well.
 """
 
 from collections.abc import Iterable
@@ -12,9 +12,9 @@ from halfmq.core.state import ProducerGroup, State, Undecided
 from halfmq.core.view import View
 from halfmq.model.records import COPIED_HALF_MESSAGE_AT, REF_BYTES
 
-#: Room in a commit beside halves and refs: record head, prefix, group and id at their longest, and alignment.
+#: Bytes of a commit without halves and references: record head, prefix, longest group and id, alignment.
 COMMIT_FRAME_BYTES = 16 + limits.GROUP_CHARS_MAX + limits.TRANSACTION_ID_CHARS_MAX + 8
-#: What one half may take in a commit beside its message: it may have to be copied forward, and it has a ref.
+#: Bytes of one half in a commit without its message: it may have to be copied forward, and it has a reference.
 HALF_FRAME_BYTES = COPIED_HALF_MESSAGE_AT + REF_BYTES
 _ONE_HALF_BYTES = COMMIT_FRAME_BYTES + HALF_FRAME_BYTES
 
@@ -22,7 +22,7 @@ _ONE_HALF_BYTES = COMMIT_FRAME_BYTES + HALF_FRAME_BYTES
 def refuse_half(
     state: State, group: ProducerGroup | None, known: Undecided | None, message_bytes: int
 ) -> Refused | None:
-    """Why this half may not be prepared; None if it may. ``known``: its transaction, if it has other halves."""
+    """Why this half is refused; None if it is accepted. ``known``: its transaction, if it has other halves."""
     commit_bytes = _ONE_HALF_BYTES + message_bytes
     if known is not None:
         commit_bytes += sum([HALF_FRAME_BYTES + half.message_bytes for half in known.halves])
@@ -61,7 +61,7 @@ def refuse_half(
 def _refuse_in_all(
     state: State, group: ProducerGroup | None, known: Undecided | None, message_bytes: int
 ) -> Refused | None:
-    """What is undecided in other groups leaves no space. Who began may go on, but for bytes, which any half adds."""
+    """Refusal by the limits over all groups. A transaction that has begun may continue, except for bytes, which every half adds."""
     settings = state.settings
     if state.derived.undecided_bytes + message_bytes > settings.undecided_total_bytes_max:
         what = f"{state.derived.undecided_bytes} bytes of undecided messages"
@@ -83,12 +83,12 @@ def _full(what: str, flag: str, most: int) -> Refused:
 
 
 def _none_at_all(group: str) -> Refused:
-    """0 transactions are allowed, which no client shall try again: RocketMQ's ``rejectTransactionMessage``."""
+    """The limit is 0 transactions. The code makes clients not retry: RocketMQ's ``rejectTransactionMessage``."""
     return Refused(Why.NO_PERMISSION, f"{group or 'this broker'} accepts no transactions: the limit is 0")
 
 
 def _refuse_first(state: State, message_bytes: int) -> Refused | None:
-    """For a group that was never heard of."""
+    """Refusal for a new group."""
     settings = state.settings
     if not settings.undecided_max:
         return _none_at_all("")
@@ -102,7 +102,7 @@ def _refuse_first(state: State, message_bytes: int) -> Refused | None:
 
 
 def groups_refusal(view: View, connection: int, producers: Iterable[str], consumers: Iterable[str] = ()) -> str | None:
-    """Why ``connection`` may not join these producer and consumer groups beside those that it is in; None: it may."""
+    """Why ``connection`` may not join these producer and consumer groups in addition to its own; None if it may."""
     session = view.session
     produces = {*session.produces.get(connection, ()), *producers}
     consumes = {*session.consumes.get(connection, ()), *consumers}
@@ -112,7 +112,7 @@ def groups_refusal(view: View, connection: int, producers: Iterable[str], consum
 
 
 def producer_groups_refusal(view: View, connection: int, names: Iterable[str]) -> str | None:
-    """Why no more producer groups may become known; None: those that ``connection`` names, and that are not known yet, may."""
+    """Why the unknown groups among those that ``connection`` names may not be added; None if they may."""
     named = set(names)
     new = sum([name not in view.producer_groups for name in named])
     most = view.settings.undecided_groups_max + limits.PRODUCER_GROUPS_FREE

@@ -1,40 +1,42 @@
-"""When an undecided transaction's producer is asked, and which of its connections.
+"""When the producer of an undecided transaction receives a check, and on which connection.
 
-A check is in one of these states. ``next_check`` is durable; all else is derived from it, or session.
+A check is in one of these states. ``next_check`` is durable; all else is derived or session state.
 
     state      ``Undecided.next_check``       also in                        next
     ---------  -----------------------------  -----------------------------  ----------------------------------------------
-    scheduled  time, still to come            ``derived.scheduled``, by      due when the time comes; early when a producer
-                                              bucket of that time            connects; in flight when an operator asks
-    due        time that has come             ``session.due``                in flight when it is the group's turn, somebody
-                                                                             can be asked and not too many are in flight
-    past       time that has come, or not     ``policy.session.past``        suspended or rolled back by the policy, or due
-               (too old)                                                     again if the policy was changed
-    in flight  when it is sent again, at or   ``session.in_flight`` and      scheduled when it is overdue, when UNKNOWN comes
-               after the answer is overdue    ``derived.scheduled``          (sooner maybe) or the connection is lost (early);
-                                                                             due when it reached nobody, which does not count
-    suspended  ``Suspended.CHECKS``: asked    ``derived.suspended``          in flight when an operator asks, counting from
-               too often; ``.AGE``: too old                                  one again
+    scheduled  a future time                  ``derived.scheduled``, by      due at that time; early when a producer
+                                              bucket of that time            connects; in flight on an operator's request
+    due        a past time                    ``session.due``                in flight in the group's turn, if a producer is
+                                                                             reachable and the limit in flight allows it
+    past       a past time, or any (too old)  ``policy.session.past``        suspended or rolled back by the policy, or due
+                                                                             again after a change of the policy
+    in flight  the time of a repetition, at   ``session.in_flight`` and      scheduled when overdue or after UNKNOWN
+               or after the deadline of the   ``derived.scheduled``          (perhaps sooner); early when the connection is
+               response                                                      lost; due if it reached nobody, uncounted
+    suspended  ``Suspended.CHECKS``: too      ``derived.suspended``          in flight on an operator's request, with
+               many checks; ``.AGE``: too                                    numbers from one again
+               old
 
-A verdict ends each of them. *Early* is no state: the check is scheduled, and in ``session.early`` until a tick looks at it.
+A verdict ends each of them. *Early* is not a state: the check is scheduled, and in ``session.early`` until a tick examines it.
 
-- The first check is due after the grace period, then with back-off: interval, twice that, ... up to the longest, each
-  with jitter from a hash of id and number, so that thousands prepared together do not stay together.
-- Single flight: no second check while one may still be answered. A lost connection ends the wait, and so does an answer:
-  after UNKNOWN the interval counts, also when it is shorter than the time that a silent producer is given.
-- At most ``checks_in_flight_max`` per group are in flight, so that a service that restarts is not flooded.
-- Who can be asked: connections that registered as producers of the group are sent checks; others fetch them with a long
-  poll (FMQ's Feedback, source 3.3.5), and count while they wait. What is handed out is leased like a check that was sent:
-  nobody else gets it before its answer is overdue. Both kinds take turns.
-- Without anybody who can be asked nothing is asked and nothing is counted: the transaction waits, and ``story`` says so.
-- When a producer of the group (re)connects, everything of the group that is past its grace period and not in flight is
-  asked: the back-off is cut short, the grace period never. An operator may ask too, about one transaction, under the same
-  rule.
+- The first check is due after the grace period. Further checks follow with back-off: interval, twice that, ... up to the maximum,
+  each with jitter from a hash of id and number, so that thousands of transactions prepared together spread out.
+- Single flight: there is no second check while the first may still get a response. A lost connection ends the wait, and so does a
+  response: after UNKNOWN the interval applies, even if it is shorter than the response timeout.
+- At most ``checks_in_flight_max`` per group are in flight, so that a restarting service is not flooded.
+- Reachable producers: connections that registered as producers of the group receive checks; others fetch them with a long poll
+  (FMQ's Feedback, source 3.3.5) and are reachable while they wait. A fetched check is leased like one that was sent: nobody
+  else gets it before its response is overdue. Both kinds take turns.
+- Without a reachable producer no check is sent and none is counted: the transaction waits, and ``story`` says so.
+- When a producer of the group (re)connects, it receives checks of everything of the group that is past its grace period and not
+  in flight. The back-off is cut short, the grace period never. An operator may request a check of one transaction under the
+  same rule.
 
-Work for each tick is bounded, and grows with the groups that can be asked something now. Groups whose checks are due and
-nobody is there, however many, cost nothing: each is looked at when a check falls due, and when somebody comes.
+The work of a tick is bounded and depends on the number of groups with something to check now. Groups with due checks and without
+a reachable producer cost nothing, however many there are: a group is examined when a check falls due and when a producer
+connects.
 
-Due times are durable (a Checked record is logged with each check sent); who waits for an answer is session state.
+Due times are durable (each check sent logs a Checked record); the checks in flight are session state.
 """
 
 from heapq import heappop, heappush
@@ -72,16 +74,16 @@ from halfmq.core.transaction.states import standing_state
 from halfmq.model.records import Checked, Record, checked_size
 from halfmq.model.settings import BrokerSettings
 
-#: Checks that one tick sends, and entries that it looks at, at most; the rest follow in the next one.
+#: Maximum number of checks that one tick sends, and of entries that it examines; the next tick continues.
 CHECKS_PER_TICK_MAX: Final = 256
 EXAMINED_PER_TICK_MAX: Final = 4_096
-#: Deadlines that one tick takes, and groups that it asks in, at most: after a start checks of very many may be due.
+#: Maximum number of deadlines that one tick handles, and of groups that it serves: after a start very many may be due.
 DEADLINES_PER_TICK_MAX: Final = 1_024
 GROUPS_PER_TICK_MAX: Final = 1_024
 
 
 def backoff_ms(settings: BrokerSettings, tx_id: str, checks: int) -> int:
-    """From check number ``checks`` (from 1) to the next: back-off with up to a quarter of jitter, same for same input."""
+    """Time from check number ``checks`` (from 1) to the next, ms: back-off with up to a quarter of jitter, a function of its arguments."""
     interval = settings.check_interval_ms
     for _ in range(checks - 1):
         interval *= limits.CHECK_BACKOFF_FACTOR
@@ -93,10 +95,9 @@ def backoff_ms(settings: BrokerSettings, tx_id: str, checks: int) -> int:
 
 
 def move_due(state: State, now_ms: int) -> None:
-    """Take the deadlines whose time has come; of very many some: the first of the others is due still.
+    """Handle the deadlines that are due, up to a maximum; the first of the others then remains due.
 
-    A bucket goes to its group's due checks, a group with as many checks in flight as may be takes turns again, and a policy's
-    next round begins.
+    A bucket moves to its group's due checks, a group at its limit in flight takes turns again, and a policy's next round begins.
     """
     heap = state.derived.group_deadlines
     for _ in range(DEADLINES_PER_TICK_MAX):
@@ -131,7 +132,7 @@ def expire_in_flight(group: ProducerGroup, now_ms: int) -> None:
 
 
 def cut_backoff(state: State, group: ProducerGroup) -> None:
-    """A producer (re)connected: look at everything undecided of its group again."""
+    """A producer (re)connected: examine everything undecided of its group again."""
     if group.undecided:
         group.session.early.clear()
         group.session.early.extend(group.undecided)
@@ -139,7 +140,7 @@ def cut_backoff(state: State, group: ProducerGroup) -> None:
 
 
 def next_check_ms(state: State) -> int | None:
-    """When a tick could send a check, or act on a policy; None if only an event can bring that about. 0: at once."""
+    """When a tick could send a check or apply a policy. None: not before another event. 0: at once."""
     if state.session.asking or state.derived.looking:
         return 0
     heap = state.derived.group_deadlines
@@ -147,7 +148,7 @@ def next_check_ms(state: State) -> int | None:
 
 
 class Checks(NamedTuple):
-    """What ``send_checks`` came to. ``more``: more could be asked now."""
+    """Result of ``send_checks``. ``more``: more checks could be sent now."""
 
     records: list[Record]
     effects: list[Effect]
@@ -156,7 +157,7 @@ class Checks(NamedTuple):
 
 
 def send_checks(state: State, offset: int, bytes_max: int, now_ms: int) -> Checks:
-    """Checks that are due, with their records from ``offset`` on. Groups take turns, after ``TimePassed``."""
+    """Due checks, with their records from ``offset`` on. Groups take turns. Apply ``TimePassed`` before."""
     records: list[Record] = []
     effects: list[Effect] = []
     events: list[DecisionEvent] = []
@@ -191,14 +192,14 @@ def send_checks(state: State, offset: int, bytes_max: int, now_ms: int) -> Check
 
 
 class _Round:
-    """Who is asked about what, in one decision about one group. Changes nothing: ``event`` says what was asked."""
+    """Assigns checks to producers within one decision about one group. Changes nothing; ``event`` describes what was sent."""
 
     def __init__(self, group: ProducerGroup, now_ms: int) -> None:
         self.group = group
         self.parked = dict(group.session.held_polls)
         self.turn = group.session.turn
         self.asked: list[tuple[str, int]] = []
-        #: Checks that may still be answered.
+        #: Checks that may still get a response.
         self.in_flight = sum([asked.until_ms > now_ms for asked in group.session.in_flight.values()])
         self.taken = {"due": 0, "early": 0}
         self._due = iter(group.session.due)
@@ -208,11 +209,11 @@ class _Round:
 
     @property
     def somebody(self) -> bool:
-        """Whether anybody can be asked now."""
+        """Whether a producer is reachable now."""
         return bool(self.group.session.members or self.parked)
 
     def next_to_check(self, now_ms: int) -> tuple[Undecided | None, bool]:
-        """(a transaction to ask about now, or None when the entry was stale; whether there was an entry)."""
+        """(a transaction to check now, or None if the entry was obsolete; whether there was an entry)."""
         group = self.group
         if self.taken["due"] < len(group.session.due):
             self.taken["due"] += 1
@@ -234,7 +235,7 @@ class _Round:
         return known, True
 
     def ask(self, state: State, known: Undecided, checks: int, offset: int, now_ms: int) -> tuple[Checked, SendCheck]:
-        """Ask whose turn it is, for the time number ``checks``."""
+        """Send check number ``checks`` to the producer whose turn it is."""
         connection = self._member_in_turn()
         record = _checked(state, known, checks, offset, now_ms)
         self.asked.append((known.tx_id, connection))
@@ -247,7 +248,9 @@ class _Round:
         return record, effect
 
     def _member_in_turn(self) -> int:
-        """A waiting fetcher whose capacity is used up waits no more; all that were served leave with ``event``."""
+        """Connection of the producer whose turn it is. A client that fetched as many checks as it requested is no longer reachable; all
+        that were served are removed by ``event``.
+        """
         members, parked = self.group.session.members, self.parked
         self.turn += 1
         turn = self.turn % (len(members) + len(parked))
@@ -268,7 +271,7 @@ class _Round:
 
 
 def _goes_on(state: State, event: DecisionEvent) -> bool:
-    """Whether the group of the event takes another turn after it: it has entries left, somebody to ask, and capacity."""
+    """Whether the group takes another turn after the event: it has entries, a reachable producer, and is below its limit in flight."""
     if not isinstance(event, ChecksSent):
         return False
     group = state.producer_groups[event.group]
@@ -293,7 +296,7 @@ def note_asked(state: State, event: ChecksSent) -> None:
         group.session.in_flight[tx_id] = InFlight(event.until_ms, connection)
     group.session.turn = event.turn
     for connection in event.served:
-        group.session.held_polls.pop(connection, None)  # it gets its answer, however little that is
+        group.session.held_polls.pop(connection, None)  # its request is answered, even with fewer checks than requested
     if event.in_turn:
         state.session.asking.pop(event.group, None)
         if len(group.session.in_flight) < state.settings.checks_in_flight_max:
@@ -333,12 +336,14 @@ def note_failed(state: State, event: CheckFailed) -> None:
     if event.in_flight:
         group.session.in_flight.pop(event.tx_id, None)
     if event.gone:
-        group.session.members.pop(event.connection, None)  # one that fetches is not: it may have come anew since
+        group.session.members.pop(
+            event.connection, None
+        )  # not a client that fetches: it may have sent a new request since
     take_turn(state, group)
 
 
 def _forget_left(group: ProducerGroup, tx_id: str) -> None:
-    """Another check is to come: that an earlier one of its number went out in time says nothing about it."""
+    """Another check follows: forget that an earlier one of the same number went out in time."""
     if group.policy is not None:
         group.policy.session.left.pop(tx_id, None)
 
@@ -351,15 +356,15 @@ def _checked(state: State, known: Undecided, checks: int, offset: int, now_ms: i
         known.tx_id,
         known.halves[0].half_index,
         checks,
-        # Never before the answer deadline, so that what is due is not in flight.
+        # Not before the deadline of the response, so that a due check is not in flight.
         now_ms + max(backoff_ms(state.settings, known.tx_id, checks), state.settings.check_answer_ms),
     )
 
 
 def due_sooner(state: State, known: Undecided, now_ms: int) -> tuple[Record, ...]:
-    """The record that brings the next check forward to the interval: the check was answered, nobody waits any more.
+    """The record that moves the next check forward to the interval, because the check in flight got a response.
 
-    Nothing where the interval is not shorter than the time that an answer may take.
+    Empty if the interval is not shorter than the response timeout.
     """
     check = known.next_check
     if isinstance(check, Suspended):
@@ -375,10 +380,10 @@ def due_sooner(state: State, known: Undecided, now_ms: int) -> tuple[Record, ...
 
 
 def decide_check_not_sent(state: State, command: CheckNotSent, now_ms: int) -> Decision:
-    """Nobody was reached: the check does not count, and another member is asked at once, or whoever connects next.
+    """The check reached nobody: it does not count, and another producer gets it at once, or the next one that connects.
 
-    The connection that failed is not asked again before it registers again. Where the half cannot be read, no connection
-    failed, and where another one was asked meanwhile, that one has the check: the next comes when it was due in any case.
+    The failed connection gets no checks until it registers again. If the half message cannot be read, the connection did not fail; if
+    another producer got a check in the meantime, that one is in flight. In both cases the schedule remains.
     """
     group = state.producer_groups.get(command.group)
     known = group.undecided.get(command.tx_id) if group is not None else None
@@ -404,12 +409,12 @@ def decide_check_not_sent(state: State, command: CheckNotSent, now_ms: int) -> D
 
 
 def decide_check_now(state: State, command: CheckNow, now_ms: int) -> Decision:
-    """Ask about one transaction without waiting for its time; about one that was parked too, counting from one again.
+    """Check one transaction now, including a parked one, whose number of checks starts from one again.
 
     Replies:
-        Asked: whom, or nobody's name where it goes to the next who fetches checks.
-        Refused NOT_NOW: it is in its grace period, is asked about already, or nobody can be asked. ALREADY_SETTLED. NOT_FOUND: the
-            caller looks into the transaction table, and comes again with the row.
+        Asked: the receiver; an empty name if the next client that fetches checks gets it.
+        Refused NOT_NOW: it is in its grace period, a check is in flight, or no producer is reachable. ALREADY_SETTLED. NOT_FOUND: the
+            caller reads the transaction table and repeats the command with the row.
     """
     group = state.producer_groups.get(command.group)
     known = group.undecided.get(command.tx_id) if group is not None else None
@@ -433,14 +438,14 @@ def decide_check_now(state: State, command: CheckNow, now_ms: int) -> Decision:
 
 
 def decide_check_parked(state: State, command: CheckParked, bytes_max: int, now_ms: int) -> Decision:
-    """Ask about what is parked in a group, in the order in which it was parked; each counts from one again.
+    """Check parked transactions of a group in the order of parking; numbers of checks start from one again.
 
-    As many as may be in flight, 256 and ``bytes_max`` of records at most: the caller comes again for the rest, and again
-    where answers must make space. Each stays as it is until its check goes out, so that no policy acts on it in between.
-    What finds no answer is parked again, after the others.
+    Limited by the checks that may be in flight, 256, and ``bytes_max`` of records: repeat the command for the rest, after
+    responses have arrived. A transaction stays parked until its check is sent, so that no policy acts on it in between. If it
+    gets no response it is parked again, after the others.
 
     Replies:
-        ParkedChecked: which, possibly none for want of space. Refused NOT_NOW: nobody can be asked.
+        ParkedChecked: the checked ones, perhaps none because of a limit. Refused NOT_NOW: no producer is reachable.
     """
     group = state.producer_groups.get(command.group)
     aside = group.derived.suspended if group is not None else {}
@@ -460,7 +465,7 @@ def decide_check_parked(state: State, command: CheckParked, bytes_max: int, now_
         if offset + 512 > end:
             break
         if not round_.somebody:
-            break  # fetchers that come again in a moment
+            break  # the fetching clients are served; they will send new requests
         record, effect = round_.ask(state, group.undecided[tx_id], 1, offset, now_ms)
         records.append(record)
         effects.append(effect)

@@ -1,7 +1,7 @@
-"""What must be true of the state at any time, checked the slow way.
+"""Invariants of the state, checked by full computation.
 
-Run after each simulated event, in tests, and on request in production; it raises instead of asserting, since ``python -O``
-drops asserts. Everything that the state keeps for speed is compared with what it is derived from.
+Tests run it, the simulation runs it after each event, and production on request. It raises instead of asserting, since
+``python -O`` removes asserts. It compares all derived state with its source.
 """
 
 from collections.abc import Iterator
@@ -15,10 +15,10 @@ from halfmq.model.placement import segment_start
 
 
 def check(state: State) -> int:
-    """Check everything; returns how many facts were looked at, so that a caller sees that it was not nothing.
+    """Check all invariants. Returns the number of facts checked, so that the caller can see that it is not zero.
 
     Raises:
-        InvariantViolated: with everything that is wrong. Stop, keep the log.
+        InvariantViolated: with all violations. Stop, and keep the log.
     """
     wrong: list[str] = []
     looked_at = 0
@@ -32,7 +32,7 @@ def check(state: State) -> int:
 
 
 def _problems(state: State) -> Iterator[str]:
-    """One string per fact: what is wrong, or nothing."""
+    """One string for each fact: the violation, or an empty string."""
     yield from _topics(state)
     for group in state.producer_groups.values():
         yield from _group(state, group)

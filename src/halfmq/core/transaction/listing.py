@@ -1,8 +1,8 @@
-"""What is undecided, the oldest first, for people who look after a broker.
+"""Lists of undecided transactions, oldest first, for operators.
 
-Reads view, changes nothing. Bounded work: the undecided transactions of a group stand in the order in which they were
-prepared, so the oldest ones are found without looking at the rest. Groups may be very many: who asks about all of them gets a
-page of some, and asks again (``groups_from``), or looks at a part of them in each turn.
+It reads a view and changes nothing. The work is bounded: a group keeps its undecided transactions in order of preparation, so the
+oldest ones are found without a search. There may be very many groups; a request about all of them gets a page, and continues with
+``groups_from``, or examines a part in each turn of the event loop.
 """
 
 from bisect import bisect_left
@@ -17,16 +17,16 @@ from halfmq.core.view import ProducerGroupView, View
 from halfmq.model.pending import GroupStats, PendingTransaction
 from halfmq.model.settings import PastLimit
 
-#: The state of a transaction, as people are told it.
+#: The state of a transaction, as shown to operators.
 UNDECIDED = "UNDECIDED"
 UNKNOWN = "UNKNOWN"
 _BECAUSE = {Suspended.CHECKS: "checks", Suspended.AGE: "age"}
-#: Recent verdicts that a count looks at: a millisecond's worth.
+#: Maximum number of recent verdicts that a count examines; they take about a millisecond.
 _VERDICTS_LOOKED_AT_MAX = 20_000
 
 
 def groups_from(view: View, number: int, groups_max: int) -> tuple[Sequence[ProducerGroupView], int]:
-    """(at most so many producer groups from this number on, where the next page begins; 0: that was the last one)."""
+    """(at most ``groups_max`` producer groups from this number on, start of the next page; 0 after the last page)."""
     groups = list(view.producer_groups.values())
     at = bisect_left(groups, number, key=lambda group: group.session.number)
     page = groups[at : at + groups_max]
@@ -42,9 +42,9 @@ def oldest_undecided(
     groups: Sequence[ProducerGroupView] | None = None,
     skipped: int = 0,
 ) -> tuple[int, tuple[PendingTransaction, ...]]:
-    """(how many are undecided, the oldest of them after ``skipped``) of one producer group.
+    """(number of undecided transactions, the oldest of them after ``skipped``) of one producer group.
 
-    Of all when ``group`` is empty, or of ``groups``; after the first ones only where it is one group.
+    If ``group`` is empty: of all groups, or of ``groups``. ``skipped`` applies only to a single group.
     """
     if group:
         known = view.producer_groups.get(group)
@@ -61,7 +61,7 @@ def oldest_undecided(
 
 
 def _by_age(groups: Sequence[ProducerGroupView]) -> Iterator[tuple[ProducerGroupView, Undecided]]:
-    """The oldest first. Looks at one of each group, and at one more for each that is taken."""
+    """Oldest first. Reads one transaction of each group, and one more for each result."""
     heads = []
     for number, group in enumerate(groups):
         rest = iter(group.undecided.values())
@@ -101,12 +101,12 @@ def _listed(view: View, group: ProducerGroupView, known: Undecided, now_ms: int)
 
 
 def has(group: ProducerGroupView, tx_id: str) -> bool:
-    """Whether the group has a transaction of this id, undecided or recently settled. Ids are unique within a group."""
+    """Whether the group has a transaction with this id, undecided or recently settled. Ids are unique within a group."""
     return tx_id in group.undecided or tx_id in group.settled
 
 
 def standing(view: View, group: str, tx_id: str) -> str:
-    """UNDECIDED, COMMITTED, ROLLED_BACK, or UNKNOWN: never prepared here, or settled longer ago than memory goes."""
+    """UNDECIDED, COMMITTED, ROLLED_BACK, or UNKNOWN: never prepared here, or settled before the deduplication window."""
     producers = view.producer_groups.get(group)
     if producers is None:
         return UNKNOWN
@@ -117,7 +117,7 @@ def standing(view: View, group: str, tx_id: str) -> str:
 
 
 def undecided_among(group: ProducerGroupView, ids: Collection[str]) -> Iterable[str]:
-    """Those of ``ids`` that are undecided in the group. Looks at the fewer."""
+    """Those of ``ids`` that are undecided in the group. Iterates over the smaller collection."""
     if len(group.undecided) < len(ids):
         return [tx_id for tx_id in group.undecided if tx_id in ids]
     return [tx_id for tx_id in ids if tx_id in group.undecided]
@@ -126,7 +126,7 @@ def undecided_among(group: ProducerGroupView, ids: Collection[str]) -> Iterable[
 def group_stats(
     view: View, group: str, now_ms: int, *, groups: Sequence[ProducerGroupView] | None = None
 ) -> tuple[GroupStats, ...]:
-    """Figures of one producer group, or of all, or of ``groups``; the ones with most undecided first."""
+    """Statistics of one producer group, of all, or of ``groups``; those with most undecided transactions first."""
     if group:
         known = view.producer_groups.get(group)
         groups = () if known is None else (known,)

@@ -1,15 +1,15 @@
 """Prepare and settle: the two decisions of a transaction.
 
-    SendHalf                   ->  prepare  ->  HalfRecord            invisible, under its true topic and queue
-    EndTransaction COMMIT      ->  settle   ->  [CopiedHalf ...] Committed     every half visible at one position
+    SendHalf                   ->  prepare  ->  HalfRecord            invisible, under its own topic and queue
+    EndTransaction COMMIT      ->  settle   ->  [CopiedHalf ...] Committed     all halves become visible at one position
     EndTransaction ROLLBACK    ->  settle   ->  RolledBack
-    EndTransaction UNKNOWN     ->  Noted: the check that was in flight has its answer; the next one may be due sooner
+    EndTransaction UNKNOWN     ->  Noted: the response to the check in flight; the next check may be due sooner
 
-The first verdict that is in the log wins, and the broker never gives one by itself. RocketMQ checks neither the id nor
-whether there was a verdict: a second commit writes a second message there (its ``EndTransactionProcessor``).
+The first verdict in the log wins, and the broker never decides by itself. RocketMQ checks neither the id nor an existing verdict: a
+second commit writes a second message (its ``EndTransactionProcessor``).
 
-A commit refers only to bytes of its own segment, so that segments can be dropped one by one. A half that lies in an
-older one is copied into this one directly before the commit, in the same batch: FMQ's TX_MESSAGE (source, 3.3.3).
+A commit refers only to bytes of its own segment, so that segments can be removed one by one. A half in an older segment is copied
+directly before the commit, in the same batch: FMQ's TX_MESSAGE (source, 3.3.3).
 """
 
 import re
@@ -54,13 +54,13 @@ from halfmq.model.stored_message import (
 )
 
 _ID: Final = re.compile(rf"[A-Za-z0-9._:-]{{1,{limits.TRANSACTION_ID_CHARS_MAX}}}")
-#: Bits of a client's sys flag that the broker sets by itself or not at all.
+#: Bits of a client's sys flag that the broker sets itself or never.
 NOT_STORED_BITS: Final = SYS_TRANSACTION_MASK | SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
-#: Other groups that are asked whether an unknown transaction is theirs, only to say so: it must stay cheap.
+#: Number of other groups that are searched for an unknown transaction, only for a better message: it must stay cheap.
 _GROUPS_EXAMINED_MAX: Final = 256
 _PAST_RETENTION: Final = "unknown, past retention"
 _HASH_MASK: Final = (1 << 64) - 1
-#: Bound once for the hot path: in CPython 3.11 ``RequestedVerdict.COMMIT`` costs 0.1 us, as much as a call, and ``==`` twice that.
+#: Bound once for the hot path: in CPython 3.11 ``RequestedVerdict.COMMIT`` costs 0.1 us, as much as a call; ``==`` costs twice that.
 _COMMIT: Final = RequestedVerdict.COMMIT
 _ROLLBACK: Final = RequestedVerdict.ROLLBACK
 
@@ -69,12 +69,12 @@ _ROLLBACK: Final = RequestedVerdict.ROLLBACK
 
 
 def prepare(state: State, command: SendHalf, place: Place, now_ms: int) -> Decided:
-    """Store a half message, or give its first answer again.
+    """Store a half message, or repeat the reply to an earlier send of it.
 
     Replies:
-        Sent: stored, or stored before; ``queue_offset`` is the half index.
-        Refused ALREADY_SETTLED: a check was faster than the lost answer; ``standing`` says what counts. The local
-            transaction must not run.
+        Sent: stored, now or before; ``queue_offset`` is the half index.
+        Refused ALREADY_SETTLED: a check settled the transaction before the client repeated the half; ``standing`` is the verdict. The
+            local transaction must not run.
         Refused, other reasons: nothing was written.
 
     Source: docs/promises.md, "Once in the log".
@@ -102,7 +102,7 @@ def prepare(state: State, command: SendHalf, place: Place, now_ms: int) -> Decid
         delay
         or state.session.disk_full
         or body_bytes > settings.body_bytes_max
-        or not tx_id.encode().isalnum()  # of ASCII only, and in a sixth of the time that text takes
+        or not tx_id.encode().isalnum()  # ASCII only, and six times as fast as on text
         or len(tx_id) > limits.TRANSACTION_ID_CHARS_MAX
     ):
         refused = _refuse_message(state, tx_id, body, delay, now_ms)
@@ -133,7 +133,7 @@ def prepare(state: State, command: SendHalf, place: Place, now_ms: int) -> Decid
 
 
 def _named(state: State, command: SendHalf, offset: int) -> SendHalf:
-    """A half whose sender gave it no unique id: its log offset makes one."""
+    """Assign a unique id, derived from the log offset, to a half without one."""
     unique_id = offset_message_id(state.settings.store_host, offset)
     key_hash = hash64(unique_id.encode())
     return replace(
@@ -147,7 +147,7 @@ def _named(state: State, command: SendHalf, offset: int) -> SendHalf:
 
 
 def _prepared_before(known: Undecided, command: SendHalf, topic: Topic) -> Sent | Refused | None:
-    """The first answer if this half is stored already; a refusal if it contradicts what is; None if it is new."""
+    """The first reply if this half is already stored; a refusal if it contradicts the stored one; None if it is new."""
     index, count = command.index, command.count
     for half in known.halves:
         if half.index == index:
@@ -210,14 +210,14 @@ def too_many_properties(length: int) -> Refused:
 def decide_end(state: State, command: EndTransaction, now_ms: int) -> Decided:
     """Settle a transaction: the first verdict wins, and repeating it is harmless.
 
-    The reply must wait for the log's end at this decision also when there are no records: a repeated or refused verdict
-    must not be answered before the first one is safe from a crash.
+    The reply must wait for the log's end at this decision even without records: a repeated or refused verdict must not be confirmed
+    before the first one is durable.
 
     Replies:
-        Settled: this verdict stands, now or already.
-        Noted: UNKNOWN was heard.
-        Refused VERDICT_CONFLICT: the other one stands. INCOMPLETE: stays undecided, send the missing halves.
-            WRONG_GROUP, WRONG_OFFSETS: nothing changed. NOT_FOUND: never prepared here, or past retention.
+        Settled: the transaction has this verdict, now or before.
+        Noted: UNKNOWN was received.
+        Refused VERDICT_CONFLICT: it has the opposite verdict. INCOMPLETE: it stays undecided, send the missing halves.
+            WRONG_GROUP, WRONG_OFFSETS: nothing was changed. NOT_FOUND: never prepared here, or past retention.
     """
     group_name = command.group
     tx_id = command.tx_id
@@ -244,7 +244,7 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> Decided:
 
 
 def _settled(group: ProducerGroup, tx_id: str, decided: Decided) -> Decided:
-    """With the word that nobody is asked any more, if the decision settles the transaction, and somebody was."""
+    """The decision with ``CheckCancelled``, if it settles the transaction and a check was sent."""
     records, reply, effects, events = decided
     return records, reply, effects, (*events, *check_cancelled(group, tx_id)) if records else events
 
@@ -256,10 +256,10 @@ def check_cancelled(group: ProducerGroup, tx_id: str) -> tuple[CheckCancelled, .
 
 
 def decide_resolve(state: State, command: ResolveTransaction, now_ms: int) -> Decision:
-    """A named operator settles the transaction; the same table as for its producer applies.
+    """A named operator settles the transaction, with the same table as its producer.
 
-    What memory has forgotten is not looked for here: on NOT_FOUND the caller looks into the transaction table, and comes
-    again with the row.
+    A settled transaction that is no longer in memory is not searched here: on NOT_FOUND the caller reads the transaction table and
+    repeats the command with the row.
     """
     if command.wanted == RequestedVerdict.UNKNOWN:
         return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, "an operator decides COMMIT or ROLLBACK"))
@@ -306,7 +306,7 @@ def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) 
 
 
 def _commit_one(state: State, known: Undecided, half: Half, decided_by: DecidedBy, offset: int) -> Decided:
-    """The common case: one half, in this segment, at once."""
+    """The common case: one half in the current segment."""
     group_name = known.group
     tx_id = known.tx_id
     topic_id = half.topic_id
@@ -324,7 +324,7 @@ def _commit_one(state: State, known: Undecided, half: Half, decided_by: DecidedB
 def _commit_many(
     state: State, known: Undecided, decided_by: DecidedBy, offset: int, segment: int, now_ms: int
 ) -> Decision:
-    """Copy forward what lies in older segments, then one record that shows all halves."""
+    """Copy halves of older segments forward, then one record makes all halves visible."""
     records: list[Record] = []
     places: list[int] = []
     for half in known.halves:
@@ -359,7 +359,7 @@ def _commit_many(
 
 
 def copy_half(known: Undecided, half: Half, offset: int) -> CopiedHalf:
-    """The record that moves ``half`` to ``offset``, with all that redo from there needs."""
+    """The record that copies ``half`` to ``offset``, with everything that redo from there needs."""
     return CopiedHalf(
         offset, copied_half_size(half.message_bytes), half.offset, half.first_offset, half.half_index, half.topic_id,
         half.message_bytes, known.group, known.tx_id, half.index, known.count, known.prepared_at_ms,
@@ -374,7 +374,7 @@ def _roll_back(state: State, known: Undecided, decided_by: DecidedBy) -> Decided
 
 
 def roll_back(known: Undecided, decided_by: DecidedBy, offset: int) -> RolledBack:
-    """The record at ``offset`` that throws ``known`` away."""
+    """The record at ``offset`` that rolls ``known`` back."""
     return RolledBack(
         offset,
         rolled_back_size(known.group, known.tx_id, len(known.halves)),
@@ -389,7 +389,7 @@ def roll_back(known: Undecided, decided_by: DecidedBy, offset: int) -> RolledBac
 
 
 def _end_of_settled(state: State, group: ProducerGroup | None, command: EndTransaction) -> Settled | Refused | Noted:
-    """The answer to an END for which nothing is undecided: the standing verdict, or why there is none to tell."""
+    """The reply to an END of a transaction that is not undecided: its verdict, or why it is not known."""
     group_name, tx_id, wanted, row = command.group, command.tx_id, command.wanted, command.settled
     half_index, log_offset = command.half_index, command.log_offset
     verdict = group.settled.get(tx_id) if group is not None else None
@@ -397,7 +397,7 @@ def _end_of_settled(state: State, group: ProducerGroup | None, command: EndTrans
         if not _names(verdict, half_index, log_offset):
             return _wrong_offsets(tx_id, half_index, log_offset)
         return _standing(wanted, group_name, tx_id, committed=verdict.committed, position=verdict.position)
-    # The row before other groups: what somebody else does under this id is no reason to deny a verdict that stands.
+    # The row comes before other groups: another group's transaction with this id is no reason to refuse a known verdict.
     if row is not None and row.half_index == half_index and row.first_offset in (log_offset, 0):
         return _standing_in_row(state, row, group_name, tx_id, wanted)
     for other in islice(state.producer_groups.values(), _GROUPS_EXAMINED_MAX):
@@ -407,7 +407,7 @@ def _end_of_settled(state: State, group: ProducerGroup | None, command: EndTrans
 
 
 def _names(verdict: Verdict, half_index: int, log_offset: int) -> bool:
-    """Whether both offsets are of one half of the settled transaction."""
+    """Whether both offsets belong to one half of the settled transaction."""
     halves, places = verdict.half_indexes, verdict.first_offsets
     if not isinstance(halves, tuple) or not isinstance(places, tuple):
         return halves == half_index and places in (log_offset, -1)
@@ -420,7 +420,7 @@ def _names(verdict: Verdict, half_index: int, log_offset: int) -> bool:
 def _standing_in_row(
     state: State, row: SettledRow, group_name: str, tx_id: str, wanted: RequestedVerdict
 ) -> Settled | Refused | Noted:
-    """The verdict from the transaction table, which knows as long as the verdict is in the log."""
+    """The verdict in the transaction table, which has it as long as the verdict is in the log."""
     if (row.group_hash ^ hash64(group_name.encode())) & _HASH_MASK:
         return Refused(Why.WRONG_GROUP, f"transaction {tx_id!r} is not of producer group {group_name!r}")
     if (row.id_hash ^ hash64(tx_id.encode())) & _HASH_MASK:
@@ -456,7 +456,7 @@ def _wrong_offsets(tx_id: str, half_index: int, log_offset: int) -> Refused:
 
 
 def _not_found(state: State, group: str, tx_id: str, half_index: int, log_offset: int) -> Refused:
-    """Without a look at all that is undecided: whoever sends ENDs with wrong ids shall not hold up the others."""
+    """The refusal for an unknown transaction. It does not search all undecided ones: ENDs with wrong ids must stay cheap."""
     if 0 <= log_offset < state.log_start and 0 <= half_index < state.next_half_index:
         return Refused(Why.NOT_FOUND, _PAST_RETENTION)
     return Refused(

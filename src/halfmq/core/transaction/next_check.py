@@ -1,7 +1,7 @@
-"""When the producer of an undecided transaction is asked next: at a time, or not at all by itself.
+"""The next check of an undecided transaction: a time, or a reason why there is none.
 
-The log, the transaction table and snapshots hold it as one number. What lies beyond any time there is a type here, so that
-nobody compares a reason with a clock.
+The log, the transaction table and snapshots store it as one number. Here a reason is a separate type, so that it is never compared
+with a time.
 """
 
 from enum import Enum
@@ -10,20 +10,20 @@ from typing import TypeAlias
 from halfmq.errors import InvariantViolated
 from halfmq.model.records import PARKED_MS, ParkedBecause
 
-#: Broker time, ms: the check is due then. A plain number, since hundreds of thousands are kept and the hot path makes one for
-#: each half: a struct around it takes 24 bytes (of 520 for a transaction) and 0.04 us.
+#: Broker time of the check, ms. A plain number, since hundreds of thousands are in memory and the hot path creates one for each
+#: half: a struct around it takes 24 bytes (of 520 for a transaction) and 0.04 us.
 Scheduled: TypeAlias = int
 
 
 class Suspended(Enum):
-    """No check is sent by itself: a policy parked the transaction. Each value is the number that files hold for it."""
+    """No check is sent automatically: a policy parked the transaction. The values are the numbers in files."""
 
     CHECKS = PARKED_MS + ParkedBecause.CHECKS
     AGE = PARKED_MS + ParkedBecause.AGE
 
     @classmethod
     def because(cls, reason: int) -> "Suspended":
-        """As a record says it."""
+        """The member for the reason in a record."""
         return _suspended(PARKED_MS + reason)
 
 
@@ -35,15 +35,15 @@ def is_due(check: NextCheck, now_ms: int) -> bool:
 
 
 def to_number(check: NextCheck) -> int:
-    """What a record and a row hold for it."""
+    """The number for a record and a row."""
     return check.value if isinstance(check, Suspended) else check
 
 
 def from_number(number: int) -> NextCheck:
-    """What a record or a row says.
+    """The value of a number in a record or a row.
 
     Raises:
-        InvariantViolated: it names a reason that there is not. The log is not ours.
+        InvariantViolated: an unknown reason. The log was not written by this state machine.
     """
     return number if number < PARKED_MS else _suspended(number)
 

@@ -1,18 +1,18 @@
-"""Which undecided transactions are past a limit of their group's policy, found without a search at each turn.
+"""Finds undecided transactions that exceed a limit of their group's policy, without a search in each turn.
 
-A group has a policy only if an administrator gave it one. There are two limits:
+A group has a policy only if an administrator set one. There are two limits:
 
-    check limit   the producer was asked so often, every time to no avail
-    skip age      the transaction is older than that
+    check limit   the producer got this number of checks without a verdict
+    skip age      the transaction is older than this
 
-What counts as asked is a check that reached a producer in time to be answered. The last one of the allowed number must be
-known to have done so in this run of the broker: after a restart, or when the disk held it up, it is asked once more. So a
-policy never acts on a question that nobody heard (RocketMQ counts checks while nobody is connected, and inside the
-grace period: its #8311). Nothing here is past a limit inside its grace period.
+A check counts only if it reached a producer in time for a response. The last allowed check must be known to have done so in this
+run of the broker: after a restart, or if the disk delayed it, it is sent once more. A policy therefore never acts after a
+check that nobody received (RocketMQ counts checks while nobody is connected, and within the grace period: its #8311). No limit
+applies within the grace period.
 
-A transaction comes to the check limit when its next check falls due, which costs nothing extra. Age is looked for in
-rounds over all of the group, a step for each tick, and no more often than an age is worth. What an operator took up again
-was too old before: a round comes when its answer is overdue, and whoever was asked once is not asked again at that age.
+The check limit is examined when the next check falls due, which costs nothing extra. Ages are examined in rounds over the whole
+group, one step for each tick, at intervals that suit the age. A transaction that an operator resumed was too old before: a round
+follows when its check is overdue, and at that age a second check is not sent.
 """
 
 from collections.abc import Iterable
@@ -26,20 +26,20 @@ from halfmq.core.transaction.next_check import Suspended, is_due
 from halfmq.core.view import PolicyView
 from halfmq.model.records import ParkedBecause
 
-#: Undecided transactions that one step of a round looks at.
+#: Maximum number of undecided transactions that one step of a round examines.
 EXAMINED_MAX: Final = 4_096
-#: Groups that one tick looks at; each look is bounded.
+#: Maximum number of groups that one tick examines; each costs a bounded time.
 GROUPS_PER_TICK_MAX: Final = 64
-#: From one round to the next: this part of the age, between these bounds, ms.
+#: Interval between two rounds: this fraction of the age, within these bounds, ms.
 _ROUND_PART: Final = 64
 _ROUND_MIN_MS: Final = 1_000
 _ROUND_MAX_MS: Final = 60_000
-#: Above so many, and twice those that are undecided, settled ones are swept out of ``PolicySession.left``.
+#: ``PolicySession.left`` is cleaned of settled transactions above this number, and above twice the undecided ones.
 _LEFT_KEPT: Final = 1_024
 
 
 def is_at_limit(policy: PolicyView | None, known: Undecided) -> bool:
-    """Whether it was asked about as often as allowed, and the last check reached somebody."""
+    """Whether it has had the maximum number of checks, and the last one reached a producer."""
     if policy is None:
         return False
     limit = policy.settings.check_limit
@@ -47,13 +47,13 @@ def is_at_limit(policy: PolicyView | None, known: Undecided) -> bool:
 
 
 def is_in_flight(group: ProducerGroup, tx_id: str, now_ms: int) -> bool:
-    """Whether somebody may still answer about it. What is overdue stays in ``in_flight`` until the group asks again."""
+    """Whether a response may still arrive. Overdue checks remain in ``in_flight`` until the group's next check."""
     asked = group.session.in_flight.get(tx_id)
     return asked is not None and asked.until_ms > now_ms
 
 
 def why_past(policy: Policy, known: Undecided, now_ms: int) -> ParkedBecause | None:
-    """The limit that it is past; None if it is not, or nobody looks after it any more anyway."""
+    """The limit that it exceeds; None if it exceeds none, or is already parked."""
     if isinstance(known.next_check, Suspended) or now_ms < known.grace_until_ms:
         return None
     if is_at_limit(policy, known) and is_due(known.next_check, now_ms):
@@ -65,7 +65,7 @@ def why_past(policy: Policy, known: Undecided, now_ms: int) -> ParkedBecause | N
 
 
 def sort_due(state: State, group: ProducerGroup, policy: Policy, ids: Iterable[str], now_ms: int) -> None:
-    """Checks of these have fallen due: who is at the limit, or was asked before and is too old now, is not asked."""
+    """Sort transactions whose check fell due: those at the check limit, or too old after at least one check, get no check."""
     for tx_id in ids:
         known = group.undecided[tx_id]
         if is_at_limit(policy, known) or (known.checks and why_past(policy, known, now_ms) is not None):
@@ -75,7 +75,7 @@ def sort_due(state: State, group: ProducerGroup, policy: Policy, ids: Iterable[s
 
 
 def note_left(group: ProducerGroup, tx_id: str, checks: int, now_ms: int, answer_ms: int) -> None:
-    """Check number ``checks`` has gone out. It counts as the last one if half of the time to answer is still there."""
+    """Check number ``checks`` was sent. It counts as the last one if at least half of the response timeout remains."""
     policy = group.policy
     if policy is None or not 0 < policy.settings.check_limit <= checks:
         return
@@ -88,7 +88,7 @@ def note_left(group: ProducerGroup, tx_id: str, checks: int, now_ms: int, answer
 
 
 def note_resumed(state: State, event: ParkedResumed) -> None:
-    """What was parked is asked about again, which no round counted on."""
+    """Parked transactions are checked again, which no round expected."""
     group = state.producer_groups.get(event.group)
     policy = group.policy if group is not None else None
     if policy is not None and policy.settings.skip_age_ms:
@@ -99,18 +99,18 @@ def note_resumed(state: State, event: ParkedResumed) -> None:
 
 def _look_by(policy: Policy, at_ms: int) -> None:
     policy.session.scan_at_ms = min(policy.session.scan_at_ms, at_ms)
-    policy.session.scan_next_ms = min(policy.session.scan_next_ms, at_ms)  # of the round that is under way
+    policy.session.scan_next_ms = min(policy.session.scan_next_ms, at_ms)  # of the current round
 
 
 def examine_step(group: ProducerGroup, policy: Policy, now_ms: int) -> None:
-    """One step of a round, beginning one if its time has come: who is past a limit goes to ``PolicySession.past``."""
+    """One step of a round, which it begins if it is due. Transactions beyond a limit go to ``PolicySession.past``."""
     scan = policy.session.scan
     age_ms = policy.settings.skip_age_ms
     if not scan:
         if now_ms < policy.session.scan_at_ms:
             return
         scan.extend(group.undecided)
-        # Who comes later is younger: nobody else can be old before that.
+        # Later transactions are younger, so none reaches the age before that.
         policy.session.scan_next_ms = now_ms + age_ms if age_ms else NEVER_MS
     for _ in range(min(EXAMINED_MAX, len(scan))):
         known = group.undecided.get(scan.popleft())
@@ -133,7 +133,7 @@ def _note_when(policy: Policy, known: Undecided, now_ms: int) -> None:
 
 
 def examine_rounds(state: State, now_ms: int) -> None:
-    """A step of each round that is under way, of very many groups some. ``move_due`` says whose next round has come."""
+    """One step of each current round, up to a maximum number of groups. ``move_due`` starts rounds."""
     for name in islice(state.derived.looking, GROUPS_PER_TICK_MAX):
         group = state.producer_groups[name]
         if group.policy is not None:
@@ -142,7 +142,7 @@ def examine_rounds(state: State, now_ms: int) -> None:
 
 
 def note_examined(state: State, event: PolicyExamined) -> None:
-    """The group takes its next turn after the others, if there is more to do in it before its next round."""
+    """The group takes its next turn after the others, if it has more work before its next round."""
     state.derived.looking.pop(event.group, None)
     group = state.producer_groups.get(event.group)
     policy = group.policy if group is not None else None
@@ -162,7 +162,7 @@ def note_examined(state: State, event: PolicyExamined) -> None:
 
 
 def put_off(state: State, group: ProducerGroup, policy: Policy) -> None:
-    """Nothing more to do in the group before its next round."""
+    """The group has no more work before its next round."""
     if policy.session.scan_at_ms < NEVER_MS:
         heappush(state.derived.group_deadlines, (policy.session.scan_at_ms, group.name))
     drop_stale_deadlines(state)

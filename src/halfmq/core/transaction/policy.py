@@ -1,19 +1,19 @@
-"""What an administrator may set for one producer group: limits on what is undecided, and a policy for what stays so.
+"""Settings of a producer group: limits on undecided transactions, and a policy for those that stay undecided.
 
-Without a policy a transaction waits for ever; that is the default, and promise 2. A policy is the application's owner saying
-beforehand what its silence means:
+Without a policy a transaction waits indefinitely; that is the default, and promise 2. With a policy, the owner of the application
+states in advance what its silence means:
 
-    check limit + rollback    after so many checks it is rolled back, and the record says POLICY
-    check limit + parking      after so many checks nobody is asked any more by itself
-    skip age                  from this age on nobody is asked any more by itself
+    check limit + rollback    after this number of checks it is rolled back; the record names POLICY
+    check limit + parking     after this number of checks no further checks are sent automatically
+    skip age                  from this age on no further checks are sent automatically
 
-What is parked is still undecided: nothing is lost, its producer or an operator may settle it as before, it counts
-towards the limits, and ``halfmq tx check`` asks about it again. RocketMQ does the first for every group, after
-``transactionCheckMax`` = 15 checks or ``fileReservedTime`` = 72 hours: it copies the half into TRANS_CHECK_MAX_TIME_TOPIC and
-forgets it (``TransactionalMessageServiceImpl.needDiscard``, ``needSkip``). Age never rolls back here: it says nothing about
-the local transaction.
+A parked transaction is still undecided. Nothing is lost: its producer or an operator may settle it as before, it counts towards the
+limits, and ``halfmq tx check`` sends a check. RocketMQ discards in every group, after ``transactionCheckMax`` = 15 checks
+or ``fileReservedTime`` = 72 hours: it copies the half into TRANS_CHECK_MAX_TIME_TOPIC and forgets it
+(``TransactionalMessageServiceImpl.needDiscard``, ``needSkip``). Here age never causes a rollback: it says nothing about the local
+transaction.
 
-``past_limit`` finds them; here they get their records, a bounded number for each tick.
+``past_limit`` finds the transactions; this module creates their records, a bounded number for each tick.
 """
 
 from collections.abc import Container
@@ -36,15 +36,15 @@ from halfmq.model.ids import checked_name
 from halfmq.model.records import DecidedBy, OperatorAction, Parked, ParkedBecause, Record, RolledBack, parked_size
 from halfmq.model.settings import PastLimit, ProducerSettings
 
-#: Transactions that one tick settles or parks at most.
+#: Maximum number of transactions that one tick settles or parks.
 ACTS_PER_TICK_MAX: Final = 256
-#: Most that a limit may say: what the record's fields and people bear.
+#: Maximum value of a limit, which fits the record's fields and is readable.
 _NUMBER_MAX: Final = 1 << 53
 _CHECK_LIMIT_MAX: Final = 1_000_000
 
 
 class Acts(NamedTuple):
-    """What ``enforce`` came to. ``more``: there is more to do now."""
+    """Result of ``enforce``. ``more``: more is due now."""
 
     records: list[Record]
     effects: list[Effect]
@@ -53,9 +53,9 @@ class Acts(NamedTuple):
 
 
 def enforce(state: State, offset: int, bytes_max: int, now_ms: int, asked: Container[tuple[str, str]]) -> Acts:
-    """What policies do to what is past their limits, with records from ``offset`` on. After ``TimePassed``.
+    """Apply policies to transactions beyond their limits, with records from ``offset`` on. Apply ``TimePassed`` before.
 
-    ``asked``: (group, id) of what the same decision asks about.
+    ``asked``: (group, id) of the checks of the same decision.
     """
     acts = Acts([], [], [], False)
     end = offset + bytes_max
@@ -69,14 +69,14 @@ def enforce(state: State, offset: int, bytes_max: int, now_ms: int, asked: Conta
         full = False
         for tx_id in policy.session.past if policy is not None else ():
             known = group.undecided.get(tx_id)
-            # Where an operator asked meanwhile its next check is scheduled.
+            # If an operator requested a check in the meantime, the next check is scheduled.
             if known is None or is_in_flight(group, tx_id, now_ms) or (name, tx_id) in asked or policy is None:
                 looked_at.append(tx_id)
                 if known is not None:
                     look_by_ms = now_ms + state.settings.check_answer_ms
                 continue
             because = why_past(policy, known, now_ms)
-            if because is None:  # within the limits again: it is asked about as others are
+            if because is None:  # within the limits again: it gets checks like others
                 looked_at.append(tx_id)
                 again.append(tx_id)
                 continue
@@ -114,12 +114,12 @@ def _record(policy: Policy, known: Undecided, because: ParkedBecause, offset: in
 
 
 def decide_set_producer(state: State, command: SetProducer, now_ms: int) -> Decision:
-    """Give a producer group its limits and policy. What was parked before stays so; nothing that is undecided is lost.
+    """Set limits and policy of a producer group. Parked transactions stay parked, and undecided ones are kept.
 
     Replies:
-        ProducerIsSet: what holds from now on. Refused, nothing was changed: INVALID_PARAMETER: what cannot be, and
-            what may. LIMIT_REACHED: no space, or as many groups as may be have settings. Settings can always be changed, and
-            taken away.
+        ProducerIsSet: the settings from now on. Refused, nothing was changed: INVALID_PARAMETER: the value is invalid; the text states
+            the valid range. LIMIT_REACHED: there is no space, or too many groups have settings. Existing settings can always be
+            changed and removed.
     """
     settings = command.settings
     if command.only is not None:
@@ -137,7 +137,7 @@ def decide_set_producer(state: State, command: SetProducer, now_ms: int) -> Deci
 
 
 def _too_many(state: State, settings: ProducerSettings) -> Refused | None:
-    """Why not one more group may have settings of its own; None: it has, it is to have none, or it may."""
+    """Why no further group may have settings of its own; None if it may, already has some, or removes them."""
     if settings.is_default or settings.name in state.producer_settings:
         return None
     if len(state.producer_settings) < limits.PRODUCERS_SET_MAX:

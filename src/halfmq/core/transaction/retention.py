@@ -1,12 +1,12 @@
-"""Dropping old log without dropping anything alive: copy forward what is undecided or delayed, then trim.
+"""Trim the log without losing anything alive: copy undecided and delayed messages forward, then remove the old segments.
 
     CopyForward(start) ... until Done(again=False)   ->   TrimLog(start)   ->   durable   ->   segments may be unlinked
 
-A step copies what the look before it found, and it is looked further only after that (``CopiedForward``): so the bound of a step,
-which the writer makes space by, and its decision speak of the same few. A step whose look found nothing logs nothing.
+A step copies what the previous search found; the search continues only after the step (``CopiedForward``). The bound of a step, by
+which the engine makes space, and its decision thus refer to the same messages. A step whose search found nothing logs nothing.
 
-An undecided body is never deleted, and never blocks the deletion of others (promise 6). What a trim makes live state
-forget is what redo of the log that is left would not know: verdicts and sent messages below the new start.
+An undecided message is never deleted, and never prevents the removal of others (promise 6). After a trim the live state removes
+what redo of the remaining log would not know: verdicts and plain messages before the new start.
 """
 
 from collections import deque
@@ -22,34 +22,34 @@ from halfmq.core.transaction.machine import copy_half
 from halfmq.model.placement import segment_start
 from halfmq.model.records import TRIM_SIZE, Record, Trim
 
-#: Bytes that one step copies beyond its first message: a step must not hold up the turn for long.
+#: Bytes that one step copies in addition to its first message, so that a step is short.
 COPY_BYTES_MAX = 4 << 20
-#: Undecided transactions and delayed messages that are looked at in one go; a step has at most two.
+#: Number of undecided transactions and delayed messages in one search; a step has at most two searches.
 EXAMINED_MAX = 4_096
 _END: Final = object()
 
 
 class CopyProgress:
-    """Session: how far the way to one log start is. What was looked at stays so: nothing new comes to life below it."""
+    """Session state: progress of a trim towards one log start. Earlier results stay valid: nothing new becomes alive before it."""
 
     __slots__ = ("found", "log_start", "rest", "seen")
 
     def __init__(self, state: State, log_start: int) -> None:
         self.log_start = log_start
-        #: Not looked at yet, one step for each transaction or delayed message: None where it lies above.
+        #: The rest of the search, one entry for each transaction or delayed message: None if it is after the start.
         self.rest = _looked_at(state, log_start)
-        #: To be copied: (group, id, half index), or the first offset of a delayed message.
+        #: To copy: (group, id, half index), or the first offset of a delayed message.
         self.found: deque[tuple[str, str, int] | int] = deque()
-        #: Everything was looked at.
+        #: Whether the search is complete.
         self.seen = False
 
     @property
     def done(self) -> bool:
-        """Everything was looked at and copied."""
+        """Whether everything was searched and copied."""
         return self.seen and not self.found
 
     def look(self) -> None:
-        """See to it that something is found, as far as one look goes; or that everything is seen."""
+        """Search until something is found, the search is complete, or this search reaches its limit."""
         if self.found or self.seen:
             return
         for _ in range(EXAMINED_MAX):
@@ -58,11 +58,11 @@ class CopyProgress:
                 self.seen = True
                 return
             if what is not None:
-                self.found.append(what)  # type: ignore[arg-type]  # _END was handled
+                self.found.append(what)  # type: ignore[arg-type]  # _END was handled above
 
 
 def _looked_at(state: State, log_start: int) -> Iterator[tuple[str, str, int] | int | None]:
-    """Everything undecided or delayed as it was at the first step."""
+    """All undecided and delayed messages at the time of the first step."""
     groups = [(group, list(group.undecided)) for group in state.producer_groups.values()]
     delayed = list(state.delayed)
     for group, ids in groups:
@@ -79,14 +79,14 @@ def _looked_at(state: State, log_start: int) -> Iterator[tuple[str, str, int] | 
 
 
 def trim_started(state: State, command: CopyForward, now_ms: int) -> TrimStarted | None:
-    """What comes in front of the decision and of its bound: both go by what is found then."""
+    """The event before the decision and its bound, which both use its result."""
     return None if _refuse_start(state, command.log_start) is not None else TrimStarted(command.log_start)
 
 
 def decide_copy_forward(state: State, command: CopyForward, now_ms: int) -> Decision:
-    """Copy forward the next few of what lives below ``log_start``. ``again``: there is more, or more to look at.
+    """Copy the next messages that are alive before ``log_start``. ``again``: there are more to copy or to search.
 
-    After ``TrimStarted``. What is found further on is for the next step.
+    Apply ``TrimStarted`` before. The next step copies what the next search finds.
     """
     refused = _refuse_start(state, command.log_start)
     if refused is not None:
@@ -124,7 +124,7 @@ def note_copied(state: State, event: CopiedForward) -> None:
 
 
 def _copy(state: State, what: tuple[str, str, int] | int, log_start: int, offset: int) -> Record | None:
-    """The record that copies ``what``; None when it was settled, shown or copied since."""
+    """The record that copies ``what``; None if it was settled, released or copied since."""
     if isinstance(what, int):
         delayed = state.delayed.get(what)
         return copy_delayed(delayed, offset) if delayed is not None and delayed.offset < log_start else None
@@ -139,7 +139,7 @@ def _copy(state: State, what: tuple[str, str, int] | int, log_start: int, offset
 
 
 def decide_trim(state: State, command: TrimLog, now_ms: int) -> Decision:
-    """Let the log start later. The segments before may be unlinked when this is durable, and not sooner."""
+    """Let the log start later. The segments before it may be unlinked once this is durable, not earlier."""
     refused = _refuse_start(state, command.log_start)
     if refused is None and command.log_start <= state.log_start:
         return Decision(NOTHING, Done())
@@ -166,7 +166,7 @@ def _refuse_alive(state: State, log_start: int) -> Refused | None:
         and state.session.copy_progress.done
         and log_start <= state.session.copy_progress.log_start
     ):
-        return None  # all of it was looked at, in steps
+        return None  # everything was searched, in steps
     alive: Undecided | Delayed | None = next(
         (
             known
@@ -190,9 +190,9 @@ def _below(half: Half, log_start: int) -> bool:
 
 
 def copy_bytes_bound(state: State, command: CopyForward) -> int:
-    """Upper bound of what the next step logs: of what was found, the first that is still to be copied goes in any case."""
+    """Upper bound of what the next step logs. It copies the first message found whatever its size."""
     if state.session.copy_progress is None or state.session.copy_progress.log_start != command.log_start:
-        return 0  # it is refused
+        return 0  # it will be refused
     offset = next_offset(state)
     for what in state.session.copy_progress.found:
         first = _copy(state, what, command.log_start, offset)

@@ -1,11 +1,11 @@
-"""The three states of a transaction and what a verdict does in each: the table behind promise 1, agreement.
+"""The three states of a transaction and the effect of each verdict: the table behind promise 1, agreement.
 
-    state         COMMIT wanted            ROLLBACK wanted          UNKNOWN heard
-    UNDECIDED     becomes COMMITTED (1)    becomes ROLLED_BACK      stays
-    COMMITTED     stands, repeated         refused, COMMITTED       stays
-    ROLLED_BACK   refused, ROLLED_BACK     stands, repeated         stays
+    state         COMMIT requested         ROLLBACK requested       UNKNOWN received
+    UNDECIDED     becomes COMMITTED (1)    becomes ROLLED_BACK      no change
+    COMMITTED     confirmed, repeated      refused, COMMITTED       no change
+    ROLLED_BACK   refused, ROLLED_BACK     confirmed, repeated      no change
 
-(1) only when every half that it says it has is here; else refused, and it stays UNDECIDED.
+(1) only if all halves that the transaction states are stored; else refused, and it stays UNDECIDED.
 """
 
 from enum import Enum
@@ -20,7 +20,7 @@ class TransactionState(Enum):
 
 
 class Outcome(Enum):
-    """What the table says."""
+    """The entries of the table."""
 
     SETTLES = "settles"
     REPEATS = "repeats"

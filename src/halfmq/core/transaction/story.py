@@ -1,6 +1,6 @@
-"""One transaction told in sentences: what happened, why it waits, who could settle it, what decided it.
+"""The history of one transaction in sentences: what happened, why it waits, who can settle it, who settled it.
 
-For errors, the command line and the console. Times are broker time; spans are said, so that nobody subtracts.
+For errors, the command line and HTTP. Times are broker time; durations are stated, so that nobody has to subtract.
 """
 
 from itertools import islice
@@ -15,12 +15,12 @@ from halfmq.core.view import ProducerGroupView, View
 from halfmq.model.records import DecidedBy, OperatorActed
 from halfmq.model.settings import PastLimit, ProducerSettings
 
-#: Groups in which a transaction is looked for that the named one does not have: a hint, not worth more.
+#: Maximum number of other groups that are searched for a transaction that the named group does not have, as a hint.
 _GROUPS_EXAMINED_MAX: Final = 4_096
 _BY: Final = {
     DecidedBy.PRODUCER: "its producer",
-    DecidedBy.CHECK: "its producer, when it was asked",
-    DecidedBy.MARKER: "its producer, which looked at the marker table when it was asked",
+    DecidedBy.CHECK: "its producer, in response to a check",
+    DecidedBy.MARKER: "its producer, from the marker table, in response to a check",
     DecidedBy.OPERATOR: "an operator",
     DecidedBy.POLICY: "the policy of its producer group",
 }
@@ -30,10 +30,10 @@ def story(
     view: View, group: str, tx_id: str, now_ms: int, *, row: SettledRow | None = None, looked: str = "",
     acted: OperatorActed | None = None,
 ) -> tuple[str, ...]:  # fmt: skip
-    """Sentences about the transaction, in the order of events; the last one says what it waits for, if it does.
+    """Sentences about the transaction, in the order of events. The last one says what it is waiting for, if anything.
 
-    ``row``: what the transaction table says of it, where memory has forgotten it; ``looked``: else, how it was looked for.
-    ``acted``: what the log says of the operator who decided it.
+    ``row``: its row in the transaction table, if it is no longer in memory; ``looked``: else, how it was searched for.
+    ``acted``: the log's record of the operator who settled it.
     """
     producers = view.producer_groups.get(group)
     if producers is not None and (known := producers.undecided.get(tx_id)) is not None:
@@ -95,7 +95,7 @@ def _prepared(view: View, known: Undecided, now_ms: int) -> tuple[str, ...]:
 def _checks(group: ProducerGroupView, known: Undecided, now_ms: int) -> tuple[str, ...]:
     sentences = []
     if known.checks:
-        sentences.append(f"Its producer group was asked {times(known.checks)}.")
+        sentences.append(f"Its producer group got {checks(known.checks)}.")
     else:
         sentences.append("No check was sent yet.")
     if group.policy is not None and not isinstance(known.next_check, Suspended):
@@ -112,7 +112,7 @@ def _policy(settings: ProducerSettings) -> list[str]:
     if settings.check_limit:
         then = "is rolled back" if settings.past_limit is PastLimit.ROLLBACK else "is parked"
         sentences.append(
-            f"The policy of its group says that it {then} when asking {times(settings.check_limit)} bring no verdict."
+            f"The policy of its group says that it {then} after {checks(settings.check_limit)} without a verdict."
         )
     if settings.skip_age_ms:
         sentences.append(f"The policy of its group parks it when it is {span(settings.skip_age_ms)} old.")
@@ -122,10 +122,10 @@ def _policy(settings: ProducerSettings) -> list[str]:
 def _waits(view: View, group: ProducerGroupView, known: Undecided, now_ms: int) -> str:
     check = known.next_check
     if isinstance(check, Suspended):
-        why = f"it was asked about {times(known.checks)}" if check is Suspended.CHECKS else "of its age"
+        why = f"it had {checks(known.checks)}" if check is Suspended.CHECKS else "of its age"
         return (
-            f"The policy of group {group.name} parked it because {why}: nobody is asked any more by itself. It is still "
-            "undecided; its producer or an operator can settle it, and `halfmq tx check` asks again."
+            f"The policy of group {group.name} parked it because {why}: no further checks are sent automatically. It is still "
+            "undecided; its producer or an operator can settle it, and `halfmq tx check` sends a check."
         )
     if now_ms < known.grace_until_ms:
         return f"It is undecided and in its grace period: no check is sent for another {span(known.grace_until_ms - now_ms)}."
@@ -137,13 +137,15 @@ def _waits(view: View, group: ProducerGroupView, known: Undecided, now_ms: int) 
         return f"It waits for the response of {name}, for another {span(asked.until_ms - now_ms)}; then {_what_then(group, known)}."
     if not (group.session.members or group.session.pollers):
         return (
-            f"It waits because no producer of group {group.name} is connected; one that connects is asked at once, and an "
+            f"It waits because no producer of group {group.name} is connected; one that connects gets a check at once, and an "
             "operator can decide."
         )
     if check > now_ms:
         in_time = span(check - now_ms)
         if is_at_limit(group.policy, known):
-            return f"It was asked about as often as the policy of its group allows: in {in_time} {_what_then(group, known)}."
+            return (
+                f"It had the maximum number of checks of its group's policy: in {in_time} {_what_then(group, known)}."
+            )
         return f"The next check is due in {in_time}."
     if len(group.session.in_flight) >= view.settings.checks_in_flight_max:
         return f"Its check is due, after {len(group.session.in_flight)} checks of its group that await responses."
@@ -155,7 +157,7 @@ def _waits(view: View, group: ProducerGroupView, known: Undecided, now_ms: int) 
 def _what_then(group: ProducerGroupView, known: Undecided) -> str:
     policy = group.policy
     if policy is None or not is_at_limit(policy, known):
-        return "it is asked again"
+        return "it is checked again"
     return "it is rolled back" if policy.settings.past_limit is PastLimit.ROLLBACK else "it is parked"
 
 
@@ -173,12 +175,12 @@ def _settled(verdict: Verdict, now_ms: int, acted: OperatorActed | None) -> str:
     )
 
 
-def times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+def checks(count: int) -> str:
+    return "1 check" if count == 1 else f"{count} checks"
 
 
 def span(ms: int) -> str:
-    """A time span for people: 850 ms, 12 s, 5 min, 3 h, 2 days."""
+    """A duration for people: 850 ms, 12 s, 5 min, 3 h, 2 days."""
     ms = max(0, ms)
     for unit_ms, name in ((86_400_000, "days"), (3_600_000, "h"), (60_000, "min"), (1_000, "s")):
         if ms >= 2 * unit_ms or (unit_ms == 1_000 and ms >= unit_ms):

@@ -1,16 +1,15 @@
-"""RocketMQ's remoting protocol, 4.x and 5.x: bytes to values and values to bytes.
+"""Codecs of RocketMQ's remoting protocol, 4.x and 5.x.
 
-Nothing here reads a clock, opens a socket or keeps state, except the unfinished frame in ``FrameSplitter``.
-Whatever a peer sends, a reader here returns a value or raises ``ProtocolError``; the one border in the shells that
-owns the connection turns that into a closed connection (or, for ``InvalidHeader``, into an answer with code 1).
+Pure functions; the only state is the incomplete frame in ``FrameSplitter``. For any input, a decoder returns a value or raises
+``ProtocolError``; the owner of the connection then closes it (after ``InvalidHeader`` it may respond with code 1 instead).
 
     frame.py           bytes of a connection -> frames
-    header.py          frame -> Request; answers, pushes and requests -> frame
-    fields.py          the typed command headers, one struct for each command
-    binary_header.py   the ROCKETMQ serialisation of a header
-    codes.py           numbers
-    java_json.py       the JSON that fastjson writes and standard readers refuse
+    header.py          frame -> Request; responses, pushes and requests -> frame
+    fields.py          command headers as typed structs
+    binary_header.py   headers in the ROCKETMQ serialisation
+    codes.py           request and response codes, languages, versions, flags
+    java_json.py       fastjson's extensions of JSON
     route.py heartbeat.py group_bodies.py    JSON bodies
-    message_codec.py   batches, sends, checks, pulled messages; compression.py what their bodies are packed with
-    replies.py         answers as a client reads them
+    message_codec.py   batches, sends, checks, pulled messages; compression.py   their bodies
+    replies.py         response headers as typed structs
 """

@@ -1,17 +1,17 @@
-"""Bodies of what administrators ask about a broker that runs: progress of groups, queues of topics, who is connected.
+"""Response bodies of administration commands: consumer lag, queues, connections, configuration.
 
-    28   GET_BROKER_RUNTIME_INFO           figures by name, all of them text
+    28   GET_BROKER_RUNTIME_INFO           figures by name, as text
     201  GET_ALL_SUBSCRIPTIONGROUP_CONFIG  settings of consumer groups
-    202  GET_TOPIC_STATS_INFO              where the queues of a topic begin and end
+    202  GET_TOPIC_STATS_INFO              first and end offsets of the queues of a topic
     203  GET_CONSUMER_CONNECTION_LIST      members of a consumer group
     204  GET_PRODUCER_CONNECTION_LIST      members of a producer group
-    208  GET_CONSUME_STATS                 how far a consumer group is
+    208  GET_CONSUME_STATS                 lag of a consumer group
     300  QUERY_TOPIC_CONSUME_BY_WHO        consumer groups of a topic
-    315  VIEW_BROKER_STATS_DATA            one counter over a minute, an hour and a day
+    315  VIEW_BROKER_STATS_DATA            a counter over a minute, an hour and a day
     317  GET_BROKER_CONSUME_STATS          208 of all groups
-    351  GET_TOPIC_CONFIG                  settings of a topic; newer tools ask for them before they ask for 202 and 208
+    351  GET_TOPIC_CONFIG                  settings of a topic; newer tools request them before 202 and 208
 
-Maps by queue have objects as keys, unquoted, as fastjson writes them (``java_json``). Written only: nobody here asks.
+Maps with queues as keys have unquoted objects as keys, as in fastjson (``java_json``). There are no decoders.
 Source: RocketMQ ``remoting/protocol/admin`` and ``remoting/protocol/body``.
 """
 
@@ -24,26 +24,28 @@ from halfmq.wire.remoting.heartbeat import Subscription, write_subscription
 
 
 class QueueProgress(NamedTuple):
-    """Where a group stands in one queue. What is behind: ``broker_offset - consumer_offset``."""
+    """Progress of a consumer group in a queue. The lag is ``broker_offset - consumer_offset``."""
 
     queue: MessageQueue
     #: One past the last visible message.
     broker_offset: int
     consumer_offset: int
-    #: One past the last message that a member was given.
+    #: One past the last message delivered to a member.
     pull_offset: int
-    #: Store time of the last message that the group has done, ms; 0: none.
+    #: Store time of the last consumed message, ms; 0: none.
     last_time_ms: int
 
 
 class GroupProgress(NamedTuple):
-    """``messages_per_s``: what the members were given, over the last minute."""
+    """Progress in the queues of a topic. ``messages_per_s``: delivered to members, average of the last minute."""
 
     messages_per_s: float
     queues: tuple[QueueProgress, ...]
 
 
 class QueueEnds(NamedTuple):
+    """Offset range of a queue."""
+
     queue: MessageQueue
     min_offset: int
     #: One past the last visible message.
@@ -53,7 +55,7 @@ class QueueEnds(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """One connection of a client. ``version``: its MQVersion ordinal."""
+    """A client connection. ``version``: ordinal of its ``MQVersion``."""
 
     client_id: str
     #: ``ip:port``.
@@ -63,6 +65,8 @@ class Peer(NamedTuple):
 
 
 class ConsumerPeers(NamedTuple):
+    """Members of a consumer group."""
+
     consume_type: str
     message_model: str
     from_where: str
@@ -71,6 +75,8 @@ class ConsumerPeers(NamedTuple):
 
 
 class GroupConfig(NamedTuple):
+    """Settings of a consumer group."""
+
     name: str
     retry_times_max: int
     retry_queues: int
@@ -78,13 +84,14 @@ class GroupConfig(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """How many in the last ``seconds``."""
+    """A counter over the last ``seconds``."""
 
-    count: int  # type: ignore[assignment]  # shadows tuple.count, which nobody needs here
+    count: int  # type: ignore[assignment]  # shadows tuple.count
     seconds: int
 
 
 def encode_consume_stats(progress: GroupProgress) -> bytes:
+    """Body of 208."""
     queues = [
         (
             queue_object(one.queue),
@@ -104,24 +111,25 @@ def encode_consume_stats(progress: GroupProgress) -> bytes:
 
 
 def encode_broker_consume_stats(address: str, groups: Mapping[str, Iterable[GroupProgress]]) -> bytes:
-    """``groups``: progress by group, one for each topic."""
-    behind = in_flight = 0
+    """Body of 317. ``groups``: by name, the progress in each topic."""
+    lag = in_flight = 0
     parts = []
     for group, topics in groups.items():
         for progress in topics:
-            behind += sum(one.broker_offset - one.consumer_offset for one in progress.queues)
+            lag += sum(one.broker_offset - one.consumer_offset for one in progress.queues)
             in_flight += sum(one.pull_offset - one.consumer_offset for one in progress.queues)
         stats = b",".join(map(encode_consume_stats, topics))
         parts.append(b"{%b:[%b]}" % (java_json.dumps(group), stats))
     return b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":%d}' % (
         java_json.dumps(address),
         b",".join(parts),
-        behind,
+        lag,
         in_flight,
     )
 
 
 def encode_topic_stats(queues: Iterable[QueueEnds], puts_per_s: float) -> bytes:
+    """Body of 202."""
     pairs = [
         (
             queue_object(one.queue),
@@ -136,10 +144,12 @@ def encode_topic_stats(queues: Iterable[QueueEnds], puts_per_s: float) -> bytes:
 
 
 def encode_producers(peers: Iterable[Peer]) -> bytes:
+    """Body of 204."""
     return java_json.dumps({"connectionSet": [_peer(peer) for peer in peers]})
 
 
 def encode_consumers(consumers: ConsumerPeers) -> bytes:
+    """Body of 203."""
     return java_json.dumps(
         {
             "connectionSet": [_peer(peer) for peer in consumers.peers],
@@ -161,7 +171,7 @@ def _peer(peer: Peer) -> dict[str, object]:
 
 
 def encode_group_configs(groups: Iterable[GroupConfig], changed_ms: int) -> bytes:
-    """``changed_ms``: a time at or after the last change."""
+    """Body of 201. ``changed_ms``: a time at or after the last change."""
     table = {
         group.name: {
             "brokerId": 0,
@@ -181,6 +191,7 @@ def encode_group_configs(groups: Iterable[GroupConfig], changed_ms: int) -> byte
 
 
 def encode_topic_config(name: str, read_queues: int, write_queues: int, permission: int) -> bytes:
+    """Body of 351."""
     return java_json.dumps(
         {
             "attributes": {},
@@ -196,16 +207,17 @@ def encode_topic_config(name: str, read_queues: int, write_queues: int, permissi
 
 
 def encode_table(table: Mapping[str, str]) -> bytes:
-    """The body of 28."""
+    """Body of 28."""
     return java_json.dumps({"table": dict(table)})
 
 
 def encode_groups(names: Iterable[str]) -> bytes:
+    """Body of 300."""
     return java_json.dumps({"groupList": list(names)})
 
 
 def encode_counted(minute: Counted, hour: Counted, day: Counted) -> bytes:
-    """How many a request brings (``avgpt``) is not counted, so it is left out."""
+    """Body of 315, without the average per request (``avgpt``), which is not counted."""
     return java_json.dumps({"statsMinute": _counted(minute), "statsHour": _counted(hour), "statsDay": _counted(day)})
 
 

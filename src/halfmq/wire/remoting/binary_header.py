@@ -1,9 +1,9 @@
-"""The ROCKETMQ serialisation of a header: fixed fields, remark, then ext fields as length-prefixed text.
+"""The ROCKETMQ serialisation of a header: fixed fields, remark, ext fields as length-prefixed text.
 
     code 2 | language 1 | version 2 | opaque 4 | flag 4 | remark length 4, remark | ext bytes 4
     { key length 2, key, value length 4, value } ...
 
-Codes above 32,767 do not fit. An empty value is the same as a missing one. Source: ``RocketMQSerializable``.
+Codes are at most 32,767. Empty values are equivalent to missing ones. Source: ``RocketMQSerializable``.
 """
 
 import struct
@@ -19,6 +19,8 @@ _NUMBER_OURS: Final = LANGUAGE_NUMBERS[LANGUAGE_OURS]
 
 
 class BinaryHeader(NamedTuple):
+    """A decoded header."""
+
     code: int
     language: str
     version: int
@@ -29,10 +31,10 @@ class BinaryHeader(NamedTuple):
 
 
 def decode_binary_header(header: bytes) -> BinaryHeader:
-    """Read a whole header.
+    """Decode a header.
 
     Raises:
-        ProtocolError: lengths that do not add up, or text that is not UTF-8.
+        ProtocolError: inconsistent lengths, or text that is not UTF-8.
     """
     try:
         code, language, version, opaque, flag, remark_bytes = _FIXED.unpack_from(header)
@@ -50,14 +52,14 @@ def decode_binary_header(header: bytes) -> BinaryHeader:
 def _text(header: bytes, at: int, size: int) -> tuple[str, int]:
     end = at + size
     if size < 0 or end > len(header):
-        raise ProtocolError(f"a text of {size} bytes at {at} leaves its header of {len(header)} bytes")
+        raise ProtocolError(f"a text of {size} bytes at {at} exceeds its header of {len(header)} bytes")
     return header[at:end].decode(), end
 
 
 def _read_ext(header: bytes, at: int, ext_bytes: int) -> dict[str, str]:
     end = at + ext_bytes
     if ext_bytes < 0 or end > len(header):
-        raise ProtocolError(f"ext fields of {ext_bytes} bytes at {at} leave their header of {len(header)} bytes")
+        raise ProtocolError(f"ext fields of {ext_bytes} bytes at {at} exceed their header of {len(header)} bytes")
     block = header[:end]
     ext: dict[str, str] = {}
     while at < end:
@@ -72,13 +74,13 @@ def _read_ext(header: bytes, at: int, ext_bytes: int) -> dict[str, str]:
 def encode_binary_header(
     code: int, opaque: int, flag: int, remark: str | None, ext: Iterable[tuple[str, str]], version: int = VERSION_OURS
 ) -> bytes:
-    """The header of one of our commands or answers.
+    """Encode the header of a request or response.
 
     Raises:
-        ProtocolError: ``code`` does not fit 16 bits.
+        ProtocolError: ``code`` does not fit in 16 bits.
     """
     if not -0x8000 <= code <= 0x7FFF:
-        raise ProtocolError(f"code {code} does not fit a binary header", hint="send it in JSON")
+        raise ProtocolError(f"code {code} does not fit in a binary header", hint="send it in JSON")
     note = b"" if remark is None else remark.encode("utf-8", "replace")
     block = b"".join(_entry(name.encode("utf-8", "replace"), value.encode("utf-8", "replace")) for name, value in ext)
     fixed = _FIXED.pack(code, _NUMBER_OURS, version, opaque, flag, len(note))

@@ -1,11 +1,11 @@
-"""Numbers of the protocol: commands, results, languages, versions, flags. Names are RocketMQ's."""
+"""Request and response codes, languages, versions and flags, with RocketMQ's names."""
 
 from enum import IntEnum, IntFlag
 from typing import Final
 
 
 class RequestCode(IntEnum):
-    """Commands (RocketMQ ``RequestCode``); only those that somebody here sends, answers or refuses by name."""
+    """Commands (RocketMQ ``RequestCode``) that halfmq sends, executes or rejects by name."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -68,7 +68,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """Results (RocketMQ ``ResponseCode`` and ``RemotingSysResponseCode``)."""
+    """Response codes (RocketMQ ``ResponseCode`` and ``RemotingSysResponseCode``)."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -103,28 +103,23 @@ class ResponseCode(IntEnum):
     GO_AWAY = 1500
 
 
-#: Codes after which the Java producer sends the same message again (``DefaultMQProducer`` ``retryResponseCodes``).
-SEND_RETRY_CODES: Final = frozenset({1, 2, 14, 16, 17, 204, 205})
-
 #: ``LanguageCode`` by its number in a binary header.
 LANGUAGES: Final = (
     "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS",
 )  # fmt: skip
 LANGUAGE_NUMBERS: Final = {name: number for number, name in enumerate(LANGUAGES)}
 LANGUAGE_OTHER: Final = "OTHER"
-#: What we say of ourselves. Old and new peers know it.
+#: Language of halfmq in its frames; all peers know it.
 LANGUAGE_OURS: Final = "PYTHON"
 
-#: ``MQVersion`` ordinals where the peer's version changes what we do.
+#: ``MQVersion`` ordinals. The version of a peer determines some responses.
 V3_4_9: Final = 121
-#: From here a client believes in SQL92 filters (Java looks at the version in our answer to its heartbeat).
-V4_1_0_SNAPSHOT: Final = 232
-#: From here a client reads route bodies as standard JSON, with quoted numeric keys.
+#: First version that accepts standard JSON with quoted numeric keys in routes.
 V4_9_4: Final = 401
 V4_9_8: Final = 409
-#: Clients above this one know GO_AWAY (1500): they reconnect and send once more.
+#: Later clients support GO_AWAY (1500): they reconnect and retry once.
 V5_3_1: Final = 475
-#: What we say of ourselves: the release whose observable behaviour ours follows (answers in the caller's serialisation).
+#: Version of halfmq in its frames: the release whose behaviour it follows (responds in the serialisation of the request).
 VERSION_OURS: Final = V4_9_8
 
 #: ``flag`` of a header.
@@ -133,7 +128,7 @@ FLAG_ONEWAY: Final = 2
 
 
 class PullFlag(IntFlag):
-    """``sysFlag`` of a pull (RocketMQ ``PullSysFlag``)."""
+    """``sysFlag`` of a pull request (RocketMQ ``PullSysFlag``)."""
 
     COMMIT_OFFSET = 1
     SUSPEND = 2
@@ -142,15 +137,15 @@ class PullFlag(IntFlag):
     LITE = 16
 
 
-#: Ext fields of ours. Stock peers ignore them.
+#: Ext fields of halfmq; RocketMQ ignores them.
 EXT_VERSION: Final = "HMQ_VERSION"
 EXT_TX_ID: Final = "HMQ_TX_ID"
 EXT_VERDICT: Final = "HMQ_VERDICT"
 EXT_POSITION: Final = "HMQ_POSITION"
 EXT_DURABILITY: Final = "HMQ_DURABILITY"
 EXT_REPEATED: Final = "HMQ_REPEATED"
-#: In an END that answers a check: "marker" when the marker table said it, and not the application's own code.
+#: In an END_TRANSACTION that answers a check: "marker" if the outcome is from the marker table, not from application code.
 EXT_DECIDED_BY: Final = "HMQ_DECIDED_BY"
 DECIDED_BY_MARKER: Final = "marker"
-#: In a send: "true" when an earlier attempt got no answer, so that this one may be stored already.
+#: In a send request: "true" if an earlier attempt got no response, so that the message may already be stored.
 EXT_SENT_AGAIN: Final = "HMQ_SENT_AGAIN"

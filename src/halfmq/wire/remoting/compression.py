@@ -1,7 +1,7 @@
-"""How clients pack bodies, named by bits 8-10 of the sys flag.
+"""Compression of message bodies; bits 8-10 of sysFlag are the method.
 
-ZLIB (RFC 1950) is in the standard library. LZ4 (frame format) and ZSTD need a package that is not a dependency of
-ours, so they are imported when such a body first arrives. Source: RocketMQ ``CompressionType``, ``MessageSysFlag``.
+ZLIB (RFC 1950) is in the standard library. LZ4 (frame format) and ZSTD need optional packages, which are imported with the first
+such body. Source: RocketMQ ``CompressionType``, ``MessageSysFlag``.
 """
 
 import importlib
@@ -18,17 +18,12 @@ ZSTD: Final = 0x200
 ZLIB: Final = 0x300
 
 
-def compress_zlib(body: bytes, level: int = 5) -> bytes:
-    """As the Java client packs a body of 4 KiB and more; the sys flag gets ``SYS_COMPRESSED | ZLIB``."""
-    return zlib.compress(body, level)
-
-
 def decompress(body: bytes, sys_flag: int) -> bytes:
-    """The body as it was before its client packed it; ``body`` itself when it was not packed.
+    """The decompressed body; ``body`` itself if it is not compressed.
 
     Raises:
-        ProtocolError: not packed as the sys flag says, or larger than ``limits.DECOMPRESSED_BYTES_MAX``.
-        MissingDependency: packed by LZ4 or ZSTD, and no package here can unpack it. The message itself is whole.
+        ProtocolError: the data does not match ``sys_flag``, or exceeds ``limits.DECOMPRESSED_BYTES_MAX``.
+        MissingDependency: the package for LZ4 or ZSTD is not installed. The message itself is intact.
     """
     if not sys_flag & SYS_COMPRESSED:
         return body
@@ -50,11 +45,11 @@ def _unpacked(body: bytes, name: str, unpack: Callable[[bytes, int], tuple[bytes
     except (MissingDependency, MemoryError):
         raise
     except Exception as error:
-        raise ProtocolError(f"a body is not packed by {name} as its flags say: {error}") from error
+        raise ProtocolError(f"a body is not valid {name} data, although its flags say so: {error}") from error
     if len(plain) > limit:
-        raise ProtocolError(f"a body of {len(body)} bytes unpacks to more than {limit}")
+        raise ProtocolError(f"a body of {len(body)} bytes decompresses to more than {limit}")
     if not whole:
-        raise ProtocolError(f"a body packed by {name} is cut off")
+        raise ProtocolError(f"a {name} body is truncated")
     return plain
 
 
@@ -78,7 +73,7 @@ def _zstd_stream(body: bytes, bytes_max: int) -> tuple[bytes, bool]:
 
 
 def _zstandard_stream(body: bytes, bytes_max: int) -> tuple[bytes, bool]:
-    """That package bounds no output, so the input is fed in steps: 1 KiB of it unpacks to 32 MiB at most."""
+    """``zstandard`` cannot limit its output, so it gets the input in steps of 1 KiB, which decompress to at most 32 MiB."""
     stream = _package("zstandard", "zstandard").ZstdDecompressor().decompressobj()
     parts: list[bytes] = []
     size = 0
@@ -95,5 +90,5 @@ def _package(module: str, distribution: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingDependency(
-            f"a body is packed in a way that needs the package {distribution}", hint=f"pip install {distribution}"
+            f"decompressing a body requires the package {distribution}", hint=f"pip install {distribution}"
         ) from error

@@ -1,12 +1,11 @@
-"""Fetching checks with a long poll, where a push cannot reach: FMQ's Feedback (source, 3.3.5).
+"""Fetching checks with a long poll, for clients that pushes cannot reach: FMQ's Feedback (source, 3.3.5).
 
-    HMQ_FEEDBACK  29009  ext ``group``, ``clientId``, ``waitMs``, ``max``
-        as far as it goes: ``waitMs`` counts as 100 to 25,000, ``max`` as 256 at most
-        answer  code 0; body: the half messages of the transactions to be asked about, one after another, as in the pushed
-                check (39), possibly none. Each stands under its first offsets, with TRANSACTION_CHECK_TIMES
+    HMQ_FEEDBACK  29009  ext ``group``, ``clientId``, ``waitMs``, ``max``; ``waitMs`` is clamped to 100..25,000, ``max`` to 256
+        response  code 0; body: zero or more half messages of transactions to check, concatenated, each as in a pushed check
+                  (39), with its first offsets and TRANSACTION_CHECK_TIMES
 
-What is handed out is leased: nobody else is asked before an answer is overdue. The answer is END_TRANSACTION (37) from a
-check, as to a pushed one; UNKNOWN gives it back. A stock broker answers 3. Pure.
+A fetched check is leased: no other client gets it before the time for the answer has passed. The answer is END_TRANSACTION (37)
+with fromTransactionCheck, as for a pushed check; UNKNOWN ends the lease. RocketMQ responds with 3. Pure functions.
 """
 
 from collections.abc import Mapping
@@ -22,11 +21,13 @@ EXT_GROUP: Final = "group"
 EXT_CLIENT: Final = "clientId"
 EXT_WAIT_MS: Final = "waitMs"
 EXT_MAX: Final = "max"
-#: Characters of a client's name of itself.
+#: Maximum length of a client id.
 CLIENT_CHARS_MAX: Final = 255
 
 
 class Poll(NamedTuple):
+    """A request for checks."""
+
     group: str
     client_id: str
     wait_ms: int
@@ -34,34 +35,35 @@ class Poll(NamedTuple):
 
 
 def encode_poll(poll: Poll) -> dict[str, str]:
-    """The ext fields."""
+    """Ext fields of the request."""
     return {
         EXT_GROUP: poll.group, EXT_CLIENT: poll.client_id, EXT_WAIT_MS: str(poll.wait_ms), EXT_MAX: str(poll.checks_max),
     }  # fmt: skip
 
 
 def decode_poll(ext: Mapping[str, str]) -> Poll | str:
-    """What was asked for, or what is wrong with it. The broker cuts the wait and the number to what may be."""
+    """The request, or a text that says what is wrong with it. The caller clamps wait and number."""
     group, client_id = ext.get(EXT_GROUP, ""), ext.get(EXT_CLIENT, "")
     wait, number = ext.get(EXT_WAIT_MS, "0"), ext.get(EXT_MAX, str(limits.FEEDBACK_CHECKS_MAX))
     if not group:
-        return f"{EXT_GROUP}: whose checks"
+        return f"{EXT_GROUP} is missing"
     if not client_id or len(client_id) > CLIENT_CHARS_MAX or not client_id.isprintable():
-        return f"{EXT_CLIENT}: who asks, 1 to {CLIENT_CHARS_MAX} characters"
+        return f"{EXT_CLIENT}: 1 to {CLIENT_CHARS_MAX} printable characters"
     if not (wait.isascii() and wait.isdigit() and len(wait) < 10):
-        return f"{EXT_WAIT_MS} {wait!r}: milliseconds"
+        return f"{EXT_WAIT_MS} {wait!r}: not a number of milliseconds"
     if not (number.isascii() and number.isdigit() and len(number) < 10) or not int(number):
         return f"{EXT_MAX} {number!r}: 1 or more"
     return Poll(group, client_id, int(wait), int(number))
 
 
 def decode_handed_out(body: bytes) -> list[PulledMessage]:
-    """The halves to be asked about.
+    """The half messages to check.
 
     Raises:
-        ProtocolError: not such an answer. MissingDependency: as of a pull.
+        ProtocolError: not a response to HMQ_FEEDBACK.
+        MissingDependency: as ``decode_pulled``.
     """
     pulled = decode_pulled(body)
     if len(pulled) > limits.FEEDBACK_CHECKS_MAX:
-        raise ProtocolError(f"{len(pulled)} checks were handed out, {limits.FEEDBACK_CHECKS_MAX} are asked for at most")
+        raise ProtocolError(f"a response with {len(pulled)} checks; the maximum is {limits.FEEDBACK_CHECKS_MAX}")
     return pulled

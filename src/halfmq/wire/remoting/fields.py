@@ -1,9 +1,8 @@
-"""The command headers (``extFields``) as typed structs, one for each command that has fields.
+"""Command headers (``extFields``) as typed structs.
 
-On the wire every value is text (Java) or sometimes a JSON number or boolean (the C++ client); both are read into the
-type that is written here. Defaults stand for fields that a sender may leave out; a field without default that is
-missing makes the command ``InvalidHeader``. Ranges are those of Java's int and long, so that what is stored or sent on
-always fits its place. Unknown fields are ignored.
+On the wire values are text (Java), or JSON numbers and booleans (C++ client); both are converted to the type of the field. Fields
+with defaults are optional; without another field the command is an ``InvalidHeader``. Ranges are those of Java's int and long.
+Unknown fields are ignored.
 
 Source: RocketMQ ``remoting/protocol/header``.
 """
@@ -19,33 +18,30 @@ Int64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class Fields(Struct, gc=False, rename="camel"):
-    """Root of all of them. ``gc=False``: they hold text and numbers only, so no cycle can form."""
+    """Base class. ``gc=False``: the structs contain text and numbers only, so they cannot form cycles."""
 
 
 class SendFields(Fields, gc=False, kw_only=True):
-    """310, 320 and 325, and 10 and 324 after their names were translated (``SendMessageRequestHeaderV2``).
-
-    What nothing here depends on (default topic, unit mode, batch mark, broker name) is not read.
-    """
+    """310, 320 and 325 (``SendMessageRequestHeaderV2``), and 10 and 324 with translated names. Unused fields are not read."""
 
     group: str = field(name="a")
     topic: str = field(name="b")
-    #: Queues of a topic that is made by this send.
+    #: Number of queues if this send creates the topic.
     default_queues: Int32 = field(name="d", default=4)
-    #: Negative: the broker picks a write queue.
+    #: Negative: the broker selects a write queue.
     queue_id: Int32 = field(name="e")
     sys_flag: Int32 = field(name="f")
     born_time_ms: Int64 = field(name="g")
     flag: Int32 = field(name="h")
     properties: str = field(name="i", default="")
     reconsume_times: Int32 = field(name="j", default=0)
-    #: -1: not said.
+    #: -1: not set.
     max_reconsume_times: Int32 = field(name="l", default=-1)
-    #: Ours: an earlier attempt got no answer.
+    #: halfmq only: an earlier attempt got no response.
     sent_again: bool = field(name=EXT_SENT_AGAIN, default=False)
 
 
-#: Names of codes 10 and 324 (``SendMessageRequestHeader``) to the letters of codes 310 and 325.
+#: Field names of codes 10 and 324 (``SendMessageRequestHeader``) -> field names of codes 310 and 325.
 SEND_LETTER_OF_NAME: Final = {
     "producerGroup": "a",
     "topic": "b",
@@ -64,7 +60,7 @@ SEND_LETTER_OF_NAME: Final = {
 
 
 class EndFields(Fields, gc=False):
-    """37. ``msg_id`` is the UNIQ_KEY; ``commit_or_rollback`` is 8, 12 or 0 and not checked here."""
+    """37. ``msg_id`` is the UNIQ_KEY; ``commit_or_rollback`` should be 8, 12 or 0: the caller checks it."""
 
     producer_group: str
     tran_state_table_offset: Int64
@@ -73,9 +69,9 @@ class EndFields(Fields, gc=False):
     msg_id: str = ""
     from_transaction_check: bool = False
     transaction_id: str = ""
-    #: Ours: names a transaction of several halves.
+    #: halfmq only: id of a transaction with several half messages.
     tx_id: str = field(name=EXT_TX_ID, default="")
-    #: Ours: who stands behind the answer to a check.
+    #: halfmq only: source of the answer to a check.
     decided_by: str = field(name=EXT_DECIDED_BY, default="")
 
 
@@ -93,12 +89,12 @@ class PullFields(Fields, gc=False):
     subscription: str = ""
     sub_version: Int64 = 0
     expression_type: str = "TAG"
-    #: 0: not said (4.x).
+    #: 0: not set (4.x).
     max_msg_bytes: Int32 = 0
 
 
 class UpdateOffsetFields(Fields, gc=False):
-    """15, one-way by default."""
+    """15, usually one-way."""
 
     consumer_group: str
     topic: str
@@ -112,7 +108,7 @@ class QueryOffsetFields(Fields, gc=False):
     consumer_group: str
     topic: str
     queue_id: Int32
-    #: None (4.x) is as true.
+    #: None (4.x) means true.
     set_zero_if_not_found: bool | None = None
 
 
@@ -124,7 +120,7 @@ class QueueFields(Fields, gc=False):
 
 
 class SearchOffsetFields(Fields, gc=False):
-    """29. ``boundary_type`` is LOWER or UPPER, in either case."""
+    """29. ``boundary_type`` is LOWER or UPPER, case-insensitive."""
 
     topic: str
     queue_id: Int32
@@ -147,14 +143,14 @@ class UnregisterFields(Fields, gc=False):
 
 
 class SendBackFields(Fields, gc=False):
-    """36. ``offset`` is the message's offset in the log."""
+    """36. ``offset`` is the log offset of the message."""
 
     offset: Int64
     group: str
     delay_level: Int32
     origin_msg_id: str = ""
     origin_topic: str = ""
-    #: -1: not said.
+    #: -1: not set.
     max_reconsume_times: Int32 = -1
 
 
@@ -173,18 +169,17 @@ class QueryMessageFields(Fields, gc=False):
     max_num: Int32 = 32
     begin_timestamp: Int64 = 0
     end_timestamp: Int64 = (1 << 63) - 1
-    #: ``key`` is a UNIQ_KEY.
+    #: Whether ``key`` is a UNIQ_KEY.
     unique: bool = field(name="_UNIQUE_KEY_QUERY", default=False)
 
 
 class CheckFields(Fields, gc=False):
-    """39, from the broker to a producer. Both offsets come back unchanged in the 37 that answers it."""
+    """39, from the broker to a producer, which returns both offsets in its 37."""
 
     tran_state_table_offset: Int64
     commit_log_offset: Int64
     msg_id: str = ""
     transaction_id: str = ""
-    offset_msg_id: str = ""
     tx_id: str = field(name=EXT_TX_ID, default="")
 
 
@@ -218,11 +213,11 @@ class DeleteGroupFields(Fields, gc=False):
 
 
 class ConsumeStatsFields(Fields, gc=False):
-    """208. Without a topic: every topic in which the group has offsets."""
+    """208. Without a topic: all topics in which the group has offsets."""
 
     consumer_group: str
     topic: str = ""
-    #: Newer tools: several, with semicolons between them.
+    #: Newer tools: several topics, separated by semicolons.
     topic_list: str = ""
 
 
@@ -233,7 +228,7 @@ class ProducerConnectionFields(Fields, gc=False):
 
 
 class RunningInfoFields(Fields, gc=False):
-    """307, from an administrator to the broker and from there to the client."""
+    """307, from an administrator to the broker, which forwards it to the client."""
 
     consumer_group: str
     client_id: str
@@ -241,7 +236,7 @@ class RunningInfoFields(Fields, gc=False):
 
 
 class GroupConfigFields(Fields, gc=False):
-    """201. Newer tools ask for so many groups from a place on; older ones say nothing, and get all."""
+    """201. Newer tools page through the groups; older ones request all."""
 
     group_seq: Int32 = 0
     #: 0: all.
@@ -249,21 +244,21 @@ class GroupConfigFields(Fields, gc=False):
 
 
 class StatsFields(Fields, gc=False):
-    """315. What is counted, and of whom."""
+    """315: name of the counter, and its key."""
 
     stats_name: str
     stats_key: str
 
 
 class KeyFields(Fields, gc=False):
-    """100, 101, 102. ``value``: only in 100."""
+    """100, 101 and 102; ``value`` in 100 only."""
 
     namespace: str
     key: str
     value: str = ""
 
 
-#: The struct of each command that has one. Commands that are missing here keep their ext fields as a dict of text.
+#: Struct of each command. Other commands have their ext fields as a dict of text.
 FIELDS_OF_COMMAND: Final[dict[int, type[Fields]]] = {
     RequestCode.SEND_MESSAGE: SendFields,
     RequestCode.SEND_MESSAGE_V2: SendFields,

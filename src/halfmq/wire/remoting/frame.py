@@ -1,8 +1,8 @@
-"""Bytes of a connection to frames, and back.
+"""Splits the byte stream of a connection into frames, and assembles frames.
 
     0 total 4 | 4 serialisation 1 | 5 header length 3 | 8 header | body
 
-``total`` counts what follows it. A frame is handed on *without* ``total``: it starts with the serialisation byte.
+``total`` is the number of bytes after it. Decoders get the frame *without* ``total``, from the serialisation byte on.
 Source: RocketMQ ``NettyDecoder``, ``RemotingCommand``.
 """
 
@@ -14,56 +14,53 @@ from halfmq.errors import ProtocolError
 
 _TOTAL: Final = struct.Struct(">I")
 _TWO_WORDS: Final = struct.Struct(">II")
-#: Serialisation byte and header length: the least that can follow ``total``.
+#: Minimum of ``total``: serialisation byte and header length.
 _FRAME_BYTES_MIN: Final = 4
-#: Content type 22 (handshake) and major version 3 (RFC 8446, 5.1). As a length it is above every limit.
+#: First bytes of a TLS handshake: content type 22, major version 3 (RFC 8446, 5.1). As a length it exceeds any limit.
 _TLS_HELLO: Final = 0x1603
 _HEADER_BYTES_MAX: Final = (1 << 24) - 1
 _BINARY_BIT: Final = 1 << 24
 
 
 class BrokenFrame(ProtocolError):
-    """The length of a frame cannot be right, so nothing after it can be read: close the connection.
+    """A frame has an invalid length, so the rest of the stream is unreadable. The caller must close the connection.
 
-    ``frames`` came whole before it in the same read. The caller may still handle them, or not: nothing was answered.
+    ``frames``: the complete frames before it in the same read, which the caller may still handle.
     """
 
     def __init__(self, message: str, frames: list[bytes], *, hint: str = "", is_tls: bool = False) -> None:
         super().__init__(message, hint=hint)
         self.frames = frames
-        #: It looks like the hello of a TLS client: a handshake record of version 3.
+        #: Whether it looks like a TLS handshake.
         self.is_tls = is_tls
 
 
 class FrameSplitter:
-    """Cuts the byte stream of one connection into frames. One for each connection.
-
-    After a ``BrokenFrame`` it must not be fed again.
-    """
+    """Splits the byte stream of a connection into frames. After a ``BrokenFrame`` the caller must not use it again."""
 
     __slots__ = ("_frame_bytes_max", "_pending", "_wanted", "frames_bytes")
 
     def __init__(self, frame_bytes_max: int = limits.FRAME_BYTES_MAX) -> None:
         self._frame_bytes_max = frame_bytes_max
-        #: The start of a frame that is not whole yet; never holds a whole one.
+        #: The beginning of an incomplete frame.
         self._pending = bytearray()
-        #: How long ``_pending`` must become before looking at it again pays.
+        #: Length of ``_pending`` at which parsing can continue.
         self._wanted = 4
-        #: Of the frames that the last ``feed`` gave, with the four bytes before each.
+        #: Size of the frames that the last ``feed`` returned, including ``total``, bytes.
         self.frames_bytes = 0
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of an unfinished frame: not 0 at the end of a connection means that the peer was cut off."""
+        """Received bytes of an incomplete frame. If not 0 at the end of a connection, its last frame was truncated."""
         return len(self._pending)
 
     @property
     def missing_bytes(self) -> int:
-        """What the unfinished frame lacks; up to its end, once the four bytes of its length are here."""
+        """Missing bytes of the incomplete frame; of its length field, while that is incomplete."""
         return self._wanted - len(self._pending) if self._pending else 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The frames that ``data`` completes, in order.
+        """Add received bytes, and return the frames that they complete.
 
         Raises:
             BrokenFrame: a length is below 4 or above the limit.
@@ -75,7 +72,7 @@ class FrameSplitter:
                 self.frames_bytes = 0
                 return []
             data = bytes(pending)
-            # A new one, not clear(): a frame of 16 MiB must not keep its room for the life of the connection.
+            # A new object instead of clear(), which might keep the memory of a 16 MiB frame.
             self._pending = bytearray()
         frames: list[bytes] = []
         at = 0
@@ -103,27 +100,27 @@ class FrameSplitter:
 def _broken(total: int, limit: int, frames: list[bytes]) -> BrokenFrame:
     if total > limit:
         return BrokenFrame(
-            f"a frame of {total} bytes was announced, at most {limit} are taken",
+            f"a frame of {total} bytes was announced; the maximum is {limit}",
             frames,
-            hint="a message that is too large, or a peer that does not speak the remoting protocol",
+            hint="the message is too large, or the peer does not use the remoting protocol",
             is_tls=not frames and total >> 16 == _TLS_HELLO,
         )
-    return BrokenFrame(f"a frame of {total} bytes was announced, it needs at least {_FRAME_BYTES_MIN}", frames)
+    return BrokenFrame(f"a frame of {total} bytes was announced; the minimum is {_FRAME_BYTES_MIN}", frames)
 
 
 def assemble(header: bytes, body: bytes | bytearray | memoryview = b"", *, binary: bool = False) -> bytes:
-    """One whole frame, ``total`` included, ready to be sent."""
+    """A complete frame, including ``total``."""
     return assemble_head(header, len(body), binary=binary) + body
 
 
 def assemble_head(header: bytes, body_bytes: int, *, binary: bool = False) -> bytes:
-    """The frame up to its body, for a body that is sent behind it without being copied.
+    """The frame without its body; the caller sends ``body_bytes`` of body after it.
 
     Raises:
-        ProtocolError: the header does not fit its 24-bit length.
+        ProtocolError: the header is too long for its 24-bit length field.
     """
     header_bytes = len(header)
     if header_bytes > _HEADER_BYTES_MAX:
-        raise ProtocolError(f"a header of {header_bytes} bytes does not fit a frame")
+        raise ProtocolError(f"a header of {header_bytes} bytes does not fit in a frame")
     word = header_bytes | _BINARY_BIT if binary else header_bytes
     return _TWO_WORDS.pack(4 + header_bytes + body_bytes, word) + header

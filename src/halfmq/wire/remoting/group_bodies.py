@@ -1,24 +1,28 @@
-"""JSON bodies of consumer groups: members (38), queue locks (41, 42), the check of a subscription (46), queues (400, 401)."""
+"""JSON bodies of consumer groups: members (38), queue locks (41, 42), subscription checks (46), queue assignments (400, 401)."""
 
-from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple, TypeVar
 
 from halfmq.errors import ProtocolError
 from halfmq.wire.remoting import java_json
 from halfmq.wire.remoting.heartbeat import Subscription, read_subscription, write_subscription
 
-#: ``MessageRequestMode`` of who pulls.
+T = TypeVar("T")
+
+#: ``MessageRequestMode`` of clients that pull.
 PULL_MODE: Final = "PULL"
 
 
 class MessageQueue(NamedTuple):
+    """A queue of a broker."""
+
     topic: str
     broker_name: str
     queue_id: int
 
 
 class LockBody(NamedTuple):
-    """41 and 42: these queues, for this client."""
+    """41 and 42: the queues that the client locks or unlocks."""
 
     group: str
     client_id: str
@@ -26,7 +30,7 @@ class LockBody(NamedTuple):
 
 
 class ConfigCheck(NamedTuple):
-    """46: would the broker take this subscription?"""
+    """46: a subscription to validate."""
 
     client_id: str
     group: str
@@ -34,7 +38,7 @@ class ConfigCheck(NamedTuple):
 
 
 class AssignmentQuery(NamedTuple):
-    """400: which queues of the topic are this client's?"""
+    """400: a request for the queues that are assigned to the client."""
 
     topic: str
     group: str
@@ -44,14 +48,14 @@ class AssignmentQuery(NamedTuple):
 
 
 class ModeRequest(NamedTuple):
-    """401: consume the topic in this mode from now on."""
+    """401: a request to change the consumption mode of a topic."""
 
     topic: str
     group: str
     mode: str
 
 
-def _read(body: bytes, what: str, shape: Any) -> Any:
+def _read(body: bytes, what: str, shape: Callable[[Any], T]) -> T:
     data = java_json.loads(body)
     try:
         return shape(data)
@@ -60,18 +64,17 @@ def _read(body: bytes, what: str, shape: Any) -> Any:
 
 
 def encode_member_list(client_ids: Iterable[str]) -> bytes:
+    """Response body of 38."""
     return java_json.dumps({"consumerIdList": list(client_ids)})
 
 
 def decode_member_list(body: bytes) -> tuple[str, ...]:
-    """Raises ProtocolError: not a member list."""
-    members: tuple[str, ...] = _read(
-        body, "a list of members", lambda data: tuple(str(member) for member in data["consumerIdList"])
-    )
-    return members
+    """Response body of 38: client ids. Raises ProtocolError."""
+    return _read(body, "a list of members", lambda data: tuple(str(member) for member in data["consumerIdList"]))
 
 
 def encode_lock_request(lock: LockBody) -> bytes:
+    """Request body of 41 and 42."""
     return java_json.dumps(
         {
             "clientId": lock.client_id,
@@ -83,30 +86,28 @@ def encode_lock_request(lock: LockBody) -> bytes:
 
 
 def decode_lock_request(body: bytes) -> LockBody:
-    """Raises ProtocolError: not the body of 41 or 42."""
-    lock: LockBody = _read(
+    """Request body of 41 and 42. Raises ProtocolError."""
+    return _read(
         body,
         "a request for queue locks",
         lambda data: LockBody(
             str(data["consumerGroup"]), str(data["clientId"]), tuple(map(read_queue, data.get("mqSet") or ()))
         ),
     )
-    return lock
 
 
 def encode_lock_response(locked: Iterable[MessageQueue]) -> bytes:
+    """Response body of 41: the queues that are locked now."""
     return java_json.dumps({"lockOKMQSet": [queue_object(queue) for queue in locked]})
 
 
 def decode_lock_response(body: bytes) -> tuple[MessageQueue, ...]:
-    """Raises ProtocolError: not the answer to 41."""
-    queues: tuple[MessageQueue, ...] = _read(
-        body, "an answer to a queue lock", lambda data: tuple(map(read_queue, data.get("lockOKMQSet") or ()))
-    )
-    return queues
+    """Response body of 41. Raises ProtocolError."""
+    return _read(body, "an answer to a queue lock", lambda data: tuple(map(read_queue, data.get("lockOKMQSet") or ())))
 
 
 def encode_config_check(check: ConfigCheck) -> bytes:
+    """Request body of 46."""
     return java_json.dumps(
         {
             "clientId": check.client_id,
@@ -118,20 +119,19 @@ def encode_config_check(check: ConfigCheck) -> bytes:
 
 
 def decode_config_check(body: bytes) -> ConfigCheck:
-    """Raises ProtocolError: not the body of 46."""
-    check: ConfigCheck = _read(
+    """Request body of 46. Raises ProtocolError."""
+    return _read(
         body,
         "a check of a subscription",
         lambda data: ConfigCheck(
             str(data["clientId"]), str(data["group"]), read_subscription(data["subscriptionData"])
         ),
     )
-    return check
 
 
 def decode_assignment_query(body: bytes) -> AssignmentQuery:
-    """Raises ProtocolError: not the body of 400."""
-    asked: AssignmentQuery = _read(
+    """Request body of 400. Raises ProtocolError."""
+    return _read(
         body,
         "a question for queues",
         lambda data: AssignmentQuery(
@@ -142,11 +142,10 @@ def decode_assignment_query(body: bytes) -> AssignmentQuery:
             str(data.get("messageModel") or ""),
         ),
     )
-    return asked
 
 
 def encode_assignments(queues: Iterable[MessageQueue] | None) -> bytes:
-    """None: not known; the client keeps what it has and asks again."""
+    """Response body of 400. None: no assignment; the client keeps its queues and asks again."""
     if queues is None:
         return java_json.dumps({})
     return java_json.dumps(
@@ -155,20 +154,19 @@ def encode_assignments(queues: Iterable[MessageQueue] | None) -> bytes:
 
 
 def decode_mode_request(body: bytes) -> ModeRequest:
-    """Raises ProtocolError: not the body of 401. The mode of one that says none is RocketMQ's default, PULL."""
-    asked: ModeRequest = _read(
+    """Request body of 401; without a mode it is PULL, as in RocketMQ. Raises ProtocolError."""
+    return _read(
         body,
         "a request for a mode",
         lambda data: ModeRequest(str(data["topic"]), str(data["consumerGroup"]), str(data.get("mode") or PULL_MODE)),
     )
-    return asked
 
 
 def queue_object(queue: MessageQueue) -> dict[str, object]:
-    """A queue as RocketMQ writes it, keys in its order."""
+    """The JSON object of a queue, with keys in RocketMQ's order."""
     return {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
 
 
 def read_queue(item: Any) -> MessageQueue:
-    """For callers that catch what a wrong shape raises."""
+    """Inverse of ``queue_object``. The caller handles TypeError, KeyError, ValueError and the like."""
     return MessageQueue(str(item["topic"]), str(item["brokerName"]), int(item["queueId"]))

@@ -1,8 +1,7 @@
-"""A frame to a command, and commands and answers to frames.
+"""Decodes requests and responses from frames, and encodes them.
 
-The commands of the hot path (sends, END_TRANSACTION, pulls, offsets) are read from JSON straight into their typed
-struct: no dict is made. Everything else, and every header that the fast reader refuses (numbers as booleans, nulls,
-another order of keys), takes the general way, which gives the same values.
+JSON headers of frequent commands (sends, END_TRANSACTION, pulls, offset commits) are decoded directly into their structs. Other
+commands, and headers that this decoder rejects (booleans as numbers, nulls), take the general path, with the same result.
 """
 
 import struct
@@ -40,12 +39,9 @@ Bytes = bytes | bytearray | memoryview
 
 
 class Request(Struct, Generic[E], gc=False, kw_only=True):
-    """A command of the peer, or (``is_response``) its answer to one of ours.
+    """A request, or (``is_response``) a response. ``ext``: the struct of the command from ``fields``; otherwise a dict of text."""
 
-    ``ext`` is the command's struct from ``fields``, or a dict of text for a command that has none and for answers.
-    """
-
-    # In the order in which Java writes them: the reader looks for the next key behind the last one.
+    # In Java's order, which is the fastest for the decoder.
     code: Int32
     ext: E = field(name="extFields")
     flag: Int32 = 0
@@ -54,22 +50,23 @@ class Request(Struct, Generic[E], gc=False, kw_only=True):
     opaque: Int32
     remark: str | None = None
     version: Int32 = 0
-    # ``decode`` always sets the next two, so that a key of that name in a JSON header means nothing.
+    # ``decode`` always sets the next two, so JSON keys with these names have no effect.
     body: bytes = b""
-    #: The header came in the ROCKETMQ serialisation: answer in the same.
+    #: The header was in the ROCKETMQ serialisation; the response must be, too.
     binary: bool = False
 
     @property
     def is_response(self) -> bool:
+        """Whether it is a response."""
         return self.flag & FLAG_RESPONSE != 0
 
     @property
     def is_oneway(self) -> bool:
-        """No answer may be sent, not even a refusal."""
+        """Whether the sender expects no response: the receiver must not send one, not even an error."""
         return self.flag & FLAG_ONEWAY != 0
 
     def to_answer(self, ext: F) -> "Request[F]":
-        """What an answer needs, and ``ext``: for who waits. Of the rest (body, remark, fields) a peer may send a whole frame."""
+        """A copy with another ``ext`` and only the fields for a later response: body, remark and fields could take a whole frame."""
         language = self.language if self.language in LANGUAGES else LANGUAGE_OTHER
         return Request(
             code=self.code, ext=ext, flag=self.flag, language=language, opaque=self.opaque, version=self.version,
@@ -78,10 +75,10 @@ class Request(Struct, Generic[E], gc=False, kw_only=True):
 
 
 class InvalidHeader(ProtocolError):
-    """The frame is whole, but fields of the command are missing or malformed.
+    """Fields of a command are missing or malformed.
 
-    The connection may live: answer ``request`` with code 1 and this text unless it is one-way, as RocketMQ does.
-    ``request.ext`` is the dict of what came.
+    The caller may keep the connection: respond to ``request`` with code 1 and this text, unless it is one-way, as RocketMQ does.
+    ``request.ext`` is the dict of the received fields.
     """
 
     def __init__(self, message: str, request: Request[dict[str, str]]) -> None:
@@ -90,12 +87,12 @@ class InvalidHeader(ProtocolError):
 
 
 def _json_reader(request: Any) -> Callable[[bytes], Request[Any]]:
-    # Not strict: "4" is read into an int and "true" into a bool, since Java sends every value as text.
+    # Not strict: converts "4" to an int and "true" to a bool, since Java sends all values as text.
     reader: Callable[[bytes], Request[Any]] = msgspec.json.Decoder(request, strict=False).decode
     return reader
 
 
-#: By the three bytes behind ``{"code":``, where every known client writes the code: the code that it is then, and the reader.
+#: Fast decoders, by the three bytes after ``{"code":``, where all known clients write the code: (code, decoder).
 _FAST: Final = {
     b"310": (310, _json_reader(Request[SendFields])),
     b"320": (320, _json_reader(Request[SendFields])),
@@ -103,20 +100,20 @@ _FAST: Final = {
     b"11,": (11, _json_reader(Request[PullFields])),
     b"15,": (15, _json_reader(Request[UpdateOffsetFields])),
 }
-#: Commands that say the names of ``SendFields`` in full.
+#: Commands with the long names of the ``SendFields``.
 _LONG_NAMES: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE})
-#: In a frame: behind the word with the header's length, and ``{"code":``.
+#: Position of these bytes in a frame.
 _AT_CODE: Final = 12
 _AT_CODE_END: Final = 15
 _word_at: Final = struct.Struct(">I").unpack_from
 
 
 def decode(frame: bytes) -> Request[Any]:
-    """Read a frame (without ``total``, as ``FrameSplitter`` gives it).
+    """Decode a frame (without ``total``, as from ``FrameSplitter``).
 
     Raises:
-        InvalidHeader: the command's fields are wrong; the connection may live.
-        ProtocolError: nothing can be answered; close the connection.
+        InvalidHeader: fields of the command are invalid; the caller may respond.
+        ProtocolError: unreadable; the caller must close the connection.
     """
     word: int = _word_at(frame)[0]
     header_end = 4 + (word & 0xFFFFFF)
@@ -128,7 +125,7 @@ def decode(frame: bytes) -> Request[Any]:
             try:
                 request = fast[1](frame[4:header_end])
             except (msgspec.MsgspecError, ValueError, RecursionError):
-                pass  # the general way reads it, or says what is wrong with it
+                pass  # the general path decodes it or raises
             else:
                 if request.code == fast[0] and not request.flag & FLAG_RESPONSE:
                     request.body = frame[header_end:]
@@ -147,7 +144,7 @@ Scalar = str | int | float | bool | None
 
 
 class _Loose(Struct, gc=False):
-    """A header of any command. Typed, so that a hostile one makes no objects but these: what is unknown is skipped."""
+    """Header of any command. Typed, so that a malicious header cannot create other objects; unknown keys are skipped."""
 
     code: Scalar = None
     flag: Scalar = None
@@ -172,7 +169,7 @@ def _decode_json(header: bytes) -> Request[dict[str, str]]:
         ext={name: _scalar_text(scalar) for name, scalar in keys.ext.items() if scalar is not None} if keys.ext else {},
         flag=_int32(keys.flag, "flag"),
         language=_language(keys.language),
-        # Java's reader invents a number when there is none; nobody could match the answer, so 0 does as well.
+        # If absent, Java's decoder takes a new number; no response could match it, so 0 is equivalent.
         opaque=_int32(keys.opaque, "opaque"),
         remark=None if remark is None else str(remark),
         version=_int32(keys.version, "version"),
@@ -189,7 +186,7 @@ def _int32(value: Scalar, name: str) -> int:
 
 
 def _language(value: Scalar) -> str:
-    """Java writes the name; fastjson also takes the ordinal."""
+    """Java writes the name; fastjson also accepts the ordinal."""
     if isinstance(value, int):
         return LANGUAGES[value] if 0 <= value < len(LANGUAGES) else LANGUAGE_OTHER
     return value if isinstance(value, str) else LANGUAGE_OTHER
@@ -206,14 +203,7 @@ def _scalar_text(value: Scalar) -> str:
 def _decode_binary(header: bytes) -> Request[dict[str, str]]:
     code, language, version, opaque, flag, remark, ext = decode_binary_header(header)
     return Request(
-        code=code,
-        ext=ext,
-        flag=flag,
-        language=language,
-        opaque=opaque,
-        remark=remark,
-        version=version,
-        binary=True,
+        code=code, ext=ext, flag=flag, language=language, opaque=opaque, remark=remark, version=version, binary=True
     )
 
 
@@ -238,13 +228,13 @@ def _typed(loose: Request[dict[str, str]]) -> Request[Any]:
 
 
 def _without_empty(ext: dict[str, str]) -> dict[str, str]:
-    """Empty text is as if missing where it cannot stand, since a binary header cannot say it."""
+    """Treat empty values as missing, since a binary header cannot contain them."""
     return {name: text for name, text in ext.items() if text} if "" in ext.values() else ext
 
 
-# --- answers -----------------------------------------------------------------------------------------------------
+# --- responses ---------------------------------------------------------------------------------------------------
 
-#: How every JSON header of ours ends. Ext values are always text: the C++ client reads a number as 0.
+#: End of all JSON headers. Ext values are always text: the C++ client reads a number as 0.
 _JSON_TAIL: Final = f',"language":"{LANGUAGE_OURS}","opaque":%d,"version":{VERSION_OURS}}}'.encode()
 _PULLED_JSON: Final = (
     b'{"code":%d,"extFields":{"suggestWhichBrokerId":"0","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"},'
@@ -282,7 +272,7 @@ def encode_send_response(
 
 
 def encode_empty_response(opaque: int, *, binary: bool = False) -> bytes:
-    """Code 0 and nothing else, whole frame."""
+    """A response with code 0 and no fields, as a complete frame."""
     if binary:
         return frames.assemble(encode_binary_header(0, opaque, FLAG_RESPONSE, None, ()), binary=True)
     return frames.assemble_head(_EMPTY_JSON % opaque, 0)
@@ -291,9 +281,9 @@ def encode_empty_response(opaque: int, *, binary: bool = False) -> bytes:
 def encode_pull_response_head(
     request: Request[Any], code: int, remark: str, next_offset: int, min_offset: int, max_offset: int, body_bytes: int
 ) -> bytes:
-    """The answer to a pull up to its body; send ``body_bytes`` of stored messages behind it.
+    """A pull response without its body; the caller sends ``body_bytes`` of stored messages after it.
 
-    ``remark`` is the status's name (FOUND, PULL_NOT_FOUND...): plain letters, nothing that JSON escapes.
+    ``remark`` is the name of the status (FOUND, PULL_NOT_FOUND, ...); it is not escaped.
     """
     if request.binary:
         ext = (
@@ -315,19 +305,19 @@ def encode_response(
     ext: Mapping[str, object] | None = None,
     body: Bytes = b"",
 ) -> bytes:
-    """Any answer, whole frame, in the serialisation that ``request`` came in.
+    """A response as a complete frame, in the serialisation of ``request``.
 
-    ``ext`` values are written as text (True as ``true``). The object is always there, since clients read it unasked.
-    Raises nothing for text that is not valid Unicode: what cannot be encoded becomes ``?``.
+    ``ext`` values are written as text (True as ``true``). ``extFields`` is always present, since clients read it without a check.
+    Characters that UTF-8 cannot encode become ``?``.
     """
     return _encode(code, request.opaque, FLAG_RESPONSE, remark, ext, body, binary=request.binary)
 
 
-# --- commands of ours --------------------------------------------------------------------------------------------
+# --- requests ----------------------------------------------------------------------------------------------------
 
 
 def encode_oneway_request(code: int, opaque: int, ext: Mapping[str, object] | None = None, body: Bytes = b"") -> bytes:
-    """A push to a client (39, 40...), whole frame, always in JSON: every client reads it."""
+    """A push to a client (39, 40, ...) as a complete frame, always in JSON, which all clients support."""
     return _encode(code, opaque, FLAG_ONEWAY, None, ext, body, binary=False)
 
 
@@ -341,7 +331,7 @@ def encode_request(
     remark: str | None = None,
     binary: bool = False,
 ) -> bytes:
-    """A command of a client, whole frame. None values in ``ext`` are left out."""
+    """A request as a complete frame. None values in ``ext`` are omitted."""
     return _encode(code, opaque, FLAG_ONEWAY if oneway else 0, remark, ext, body, binary=binary)
 
 
@@ -372,7 +362,7 @@ def _encode(
 
 
 def ext_text(value: object) -> str:
-    """How Java writes a header field."""
+    """A header field as Java writes it."""
     if value is True:
         return "true"
     if value is False:
@@ -384,7 +374,7 @@ def _json_bytes(keys: dict[str, Any]) -> bytes:
     try:
         return msgspec.json.encode(keys)
     except UnicodeEncodeError:
-        # A lone surrogate, as from an undecodable file name in an error text. An answer must leave all the same.
+        # A lone surrogate, for instance of a file name in an error text. The response must be sent nevertheless.
         return msgspec.json.encode(_encodable(keys))
 
 

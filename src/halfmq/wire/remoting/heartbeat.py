@@ -1,7 +1,7 @@
-"""The body of HEART_BEAT (34): who a connection is, and what its consumer groups listen to.
+"""Body of HEART_BEAT (34): the groups of a connection and their subscriptions.
 
-Java writes enums by name; the C++ client writes ordinals, ``subVersion`` as text, and leaves lists out that are empty.
-Its hash codes cannot be relied on, so tags are read from ``tagsSet`` or the expression and hashed by whoever filters.
+Java writes enums by name; the C++ client writes ordinals and ``subVersion`` as text, and omits empty lists. Its hash codes are
+unreliable, so tags are taken from ``tagsSet`` or the expression.
 Source: RocketMQ ``HeartbeatData``; rocketmq-client-cpp ``src/protocol/HeartbeatData.h``.
 """
 
@@ -25,17 +25,19 @@ EVERYTHING: Final = "*"
 
 
 class Subscription(NamedTuple):
-    """What a group wants of a topic. ``tags`` is empty for everything, and for SQL92."""
+    """Subscription of a group to a topic. ``tags`` is empty for all messages, and for SQL92."""
 
     topic: str
     expression: str
     tags: tuple[str, ...]
-    #: Client's clock, ms: the newer of two subscriptions wins.
+    #: Time of the client, ms: of two subscriptions the newer wins.
     version: int
     expression_type: str = "TAG"
 
 
 class ConsumerGroup(NamedTuple):
+    """A consumer group of a client; the values are names of the enums above."""
+
     group: str
     consume_type: str
     message_model: str
@@ -44,22 +46,24 @@ class ConsumerGroup(NamedTuple):
 
 
 class HeartbeatBody(NamedTuple):
+    """A heartbeat."""
+
     client_id: str
     producer_groups: tuple[str, ...]
     consumer_groups: tuple[ConsumerGroup, ...]
 
 
 def tags_of(expression: str) -> tuple[str, ...]:
-    """Tags of ``A || B``; none for ``*`` and for nothing, which mean everything."""
+    """Tags of ``A || B``; empty for ``*`` and an empty expression, which match all messages."""
     tags = tuple(tag for part in expression.split("||") if (tag := part.strip()))
     return () if EVERYTHING in tags else tags
 
 
 def decode_heartbeat(body: bytes) -> HeartbeatBody:
-    """Read a heartbeat of any client.
+    """Decode a heartbeat of any client.
 
     Raises:
-        ProtocolError: not JSON, or a heartbeat with parts missing.
+        ProtocolError: not JSON, or incomplete.
     """
     data = java_json.loads(body)
     try:
@@ -83,7 +87,7 @@ def _read_group(item: Any) -> ConsumerGroup:
 
 
 def read_subscription(item: Any) -> Subscription:
-    """One ``SubscriptionData``, as it stands in a heartbeat and in 46. For callers that catch what a wrong shape raises."""
+    """A ``SubscriptionData`` of a heartbeat or of 46. The caller handles TypeError, KeyError, ValueError and the like."""
     expression = str(item.get("subString") or EVERYTHING)
     expression_type = str(item.get("expressionType") or "TAG")
     tags = tuple(str(tag) for tag in item.get("tagsSet") or ()) or tags_of(expression)
@@ -103,7 +107,7 @@ def _name(value: object, names: tuple[str, ...]) -> str:
 
 
 def encode_heartbeat(heartbeat: HeartbeatBody) -> bytes:
-    """The body of our client's 34, with the hash codes that a Java broker filters by."""
+    """Request body of 34, with the hash codes by which a RocketMQ broker filters."""
     return java_json.dumps(
         {
             "clientID": heartbeat.client_id,
@@ -125,6 +129,7 @@ def _write_group(group: ConsumerGroup) -> dict[str, object]:
 
 
 def write_subscription(item: Subscription) -> dict[str, object]:
+    """The JSON object of a subscription."""
     return {
         "classFilterMode": False,
         "codeSet": [java_string_hash(tag) for tag in item.tags],

@@ -1,8 +1,8 @@
-"""The JSON that fastjson writes and standard readers refuse, read and written.
+"""Reads and writes JSON with fastjson's extensions.
 
-Two deviations occur in RocketMQ's bodies: integer keys without quotes (``{0:"10.0.0.1:10911"}``) and maps whose keys
-are objects (``{{"brokerName":"b","queueId":0,"topic":"T"}:5}``). fastjson also accepts such an object inside a JSON
-string as the key, and so do we: either way the key that ``loads`` gives is text, and ``loads`` reads the object from it.
+RocketMQ's bodies use two: integer keys without quotes (``{0:"10.0.0.1:10911"}``), and objects as keys
+(``{{"brokerName":"b","queueId":0,"topic":"T"}:5}``). As in fastjson, such an object may also be a JSON string. ``loads`` returns all
+keys as text; for an object key call ``loads`` on this text.
 """
 
 import re
@@ -13,13 +13,13 @@ import msgspec
 
 from halfmq.errors import ProtocolError
 
-#: Deeper nesting than this is an attack or a mistake; RocketMQ's bodies stay below ten.
+#: Maximum nesting; RocketMQ's bodies stay below ten.
 DEPTH_MAX: Final = 64
-#: Longest body, bytes. Bounds memory: while it is read, a hostile one takes 30 times its size. Real ones are far
-#: smaller: a heartbeat with a thousand subscriptions, or a cluster of a thousand brokers, has 200 KiB.
+#: Maximum body, bytes. Bounds memory: decoding a malicious body takes 30 times its size. A heartbeat with a thousand
+#: subscriptions, or a cluster of a thousand brokers, has 200 KiB.
 BYTES_MAX: Final = 1 << 20
-#: Longest body that deviates from JSON, bytes. Bounds time: the tolerant reader needs up to a second for it. As much as
-#: the route of a topic on a thousand brokers, as name servers before 4.9.4 write it.
+#: Maximum body that is not standard JSON, bytes. Bounds time: the tolerant parser takes up to a second for it. Enough for the
+#: route of a topic on a thousand brokers from a name server before 4.9.4.
 TOLERANT_BYTES_MAX: Final = 1 << 18
 
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
@@ -28,24 +28,24 @@ _SCALAR: Final = re.compile(r"[-+.0-9A-Za-z]+")
 
 
 def loads(body: bytes | bytearray | memoryview) -> Any:
-    """Read a body. Keys of a map are always text: ``"0"`` for 0, compact JSON for an object.
+    """Decode a body. Keys are always text: ``"0"`` for 0, compact JSON for an object.
 
     Raises:
-        ProtocolError: not JSON, also not by fastjson's habits; nested deeper than ``DEPTH_MAX``, or too long.
+        ProtocolError: neither JSON nor fastjson's JSON; nested deeper than ``DEPTH_MAX``; or too long.
     """
     if len(body) > BYTES_MAX:
-        raise ProtocolError(f"a JSON body of {len(body)} bytes, at most {BYTES_MAX} are read")
+        raise ProtocolError(f"a JSON body of {len(body)} bytes; the maximum is {BYTES_MAX}")
     try:
         value = msgspec.json.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        pass  # the tolerant reader takes it, or says where it stops
+        pass  # the tolerant parser reads it or raises
     else:
         if not _is_deep(value):
             return value
         raise ProtocolError(f"a JSON body is nested deeper than {DEPTH_MAX}")
     if len(body) > TOLERANT_BYTES_MAX:
         raise ProtocolError(
-            f"a body of {len(body)} bytes is not JSON, at most {TOLERANT_BYTES_MAX} are read as fastjson's"
+            f"a body of {len(body)} bytes is not standard JSON; the maximum for fastjson's JSON is {TOLERANT_BYTES_MAX}"
         )
     try:
         text = bytes(body).decode()
@@ -58,7 +58,7 @@ def loads(body: bytes | bytearray | memoryview) -> Any:
 
 
 def _is_deep(value: Any) -> bool:
-    """Whether it is nested deeper than ``DEPTH_MAX``: what reads it may be recursive, as ``str`` is."""
+    """Whether it is nested deeper than ``DEPTH_MAX``: callers may recurse over it, as ``str`` does."""
     level = [value]
     for _ in range(DEPTH_MAX + 1):
         inner: list[Any] = []
@@ -74,7 +74,7 @@ def _is_deep(value: Any) -> bool:
 
 
 def key_text(key: Mapping[str, Any]) -> str:
-    """The text under which ``loads`` gives an object key."""
+    """The text that ``loads`` returns for an object key."""
     return msgspec.json.encode(dict(key), order="sorted").decode()
 
 
@@ -84,25 +84,25 @@ def dumps(value: Any) -> bytes:
 
 
 def dumps_object_keys(pairs: list[tuple[Any, Any]]) -> bytes:
-    """A map whose keys are objects, as fastjson writes it: the object itself, not quoted."""
+    """A map with unquoted objects as keys, as in fastjson."""
     encode = msgspec.json.encode
     return b"{" + b",".join(encode(key) + b":" + encode(value) for key, value in pairs) + b"}"
 
 
 def dumps_integer_keys(mapping: Mapping[int, Any], *, quoted: bool) -> bytes:
-    """A map whose keys are numbers, in their order. Not quoted for old readers: see ``route``."""
+    """A map with ascending integer keys, unquoted for old clients; see ``route``."""
     mark = b'"' if quoted else b""
     pairs = (b"%b%d%b:%b" % (mark, key, mark, msgspec.json.encode(mapping[key])) for key in sorted(mapping))
     return b"{" + b",".join(pairs) + b"}"
 
 
 class _Reader:
-    """One pass over the text; ``at`` is the place of the next character."""
+    """Recursive descent parser; ``at`` is the position of the next character."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
-        #: An object key is being read. None stands in it: each level would double the escapes of the one inside.
+        #: Inside an object key, which cannot contain another: each level would double the escapes.
         self.in_key = False
 
     def value(self, depth: int) -> Any:
@@ -117,7 +117,7 @@ class _Reader:
     def expect_end(self) -> None:
         self._skip_space()
         if self.at != len(self.text):
-            raise self._wrong("something follows the value")
+            raise self._wrong("unexpected text after the value")
 
     def _map(self, depth: int) -> dict[str, Any]:
         pairs: dict[str, Any] = {}
@@ -153,7 +153,7 @@ class _Reader:
 
     def _object_key(self, depth: int) -> str:
         if self.in_key:
-            raise self._wrong("a key is an object, in the key of another map")
+            raise self._wrong("an object key inside an object key")
         self.in_key = True
         key = self._map(depth)
         self.in_key = False
@@ -162,7 +162,7 @@ class _Reader:
     def _scalar(self) -> Any:
         found = _STRING.match(self.text, self.at) or _SCALAR.match(self.text, self.at)
         if found is None:
-            raise self._wrong("no value stands here")
+            raise self._wrong("a value is missing")
         try:
             value = msgspec.json.decode(found.group())
         except (msgspec.MsgspecError, ValueError) as error:

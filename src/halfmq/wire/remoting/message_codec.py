@@ -1,4 +1,4 @@
-"""Messages on the wire: batches, sends of a client, what a pull brings, and what a verdict changes in the copy that leaves."""
+"""Messages on the wire: batches, send requests, checks, END_TRANSACTION and pulled messages."""
 
 import struct
 from collections.abc import Iterable
@@ -28,14 +28,13 @@ from halfmq.wire.remoting.compression import decompress
 from halfmq.wire.remoting.header import encode_oneway_request, encode_request
 
 _ENTRY_HEAD: Final = struct.Struct(">iiiii")
-_SIZE_AND_MAGIC: Final = struct.Struct(">II")
 
 
 # --- batches (320) -----------------------------------------------------------------------------------------------
 
 
 class BatchEntry(NamedTuple):
-    """One message of a batch, as the command SendBatch takes it. ``properties`` is a property string."""
+    """A message of a batch; ``properties`` is a property string."""
 
     flag: int
     body: bytes
@@ -43,37 +42,41 @@ class BatchEntry(NamedTuple):
 
 
 def split_batch(body: bytes) -> tuple[BatchEntry, ...]:
-    """The messages of a batch body: size 4, magic 4, CRC 4, flag 4, body length 4, body, properties length 2, properties.
+    """Decode the body of 320: entries of size 4, magic 4, CRC 4, flag 4, body length 4, body, properties length 2, properties.
 
     Raises:
-        ProtocolError: no entry at all, or lengths that do not add up to the body.
+        ProtocolError: no entry, or inconsistent lengths.
     """
     entries = []
     at = 0
     end = len(body)
     while at < end:
         if end - at < _ENTRY_HEAD.size + 2:
-            raise ProtocolError(f"a batch is cut off at {at} of {end} bytes")
+            raise ProtocolError(f"a batch is truncated at {at} of {end} bytes")
         size, _magic, _crc, flag, body_bytes = _ENTRY_HEAD.unpack_from(body, at)
         place = at + _ENTRY_HEAD.size
         stop = at + size
         if body_bytes < 0 or stop > end or place + body_bytes + 2 > stop:
-            raise ProtocolError(f"an entry of a batch at {at} says {size} bytes, {body_bytes} of them body; {end} came")
+            raise ProtocolError(
+                f"an entry of a batch at {at} has size {size} and body size {body_bytes}; the batch has {end} bytes"
+            )
         message = body[place : place + body_bytes]
         place += body_bytes
         properties_bytes = int.from_bytes(body[place : place + 2], "big", signed=True)
         place += 2
         if place + properties_bytes != stop:
-            raise ProtocolError(f"properties of {properties_bytes} bytes do not fill their entry of a batch at {at}")
+            raise ProtocolError(
+                f"properties of {properties_bytes} bytes do not match the size of their batch entry at {at}"
+            )
         entries.append(BatchEntry(flag, message, body[place:stop]))
         at = stop
     if not entries:
-        raise ProtocolError("a batch holds no message")
+        raise ProtocolError("a batch without a message")
     return tuple(entries)
 
 
 def join_batch(entries: Iterable[BatchEntry]) -> bytes:
-    """The body of 320. Entries are never packed; what is longer than the broker takes is the broker's to refuse."""
+    """Encode the body of 320, without compression. The broker rejects messages that are too large."""
     parts: list[bytes] = []
     for flag, body, text in entries:
         size = _ENTRY_HEAD.size + len(body) + 2 + len(text)
@@ -82,12 +85,12 @@ def join_batch(entries: Iterable[BatchEntry]) -> bytes:
 
 
 def with_properties(stored: bytes, added: bytes) -> bytes:
-    """A stored message with a property string appended, sizes adjusted; the body CRC stays right.
+    """Append a property string to a stored message, and adjust its sizes.
 
-    Unchanged when the properties would leave their length field: Java reads more than 32,767 bytes as none at all.
+    Unchanged if the properties would exceed 32,767 bytes, which Java reads as none.
 
     Raises:
-        ProtocolError: not one stored message.
+        ProtocolError: not a stored message.
     """
     try:
         message, _, size = stored_message.decode(stored)
@@ -121,11 +124,10 @@ def encode_check(
     broker_name: str,
     tx_id: str = "",
 ) -> bytes:
-    """39: ask a producer about the transaction of this half, whole frame. ``checks`` counts from 1.
+    """39: the check of a half message's transaction, as a complete frame. ``checks``: number of this check, from 1.
 
-    ``message_id`` is the UNIQ_KEY, ``offset_id`` the offset message id; ``transactionId`` comes back unchanged in the answer
-    of a stock client, which is how it names a transaction of several halves. The count travels as TRANSACTION_CHECK_TIMES,
-    where listeners look for it. Topic and queue in ``stored`` are the true ones.
+    ``message_id`` is the UNIQ_KEY, ``offset_id`` the offset message id. RocketMQ's client returns ``transactionId`` unchanged, so
+    it can identify a transaction with several half messages. Listeners find the number as TRANSACTION_CHECK_TIMES.
     """
     ext = {
         "tranStateTableOffset": half_index,
@@ -140,7 +142,7 @@ def encode_check(
 
 
 def with_check_times(stored: bytes, checks: int) -> bytes:
-    """A half that is asked about for the time number ``checks``, which its listener finds as TRANSACTION_CHECK_TIMES."""
+    """The half message with the number of its check as property TRANSACTION_CHECK_TIMES."""
     return with_properties(stored, properties.encode(((properties.TRANSACTION_CHECK_TIMES, str(checks)),)))
 
 
@@ -148,28 +150,28 @@ def with_check_times(stored: bytes, checks: int) -> bytes:
 
 
 class PulledMessage(NamedTuple):
-    """A message as a consumer sees it. ``unpack`` unpacks ``message.body`` and clears the compression bit, if it is ``whole``."""
+    """A pulled message, possibly compressed; ``unpack`` decompresses it."""
 
     message: StoredMessage
-    #: Place in the log, for 33 and 36.
+    #: For 33 and 36.
     log_offset: int
     #: RocketMQ's ``offsetMsgId``: store host and log offset.
     offset_id: str
-    #: False: the body is not the one that was stored; its CRC differs. Nobody may use it.
+    #: False: the body is damaged, since its CRC differs from the stored one. The caller must not use it.
     whole: bool
 
 
 def split_pull(body: bytes) -> list[PulledMessage]:
-    """The messages of an answer to a pull, packed as they came: ``unpack`` each when there is room for it.
+    """The messages of a pull response, still compressed. The caller calls ``unpack`` when it has the memory.
 
     Raises:
-        ProtocolError: a message is cut off or malformed; none is given.
+        ProtocolError: a message is truncated or malformed.
     """
     packed: list[PulledMessage] = []
     at = 0
     while at < len(body):
         message, log_offset, size = _stored_at(body, at)
-        # Of the stored bytes, packed as they are. 0 is also what a broker writes that keeps none.
+        # The CRC is that of the compressed body. 0: the broker stored none.
         whole = message.body_crc in (body_crc_of(message.body), 0)
         packed.append(PulledMessage(message, log_offset, offset_message_id(message.store_host, log_offset), whole))
         at += size
@@ -177,7 +179,7 @@ def split_pull(body: bytes) -> list[PulledMessage]:
 
 
 def unpack(pulled: PulledMessage) -> PulledMessage:
-    """With the body as its client had it; ``pulled`` itself where it was not packed, or is damaged. Raises as ``decompress``."""
+    """Decompress the body and clear the flag; ``pulled`` itself if it is not compressed, or damaged. Raises as ``decompress``."""
     message = pulled.message
     if not pulled.whole or not message.sys_flag & SYS_COMPRESSED:
         return pulled
@@ -186,12 +188,12 @@ def unpack(pulled: PulledMessage) -> PulledMessage:
 
 
 def decode_pulled(body: bytes) -> list[PulledMessage]:
-    """The messages up to ``limits.UNPACKED_BYTES_MAX`` of unpacked bodies, and always the first; for who comes again for the
-    rest in any case.
+    """Decompressed messages, up to ``limits.UNPACKED_BYTES_MAX`` of decompressed bodies, at least one. The caller must request
+    the rest again.
 
     Raises:
-        ProtocolError: a message is cut off or malformed; none is given.
-        MissingDependency: a body is packed by LZ4 or ZSTD and the package is not installed.
+        ProtocolError: a message is truncated or malformed.
+        MissingDependency: the package for LZ4 or ZSTD is not installed.
     """
     pulled: list[PulledMessage] = []
     unpacked_bytes = 0
@@ -208,9 +210,9 @@ def _stored_at(body: bytes, at: int) -> tuple[StoredMessage, int, int]:
     try:
         message, log_offset, size = stored_message.decode(body, at)
     except ValueError as error:
-        raise ProtocolError(f"what was pulled is no message: {error}") from error
+        raise ProtocolError(f"invalid message in a pull response: {error}") from error
     if log_offset < 0:
-        raise ProtocolError(f"a pulled message says it lies at {log_offset} of the log")
+        raise ProtocolError(f"a pulled message has log offset {log_offset}")
     return message, log_offset, size
 
 
@@ -231,9 +233,9 @@ def encode_send(
     default_queues: int = 4,
     sent_again: bool = False,
 ) -> bytes:
-    """310, or 320 with ``batch``, whole frame. Group and topic must be valid names; they are not escaped.
+    """310, or 320 with ``batch``, as a complete frame. Group and topic must be valid names; they are not escaped.
 
-    ``sent_again``: an earlier attempt got no answer; a halfmq broker then stores it only if it does not have it.
+    ``sent_again``: an earlier attempt got no response; a halfmq broker then stores the message only if it is not stored yet.
     """
     last = "" if max_reconsume_times is None else f',"l":"{max_reconsume_times}"'
     if sent_again:
@@ -264,7 +266,8 @@ def encode_end(
     remark: str | None = None,
     oneway: bool = True,
 ) -> bytes:
-    """37, whole frame. Two-way only towards a broker that said HMQ_VERSION: Apache RocketMQ never answers UNKNOWN."""
+    """37 as a complete frame. The caller must use ``oneway`` unless the broker has sent HMQ_VERSION: Apache RocketMQ does not
+    respond to UNKNOWN."""
     ext = {
         "producerGroup": group,
         "tranStateTableOffset": half_index,

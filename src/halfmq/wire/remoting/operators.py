@@ -1,19 +1,20 @@
-"""Commands of ours for those who look after a broker: what is undecided, the story of one, and a verdict by hand.
+"""Commands of halfmq for operators: list undecided transactions, explain one, settle one.
 
-    HMQ_TRANSACTIONS  29002  ext ``group`` (empty: all), ``max``, ``from``: the ``next`` of the answer before, or none
-        answer  code 0, ext ``total``, ``at`` (broker time of the spans, ms), ``next``: where there is more (of one group, how many stand before it; of all, a number
-                of groups: the oldest of each page of groups are told), none behind the last; body JSON [{"group", "tx_id", "age_ms", "messages", "expected", "message_bytes",
-                "topics", "checks", "next_check_in_ms", "producers"}, ...], the oldest first
-    HMQ_STORY         29003  ext ``group`` (empty: whichever has it), ``txId``
-        answer  code 0, ext ``group``, ``state`` UNDECIDED | COMMITTED | ROLLED_BACK | UNKNOWN; body JSON [sentence, ...]
+    HMQ_TRANSACTIONS  29002  ext ``group`` (empty: all), ``max``, ``from``: ``next`` of the previous page
+        response  code 0, ext ``total``, ``at`` (broker time to which the ages refer, ms), ``next`` (start of the next page; absent
+                  on the last one. With a group: a number of transactions; without: a number of groups, and each page has the
+                  oldest transactions of its groups); body JSON [{"group", "tx_id", "age_ms", "messages", "expected",
+                  "message_bytes", "topics", "checks", "next_check_in_ms", "producers"}, ...], oldest first
+    HMQ_STORY         29003  ext ``group`` (empty: any), ``txId``
+        response  code 0, ext ``group``, ``state`` UNDECIDED | COMMITTED | ROLLED_BACK | UNKNOWN; body JSON [sentence, ...]
     HMQ_RESOLVE       29004  ext ``group`` (as above), ``txId``, ``verdict`` COMMIT | ROLLBACK, ``operator``, ``reason``
-        answer  as to END_TRANSACTION (37): code 0 with HMQ_VERDICT, HMQ_POSITION, HMQ_DURABILITY, HMQ_REPEATED, or the
-                same refusals: 604 with the standing verdict, 604 without one for an incomplete transaction, 1 not found
+        response  as to END_TRANSACTION (37): code 0 with HMQ_VERDICT, HMQ_POSITION, HMQ_DURABILITY, HMQ_REPEATED; or 604 with
+                  the existing verdict, 604 without one for an incomplete transaction, 1 not found
 
-    HMQ_UNDECIDED     29005  ext ``group`` (empty or none: any); body JSON [id, ...], at most 1,000
-        answer  code 0; body JSON: those of them that are undecided in that group, or in whatever group
+    HMQ_UNDECIDED     29005  ext ``group`` (empty or absent: any); body JSON [id, ...], at most 1,000
+        response  code 0; body JSON: those of the ids that are undecided
 
-29 for a field that cannot be. A stock broker answers 3. The codes fit the 16 bits of the binary header. Pure.
+Response code 29: an invalid field. RocketMQ responds with 3. The codes fit in the 16 bits of a binary header. Pure functions.
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,7 +44,7 @@ EXT_OPERATOR: Final = "operator"
 EXT_REASON: Final = "reason"
 
 LISTED_MAX: Final = limits.TRANSACTIONS_LISTED_MAX
-#: Most ids in one question.
+#: Maximum ids of a request.
 UNDECIDED_IDS_MAX: Final = 1_000
 OPERATOR_CHARS_MAX: Final = limits.OPERATOR_CHARS_MAX
 REASON_CHARS_MAX: Final = limits.REASON_CHARS_MAX
@@ -54,53 +55,51 @@ _TEXTS: Final = msgspec.json.Decoder(list[str])
 
 
 def encode_pending(rows: Iterable[PendingTransaction]) -> bytes:
+    """Response body of HMQ_TRANSACTIONS."""
     return msgspec.json.encode(list(rows))
 
 
 def decode_pending(
     ext: Mapping[str, str], body: bytes | bytearray | memoryview
 ) -> tuple[int, list[PendingTransaction]]:
-    """(how many there are, the oldest of them).
+    """Response to HMQ_TRANSACTIONS: (total number, transactions of this page).
 
     Raises:
-        ProtocolError: not such an answer.
+        ProtocolError: malformed.
     """
     try:
         rows = _ROWS.decode(body)
         total = int(ext[EXT_TOTAL])
     except (KeyError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise ProtocolError(f"the answer to HMQ_TRANSACTIONS cannot be read: {error!r}") from error
+        raise ProtocolError(f"a response to HMQ_TRANSACTIONS is malformed: {error!r}") from error
     return total, rows
 
 
 def encode_story(sentences: Iterable[str]) -> bytes:
+    """Response body of HMQ_STORY."""
     return msgspec.json.encode(list(sentences))
 
 
 def decode_story(body: bytes | bytearray | memoryview) -> list[str]:
-    """
-    Raises:
-        ProtocolError: not such an answer.
-    """
+    """Response body of HMQ_STORY: sentences. Raises ProtocolError."""
+    return _texts(body)
+
+
+def _texts(body: bytes | bytearray | memoryview) -> list[str]:
     try:
         return _TEXTS.decode(body)
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise ProtocolError(f"the answer to HMQ_STORY cannot be read: {error}") from error
+        raise ProtocolError(f"a list of texts is malformed: {error}") from error
 
 
 def encode_ids(ids: Iterable[str]) -> bytes:
+    """A list of transaction ids as a body."""
     return msgspec.json.encode(list(ids))
 
 
 def decode_ids(body: bytes | bytearray | memoryview) -> list[str]:
-    """
-    Raises:
-        ProtocolError: not a list of at most ``UNDECIDED_IDS_MAX`` ids.
-    """
-    try:
-        ids = _TEXTS.decode(body)
-    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise ProtocolError(f"a list of transaction ids cannot be read: {error}") from error
+    """A list of transaction ids, at most ``UNDECIDED_IDS_MAX``. Raises ProtocolError."""
+    ids = _texts(body)
     if len(ids) > UNDECIDED_IDS_MAX:
-        raise ProtocolError(f"{len(ids)} transaction ids, {UNDECIDED_IDS_MAX} are allowed")
+        raise ProtocolError(f"{len(ids)} transaction ids; the maximum is {UNDECIDED_IDS_MAX}")
     return ids

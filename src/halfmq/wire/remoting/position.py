@@ -1,17 +1,16 @@
-"""HMQ_POSITION, a command of ours: one position in the log, and what every queue of some topics holds below it.
+"""HMQ_POSITION, a command of halfmq: the bounds of all queues of some topics at one log position.
 
-A reader that takes several queues at one moment (Spark, reconciliation) must not see half of a transaction. Asking each
-queue for its end (30, 31) answers at as many moments as there are queues. This asks once: every end in the answer is cut
-at the same published position, so that a transaction lies wholly below all ends or wholly above.
+A reader of several queues (Spark, reconciliation) must not see part of a transaction. With one request per queue (30, 31) the end
+offsets would be from different times. Here all are from the same high watermark, so each transaction is completely below or
+completely above them.
 
-    request  code 29001, ext ``topics`` = names with commas between
-    answer   code 0, ext ``store`` (UUID, 32 hex digits), ``epoch``, ``position``; body JSON
-             {"orders": {"id": 3, "queues": [[0, 10], [0, 12]]}}
-             queues by number, each [first offset still kept, offset behind the last one below the position]
+    request   code 29001, ext ``topics``: names, separated by commas
+    response  code 0, ext ``store`` (UUID, 32 hex digits), ``epoch``, ``position``; body JSON
+              {"orders": {"id": 3, "queues": [[0, 10], [0, 12]]}}
+              queues by number, each [first offset, end offset: one past the last message below the position]
 
-A topic that does not exist is not in the answer. Everything below an end is durable and may be pulled (11) at once.
-A stock broker answers REQUEST_CODE_NOT_SUPPORTED (3), which is how the asker learns that it is one. The code fits the
-16 bits of the binary header. Pure.
+Topics that do not exist are not in the response. Messages below an end offset are durable and can be pulled (11) at once. RocketMQ
+responds with REQUEST_CODE_NOT_SUPPORTED (3), which identifies it. The code fits in the 16 bits of a binary header. Pure functions.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,14 +28,14 @@ EXT_POSITION: Final = "position"
 
 
 class TopicBounds(NamedTuple):
-    """One topic at the position. ``queues[n]`` is (first offset kept, offset behind the last visible one) of queue n."""
+    """Bounds of a topic. ``queues[n]``: (first offset, end offset) of queue n."""
 
     topic_id: int
     queues: tuple[tuple[int, int], ...]
 
 
 class PositionAnswer(NamedTuple):
-    """``store`` in 32 hex digits; ``position`` is the published one: nothing below it can be lost by a crash."""
+    """A response. ``store``: 32 hex digits; ``position``: the high watermark, below which everything is durable."""
 
     store: str
     epoch: int
@@ -53,35 +52,35 @@ _BODY: Final = msgspec.json.Decoder(dict[str, _Bounds])
 
 
 def request_ext(topics: Iterable[str]) -> dict[str, str]:
-    """Ext fields of the request. Topic names cannot hold a comma."""
+    """Ext fields of the request. Topic names cannot contain commas."""
     return {EXT_TOPICS: ",".join(topics)}
 
 
 def asked_topics(ext: Mapping[str, str]) -> tuple[str, ...]:
-    """What the request asks for, in its order, each once. Empty: only the position is wanted."""
+    """Topics of the request, in order and without duplicates. Empty: only the position is requested."""
     return tuple(dict.fromkeys(name for name in ext.get(EXT_TOPICS, "").split(",") if name))
 
 
 def encode_answer(answer: PositionAnswer) -> tuple[dict[str, str], bytes]:
-    """(ext fields, body)."""
+    """The response: (ext fields, body)."""
     ext = {EXT_STORE: answer.store, EXT_EPOCH: str(answer.epoch), EXT_POSITION: str(answer.position)}
     body = {name: {"id": bounds.topic_id, "queues": bounds.queues} for name, bounds in answer.topics.items()}
     return ext, msgspec.json.encode(body)
 
 
 def decode_answer(ext: Mapping[str, str], body: bytes | bytearray | memoryview) -> PositionAnswer:
-    """What a broker said.
+    """Decode the response.
 
     Raises:
-        ProtocolError: a field is missing or no number, or the body is not as above.
+        ProtocolError: a field is missing or invalid, or the body is malformed.
     """
     try:
         topics = _BODY.decode(body)
         store, epoch, position = ext[EXT_STORE], int(ext[EXT_EPOCH]), int(ext[EXT_POSITION])
     except (KeyError, ValueError, RecursionError, msgspec.DecodeError) as error:
-        raise ProtocolError(f"the answer to HMQ_POSITION cannot be read: {error!r}") from error
+        raise ProtocolError(f"a response to HMQ_POSITION is malformed: {error!r}") from error
     for name, bounds in topics.items():
         if any(not 0 <= first <= end for first, end in bounds.queues):
-            raise ProtocolError(f"the answer to HMQ_POSITION has impossible bounds for topic {name!r}: {bounds.queues}")
+            raise ProtocolError(f"a response to HMQ_POSITION has invalid bounds for topic {name!r}: {bounds.queues}")
     named = {name: TopicBounds(bounds.id, tuple(bounds.queues)) for name, bounds in topics.items()}
     return PositionAnswer(store, epoch, position, named)

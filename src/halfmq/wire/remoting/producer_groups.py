@@ -1,24 +1,22 @@
-"""Commands of ours about producer groups: figures, limits and policy, and asking about one transaction now.
+"""Commands of halfmq for producer groups: statistics, limits and policy, and checks on request.
 
-    HMQ_ASK        29006  ext ``group`` (empty: whichever has it), ``txId``
-        answer  code 0, ext ``group``, ``clientId`` (whom; empty: whoever fetches next), ``checks``; 2 when nobody can or may
-                be asked now; 604 with HMQ_VERDICT when it is settled; 1 not found
-    HMQ_PRODUCER   29007  ext ``group``; to change it ``operator``, ``reason`` and a body: JSON of what changes
-                (``ProducerChange``)
-        answer  code 0; body JSON ``ProducerLimits``: what was set, or what stands
-    HMQ_STATS      29008  ext ``group`` (empty: all), ``from``: the ``next`` of the answer before, or none
-        answer  code 0, ext ``next``: where there are more groups, none behind the last; body JSON [``GroupStats``, ...], the ones
-                with most undecided first
+    HMQ_ASK        29006  ext ``group`` (empty: any), ``txId``: check this transaction now
+        response  code 0, ext ``group``, ``clientId`` (receiver; empty: the next client that fetches checks), ``checks``; 2: no
+                  check is possible now; 604 with HMQ_VERDICT: settled; 1: not found
+    HMQ_PRODUCER   29007  ext ``group``; for a change also ``operator``, ``reason`` and a JSON body (``ProducerChange``)
+        response  code 0; body JSON ``ProducerLimits``: the current settings
+    HMQ_STATS      29008  ext ``group`` (empty: all), ``from``: ``next`` of the previous page
+        response  code 0, ext ``next``: start of the next page, absent on the last one; body JSON [``GroupStats``, ...], those
+                  with most undecided transactions first
+    HMQ_ASK_PARKED  29010  ext ``group``, ``max``: check up to ``max`` parked transactions now
+        response  code 0, ext ``left``: number of the other parked transactions; body JSON [id, ...]: the checked ones, at most
+                  256, none while too many checks are in flight; 2: no producer is reachable
 
-HMQ_ASK_PARKED  29010  ext ``group``, ``max``: ask about what a policy parked, so many at most
-        answer  code 0, ext ``left``: how many others are parked still; body JSON [id, ...]: of which checks go out, 256
-                at most, none where too many wait for answers; 2 when nobody can be asked
-
-29 for a field that cannot be. A stock broker answers 3. Pure.
+Response code 29: an invalid field. RocketMQ responds with 3. Pure functions.
 """
 
 from collections.abc import Iterable
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
@@ -34,17 +32,18 @@ EXT_CLIENT: Final = "clientId"
 EXT_CHECKS: Final = "checks"
 EXT_LEFT: Final = "left"
 
+T = TypeVar("T")
 PastLimitName = Literal["wait", "rollback", "set-aside"]
 
 
 class ProducerLimits(msgspec.Struct, frozen=True):
-    """Limits and policy of a producer group; fields as in ``model.settings.ProducerSettings``."""
+    """Limits and policy of a producer group, as in ``model.settings.ProducerSettings``, and the limits of the broker."""
 
     group: str
     check_limit: int
     past_limit: PastLimitName
     skip_age_ms: int
-    #: -1: as the broker's, which are the two last ones.
+    #: -1: the limit of the broker, in the last two fields.
     undecided_max: int
     undecided_bytes_max: int
     set_by: str
@@ -53,7 +52,7 @@ class ProducerLimits(msgspec.Struct, frozen=True):
 
 
 class ProducerChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What shall change; None: stays."""
+    """A change of limits and policy; None: unchanged."""
 
     check_limit: int | None = None
     past_limit: PastLimitName | None = None
@@ -63,59 +62,49 @@ class ProducerChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
 
     @property
     def is_empty(self) -> bool:
+        """Whether nothing changes."""
         return self == ProducerChange()
 
 
 _CHANGE: Final = msgspec.json.Decoder(ProducerChange)
 _LIMITS: Final = msgspec.json.Decoder(ProducerLimits)
 _STATS: Final = msgspec.json.Decoder(list[GroupStats])
-#: What a decoder raises for bytes that somebody made up.
-_UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+
+
+def _decode(decoder: "msgspec.json.Decoder[T]", body: bytes | bytearray | memoryview, what: str) -> T:
+    try:
+        return decoder.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"{what} malformed: {error}") from error
 
 
 def encode_change(change: ProducerChange) -> bytes:
+    """Request body of HMQ_PRODUCER."""
     return msgspec.json.encode(change)
 
 
 def decode_change(body: bytes | bytearray | memoryview) -> ProducerChange:
-    """An empty body changes nothing.
-
-    Raises:
-        ProtocolError: not such a request; the text says which field.
-    """
+    """Request body of HMQ_PRODUCER; an empty one changes nothing. Raises ProtocolError, which names the field."""
     if not len(body):
         return ProducerChange()
-    try:
-        return _CHANGE.decode(body)
-    except _UNREADABLE as error:
-        raise ProtocolError(f"limits of a producer group cannot be read: {error}") from error
+    return _decode(_CHANGE, body, "limits of a producer group are")
 
 
 def encode_limits(limits: ProducerLimits) -> bytes:
+    """Response body of HMQ_PRODUCER."""
     return msgspec.json.encode(limits)
 
 
 def decode_limits(body: bytes | bytearray | memoryview) -> ProducerLimits:
-    """
-    Raises:
-        ProtocolError: not such an answer.
-    """
-    try:
-        return _LIMITS.decode(body)
-    except _UNREADABLE as error:
-        raise ProtocolError(f"the answer to HMQ_PRODUCER cannot be read: {error}") from error
+    """Response body of HMQ_PRODUCER. Raises ProtocolError."""
+    return _decode(_LIMITS, body, "a response to HMQ_PRODUCER is")
 
 
 def encode_stats(stats: Iterable[GroupStats]) -> bytes:
+    """Response body of HMQ_STATS."""
     return msgspec.json.encode(list(stats))
 
 
 def decode_stats(body: bytes | bytearray | memoryview) -> list[GroupStats]:
-    """
-    Raises:
-        ProtocolError: not such an answer.
-    """
-    try:
-        return _STATS.decode(body)
-    except _UNREADABLE as error:
-        raise ProtocolError(f"the answer to HMQ_STATS cannot be read: {error}") from error
+    """Response body of HMQ_STATS. Raises ProtocolError."""
+    return _decode(_STATS, body, "a response to HMQ_STATS is")

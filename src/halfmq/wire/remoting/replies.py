@@ -1,4 +1,4 @@
-"""Answers as the client reads them: the ext fields of a successful send and of a pull, as typed structs."""
+"""Response headers (ext fields) as typed structs, for clients."""
 
 from typing import Any, TypeVar
 
@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Fields)
 
 
 class SentReply(Fields, gc=False):
-    """Of 10, 310, 320. ``msg_id`` is the offset message id; ``transaction_id`` is missing in 4.x."""
+    """Response to 10, 310, 320. ``msg_id`` is the offset message id; ``transaction_id`` is absent in 4.x."""
 
     msg_id: str
     queue_id: Int32
@@ -22,28 +22,21 @@ class SentReply(Fields, gc=False):
 
 
 class PulledReply(Fields, gc=False):
-    """Of 11. Also of its "nothing" answers (19, 20, 21), which carry the same fields."""
+    """Response to 11, also with codes 19, 20 and 21 (no messages)."""
 
     next_begin_offset: Int64
     min_offset: Int64
     max_offset: Int64
-    suggest_which_broker_id: Int64 = 0
 
 
 class OffsetReply(Fields, gc=False):
-    """Of 14, 29, 30, 31."""
+    """Response to 14, 29, 30, 31."""
 
     offset: Int64
 
 
-class TimestampReply(Fields, gc=False):
-    """Of 32."""
-
-    timestamp: Int64
-
-
 class EndReply(Fields, gc=False):
-    """Of a two-way 37 from a broker that said HMQ_VERSION; the fields are empty from any other."""
+    """Response of a halfmq broker to 37."""
 
     tx_id: str = field(name="HMQ_TX_ID", default="")
     #: COMMITTED or ROLLED_BACK.
@@ -54,7 +47,7 @@ class EndReply(Fields, gc=False):
 
 
 def read_reply(response: Request[Any], shape: type[F]) -> F:
-    """The fields of an answer. Look at ``response.code`` first: a refusal has none of them.
+    """Convert the fields of a response. The caller checks ``response.code`` first: errors have no fields.
 
     Raises:
         ProtocolError: a field is missing or malformed.
@@ -62,4 +55,4 @@ def read_reply(response: Request[Any], shape: type[F]) -> F:
     try:
         return msgspec.convert(response.ext, shape, strict=False)
     except msgspec.ValidationError as error:
-        raise ProtocolError(f"an answer with code {response.code}: {error}") from error
+        raise ProtocolError(f"a response with code {response.code}: {error}") from error

@@ -1,7 +1,7 @@
-"""Who serves a topic: the bodies of 105 and 106.
+"""Response bodies of 105 (route of a topic) and 106 (brokers of a cluster).
 
-The route must be compact: the Go client splits ``brokerAddrs`` at commas and colons. Its ids are quoted only for
-clients from 4.9.4, since older Go releases take the quotes into the number; Java and C++ read both forms.
+The JSON must be compact: the Go client splits ``brokerAddrs`` at commas and colons. Broker ids are quoted only for clients from
+4.9.4 on, since older Go clients do not remove the quotes; Java and C++ accept both.
 Source: RocketMQ ``TopicRouteData``, ``ClientRequestProcessor``; rocketmq-client-go ``internal/route.go``.
 """
 
@@ -15,12 +15,11 @@ from halfmq.wire.remoting.codes import V4_9_4
 #: ``perm`` of a queue.
 READ: Final = 4
 WRITE: Final = 2
-INHERIT: Final = 1
 MASTER_ID: Final = 0
 
 
 class QueueData(NamedTuple):
-    """How many queues of the topic a broker has. ``permission``: READ, WRITE, INHERIT bits."""
+    """Queues of the topic on a broker. ``permission``: bits READ, WRITE."""
 
     broker_name: str
     read_queues: int
@@ -30,7 +29,7 @@ class QueueData(NamedTuple):
 
 
 class BrokerData(NamedTuple):
-    """Where a broker listens; ``addresses`` maps broker ids to ``host:port``, 0 is the master."""
+    """A broker; ``addresses`` maps broker ids to ``host:port``, 0 is the master."""
 
     cluster: str
     broker_name: str
@@ -38,6 +37,8 @@ class BrokerData(NamedTuple):
 
 
 class Route(NamedTuple):
+    """Brokers and queues of a topic."""
+
     brokers: tuple[BrokerData, ...]
     queues: tuple[QueueData, ...]
     #: ``brokerA:4;brokerB:4`` of an ordered topic.
@@ -45,7 +46,7 @@ class Route(NamedTuple):
 
 
 def encode_route(route: Route, version: int, *, standard_json: bool = False) -> bytes:
-    """The body of 105 for a client of this ``version`` (or one that asked for standard JSON)."""
+    """Body of 105 for a client of this ``version`` (or one that requested standard JSON)."""
     quoted = standard_json or version >= V4_9_4
     parts = [b'{"brokerDatas":[' + b",".join(_broker(data, quoted=quoted) for data in route.brokers) + b"]"]
     parts.append(b',"filterServerTable":{}')
@@ -56,7 +57,7 @@ def encode_route(route: Route, version: int, *, standard_json: bool = False) -> 
 
 
 def encode_cluster_info(brokers: Iterable[BrokerData], version: int) -> bytes:
-    """The body of 106: all brokers by name and by cluster."""
+    """Body of 106 for a client of this ``version``."""
     quoted = version >= V4_9_4
     clusters: dict[str, list[str]] = {}
     table = []
@@ -85,10 +86,10 @@ def _queue(data: QueueData) -> dict[str, object]:
 
 
 def decode_route(body: bytes) -> Route:
-    """Read the answer to 105, of any name server.
+    """Body of 105 from any name server.
 
     Raises:
-        ProtocolError: not JSON, or a route with parts missing.
+        ProtocolError: malformed or incomplete.
     """
     data = java_json.loads(body)
     try:
@@ -98,20 +99,20 @@ def decode_route(body: bytes) -> Route:
             data.get("orderTopicConf") or "",
         )
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ProtocolError(f"a route cannot be read: {error!r}") from error
+        raise ProtocolError(f"a route is malformed: {error!r}") from error
 
 
 def decode_cluster_info(body: bytes) -> tuple[BrokerData, ...]:
-    """Read the answer to 106: all brokers that a name server knows.
+    """Body of 106 from any name server: all its brokers.
 
     Raises:
-        ProtocolError: not JSON, or a broker with parts missing.
+        ProtocolError: malformed or incomplete.
     """
     data = java_json.loads(body)
     try:
         return tuple(_read_broker(item) for item in (data.get("brokerAddrTable") or {}).values())
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ProtocolError(f"a list of brokers cannot be read: {error!r}") from error
+        raise ProtocolError(f"a list of brokers is malformed: {error!r}") from error
 
 
 def _read_broker(item: Any) -> BrokerData:
@@ -120,7 +121,7 @@ def _read_broker(item: Any) -> BrokerData:
 
 
 def _read_queue(item: Any) -> QueueData:
-    flag = item.get("topicSysFlag", item.get("topicSynFlag", 0))  # up to 4.8 it was spelled so
+    flag = item.get("topicSysFlag", item.get("topicSynFlag", 0))  # misspelt up to 4.8
     return QueueData(
         str(item["brokerName"]),
         int(item["readQueueNums"]),

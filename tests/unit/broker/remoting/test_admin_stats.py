@@ -232,7 +232,7 @@ async def test_questions_that_wait_are_bounded(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(admin_stats, "ASKED_MAX", 0)
     async with serving(tmp_path) as running:
         refused = await (await running.client()).ask(28)
-        assert (refused.code, "ask again" in str(refused.remark)) == (2, True)
+        assert (refused.code, "try again" in str(refused.remark)) == (2, True)
 
 
 async def test_questions_that_wait_keep_what_they_need_and_are_counted(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ async def test_an_operator_is_served_while_a_flood_holds_every_place_and_keeps_c
         await asyncio.wait_for(producer.closed.wait(), 5)
         assert not running.state.topics_by_name
 
-        assert [text for text in caplog.messages if "may only ask what operators ask" in text], "and the log says so"
+        assert [text for text in caplog.messages if "may only send operators' commands" in text], "and the log says so"
 
         for client in ordinary:
             await client.close()

@@ -74,7 +74,7 @@ def test_missing_messages_are_told() -> None:
     assert "their total is not known yet" in told(log)
     log.do(part("T1", 2, count=3))
     assert "2 of 3 messages" in told(log)
-    assert "cannot be committed before the missing messages are here" in told(log)
+    assert "cannot be committed before the missing messages arrive" in told(log)
 
 
 def test_a_verdict_is_told_with_its_position() -> None:
@@ -192,8 +192,8 @@ def test_why_it_was_set_aside_is_told_and_the_policy_no_more() -> None:
     log.do(half("T1"))
     log.run_to(log.now_ms + 7_300_000)
     assert told(log).endswith(
-        "No check was sent yet. The policy of group PG parked it because of its age: nobody is asked any more by "
-        "itself. It is still undecided; its producer or an operator can settle it, and `halfmq tx check` asks again."
+        "No check was sent yet. The policy of group PG parked it because of its age: no further checks are sent "
+        "automatically. It is still undecided; its producer or an operator can settle it, and `halfmq tx check` sends a check."
     )
 
 
@@ -211,7 +211,7 @@ def test_how_long_it_waits_for_whom_is_told() -> None:
     log.later(2_000)
     assert "The last response came 2 s ago and was UNKNOWN. The next check is due in " in told(log)
     waits_ms = log.state.producer_groups["PG"].undecided["T1"].next_check - log.now_ms
-    assert told(log).endswith(f"again in {span(waits_ms)}.")
+    assert told(log).endswith(f"The next check is due in {span(waits_ms)}.")
     log.later(waits_ms)
     assert told(log).endswith("Its check is due now.")
 

@@ -1,14 +1,14 @@
-"""The sketch answers as a broker would, so that the load generator cannot tell; that it keeps nothing is its point."""
+"""The baseline server responds like a broker, and stores nothing."""
 
 import asyncio
 
 from tests.support.raw_client import RawClient, property_string
 
-from halfmq.bench.sketch import SketchProtocol
+from halfmq.bench.baseline import BaselineProtocol
 
 
 async def test_a_half_is_answered_with_places_that_move_on_and_an_end_with_success() -> None:
-    server = await asyncio.get_running_loop().create_server(SketchProtocol, "127.0.0.1", 0)
+    server = await asyncio.get_running_loop().create_server(BaselineProtocol, "127.0.0.1", 0)
     client = await RawClient.connect(server.sockets[0].getsockname()[1])
     ext = {
         "a": "g", "b": "T", "c": "TBW102", "d": "8", "e": "1", "f": "4", "g": "1", "h": "0", "j": "0",

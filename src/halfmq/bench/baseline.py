@@ -1,17 +1,16 @@
-"""The bare sketch: what half + end cost with the real codecs when nothing is decided, stored or remembered.
+"""Baseline of ``halfmq bench tx``: a server with the codecs of the broker, but without decisions, state and storage.
 
-An asyncio (or uvloop) server that splits frames, decodes headers, encodes each half as it would lie in the log, sums its
-body, and answers; the bytes go nowhere. It is the yardstick of `halfmq bench tx`: the ratio of the broker's CPU per
-transaction to the sketch's, in one run, holds on any machine.
+It splits frames, decodes headers, encodes each half message as a log record, computes its CRC, responds, and discards the bytes.
+The ratio of the broker's CPU per transaction to the baseline's is comparable across machines.
 
-Run alone: ``python -m halfmq.bench.sketch`` prints its port and serves until SIGTERM.
+``python -m halfmq.bench.baseline`` prints its port and serves until SIGTERM.
 """
 
 import asyncio
-import contextlib
 import json
 import signal
 
+from halfmq.bench.load import run
 from halfmq.model.properties import UNIQ_KEY, find
 from halfmq.model.records import MESSAGE_AT
 from halfmq.model.stored_message import StoredMessage, body_crc_of, encode
@@ -23,8 +22,8 @@ _HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 _NOW_MS = 1_795_246_382_304
 
 
-class SketchProtocol(asyncio.Protocol):
-    """Half: decode, encode for the log, answer. End: decode. No state but an offset."""
+class BaselineProtocol(asyncio.Protocol):
+    """Responds to half messages and END_TRANSACTION; its only state is the next log offset."""
 
     def __init__(self) -> None:
         self.splitter = FrameSplitter()
@@ -58,8 +57,9 @@ class SketchProtocol(asyncio.Protocol):
 
 
 async def serve() -> None:
+    """Print ``{"port": ...}`` and serve until SIGTERM."""
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(SketchProtocol, "127.0.0.1", 0)
+    server = await loop.create_server(BaselineProtocol, "127.0.0.1", 0)
     stopped = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stopped.set)
     print(json.dumps({"port": server.sockets[0].getsockname()[1]}), flush=True)
@@ -67,13 +67,5 @@ async def serve() -> None:
     server.close()
 
 
-def main() -> None:
-    with contextlib.suppress(ImportError):
-        import uvloop
-
-        return uvloop.run(serve())
-    return asyncio.run(serve())
-
-
 if __name__ == "__main__":
-    main()
+    run(serve())
