@@ -166,7 +166,7 @@ class Maintenance:
             self.checkpoint()  # so that a restart need not redo from the log's new start; the next check trims
             return
         self._trimming = start
-        self._carry()
+        self._copy_forward()
 
     def _saw_segments(self, missing: object) -> None:
         if isinstance(missing, BaseException):
@@ -233,17 +233,17 @@ class Maintenance:
             len(view.delayed),
         )
 
-    def _carry(self) -> None:
+    def _copy_forward(self) -> None:
         assert self._trimming is not None
-        self._sequencer.submit(CopyForward(self._trimming, COPY_RECORDS_MAX), self._carried)
+        self._sequencer.submit(CopyForward(self._trimming, COPY_RECORDS_MAX), self._copied_forward)
 
-    def _carried(self, context: None, reply: Reply | Failed) -> None:
+    def _copied_forward(self, context: None, reply: Reply | Failed) -> None:
         assert self._trimming is not None
         if not isinstance(reply, Done):
             self._trimming = None
             self._log_not_trimmed(str(getattr(reply, "text", reply)))
         elif reply.again:
-            self._carry()
+            self._copy_forward()
         else:
             self._sequencer.submit(TrimLog(self._trimming), self._trimmed)
 

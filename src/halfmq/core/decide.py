@@ -60,6 +60,7 @@ from halfmq.core.transaction.check_schedule import (
 from halfmq.core.transaction.machine import decide_end, decide_resolve
 from halfmq.core.transaction.policy import decide_set_producer, enforce
 from halfmq.core.transaction.retention import copy_bytes_bound, decide_copy_forward, decide_trim, trim_started
+from halfmq.errors import InvariantViolated
 from halfmq.model.placement import segment_start
 from halfmq.model.records import TRIM_SIZE, Record, checked_size, copied_delayed_size, released_size
 
@@ -142,8 +143,12 @@ def size_bound(state: State, command: Command) -> int:
     It is valid for the current end of the log. After a roll, a commit may have to copy its half messages and need more, but never
     more than a new segment has space for after its base.
     """
-    bound = _BOUND.get(type(command))
-    return bound(state, command) if bound is not None else _SETTINGS_BYTES * 2
+    return _BOUND[type(command)](state, command)
+
+
+def _two_records_bound(state: State, command: Command) -> int:
+    """At most two records of settings (a group and its topic), or one check."""
+    return _SETTINGS_BYTES * 2
 
 
 def _send_bound(state: State, command: SendMessage | SendHalf) -> int:
@@ -296,6 +301,7 @@ DECIDE: Final[dict[type, Callable[[State, Any, int], Decided]]] = {
     UnlockQueues: decide_unlock,
 }
 
+#: Bound of the records of a decision by type of command; see ``size_bound``.
 _BOUND: Final[dict[type, Callable[[State, Any], int]]] = {
     SendMessage: _send_bound,
     SendHalf: _send_bound,
@@ -315,4 +321,11 @@ _BOUND: Final[dict[type, Callable[[State, Any], int]]] = {
     TrimLog: _trim_bound,
     LockQueues: _lock_bound,
     UnlockQueues: _lock_bound,
+    EnsureGroup: _two_records_bound,
+    EnsureTopic: _two_records_bound,
+    CheckNotSent: _two_records_bound,
+    CheckNow: _two_records_bound,
+    NoteTime: _two_records_bound,
 }
+if _BOUND.keys() != DECIDE.keys():
+    raise InvariantViolated("every command needs a decision function and a bound")

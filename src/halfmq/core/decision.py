@@ -16,7 +16,7 @@ from halfmq.model.settings import ProducerSettings
 
 
 class Why(Enum):
-    """Reasons of a refusal. Front doors map them to codes of their protocol (``wire.remoting.codes``)."""
+    """Reasons of a refusal. Each front door maps them to codes of its protocol (``broker/remoting/refusals.py``)."""
 
     MESSAGE_ILLEGAL = "message-illegal"
     INVALID_PARAMETER = "invalid-parameter"

@@ -135,6 +135,9 @@ def read_group(state: State, payload: bytes) -> None:
 
 
 def producer_payload(settings: ProducerSettings) -> bytes:
+    """A base contains it, and redo compares bases byte by byte: encode a further field only if it is not the default, or stores of
+    earlier versions are refused.
+    """
     return payload_of(
         settings.name, settings.check_limit, settings.past_limit.value, settings.skip_age_ms, settings.undecided_max,
         settings.undecided_bytes_max, settings.set_by,

@@ -792,7 +792,7 @@ async def test_a_trim_goes_on_where_what_is_undecided_lies_behind_much_that_is_n
         maintenance = running.broker._maintenance
         assert maintenance is not None
         maintenance._trimming = SMALL
-        maintenance._carry()
+        maintenance._copy_forward()
         while maintenance._trimming is not None and running.broker._sequencer.failed is None:
             await turns(1)
         assert running.broker._sequencer.failed is None
@@ -824,7 +824,7 @@ async def test_a_step_of_a_trim_that_breaks_halfway_forgets_nothing_of_what_it_w
         assert maintenance is not None
         for _ in range(2):
             maintenance._trimming = SMALL
-            maintenance._carry()
+            maintenance._copy_forward()
             while maintenance._trimming is not None:
                 await turns(1)
         assert running.state.log_start == SMALL

@@ -50,8 +50,8 @@ _IDLE_CHECKS: Final = 4
 #: Minimum interval between two log lines about a client's mistake, for each address and kind, s; and a maximum over all.
 _SAY_EACH_S: Final = 10.0
 _SAID_TOGETHER_MAX: Final = 50
-#: A verdict is still accepted while draining: it is one-way, so its sender could not notice a refusal.
 _OPERATORS_ONLY: Final = "all connections for clients are taken (--connections-max, --connections-per-address-max); this one is for operators"
+#: Accepted while draining, too: they are one-way, so their sender could not notice a refusal.
 _NEVER_SENT_AWAY: Final = frozenset({RequestCode.END_TRANSACTION, RequestCode.UNREGISTER_CLIENT})
 
 

@@ -58,7 +58,7 @@ _HEADS_BYTES: Final = 96
 _FAR_BYTES: Final = 12_288
 
 #: Memory of one held pull, and of each of its tags, which it may share with others, bytes.
-_PARKED_COST: Final = 1_024
+_HELD_COST: Final = 1_024
 #: Maximum number of held pulls of one queue that are read for in one go: a few ms for each hundred.
 WOKEN_MAX: Final = 1_000
 _TAG_COST: Final = 80
@@ -508,7 +508,7 @@ def _patch(
 
 
 def _cost(tags: Tags) -> int:
-    return _PARKED_COST + (_TAG_COST * len(tags) if tags else 0)
+    return _HELD_COST + (_TAG_COST * len(tags) if tags else 0)
 
 
 def _nothing(context: None, reply: Reply | Failed) -> None:

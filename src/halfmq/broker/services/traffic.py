@@ -92,7 +92,7 @@ class Traffic:
     # --- time passes
 
     def look(self, now_ms: int) -> None:
-        """Sample the counters at this time, every ten seconds."""
+        """Sample the counters at this time, and begin a new span of ten seconds if it is due."""
         put, looks = self.put, self._looks
         looks.append((now_ms, put, self.given))
         while len(looks) > 1 and looks[1][0] <= now_ms - _RATE_MAX_MS:

@@ -196,7 +196,7 @@ class _Round:
 
     def __init__(self, group: ProducerGroup, now_ms: int) -> None:
         self.group = group
-        self.parked = dict(group.session.held_polls)
+        self.waiting = dict(group.session.held_polls)
         self.turn = group.session.turn
         self.asked: list[tuple[str, int]] = []
         #: Checks that may still get a response.
@@ -210,7 +210,7 @@ class _Round:
     @property
     def somebody(self) -> bool:
         """Whether a producer is reachable now."""
-        return bool(self.group.session.members or self.parked)
+        return bool(self.group.session.members or self.waiting)
 
     def next_to_check(self, now_ms: int) -> tuple[Undecided | None, bool]:
         """(a transaction to check now, or None if the entry was obsolete; whether there was an entry)."""
@@ -251,16 +251,16 @@ class _Round:
         """Connection of the producer whose turn it is. A client that fetched as many checks as it requested is no longer reachable; all
         that were served are removed by ``event``.
         """
-        members, parked = self.group.session.members, self.parked
+        members, waiting = self.group.session.members, self.waiting
         self.turn += 1
-        turn = self.turn % (len(members) + len(parked))
+        turn = self.turn % (len(members) + len(waiting))
         if turn < len(members):
             return next(islice(members, turn, None))
-        connection = next(islice(parked, turn - len(members), None))
+        connection = next(islice(waiting, turn - len(members), None))
         self._served[connection] = None
-        parked[connection] -= 1
-        if not parked[connection]:
-            del parked[connection]
+        waiting[connection] -= 1
+        if not waiting[connection]:
+            del waiting[connection]
         return connection
 
     def event(self, state: State, now_ms: int, *, in_turn: bool = False) -> ChecksSent:

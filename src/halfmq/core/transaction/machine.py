@@ -1,9 +1,9 @@
-"""Prepare and settle: the two decisions of a transaction.
+"""Prepare and end: the two decisions of a transaction.
 
-    SendHalf                   ->  prepare  ->  HalfRecord            invisible, under its own topic and queue
-    EndTransaction COMMIT      ->  settle   ->  [CopiedHalf ...] Committed     all halves become visible at one position
-    EndTransaction ROLLBACK    ->  settle   ->  RolledBack
-    EndTransaction UNKNOWN     ->  Noted: the response to the check in flight; the next check may be due sooner
+    SendHalf                   ->  prepare    -> HalfRecord            invisible, under its own topic and queue
+    EndTransaction COMMIT      ->  decide_end -> [CopiedHalf ...] Committed    all halves become visible at one position
+    EndTransaction ROLLBACK    ->  decide_end -> RolledBack
+    EndTransaction UNKNOWN     ->  decide_end -> Noted: the response to the check in flight; the next check may be due sooner
 
 The first verdict in the log wins, and the broker never decides by itself. RocketMQ checks neither the id nor an existing verdict: a
 second commit writes a second message (its ``EndTransactionProcessor``).
