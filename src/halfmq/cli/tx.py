@@ -194,7 +194,7 @@ def show(
     tx_id: _Id, group: _Group = "", url: _Url = _URL, timeout: _Timeout = _TIMEOUT_S, as_json: _Json = False
 ) -> None:
     """Explain one transaction: who prepared it, how often it was checked, why it waits, and who decided it."""
-    found, state, sentences = _story(url, tx_id, group, timeout)
+    found, state, sentences, _ = _story(url, tx_id, group, timeout)
     if as_json:
         typer.echo(msgspec.json.encode({"tx_id": tx_id, "group": found, "state": state, "story": sentences}))
     else:
@@ -229,7 +229,7 @@ def check(
         return
     if not tx_id or count:
         _fail("name a transaction: TX_ID, or --group GROUP --parked [--max NUMBER]", USAGE)
-    found, state, sentences = _story(url, tx_id, group, timeout)
+    found, state, sentences, _ = _story(url, tx_id, group, timeout)
     if state == UNKNOWN:  # a check of it would fail with a less specific status
         typer.echo("\n".join(sentences), err=True)
         raise typer.Exit(NOT_FOUND)
@@ -239,9 +239,8 @@ def check(
     typer.echo(f"check {answer.ext.get(groups.EXT_CHECKS)} sent to {whom}", err=True)
     until = time.monotonic() + wait
     while True:
-        found, state, sentences = _story(url, tx_id, found, timeout)
-        waits = any("waits for the answer" in line or "goes to the next client" in line for line in sentences[-1:])
-        if state != UNDECIDED or not waits or time.monotonic() >= until:
+        found, state, sentences, check_open = _story(url, tx_id, found, timeout)
+        if state != UNDECIDED or not check_open or time.monotonic() >= until:
             break
         time.sleep(_POLL_S)
     typer.echo("\n".join(sentences))
@@ -489,7 +488,7 @@ def _decide(
 def _resolve(
     verdict: str, tx_id: str, operator: str, reason: str, group: str, yes: bool, url: str, timeout: float
 ) -> None:
-    found, state, sentences = _story(url, tx_id, group, timeout)
+    found, state, sentences, _ = _story(url, tx_id, group, timeout)
     typer.echo("\n".join(sentences), err=True)
     if state == UNKNOWN:
         raise typer.Exit(NOT_FOUND)
@@ -600,12 +599,14 @@ def _has_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def _story(url: str, tx_id: str, group: str, timeout: float) -> tuple[str, str, list[str]]:
+def _story(url: str, tx_id: str, group: str, timeout: float) -> tuple[str, str, list[str], bool]:
+    """(group, state, sentences, a check of it is open)."""
     answer = _ask(url, wire.HMQ_STORY, {wire.EXT_GROUP: group, wire.EXT_ID: tx_id}, timeout)
     return (
         answer.ext.get(wire.EXT_GROUP, group),
         answer.ext.get(wire.EXT_STATE, UNKNOWN),
         wire.decode_story(answer.body),
+        wire.EXT_CHECK_OPEN in answer.ext,
     )
 
 

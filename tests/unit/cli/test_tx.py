@@ -117,7 +117,13 @@ async def test_check_asks_now_and_tells_what_came_of_it(tmp_path: Path) -> None:
         await task
         assert (unknown.exit_code, "check 2 sent to me" in unknown.stderr) == (6, True)
         assert "was UNKNOWN" in unknown.stdout
-        task = asyncio.create_task(answer_check(client, 8))
+
+        async def commit_late() -> None:
+            check = await next_check(client)
+            await asyncio.sleep(0.5)  # the command has seen the transaction undecided by then, and waits
+            client.tell(37, answered(check, 8))
+
+        task = asyncio.create_task(commit_late())
         settled = await run(running, "check", ONE)
         await task
         assert (settled.exit_code, "is COMMITTED" in settled.stdout) == (0, True)

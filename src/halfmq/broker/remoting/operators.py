@@ -27,6 +27,7 @@ from halfmq.wire.remoting.codes import (
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.operators import (
     EXT_AT,
+    EXT_CHECK_OPEN,
     EXT_FROM,
     EXT_GROUP,
     EXT_ID,
@@ -98,6 +99,8 @@ class Operators:
                 self._refuse(connection, request, told)
             else:
                 ext = {EXT_GROUP: told.group, EXT_STATE: told.state}
+                if told.check_open:
+                    ext[EXT_CHECK_OPEN] = "true"
                 self._tell(connection, request, ext, encode_story(told.sentences))
 
         self._transactions.story(tx_id, group, answer)

@@ -32,7 +32,7 @@ from halfmq.core.transaction.listing import (
     undecided_among,
 )
 from halfmq.core.transaction.states import standing_state
-from halfmq.core.transaction.story import story
+from halfmq.core.transaction.story import check_is_open, story
 from halfmq.core.view import ProducerGroupView
 from halfmq.errors import StoreDamaged
 from halfmq.model.pending import PendingTransaction
@@ -64,11 +64,12 @@ class Listing(NamedTuple):
 
 
 class Story(NamedTuple):
-    """``state``: UNDECIDED, COMMITTED, ROLLED_BACK or UNKNOWN."""
+    """``state``: UNDECIDED, COMMITTED, ROLLED_BACK or UNKNOWN. ``check_open``: see ``check_is_open``."""
 
     group: str
     state: str
     sentences: tuple[str, ...]
+    check_open: bool = False
 
 
 class CheckSent(NamedTuple):
@@ -153,7 +154,8 @@ class Transactions:
         verdict = producers.settled.get(tx_id) if producers is not None else None
         by_hand = verdict is not None and verdict.decided_by == DecidedBy.OPERATOR
         by = self._acted(verdict.position) if verdict is not None and by_hand else None
-        return Story(group, stands, story(view, group, tx_id, now_ms, looked=looked, acted=by))
+        sentences = story(view, group, tx_id, now_ms, looked=looked, acted=by)
+        return Story(group, stands, sentences, check_is_open(view, group, tx_id, now_ms))
 
     def _acted(self, position: int) -> OperatorActed | None:
         try:

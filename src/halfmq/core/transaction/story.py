@@ -68,6 +68,18 @@ def story(
     return (f"Transaction {tx_id}{of_group} is not undecided, and not among the recent verdicts. {looked}",)
 
 
+def check_is_open(view: View, group: str, tx_id: str, now_ms: int) -> bool:
+    """A check of the undecided transaction was sent, or is due and a producer is there to get it: an answer may come soon."""
+    producers = view.producer_groups.get(group)
+    known = producers.undecided.get(tx_id) if producers is not None else None
+    if producers is None or known is None or isinstance(known.next_check, Suspended):
+        return False
+    asked = producers.session.in_flight.get(tx_id)
+    if asked is not None and asked.until_ms > now_ms:
+        return True
+    return known.next_check <= now_ms and bool(producers.session.members or producers.session.pollers)
+
+
 def _prepared(view: View, known: Undecided, now_ms: int) -> tuple[str, ...]:
     topics: dict[str, None] = {}
     for half in known.halves:

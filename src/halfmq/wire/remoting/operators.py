@@ -6,7 +6,9 @@
                   oldest transactions of its groups); body JSON [{"group", "tx_id", "age_ms", "messages", "expected",
                   "message_bytes", "topics", "checks", "next_check_in_ms", "producers"}, ...], oldest first
     HMQ_STORY         29003  ext ``group`` (empty: any), ``txId``
-        response  code 0, ext ``group``, ``state`` UNDECIDED | COMMITTED | ROLLED_BACK | UNKNOWN; body JSON [sentence, ...]
+        response  code 0, ext ``group``, ``state`` UNDECIDED | COMMITTED | ROLLED_BACK | UNKNOWN, ``checkOpen`` "true": a check of it
+                  was sent, or is due and a producer is there to get it, so that an answer may come soon (otherwise absent);
+                  body JSON [sentence, ...]
     HMQ_RESOLVE       29004  ext ``group`` (as above), ``txId``, ``verdict`` COMMIT | ROLLBACK, ``operator``, ``reason``
         response  as to END_TRANSACTION (37): code 0 with HMQ_VERDICT, HMQ_POSITION, HMQ_DURABILITY, HMQ_REPEATED; or 604 with
                   the existing verdict, 604 without one for an incomplete transaction, 1 not found
@@ -39,6 +41,7 @@ EXT_AT: Final = "at"
 EXT_TOTAL: Final = "total"
 EXT_ID: Final = "txId"
 EXT_STATE: Final = "state"
+EXT_CHECK_OPEN: Final = "checkOpen"
 EXT_VERDICT_WANTED: Final = "verdict"
 EXT_OPERATOR: Final = "operator"
 EXT_REASON: Final = "reason"

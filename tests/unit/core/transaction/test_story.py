@@ -7,7 +7,7 @@ from halfmq.core.commands import CopyForward, RequestedVerdict, ResolveTransacti
 from halfmq.core.decision import Done
 from halfmq.core.session import ConnectionClosed
 from halfmq.core.state import InFlight
-from halfmq.core.transaction.story import span, story
+from halfmq.core.transaction.story import check_is_open, span, story
 from halfmq.model.settings import PastLimit, ProducerSettings
 
 
@@ -214,6 +214,28 @@ def test_how_long_it_waits_for_whom_is_told() -> None:
     assert told(log).endswith(f"The next check is due in {span(waits_ms)}.")
     log.later(waits_ms)
     assert told(log).endswith("Its check is due now.")
+
+
+def test_a_check_is_open_while_an_answer_to_it_may_come_soon() -> None:
+    log = CoreLog()
+    log.session(producer(3, log.now_ms))
+
+    def is_open() -> bool:
+        return check_is_open(log.state, "PG", "T1", log.now_ms)
+
+    assert not is_open(), "never prepared"
+    reply = log.do(half("T1"))
+    assert not is_open(), "in its grace period"
+    log.checks_after(6_100)
+    assert is_open(), "sent"
+    log.do(end("T1", reply, RequestedVerdict.UNKNOWN, from_check=True))
+    assert not is_open(), "answered with UNKNOWN"
+    log.later(60_000)
+    assert is_open(), "due"
+    log.session(ConnectionClosed(3))
+    assert not is_open(), "nobody is there to answer"
+    log.do(end("T1", reply))
+    assert not is_open(), "settled"
 
 
 def test_what_is_told_of_others_and_of_nobody() -> None:
