@@ -6,8 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from halfmq.broker.remoting import send_commands
-from halfmq.broker.services import pulls
+from halfmq.broker.services import pulls, send_commands
 from halfmq.cli.entry import run
 from halfmq.core import decide as decisions
 from halfmq.core.commands import EndTransaction, RequestedVerdict

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from halfmq import limits
-from halfmq.broker.remoting.send_commands import batch_command, send_command
+from halfmq.broker.services.send_commands import batch_command, send_command
 from halfmq.core.apply import apply_all
 from halfmq.core.commands import Command, EndTransaction, RequestedVerdict, SendHalf, SendMessage, SettledRow, Tick
 from halfmq.core.decide import comes_before, next_deadline_ms, size_bound
@@ -27,7 +27,6 @@ from halfmq.model.placement import SEGMENT_BYTES_MIN, fits, next_segment_start
 from halfmq.model.records import Base, DecidedBy, Record
 from halfmq.model.settings import BrokerSettings
 from halfmq.wire.remoting.fields import SendFields
-from halfmq.wire.remoting.message_codec import BatchEntry, join_batch
 
 START_MS = 1_000_000
 PEER = b"\x0a\x00\x00\x07\x00\x00\x30\x39"
@@ -264,9 +263,8 @@ def batch_of(
     *entries: tuple[bytes, bytes], connection: int = 1, topic: str = "orders", queue: int = 1, sys_flag: int = 0
 ) -> Any:
     """What a front door makes of a send of several messages: (body, property string) each."""
-    body = join_batch([BatchEntry(3, one, string) for one, string in entries])
     fields = SendFields(group="PG", topic=topic, queue_id=queue, sys_flag=sys_flag, born_time_ms=7, flag=0)
-    return batch_command(connection, PEER, fields, body)
+    return batch_command(connection, PEER, fields, [(3, one, string) for one, string in entries])
 
 
 def half(unique_id: str = "T1", **options: Any) -> Any:

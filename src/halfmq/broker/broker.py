@@ -33,7 +33,7 @@ from halfmq.broker.remoting.operators import Operators
 from halfmq.broker.remoting.producer_groups import ProducerGroupCommands
 from halfmq.broker.remoting.pulls import PullHandlers
 from halfmq.broker.remoting.request_reply import PushedReplies, RequestReply
-from halfmq.broker.remoting.sends import Sends
+from halfmq.broker.remoting.sends import SendCommands
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.check_polls import CheckPolls
 from halfmq.broker.services.checks import Checks
@@ -46,6 +46,7 @@ from halfmq.broker.services.producer_groups import ProducerGroups, log_policy_ac
 from halfmq.broker.services.pulls import Pulls
 from halfmq.broker.services.queues import Queues
 from halfmq.broker.services.replies import Replies
+from halfmq.broker.services.sends import Sends
 from halfmq.broker.services.settled_verdict_lookup import SettledVerdictLookup
 from halfmq.broker.services.stats import Stats
 from halfmq.broker.services.topics import Topics
@@ -267,8 +268,8 @@ class Broker:
         stored = StoredMessages(view, store)
         groups = GroupsOnUse(sequencer)
         verdicts = Verdicts(sequencer, stored)
-        Sends(
-            gateway, sequencer, verdicts, stored, store_host=settings.store_host,
+        SendCommands(
+            gateway, sequencer, Sends(sequencer, stored, gateway.say), verdicts, store_host=settings.store_host,
             durability=self.config.durability.value,
         )  # fmt: skip
         self._pulls = Pulls(sequencer, store, self._loop, groups, gateway.outgoing, gateway.flush)

@@ -1,26 +1,23 @@
 """Commands of producers: 10, 310 and 320 (send), 37 (end a transaction); and 36, which sends a message back for a retry.
 
-The hot path of the broker. A send or a verdict becomes one tuple for the sequencer; its response is formatted when the sequencer releases
-the reply. Nothing is decided here: core knows whether a send is a half message, a repetition or beyond a limit.
+The hot path of the broker: ``services.sends`` and ``services.verdicts`` make one tuple of a request for the sequencer; the response is
+formatted here when the sequencer releases the reply.
 """
 
-import logging
 from typing import Any, Final
 
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.refusals import refusal
-from halfmq.broker.remoting.send_commands import batch_command, send_command
 from halfmq.broker.sequencer import Sequencer
-from halfmq.broker.services.messages import StoredMessages
+from halfmq.broker.services.sends import Sends
 from halfmq.broker.services.verdicts import Verdicts
-from halfmq.core.commands import RequestedVerdict, SendBack
+from halfmq.core.commands import RequestedVerdict
 from halfmq.core.decision import Noted, Refused, Reply, Sent, SentBatch, Settled
 from halfmq.core.engine import Failed
 from halfmq.core.view import ProducerGroupView
 from halfmq.model.ids import is_transaction_id
 from halfmq.model.records import DecidedBy
-from halfmq.model.stored_message import body_crc_of
 from halfmq.wire.remoting.codes import (
     DECIDED_BY_MARKER,
     EXT_DURABILITY,
@@ -33,8 +30,7 @@ from halfmq.wire.remoting.codes import (
     ResponseCode,
 )
 from halfmq.wire.remoting.header import Request, encode_empty_response, encode_send_response
-
-log = logging.getLogger("halfmq.sends")
+from halfmq.wire.remoting.message_codec import split_batch
 
 _WANTED: Final = {0: RequestedVerdict.UNKNOWN, 8: RequestedVerdict.COMMIT, 12: RequestedVerdict.ROLLBACK}
 
@@ -45,17 +41,16 @@ _BY_PRODUCER: Final = DecidedBy.PRODUCER
 Context = tuple[Connection, Request[Any]]
 
 
-class Sends:
+class SendCommands:
     """Requests of producers."""
 
     def __init__(
-        self, gateway: Gateway, sequencer: Sequencer, verdicts: Verdicts, stored: StoredMessages, *, store_host: bytes,
-        durability: str,
+        self, gateway: Gateway, sequencer: Sequencer, sends: Sends, verdicts: Verdicts, *, store_host: bytes, durability: str
     ) -> None:  # fmt: skip
         self._gateway = gateway
         self._sequencer = sequencer
+        self._sends = sends
         self._verdicts = verdicts
-        self._stored = stored
         self._durability = durability
         #: An offset message id is this and the log offset in 16 hex digits (``model.ids.offset_message_id``).
         self._id_prefix = store_host.hex().upper()
@@ -71,11 +66,7 @@ class Sends:
 
     def send(self, connection: Connection, request: Request[Any]) -> None:
         """10, 310: a plain message or a half message."""
-        command = send_command(connection.number, connection.born_host, request.ext, request.body)
-        if isinstance(command, Refused):
-            self._refused((connection, request), command)
-        else:
-            self._sequencer.submit_small(command, self._sent, (connection, request))
+        self._sends.send(connection, request.ext, request.body, self._sent, (connection, request))
 
     def _sent(self, context: Context, reply: Reply | Failed) -> None:
         if type(reply) is not Sent:
@@ -99,11 +90,9 @@ class Sends:
 
     def send_batch(self, connection: Connection, request: Request[Any]) -> None:
         """320: several plain messages for one queue."""
-        command = batch_command(connection.number, connection.born_host, request.ext, request.body)
-        if isinstance(command, Refused):
-            self._refused((connection, request), command)
-        else:
-            self._sequencer.submit(command, self._sent_batch, (connection, request))
+        self._sends.send_batch(
+            connection, request.ext, split_batch(request.body), self._sent_batch, (connection, request)
+        )
 
     def _sent_batch(self, context: Context, reply: Reply | Failed) -> None:
         connection, request = context
@@ -158,35 +147,18 @@ class Sends:
     def send_back(self, connection: Connection, request: Request[Any]) -> None:
         """36: a consumer failed on a message; it is delivered again later."""
         fields = request.ext
-        message = self._stored.visible(fields.offset)
-        if message is not None and body_crc_of(message.body) != message.body_crc:
-            # A damaged message must not be written again: no start would accept the new record.
-            text = (
-                f"the body of the message at log offset {fields.offset} is damaged: its CRC differs from the stored one"
-            )
-            self._gateway.say(
-                log, logging.ERROR, ("damaged", fields.offset), connection,
-                "not handed back to group %s: %s (halfmq store verify)", fields.group, text,
-            )  # fmt: skip
-            self._gateway.answer(connection, request, ResponseCode.SYSTEM_ERROR, text)
-            return
-        command = SendBack(
-            connection.number,
-            fields.group,
-            fields.offset,
-            fields.delay_level,
-            fields.max_reconsume_times if request.version >= V3_4_9 else -1,
-            fields.origin_msg_id,
-            message,
-        )
-        self._sequencer.submit(command, self._sent_back, (connection, request))
+        self._sends.send_back(
+            connection, fields.group, fields.offset, fields.delay_level,
+            fields.max_reconsume_times if request.version >= V3_4_9 else -1, fields.origin_msg_id,
+            self._sent_back, (connection, request),
+        )  # fmt: skip
 
     def _sent_back(self, context: Context, reply: Reply | Failed) -> None:
         connection, request = context
-        if isinstance(reply, Sent) or not hasattr(reply, "text"):
-            self._gateway.answer(connection, request, ResponseCode.SUCCESS)
-        else:
+        if isinstance(reply, Refused | Failed):
             self._refused(context, reply)
+        else:
+            self._gateway.answer(connection, request, ResponseCode.SUCCESS)
 
     def _refused(self, context: Context, reply: Reply | Failed) -> None:
         connection, request = context

@@ -1,18 +1,14 @@
 """Verdicts of producers: commit, roll back, or unknown. For operators see ``services.transactions``."""
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from halfmq.broker.sequencer import Sequencer
+from halfmq.broker.sequencer import Deliver, Sequencer
 from halfmq.core.commands import EndTransaction, RequestedVerdict, SettledRow
 from halfmq.core.decision import Refused, Reply, Why
 from halfmq.core.engine import Failed
 from halfmq.model.records import DecidedBy
-
-#: Called with the context, and with Settled, Noted, Refused or Failed.
-Deliver = Callable[[Any, Reply | Failed], None]
 
 
 class SettledRows(Protocol):
@@ -46,7 +42,8 @@ class Verdicts:
     ) -> None:
         """End a transaction; ``half_index`` and ``log_offset`` belong to any of its halves.
 
-        ``deliver`` is called when the verdict is durable and readable; None: the producer does not wait.
+        ``deliver`` is called with Settled, Noted, Refused or Failed when the verdict is durable and readable; None: the producer
+        does not wait.
         """
         known = self._view.producer_groups.get(group)
         settled: SettledRow | None = None

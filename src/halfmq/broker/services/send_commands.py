@@ -1,13 +1,15 @@
-"""Translates a send of remoting into a command: a plain message, a half message, or a batch, with the fields of its property string.
+"""From a send to a command: a plain message, a half message, or a batch, with the fields of its property string.
+
+The property string is part of a stored message, whichever front door it came through; core does not read it.
 
 As in RocketMQ, the property TRAN_MSG makes a half, not the prepared bit of the sys flag. The bit without the property, which RocketMQ
 stores where no consumer will ever see it, is refused. A retry (``reconsume_times`` > 0, or a ``%RETRY%`` topic) copies all properties
 of its original, including TRAN_MSG, and is a plain message.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Final, Protocol
 
 from halfmq import limits
 from halfmq.core.commands import BatchEntry, SendBatch, SendHalf, SendMessage
@@ -27,8 +29,6 @@ from halfmq.model.properties import (
     without,
 )
 from halfmq.model.stored_message import SYS_PREPARED, SYS_TRANSACTION_MASK
-from halfmq.wire.remoting.fields import SendFields
-from halfmq.wire.remoting.message_codec import split_batch
 
 _HMQ_TX_ID: Final = HMQ_TX_ID.encode()
 _TRACE_ON: Final = TRACE_ON.encode()
@@ -41,58 +41,86 @@ _PREPARED_WITHOUT_PROPERTY: Final = Refused(
 )
 
 
+class SendRequest(Protocol):
+    """What a front door knows of a send; ``wire.remoting.fields.SendFields`` is one."""
+
+    group: str
+    topic: str
+    #: Number of queues if this send creates the topic.
+    default_queues: int
+    #: Negative: the broker selects a write queue.
+    queue_id: int
+    sys_flag: int
+    #: By the sender's clock.
+    born_time_ms: int
+    #: The application's own number, which consumers get.
+    flag: int
+    #: Property string (``model.properties``).
+    properties: str
+    reconsume_times: int
+    #: -1: not set.
+    max_reconsume_times: int
+    #: An earlier attempt got no response.
+    sent_again: bool
+
+
+#: A message of a batch: (flag, body, property string).
+BatchMessage = tuple[int, bytes, bytes]
+
+
 def send_command(
-    connection: int, born_host: bytes, fields: SendFields, body: bytes
+    connection: int, born_host: bytes, request: SendRequest, body: bytes
 ) -> SendMessage | SendHalf | Refused:
     """The command for a send of one message, or why it is invalid."""
-    properties = fields.properties.encode()
+    properties = request.properties.encode()
     values = common_values(properties)
     is_half = values[1] == b"true" or values[1].lower() == b"true"
-    if (is_half or fields.sys_flag & SYS_TRANSACTION_MASK == SYS_PREPARED) and not (
-        fields.reconsume_times > 0 or fields.topic.startswith(_COPIES)
+    if (is_half or request.sys_flag & SYS_TRANSACTION_MASK == SYS_PREPARED) and not (
+        request.reconsume_times > 0 or request.topic.startswith(_COPIES)
     ):
-        return _half(connection, born_host, fields, body, properties, values) if is_half else _PREPARED_WITHOUT_PROPERTY
+        return (
+            _half(connection, born_host, request, body, properties, values) if is_half else _PREPARED_WITHOUT_PROPERTY
+        )
     tag_hash, key_hash, keys = plain_facts(values)
     return SendMessage(
-        connection, fields.group, fields.topic, fields.default_queues, fields.queue_id, fields.sys_flag,
-        fields.born_time_ms, fields.flag, properties, fields.reconsume_times, fields.max_reconsume_times, body, born_host,
-        fields.sent_again, values[3].decode(), tag_hash, key_hash, keys, delay_in(values[0]),
+        connection, request.group, request.topic, request.default_queues, request.queue_id, request.sys_flag,
+        request.born_time_ms, request.flag, properties, request.reconsume_times, request.max_reconsume_times, body, born_host,
+        request.sent_again, values[3].decode(), tag_hash, key_hash, keys, delay_in(values[0]),
     )  # fmt: skip
 
 
-def batch_command(connection: int, born_host: bytes, fields: SendFields, body: bytes) -> SendBatch | Refused:
+def batch_command(
+    connection: int, born_host: bytes, request: SendRequest, messages: Iterable[BatchMessage]
+) -> SendBatch | Refused:
     """The command for a send of several messages, or why it is invalid: a batch contains plain messages without delay.
 
-    RocketMQ's client creates no other batches.
-
-    Raises:
-        ProtocolError: the body is not a batch.
+    RocketMQ's client creates no other batches. The properties of ``request`` are not used.
     """
     entries = []
-    for flag, one, properties in split_batch(body):
+    for flag, one, properties in messages:
         try:
             properties.decode()  # not validated before: they are bytes inside of the body
         except UnicodeDecodeError:
             return Refused(Why.MESSAGE_ILLEGAL, "the properties of a message in the batch are not UTF-8")
         values = common_values(properties)
         pairs, tran_msg, _, unique_id, _, _ = values
-        if tran_msg.lower() == b"true" or fields.sys_flag & SYS_TRANSACTION_MASK:
+        if tran_msg.lower() == b"true" or request.sys_flag & SYS_TRANSACTION_MASK:
             return Refused(Why.MESSAGE_ILLEGAL, "a batch cannot contain half messages")
         if delay_in(pairs):
             return Refused(Why.MESSAGE_ILLEGAL, "a batch cannot contain delayed messages")
         entries.append(BatchEntry(flag, one, properties, unique_id.decode(), *plain_facts(values)))
     return SendBatch(
-        connection, fields.group, fields.topic, fields.default_queues, fields.queue_id, fields.sys_flag,
-        fields.born_time_ms, born_host, tuple(entries), fields.sent_again,
+        connection, request.group, request.topic, request.default_queues, request.queue_id, request.sys_flag,
+        request.born_time_ms, born_host, tuple(entries), request.sent_again,
     )  # fmt: skip
 
 
 def _half(
-    connection: int, born_host: bytes, fields: SendFields, body: bytes, properties: bytes, values: CommonValues
+    connection: int, born_host: bytes, request: SendRequest, body: bytes, properties: bytes, values: CommonValues
 ) -> SendHalf | Refused:
     pairs, _, raw_group, raw_id, _, _ = values
     if not raw_group:
-        raw_group = fields.group.encode()
+        raw_group = request.group.encode()
         properties = append(properties, b"PGROUP\x01%b\x02" % raw_group)
     group = _group_name(raw_group)
     if type(group) is not str:
@@ -110,8 +138,8 @@ def _half(
             properties = without(properties, CLUSTER, MSG_REGION, TRACE_ON)
     tag_hash, key_hash, id_hash, delay, grace_ms, keys = half_facts(values)
     return SendHalf(
-        connection, group, tx_id, index, count, fields.topic, fields.default_queues, fields.queue_id, fields.sys_flag,
-        fields.born_time_ms, fields.flag, properties, fields.reconsume_times, body, born_host, unique_id, tag_hash,
+        connection, group, tx_id, index, count, request.topic, request.default_queues, request.queue_id, request.sys_flag,
+        request.born_time_ms, request.flag, properties, request.reconsume_times, body, born_host, unique_id, tag_hash,
         key_hash, id_hash, delay, grace_ms, keys,
     )  # fmt: skip
 

@@ -4,15 +4,12 @@ from typing import Any
 
 import pytest
 
-from halfmq.broker.remoting.send_commands import batch_command, send_command
+from halfmq.broker.services.send_commands import batch_command, send_command
 from halfmq.core.commands import BatchEntry, SendBatch, SendHalf, SendMessage
 from halfmq.core.decision import Refused, Why
-from halfmq.errors import ProtocolError
 from halfmq.model.ids import hash64, java_string_hash
 from halfmq.model.properties import encode, to_dict
 from halfmq.wire.remoting.fields import SendFields
-from halfmq.wire.remoting.message_codec import BatchEntry as WireEntry
-from halfmq.wire.remoting.message_codec import join_batch
 
 PEER = b"\x0a\x00\x00\x07\x00\x00\x30\x39"
 
@@ -105,8 +102,7 @@ def test_what_the_broker_added_to_a_stored_half_is_taken_off_its_copy() -> None:
 
 
 def batch(*pairs: dict[str, str], **changes: Any) -> Any:
-    body = join_batch([WireEntry(3, b"one", encode(one)) for one in pairs])
-    return batch_command(9, PEER, fields({}, **changes), body)
+    return batch_command(9, PEER, fields({}, **changes), [(3, b"one", encode(one)) for one in pairs])
 
 
 def test_a_batch_has_the_same_fields_for_each_message() -> None:
@@ -123,7 +119,4 @@ def test_a_batch_holds_neither_halves_nor_delayed_messages_nor_what_is_no_text()
     for refused in (batch({"TRAN_MSG": "true"}), batch({"DELAY": "1"}), batch({}, sys_flag=4)):
         assert isinstance(refused, Refused)
         assert refused.why is Why.MESSAGE_ILLEGAL
-    body = join_batch([WireEntry(0, b"one", b"UNIQ_KEY\x01\xff\x02")])
-    assert isinstance(batch_command(9, PEER, fields({}), body), Refused)
-    with pytest.raises(ProtocolError):
-        batch_command(9, PEER, fields({}), b"")
+    assert isinstance(batch_command(9, PEER, fields({}), [(0, b"one", b"UNIQ_KEY\x01\xff\x02")]), Refused)

@@ -1,0 +1,84 @@
+"""Sends as a front door calls them: what is submitted, and what is refused before it reaches the core."""
+
+from typing import Any
+
+from tests.support.core_log import PEER
+from tests.support.services import CoreSequencer, FakePeer
+
+from halfmq.broker.services.sends import Sends
+from halfmq.core.decision import Refused, Sent, SentBatch, Why
+from halfmq.core.engine import Failed
+from halfmq.model.properties import encode
+from halfmq.model.stored_message import StoredMessage, body_crc_of
+from halfmq.wire.remoting.fields import SendFields
+
+
+class Bench:
+    def __init__(self, message: StoredMessage | None = None) -> None:
+        self.sequencer = CoreSequencer()
+        self.message = message
+        self.said: list[tuple[Any, ...]] = []
+        self.replies: list[Any] = []
+        self.sends = Sends(self.sequencer, self, lambda *said: self.said.append(said))  # type: ignore[arg-type]
+
+    def visible(self, offset: int) -> StoredMessage | None:
+        return self.message if offset == 4_096 else None
+
+    def deliver(self, context: Any, reply: Any) -> None:
+        assert context == "context"
+        self.replies.append(reply)
+
+    def send(self, pairs: dict[str, str], *, sys_flag: int = 0) -> Any:
+        self.sends.send(FakePeer(), fields(encode(pairs).decode(), sys_flag), b"body", self.deliver, "context")
+        return self.replies[-1]
+
+    def send_back(self, log_offset: int) -> Any:
+        self.sends.send_back(FakePeer(), "CG", log_offset, 3, 16, "M1", self.deliver, "context")
+        return self.replies[-1]
+
+
+def fields(properties: str = "", sys_flag: int = 0) -> SendFields:
+    return SendFields(
+        group="PG", topic="orders", queue_id=0, sys_flag=sys_flag, born_time_ms=77, flag=5, properties=properties
+    )
+
+
+def stored(body: bytes, body_crc: int) -> StoredMessage:
+    return StoredMessage("orders", 0, 0, 0, 0, 1, PEER, 2, PEER, 0, 0, body, body_crc, b"UNIQ_KEY\x01M1\x02")
+
+
+def test_a_plain_message_is_visible_and_a_half_is_undecided() -> None:
+    bench = Bench()
+    assert isinstance(bench.send({"UNIQ_KEY": "M1"}), Sent)
+    assert isinstance(bench.send({"UNIQ_KEY": "T1", "TRAN_MSG": "true", "PGROUP": "PG"}), Sent)
+    assert list(bench.sequencer.core.state.producer_groups["PG"].undecided) == ["T1"]
+
+
+def test_what_cannot_become_a_command_is_refused_without_one() -> None:
+    bench = Bench()
+    refused = bench.send({"UNIQ_KEY": "M1"}, sys_flag=4)
+    assert isinstance(refused, Refused)
+    assert refused.why is Why.MESSAGE_ILLEGAL
+    bench.sends.send_batch(FakePeer(), fields(), [(0, b"", b"TRAN_MSG\x01true\x02")], bench.deliver, "context")
+    assert bench.replies[-1].why is Why.MESSAGE_ILLEGAL
+    assert bench.sequencer.commands == []
+
+
+def test_a_batch_goes_to_one_queue() -> None:
+    bench = Bench()
+    bench.sends.send_batch(FakePeer(), fields(), [(0, b"one", b""), (0, b"two", b"")], bench.deliver, "context")
+    (reply,) = bench.replies
+    assert isinstance(reply, SentBatch)
+    assert len(reply.log_offsets) == 2
+
+
+def test_a_damaged_message_is_not_written_again() -> None:
+    bench = Bench(stored(b"body", body_crc_of(b"other")))
+    reply = bench.send_back(4_096)
+    assert isinstance(reply, Failed)
+    assert "damaged" in reply.text
+    assert bench.sequencer.commands == []
+    assert [said[2] for said in bench.said] == [("damaged", 4_096)]
+    whole = Bench(stored(b"body", body_crc_of(b"body")))
+    assert isinstance(whole.send_back(4_096), Refused)
+    assert len(whole.sequencer.commands) == 1, "the core decides: it knows no group CG"
