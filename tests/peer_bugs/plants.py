@@ -16,7 +16,7 @@ from sqlalchemy import select
 from halfmq import AsyncClient, Outcome
 from halfmq.broker import broker as broker_module
 from halfmq.broker.remoting.gateway import Gateway
-from halfmq.broker.remoting.sends import Sends
+from halfmq.broker.remoting.sends import SendCommands
 from halfmq.broker.services.checks import Checks
 from halfmq.broker.services.messages import StoredMessages
 from halfmq.client import check_listener
@@ -89,7 +89,7 @@ def moved_half_is_known_by_its_new_offset(patch: pytest.MonkeyPatch) -> None:
 @plant
 def gateway_knows_a_transaction_until_its_first_end(patch: pytest.MonkeyPatch) -> None:
     """The proxy's map: filled by the send, emptied by the first END, gone after a restart or 30 s."""
-    sent, end = Sends._sent, Sends.end
+    sent, end = SendCommands._sent, SendCommands.end
 
     def remembers(self: Any, context: Any, reply: Any) -> None:
         known = self.__dict__.setdefault("known", {})
@@ -103,8 +103,8 @@ def gateway_knows_a_transaction_until_its_first_end(patch: pytest.MonkeyPatch) -
         else:
             end(self, connection, request)
 
-    patch.setattr(Sends, "_sent", remembers)
-    patch.setattr(Sends, "end", looks)
+    patch.setattr(SendCommands, "_sent", remembers)
+    patch.setattr(SendCommands, "end", looks)
 
 
 # --- crashes ---------------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def restart_finds_committed_transactions_undecided(patch: pytest.MonkeyPatch) ->
 @plant
 def commit_is_a_loop_over_the_queues(patch: pytest.MonkeyPatch) -> None:
     """Each message of a transaction is committed by a write of its own, the next one when the one before is safe."""
-    ended = Sends._ended
+    ended = SendCommands._ended
     committed = apply_module._APPLY[Committed]
     commit_one = machine._commit_one
 
@@ -191,7 +191,7 @@ def commit_is_a_loop_over_the_queues(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(machine, "_commit_many", one_half)
     patch.setitem(apply_module._APPLY, Committed, shows_one)
-    patch.setattr(Sends, "_ended", goes_on)
+    patch.setattr(SendCommands, "_ended", goes_on)
 
 
 # --- waiting ---------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
 from halfmq.broker.front_door import FrontDoor
-from halfmq.broker.listener import Bind, Door
+from halfmq.broker.listener import Bind, BoundPort
 from halfmq.broker.remoting.gateway import Gateway
 from halfmq.client.connector import Address, Connector
 from tests.support.virtual_loop import ProcessLoop, Scheduler
@@ -404,7 +404,7 @@ class FaultyNetwork:
         return _ClientConnector(self, process, machine)
 
     def bind(self, process: ProcessLoop) -> Bind:
-        async def bind(gateway: FrontDoor, what: str, host: str, port: int) -> Door:
+        async def bind(gateway: FrontDoor, what: str, host: str, port: int) -> BoundPort:
             assert port not in self.doors, f"two listen on {port}"
             door = self.doors[port] = _Door(self, process, cast(Gateway, gateway), port)
             return door

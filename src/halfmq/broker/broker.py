@@ -13,10 +13,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from halfmq.broker.config import BrokerConfig, address_text, check_caps, packed_host
-from halfmq.broker.listener import Bind, Door, bind
+from halfmq.broker.front_door import FrontDoor
+from halfmq.broker.listener import Bind, bind
 from halfmq.broker.log_throttle import LogThrottle
 from halfmq.broker.maintenance import Maintenance
 from halfmq.broker.offload import Offload, ThreadOffload
+from halfmq.broker.ports import BoundPorts, PortPlan
 from halfmq.broker.problems import Problems
 from halfmq.broker.recovery import recover
 from halfmq.broker.remoting.admin_stats import AdminStats
@@ -60,7 +62,7 @@ from halfmq.core.commands import Tick
 from halfmq.core.decision import Done, Effect, OffsetNotStored, PolicyActed, Reply, SendCheck, WakeQueue
 from halfmq.core.engine import Engine, Failed
 from halfmq.core.session import LogOffsetsNow
-from halfmq.errors import EnvironmentFailed, HalfmqError, PortTaken, StorePoisoned
+from halfmq.errors import HalfmqError, StorePoisoned
 from halfmq.runtime.clock import Clock
 from halfmq.runtime.disk import Disk
 from halfmq.runtime.entropy import Entropy
@@ -112,13 +114,10 @@ class Broker:
         self._loop = loop
         self._make_syncer = make_syncer
         self._offload: Offload = offload if offload is not None else ThreadOffload(loop)
-        self._bind = bind
-        self._doors: list[Door] = []
-        #: Bound; among the doors once it listens.
-        self._vip: Door | None = None
-        #: The HTTP front door and its port, if configured.
+        self._ports = BoundPorts(bind, config.host)
+        #: Of all protocols; the gateway is one.
+        self._front_doors: list[FrontDoor] = []
         self._http: HttpDoor | None = None
-        self._http_port: Door | None = None
         self._store: Store | None = None
         self._gateway: Gateway
         self._sequencer: Sequencer
@@ -170,75 +169,47 @@ class Broker:
         engine, redone = recover(self._store, settings)
         view = engine.view
         self._compose(engine, self._store, address_text(self.config.advertised(), ports.broker))
-        for door in self._doors:
-            door.listen()
-        if self._http_port is not None:
-            self._http_port.listen()
-        self._listen_on_vip()
+        self._ports.listen()
         self._sequencer.begin_epoch(
             self._store.epoch, self._clock.wall_ms(),
             plausible_ms=plausible_ms(self.config.retention_ms), trust_clock=self.config.trust_clock,
         )  # fmt: skip
-        for door in self._doors:
-            door.accept()
-        if self._http_port is not None:
-            self._http_port.accept()
+        self._ports.accept()
         self._gateway.start()
         assert self._maintenance is not None
         self._maintenance.start()
         log.info(
-            "store %s: %s; %d batches redone, %d undecided, log %d to %d, %.3f s",
-            self.config.data, self._store.recovery.says, redone, view.derived.undecided_count, view.log_start, view.log_end,
+            "store %s (durability %s): %s; %d batches redone, %d undecided, log %d to %d, %.3f s",
+            self.config.data, self.config.durability.value, self._store.recovery.says, redone, view.derived.undecided_count, view.log_start, view.log_end,
             self._clock.elapsed_s() - began_s,
         )  # fmt: skip
-        listens = address_text(self.config.host, ports.broker)
-        log.info("broker listens on %s (durability %s)", listens, self.config.durability.value)
-        log.info("name service listens on %s", address_text(self.config.host, ports.names))
-        if ports.http is not None:
-            log.info("HTTP listens on %s", address_text(self.config.host, ports.http))
-        if self._vip is not None:
-            log.info("VIP channel listens on %s", address_text(self.config.host, self._vip.port))
+        self._ports.log()
         return ports
 
     async def _bind_all(self) -> Ports:
-        for what, port in (("broker", self.config.port), ("name service", self.config.name_port)):
-            self._doors.append(await self._bind(self._gateway, what, self.config.host, port))
-        ports = Ports(*[door.port for door in self._doors])
-        if self.config.http_port is not None:
-            from halfmq.broker.http.door import (
-                HttpDoor,
-            )  # its library is installed with the server, not with the client
+        """Every port has a plan here, and its number in the configuration."""
+        config = self.config
+        self._front_doors.append(self._gateway)
+        plans = [
+            PortPlan("broker", self._gateway, config.port),
+            PortPlan("name service", self._gateway, config.name_port),
+        ]
+        if config.http_port is not None:
+            # Its library is installed with the server, not with the client.
+            from halfmq.broker.http.door import HttpDoor
 
             self._http = HttpDoor()
-            self._http_port = await self._bind(self._http, "HTTP service", self.config.host, self.config.http_port)
-            ports = ports._replace(http=self._http_port.port)
-        vip_port = self.config.vip_port()
+            self._front_doors.append(self._http)
+            plans.append(PortPlan("HTTP service", self._http, config.http_port, closed_last=True))
+        await self._ports.bind(plans)
+        broker, names = self._ports.number_of("broker"), self._ports.number_of("name service")
+        assert broker is not None
+        assert names is not None
+        vip_port = config.vip_port()
         if vip_port is not None:
-            try:
-                self._vip = await self._bind(self._gateway, "VIP channel", self.config.host, vip_port)
-            except (PortTaken, EnvironmentFailed) as error:
-                self._without_vip(error)
-        return ports
-
-    def _listen_on_vip(self) -> None:
-        """Listen on the VIP port, after the others, which are required for a start."""
-        vip = self._vip
-        if vip is None:
-            return
-        try:
-            vip.listen()
-        except (PortTaken, EnvironmentFailed) as error:
-            vip.close()
-            self._vip = None
-            self._without_vip(error)
-        else:
-            self._doors.append(vip)
-
-    def _without_vip(self, error: HalfmqError) -> None:
-        log.warning(
-            "%s; clients with vipChannelEnabled, as Java before 4.5.1 by default, cannot send; --no-vip-channel if none has",
-            error,
-        )
+            without = "clients with vipChannelEnabled, as Java before 4.5.1 by default, cannot send; --no-vip-channel if none has"
+            await self._ports.bind([PortPlan("VIP channel", self._gateway, vip_port, without=without)])
+        return Ports(broker, names, self._ports.number_of("HTTP service"))
 
     def _compose(self, engine: Engine, store: Store, address: str) -> None:
         view = engine.view
@@ -376,8 +347,7 @@ class Broker:
         if self.failed.done():
             return
         log.critical("stopping: %s", error)
-        for door in self._doors:
-            door.close()
+        self._ports.begin_drain()
         self._gateway.close(abort=True)
         if not isinstance(error, HalfmqError):
             error = StorePoisoned(f"the broker had to stop: {type(error).__name__}: {error}", hint="restart to recover")
@@ -389,8 +359,7 @@ class Broker:
         """Accept no more connections, ask clients that support it to reconnect elsewhere, finish accepted requests, write a checkpoint, stop."""
         self._gateway.draining = True
         self._health.draining = True
-        for door in self._doors:
-            door.close()
+        self._ports.begin_drain()
         self._pulls.drain()
         self._check_polls.drain()
         await self._sleep(self.config.drain_ms / 1000)
@@ -398,8 +367,9 @@ class Broker:
         self._sequencer.engine.note(LogOffsetsNow())
         self._tick()
         settled = await self._settle()
-        self._gateway.close(abort=False)
-        self._close_http()
+        self._ports.close()
+        for front_door in self._front_doors:
+            front_door.close(abort=False)
         assert self._maintenance is not None
         self._maintenance.stop()
         if not settled:
@@ -426,24 +396,14 @@ class Broker:
     async def _first(self, future: "asyncio.Future[None]") -> None:
         await asyncio.wait((future, self.failed), return_when=asyncio.FIRST_COMPLETED)
 
-    def _close_http(self) -> None:
-        """Close the HTTP port last, so that health requests during a drain get a response."""
-        if self._http_port is not None:
-            self._http_port.close()
-        if self._http is not None:
-            self._http.close()
-
     def close(self) -> None:
         """Close ports, stop threads, release the store's lock. Everything written stays."""
-        for door in self._doors:
-            door.close()
-        self._close_http()
-        if self._vip is not None:
-            self._vip.close()
+        self._ports.close()
         if self._maintenance is not None:
             self._maintenance.stop()
             self._timer.stop()
-        self._gateway.close(abort=True)
+        for front_door in self._front_doors:
+            front_door.close(abort=True)
         self._offload.close()
         if self._store is not None:
             self._store.close()

@@ -91,15 +91,16 @@ class BrokerConfig:
         ):
             if not _is_host(host, everywhere=everywhere):
                 raise UsageError(f"{name} {host!r} not possible", hint=f"{what}; IPv6 without brackets, no port")
+        taken: dict[int, str] = {}
         for name, port in (("port", self.port), ("name port", self.name_port), ("HTTP port", self.http_port or 0)):
             if not 0 <= port <= 65_535:
                 raise UsageError(f"{name} {port} not possible", hint="0 (any free port) to 65535")
-        if self.port and self.port == self.name_port:
-            raise UsageError(
-                f"port and name port are both {self.port}", hint="two ports; both take every command, so either will do"
-            )
-        if self.http_port and self.http_port in (self.port, self.name_port):
-            raise UsageError(f"HTTP port {self.http_port} is taken by another port of the broker", hint="three ports")
+            if port and port in taken:
+                raise UsageError(
+                    f"{taken[port]} and {name} are both {port}",
+                    hint="give each a port of its own, or 0 for any free one",
+                )
+            taken[port] = name
         if self.disk_reserve_bytes < 0:
             raise UsageError(f"disk reserve {self.disk_reserve_bytes} bytes not possible", hint="0 or more")
         if self.connections_max < 1:

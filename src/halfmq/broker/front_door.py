@@ -20,3 +20,7 @@ class FrontDoor(Protocol):
     def begun(self, connection: asyncio.BaseProtocol, /) -> None:
         """The connection that ``admit`` returned was made, or failed: it no longer counts as pending."""
         ...
+
+    def close(self, *, abort: bool) -> None:
+        """Close every connection: at once, or after its responses were sent."""
+        ...

@@ -33,7 +33,7 @@ _SAY_EACH_S: Final = 10.0
 _NO_SUCH_FAMILY: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
-class Door(Protocol):
+class BoundPort(Protocol):
     """A bound port."""
 
     @property
@@ -58,7 +58,7 @@ class Door(Protocol):
         ...
 
 
-Bind = Callable[[FrontDoor, str, str, int], Awaitable[Door]]
+Bind = Callable[[FrontDoor, str, str, int], Awaitable[BoundPort]]
 
 
 class Listener:

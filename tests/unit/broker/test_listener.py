@@ -111,7 +111,7 @@ async def test_vip_port_that_is_taken_is_told_and_left_out(
             monkeypatch.setattr(Broker, "_bind_all", bind_and_lose)
         async with serving(tmp_path, port=port) as running:
             assert (await (await running.client()).ask(106)).code == 0
-            assert (running.broker._vip, len(running.broker._doors)) == (None, 2)
+            assert running.broker._ports.number_of("VIP channel") is None
         (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
         assert f"the VIP channel cannot listen on 127.0.0.1:{port - 2}" in told
         assert "--no-vip-channel" in told
@@ -156,7 +156,7 @@ async def test_machine_without_descriptors_is_asked_again_later(
 ) -> None:
     monkeypatch.setattr("halfmq.broker.listener._REST_S", 0.05)
     async with serving(tmp_path) as running:
-        door = running.broker._doors[0]
+        ((_, door), _) = running.broker._ports._bound
         real = door._sockets[0]
 
         class Poor:

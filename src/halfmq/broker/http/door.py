@@ -37,11 +37,11 @@ class HttpDoor:
         if isinstance(connection, HttpConnection) and connection.transport is None:
             self.connections.discard(connection)
 
-    def close(self) -> None:
-        """Close every connection after its responses were written."""
+    def close(self, *, abort: bool) -> None:
+        """Close every connection: at once, or after its responses were sent."""
         for connection in list(self.connections):
             if connection.transport is not None:
-                connection.transport.close()
+                connection.transport.abort() if abort else connection.transport.close()
 
     def _serve(self, method: str, target: str, answer: Answer) -> None:
         path, _, query = target.partition("?")
