@@ -209,9 +209,9 @@ class Administrator(Machine):
                 ext = {wire.EXT_GROUP: group, wire.EXT_OPERATOR: "ada"}
                 await line.ask(HMQ_PRODUCER, ext, msgspec.json.encode(change))
             self._takes_back = False
-        return 1.0 if await self._ask(line, 100, only_set_aside=True) else 4.0
+        return 1.0 if await self._ask(line, 100, only_parked=True) else 4.0
 
-    async def _ask(self, line: RawLine, most: int, *, only_set_aside: bool = False) -> int:
+    async def _ask(self, line: RawLine, most: int, *, only_parked: bool = False) -> int:
         """About one of those listed, or about all that were parked; how many of these there were.
 
         Raises:
@@ -220,12 +220,12 @@ class Administrator(Machine):
         answer = await line.ask(wire.HMQ_TRANSACTIONS, {wire.EXT_MAX: str(most)})
         rows = msgspec.json.decode(answer.body) if answer.code == 0 else []
         aside = [row for row in rows if row["set_aside"]]
-        if only_set_aside and aside and self._in_bulk:
+        if only_parked and aside and self._in_bulk:
             return await self._ask_aside(line, sorted({row["group"] for row in aside}))
         self.around.chronicle.counts["seen parked"] += len(aside)
-        if not only_set_aside:
+        if not only_parked:
             rows = [self.rng.choice(rows)] if rows else []
-        for row in aside if only_set_aside else rows:
+        for row in aside if only_parked else rows:
             await self._ask_now(line, row)
         return len(aside)
 

@@ -171,8 +171,8 @@ def _number(answer: Request[dict[str, str]], name: str) -> int:
 
 
 def _row(row: PendingTransaction) -> tuple[str, ...]:
-    if row.set_aside:
-        following = f"parked ({row.set_aside})"
+    if row.parked:
+        following = f"parked ({row.parked})"
     elif not row.producers:
         following = "no reachable producer"
     else:
@@ -337,7 +337,7 @@ def _figures(row: GroupStats) -> tuple[str, ...]:
         row.group,
         f"{row.undecided} of {row.undecided_max}",
         span(row.oldest_ms) if row.undecided else "-",
-        str(row.set_aside),
+        str(row.parked),
         str(row.in_flight),
         str(row.producers),
         str(row.message_bytes),

@@ -213,7 +213,7 @@ def _tick_bound(state: State, command: Tick) -> int:
 
 def _check_parked_bound(state: State, command: CheckParked) -> int:
     group = state.producer_groups.get(command.group)
-    asked = min(command.asked_max, CHECKS_PER_TICK_MAX, len(group.derived.suspended) if group is not None else 0)
+    asked = min(command.asked_max, CHECKS_PER_TICK_MAX, len(group.derived.parked) if group is not None else 0)
     return min(asked * _CHECKED_BYTES_MAX, _tick_bytes(state))
 
 

@@ -232,7 +232,7 @@ async def parked(running: Running, client: RawClient, count: int) -> list[str]:
     for unique in ids:
         await client.half("orders", b"one", unique=unique)
     group = running.state.producer_groups["P"]
-    while len(group.derived.suspended) < count:
+    while len(group.derived.parked) < count:
         await asyncio.sleep(0.01)
     while not client.pushes.empty():
         client.pushes.get_nowait()
@@ -263,12 +263,12 @@ async def test_all_parked_transactions_are_checked_in_steps_and_summarised(tmp_p
         assert done.exit_code == 6
         assert "4 of 10 checked" in done.output
         assert "10 of 10 checked" in done.output
-        while len(running.state.producer_groups["P"].derived.suspended) < 1:
+        while len(running.state.producer_groups["P"].derived.parked) < 1:
             await asyncio.sleep(0.01)
         one = await run(running, "check", "--group", "P", "--parked", "--max", "5", "--wait", "0.1")
         assert "1 checked: 0 settled, 1 still undecided" in one.stdout
         ids[3] = ""
-        while not running.state.producer_groups["P"].derived.suspended:
+        while not running.state.producer_groups["P"].derived.parked:
             await asyncio.sleep(0.01)
         last = await run(running, "check", "--group", "P", "--parked")
         assert (last.exit_code, "1 checked: 1 settled, 0 still undecided" in last.stdout) == (0, True), last.output
@@ -298,7 +298,7 @@ async def test_max_bounds_the_checks_and_the_rest_stays_parked(tmp_path: Path) -
         await parked(running, client, 5)
         few = await run(running, "check", "--group", "P", "--parked", "--max", "2", "--wait", "0.1")
         assert (few.exit_code, "2 checked: 0 settled, 2 still undecided" in few.stdout) == (6, True), few.output
-        assert len(running.state.producer_groups["P"].derived.suspended) >= 3
+        assert len(running.state.producer_groups["P"].derived.parked) >= 3
         await client.close()
         while running.state.producer_groups["P"].session.members:
             await asyncio.sleep(0.01)

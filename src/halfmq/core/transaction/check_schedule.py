@@ -13,7 +13,7 @@ A check is in one of these states. ``next_check`` is durable; all else is derive
     in flight  the time of a repetition, at   ``session.in_flight`` and      scheduled when overdue or after UNKNOWN
                or after the deadline of the   ``derived.scheduled``          (perhaps sooner); early when the connection is
                response                                                      lost; due if it reached nobody, uncounted
-    suspended  ``Suspended.CHECKS``: too      ``derived.suspended``          in flight on an operator's request, with
+    suspended  ``Suspended.CHECKS``: too      ``derived.parked``          in flight on an operator's request, with
                many checks; ``.AGE``: too                                    numbers from one again
                old
 
@@ -448,8 +448,8 @@ def decide_check_parked(state: State, command: CheckParked, bytes_max: int, now_
         ParkedChecked: the checked ones, perhaps none because of a limit. Refused NOT_NOW: no producer is reachable.
     """
     group = state.producer_groups.get(command.group)
-    aside = group.derived.suspended if group is not None else {}
-    if group is None or not aside:
+    parked = group.derived.parked if group is not None else {}
+    if group is None or not parked:
         return Decision(NOTHING, ParkedChecked((), 0))
     if not (group.session.members or group.session.pollers):
         return Decision(
@@ -461,7 +461,7 @@ def decide_check_parked(state: State, command: CheckParked, bytes_max: int, now_
     end = offset + bytes_max
     records: list[Record] = []
     effects: list[Effect] = []
-    for tx_id in islice(aside, max(0, capacity)):
+    for tx_id in islice(parked, max(0, capacity)):
         if offset + 512 > end:
             break
         if not round_.somebody:
@@ -471,7 +471,7 @@ def decide_check_parked(state: State, command: CheckParked, bytes_max: int, now_
         effects.append(effect)
         offset += record.size
     asked = tuple([tx_id for tx_id, _ in round_.asked])
-    reply = ParkedChecked(asked, len(aside) - len(asked))
+    reply = ParkedChecked(asked, len(parked) - len(asked))
     if not records:
         return Decision(NOTHING, reply)
     taken_up = ParkedResumed(group.name, now_ms + state.settings.check_answer_ms)
