@@ -376,7 +376,7 @@ async def test_a_group_is_listed_a_page_at_a_time(tmp_path: Path) -> None:
 
 
 async def test_figures_of_very_many_groups_come_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producer_groups, "GROUPS_PER_PAGE_MAX", 3)
+    monkeypatch.setattr(producer_groups, "STATS_PER_PAGE_MAX", 3)
     async with serving(tmp_path) as running:
         client = await running.client()
         await in_groups(client, 15, 8)

@@ -147,7 +147,7 @@ def next_check_ms(state: State) -> int | None:
     return heap[0][0] if heap else None
 
 
-class Checks(NamedTuple):
+class DueChecks(NamedTuple):
     """Result of ``send_checks``. ``more``: more checks could be sent now."""
 
     records: list[Record]
@@ -156,7 +156,7 @@ class Checks(NamedTuple):
     more: bool
 
 
-def send_checks(state: State, offset: int, bytes_max: int, now_ms: int) -> Checks:
+def send_checks(state: State, offset: int, bytes_max: int, now_ms: int) -> DueChecks:
     """Due checks, with their records from ``offset`` on. Groups take turns. Apply ``TimePassed`` before."""
     records: list[Record] = []
     effects: list[Effect] = []
@@ -188,7 +188,7 @@ def send_checks(state: State, offset: int, bytes_max: int, now_ms: int) -> Check
     heap = state.derived.group_deadlines
     more_due = bool(heap) and heap[0][0] <= now_ms
     waiting = groups < len(state.session.asking) or any(_goes_on(state, event) for event in events)
-    return Checks(records, effects, events, full or more_due or waiting)
+    return DueChecks(records, effects, events, full or more_due or waiting)
 
 
 class _Round:
