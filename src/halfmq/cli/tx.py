@@ -161,9 +161,7 @@ class _Page(NamedTuple):
 def _page(url: str, group: str, count: int, start: int, timeout: float) -> _Page:
     fields = {wire.EXT_GROUP: group, wire.EXT_MAX: str(count), **({wire.EXT_FROM: str(start)} if start else {})}
     answer = _ask(url, HMQ_TRANSACTIONS, fields, timeout)
-    return _Page(
-        *wire.decode_pending(answer.ext, answer.body), _number(answer, wire.EXT_NEXT), _number(answer, wire.EXT_AT)
-    )
+    return _Page(*wire.decode_pending(answer.ext, answer.body), _following(answer, start), _number(answer, wire.EXT_AT))
 
 
 def _oldest_of_all(url: str, page: _Page, count: int, timeout: float) -> list[PendingTransaction]:
@@ -175,6 +173,18 @@ def _oldest_of_all(url: str, page: _Page, count: int, timeout: float) -> list[Pe
         if not page.following:
             return [row for _, _, _, row in found]
         page = _page(url, "", count, page.following, timeout)
+
+
+def _following(answer: Request[dict[str, str]], start: int) -> int:
+    """Start of the page after the one that begins at ``start``; 0: that one was the last. Fails unless it is after ``start``: with a
+    broker that ignores ``from``, every page is the first one."""
+    following = _number(answer, wire.EXT_NEXT)
+    if following and following <= start:
+        _fail(
+            f"the broker says that the page from {start} is followed by one from {following}, so paging would never end",
+            FAILED,
+        )
+    return following
 
 
 def _number(answer: Request[dict[str, str]], name: str) -> int:
@@ -328,7 +338,7 @@ def stats(
         undecided += sum(row.undecided for row in page)
         of_groups += len(page)
         rows = sorted([*rows, *page], key=lambda row: (-row.undecided, row.group))[: count or None]
-        start = _number(answer, wire.EXT_NEXT)
+        start = _following(answer, start)
         if not start:
             break
     if as_json:
