@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.support.core_log import CoreLog, end, half, producer, refused, sent
-from tests.unit.core.transaction.test_feedback import poll
+from tests.unit.core.transaction.test_check_polls import poll
 from tests.unit.core.transaction.test_policy import ASIDE, run
 
 from halfmq.core.commands import CheckParked, RequestedVerdict, SetProducer

@@ -6,7 +6,7 @@ from tests.support import log_records as make
 from halfmq import limits
 from halfmq.errors import ProtocolError
 from halfmq.model import stored_message
-from halfmq.wire.remoting.feedback import Poll, decode_handed_out, decode_poll, encode_poll
+from halfmq.wire.remoting.check_polls import Poll, decode_handed_out, decode_poll, encode_poll
 
 
 def fields(poll: Poll) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Fetching checks with a long poll, for clients that pushes cannot reach: FMQ's Feedback (source, 3.3.5).
 
-    HMQ_FEEDBACK  29009  ext ``group``, ``clientId``, ``waitMs``, ``max``; ``waitMs`` is clamped to 100..25,000, ``max`` to 256
+    HMQ_POLL_CHECKS  29009  ext ``group``, ``clientId``, ``waitMs``, ``max``; ``waitMs`` is clamped to 100..25,000, ``max`` to 256
         response  code 0; body: zero or more half messages of transactions to check, concatenated, each as in a pushed check
                   (39), with its first offsets and TRANSACTION_CHECK_TIMES
 
@@ -14,8 +14,6 @@ from typing import Final, NamedTuple
 from halfmq import limits
 from halfmq.errors import ProtocolError
 from halfmq.wire.remoting.message_codec import PulledMessage, decode_pulled
-
-HMQ_FEEDBACK: Final = 29_009
 
 EXT_GROUP: Final = "group"
 EXT_CLIENT: Final = "clientId"
@@ -60,7 +58,7 @@ def decode_handed_out(body: bytes) -> list[PulledMessage]:
     """The half messages to check.
 
     Raises:
-        ProtocolError: not a response to HMQ_FEEDBACK.
+        ProtocolError: not a response to HMQ_POLL_CHECKS.
         MissingDependency: as ``decode_pulled``.
     """
     pulled = decode_pulled(body)
