@@ -14,16 +14,12 @@ from halfmq.model.ids import parse_offset_message_id
 from halfmq.model.stored_message import body_crc_of
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.testing.history.events import Answered, Began, CheckHeard, CheckUnanswered, EndAsked, HalfAsked, PlainAsked
-from halfmq.wire.remoting.check_polls import (
-    decode_handed_out,
-)
+from halfmq.wire.remoting.check_polls import decode_handed_out
 from halfmq.wire.remoting.codes import EXT_POSITION, EXT_VERDICT, HMQ_POLL_CHECKS, HMQ_PRODUCER, HMQ_RESOLVE
 from halfmq.wire.remoting.frame import FrameSplitter
 from halfmq.wire.remoting.header import decode
 from halfmq.wire.remoting.message_codec import split_batch
-from halfmq.wire.remoting.producer_groups import (
-    decode_change,
-)
+from halfmq.wire.remoting.producer_groups import decode_change
 from tests.simulation.check_rules import CheckLooks
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.tags import Sent

@@ -26,11 +26,7 @@ from halfmq.errors import (
     UnsupportedCombination,
 )
 from halfmq.model import properties as names
-from halfmq.wire.remoting.check_polls import (
-    Poll,
-    decode_handed_out,
-    encode_poll,
-)
+from halfmq.wire.remoting.check_polls import Poll, decode_handed_out, encode_poll
 from halfmq.wire.remoting.codes import EXT_VERDICT, HMQ_POLL_CHECKS, ResponseCode
 from halfmq.wire.remoting.message_codec import PulledMessage, encode_end
 from halfmq.wire.remoting.replies import EndReply, read_reply

@@ -415,7 +415,7 @@ class IgnoresFrom:
 async def test_paging_ends_with_an_error_if_the_broker_ignores_where_the_page_begins(
     command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producer_groups, "GROUPS_PER_PAGE_MAX", 3)
+    monkeypatch.setattr(producer_groups, "STATS_PER_PAGE_MAX", 3)
     monkeypatch.setattr(transactions, "GROUPS_PER_PAGE_MAX", 3)
     monkeypatch.setattr(tx, "_PAGE", 2)
     ignores = IgnoresFrom()

@@ -8,9 +8,7 @@ from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.refusals import refusal
 from halfmq.broker.services.check_polls import CheckedHalf, CheckPolls
 from halfmq.core.decision import Refused
-from halfmq.wire.remoting.check_polls import (
-    decode_poll,
-)
+from halfmq.wire.remoting.check_polls import decode_poll
 from halfmq.wire.remoting.codes import HMQ_POLL_CHECKS, ResponseCode
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.message_codec import with_check_times
