@@ -190,7 +190,7 @@ def _following(answer: Request[dict[str, str]], start: int) -> int:
 def _number(answer: Request[dict[str, str]], name: str) -> int:
     """The number in field ``name``; 0 if it is absent, as with earlier brokers."""
     text = answer.ext.get(name, "0")
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
 
 
 def _row(row: PendingTransaction) -> tuple[str, ...]:

@@ -191,7 +191,7 @@ class CheckFetcher:
         self._context = context
         self._group = group
         self._listener = listener
-        self._checks = min(checks, limits.FEEDBACK_CHECKS_MAX)
+        self._checks = min(checks, limits.CHECK_POLL_CHECKS_MAX)
         #: Poll loops by broker. The loop of a broker without support has ended, and stays here so that it is not restarted.
         self._loops: dict[Address, asyncio.Task[None]] = {}
 

@@ -42,7 +42,7 @@ def encode_poll(poll: Poll) -> dict[str, str]:
 def decode_poll(ext: Mapping[str, str]) -> Poll | str:
     """The request, or a text that says what is wrong with it. The caller clamps wait and number."""
     group, client_id = ext.get(EXT_GROUP, ""), ext.get(EXT_CLIENT, "")
-    wait, number = ext.get(EXT_WAIT_MS, "0"), ext.get(EXT_MAX, str(limits.FEEDBACK_CHECKS_MAX))
+    wait, number = ext.get(EXT_WAIT_MS, "0"), ext.get(EXT_MAX, str(limits.CHECK_POLL_CHECKS_MAX))
     if not group:
         return f"{EXT_GROUP} is missing"
     if not client_id or len(client_id) > CLIENT_CHARS_MAX or not client_id.isprintable():
@@ -62,6 +62,6 @@ def decode_handed_out(body: bytes) -> list[PulledMessage]:
         MissingDependency: as ``decode_pulled``.
     """
     pulled = decode_pulled(body)
-    if len(pulled) > limits.FEEDBACK_CHECKS_MAX:
-        raise ProtocolError(f"a response with {len(pulled)} checks; the maximum is {limits.FEEDBACK_CHECKS_MAX}")
+    if len(pulled) > limits.CHECK_POLL_CHECKS_MAX:
+        raise ProtocolError(f"a response with {len(pulled)} checks; the maximum is {limits.CHECK_POLL_CHECKS_MAX}")
     return pulled
