@@ -8,8 +8,12 @@ FRAME_BYTES_MAX: Final = 16_777_216
 #: Partially received requests of all connections, bytes. Protects memory; a connection may have one incomplete frame. At least
 #: four frames. See ``broker.remoting.unfinished_frames``.
 UNFINISHED_BYTES_MAX: Final = 256 << 20
+#: The smallest that a broker may be configured to: a quarter of it must hold the largest frame, with its length field.
+UNFINISHED_BYTES_MIN: Final = 4 * (FRAME_BYTES_MAX + 4)
 #: Unread responses of all connections, bytes. Protects memory. At least four frames. See ``broker.remoting.outgoing_bytes``.
 OUTGOING_BYTES_MAX: Final = 256 << 20
+#: The smallest that a broker may be configured to: twice the largest response, so that it does not close its own reader.
+OUTGOING_BYTES_MIN: Final = 4 * FRAME_BYTES_MAX
 #: Complete requests in progress of a connection per turn of the sequencer, bytes, plus 1,024 per request: a few ms of small
 #: commands, so that others do not wait. As much as one read of a socket. See ``broker.remoting.intake``.
 INTAKE_TURN_BYTES_MAX: Final = 256 << 10

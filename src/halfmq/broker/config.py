@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Final
 
 from halfmq import limits
-from halfmq.broker.remoting import outgoing_bytes as outgoing_bytes
-from halfmq.broker.remoting.unfinished_frames import least
 from halfmq.errors import UsageError
 from halfmq.model.placement import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
 from halfmq.model.settings import BrokerSettings, caps_that_fit, segment_bytes_for
@@ -110,15 +108,15 @@ class BrokerConfig:
                 f"{self.connections_per_address_max} connections per address at most: nobody could connect",
                 hint="1 or more",
             )
-        if self.unfinished_bytes_max < least():
+        if self.unfinished_bytes_max < limits.UNFINISHED_BYTES_MIN:
             raise UsageError(
                 f"{self.unfinished_bytes_max} bytes of unfinished requests at most: a large request could not be received",
-                hint=f"{least()} or more, which is four of the largest frames",
+                hint=f"{limits.UNFINISHED_BYTES_MIN} or more, which is four of the largest frames",
             )
-        if self.outgoing_bytes_max < outgoing_bytes.least():
+        if self.outgoing_bytes_max < limits.OUTGOING_BYTES_MIN:
             raise UsageError(
                 f"{self.outgoing_bytes_max} bytes of unread responses at most: a large response could not be sent",
-                hint=f"{outgoing_bytes.least()} or more, which is four of the largest frames",
+                hint=f"{limits.OUTGOING_BYTES_MIN} or more, which is four of the largest frames",
             )
         for name, value in (
             ("checkpoint interval", self.checkpoint_interval_ms),

@@ -362,7 +362,7 @@ class Engine:
             decision = _Parts(*decide(self.state, command, now_ms))
         except Exception as error:  # noqa: BLE001 - judged in ``_broken``
             decision = self._broken(command, error)
-        if decision.records and type(decision.records[0]) in _COPIED:
+        if decision.records and type(decision.records[0]) in _COPIED:  # copies come first, if there are any
             decision = self._copied(command, decision, now_ms)
         return decision
 
@@ -428,7 +428,7 @@ class Engine:
         return _Parts((), Failed(text))
 
     def _without(self, damaged: _Damaged, released: Record, now_ms: int) -> _Parts:
-        """The decision of a tick without the ``damaged`` messages of the copies that ``released`` names.
+        """The decision of a tick without the ``damaged`` messages of the copies that ``released`` names. A tick copies nothing else.
 
         It only postpones those messages. Others may be damaged as well; the next tick, which is due at once, checks them.
         """

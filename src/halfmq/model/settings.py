@@ -1,4 +1,4 @@
-"""Settings of decisions, as values. The shells determine their source (flag, environment, file)."""
+"""Settings of decisions, as values. The caller of ``Broker`` determines their source: the flags of `halfmq serve`, or a test."""
 
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -99,17 +99,6 @@ def segment_bytes_for(settings: BrokerSettings) -> int:
         if fit.topics >= settings.topics_max and fit.groups >= settings.groups_max:
             return size
         size *= 2
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSettings:
-    """One topic. ``permission``: RocketMQ bits, 4 read, 2 write, 1 inherit."""
-
-    topic_id: int
-    name: str
-    read_queues: int
-    write_queues: int
-    permission: int = 6
 
 
 @dataclass(frozen=True, slots=True)

@@ -336,7 +336,8 @@ def _trim(record: Trim, copy: Copy) -> bytes:
     return _NUMBER_HEAD.pack(Kind.TRIM, 0, 0, record.size, record.log_start)
 
 
-#: ``encode_record`` by type of record, for callers that encode many.
+#: By type of record: its bytes, three pieces if it contains a message, else one. The caller compares their length with ``size``. A number
+#: that does not fit in its field raises ``struct.error``.
 ENCODE_BY_TYPE: Final[dict[type, Callable[[Any, Copy], Pieces | bytes]]] = for_each_kind(
     {
         MessageRecord: _message,
@@ -361,15 +362,6 @@ ENCODE_BY_TYPE: Final[dict[type, Callable[[Any, Copy], Pieces | bytes]]] = for_e
         OperatorActed: _operator_acted,
     }
 )
-
-
-def encode_record(record: Record, copy: Copy) -> Pieces | bytes:
-    """The bytes of ``record``: three pieces if it contains a message, else one. The caller compares their length with ``size``.
-
-    Raises:
-        struct.error: a number does not fit in its field.
-    """
-    return ENCODE_BY_TYPE[type(record)](record, copy)
 
 
 _Message = tuple[str, int, int, int, int, int, bytes, int, bytes, int, int, bytes, int, bytes]

@@ -13,7 +13,6 @@ from halfmq.model.settings import (
     GroupSettings,
     PastLimit,
     ProducerSettings,
-    TopicSettings,
     base_bytes_max,
     caps,
     caps_that_fit,
@@ -27,7 +26,6 @@ def test_defaults_are_the_documented_limits() -> None:
     assert settings.body_bytes_max == limits.BODY_BYTES_MAX == 4 << 20
     assert settings.dedup_window_ms == limits.DEDUP_WINDOW_MS == 120_000
     assert GroupSettings("g").retry_max_times == limits.RETRY_TIMES_MAX == 16
-    assert TopicSettings(1, "t", 4, 4).permission == 6
 
 
 def test_a_producer_group_without_settings_waits_for_ever() -> None:

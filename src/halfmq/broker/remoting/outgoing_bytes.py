@@ -17,8 +17,6 @@ import asyncio
 import logging
 from typing import Final, Protocol
 
-from halfmq import limits
-
 log = logging.getLogger("halfmq.gateway")
 
 #: Maximum time without reading near the limit, s. Equal to that of an unfinished request.
@@ -158,8 +156,3 @@ class OutgoingBytes:
             )  # fmt: skip
             self._said_at = now
             self._closed = 0
-
-
-def least() -> int:
-    """The smallest valid limit: twice the largest response, so that it does not close its own reader."""
-    return 4 * limits.FRAME_BYTES_MAX

@@ -73,8 +73,8 @@ class UnfinishedFrames:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, bytes_max: int, *, frame_bytes_max: int = limits.FRAME_BYTES_MAX
     ) -> None:
-        """``bytes_max``: at least ``least(frame_bytes_max)``."""
-        assert bytes_max >= least(frame_bytes_max)
+        """A quarter of ``bytes_max`` must hold the largest frame, with its length field."""
+        assert bytes_max >= 4 * (frame_bytes_max + 4)
         self._loop = loop
         self._bytes_max = bytes_max
         self._waiting_max = bytes_max // 4
@@ -238,8 +238,3 @@ class UnfinishedFrames:
         elif admitted is not None:
             self._shared -= admitted.size
         self.bytes -= self._held.pop(number, 0)
-
-
-def least(frame_bytes_max: int = limits.FRAME_BYTES_MAX) -> int:
-    """The smallest valid limit: a quarter of it must hold the largest frame, with its length field."""
-    return 4 * (frame_bytes_max + 4)

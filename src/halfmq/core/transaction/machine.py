@@ -29,7 +29,7 @@ from halfmq.core.state import Half, Place, ProducerGroup, State, Topic, Undecide
 from halfmq.core.transaction.admission import refuse_half
 from halfmq.core.transaction.check_schedule import due_sooner
 from halfmq.core.transaction.next_check import to_number
-from halfmq.core.transaction.states import OUTCOMES, Outcome, standing_state
+from halfmq.core.transaction.states import OF_SETTLED, Outcome, standing_state
 from halfmq.model.ids import hash64, offset_message_id
 from halfmq.model.placement import segment_start
 from halfmq.model.properties import UNIQ_KEY, append
@@ -434,7 +434,7 @@ def _standing(
     wanted: RequestedVerdict, group: str, tx_id: str, *, committed: bool, position: int
 ) -> Settled | Refused | Noted:
     standing = standing_state(committed)
-    match OUTCOMES[standing, wanted]:
+    match OF_SETTLED[standing, wanted]:
         case Outcome.REPEATS:
             return Settled(group, tx_id, committed, position, True)
         case Outcome.CONFLICTS:

@@ -6,6 +6,8 @@
     ROLLED_BACK   refused, ROLLED_BACK     confirmed, repeated      no change
 
 (1) only if all halves that the transaction states are stored; else refused, and it stays UNDECIDED.
+
+The first row is the code of ``decide_end`` (``machine.py``), the others are ``OF_SETTLED``, which it looks up.
 """
 
 from enum import Enum
@@ -20,18 +22,14 @@ class TransactionState(Enum):
 
 
 class Outcome(Enum):
-    """The entries of the table."""
+    """The entries of the table for a settled transaction."""
 
-    SETTLES = "settles"
     REPEATS = "repeats"
     CONFLICTS = "conflicts"
     STAYS = "stays"
 
 
-OUTCOMES = {
-    (TransactionState.UNDECIDED, RequestedVerdict.COMMIT): Outcome.SETTLES,
-    (TransactionState.UNDECIDED, RequestedVerdict.ROLLBACK): Outcome.SETTLES,
-    (TransactionState.UNDECIDED, RequestedVerdict.UNKNOWN): Outcome.STAYS,
+OF_SETTLED = {
     (TransactionState.COMMITTED, RequestedVerdict.COMMIT): Outcome.REPEATS,
     (TransactionState.COMMITTED, RequestedVerdict.ROLLBACK): Outcome.CONFLICTS,
     (TransactionState.COMMITTED, RequestedVerdict.UNKNOWN): Outcome.STAYS,

@@ -119,12 +119,15 @@ def _checks(group: ProducerGroupView, known: Undecided, now_ms: int) -> tuple[st
     return tuple(sentences)
 
 
+#: What happens at the check limit. There is none with WAIT.
+_THEN: Final = {PastLimit.ROLLBACK: "is rolled back", PastLimit.PARKED: "is parked"}
+
+
 def _policy(settings: ProducerSettings) -> list[str]:
     sentences = []
     if settings.check_limit:
-        then = "is rolled back" if settings.past_limit is PastLimit.ROLLBACK else "is parked"
         sentences.append(
-            f"The policy of its group says that it {then} after {checks(settings.check_limit)} without a verdict."
+            f"The policy of its group says that it {_THEN[settings.past_limit]} after {checks(settings.check_limit)} without a verdict."
         )
     if settings.skip_age_ms:
         sentences.append(f"The policy of its group parks it when it is {span(settings.skip_age_ms)} old.")
@@ -170,7 +173,7 @@ def _what_then(group: ProducerGroupView, known: Undecided) -> str:
     policy = group.policy
     if policy is None or not is_at_limit(policy, known):
         return "it is checked again"
-    return "it is rolled back" if policy.settings.past_limit is PastLimit.ROLLBACK else "it is parked"
+    return f"it {_THEN[policy.settings.past_limit]}"
 
 
 def _settled(verdict: Verdict, now_ms: int, acted: OperatorActed | None) -> str:

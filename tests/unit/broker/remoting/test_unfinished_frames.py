@@ -14,12 +14,11 @@ from tests.support.raw_client import RawClient, send_ext
 
 from halfmq import limits
 from halfmq.broker.remoting import unfinished_frames as unfinished_frames
-from halfmq.broker.remoting.unfinished_frames import _SAY_EACH_S, ADMITTED_S, UnfinishedFrames, least
+from halfmq.broker.remoting.unfinished_frames import _SAY_EACH_S, ADMITTED_S, UnfinishedFrames
 
 FRAME = 1_000
-BOUND = least(
-    FRAME
-)  # 4,016: waiting ones hold 1,004, the elder's frame 1,004, and 2,008 are shared: 502 the most of one
+#: 4,016: waiting ones hold 1,004, the elder's frame 1,004, and 2,008 are shared: 502 the most of one.
+BOUND = 4 * (FRAME + 4)
 
 
 class Clock:
@@ -406,7 +405,7 @@ def most_held(monkeypatch: pytest.MonkeyPatch) -> Callable[[Running], list[int]]
 async def test_half_requests_of_many_connections_do_not_take_the_memory_and_others_are_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_held: Callable[[Running], list[int]]
 ) -> None:
-    bound = least()
+    bound = limits.UNFINISHED_BYTES_MIN
     monkeypatch.setattr(unfinished_frames, "ADMITTED_S", 2.0)
     async with serving(tmp_path, unfinished_bytes_max=bound, segment_bytes=16 << 20) as running:
         most = most_held(running)
@@ -436,7 +435,7 @@ async def test_half_requests_of_many_connections_do_not_take_the_memory_and_othe
 async def test_requests_of_any_size_are_served_in_time_beside_many_larger_ones_that_do_not_end(
     tmp_path: Path, most_held: Callable[[Running], list[int]]
 ) -> None:
-    async with serving(tmp_path, unfinished_bytes_max=least(), segment_bytes=32 << 20) as running:
+    async with serving(tmp_path, unfinished_bytes_max=limits.UNFINISHED_BYTES_MIN, segment_bytes=32 << 20) as running:
         most = most_held(running)
         await healthy(await running.client(), 0)
         async with crowd(running.ports.broker, announced=limits.FRAME_BYTES_MAX, sent=600_000, many=200):
@@ -444,4 +443,4 @@ async def test_requests_of_any_size_are_served_in_time_beside_many_larger_ones_t
                 client = await running.client()
                 await healthy(client, number, body_bytes, wait_s=3)  # a stock client's patience
             assert running.broker._gateway.unfinished_frames.waiting > 0
-            assert most[0] <= least()
+            assert most[0] <= limits.UNFINISHED_BYTES_MIN
