@@ -155,7 +155,7 @@ class SendCheck(NamedTuple):
 
 
 class PolicyActed(NamedTuple):
-    """The policy of a group settled or parked a transaction; the log must tell operators."""
+    """The policy of a group settled or parked a transaction; the broker logs a warning."""
 
     group: str
     tx_id: str
@@ -165,7 +165,7 @@ class PolicyActed(NamedTuple):
 
 
 class OffsetNotStored(NamedTuple):
-    """A base has no space for a new offset; the log must tell operators."""
+    """A base has no space for a new offset; the broker logs a warning."""
 
     group: str
     topic: str

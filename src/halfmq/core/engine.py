@@ -1,7 +1,7 @@
 """The engine owns all state of the broker and is the only way to change it.
 
     step(commands, now_ms) -> Step    decide each command and apply its records, so that the next command sees them
-    replay(offset, time, records)     redo at a start (or on a follower), with the same ``apply``
+    replay(offset, time, records)     redo at a start, with the same ``apply``
     note(event)                       change session state, which is never logged: connections, the high watermark
     next_deadline_ms()                when the next ``Tick`` is due
     view                              read-only access
@@ -74,7 +74,7 @@ _NO_BASE_AT_START: Final = (
 
 
 class Failed(NamedTuple):
-    """The decision raised, or a message that it must copy is damaged. Nothing was changed. The log has the details."""
+    """The decision raised, or a message that it must copy is damaged. Nothing was changed. The broker logs the details."""
 
     text: str
 

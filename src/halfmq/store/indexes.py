@@ -18,8 +18,8 @@ catch up. Until then the high watermark must not advance.
 
 Recovery: files are complete up to the checkpoint's position. ``open`` reads their ends there, ``redo`` reads the log from there and writes
 the same bytes to the same places, ``cut`` zeroes what the log no longer contains, and ``rewrite_undecided`` and ``rewrite_topics`` add what
-the snapshot contains. Without a checkpoint ``reset`` first removes all files and the redo creates new ones; mappings of the old
-files stay valid.
+the snapshot contains. Without a checkpoint ``reset`` first removes all files and the redo creates new ones; readers that have
+the old files open can go on.
 """
 
 import logging
@@ -101,7 +101,7 @@ class FoundMessage(NamedTuple):
 
 
 class Indexes:
-    """All indexes of a shard. One thread writes and reads; ``sync`` may run on any thread."""
+    """All indexes of a store. One thread writes and reads; ``sync`` may run on any thread."""
 
     def __init__(
         self, disk: Disk, directory: Path, *, store: str, segment_bytes: int, read_message: ReadMessage
