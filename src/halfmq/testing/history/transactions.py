@@ -1,8 +1,8 @@
 """Third pass: checks each transaction, with one summary row per message.
 
-Three sources of a verdict must agree: who **said** it, i.e. requested it (application, check, marker, operator); what the
-broker **told**, i.e. acknowledged or logged; and the database (``Local``), which is the reference unless an operator decided
-otherwise. Visibility is checked against the reference, not against what the broker told.
+Three sources of a verdict must agree: who requested it (``said``: application, check, marker, operator); what the broker
+acknowledged (``told``) or logged; and the database (``Local``), which is the reference unless an operator decided
+otherwise. Visibility is checked against the reference, not against the broker's acknowledgements.
 
 Each cause is reported once: a transaction whose verdict changed, was decided by nobody, is stuck or was not durable is not
 reported as lost or torn too.
@@ -67,12 +67,12 @@ class TransactionFacts:
         self.key = key
         self.group = key[: key.index("\n")]
         self.messages: list[Row] = []
-        #: When each verdict was asked for first, whatever the answer.
+        #: When each verdict was requested first, whatever the response.
         self.asked: dict[str, int] = {}
         #: When and where each verdict was requested first. A rejected request has a place, but no time.
         self.said: dict[str, int] = {}
         self.said_place: dict[str, int] = {}
-        #: Verdicts that an operator said.
+        #: Verdicts that an operator requested.
         self.operator: tuple[str, ...] = ()
         self.told: list[Any] = []
         #: RECORD rows.
@@ -83,13 +83,13 @@ class TransactionFacts:
         self.local_place = 0
         self.checked_us = -1
         self.checked_place = 0
-        #: How many messages were seen, and the one that was seen first.
+        #: Number of messages that were seen, and the one that was seen first.
         self.seen = 0
         self.first_seen: Row | None = None
 
 
 class Transactions:
-    """Judges the groups of ``scan.transactions``, after all messages."""
+    """Checks the groups of ``scan.transactions``, after all messages."""
 
     def __init__(self, facts: Facts, findings: Findings, places: Places) -> None:
         self._facts = facts
@@ -98,7 +98,7 @@ class Transactions:
         self._places = places
 
     def judge(self, groups: Iterable[list[Row]]) -> None:
-        """``groups``: all rows of a transaction each."""
+        """Check all transactions. ``groups``: all rows of one transaction each."""
         facts = self._facts
         for rows in groups:
             key = rows[0][0]
@@ -108,9 +108,9 @@ class Transactions:
                 self._transaction(self._story(key, rows))
 
     def _usual(self, key: str, rows: list[Row]) -> bool:
-        """One message, one verdict, everybody agrees: most transactions, in one go. False: not so, nothing was done.
+        """Fast path for most transactions: one message, one verdict, no contradiction. False: it is not of that form, and nothing was done.
 
-        Does what ``_transaction`` would do with it; a test holds the two against each other.
+        Has the same result as ``_transaction``; a test compares the two.
         """
         facts, looks = self._facts, self._examined
         if facts.acknowledgements_void or not facts.atomic:
@@ -201,7 +201,7 @@ class Transactions:
     def _agrees(
         self, record: Row, verdict: str, position: int, queue: int, at: int, ok_offset: int, log_offsets: tuple[int, ...]
     ) -> bool:  # fmt: skip
-        """The verdict in the log is the one that was told, at the position told, of the message that was seen."""
+        """Whether the verdict in the log agrees with the acknowledged verdict and position, and with the message that was seen."""
         _, _, _, logged, offset, by, shown = record
         if logged != verdict or by in ("policy", "operator") or 0 <= position != offset or not log_offsets:
             return False
@@ -294,9 +294,9 @@ class Transactions:
         if len(verdicts) > 1:
             first: dict[str, tuple[str, int]] = {}
             for verdict, us, place, _ in told:
-                first.setdefault(verdict, (f"told {verdict} at {us:,} us", place))
+                first.setdefault(verdict, (f"{verdict} acknowledged at {us:,} us", place))
             for row in records:
-                first.setdefault(row[3], (f"{row[3]} stands in the log at {row[4]}", row[2]))
+                first.setdefault(row[3], (f"{row[3]} in the log at {row[4]}", row[2]))
             if sight is not None:
                 text = f"message {sight[_MESSAGE]} was seen at {sight[_SEEN_US]:,} us"
                 first.setdefault(COMMITTED, (text, sight[_SEEN_PLACE]))
@@ -306,7 +306,7 @@ class Transactions:
         return self._two_positions(transaction)
 
     def _two_positions(self, transaction: TransactionFacts) -> bool:
-        """One verdict, but written twice."""
+        """Whether one verdict was written twice."""
         records = transaction.records
         if len(records) > 1:
             text = f"its verdict is {len(records)} times in the log: at {', '.join(str(row[4]) for row in records)}"
@@ -318,7 +318,7 @@ class Transactions:
         named = [one for one in transaction.told if one[3] >= 0]
         for one in named[1:]:
             if one[3] != named[0][3]:
-                text = f"its verdict was told to stand at log position {named[0][3]}, and at {one[3]} later"
+                text = f"its verdict was acknowledged at log position {named[0][3]}, and later at {one[3]}"
                 restart = self._facts.restarted_between(named[0][1], one[1])
                 check = AT_DURABLE_RESTART if restart else AT_AGREEMENT
                 self._add(check, transaction, text, (named[0][2], one[2]))
@@ -332,12 +332,12 @@ class Transactions:
         by_policy = transaction.group in self._facts.policy_groups
         for row in transaction.records:
             if row[5] == "policy" and (not by_policy or row[3] == COMMITTED):
-                why = "none ever commits" if by_policy else f"group {transaction.group} has none"
+                why = "policies never commit" if by_policy else f"group {transaction.group} has none"
                 text = f"{row[3]} at log offset {row[4]} was decided by a policy; {why}"
                 self._add(AT_VALIDITY, transaction, text, (row[2], transaction.local_place))
                 return True
             if row[5] == "operator" and row[3] not in transaction.operator:
-                text = f"{row[3]} at log offset {row[4]} was decided by an operator; none said so"
+                text = f"{row[3]} at log offset {row[4]} was decided by an operator; no operator requested it"
                 self._add(AT_VALIDITY, transaction, text, (row[2], *transaction.said_place.values()))
                 return True
         logged = {row[3]: row[2] for row in reversed(transaction.records)}
@@ -350,30 +350,34 @@ class Transactions:
             text = self._why_not(transaction, verdict, us)
             if text:
                 seen = f"; {transaction.seen} of its messages were seen" if transaction.seen else ""
-                where = "told" if us < FAR else "in the log"
+                where = "acknowledged" if us < FAR else "in the log"
                 places = (place, in_log, transaction.local_place, *transaction.said_place.values())
                 self._add(AT_VALIDITY, transaction, f"{verdict} was {where}, but {text}{seen}", places)
                 return True
         return False
 
     def _is_by_policy(self, transaction: TransactionFacts) -> bool:
-        """Whether a policy rolled it back, or may have: where the log was not read, or has the record no more."""
+        """Whether a policy rolled it back, or may have: the log was not read, or no longer contains the record."""
         if transaction.group not in self._facts.policy_groups:
             return False
         return not transaction.records or any(row[5] == "policy" for row in transaction.records)
 
     def _why_not(self, transaction: TransactionFacts, verdict: str, us: int) -> str:
-        """Why this verdict, known since ``us``, is nobody's; empty if it is somebody's."""
+        """Why nobody had decided this verdict, known since ``us``; empty if somebody had."""
         said_us = transaction.said.get(verdict)
         if verdict not in transaction.operator:
             if transaction.local and transaction.local != verdict:
                 return f"the database says {transaction.local}" + (
-                    "" if said_us is None else f", whoever said {verdict}"
+                    "" if said_us is None else f", although {verdict} was requested"
                 )
             if said_us is None and not transaction.local:
-                return "whoever said so was refused" if verdict in transaction.asked else "nobody said so"
+                return (
+                    f"every request for {verdict} was refused"
+                    if verdict in transaction.asked
+                    else f"nobody requested {verdict}"
+                )
         if said_us is not None and us < said_us:
-            return f"that was {said_us - us:,} us before anybody said so"
+            return f"that was {said_us - us:,} us before {verdict} was requested"
         return ""
 
     def _phantom(self, transaction: TransactionFacts) -> bool:
@@ -393,7 +397,7 @@ class Transactions:
         if listed and len(listed) < len(transaction.messages):
             for row in transaction.messages:
                 if row[_SEEN_US] < FAR and not row[_LISTED]:
-                    text = "it was seen, but the database does not have it among what its transaction sent"
+                    text = "it was seen, but the database does not list it among the messages of its transaction"
                     places = [row[_SEEN_PLACE], row[_ASKED_PLACE], transaction.local_place]
                     self._findings.add(AT_PHANTOM, transaction.key, row[_MESSAGE], text, places)
                     return True
@@ -402,7 +406,7 @@ class Transactions:
     # --- promises 3 and 4 -----------------------------------------------------------------------------------------
 
     def _in_log_places(self, transaction: TransactionFacts, expected: list[Row]) -> dict[str, tuple[int, int]]:
-        """Where the commit in the log puts each message: (queue, queue offset) by message."""
+        """(queue, queue offset) by message, from the commit in the log."""
         commit = next((row for row in transaction.records if row[3] == COMMITTED), None)
         if commit is None or not transaction.messages:
             return {}
@@ -421,7 +425,7 @@ class Transactions:
         for queue, at, half in commit[6]:
             owned = owner.get(half)
             if owned is None:
-                # Of its own halves those are not known that were trimmed, and never acknowledged at that place.
+                # Unknown halves may be its own if they were trimmed, and were never acknowledged at that offset.
                 if half >= self._facts.log_start:
                     foreign.append(half)
                 continue
@@ -445,7 +449,7 @@ class Transactions:
         expected: list[Row],
         found: dict[str, tuple[int, int]],
     ) -> None:
-        """The commit in the log shows all messages of its transaction, and nothing else."""
+        """Check that the commit in the log makes visible all messages of its transaction, and no others."""
         others = f"log offset {', '.join(map(str, foreign[:4]))}"
         own = len(commit[6]) - len(foreign)
         if self._facts.atomic and own < len(expected):
@@ -455,13 +459,13 @@ class Transactions:
             without = [row[_ASKED_PLACE] for row in expected if row[_MESSAGE] not in found]
             self._add(AT_WHOLE, transaction, text, (commit[2], *without))
         elif foreign:
-            text = f"the commit at log offset {commit[4]} shows {others}, which is no half of it"
+            text = f"the commit at log offset {commit[4]} shows {others}, which is not one of its halves"
             self._add(AT_PHANTOM, transaction, text, (commit[2], transaction.messages[0][_ASKED_PLACE]))
 
     def _missing(
         self, transaction: TransactionFacts, expected: list[Row], in_queue: dict[str, tuple[int, int]]
     ) -> bool:
-        """Messages that had to be visible and were not seen by somebody who read everything."""
+        """Whether messages that had to be visible were not received by a reader that read everything."""
         need_us = self._visible_by(transaction, expected)
         if need_us == FAR or self._facts.acknowledgements_void:
             return False
@@ -487,22 +491,24 @@ class Transactions:
         if whole and transaction.seen:
             first = transaction.first_seen
             assert first is not None
-            text = f"{transaction.seen} of its {len(expected)} messages were seen, {len(missing)} were not by {who}, who read everything"
+            text = f"{transaction.seen} of its {len(expected)} messages were seen, but {who}, which read everything, did not receive {len(missing)}"
             self._findings.add(AT_WHOLE, transaction.key, "", text, [*places, first[_SEEN_PLACE]])
             return True
         message = row[_MESSAGE] if len(missing) == 1 else ""
         told = next((one for one in transaction.told if one[0] == COMMITTED), None)
         if told is not None and not transaction.records and self._facts.restarted_between(told[1], read.since_us):
             self._examined[AT_DURABLE_RESTART] += 1
-            text = f"COMMITTED was acknowledged, the broker was restarted, and {who}, who read everything, never saw it"
+            text = (
+                f"COMMITTED was acknowledged, the broker restarted, and {who}, which read everything, never received it"
+            )
             self._findings.add(AT_DURABLE_RESTART, transaction.key, message, text, places)
             return True
-        text = f"{why}, and {who}, who read everything, never saw it"
+        text = f"{why}, and {who}, which read everything, never received it"
         self._findings.add(AT_MISSED, transaction.key, message, text, places)
         return True
 
     def _visible_by(self, transaction: TransactionFacts, expected: list[Row]) -> int:
-        """From when on all its messages had to be visible; FAR: they need not, as far as is known."""
+        """The time from which all its messages had to be visible; FAR: none is known."""
         facts = self._facts
         need_us = min((us for verdict, us, _, _ in transaction.told if verdict == COMMITTED), default=FAR)
         if transaction.first_seen is not None and facts.atomic:
@@ -536,7 +542,7 @@ class Transactions:
     # --- promise 5 ------------------------------------------------------------------------------------------------
 
     def _forgotten(self, transaction: TransactionFacts) -> bool:
-        """Acknowledged, and not in the log any more."""
+        """Whether a half or verdict was acknowledged, but is no longer in the log."""
         facts = self._facts
         if not facts.log_records or facts.acknowledgements_void:
             return False
@@ -546,21 +552,21 @@ class Transactions:
                 self._examined[AT_DURABLE_LOG] += 1
                 if offset not in row[_LOG_OFFSETS]:
                     there = ", ".join(map(str, row[_LOG_OFFSETS][:4]))
-                    has = f"has it at {there}" if there else "has no record of it there"
+                    has = f"has it at {there}" if there else "has no record of it"
                     text = f"it was acknowledged at log offset {offset}; the log {has}"
                     self._findings.add(
                         AT_DURABLE_LOG, transaction.key, row[_MESSAGE], text, (row[_OK_PLACE], row[_LOG_PLACE])
                     )
                     return True
         for verdict, _, place, position in transaction.told:
-            # Without a position: its half is there, so a verdict after it is there too.
+            # Without a position: the log still has the half, so it must have the later verdict.
             if facts.log_must_have(position) or (
                 position < 0 and any(row[_LOG_OFFSETS] for row in transaction.messages)
             ):
                 self._examined[AT_DURABLE_LOG] += 1
                 if not any(row[4] == position or position < 0 for row in transaction.records):
                     at = f" at log position {position}" if position >= 0 else ""
-                    has = f"has it at {transaction.records[0][4]}" if transaction.records else "has no verdict of it"
+                    has = f"has it at {transaction.records[0][4]}" if transaction.records else "has no verdict for it"
                     text = f"{verdict}{at} was acknowledged; the log {has}"
                     self._add(AT_DURABLE_LOG, transaction, text, [place, *(row[2] for row in transaction.records)])
                     return True
@@ -583,18 +589,18 @@ class Transactions:
         if facts.losses and any(
             one[_ASKED_US] <= facts.lost_us and not one[_LOG_OFFSETS] for one in transaction.messages
         ):
-            return False  # a power loss may have taken that one, and without it nothing can be decided
+            return False  # a power loss may have lost that half, and without it nothing can be decided
         self._examined[AT_PROGRESS] += 1
         if transaction.told or transaction.records or transaction.seen:
             return False
         if logged is not None:
-            text = "its half is in the log, all was settled, and there is no verdict"
+            text = "its half is in the log and the history settled, but there is no verdict"
             places = (row[_OK_PLACE], logged[_LOG_PLACE], transaction.local_place, transaction.checked_place)
         elif transaction.checked_us > settled_us:
-            text = f"it was still asked about at {transaction.checked_us:,} us, after all was settled"
+            text = f"it was still checked at {transaction.checked_us:,} us, after the history settled"
             places = (row[_OK_PLACE], transaction.checked_place, transaction.local_place, 0)
         elif never_asked:
-            text = "its half was acknowledged, all was settled, and nobody ever asked about it or decided it"
+            text = "its half was acknowledged and the history settled, but it was never checked or decided"
             places = (row[_OK_PLACE], 0, 0, 0)
         else:
             return False
@@ -602,9 +608,9 @@ class Transactions:
         return True
 
     def _was_never_asked_about(self, transaction: TransactionFacts) -> bool:
-        """An acknowledged half that is undecided for all that is known, also without the log.
+        """Whether an acknowledged half is undecided as far as the events show, also without the log.
 
-        Where the database has an outcome, somebody who is not recorded may have said it.
+        If the database has an outcome, an unrecorded process may have requested the verdict.
         """
         facts = self._facts
         if (
@@ -631,7 +637,7 @@ class Transactions:
             position, verdict = transaction.records[0][4], transaction.records[0][3]
         messages = transaction.messages
         if position >= 0:
-            # What a policy decided is not after what was asked for: that came later, or did not count.
+            # A policy's verdict does not follow a request: requests came later, or were not effective.
             by_policy = verdict == ROLLED_BACK and self._is_by_policy(transaction)
             said_us = -1 if by_policy else transaction.said.get(verdict, -1)
             said_place = transaction.said_place.get(verdict, 0)
