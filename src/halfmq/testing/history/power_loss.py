@@ -15,10 +15,10 @@ Rows are those of ``scan``. Requests and log records remain.
 from collections.abc import Iterable, Iterator
 
 from halfmq.testing.history.facts import Facts
-from halfmq.testing.history.scan import ASKED, CHECK, NO_ANSWER, OK, SAID, SEEN, SETTLED
+from halfmq.testing.history.scan import ASKED, CHECK, NO_ANSWER, OK, REQUESTED, SEEN, SETTLED
 from halfmq.testing.history.tables import Row
 
-_SAID_ANSWERED = (-1, 0, NO_ANSWER, None, -1)
+_NO_RESPONSE = (-1, 0, NO_ANSWER, None, -1)
 _NO_PLACE = (-1, "", -1, -1, None, -1)
 
 
@@ -48,8 +48,8 @@ def of_transaction(facts: Facts, rows: list[Row]) -> list[Row]:
     kept: list[Row] = []
     for row in rows:
         kind = row[1]
-        if kind == SAID and row[8] in (OK, SETTLED) and facts.may_have_lost(row[2], row[10]):
-            kept.append((*row[:6], *_SAID_ANSWERED))
+        if kind == REQUESTED and row[8] in (OK, SETTLED) and facts.may_have_lost(row[2], row[10]):
+            kept.append((*row[:6], *_NO_RESPONSE))
         elif kind != CHECK or row[2] > facts.lost_us:
             kept.append(row)
     return kept

@@ -13,7 +13,7 @@ Rows for messages, by unique id (``messages``)::
 and for transactions, by group and id in one string (``transactions``)::
 
     tx, SUMMARY, ...                                           of a message, from messages.py
-    tx, SAID,   t, place, verdict, by whom, t answered, place, outcome, verdict answered, position
+    tx, REQUESTED, t, place, verdict, by whom, t answered, place, outcome, verdict answered, position
     tx, LOCAL,  place, outcome, number of messages listed
     tx, CHECK,  t, place
     tx, RECORD, place, verdict, log offset, by whom, shown
@@ -55,7 +55,7 @@ LOGGED: Final = 2
 LISTED: Final = 3
 
 SUMMARY: Final = 0
-SAID: Final = 1
+REQUESTED: Final = 1
 LOCAL: Final = 2
 CHECK: Final = 3
 RECORD: Final = 4
@@ -215,7 +215,7 @@ class Scan:
         if kind is EndAsked:
             key = f"{request.group}\n{request.tx}"  # type: ignore[union-attr]
             row: Row = (
-                key, SAID, request.t_us, place, request.verdict, request.decided_by, t2, answered_at,  # type: ignore[union-attr]
+                key, REQUESTED, request.t_us, place, request.verdict, request.decided_by, t2, answered_at,  # type: ignore[union-attr]
                 outcome, verdict2, position2,
             )  # fmt: skip
             self.transactions.add(row)

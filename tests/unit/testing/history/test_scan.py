@@ -2,7 +2,7 @@
 
 from halfmq.testing.history.events import Answered, AnyEvent, Began, EndAsked, HalfAsked
 from halfmq.testing.history.reader import Block
-from halfmq.testing.history.scan import ASKED, NO_ANSWER, OK, SAID, Scan
+from halfmq.testing.history.scan import ASKED, NO_ANSWER, OK, REQUESTED, Scan
 from halfmq.testing.history.tables import Row, Tables
 
 
@@ -32,7 +32,7 @@ def test_a_response_may_be_read_before_its_request() -> None:
     for messages, transactions in (forward, backward):
         (half,), (end,) = messages, transactions
         assert (half[0], half[1], half[2], half[4], half[6], half[15]) == ("M", ASKED, 1, 2, OK, 64)
-        assert (end[0], end[1], end[2], end[6], end[8], end[10]) == ("g\nT", SAID, 3, 4, OK, 128)
+        assert (end[0], end[1], end[2], end[6], end[8], end[10]) == ("g\nT", REQUESTED, 3, 4, OK, 128)
 
 
 def test_requests_that_were_moved_to_the_database_are_joined_with_their_responses() -> None:
