@@ -76,11 +76,11 @@ PRODUCERS_SET_MAX: Final = 4_096
 #: Minimum age at which a policy may park a transaction, ms: well after the first checks.
 SKIP_AGE_MIN_MS: Final = 60_000
 #: Maximum wait of a request that fetches checks, ms. Equal to that of a pull (FMQ's Feedback, source 3.3.5, waits 5,000 ms).
-FEEDBACK_WAIT_MAX_MS: Final = 25_000
+CHECK_POLL_WAIT_MAX_MS: Final = 25_000
 #: Minimum wait, ms, so that due checks can become durable. Precedent: FMQ's client polls every 100 ms.
-FEEDBACK_WAIT_MIN_MS: Final = 100
+CHECK_POLL_WAIT_MIN_MS: Final = 100
 #: Maximum checks per request.
-FEEDBACK_CHECKS_MAX: Final = 256
+CHECK_POLL_CHECKS_MAX: Final = 256
 #: Deduplication window: time, ms, and number of ids.
 DEDUP_WINDOW_MS: Final = 120_000
 DEDUP_IDS_MAX: Final = 262_144

@@ -8,7 +8,26 @@ from typing import Any, Final
 
 from halfmq.broker.config import BrokerConfig
 from halfmq.errors import ProtocolError
-from halfmq.wire.remoting import feedback, group_bodies, heartbeat, message_codec, operators, position, producer_groups
+from halfmq.wire.remoting import (
+    check_polls,
+    group_bodies,
+    heartbeat,
+    message_codec,
+    operators,
+    position,
+    producer_groups,
+)
+from halfmq.wire.remoting.codes import (
+    HMQ_ASK,
+    HMQ_POLL_CHECKS,
+    HMQ_POSITION,
+    HMQ_PRODUCER,
+    HMQ_RESOLVE,
+    HMQ_STATS,
+    HMQ_STORY,
+    HMQ_TRANSACTIONS,
+    HMQ_UNDECIDED,
+)
 from halfmq.wire.remoting.frame import BrokenFrame, FrameSplitter
 from halfmq.wire.remoting.header import decode
 from tests.fuzz.target import Target, hold, outcome, same
@@ -251,7 +270,7 @@ def _conversations() -> tuple[bytes, ...]:
     said: tuple[list[tuple[int, dict[str, str], bytes]], ...] = (
         [(34, {}, hello), half_send, (37, ends, b""), (11, _pull_ext("T"), b"")],
         [half_send, (37, ends | {"commitOrRollback": "12"}, b""), (37, ends, b""), (310, _send_ext("T", "D", DELAY="1"), b"d")],
-        [(34, {}, hello), *several, (operators.HMQ_TRANSACTIONS, {"group": "", "max": "9"}, b"")],
+        [(34, {}, hello), *several, (HMQ_TRANSACTIONS, {"group": "", "max": "9"}, b"")],
         [(310, _send_ext("T", "A", TAGS="A", KEYS="k"), b"a"), (320, _send_ext("T", "-"), batch), (11, _pull_ext("T"), b"")],
         [(105, {"topic": "T"}, b""), (106, {}, b""), (21, {}, b""), (28, {}, b""), (206, {}, b""), (202, {"topic": "T"}, b"")],
         [(34, {}, hello), (38, {"consumerGroup": "C"}, b""), (41, {}, lock), (42, {}, lock), (46, {}, check)],
@@ -263,17 +282,17 @@ def _conversations() -> tuple[bytes, ...]:
         [(310, _send_ext("T", "A"), b"a"), (33, {"offset": ends["commitLogOffset"]}, b""),
          (36, {"offset": ends["commitLogOffset"], "group": "C", "delayLevel": "0", "maxReconsumeTimes": "2"}, b""),
          (12, {"topic": "T", "key": "A", "maxNum": "9", "_UNIQUE_KEY_QUERY": "true"}, b"")],
-        [half_send, (operators.HMQ_STORY, {"group": "P", "txId": "H" * 32}, b""),
-         (operators.HMQ_RESOLVE, {"group": "P", "txId": "H" * 32, "verdict": "COMMIT", "operator": "me", "reason": "r"}, b""),
-         (operators.HMQ_UNDECIDED, {}, operators.encode_ids(["H" * 32])),
-         (position.HMQ_POSITION, position.request_ext(["T", "Nowhere"]), b"")],
+        [half_send, (HMQ_STORY, {"group": "P", "txId": "H" * 32}, b""),
+         (HMQ_RESOLVE, {"group": "P", "txId": "H" * 32, "verdict": "COMMIT", "operator": "me", "reason": "r"}, b""),
+         (HMQ_UNDECIDED, {}, operators.encode_ids(["H" * 32])),
+         (HMQ_POSITION, position.request_ext(["T", "Nowhere"]), b"")],
         [(17, {"topic": "New", "readQueueNums": "2", "writeQueueNums": "2", "perm": "6"}, b""), (351, {"topic": "New"}, b""),
          (215, {"topic": "New"}, b""), (200, {}, b'{"groupName":"C2"}'), (207, {"groupName": "C2"}, b""),
          (203, {"consumerGroup": "C"}, b""), (204, {"producerGroup": "P"}, b""), (208, {"consumerGroup": "C"}, b"")],
-        [half_send, (producer_groups.HMQ_ASK, {"group": "P", "txId": "H" * 32}, b""),
-         (producer_groups.HMQ_PRODUCER, {"group": "P", "operator": "me"}, limits),
-         (producer_groups.HMQ_PRODUCER, {"group": "P"}, b""), (producer_groups.HMQ_STATS, {"group": ""}, b""),
-         (feedback.HMQ_FEEDBACK, feedback.encode_poll(feedback.Poll("P", "me", 1_000, 5)), b"")],
+        [half_send, (HMQ_ASK, {"group": "P", "txId": "H" * 32}, b""),
+         (HMQ_PRODUCER, {"group": "P", "operator": "me"}, limits),
+         (HMQ_PRODUCER, {"group": "P"}, b""), (HMQ_STATS, {"group": ""}, b""),
+         (HMQ_POLL_CHECKS, check_polls.encode_poll(check_polls.Poll("P", "me", 1_000, 5)), b"")],
         [(35, {"clientID": "me", "producerGroup": "P", "consumerGroup": "C"}, b""), (9_999, {}, b"")],
         [(34, {}, hello), (310, _send_ext("T", "A"), b"a"), (400, {}, assigned), (401, {}, assigned), (41, {}, lock),
          (325, _send_ext("DefaultCluster_REPLY_TOPIC", "R", REPLY_TO_CLIENT="me"), b"reply"),

@@ -15,8 +15,8 @@ from halfmq.errors import MissingDependency, ProtocolError
 from halfmq.model import message_facts, properties, stored_message
 from halfmq.model.pending import GroupStats
 from halfmq.wire.remoting import (
+    check_polls,
     compression,
-    feedback,
     group_bodies,
     heartbeat,
     java_json,
@@ -27,7 +27,7 @@ from halfmq.wire.remoting import (
     replies,
     route,
 )
-from halfmq.wire.remoting.codes import V4_9_8
+from halfmq.wire.remoting.codes import HMQ_POSITION, V4_9_8
 from halfmq.wire.remoting.frame import BrokenFrame, FrameSplitter, assemble
 from halfmq.wire.remoting.header import InvalidHeader, Request, decode, encode_request, encode_response
 from tests.fuzz.target import Broken, Target, hold, outcome, same
@@ -220,7 +220,7 @@ def _binary_is_by_the_book(frame: bytes, value: Request[Any] | None, error: Exce
 
 def _encodes_again(request: Request[Any]) -> None:
     if isinstance(request.ext, dict):
-        feedback.decode_poll(request.ext)
+        check_polls.decode_poll(request.ext)
         hold("" not in request.ext.values(), "empty text, which a binary header could not say")
         if request.is_response and (not request.binary or max(map(_utf8_bytes, request.ext), default=0) < 1 << 15):
             again = decode(encode_response(request, request.code, request.remark, request.ext, request.body)[4:])
@@ -307,7 +307,7 @@ def _position_answer() -> bytes:
     ext, body = position.encode_answer(
         position.PositionAnswer("ab" * 16, 3, 4_096, {"orders": position.TopicBounds(3, ((0, 10), (0, 12)))})
     )
-    asked: Request[dict[str, str]] = Request(code=position.HMQ_POSITION, ext={}, opaque=9)
+    asked: Request[dict[str, str]] = Request(code=HMQ_POSITION, ext={}, opaque=9)
     return encode_response(asked, 0, None, ext, body)[4:]
 
 

@@ -9,8 +9,17 @@ import msgspec
 
 from halfmq.client.outcome import Outcome
 from halfmq.wire.remoting import operators as wire
-from halfmq.wire.remoting.codes import EXT_VERDICT, RequestCode
-from halfmq.wire.remoting.producer_groups import HMQ_ASK, HMQ_ASK_PARKED, HMQ_PRODUCER, HMQ_STATS
+from halfmq.wire.remoting.codes import (
+    EXT_VERDICT,
+    HMQ_ASK,
+    HMQ_ASK_PARKED,
+    HMQ_PRODUCER,
+    HMQ_RESOLVE,
+    HMQ_STATS,
+    HMQ_STORY,
+    HMQ_TRANSACTIONS,
+    RequestCode,
+)
 from tests.simulation.database import Database, DatabaseError
 from tests.simulation.machine import Machine, Surroundings
 from tests.simulation.promises import Promises, Violation
@@ -52,17 +61,17 @@ class Operator(Machine):
         if draw < 0.7 and self.around.swarm.narrows:
             await self._narrow(line)
             return
-        answer = await line.ask(wire.HMQ_TRANSACTIONS, {wire.EXT_MAX: "5"})
+        answer = await line.ask(HMQ_TRANSACTIONS, {wire.EXT_MAX: "5"})
         rows = msgspec.json.decode(answer.body) if answer.code == 0 else []
         if not rows:
             return
         row = self.rng.choice(rows)
         which = {wire.EXT_GROUP: row["group"], wire.EXT_ID: row["tx_id"]}
-        await line.ask(wire.HMQ_STORY, which)
+        await line.ask(HMQ_STORY, which)
         outcome = await self._find_out(process, row["group"], row["tx_id"])
         if outcome in _WORDS:
             await line.ask(
-                wire.HMQ_RESOLVE,
+                HMQ_RESOLVE,
                 {
                     **which,
                     wire.EXT_VERDICT_WANTED: _WORDS[outcome],
@@ -83,7 +92,7 @@ class Operator(Machine):
             assert tx.verdict is not None
             opposite = "ROLLBACK" if tx.verdict[0] == "COMMITTED" else "COMMIT"
             which = {wire.EXT_GROUP: tx.group, wire.EXT_ID: tx.tx, wire.EXT_VERDICT_WANTED: opposite}
-            await line.ask(wire.HMQ_RESOLVE, {**which, wire.EXT_OPERATOR: "bob", wire.EXT_REASON: "by mistake"})
+            await line.ask(HMQ_RESOLVE, {**which, wire.EXT_OPERATOR: "bob", wire.EXT_REASON: "by mistake"})
 
     async def _narrow(self, line: RawLine) -> None:
         """Reduce the queues of a topic: permitted only if the removed queues have no messages, and cannot get any.
@@ -209,23 +218,23 @@ class Administrator(Machine):
                 ext = {wire.EXT_GROUP: group, wire.EXT_OPERATOR: "ada"}
                 await line.ask(HMQ_PRODUCER, ext, msgspec.json.encode(change))
             self._takes_back = False
-        return 1.0 if await self._ask(line, 100, only_set_aside=True) else 4.0
+        return 1.0 if await self._ask(line, 100, only_parked=True) else 4.0
 
-    async def _ask(self, line: RawLine, most: int, *, only_set_aside: bool = False) -> int:
+    async def _ask(self, line: RawLine, most: int, *, only_parked: bool = False) -> int:
         """Request a check of a listed transaction, or of all parked ones; returns the number of these.
 
         Raises:
             LineLost: no response.
         """
-        answer = await line.ask(wire.HMQ_TRANSACTIONS, {wire.EXT_MAX: str(most)})
+        answer = await line.ask(HMQ_TRANSACTIONS, {wire.EXT_MAX: str(most)})
         rows = msgspec.json.decode(answer.body) if answer.code == 0 else []
         aside = [row for row in rows if row["set_aside"]]
-        if only_set_aside and aside and self._in_bulk:
+        if only_parked and aside and self._in_bulk:
             return await self._ask_aside(line, sorted({row["group"] for row in aside}))
         self.around.chronicle.counts["seen parked"] += len(aside)
-        if not only_set_aside:
+        if not only_parked:
             rows = [self.rng.choice(rows)] if rows else []
-        for row in aside if only_set_aside else rows:
+        for row in aside if only_parked else rows:
             await self._ask_now(line, row)
         return len(aside)
 

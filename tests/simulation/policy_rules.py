@@ -233,7 +233,7 @@ class _PolicyLooks:
             self._look_at_checks(key, limits, batch, "rolled back")
         self._settled(key)
 
-    def set_aside(self, record: Parked, batch: Any) -> None:
+    def parked(self, record: Parked, batch: Any) -> None:
         key = record.group, record.tx_id
         known = self._open.get(key)
         limits = self._limits_of(record.group)
@@ -291,5 +291,5 @@ _LOOK = {
     Checked: _PolicyLooks.checked,
     Committed: _PolicyLooks.committed,
     RolledBack: _PolicyLooks.rolled_back,
-    Parked: _PolicyLooks.set_aside,
+    Parked: _PolicyLooks.parked,
 }

@@ -14,13 +14,12 @@ from halfmq.model.ids import parse_offset_message_id
 from halfmq.model.stored_message import body_crc_of
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.testing.history.events import Answered, Began, CheckHeard, CheckUnanswered, EndAsked, HalfAsked, PlainAsked
-from halfmq.wire.remoting.codes import EXT_POSITION, EXT_VERDICT
-from halfmq.wire.remoting.feedback import HMQ_FEEDBACK, decode_handed_out
+from halfmq.wire.remoting.check_polls import decode_handed_out
+from halfmq.wire.remoting.codes import EXT_POSITION, EXT_VERDICT, HMQ_POLL_CHECKS, HMQ_PRODUCER, HMQ_RESOLVE
 from halfmq.wire.remoting.frame import FrameSplitter
 from halfmq.wire.remoting.header import decode
 from halfmq.wire.remoting.message_codec import split_batch
-from halfmq.wire.remoting.operators import HMQ_RESOLVE
-from halfmq.wire.remoting.producer_groups import HMQ_PRODUCER, decode_change
+from halfmq.wire.remoting.producer_groups import decode_change
 from tests.simulation.check_rules import CheckLooks
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.tags import Sent
@@ -31,7 +30,7 @@ _VERDICTS = {8: "COMMITTED", 12: "ROLLED_BACK", "COMMIT": "COMMITTED", "ROLLBACK
 
 #: Recorded requests: sends, batches, ENDs, messages that consumers hand back, operators' verdicts, policies, and fetches of
 #: checks.
-_TAPPED = frozenset((310, 10, 320, 37, 36, HMQ_RESOLVE, HMQ_PRODUCER, HMQ_FEEDBACK))
+_TAPPED = frozenset((310, 10, 320, 37, 36, HMQ_RESOLVE, HMQ_PRODUCER, HMQ_POLL_CHECKS))
 #: Name prefix of the machines whose verdicts do not count as requested.
 STRANGERS = "x"
 

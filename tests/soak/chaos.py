@@ -16,6 +16,7 @@ from halfmq.client.connector import Address
 from halfmq.errors import HalfmqError
 from halfmq.testing.history.events import Fault, Started
 from halfmq.wire.remoting import operators
+from halfmq.wire.remoting.codes import HMQ_TRANSACTIONS
 from tests.soak.notes import Notes, now_us
 from tests.soak.plan import Plan
 from tests.soak.processes import Broker, Child, ProcessFailed
@@ -75,7 +76,7 @@ class Undecided:
 
     def ask(self, timeout_s: float = 0.6) -> int | None:
         try:
-            answer = ask(self._address, operators.HMQ_TRANSACTIONS, {operators.EXT_MAX: "1"}, timeout_s)
+            answer = ask(self._address, HMQ_TRANSACTIONS, {operators.EXT_MAX: "1"}, timeout_s)
             total, _ = operators.decode_pending(answer.ext, answer.body)
         except (HalfmqError, OSError):
             return None

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from halfmq.core.commands import LockQueues
 from halfmq.core.decision import Effect, Locked
 from halfmq.core.events import QueuesUnlocked, TimePassed
-from halfmq.core.queues.ordering import Queue, decide_lock, locks_run_out
+from halfmq.core.queues.ordering import Queue, decide_lock, locks_expired
 from halfmq.core.session import apply_session
 from halfmq.core.state import State
 from halfmq.core.transaction.check_schedule import send_checks
@@ -35,7 +35,7 @@ def policies_of_a_tick(state: State, bytes_max: int, now_ms: int) -> Part:
 def lock_queues(state: State, group: str, client_id: str, queues: Iterable[Queue], now_ms: int) -> tuple[Queue, ...]:
     """The queues that the client gets; nothing is logged."""
     command = LockQueues(group, client_id, tuple(queues))
-    apply_session(state, locks_run_out(state, command, now_ms))
+    apply_session(state, locks_expired(state, command, now_ms))
     decision = decide_lock(state, command, now_ms)
     for event in decision.events:
         apply_session(state, event)

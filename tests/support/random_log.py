@@ -121,7 +121,7 @@ class RandomLog:
             self.topic()
         for _ in range(steps):
             self.rng.choice(
-                [self.plain, self.plain, self.prepare, self.prepare, self.settle, self.settle, self.check, self.set_aside,
+                [self.plain, self.plain, self.prepare, self.prepare, self.settle, self.settle, self.check, self.park,
                  self.delay, self.release, self.topic, self.delete]
             )()  # fmt: skip
         if roll and start >= 2 * SEGMENT and self.rng.random() < 0.9:
@@ -208,7 +208,7 @@ class RandomLog:
             size = checked_size(GROUP, one.tx_id)
             self._add(Checked(self._at, size, GROUP, one.tx_id, first, one.checks, one.next_check_ms))
 
-    def set_aside(self) -> None:
+    def park(self) -> None:
         if self.open and self.rng.random() < 0.5:
             place = self.rng.randrange(len(self.open))
             one = self.open[place]

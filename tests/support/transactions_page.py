@@ -86,7 +86,7 @@ KNOBS: tuple[Knob, ...] = (
          "RocketMQ `checkThreadPoolMaxSize` = 1"),
     Knob("fetches_checks", "`AsyncClient(fetches_checks=)`", "yes or no", "no: checks are pushed", "FMQ Feedback, 3.3.5"),
     Knob("count, wait", "`fetch_checks(count=, wait=)`",
-         f"checks, at most {limits.FEEDBACK_CHECKS_MAX}; s, at most {limits.FEEDBACK_WAIT_MAX_MS // 1_000}", "32; 20",
+         f"checks, at most {limits.CHECK_POLL_CHECKS_MAX}; s, at most {limits.CHECK_POLL_WAIT_MAX_MS // 1_000}", "32; 20",
          "FMQ 3.3.5.1 polls each 100 ms and waits 5 s"),
     Knob("deduplication", "`halfmq serve --dedup-window-ms`; the ids are fixed", "ms, and ids", f"{limits.DEDUP_WINDOW_MS:,}, and {limits.DEDUP_IDS_MAX:,}",
          "none: a half that is sent again is a second half in RocketMQ"),

@@ -252,3 +252,10 @@ async def connect(plan: Plan, host: str, port: int) -> tuple[list[LoadConnection
         connections.append(connection)
     await asyncio.sleep(0.2)  # heartbeats are processed before the first half message, so that checks find a producer
     return connections, counts, finished
+
+
+async def close(*transports: asyncio.Transport) -> None:
+    """Close connections at once; what they have not sent is lost."""
+    for transport in transports:
+        transport.abort()
+    await asyncio.sleep(0)  # event loops close sockets in their next turn

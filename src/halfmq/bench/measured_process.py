@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,10 +19,14 @@ _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 class MeasuredProcess:
     """A process started by ``broker`` or ``baseline``. The caller must call ``stop``."""
 
-    def __init__(self, process: "subprocess.Popen[str]", port: int, ready_seconds: float) -> None:
+    def __init__(
+        self, process: "subprocess.Popen[str]", port: int, ready_seconds: float, directory: Path | None = None
+    ) -> None:
         self.process = process
         self.port = port
         self.ready_seconds = ready_seconds
+        #: Holds its ports file and its output; removed by ``stop``.
+        self._directory = directory
 
     def cpu_seconds(self) -> float:
         """User and system time of all threads since the start; the resolution is one clock tick (10 ms)."""
@@ -44,6 +49,10 @@ class MeasuredProcess:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
 
 
 def broker(data: Path, *options: str, timeout_seconds: float = 60) -> MeasuredProcess:
@@ -52,24 +61,29 @@ def broker(data: Path, *options: str, timeout_seconds: float = 60) -> MeasuredPr
     Raises:
         EnvironmentFailed: it exited, or did not listen in time; the text includes its output.
     """
-    ports_file = Path(tempfile.mkdtemp(prefix="halfmq-ports-")) / "ports.json"
+    directory = Path(tempfile.mkdtemp(prefix="halfmq-bench-"))
+    ports_file, output = directory / "ports.json", directory / "output"
     command = [
         sys.executable, "-m", "halfmq", "serve", "--data", str(data), "--port", "0", "--name-port", "0",
         "--ports-file", str(ports_file), *options,
     ]  # fmt: skip
     started = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    # A file and not a pipe: nobody reads while it runs, and a broker must not wait for a reader of its log.
+    with output.open("w") as log:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, text=True)
+    server = MeasuredProcess(process, 0, 0.0, directory)
     while not ports_file.exists():
         if process.poll() is not None:
-            raise EnvironmentFailed(
-                f"the broker exited with status {process.returncode}: {process.communicate()[1].strip()}"
-            )
+            said = output.read_text().strip()
+            server.stop()
+            raise EnvironmentFailed(f"the broker exited with status {process.returncode}: {said}")
         if time.perf_counter() - started > timeout_seconds:
-            process.kill()
+            server.stop(signal.SIGKILL)
             raise EnvironmentFailed(f"the broker did not listen within {timeout_seconds:.0f} s")
         time.sleep(0.005)
-    ready = time.perf_counter() - started
-    return MeasuredProcess(process, json.loads(ports_file.read_text())["broker"], ready)
+    server.ready_seconds = time.perf_counter() - started
+    server.port = json.loads(ports_file.read_text())["broker"]
+    return server
 
 
 def baseline() -> MeasuredProcess:

@@ -3,6 +3,7 @@
 import asyncio
 import time
 
+from halfmq.bench import load
 from halfmq.bench.load import COMMIT, frame, split
 from halfmq.errors import EnvironmentFailed
 
@@ -38,41 +39,46 @@ async def measure(host: str, port: int, stop: asyncio.Event, interval_seconds: f
     _, consumer = await loop.create_connection(_Peer, host, port)
     latencies: list[int] = []
     offset, serial, body = 0, 0, b"probe"
-    while not stop.is_set():
-        serial += 1
-        unique = f"{time.time_ns():032X}"
-        half = (
-            f'{{"code":310,"extFields":{{"a":"{_GROUP}","b":"{_TOPIC}","c":"TBW102","d":"1","e":"0","f":"4","g":"0","h":"0",'
-            f'"i":"TRAN_MSG\\u0001true\\u0002UNIQ_KEY\\u0001{unique}\\u0002PGROUP\\u0001{_GROUP}","j":"0","k":"false","m":"false"}},'
-            f'"flag":0,"language":"JAVA","opaque":{serial},"version":401}}'
-        ).encode()
-        producer.transport.write(frame(half, body))
-        code, fields, _ = await producer.answers.get()
-        if code != 0:
-            raise EnvironmentFailed(
-                f"the broker rejects transactions with code {code}", hint="check the free space of --directory"
-            )
-        pull = (
-            f'{{"code":11,"extFields":{{"consumerGroup":"{_GROUP}","topic":"{_TOPIC}","queueId":"0","queueOffset":"{offset}",'
-            '"maxMsgNums":"32","sysFlag":"6","commitOffset":"0","suspendTimeoutMillis":"15000","subscription":"*","subVersion":"0"},'
-            f'"flag":0,"language":"JAVA","opaque":{serial},"version":401}}'
-        ).encode()
-        consumer.transport.write(frame(pull))
-        await asyncio.sleep(interval_seconds)  # by now the broker has parked the pull
-        end = (
-            f'{{"code":37,"extFields":{{"producerGroup":"{_GROUP}","commitLogOffset":"{int(fields["msgId"][-16:], 16)}",'
-            f'"msgId":"{unique}","tranStateTableOffset":"{fields["queueOffset"]}","commitOrRollback":"{COMMIT}",'
-            f'"fromTransactionCheck":"false"}},"flag":2,"language":"JAVA","opaque":{serial},"version":401}}'
-        ).encode()
-        started = time.perf_counter_ns()
-        producer.transport.write(frame(end))
-        while True:
-            code, fields, arrived = await consumer.answers.get()
-            if code == 0:
-                break
-            # 19: no new message in time; 21: the offset is outside of the queue. Pull again from the returned offset.
-            offset = int(fields.get("nextBeginOffset", offset))
-            consumer.transport.write(frame(pull.replace(b'"queueOffset":"0"', f'"queueOffset":"{offset}"'.encode())))
-        offset = int(fields["nextBeginOffset"])
-        latencies.append((arrived - started) // 1_000)
+    try:
+        while not stop.is_set():
+            serial += 1
+            unique = f"{time.time_ns():032X}"
+            half = (
+                f'{{"code":310,"extFields":{{"a":"{_GROUP}","b":"{_TOPIC}","c":"TBW102","d":"1","e":"0","f":"4","g":"0","h":"0",'
+                f'"i":"TRAN_MSG\\u0001true\\u0002UNIQ_KEY\\u0001{unique}\\u0002PGROUP\\u0001{_GROUP}","j":"0","k":"false","m":"false"}},'
+                f'"flag":0,"language":"JAVA","opaque":{serial},"version":401}}'
+            ).encode()
+            producer.transport.write(frame(half, body))
+            code, fields, _ = await producer.answers.get()
+            if code != 0:
+                raise EnvironmentFailed(
+                    f"the broker rejects transactions with code {code}", hint="check the free space of --directory"
+                )
+            pull = (
+                f'{{"code":11,"extFields":{{"consumerGroup":"{_GROUP}","topic":"{_TOPIC}","queueId":"0","queueOffset":"{offset}",'
+                '"maxMsgNums":"32","sysFlag":"6","commitOffset":"0","suspendTimeoutMillis":"15000","subscription":"*","subVersion":"0"},'
+                f'"flag":0,"language":"JAVA","opaque":{serial},"version":401}}'
+            ).encode()
+            consumer.transport.write(frame(pull))
+            await asyncio.sleep(interval_seconds)  # by now the broker has parked the pull
+            end = (
+                f'{{"code":37,"extFields":{{"producerGroup":"{_GROUP}","commitLogOffset":"{int(fields["msgId"][-16:], 16)}",'
+                f'"msgId":"{unique}","tranStateTableOffset":"{fields["queueOffset"]}","commitOrRollback":"{COMMIT}",'
+                f'"fromTransactionCheck":"false"}},"flag":2,"language":"JAVA","opaque":{serial},"version":401}}'
+            ).encode()
+            started = time.perf_counter_ns()
+            producer.transport.write(frame(end))
+            while True:
+                code, fields, arrived = await consumer.answers.get()
+                if code == 0:
+                    break
+                # 19: no new message in time; 21: the offset is outside of the queue. Pull again from the returned offset.
+                offset = int(fields.get("nextBeginOffset", offset))
+                consumer.transport.write(
+                    frame(pull.replace(b'"queueOffset":"0"', f'"queueOffset":"{offset}"'.encode()))
+                )
+            offset = int(fields["nextBeginOffset"])
+            latencies.append((arrived - started) // 1_000)
+    finally:
+        await load.close(producer.transport, consumer.transport)
     return latencies

@@ -22,8 +22,7 @@ async def _fill(server: MeasuredProcess, plan: Plan) -> None:
     for connection in connections:
         connection.start()
     await finished.wait()
-    for connection in connections:
-        connection.transport.close()
+    await load.close(*[connection.transport for connection in connections])
     if counts.refused:
         raise EnvironmentFailed(f"{counts.refused} half messages were rejected: {counts.refusals}")
 

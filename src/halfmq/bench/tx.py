@@ -30,23 +30,29 @@ async def _drive(server: MeasuredProcess, plan: Plan, with_probe: bool) -> dict[
     connections, counts, finished = await load.connect(plan, "127.0.0.1", server.port)
     stop = asyncio.Event()
     probing = asyncio.create_task(probe.measure("127.0.0.1", server.port, stop)) if with_probe else None
-    for connection in connections:
-        connection.start()
-    await asyncio.sleep(plan.warmup_seconds)
-    cpu = server.cpu_seconds()
-    started = time.perf_counter()
-    for connection in connections:
-        connection.measuring = True
-    await asyncio.sleep(plan.seconds)
-    for connection in connections:
-        connection.measuring = False
-    elapsed = time.perf_counter() - started
-    cpu = server.cpu_seconds() - cpu
-    for connection in connections:
-        connection.stopping = True
-    stop.set()
-    await asyncio.wait_for(finished.wait(), 30)
-    latencies = await asyncio.wait_for(probing, 30) if probing else []
+    try:
+        for connection in connections:
+            connection.start()
+        await asyncio.sleep(plan.warmup_seconds)
+        cpu = server.cpu_seconds()
+        started = time.perf_counter()
+        for connection in connections:
+            connection.measuring = True
+        await asyncio.sleep(plan.seconds)
+        for connection in connections:
+            connection.measuring = False
+        elapsed = time.perf_counter() - started
+        cpu = server.cpu_seconds() - cpu
+        for connection in connections:
+            connection.stopping = True
+        stop.set()
+        await asyncio.wait_for(finished.wait(), 30)
+        latencies = await asyncio.wait_for(probing, 30) if probing else []
+    finally:
+        if probing is not None:
+            probing.cancel()
+            await asyncio.wait((probing,))
+        await load.close(*[connection.transport for connection in connections])
     return _figures(counts, elapsed, cpu, latencies)
 
 

@@ -23,10 +23,10 @@ from halfmq.broker.problems import Problems
 from halfmq.broker.recovery import recover
 from halfmq.broker.remoting.admin_stats import AdminStats
 from halfmq.broker.remoting.assignments import Assignments
+from halfmq.broker.remoting.check_polls import CheckPollCommands
 from halfmq.broker.remoting.checks import PushedChecks
 from halfmq.broker.remoting.client_calls import ClientCommands
 from halfmq.broker.remoting.connection import Connection
-from halfmq.broker.remoting.feedback import Feedback
 from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.lookups import Lookups
 from halfmq.broker.remoting.members import MemberRequests
@@ -246,7 +246,7 @@ class Broker:
         self._pulls = Pulls(sequencer, store, self._loop, groups, gateway.outgoing, gateway.flush)
         PullHandlers(gateway, self._pulls)
         self._check_polls = CheckPolls(sequencer, self._loop, gateway.flush)
-        Feedback(gateway, self._check_polls)
+        CheckPollCommands(gateway, self._check_polls)
         pushed = PushedChecks(gateway, store_host=settings.store_host, broker_name=settings.broker_name)
         self._checks = Checks(sequencer, stored, self._check_polls, pushed, time)
         queues = Queues(sequencer, store)

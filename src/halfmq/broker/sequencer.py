@@ -34,7 +34,7 @@ from halfmq.broker.problems import Problems, log_no_space
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import Command, NoteTime
 from halfmq.core.decision import Effect, Reply, WakeQueue
-from halfmq.core.engine import SMALL, Batch, Disk, Engine, Failed
+from halfmq.core.engine import SMALL, Batch, Engine, Failed, LogAccess
 from halfmq.core.session import DiskSpace, Published
 from halfmq.errors import HalfmqError, InvariantViolated, StoreFull
 from halfmq.model.records import Record
@@ -59,7 +59,7 @@ _Submitted = tuple[Command, Deliver | None, Any]
 _command_of: Final = itemgetter(0)
 
 
-class Log(Disk, Protocol):
+class Log(LogAccess, Protocol):
     """What the sequencer needs from the store."""
 
     @property

@@ -21,7 +21,20 @@ from halfmq.errors import HalfmqError, OutcomeUnknown, UsageError
 from halfmq.model.pending import GroupStats, PendingTransaction
 from halfmq.wire.remoting import operators as wire
 from halfmq.wire.remoting import producer_groups as groups
-from halfmq.wire.remoting.codes import EXT_POSITION, EXT_REPEATED, EXT_VERDICT, ResponseCode
+from halfmq.wire.remoting.codes import (
+    EXT_POSITION,
+    EXT_REPEATED,
+    EXT_VERDICT,
+    HMQ_ASK,
+    HMQ_ASK_PARKED,
+    HMQ_PRODUCER,
+    HMQ_RESOLVE,
+    HMQ_STATS,
+    HMQ_STORY,
+    HMQ_TRANSACTIONS,
+    HMQ_UNDECIDED,
+    ResponseCode,
+)
 from halfmq.wire.remoting.header import Request
 
 app = typer.Typer(
@@ -147,10 +160,8 @@ class _Page(NamedTuple):
 
 def _page(url: str, group: str, count: int, start: int, timeout: float) -> _Page:
     fields = {wire.EXT_GROUP: group, wire.EXT_MAX: str(count), **({wire.EXT_FROM: str(start)} if start else {})}
-    answer = _ask(url, wire.HMQ_TRANSACTIONS, fields, timeout)
-    return _Page(
-        *wire.decode_pending(answer.ext, answer.body), _number(answer, wire.EXT_NEXT), _number(answer, wire.EXT_AT)
-    )
+    answer = _ask(url, HMQ_TRANSACTIONS, fields, timeout)
+    return _Page(*wire.decode_pending(answer.ext, answer.body), _following(answer, start), _number(answer, wire.EXT_AT))
 
 
 def _oldest_of_all(url: str, page: _Page, count: int, timeout: float) -> list[PendingTransaction]:
@@ -164,15 +175,27 @@ def _oldest_of_all(url: str, page: _Page, count: int, timeout: float) -> list[Pe
         page = _page(url, "", count, page.following, timeout)
 
 
+def _following(answer: Request[dict[str, str]], start: int) -> int:
+    """Start of the page after the one that begins at ``start``; 0: that one was the last. Fails unless it is after ``start``: with a
+    broker that ignores ``from``, every page is the first one."""
+    following = _number(answer, wire.EXT_NEXT)
+    if following and following <= start:
+        _fail(
+            f"the broker says that the page from {start} is followed by one from {following}, so paging would never end",
+            FAILED,
+        )
+    return following
+
+
 def _number(answer: Request[dict[str, str]], name: str) -> int:
     """The number in field ``name``; 0 if it is absent, as with earlier brokers."""
     text = answer.ext.get(name, "0")
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
 
 
 def _row(row: PendingTransaction) -> tuple[str, ...]:
-    if row.set_aside:
-        following = f"parked ({row.set_aside})"
+    if row.parked:
+        following = f"parked ({row.parked})"
     elif not row.producers:
         following = "no reachable producer"
     else:
@@ -233,10 +256,10 @@ def check(
     if state == UNKNOWN:  # a check of it would fail with a less specific status
         typer.echo("\n".join(sentences), err=True)
         raise typer.Exit(NOT_FOUND)
-    answer = _ask(url, groups.HMQ_ASK, {wire.EXT_GROUP: found, wire.EXT_ID: tx_id}, timeout)
+    answer = _ask(url, HMQ_ASK, {wire.EXT_GROUP: found, wire.EXT_ID: tx_id}, timeout)
     found = answer.ext.get(wire.EXT_GROUP, found)
-    whom = answer.ext.get(groups.EXT_CLIENT) or "the next client that fetches checks"
-    typer.echo(f"check {answer.ext.get(groups.EXT_CHECKS)} sent to {whom}", err=True)
+    whom = answer.ext.get(wire.EXT_CLIENT) or "the next client that fetches checks"
+    typer.echo(f"check {answer.ext.get(wire.EXT_CHECKS)} sent to {whom}", err=True)
     until = time.monotonic() + wait
     while True:
         found, state, sentences, check_open = _story(url, tx_id, found, timeout)
@@ -255,9 +278,9 @@ def _check_parked(url: str, group: str, count: int, wait: float, timeout: float)
     moved = time.monotonic()
     while True:
         most = min(wire.LISTED_MAX, (wanted or count or wire.LISTED_MAX) - len(asked))
-        answer = _ask(url, groups.HMQ_ASK_PARKED, {wire.EXT_GROUP: group, wire.EXT_MAX: str(most)}, timeout)
+        answer = _ask(url, HMQ_ASK_PARKED, {wire.EXT_GROUP: group, wire.EXT_MAX: str(most)}, timeout)
         ids = wire.decode_ids(answer.body)
-        left = int(answer.ext.get(groups.EXT_LEFT, "0"))
+        left = int(answer.ext.get(wire.EXT_LEFT, "0"))
         if wanted is None:
             wanted = min(count or len(ids) + left, len(ids) + left)
             if not wanted:
@@ -288,7 +311,7 @@ def _undecided_among(url: str, group: str, ids: list[str], timeout: float) -> in
     found = 0
     for at in range(0, len(ids), wire.UNDECIDED_IDS_MAX):
         body = wire.encode_ids(ids[at : at + wire.UNDECIDED_IDS_MAX])
-        found += len(wire.decode_ids(_ask(url, wire.HMQ_UNDECIDED, {wire.EXT_GROUP: group}, timeout, body).body))
+        found += len(wire.decode_ids(_ask(url, HMQ_UNDECIDED, {wire.EXT_GROUP: group}, timeout, body).body))
     return found
 
 
@@ -310,12 +333,12 @@ def stats(
     undecided = of_groups = start = 0
     while True:
         fields = {wire.EXT_GROUP: group, **({wire.EXT_FROM: str(start)} if start else {})}
-        answer = _ask(url, groups.HMQ_STATS, fields, timeout)
+        answer = _ask(url, HMQ_STATS, fields, timeout)
         page = groups.decode_stats(answer.body)
         undecided += sum(row.undecided for row in page)
         of_groups += len(page)
         rows = sorted([*rows, *page], key=lambda row: (-row.undecided, row.group))[: count or None]
-        start = _number(answer, wire.EXT_NEXT)
+        start = _following(answer, start)
         if not start:
             break
     if as_json:
@@ -337,7 +360,7 @@ def _figures(row: GroupStats) -> tuple[str, ...]:
         row.group,
         f"{row.undecided} of {row.undecided_max}",
         span(row.oldest_ms) if row.undecided else "-",
-        str(row.set_aside),
+        str(row.parked),
         str(row.in_flight),
         str(row.producers),
         str(row.message_bytes),
@@ -416,7 +439,7 @@ def limits_(
         body = b"" if change.is_empty else groups.encode_change(change)
     except OverflowError:
         _fail("a limit is too large: the maximum is a 64-bit integer", USAGE)
-    stands = groups.decode_limits(_ask(url, groups.HMQ_PRODUCER, fields, timeout, body).body)
+    stands = groups.decode_limits(_ask(url, HMQ_PRODUCER, fields, timeout, body).body)
     if as_json:
         typer.echo(msgspec.json.encode(stands))
         return
@@ -498,7 +521,7 @@ def _resolve(
             err=True,
         )
         _confirm(tx_id, f"Type the transaction id to confirm the {verdict}")
-    ext = _ask(url, wire.HMQ_RESOLVE, _resolve_fields(verdict, operator, reason, found, tx_id), timeout).ext
+    ext = _ask(url, HMQ_RESOLVE, _resolve_fields(verdict, operator, reason, found, tx_id), timeout).ext
     already = "already " if ext.get(EXT_REPEATED) == "true" else ""
     typer.echo(f"{tx_id} of group {found} is {already}{ext.get(EXT_VERDICT)}, at log position {ext.get(EXT_POSITION)}")
 
@@ -569,7 +592,7 @@ def _settle(
     fields = [_resolve_fields(verdict, operator, reason, group, tx_id) for tx_id in ids]
     answered = 0
     try:
-        for tx_id, answer in zip(ids, ask_each(parse_url(url)[0], wire.HMQ_RESOLVE, fields, timeout), strict=True):
+        for tx_id, answer in zip(ids, ask_each(parse_url(url)[0], HMQ_RESOLVE, fields, timeout), strict=True):
             answered += 1
             if answer.code == ResponseCode.INVALID_PARAMETER:
                 _fail(f"{answer.remark} (code {answer.code})", USAGE)
@@ -601,7 +624,7 @@ def _has_terminal() -> bool:
 
 def _story(url: str, tx_id: str, group: str, timeout: float) -> tuple[str, str, list[str], bool]:
     """(group, state, sentences, a check of it is open)."""
-    answer = _ask(url, wire.HMQ_STORY, {wire.EXT_GROUP: group, wire.EXT_ID: tx_id}, timeout)
+    answer = _ask(url, HMQ_STORY, {wire.EXT_GROUP: group, wire.EXT_ID: tx_id}, timeout)
     return (
         answer.ext.get(wire.EXT_GROUP, group),
         answer.ext.get(wire.EXT_STATE, UNKNOWN),
@@ -618,7 +641,7 @@ def _ask(url: str, code: int, ext: dict[str, str], timeout: float, body: bytes =
     except OutcomeUnknown as error:
         _fail(
             str(error),
-            UNKNOWN_OUTCOME if code == wire.HMQ_RESOLVE or (code == groups.HMQ_PRODUCER and body) else FAILED,
+            UNKNOWN_OUTCOME if code == HMQ_RESOLVE or (code == HMQ_PRODUCER and body) else FAILED,
         )
     except HalfmqError as error:
         _fail(str(error), FAILED)

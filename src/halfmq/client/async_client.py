@@ -671,14 +671,14 @@ class AsyncClient:
         context = self._open()
         if not self.group:
             raise UsageError("checks are for a group", hint='AsyncClient(url, group="orders")')
-        if checked_count(count, "count", 1) > limits.FEEDBACK_CHECKS_MAX:
+        if checked_count(count, "count", 1) > limits.CHECK_POLL_CHECKS_MAX:
             raise UsageError(
-                f"count={count}: a broker hands out {limits.FEEDBACK_CHECKS_MAX} checks at once at most",
+                f"count={count}: a broker hands out {limits.CHECK_POLL_CHECKS_MAX} checks at once at most",
                 hint="answer those, then fetch again",
             )
-        if checked_seconds(wait, "wait", zero=True) > limits.FEEDBACK_WAIT_MAX_MS / 1_000:
+        if checked_seconds(wait, "wait", zero=True) > limits.CHECK_POLL_WAIT_MAX_MS / 1_000:
             raise UsageError(
-                f"wait={wait}: a broker lets wait {limits.FEEDBACK_WAIT_MAX_MS // 1_000} s at most",
+                f"wait={wait}: a broker lets wait {limits.CHECK_POLL_WAIT_MAX_MS // 1_000} s at most",
                 hint="fetch again when the list is empty",
             )
         try:

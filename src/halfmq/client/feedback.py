@@ -26,8 +26,8 @@ from halfmq.errors import (
     UnsupportedCombination,
 )
 from halfmq.model import properties as names
-from halfmq.wire.remoting.codes import EXT_VERDICT, ResponseCode
-from halfmq.wire.remoting.feedback import HMQ_FEEDBACK, Poll, decode_handed_out, encode_poll
+from halfmq.wire.remoting.check_polls import Poll, decode_handed_out, encode_poll
+from halfmq.wire.remoting.codes import EXT_VERDICT, HMQ_POLL_CHECKS, ResponseCode
 from halfmq.wire.remoting.message_codec import PulledMessage, encode_end
 from halfmq.wire.remoting.replies import EndReply, read_reply
 
@@ -127,7 +127,7 @@ async def fetch(
         raise _unsupported(address)
     poll = Poll(group, context.membership.client_id, round(wait_s * 1_000), checks_max)
     try:
-        answer = await connection.request(HMQ_FEEDBACK, encode_poll(poll), b"", wait_s + _GRACE_S)
+        answer = await connection.request(HMQ_POLL_CHECKS, encode_poll(poll), b"", wait_s + _GRACE_S)
     except (NotSent, NoAnswer) as error:
         raise ConnectError(f"fetching the checks of {group} from {address}: {error}") from error
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -191,7 +191,7 @@ class CheckFetcher:
         self._context = context
         self._group = group
         self._listener = listener
-        self._checks = min(checks, limits.FEEDBACK_CHECKS_MAX)
+        self._checks = min(checks, limits.CHECK_POLL_CHECKS_MAX)
         #: Poll loops by broker. The loop of a broker without support has ended, and stays here so that it is not restarted.
         self._loops: dict[Address, asyncio.Task[None]] = {}
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from halfmq.client.connection import NoAnswer, NotSent
 from halfmq.client.refusals import refusal
 from halfmq.errors import ConnectError, UnsupportedCombination
-from halfmq.wire.remoting.codes import ResponseCode
-from halfmq.wire.remoting.operators import HMQ_UNDECIDED, UNDECIDED_IDS_MAX, decode_ids, encode_ids
+from halfmq.wire.remoting.codes import HMQ_UNDECIDED, ResponseCode
+from halfmq.wire.remoting.operators import UNDECIDED_IDS_MAX, decode_ids, encode_ids
 
 if TYPE_CHECKING:
     from halfmq.client.connector import Address

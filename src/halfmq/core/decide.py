@@ -43,7 +43,7 @@ from halfmq.core.events import LocksExpired, TimePassed, TrimStarted
 from halfmq.core.groups import decide_delete_group, decide_ensure_group, decide_set_group
 from halfmq.core.queues.delay import next_due_ms, release_due
 from halfmq.core.queues.offsets import decide_commit_offset, decide_note_time, log_due, next_log_ms
-from halfmq.core.queues.ordering import decide_lock, decide_unlock, holders_bytes_max, is_renewal, locks_run_out
+from halfmq.core.queues.ordering import decide_lock, decide_unlock, holders_bytes_max, is_renewal, locks_expired
 from halfmq.core.queues.retry import decide_send_back
 from halfmq.core.queues.send import decide_send, decide_send_batch, decide_send_half
 from halfmq.core.state import HOLDER_BYTES, State, holders_bytes, next_offset
@@ -213,7 +213,7 @@ def _tick_bound(state: State, command: Tick) -> int:
 
 def _check_parked_bound(state: State, command: CheckParked) -> int:
     group = state.producer_groups.get(command.group)
-    asked = min(command.asked_max, CHECKS_PER_TICK_MAX, len(group.derived.suspended) if group is not None else 0)
+    asked = min(command.asked_max, CHECKS_PER_TICK_MAX, len(group.derived.parked) if group is not None else 0)
     return min(asked * _CHECKED_BYTES_MAX, _tick_bytes(state))
 
 
@@ -270,7 +270,7 @@ def comes_before(state: State, command: Command, now_ms: int) -> TimePassed | Lo
 
 _BEFORE: Final[dict[type, Callable[[State, Any, int], TimePassed | LocksExpired | TrimStarted | None]]] = {
     Tick: _time_passed,
-    LockQueues: locks_run_out,
+    LockQueues: locks_expired,
     CopyForward: trim_started,
 }
 

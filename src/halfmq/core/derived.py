@@ -21,7 +21,7 @@ def schedule(state: State, group: ProducerGroup, tx_id: str, at_ms: Scheduled) -
 
 def schedule_or_suspend(state: State, group: ProducerGroup, tx_id: str, check: NextCheck) -> None:
     if isinstance(check, Suspended):
-        group.derived.suspended[tx_id] = None
+        group.derived.parked[tx_id] = None
     else:
         schedule(state, group, tx_id, check)
 
@@ -38,7 +38,7 @@ def unschedule(state: State, group: ProducerGroup, tx_id: str, check: NextCheck)
                 del scheduled[bucket]
                 drop_stale_deadlines(state)
     else:
-        del group.derived.suspended[tx_id]
+        del group.derived.parked[tx_id]
 
 
 def count_undecided(state: State, group: ProducerGroup) -> None:

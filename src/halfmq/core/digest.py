@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec.structs import astuple, replace
 
-from halfmq.core.schema import KINDS, OffsetRow
+from halfmq.core.schema import ROW_KINDS, OffsetRow
 from halfmq.core.state import RecentMessage, State, Verdict
 
 
@@ -42,7 +42,7 @@ _IN_ORDER: Final = frozenset({"immunity", "decided", "sent"})
 def durable_digest(state: State) -> dict[str, Any]:
     """Plain values by field. Compare two digests with ``==``, or field by field to see the differences."""
     digest: dict[str, Any] = {}
-    for kind in KINDS:
+    for kind in ROW_KINDS:
         rows = [_COMPARED.get(kind.name, lambda row: row)(row) for row in kind.rows(state)]
         digest[kind.name] = rows if kind.name in _IN_ORDER else sorted(rows)
     groups = state.producer_groups.values()

@@ -12,7 +12,7 @@ A step therefore ends early if its batch must end: before a command that needs t
 pass the remaining commands to the next step.
 
 The engine begins segments. If the records of a command may not fit in the current segment, the step begins in the next one,
-after its base record. The engine asks the disk two questions, through ``Disk``: can the next segment be written, and is a
+after its base record. The engine asks the disk two questions, through ``LogAccess``: can the next segment be written, and is a
 message that is to be copied intact.
 
 A decision changes nothing by itself. Either its records are applied and its session events happen, or neither. A decision
@@ -138,7 +138,7 @@ class Step(NamedTuple):
     problems: list[Problem]
 
 
-class Disk(Protocol):
+class LogAccess(Protocol):
     """What the engine needs from the writer of its batches."""
 
     def why_not_copied(self, source: int, message_bytes: int) -> str | None:
@@ -198,7 +198,7 @@ _Damaged = list[tuple[CopiedHalf | CopiedDelayed, str]]
 class Engine:
     """One for each log. Not thread-safe."""
 
-    def __init__(self, state: State, disk: Disk) -> None:
+    def __init__(self, state: State, disk: LogAccess) -> None:
         """``state``: a new one, or one loaded from a snapshot. The engine owns it from now on."""
         self.state = state
         #: Read-only.

@@ -222,7 +222,7 @@ UndecidedRow = tuple[str, str, tuple[Half, ...], int, int, int, int, int]
 Order = Callable[[Iterable[Any]], Iterable[Any]]
 
 
-class Kind(NamedTuple):
+class RowKind(NamedTuple):
     """One kind of rows. Rows contain immutable values or copies, so they can be encoded while the state changes."""
 
     name: str
@@ -242,7 +242,7 @@ def _load_head(state: State, rows: Iterable[Head]) -> None:
             setattr(state, field, value)
 
 
-def _immunity(state: State) -> list[int]:
+def _grace(state: State) -> list[int]:
     return [state.epoch_grace_ms, *[number for jump in state.jumps for number in jump]]
 
 
@@ -358,17 +358,17 @@ def _load_sent(state: State, rows: list[RecentMessage]) -> None:
 
 
 #: In the order of a snapshot: each kind depends on the ones before it.
-KINDS: Final = (
-    Kind("head", list[Head], _head, _load_head),
-    # One row: version 1 reads its first number and skips the rest, the jumps.
-    Kind("immunity", list[int], _immunity, _load_grace),
-    Kind("topics", list[TopicRow], topic_rows, load_topics),
-    Kind("groups", list[bytes], group_rows, load_groups),
-    Kind("producers", list[bytes], producer_rows, load_producers),
-    Kind("offsets", list[OffsetRow], offset_rows, load_offsets),
-    Kind("bases", list[BaseRow], _bases, _load_bases),
-    Kind("undecided", list[UndecidedRow], _undecided, _load_undecided),
-    Kind("delayed", list[Delayed], _delayed, _load_delayed),
-    Kind("decided", list[Verdict], _decided, _load_decided),
-    Kind("sent", list[RecentMessage], _sent, _load_sent),
+ROW_KINDS: Final = (
+    RowKind("head", list[Head], _head, _load_head),
+    # The grace period, named as on disk. One row: version 1 reads its first number and skips the rest, the jumps.
+    RowKind("immunity", list[int], _grace, _load_grace),
+    RowKind("topics", list[TopicRow], topic_rows, load_topics),
+    RowKind("groups", list[bytes], group_rows, load_groups),
+    RowKind("producers", list[bytes], producer_rows, load_producers),
+    RowKind("offsets", list[OffsetRow], offset_rows, load_offsets),
+    RowKind("bases", list[BaseRow], _bases, _load_bases),
+    RowKind("undecided", list[UndecidedRow], _undecided, _load_undecided),
+    RowKind("delayed", list[Delayed], _delayed, _load_delayed),
+    RowKind("decided", list[Verdict], _decided, _load_decided),
+    RowKind("sent", list[RecentMessage], _sent, _load_sent),
 )

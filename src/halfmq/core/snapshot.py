@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from halfmq.core.schema import KINDS
+from halfmq.core.schema import ROW_KINDS
 from halfmq.core.state import State
 from halfmq.errors import InvariantViolated
 from halfmq.model.settings import BrokerSettings
@@ -20,7 +20,7 @@ _VERSION: Final = 1
 #: Rows per chunk. Encoding one takes about a millisecond, so that the loop's thread can run in between.
 _CHUNK_ROWS: Final = 1_024
 _LENGTH_BYTES: Final = 4
-_LOADERS: Final = {kind.name: (msgspec.msgpack.Decoder(kind.type).decode, kind.load) for kind in KINDS}
+_LOADERS: Final = {kind.name: (msgspec.msgpack.Decoder(kind.type).decode, kind.load) for kind in ROW_KINDS}
 _decode_frame: Final = msgspec.msgpack.Decoder(tuple[int, str, bytes]).decode
 _decode_end: Final = msgspec.msgpack.Decoder(list[int]).decode
 
@@ -40,7 +40,7 @@ def snapshot_rows(state: State) -> Snapshot:
     """
     if state.batch_open or not state.loaded:
         raise InvariantViolated("a snapshot is taken between batches of a log that has a base")
-    return Snapshot(state.log_end, tuple([(kind.name, kind.rows(state)) for kind in KINDS]))
+    return Snapshot(state.log_end, tuple([(kind.name, kind.rows(state)) for kind in ROW_KINDS]))
 
 
 def encode_rows(snapshot: Snapshot) -> Iterator[bytes]:

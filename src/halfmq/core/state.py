@@ -267,7 +267,7 @@ class Policy:
 class ProducerDerived:
     """Computed from the undecided transactions of a producer group."""
 
-    __slots__ = ("bytes", "scheduled", "suspended")
+    __slots__ = ("bytes", "parked", "scheduled")
 
     def __init__(self) -> None:
         #: Message bytes of all undecided halves.
@@ -275,7 +275,7 @@ class ProducerDerived:
         #: Undecided ids by the bucket of their ``Scheduled``, until the bucket is due.
         self.scheduled: dict[int, dict[str, None]] = {}
         #: Undecided ids that are ``Suspended``, in the order of suspension, which is the order of an operator's checks.
-        self.suspended: dict[str, None] = {}
+        self.parked: dict[str, None] = {}
 
 
 class ProducerSession:

@@ -22,7 +22,7 @@ class PendingTransaction(msgspec.Struct, frozen=True):
     #: Reachable producers of the group.
     producers: int
     #: The limit of its group's policy by which it was parked: "checks" or "age"; empty: not parked.
-    set_aside: str = ""
+    parked: str = msgspec.field(name="set_aside", default="")
 
 
 class GroupStats(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class GroupStats(msgspec.Struct, frozen=True):
     #: Age of its oldest undecided transaction, ms.
     oldest_ms: int
     #: Number of parked transactions.
-    set_aside: int
+    parked: int = msgspec.field(name="set_aside")
     #: Checks that await a response.
     in_flight: int
     producers: int

@@ -1,19 +1,23 @@
-"""The records of the log: one type for each kind, and its encoded size.
+"""The records of the log: one type for each kind, and the size of each. A record states one decision, such as "this transaction
+is committed": ``core`` decides it, ``store`` appends it and returns an equal one at a redo, and ``core.apply`` changes the state by
+it in both cases.
 
-``core`` decides records and must know their offsets and sizes before anything is written, because replies contain log offsets.
-``store`` writes exactly these sizes, and returns equal records when it redoes the log. Sizes are therefore defined here, below both.
-The encoding is in ``store/record_codec.py``.
+A record begins with ``offset`` (its place in the log) and ``size`` (encoded bytes, head included), both set by the decision:
+replies contain log offsets, before anything is written. So the size functions are here, at the end, below ``core`` and ``store``.
+Encoding and decoding are in ``store/record_codec.py``, the layout is in ``docs/storage-format.md``.
 
-After a redo two things differ in origin: ``source`` of a copied record is its own offset (its bytes are there now), and the fields
-of a record with a payload (topics, groups, offsets, epochs) come from the payload.
+To add a kind: its number in ``Kind``, its type, ``Record``, ``TYPE_OF_KIND``, and its size here. What is forgotten then fails in:
+    the import of each module with a table made by ``for_each_kind`` (``record_codec``, ``apply``, ``indexes``, ``verify``)
+    tests/unit/model/test_records.py         the number, or the union ``Record``
+    tests/unit/store/test_record_codec.py    the example in its ``KINDS``, the bytes in tests/vectors/records.txt, a wrong size
+    ``store/batch_codec.py`` at each append  a ``size`` that is not the encoded one: InvariantViolated
+Nothing fails without its part of ``docs/storage-format.md`` and, if indexes follow it, of tests/support/random_log.py.
 
-Records with a ``payload`` contain nothing else on disk. In TopicSet, TopicDeleted, GroupSet, GroupDeleted, ProducerSet, OffsetsCommitted
-and EpochStarted it is a msgpack array that **begins with the fields between** ``size`` **and** ``payload``, **in order** (``payload_of``); what
-follows, and the payload of a Base, belongs to ``core``.
-
-Every record begins with ``offset`` (start of the record, set by the decision) and ``size`` (encoded bytes, head included). A record with
-a message contains the message's fields instead of a message object: from the decision to the log a half or a message is a single
-object, since every object costs time in Python.
+A record with a message contains the message's fields instead of a message object: from the decision to the log a half or a
+message is a single object, since every object costs time. A record with a ``payload`` has nothing else on disk, but a Base, whose
+``previous_end`` is before it. The payload is a msgpack array that **begins with the fields between** ``size`` **and** ``payload``,
+**in order** (``payload_of``); what follows, and the payload of a Base, belongs to ``core``. After a redo, ``source`` of a copied
+record is its own offset (its bytes are there now), and the fields of a record with a payload come from the payload.
 
 FMQ source (3.3.1) to ours: MESSAGE -> Message; PREPARE + PRE_MESSAGE -> Half; REF_MESSAGE and COMMIT -> Committed; TX_MESSAGE ->
 CopiedHalf directly before Committed; ROLLBACK -> RolledBack.

@@ -31,9 +31,9 @@ from halfmq.spark.options import Options
 from halfmq.spark.partitions import QueueRange, Ranges
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.stored_rows import BATCH_BYTES, BATCH_ROWS, StoredRows
-from halfmq.wire.remoting.codes import PullFlag, RequestCode, ResponseCode
+from halfmq.wire.remoting.codes import HMQ_POSITION, PullFlag, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request
-from halfmq.wire.remoting.position import HMQ_POSITION, decode_answer, request_ext
+from halfmq.wire.remoting.position import decode_answer, request_ext
 from halfmq.wire.remoting.replies import OffsetReply, PulledReply, read_reply
 from halfmq.wire.remoting.route import MASTER_ID, READ, BrokerData, Route, decode_cluster_info, decode_route
 

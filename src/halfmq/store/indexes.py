@@ -280,7 +280,7 @@ class Indexes:
         self.table.checked(record.half_index, record.checks, record.next_check_at_ms)
 
     def _parked(self, record: Parked, now_ms: int) -> None:
-        self.table.set_aside(record.half_index, record.checks, PARKED_MS + record.because, record.decided_by)
+        self.table.park(record.half_index, record.checks, PARKED_MS + record.because, record.decided_by)
 
     def _topic_set(self, record: TopicSet, now_ms: int) -> None:
         self._topics[record.topic_id] = TopicInfo(

@@ -250,7 +250,7 @@ class TransactionTable:
         if state == ROW_UNDECIDED:
             page[at + _DECIDED_BY_AT] = 0  # resumed, if it was parked
 
-    def set_aside(self, half_index: int, checks: int, next_check_at_ms: int, decided_by: int) -> None:
+    def park(self, half_index: int, checks: int, next_check_at_ms: int, decided_by: int) -> None:
         """The transaction was parked: an undecided row that names who decided that."""
         self.checked(half_index, checks, next_check_at_ms)
         page, at = self._row_for_change(half_index)

@@ -15,6 +15,7 @@ from halfmq.broker.services import group_scan as group_scan
 from halfmq.broker.services import producer_groups as producer_groups
 from halfmq.broker.services import transactions as transactions
 from halfmq.cli import tx
+from halfmq.core.decision import Refused, Why
 from halfmq.model.settings import BrokerSettings
 
 ONE = "AC10000100002A9F0000000000000001"
@@ -232,7 +233,7 @@ async def parked(running: Running, client: RawClient, count: int) -> list[str]:
     for unique in ids:
         await client.half("orders", b"one", unique=unique)
     group = running.state.producer_groups["P"]
-    while len(group.derived.suspended) < count:
+    while len(group.derived.parked) < count:
         await asyncio.sleep(0.01)
     while not client.pushes.empty():
         client.pushes.get_nowait()
@@ -263,12 +264,12 @@ async def test_all_parked_transactions_are_checked_in_steps_and_summarised(tmp_p
         assert done.exit_code == 6
         assert "4 of 10 checked" in done.output
         assert "10 of 10 checked" in done.output
-        while len(running.state.producer_groups["P"].derived.suspended) < 1:
+        while len(running.state.producer_groups["P"].derived.parked) < 1:
             await asyncio.sleep(0.01)
         one = await run(running, "check", "--group", "P", "--parked", "--max", "5", "--wait", "0.1")
         assert "1 checked: 0 settled, 1 still undecided" in one.stdout
         ids[3] = ""
-        while not running.state.producer_groups["P"].derived.suspended:
+        while not running.state.producer_groups["P"].derived.parked:
             await asyncio.sleep(0.01)
         last = await run(running, "check", "--group", "P", "--parked")
         assert (last.exit_code, "1 checked: 1 settled, 0 still undecided" in last.stdout) == (0, True), last.output
@@ -298,7 +299,7 @@ async def test_max_bounds_the_checks_and_the_rest_stays_parked(tmp_path: Path) -
         await parked(running, client, 5)
         few = await run(running, "check", "--group", "P", "--parked", "--max", "2", "--wait", "0.1")
         assert (few.exit_code, "2 checked: 0 settled, 2 still undecided" in few.stdout) == (6, True), few.output
-        assert len(running.state.producer_groups["P"].derived.suspended) >= 3
+        assert len(running.state.producer_groups["P"].derived.parked) >= 3
         await client.close()
         while running.state.producer_groups["P"].session.members:
             await asyncio.sleep(0.01)
@@ -376,7 +377,7 @@ async def test_a_group_is_listed_a_page_at_a_time(tmp_path: Path) -> None:
 
 
 async def test_figures_of_very_many_groups_come_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producer_groups, "GROUPS_PER_PAGE_MAX", 3)
+    monkeypatch.setattr(producer_groups, "STATS_PER_PAGE_MAX", 3)
     async with serving(tmp_path) as running:
         client = await running.client()
         await in_groups(client, 15, 8)
@@ -389,6 +390,43 @@ async def test_figures_of_very_many_groups_come_page_by_page(tmp_path: Path, mon
         assert "15 undecided in 8 groups, 2 shown" in shown.stderr
         assert len(json.loads((await run(running, "stats", "--group", "G7", "--json")).stdout)) == 1
         assert (await client.ask(29_008, {"from": "9" * 19})).code == 29
+
+
+class IgnoresFrom:
+    """Every page is the first one. Refuses after some, so that a command that pages forever fails its test, and does not hang."""
+
+    def __init__(self) -> None:
+        self.pages = 0
+
+    def __call__(self, text: str | None) -> int | Refused:
+        self.pages += 1
+        return 0 if self.pages < 20 else Refused(Why.INVALID_PARAMETER, "paged forever")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("stats",),
+        ("list", "--max", "4"),
+        ("commit", "--all", "--group", "G0", "--older", "1h", "--operator", "ada", "--yes"),
+    ],
+    ids=lambda command: command[0],
+)
+async def test_paging_ends_with_an_error_if_the_broker_ignores_where_the_page_begins(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_groups, "STATS_PER_PAGE_MAX", 3)
+    monkeypatch.setattr(transactions, "GROUPS_PER_PAGE_MAX", 3)
+    monkeypatch.setattr(tx, "_PAGE", 2)
+    ignores = IgnoresFrom()
+    monkeypatch.setattr("halfmq.broker.remoting.producer_groups.page_start", ignores)
+    monkeypatch.setattr("halfmq.broker.remoting.operators.page_start", ignores)
+    async with serving(tmp_path) as running:
+        await in_groups(await running.client(), 40, 8)
+        ended = await run(running, *command)
+    assert (ended.exit_code, "would never end" in ended.stderr) == (1, True), ended.stderr
+    assert ended.stdout == "", "part of a list looks like all of it"
+    assert ignores.pages <= 3
 
 
 async def test_a_transaction_without_its_group_is_found_among_very_many(

@@ -18,9 +18,8 @@ from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import compose
 from halfmq.client.transaction_block import Transaction
 from halfmq.errors import ConnectError, HalfmqError, InvalidName, SendTimeout, UsageError
-from halfmq.wire.remoting.codes import RequestCode
+from halfmq.wire.remoting.codes import HMQ_UNDECIDED, RequestCode
 from halfmq.wire.remoting.header import encode_request, encode_response
-from halfmq.wire.remoting.operators import HMQ_UNDECIDED
 
 
 @in_virtual_time

@@ -22,8 +22,7 @@ from halfmq.errors import (
 )
 from halfmq.model.settings import BrokerSettings
 from halfmq.model.stored_message import encode
-from halfmq.wire.remoting.codes import RequestCode
-from halfmq.wire.remoting.feedback import HMQ_FEEDBACK
+from halfmq.wire.remoting.codes import HMQ_POLL_CHECKS, RequestCode
 from halfmq.wire.remoting.header import Request, encode_response
 from halfmq.wire.remoting.message_codec import with_check_times
 
@@ -204,22 +203,22 @@ async def test_a_client_fetches_no_more_than_it_can_answer_at_once() -> None:
         return Outcome.COMMIT
 
     def behave(peer: Peer, request: Request[Any]) -> bytes | None:
-        return handed(peer, request) if not broker.requests(HMQ_FEEDBACK)[1:] else None
+        return handed(peer, request) if not broker.requests(HMQ_POLL_CHECKS)[1:] else None
 
     handed = handing_out(broker)
     async with client_of(broker.network(), fetches_checks=True, checks=2) as mq:
         for number in range(2):
             await undecided(mq, f"T-{number}")
-        broker.on[HMQ_FEEDBACK] = behave
+        broker.on[HMQ_POLL_CHECKS] = behave
         mq.add_check("", slow)
         await asyncio.sleep(1)
-        assert [one.ext["max"] for one in broker.requests(HMQ_FEEDBACK)][:1] == ["2"]
-        polls = len(broker.requests(HMQ_FEEDBACK))
+        assert [one.ext["max"] for one in broker.requests(HMQ_POLL_CHECKS)][:1] == ["2"]
+        polls = len(broker.requests(HMQ_POLL_CHECKS))
         await asyncio.sleep(3)
-        assert len(broker.requests(HMQ_FEEDBACK)) == polls, "both turns are taken"
+        assert len(broker.requests(HMQ_POLL_CHECKS)) == polls, "both turns are taken"
         release.set()
         await asyncio.sleep(1)
-        assert len(broker.requests(HMQ_FEEDBACK)) > polls
+        assert len(broker.requests(HMQ_POLL_CHECKS)) > polls
         assert len(broker.requests(RequestCode.END_TRANSACTION)) == 2
 
 
@@ -229,7 +228,7 @@ async def test_a_broker_that_hands_out_none_is_named_and_left_alone() -> None:
         async with client_of(broker.network(), fetches_checks=True) as mq:
             mq.add_check("", lambda tx: Outcome.COMMIT)
             await asyncio.sleep(30)
-            assert len(broker.requests(HMQ_FEEDBACK)) <= 1
+            assert len(broker.requests(HMQ_POLL_CHECKS)) <= 1
             with pytest.raises(UnsupportedCombination, match="hands out no checks"):
                 await mq.fetch_checks()
 
@@ -237,11 +236,11 @@ async def test_a_broker_that_hands_out_none_is_named_and_left_alone() -> None:
 @in_virtual_time
 async def test_a_broker_that_fails_is_asked_again_with_pauses() -> None:
     broker = ScriptedBroker()
-    broker.on[HMQ_FEEDBACK] = lambda peer, request: encode_response(request, 2, "busy")
+    broker.on[HMQ_POLL_CHECKS] = lambda peer, request: encode_response(request, 2, "busy")
     async with client_of(broker.network(), fetches_checks=True) as mq:
         mq.add_check("", lambda tx: Outcome.COMMIT)
         await asyncio.sleep(60)
-        assert 20 <= len(broker.requests(HMQ_FEEDBACK)) <= 80
+        assert 20 <= len(broker.requests(HMQ_POLL_CHECKS)) <= 80
 
 
 @in_virtual_time
@@ -249,7 +248,7 @@ async def test_an_answer_says_what_became_of_it() -> None:
     broker = ScriptedBroker()
     async with client_of(broker.network(), fetches_checks=True) as mq:
         await undecided(mq)
-        broker.on[HMQ_FEEDBACK] = handing_out(broker, times=3)
+        broker.on[HMQ_POLL_CHECKS] = handing_out(broker, times=3)
         (check,) = await mq.fetch_checks()
         with pytest.raises(TypeError):
             await mq.answer_check(check, "COMMIT")  # type: ignore[arg-type]
@@ -278,7 +277,7 @@ async def test_without_a_group_or_a_broker_it_says_so() -> None:
     async with client_of(broker.network(), group="") as mq:
         with pytest.raises(UsageError, match="group"):
             await mq.fetch_checks()
-    broker.on[HMQ_FEEDBACK] = lambda peer, request: peer.cut()  # type: ignore[func-returns-value]
+    broker.on[HMQ_POLL_CHECKS] = lambda peer, request: peer.cut()  # type: ignore[func-returns-value]
     async with client_of(broker.network()) as mq:
         with pytest.raises(UsageError):
             await mq.fetch_checks(count=0)
@@ -296,7 +295,7 @@ async def test_a_damaged_half_is_not_handed_to_anybody() -> None:
     async with client_of(broker.network(), fetches_checks=True) as mq:
         await undecided(mq)
         broker.halves[0] = broker.halves[0]._replace(body_crc=1)
-        broker.on[HMQ_FEEDBACK] = handing_out(broker)
+        broker.on[HMQ_POLL_CHECKS] = handing_out(broker)
         assert await mq.fetch_checks() == []
 
 

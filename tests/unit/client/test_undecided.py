@@ -8,8 +8,8 @@ from tests.support.scripted_broker import Peer, ScriptedBroker, client_of
 from tests.support.virtual_time import in_virtual_time
 
 from halfmq.errors import ConnectError, RequestFailed, UnsupportedCombination
+from halfmq.wire.remoting.codes import HMQ_UNDECIDED
 from halfmq.wire.remoting.header import Request, encode_response
-from halfmq.wire.remoting.operators import HMQ_UNDECIDED
 
 
 def told(peer: Peer, request: Request[Any]) -> bytes:

@@ -28,9 +28,9 @@ def test_a_suspended_check_has_no_deadline() -> None:
     group = state.producer_group("PG")
     schedule_or_suspend(state, group, "T1", Suspended.AGE)
     schedule_or_suspend(state, group, "T2", 5)
-    assert (list(group.derived.suspended), len(state.derived.group_deadlines)) == (["T1"], 1)
+    assert (list(group.derived.parked), len(state.derived.group_deadlines)) == (["T1"], 1)
     unschedule(state, group, "T1", Suspended.AGE)
-    assert not group.derived.suspended
+    assert not group.derived.parked
 
 
 def test_a_half_counts_for_its_topic_its_group_and_the_broker() -> None:

@@ -8,7 +8,7 @@ from tests.unit.core.test_snapshot import filled
 from halfmq.core.base import base_payload
 from halfmq.core.commands import LockQueues, SetProducer
 from halfmq.core.decision import ProducerIsSet
-from halfmq.core.schema import KINDS, Head, group_payload, read_group
+from halfmq.core.schema import ROW_KINDS, Head, group_payload, read_group
 from halfmq.core.snapshot import snapshot_rows
 from halfmq.core.state import State, holders_bytes
 from halfmq.core.transaction.invariants import check
@@ -31,13 +31,13 @@ def test_rows_that_were_loaded_give_the_same_rows() -> None:
     """Each kind through its bytes and back, one after the other; the state is whole at the end."""
     log = full()
     state = State(log.settings)
-    for kind in KINDS:
+    for kind in ROW_KINDS:
         rows = kind.rows(log.state)
         assert rows, f"nothing of kind {kind.name} is compared"
         encoded = msgspec.msgpack.encode(rows)
         kind.load(state, msgspec.msgpack.Decoder(kind.type).decode(encoded))
     state.loaded = True
-    for kind in KINDS:
+    for kind in ROW_KINDS:
         if kind.name != "sent":  # the connection that sent it is forgotten
             loaded, live = [sorted(map(msgspec.msgpack.encode, kind.rows(one))) for one in (state, log.state)]
             assert loaded == live, kind.name
@@ -63,7 +63,7 @@ def test_the_head_of_a_snapshot_is_numbers_of_the_state() -> None:
 def test_a_suspended_check_that_names_no_reason_is_refused() -> None:
     log = CoreLog()
     log.do(half("T1"))
-    (kind,) = [kind for kind in KINDS if kind.name == "undecided"]
+    (kind,) = [kind for kind in ROW_KINDS if kind.name == "undecided"]
     row = msgspec.msgpack.decode(msgspec.msgpack.encode(kind.rows(log.state)[0]))
     row[-1] = PARKED_MS + 9
     rows = msgspec.msgpack.Decoder(kind.type).decode(msgspec.msgpack.encode([row]))

@@ -18,9 +18,14 @@ from halfmq.spark.source import HalfmqBatchReader
 from halfmq.spark.stored_rows import record_batch
 from halfmq.spark.wire_reader import WireReader, pulled_rows
 from halfmq.wire.remoting import route
-from halfmq.wire.remoting.codes import RequestCode, ResponseCode
+from halfmq.wire.remoting.codes import HMQ_POSITION, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request, encode_pull_response_head, encode_response
-from halfmq.wire.remoting.position import HMQ_POSITION, PositionAnswer, TopicBounds, asked_topics, encode_answer
+from halfmq.wire.remoting.position import (
+    PositionAnswer,
+    TopicBounds,
+    asked_topics,
+    encode_answer,
+)
 
 STORE = "ab" * 16
 V4 = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"

@@ -5,7 +5,7 @@ from sqlalchemy import MetaData, create_engine, insert
 from sqlalchemy.orm import scoped_session, sessionmaker
 from tests.support.in_process import serving
 from tests.support.scripted_broker import URL, ScriptedBroker
-from tests.unit.broker.remoting.test_producer_groups import ONE, QUICK, TWO, change, until_set_aside
+from tests.unit.broker.remoting.test_producer_groups import ONE, QUICK, TWO, change, until_parked
 from tests.unit.sql.conftest import AsyncShop, Shop, markers_of
 from tests.unit.sql.memory_broker import MemoryBroker, MemoryClient
 
@@ -65,7 +65,7 @@ async def test_prune_with_an_async_session_asks_and_keeps_what_is_undecided(asyn
     assert asked == [["settled", "undecided"], ["undecided"]]
 
 
-async def test_prune_keeps_the_marker_of_a_transaction_that_a_policy_set_aside(
+async def test_prune_keeps_the_marker_of_a_transaction_that_a_policy_parked(
     async_shop: AsyncShop, tmp_path: Path
 ) -> None:
     """Goal: an operator who has it asked about later gets COMMIT. Method: a real broker says what is undecided."""
@@ -79,7 +79,7 @@ async def test_prune_keeps_the_marker_of_a_transaction_that_a_policy_set_aside(
         await client.heartbeat("me", producers=["P"])
         await client.half("orders", b"one", unique=ONE)
         await client.end(await client.half("orders", b"two", unique=TWO), TWO, 8)
-        await until_set_aside(client)
+        await until_parked(client)
         async with AsyncClient(f"127.0.0.1:{running.ports.names}", group="P") as mq, async_shop.sessions() as session:
             assert await log.prune_async(session, older_than_s=86_400, undecided=mq.undecided) == 1
             await session.commit()

@@ -69,10 +69,10 @@ def test_a_half_is_undecided_until_it_is_settled_and_then_says_by_whom() -> None
     assert row.original_offset == 64
 
 
-def test_a_half_that_was_set_aside_is_undecided_and_says_who_decided_that() -> None:
+def test_a_half_that_was_parked_is_undecided_and_says_who_decided_that() -> None:
     rows = table(FaultyDisk())
     rows.prepared(half(0), 500)
-    rows.set_aside(0, 15, PARKED_MS + ParkedBecause.CHECKS, DecidedBy.POLICY)
+    rows.park(0, 15, PARKED_MS + ParkedBecause.CHECKS, DecidedBy.POLICY)
     row = rows.row(0)
     assert row is not None
     assert (row.state, row.decided_by, row.checks, row.next_check_at_ms) == (ROW_UNDECIDED, 5, 15, (1 << 62) + 1)
@@ -81,15 +81,15 @@ def test_a_half_that_was_set_aside_is_undecided_and_says_who_decided_that() -> N
     assert row is not None
     assert (row.state, row.decided_by, row.checks, row.next_check_at_ms) == (ROW_UNDECIDED, 0, 1, 700), "taken up again"
     rows.settled(0, ROW_COMMITTED, 1, 900, 600, 3, 0)
-    rows.set_aside(0, 15, PARKED_MS + ParkedBecause.AGE, DecidedBy.POLICY)
+    rows.park(0, 15, PARKED_MS + ParkedBecause.AGE, DecidedBy.POLICY)
     row = rows.row(0)
     assert row is not None
     assert (row.state, row.decided_by) == (ROW_COMMITTED, 1), "a verdict is not touched"
-    rows.set_aside(7, 15, PARKED_MS + ParkedBecause.AGE, DecidedBy.POLICY)
+    rows.park(7, 15, PARKED_MS + ParkedBecause.AGE, DecidedBy.POLICY)
     assert rows.row(7) is None
 
 
-def test_recovery_writes_that_a_half_was_set_aside() -> None:
+def test_recovery_writes_that_a_half_was_parked() -> None:
     rows = table(FaultyDisk())
     for index, next_check_ms in enumerate((700, PARKED_MS + ParkedBecause.AGE)):
         rows.put_undecided(

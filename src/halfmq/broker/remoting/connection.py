@@ -23,6 +23,20 @@ FEW: Final = 4
 LARGE_BODIES_BYTES: Final = 262_144
 _UNKNOWN_HOST: Final = b"\x00" * 8
 
+# Why a connection is not read from: bits of ``Connection._paused``. Plain numbers, since each operation of an ``enum.Flag`` is a call of
+# Python code, and a busy connection is paused in each turn. ``Intake.stops`` is one more reason: it depends on what all connections have sent.
+
+#: The client does not read its responses.
+_FULL: Final = 1
+#: It waits for its turn of ``intake``.
+_TURN: Final = 2
+#: Too many replies of all connections wait for the disk.
+_BACKLOG: Final = 4
+#: Unfinished frames of other connections take too much memory.
+_UNFINISHED: Final = 8
+#: While one of these holds, received frames are not handled either.
+_HANDLES_NOTHING: Final = _FULL | _TURN
+
 
 class Frames(Protocol):
     """What a connection needs from its gateway."""
@@ -74,15 +88,14 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_gateway",
+        "_handles_nothing",
         "_heavy",
-        "_held",
         "_largest",
         "_later",
         "_out",
+        "_paused",
         "_splitter",
-        "_stopped",
         "_unfinished",
-        "_waits",
         "address",
         "born_host",
         "generation",
@@ -95,7 +108,6 @@ class Connection(asyncio.Protocol):
         "undecided",
         "unfinished_bytes",
         "used_s",
-        "waits",
     )
 
     def __init__(self, gateway: Frames, number: int) -> None:
@@ -109,29 +121,26 @@ class Connection(asyncio.Protocol):
         self._gateway = gateway
         self._splitter = FrameSplitter()
         self._out: list[bytes | bytearray] = []
-        #: The client does not read its responses: it is not read from, and nothing that can wait is sent to it.
+        #: Why it is not read from; 0: it is, unless ``intake`` stops it. Only ``_set_paused`` changes it.
+        self._paused = 0
+        #: Computed from it: whether _FULL is among them, so that nothing that can wait is sent to it; and whether one of ``_HANDLES_NOTHING``
+        #: is. Both are booleans since they are checked for each response and after each frame.
         self.is_full = False
-        #: Received frames that are not handled. Only while it is full, or waits for its turn.
+        self._handles_nothing = False
+        #: Received frames that are not handled. Only while it ``_handles_nothing``.
         self._later: deque[bytes] = deque()
         #: State of ``intake``.
         self.undecided = 0
         self.taken = 0
         self.later_bytes = 0
-        self.waits = False
         self.used_s = 0.0
-        #: ``is_full`` or ``waits``: checked after each frame.
-        self._stopped = False
         self.unfinished_bytes = 0
         #: The largest write since it became full: its transport keeps that until the last byte is sent.
         self._largest = 0
         #: Bytes of bodies since the last ``flush_if_large``.
         self._heavy = 0
-        #: Whether the gateway stopped reading.
-        self._held = False
         #: Bytes of an unfinished frame at the end of the last read.
         self._unfinished = 0
-        #: Whether unfinished frames of other connections delay the rest of its own.
-        self._waits = False
 
     # --- asyncio.Protocol
 
@@ -161,8 +170,7 @@ class Connection(asyncio.Protocol):
             if gateway.intake.stopped and gateway.intake.stops(self):
                 self.stop_reading()
         if gateway.overloaded(self):
-            self._held = True
-            self.transport.pause_reading()
+            self._pause(_BACKLOG)
 
     def _take(self, frames: list[bytes], frames_bytes: int) -> None:
         """Handle the frames of a read as far as ``intake`` allows; the rest waits in ``_later``."""
@@ -171,9 +179,9 @@ class Connection(asyncio.Protocol):
         gateway = self._gateway
         intake = gateway.intake
         cost = frames_bytes + REQUEST_COST * len(frames)
-        if self._later or self._stopped or cost > intake.room(self):
+        if self._later or self._handles_nothing or cost > intake.room(self):
             self._later += frames
-            if not self.waits:
+            if not self.awaits_turn:
                 self._take_later()
             else:
                 intake.leave(self, self._cost_of_later())
@@ -187,7 +195,7 @@ class Connection(asyncio.Protocol):
             if handle(self, frame) is False:
                 left = iter(())
                 break
-            if self._stopped:
+            if self._handles_nothing:
                 break
             few -= 1
             if not few:
@@ -215,7 +223,7 @@ class Connection(asyncio.Protocol):
             before = work.submitted
             began = clock() + work.expected_s
             spent, seconds = 0, 0.0
-            while later and spent < room and seconds < limits.INTAKE_TURN_S and not self._stopped:
+            while later and spent < room and seconds < limits.INTAKE_TURN_S and not self._handles_nothing:
                 frame = later.popleft()
                 spent += len(frame) + REQUEST_COST
                 if handle(self, frame) is False:
@@ -233,29 +241,24 @@ class Connection(asyncio.Protocol):
 
     def hold(self) -> None:
         """Stop reading until ``take_more``: other connections come first."""
-        self.waits = self._stopped = True
-        if not self.transport.is_closing():
-            self.transport.pause_reading()
+        self._pause(_TURN)
 
     def take_more(self) -> None:
         """The connection's turn: handle waiting frames, and read again."""
-        self.waits = False
-        self._stopped = self.is_full
+        self._end_pause(_TURN)
         self._gateway.intake.leave(self, 0)
         if not self.is_full:
             self._take_later()
         self.read_again()
 
     def pause_writing(self) -> None:
-        self.is_full = self._stopped = True
-        self.transport.pause_reading()
+        self._pause(_FULL)
 
     def resume_writing(self) -> None:
-        self.is_full = False
-        self._stopped = self.waits
+        self._end_pause(_FULL)
         self._largest = 0
         self._gateway.outgoing.gone(self.number)
-        if not self.waits:
+        if not self.awaits_turn:
             self._take_later()
         if not self.is_full:
             self._gateway.drained(self)
@@ -316,22 +319,25 @@ class Connection(asyncio.Protocol):
 
     def resume(self) -> None:
         """Read again, after the gateway stopped all connections."""
-        self._held = False
+        self._end_pause(_BACKLOG)
         self.read_again()
 
     def wait(self) -> None:
         """Stop reading until ``continue_reading``: unfinished frames of other connections take too much memory."""
-        self._waits = True
-        self.transport.pause_reading()
+        self._pause(_UNFINISHED)
 
     def continue_reading(self) -> None:
         """Read again, after ``wait``."""
-        self._waits = False
+        self._end_pause(_UNFINISHED)
         self.read_again()
 
     @property
+    def awaits_turn(self) -> bool:
+        return self._paused & _TURN != 0
+
+    @property
     def held_up(self) -> bool:
-        return self.waits or self._held or self._gateway.intake.stops(self)
+        return self._paused & (_TURN | _BACKLOG) != 0 or self._gateway.intake.stops(self)
 
     def reject(self) -> None:
         """Discard the unfinished frame, and close. Queued responses are sent as far as the client reads them."""
@@ -341,18 +347,33 @@ class Connection(asyncio.Protocol):
         self.transport.close()
 
     def stop_reading(self) -> None:
-        """Stop reading until ``read_again``, because of ``intake``."""
+        """Stop reading until ``read_again``, because of ``Intake.stops``."""
         if self.is_open and not self.transport.is_closing():
             self.transport.pause_reading()
 
     def read_again(self) -> None:
-        """Read, unless there is another reason not to."""
+        """Read, unless there is a reason not to."""
         if (
-            self.is_open
-            and not (self.is_full or self._held or self._waits or self.waits or self._gateway.intake.stops(self))
+            not self._paused
+            and self.is_open
+            and not self._gateway.intake.stops(self)
             and not self.transport.is_closing()
         ):
             self.transport.resume_reading()
+
+    def _pause(self, reason: int) -> None:
+        """Stop reading until ``_end_pause`` of this reason, and ``read_again``."""
+        self._set_paused(self._paused | reason)
+        self.stop_reading()
+
+    def _end_pause(self, reason: int) -> None:
+        """The caller continues with ``read_again``, when frames that came before were handled."""
+        self._set_paused(self._paused & ~reason)
+
+    def _set_paused(self, reasons: int) -> None:
+        self._paused = reasons
+        self.is_full = reasons & _FULL != 0
+        self._handles_nothing = reasons & _HANDLES_NOTHING != 0
 
 
 def _peer(name: object) -> tuple[bytes, str]:

@@ -69,14 +69,17 @@ class IntakeConnection(Protocol):
     #: Counted here.
     undecided: int
     taken: int
-    #: Whether it waits for its turn.
-    waits: bool
     #: Cost of its received and unhandled frames; counted while it waits for its turn.
     later_bytes: int
     #: Used time, which determines whose turn it is, s.
     used_s: float
     #: Full size of a partly received frame, else 0.
     unfinished_bytes: int
+
+    @property
+    def awaits_turn(self) -> bool:
+        """Whether it waits for its turn: between ``hold`` and ``take_more``."""
+        ...
 
     def stop_reading(self) -> None:
         """Stop reading until ``read_again``."""
@@ -87,7 +90,7 @@ class IntakeConnection(Protocol):
         ...
 
     def hold(self) -> None:
-        """Set ``waits``, and handle and read nothing until ``take_more``."""
+        """It ``awaits_turn``: handle and read nothing until ``take_more``."""
         ...
 
     def take_more(self) -> None:
@@ -226,7 +229,7 @@ class Intake:
 
     def wait(self, taker: IntakeConnection) -> None:
         """Handle nothing more of this connection before its next turn."""
-        if not taker.waits:
+        if not taker.awaits_turn:
             taker.hold()
             self._crowded = True
             taker.used_s = max(taker.used_s, self._turn_s - limits.INTAKE_TURN_S)

@@ -14,9 +14,14 @@ from halfmq.broker.services.messages import StoredMessages
 from halfmq.broker.services.queues import Queues
 from halfmq.core.decision import Done, Refused, Why
 from halfmq.core.engine import Failed
-from halfmq.wire.remoting.codes import RequestCode, ResponseCode
+from halfmq.wire.remoting.codes import HMQ_POSITION, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request
-from halfmq.wire.remoting.position import HMQ_POSITION, PositionAnswer, TopicBounds, asked_topics, encode_answer
+from halfmq.wire.remoting.position import (
+    PositionAnswer,
+    TopicBounds,
+    asked_topics,
+    encode_answer,
+)
 
 #: Refusals of an offset that get SUCCESS, as from 4.x brokers: there is no such group, topic or queue.
 _NOTHING_TO_KEEP: Final = frozenset({Why.TOPIC_NOT_EXIST, Why.GROUP_NOT_EXIST, Why.INVALID_PARAMETER})

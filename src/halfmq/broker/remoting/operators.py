@@ -22,15 +22,24 @@ from halfmq.wire.remoting.codes import (
     EXT_REPEATED,
     EXT_TX_ID,
     EXT_VERDICT,
+    HMQ_ASK,
+    HMQ_ASK_PARKED,
+    HMQ_RESOLVE,
+    HMQ_STORY,
+    HMQ_TRANSACTIONS,
+    HMQ_UNDECIDED,
     ResponseCode,
 )
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.operators import (
     EXT_AT,
     EXT_CHECK_OPEN,
+    EXT_CHECKS,
+    EXT_CLIENT,
     EXT_FROM,
     EXT_GROUP,
     EXT_ID,
+    EXT_LEFT,
     EXT_MAX,
     EXT_NEXT,
     EXT_OPERATOR,
@@ -38,16 +47,11 @@ from halfmq.wire.remoting.operators import (
     EXT_STATE,
     EXT_TOTAL,
     EXT_VERDICT_WANTED,
-    HMQ_RESOLVE,
-    HMQ_STORY,
-    HMQ_TRANSACTIONS,
-    HMQ_UNDECIDED,
     decode_ids,
     encode_ids,
     encode_pending,
     encode_story,
 )
-from halfmq.wire.remoting.producer_groups import EXT_CHECKS, EXT_CLIENT, EXT_LEFT, HMQ_ASK, HMQ_ASK_PARKED
 
 _WANTED: Final = {"COMMIT": RequestedVerdict.COMMIT, "ROLLBACK": RequestedVerdict.ROLLBACK}
 

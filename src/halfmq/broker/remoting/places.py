@@ -17,14 +17,13 @@ from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 from halfmq import limits
-from halfmq.wire.remoting.codes import RequestCode
-from halfmq.wire.remoting.feedback import HMQ_FEEDBACK
+from halfmq.wire.remoting.codes import HMQ_POLL_CHECKS, RequestCode
 
 #: Commands of working clients.
 NOT_HERE: Final = frozenset({
     RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
     RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.HEART_BEAT,
-    HMQ_FEEDBACK,
+    HMQ_POLL_CHECKS,
 })  # fmt: skip
 
 

@@ -14,12 +14,10 @@ from halfmq.broker.services.producer_groups import GroupLimits, LimitsChange, Pr
 from halfmq.core.decision import Refused
 from halfmq.core.engine import Failed
 from halfmq.model.settings import PastLimit
-from halfmq.wire.remoting.codes import ResponseCode
+from halfmq.wire.remoting.codes import HMQ_PRODUCER, HMQ_STATS, ResponseCode
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.operators import EXT_FROM, EXT_GROUP, EXT_NEXT, EXT_OPERATOR, EXT_REASON
 from halfmq.wire.remoting.producer_groups import (
-    HMQ_PRODUCER,
-    HMQ_STATS,
     ProducerChange,
     ProducerLimits,
     decode_change,

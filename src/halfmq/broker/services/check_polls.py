@@ -78,10 +78,10 @@ class CheckPolls:
             answer([])
             return
         self._end(key)  # the client has abandoned its previous poll
-        wait_ms = min(max(wait_ms, limits.FEEDBACK_WAIT_MIN_MS), limits.FEEDBACK_WAIT_MAX_MS)
+        wait_ms = min(max(wait_ms, limits.CHECK_POLL_WAIT_MIN_MS), limits.CHECK_POLL_WAIT_MAX_MS)
         timer = self._loop.call_later(wait_ms / 1000, self._time_is_up, key)
         self._held[key] = _HeldPoll(peer, answer, timer)
-        self._session(Polling(peer.number, client_id, group, min(checks_max, limits.FEEDBACK_CHECKS_MAX)))
+        self._session(Polling(peer.number, client_id, group, min(checks_max, limits.CHECK_POLL_CHECKS_MAX)))
 
     def _refusal(self, number: int, group: str) -> str | None:
         view = self._sequencer.view

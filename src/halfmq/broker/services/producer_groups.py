@@ -26,10 +26,10 @@ from halfmq.model.settings import PastLimit, ProducerSettings
 log = logging.getLogger("halfmq.operators")
 
 #: Maximum number of groups in one page of statistics.
-GROUPS_PER_PAGE_MAX: Final = 1_000
+STATS_PER_PAGE_MAX: Final = 1_000
 
 
-class Figures(NamedTuple):
+class GroupStatsPage(NamedTuple):
     """A page of statistics of producer groups."""
 
     #: Those with most undecided transactions first.
@@ -66,11 +66,11 @@ class ProducerGroups:
         self._time = time
         self._say = say
 
-    def figures(self, group: str, start: int) -> Figures:
+    def figures(self, group: str, start: int) -> GroupStatsPage:
         """Statistics of one group, or, if ``group`` is empty, of a page of all. ``start``: ``following`` of the previous page, or 0."""
-        groups, following = groups_from(self._view, start, GROUPS_PER_PAGE_MAX)
+        groups, following = groups_from(self._view, start, STATS_PER_PAGE_MAX)
         found = group_stats(self._view, group, self._time.now_ms(), groups=groups)
-        return Figures(found, 0 if group else following)
+        return GroupStatsPage(found, 0 if group else following)
 
     def limits(self, name: str) -> GroupLimits | Refused:
         """Current limits of this group, known or not. Refusals: INVALID_PARAMETER: an invalid name."""

@@ -87,7 +87,7 @@ class LastPeriods(NamedTuple):
     day: int
 
 
-class Figures(NamedTuple):
+class BrokerStats(NamedTuple):
     """Of the whole broker. Times in ms, sizes in bytes."""
 
     began_ms: int
@@ -249,14 +249,14 @@ class Stats:
             count += max(0, high - self._store.search_by_time(topic.topic_id, queue_id, since_ms, upper=False))
         return count
 
-    def figures(self) -> Figures:
+    def figures(self) -> BrokerStats:
         """Statistics of the whole broker."""
         view, traffic, now_ms = self._view, self._traffic, self._time.now_ms()
         try:
             log_began_ms = self._store.log_began_ms()
         except StoreDamaged:
             log_began_ms = None
-        return Figures(
+        return BrokerStats(
             traffic.began_ms,
             now_ms,
             tuple([traffic.rates(now_ms, seconds) for seconds in (10, 60, 600)]),

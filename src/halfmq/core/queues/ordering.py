@@ -27,7 +27,7 @@ Queue = tuple[str, int]
 _HOLDERS_SHARE: Final = 32
 
 
-def locks_run_out(state: State, command: LockQueues, now_ms: int) -> LocksExpired:
+def locks_expired(state: State, command: LockQueues, now_ms: int) -> LocksExpired:
     """The event before ``decide_lock``."""
     session = state.session.consumers.get(command.group)
     locks = session.locks if session is not None else {}

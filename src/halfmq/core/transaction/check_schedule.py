@@ -13,7 +13,7 @@ A check is in one of these states. ``next_check`` is durable; all else is derive
     in flight  the time of a repetition, at   ``session.in_flight`` and      scheduled when overdue or after UNKNOWN
                or after the deadline of the   ``derived.scheduled``          (perhaps sooner); early when the connection is
                response                                                      lost; due if it reached nobody, uncounted
-    suspended  ``Suspended.CHECKS``: too      ``derived.suspended``          in flight on an operator's request, with
+    suspended  ``Suspended.CHECKS``: too      ``derived.parked``          in flight on an operator's request, with
                many checks; ``.AGE``: too                                    numbers from one again
                old
 
@@ -147,7 +147,7 @@ def next_check_ms(state: State) -> int | None:
     return heap[0][0] if heap else None
 
 
-class Checks(NamedTuple):
+class DueChecks(NamedTuple):
     """Result of ``send_checks``. ``more``: more checks could be sent now."""
 
     records: list[Record]
@@ -156,7 +156,7 @@ class Checks(NamedTuple):
     more: bool
 
 
-def send_checks(state: State, offset: int, bytes_max: int, now_ms: int) -> Checks:
+def send_checks(state: State, offset: int, bytes_max: int, now_ms: int) -> DueChecks:
     """Due checks, with their records from ``offset`` on. Groups take turns. Apply ``TimePassed`` before."""
     records: list[Record] = []
     effects: list[Effect] = []
@@ -188,7 +188,7 @@ def send_checks(state: State, offset: int, bytes_max: int, now_ms: int) -> Check
     heap = state.derived.group_deadlines
     more_due = bool(heap) and heap[0][0] <= now_ms
     waiting = groups < len(state.session.asking) or any(_goes_on(state, event) for event in events)
-    return Checks(records, effects, events, full or more_due or waiting)
+    return DueChecks(records, effects, events, full or more_due or waiting)
 
 
 class _Round:
@@ -448,8 +448,8 @@ def decide_check_parked(state: State, command: CheckParked, bytes_max: int, now_
         ParkedChecked: the checked ones, perhaps none because of a limit. Refused NOT_NOW: no producer is reachable.
     """
     group = state.producer_groups.get(command.group)
-    aside = group.derived.suspended if group is not None else {}
-    if group is None or not aside:
+    parked = group.derived.parked if group is not None else {}
+    if group is None or not parked:
         return Decision(NOTHING, ParkedChecked((), 0))
     if not (group.session.members or group.session.pollers):
         return Decision(
@@ -461,7 +461,7 @@ def decide_check_parked(state: State, command: CheckParked, bytes_max: int, now_
     end = offset + bytes_max
     records: list[Record] = []
     effects: list[Effect] = []
-    for tx_id in islice(aside, max(0, capacity)):
+    for tx_id in islice(parked, max(0, capacity)):
         if offset + 512 > end:
             break
         if not round_.somebody:
@@ -471,7 +471,7 @@ def decide_check_parked(state: State, command: CheckParked, bytes_max: int, now_
         effects.append(effect)
         offset += record.size
     asked = tuple([tx_id for tx_id, _ in round_.asked])
-    reply = ParkedChecked(asked, len(aside) - len(asked))
+    reply = ParkedChecked(asked, len(parked) - len(asked))
     if not records:
         return Decision(NOTHING, reply)
     taken_up = ParkedResumed(group.name, now_ms + state.settings.check_answer_ms)

@@ -110,7 +110,7 @@ def _group(state: State, group: ProducerGroup) -> Iterator[str]:
     heap = set(state.derived.group_deadlines)
     halves_bytes = 0
     yield "" if sum(map(len, group.derived.scheduled.values())) == len(scheduled) else f"{group.name}: scheduled twice"
-    known_ids = scheduled.keys() | group.derived.suspended.keys()
+    known_ids = scheduled.keys() | group.derived.parked.keys()
     yield "" if known_ids <= group.undecided.keys() else f"{group.name}: a settled transaction is scheduled"
     for tx_id, known in group.undecided.items():
         what = f"{group.name}/{tx_id}"
@@ -124,7 +124,7 @@ def _group(state: State, group: ProducerGroup) -> Iterator[str]:
         yield "" if tx_id not in group.settled else f"{what}: undecided and settled"
         check = known.next_check
         suspended = isinstance(check, Suspended)
-        yield "" if suspended == (tx_id in group.derived.suspended) else f"{what}: suspended or not, and nobody knows"
+        yield "" if suspended == (tx_id in group.derived.parked) else f"{what}: suspended or not, and nobody knows"
         if isinstance(check, Suspended):
             yield "" if tx_id not in scheduled else f"{what}: suspended and scheduled"
         else:

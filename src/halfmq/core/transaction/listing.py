@@ -159,7 +159,7 @@ def _stats(
         message_bytes=group.derived.bytes,
         message_bytes_max=group.undecided_bytes_max,
         oldest_ms=max(0, now_ms - oldest.prepared_at_ms) if oldest is not None else 0,
-        set_aside=len(group.derived.suspended),
+        parked=len(group.derived.parked),
         in_flight=sum(asked.until_ms > now_ms for asked in group.session.in_flight.values()),
         producers=len(group.session.members) + len(group.session.pollers),
         committed=committed,

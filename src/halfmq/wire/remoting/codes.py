@@ -1,4 +1,4 @@
-"""Request and response codes, languages, versions and flags, with RocketMQ's names."""
+"""Codes of requests and responses, languages, versions and flags, with RocketMQ's names, and those that are halfmq's own."""
 
 from enum import IntEnum, IntFlag
 from typing import Final
@@ -65,6 +65,31 @@ class RequestCode(IntEnum):
     LITE_PULL_MESSAGE = 361
     QUERY_ASSIGNMENT = 400
     SET_MESSAGE_REQUEST_MODE = 401
+
+
+# The commands of halfmq, which RocketMQ does not have, in the order of their numbers: a new one takes the number after the last.
+# The number must fit in the 16 bits of a binary header. In parentheses: the module beside this one with its fields and bodies.
+
+#: Bounds of all queues of some topics at one log position (``position``).
+HMQ_POSITION: Final = 29_001
+#: A page of undecided transactions (``operators``).
+HMQ_TRANSACTIONS: Final = 29_002
+#: The history of one transaction (``operators``).
+HMQ_STORY: Final = 29_003
+#: An operator's verdict on one transaction (``operators``).
+HMQ_RESOLVE: Final = 29_004
+#: Which of the named transactions are undecided (``operators``).
+HMQ_UNDECIDED: Final = 29_005
+#: Check one transaction now (``operators``).
+HMQ_ASK: Final = 29_006
+#: Read or change limits and policy of a producer group (``producer_groups``).
+HMQ_PRODUCER: Final = 29_007
+#: Statistics of producer groups (``producer_groups``).
+HMQ_STATS: Final = 29_008
+#: Fetch checks of a producer group with a long poll (``check_polls``).
+HMQ_POLL_CHECKS: Final = 29_009
+#: Check parked transactions of a producer group now (``operators``).
+HMQ_ASK_PARKED: Final = 29_010
 
 
 class ResponseCode(IntEnum):

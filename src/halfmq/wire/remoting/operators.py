@@ -1,4 +1,4 @@
-"""Commands of halfmq for operators: list undecided transactions, explain one, settle one.
+"""Commands of halfmq for operators: list undecided transactions, explain one, settle one, check some now.
 
     HMQ_TRANSACTIONS  29002  ext ``group`` (empty: all), ``max``, ``from``: ``next`` of the previous page
         response  code 0, ext ``total``, ``at`` (broker time to which the ages refer, ms), ``next`` (start of the next page; absent
@@ -16,6 +16,14 @@
     HMQ_UNDECIDED     29005  ext ``group`` (empty or absent: any); body JSON [id, ...], at most 1,000
         response  code 0; body JSON: those of the ids that are undecided
 
+    HMQ_ASK           29006  ext ``group`` (empty: any), ``txId``: check this transaction now
+        response  code 0, ext ``group``, ``clientId`` (receiver; empty: the next client that fetches checks), ``checks``; 2: no
+                  check is possible now; 604 with HMQ_VERDICT: settled; 1: not found
+
+    HMQ_ASK_PARKED    29010  ext ``group``, ``max``: check up to ``max`` parked transactions now
+        response  code 0, ext ``left``: number of the other parked transactions; body JSON [id, ...]: the checked ones, at most
+                  256, none while too many checks are in flight; 2: no producer is reachable
+
 Response code 29: an invalid field. RocketMQ responds with 3. The codes fit in the 16 bits of a binary header. Pure functions.
 """
 
@@ -27,11 +35,6 @@ import msgspec
 from halfmq import limits
 from halfmq.errors import ProtocolError
 from halfmq.model.pending import PendingTransaction
-
-HMQ_TRANSACTIONS: Final = 29_002
-HMQ_STORY: Final = 29_003
-HMQ_RESOLVE: Final = 29_004
-HMQ_UNDECIDED: Final = 29_005
 
 EXT_GROUP: Final = "group"
 EXT_MAX: Final = "max"
@@ -45,6 +48,9 @@ EXT_CHECK_OPEN: Final = "checkOpen"
 EXT_VERDICT_WANTED: Final = "verdict"
 EXT_OPERATOR: Final = "operator"
 EXT_REASON: Final = "reason"
+EXT_CLIENT: Final = "clientId"
+EXT_CHECKS: Final = "checks"
+EXT_LEFT: Final = "left"
 
 LISTED_MAX: Final = limits.TRANSACTIONS_LISTED_MAX
 #: Maximum ids of a request.

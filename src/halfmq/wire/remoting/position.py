@@ -20,7 +20,6 @@ import msgspec
 
 from halfmq.errors import ProtocolError
 
-HMQ_POSITION: Final = 29_001
 EXT_TOPICS: Final = "topics"
 EXT_STORE: Final = "store"
 EXT_EPOCH: Final = "epoch"

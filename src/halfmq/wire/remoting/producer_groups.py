@@ -1,16 +1,10 @@
-"""Commands of halfmq for producer groups: statistics, limits and policy, and checks on request.
+"""Commands of halfmq for producer groups: statistics, limits and policy.
 
-    HMQ_ASK        29006  ext ``group`` (empty: any), ``txId``: check this transaction now
-        response  code 0, ext ``group``, ``clientId`` (receiver; empty: the next client that fetches checks), ``checks``; 2: no
-                  check is possible now; 604 with HMQ_VERDICT: settled; 1: not found
     HMQ_PRODUCER   29007  ext ``group``; for a change also ``operator``, ``reason`` and a JSON body (``ProducerChange``)
         response  code 0; body JSON ``ProducerLimits``: the current settings
     HMQ_STATS      29008  ext ``group`` (empty: all), ``from``: ``next`` of the previous page
         response  code 0, ext ``next``: start of the next page, absent on the last one; body JSON [``GroupStats``, ...], those
                   with most undecided transactions first
-    HMQ_ASK_PARKED  29010  ext ``group``, ``max``: check up to ``max`` parked transactions now
-        response  code 0, ext ``left``: number of the other parked transactions; body JSON [id, ...]: the checked ones, at most
-                  256, none while too many checks are in flight; 2: no producer is reachable
 
 Response code 29: an invalid field. RocketMQ responds with 3. Pure functions.
 """
@@ -22,15 +16,6 @@ import msgspec
 
 from halfmq.errors import ProtocolError
 from halfmq.model.pending import GroupStats
-
-HMQ_ASK: Final = 29_006
-HMQ_PRODUCER: Final = 29_007
-HMQ_STATS: Final = 29_008
-HMQ_ASK_PARKED: Final = 29_010
-
-EXT_CLIENT: Final = "clientId"
-EXT_CHECKS: Final = "checks"
-EXT_LEFT: Final = "left"
 
 T = TypeVar("T")
 PastLimitName = Literal["wait", "rollback", "set-aside"]

@@ -1,6 +1,7 @@
 """One connection without sockets: one write for each read, frames before a broken one, and when reading stops."""
 
 from collections.abc import Callable
+from itertools import permutations
 from typing import Any
 
 from tests.support.raw_client import frame
@@ -248,7 +249,7 @@ def test_what_takes_long_is_handled_in_parts_and_keeps_its_order() -> None:
     gateway.frame = slow  # type: ignore[method-assign]
     frames = [b"%08d" % number for number in range(10)]
     connection.data_received(b"".join(len(frame).to_bytes(4) + frame for frame in frames))
-    assert (len(handled), connection.waits) == (4, True)
+    assert (len(handled), connection.awaits_turn) == (4, True)
     loop = gateway.intake._loop
     for count in (7, 10, 10):
         soon, loop.soon = loop.soon, []  # type: ignore[attr-defined]
@@ -256,5 +257,57 @@ def test_what_takes_long_is_handled_in_parts_and_keeps_its_order() -> None:
             call()
         assert len(handled) == count
     assert [bytes(frame)[-8:] for frame in handled] == frames
-    assert not connection.waits
+    assert not connection.awaits_turn
     assert gateway.intake.later == 0
+
+
+def test_reading_goes_on_when_the_last_of_all_reasons_against_it_is_gone() -> None:
+    """Method: a connection that is paused for all of them, which end in every order; and one more frame was received meanwhile, which is
+    handled as soon as the client reads its responses and the connection has its turn."""
+    orders = 0
+    for order in permutations(range(4)):
+        connection, transport, echo = connected()
+        connection.pause_writing()
+        connection.hold()
+        connection.wait()
+        echo.busy = True
+        connection.data_received(frame(b"x"))
+        assert (transport.reading, connection.is_full, connection.awaits_turn) == (False, True, True)
+        ends = (connection.resume_writing, connection.take_more, connection.continue_reading, connection.resume)
+        for place, number in enumerate(order):
+            assert not transport.reading, (order, place)
+            ends[number]()
+            assert connection.is_full == (0 not in order[: place + 1])
+            assert connection.awaits_turn == (1 not in order[: place + 1])
+            handled = {0, 1} <= set(order[: place + 1])
+            assert (connection.outgoing_bytes()[0] == 70_000) == handled, (order, place)
+        assert transport.reading, order
+        orders += 1
+    assert orders == 24
+
+
+def test_frames_that_come_before_its_turn_wait_for_it() -> None:
+    connection, transport, echo = connected()
+    connection.hold()
+    connection.data_received(frame(b"", b"early"))
+    assert transport.writes == []
+    connection.take_more()
+    echo.flush()
+    assert transport.writes == [b"early"]
+
+
+def test_a_request_that_ends_the_turn_leaves_the_rest_of_its_read_to_the_next() -> None:
+    connection, transport, echo = connected()
+    answer = echo.frame
+
+    def last(connection: Connection, frame: bytes) -> None:
+        answer(connection, frame)
+        if frame.endswith(b"2"):
+            connection.hold()
+
+    echo.frame = last  # type: ignore[method-assign]
+    connection.data_received(b"".join(frame(b"", b"%d" % number) for number in range(5)))
+    assert transport.writes == [b"012"]
+    connection.take_more()
+    echo.flush()
+    assert transport.writes == [b"012", b"34"]

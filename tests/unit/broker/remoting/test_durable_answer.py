@@ -7,7 +7,7 @@ import pytest
 from tests.support.in_process import Hand, serving
 
 from halfmq.store.store import Durability
-from halfmq.wire.remoting.position import HMQ_POSITION
+from halfmq.wire.remoting.codes import HMQ_POSITION
 
 
 @pytest.mark.parametrize("what", ["route", "no route", "topics", "heartbeat", "position"])

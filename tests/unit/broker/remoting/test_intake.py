@@ -45,7 +45,7 @@ class Peer:
         self.stopped = False
         self.is_open = True
         self.undecided = self.taken = self.later_bytes = 0
-        self.waits = False
+        self.awaits_turn = False
         self.used_s = 0.0
         self.unfinished_bytes = 0
         self.turns: list[int] = []
@@ -57,17 +57,17 @@ class Peer:
         self.stopped = self.intake.stops(self)
 
     def hold(self) -> None:
-        self.waits = True
+        self.awaits_turn = True
 
     def take_more(self) -> None:
-        self.waits = False
+        self.awaits_turn = False
         self.intake.leave(self, 0)
         self.work()
 
     def work(self) -> None:
         before = self.intake.work.submitted
         room, handled = self.intake.room(self), 0
-        while self.left and handled * 10 < room and not self.waits:
+        while self.left and handled * 10 < room and not self.awaits_turn:
             self.left -= 1
             handled += 1
             self.intake.work.submitted += 1  # type: ignore[misc]
@@ -106,7 +106,7 @@ def test_one_connection_has_one_part_of_each_turn_and_everybody_comes_in_between
     flooding.work()
     for _ in range(9):
         assert sequencer.submitted - sequencer.decided <= TURN // 10
-        assert flooding.waits
+        assert flooding.awaits_turn
         turn(intake, sequencer)
         assert sequencer.submitted == sequencer.decided, (
             "its next part comes in the loop's next round, behind what came meanwhile"
@@ -116,7 +116,7 @@ def test_one_connection_has_one_part_of_each_turn_and_everybody_comes_in_between
     assert max(flooding.turns) == TURN // 10
     turn(intake, sequencer)
     loop.run()
-    assert (intake.taken, intake.undecided, intake.later, flooding.waits) == (0, 0, 0, False)
+    assert (intake.taken, intake.undecided, intake.later, flooding.awaits_turn) == (0, 0, 0, False)
 
 
 def test_turns_of_a_crowd_are_bounded_and_go_round(loop: Loop) -> None:
@@ -146,10 +146,10 @@ def test_what_is_decided_counts_until_it_is_durable(loop: Loop) -> None:
         loop.run()
     assert flooding.taken == ONE, "and so it waits for the disk"
     other.work()
-    assert (other.left, other.waits) == (0, False), "nobody else does"
+    assert (other.left, other.awaits_turn) == (0, False), "nobody else does"
     turn(intake, sequencer)
     loop.run()
-    assert not flooding.waits or flooding.turns[-1] > 0
+    assert not flooding.awaits_turn or flooding.turns[-1] > 0
 
 
 def test_above_the_bound_of_all_nobody_is_read_from_until_half_is_done_with(loop: Loop) -> None:
@@ -269,18 +269,18 @@ def test_answers_that_are_held_and_what_waits_elsewhere_count_too(loop: Loop) ->
     assert asking.taken == 0, "nothing is held: the answer leaves at once"
     sequencer.submitted = sequencer.decided = 1
     intake.owe(asking, ONE)
-    assert asking.waits
+    assert asking.awaits_turn
     turn(intake, sequencer)
     loop.run()
-    assert (asking.waits, asking.taken) == (False, 0)
+    assert (asking.awaits_turn, asking.taken) == (False, 0)
     intake.keep(asking, ONE)
-    assert asking.waits
+    assert asking.awaits_turn
     turn(intake, sequencer)
     loop.run()
-    assert asking.waits
+    assert asking.awaits_turn
     intake.give_back(asking, ONE)
     loop.run()
-    assert (asking.waits, intake.taken) == (False, 0)
+    assert (asking.awaits_turn, intake.taken) == (False, 0)
 
 
 def test_who_waits_while_nothing_is_to_be_decided_goes_on_all_the_same(loop: Loop) -> None:
@@ -288,7 +288,7 @@ def test_who_waits_while_nothing_is_to_be_decided_goes_on_all_the_same(loop: Loo
     asking = Peer(intake, 3)
     intake.wait(asking)
     loop.run()
-    assert (asking.left, asking.waits) == (0, False)
+    assert (asking.left, asking.awaits_turn) == (0, False)
 
 
 def test_requests_that_become_no_command_have_turns_too(loop: Loop) -> None:
@@ -301,11 +301,11 @@ def test_requests_that_become_no_command_have_turns_too(loop: Loop) -> None:
             intake.took(peer, cost, 0)
         assert peer.undecided <= TURN + 10
     assert intake.undecided == sum(peer.undecided for peer in peers) > 0
-    assert peers[0].waits
+    assert peers[0].awaits_turn
     loop.run()
     assert intake.undecided == intake.taken == 0
     loop.run()
-    assert not any(peer.waits for peer in peers)
+    assert not any(peer.awaits_turn for peer in peers)
 
 
 def test_requests_that_become_no_command_do_not_wait_for_the_disk(loop: Loop) -> None:
@@ -378,7 +378,7 @@ def test_time_of_one_round_is_bounded_for_one_and_for_all_and_a_cheap_request_go
         assert not cheap.left
     for _ in range(2_000):
         loop.run()
-    assert not any(peer.left or peer.waits for peer in costly)
+    assert not any(peer.left or peer.awaits_turn for peer in costly)
     assert intake.taken == intake.undecided == 0
 
 
@@ -388,11 +388,11 @@ def test_nobody_brings_more_while_the_sequencer_is_expected_to_need_a_turn_for_w
     peer = Peer(intake, 3)
     peer.work()
     loop.run()
-    assert (peer.left, peer.waits) == (3, True)
+    assert (peer.left, peer.awaits_turn) == (3, True)
     sequencer.expected_s = 0.0
     turn(intake, sequencer)
     loop.run()
-    assert (peer.left, peer.waits) == (0, False)
+    assert (peer.left, peer.awaits_turn) == (0, False)
 
 
 # --- a broker ------------------------------------------------------------------------------------------------------
@@ -529,7 +529,7 @@ async def test_heartbeats_behind_one_whose_groups_are_made_count(tmp_path: Path)
         rest = [asyncio.create_task(client.heartbeat("me", consumers={"New": topics})) for _ in range(14)]
         (connection,) = running.broker._gateway.connections.values()
         async with asyncio.timeout(10):
-            while not connection.waits:
+            while not connection.awaits_turn:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
         assert 0 < clients.waiting < 8

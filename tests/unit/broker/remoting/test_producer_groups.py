@@ -39,7 +39,7 @@ async def until(client: RawClient, state: str) -> list[str]:
     raise AssertionError(f"it never became {state}")
 
 
-async def until_set_aside(client: RawClient) -> None:
+async def until_parked(client: RawClient) -> None:
     for _ in range(300):
         if (await stats(client, "P"))[0]["set_aside"]:
             return
@@ -77,14 +77,14 @@ async def test_a_policy_rolls_back_after_its_checks_says_so_everywhere_and_survi
         assert (stands["check_limit"], stands["past_limit"], stands["set_by"]) == (2, "rollback", "ada")
 
 
-async def test_what_was_set_aside_is_listed_and_taken_up_by_asking(tmp_path: Path) -> None:
+async def test_what_was_parked_is_listed_and_taken_up_by_asking(tmp_path: Path) -> None:
     async with serving(tmp_path, settings=QUICK) as running:
         client = await running.client()
         await change(client, check_limit=1, past_limit="set-aside")
         await client.heartbeat("me", producers=["P"])
         half = await client.half("orders", b"one", unique=ONE)
         await next_check(client)
-        await until_set_aside(client)
+        await until_parked(client)
         (figures,) = await stats(client, "P")
         assert (figures["undecided"], figures["set_aside"], figures["past_limit"]) == (1, 1, "set-aside")
         (row,) = json.loads((await client.ask(LIST)).body)
@@ -103,7 +103,7 @@ async def test_what_was_set_aside_is_listed_and_taken_up_by_asking(tmp_path: Pat
         assert (table.state, table.decided_by) == (2, 2)
 
 
-async def test_what_was_set_aside_is_told_to_be_undecided_so_that_its_marker_stays_and_survives_a_restart(
+async def test_what_was_parked_is_told_to_be_undecided_so_that_its_marker_stays_and_survives_a_restart(
     tmp_path: Path,
 ) -> None:
     some = json.dumps([ONE, TWO]).encode()
@@ -112,7 +112,7 @@ async def test_what_was_set_aside_is_told_to_be_undecided_so_that_its_marker_sta
         await change(client, check_limit=1, past_limit="set-aside")
         await client.heartbeat("me", producers=["P"])
         await client.half("orders", b"one", unique=ONE)
-        await until_set_aside(client)
+        await until_parked(client)
         assert json.loads((await client.ask(UNDECIDED, None, some)).body) == [ONE]
     async with serving(tmp_path, settings=QUICK) as running:
         client = await running.client()

@@ -83,7 +83,7 @@ def test_a_poll_that_core_has_served_waits_for_its_checks_though_time_is_up() ->
 def test_wait_and_number_are_cut_to_what_may_be(asked_ms: int, wait_ms: int) -> None:
     bench = Bench()
     answers = bench.poll(wait_ms=asked_ms, checks_max=10**8)
-    assert bench.parked_in_core == {1: limits.FEEDBACK_CHECKS_MAX}
+    assert bench.parked_in_core == {1: limits.CHECK_POLL_CHECKS_MAX}
     bench.loop.pass_s(wait_ms / 1_000 - 0.01)
     assert answers == []
     bench.loop.pass_s(0.02)

@@ -106,7 +106,7 @@ def test_limits_that_do_not_fit_each_other_are_refused_and_not_said(stage: Stage
 
 
 def test_figures_are_told_of_one_group_or_page_by_page(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producer_groups, "GROUPS_PER_PAGE_MAX", 2)
+    monkeypatch.setattr(producer_groups, "STATS_PER_PAGE_MAX", 2)
     for number, group in enumerate("ABBC"):
         stage.core.do(half(f"T{number}", group=group))
     first = stage.groups.figures("", 0)

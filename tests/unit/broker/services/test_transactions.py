@@ -270,7 +270,7 @@ def test_check_on_request_says_whom_it_goes_to(stage: Stage) -> None:
     assert stage.ask("T1") == CheckSent("PG", "client-3", 1)
 
 
-def test_checks_about_what_was_set_aside_need_a_group(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+def test_checks_about_what_was_parked_need_a_group(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "halfmq.operators")
     stage.service.ask_parked(stage.peer, "", 5, stage.answers.append)
     assert stage.answers == [Refused(Why.INVALID_PARAMETER, "group: which producer group")]

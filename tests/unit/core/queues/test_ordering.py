@@ -12,7 +12,7 @@ from halfmq.core.commands import DeleteTopic, EnsureGroup, LockQueues, SetGroup,
 from halfmq.core.decide import size_bound
 from halfmq.core.decision import Done, Locked
 from halfmq.core.digest import durable_digest
-from halfmq.core.queues.ordering import holders_bytes_max, locks_run_out, reserve_for_holders
+from halfmq.core.queues.ordering import holders_bytes_max, locks_expired, reserve_for_holders
 from halfmq.core.session import ConnectionClosed
 from halfmq.core.transaction.invariants import check
 from halfmq.model.records import GroupSet
@@ -270,5 +270,5 @@ def test_who_renews_pays_for_no_look_at_all_locks_however_many_are_held(monkeypa
     state = CoreLog().state
     two = [("orders", queue_id) for queue_id in range(2)]
     assert lock_queues(state, "CG", "a", two, 0) == tuple(two)
-    assert not locks_run_out(state, LockQueues("CG", "a", tuple(two)), 1).is_short
-    assert locks_run_out(state, LockQueues("CG", "b", (("orders", 9),)), 1).is_short
+    assert not locks_expired(state, LockQueues("CG", "a", tuple(two)), 1).is_short
+    assert locks_expired(state, LockQueues("CG", "b", (("orders", 9),)), 1).is_short

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.support.core_log import CoreLog, end, half, producer, refused, sent
-from tests.unit.core.transaction.test_feedback import poll
+from tests.unit.core.transaction.test_check_polls import poll
 from tests.unit.core.transaction.test_policy import ASIDE, run
 
 from halfmq.core.commands import CheckParked, RequestedVerdict, SetProducer
@@ -17,7 +17,7 @@ from halfmq.model.records import Parked
 from halfmq.model.settings import BrokerSettings, ProducerSettings
 
 
-def set_aside(count: int, *, age: bool = False, segment_bytes: int = 65_536, **settings: Any) -> CoreLog:
+def parked(count: int, *, age: bool = False, segment_bytes: int = 65_536, **settings: Any) -> CoreLog:
     """A group with ``count`` transactions that its policy parked, T0 first, and a producer."""
     log = CoreLog(BrokerSettings(segment_bytes=segment_bytes, check_interval_ms=1_000, **settings))
     limits = ProducerSettings("PG", skip_age_ms=60_000) if age else ProducerSettings("PG", 1, ASIDE)
@@ -32,7 +32,7 @@ def set_aside(count: int, *, age: bool = False, segment_bytes: int = 65_536, **s
 
 
 def aside(log: CoreLog) -> int:
-    return group_stats(log.state, "PG", log.now_ms)[0].set_aside
+    return group_stats(log.state, "PG", log.now_ms)[0].parked
 
 
 def ask(log: CoreLog, asked_max: int = 1_000) -> tuple[ParkedChecked, list[SendCheck]]:
@@ -50,7 +50,7 @@ def ask(log: CoreLog, asked_max: int = 1_000) -> tuple[ParkedChecked, list[SendC
 
 
 def test_as_many_as_wanted_are_asked_about_the_first_at_first_and_count_from_one() -> None:
-    log = set_aside(5)
+    log = parked(5)
     told, checks = ask(log, 2)
     assert told == ParkedChecked(("T0", "T1"), 3)
     assert [(one.connection, one.checks) for one in checks] == [(1, 1), (1, 1)]
@@ -61,7 +61,7 @@ def test_as_many_as_wanted_are_asked_about_the_first_at_first_and_count_from_one
 
 
 def test_a_command_asks_no_more_than_may_be_in_flight_and_answers_make_room() -> None:
-    log = set_aside(5, checks_in_flight_max=2)
+    log = parked(5, checks_in_flight_max=2)
     assert ask(log)[0] == ParkedChecked(("T0", "T1"), 3)
     assert ask(log)[0] == ParkedChecked((), 3)
     known = log.state.producer_groups["PG"].undecided["T0"].halves[0]
@@ -75,14 +75,14 @@ def test_a_command_asks_no_more_than_may_be_in_flight_and_answers_make_room() ->
 
 
 def test_a_command_asks_about_256_at_most() -> None:
-    log = set_aside(300, segment_bytes=1 << 22, checks_in_flight_max=1_000)
+    log = parked(300, segment_bytes=1 << 22, checks_in_flight_max=1_000)
     told, _ = ask(log)
     assert (len(told.tx_ids), told.left) == (256, 44)
 
 
 def test_a_command_logs_no_more_than_a_part_of_a_tick_and_the_next_one_goes_on() -> None:
-    log = set_aside(200)
-    in_order = list(log.state.producer_groups["PG"].derived.suspended)
+    log = parked(200)
+    in_order = list(log.state.producer_groups["PG"].derived.parked)
     asked: list[str] = []
     for _ in range(100):
         told, checks = ask(log)
@@ -95,13 +95,13 @@ def test_a_command_logs_no_more_than_a_part_of_a_tick_and_the_next_one_goes_on()
     assert durable_digest(log.redone()) == durable_digest(log.state)
 
 
-def test_what_it_asks_for_fits_behind_any_base_however_many_are_set_aside() -> None:
-    log = set_aside(200)
+def test_what_it_asks_for_fits_behind_any_base_however_many_are_parked() -> None:
+    log = parked(200)
     assert size_bound(log.state, CheckParked("PG", 256)) <= log.state.record_bytes_max // 8
 
 
 def test_who_fetches_gets_as_many_as_it_has_room_for() -> None:
-    log = set_aside(4)
+    log = parked(4)
     log.session(ConnectionClosed(1))
     assert refused(log.do(CheckParked("PG", 10)), Why.NOT_NOW)
     poll(log, 7, room=3)
@@ -113,7 +113,7 @@ def test_who_fetches_gets_as_many_as_it_has_room_for() -> None:
 
 
 def test_no_policy_acts_on_them_before_an_answer_is_overdue_and_the_others_come_first_then() -> None:
-    log = set_aside(3, age=True)
+    log = parked(3, age=True)
     before = len(log.of(Parked))
     assert ask(log, 1)[0].tx_ids == ("T0",)
     run(log, 4_000)
@@ -132,7 +132,7 @@ def test_a_group_without_any_is_no_error() -> None:
 
 
 def test_who_fetches_has_its_answer_also_where_that_is_less_than_it_has_room_for() -> None:
-    log = set_aside(1)
+    log = parked(1)
     log.session(ConnectionClosed(1))
     poll(log, 7, room=3)
     assert ask(log)[0] == ParkedChecked(("T0",), 0)

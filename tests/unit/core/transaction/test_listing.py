@@ -78,14 +78,14 @@ def test_which_of_some_ids_are_undecided_in_a_group() -> None:
     assert list(undecided_among(one, [])) == []
 
 
-def test_what_was_set_aside_is_among_the_undecided_ones() -> None:
+def test_what_was_parked_is_among_the_undecided_ones() -> None:
     """An operator may have it asked about any day, so its marker must stay: ``MarkerTable.prune`` goes by this."""
     log = CoreLog()
     log.do(SetProducer(ProducerSettings("PG", 0, PastLimit.WAIT, 60_000)))
     log.do(half("T1"))
     log.do(half("T2", group="other"))
     log.run_to(log.now_ms + 70_000)
-    assert group_stats(log.state, "PG", log.now_ms)[0].set_aside == 1
+    assert group_stats(log.state, "PG", log.now_ms)[0].parked == 1
     assert undecided_among(log.state.producer_groups["PG"], ["T1", "T2", "T3"]) == ["T1"]
     assert standing(log.state, "PG", "T1") == "UNDECIDED"
 
@@ -111,15 +111,15 @@ def test_each_figure_of_a_transaction_and_what_is_missing() -> None:
     assert oldest_undecided(log.state, "PG", 10, log.now_ms)[1][0].next_check_in_ms == 0
 
 
-def test_what_was_set_aside_says_why_and_has_no_next_check() -> None:
+def test_what_was_parked_says_why_and_has_no_next_check() -> None:
     log = CoreLog()
     log.do(SetProducer(ProducerSettings("PG", 0, PastLimit.WAIT, 60_000)))
     log.do(half("T1"))
     log.run_to(log.now_ms + 70_000)
     _, (listed,) = oldest_undecided(log.state, "PG", 10, log.now_ms)
-    assert (listed.set_aside, listed.next_check_in_ms) == ("age", 0)
+    assert (listed.parked, listed.next_check_in_ms) == ("age", 0)
     (stats,) = group_stats(log.state, "PG", log.now_ms)
-    assert (stats.undecided, stats.set_aside) == (1, 1)
+    assert (stats.undecided, stats.parked) == (1, 1)
 
 
 def test_as_many_are_listed_as_were_asked_for_over_all_groups() -> None:
@@ -158,7 +158,7 @@ def test_each_figure_of_a_group() -> None:
     assert (first.group, second.group) == ("PG", "few"), "the ones with most undecided first"
     assert (first.undecided, first.oldest_ms, first.message_bytes) == (2, 2_750, group.derived.bytes)
     assert (first.undecided_max, first.message_bytes_max) == (group.undecided_max, group.undecided_bytes_max)
-    assert (first.set_aside, first.in_flight, first.producers) == (0, 1, 2)
+    assert (first.parked, first.in_flight, first.producers) == (0, 1, 2)
     assert (first.committed, first.rolled_back, first.counted_ms) == (1, 1, 750)
     assert (first.check_limit, first.past_limit, first.skip_age_ms, first.set_by) == (0, "wait", 0, "")
     assert (second.committed, second.rolled_back, second.oldest_ms) == (0, 0, 4_750)

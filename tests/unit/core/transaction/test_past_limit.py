@@ -76,7 +76,7 @@ def test_one_step_looks_at_a_bounded_number_and_the_next_goes_on() -> None:
     assert (len(policy.session.past), len(policy.session.scan)) == (EXAMINED_MAX + 11, 0)
 
 
-def test_nothing_is_past_a_limit_inside_the_immunity_or_once_it_was_set_aside() -> None:
+def test_nothing_is_past_a_limit_inside_the_immunity_or_once_it_was_parked() -> None:
     log = aged()
     log.do(half("T1", CHECK_IMMUNITY_TIME_IN_SECONDS="100"))
     group = log.state.producer_groups["PG"]

@@ -178,7 +178,7 @@ def test_what_is_not_named_stays_as_it_stands_when_the_change_is_decided() -> No
     assert log.state.producer_settings["PG"] == stands
 
 
-def test_what_was_set_aside_is_asked_no_more_and_stays_undecided_and_can_be_settled() -> None:
+def test_what_was_parked_is_asked_no_more_and_stays_undecided_and_can_be_settled() -> None:
     log = with_policy(2, ASIDE)
     reply = sent(log.do(half("T1")))
     effects = run(log, 3_600_000)
@@ -192,17 +192,17 @@ def test_what_was_set_aside_is_asked_no_more_and_stays_undecided_and_can_be_sett
     told = " ".join(story(log.state, "PG", "T1", log.now_ms))
     assert "The policy of group PG parked it because it had 2 checks" in told
     (listed,) = oldest_undecided(log.state, "", 10, log.now_ms)[1]
-    assert (listed.set_aside, listed.next_check_in_ms) == ("checks", 0)
+    assert (listed.parked, listed.next_check_in_ms) == ("checks", 0)
     (stats,) = group_stats(log.state, "PG", log.now_ms)
-    assert (stats.undecided, stats.set_aside, stats.check_limit, stats.past_limit) == (1, 1, 2, "set-aside")
+    assert (stats.undecided, stats.parked, stats.check_limit, stats.past_limit) == (1, 1, 2, "set-aside")
     log.session(ConnectionClosed(1))
     log.session(producer(2, log.now_ms))
     assert asked(run(log, 60_000)) == [], "a reconnection is no reason either"
     assert isinstance(log.do(end("T1", reply)), Settled)
-    assert group_stats(log.state, "PG", log.now_ms)[0].set_aside == 0
+    assert group_stats(log.state, "PG", log.now_ms)[0].parked == 0
 
 
-def test_what_was_set_aside_survives_restart_snapshot_and_trim() -> None:
+def test_what_was_parked_survives_restart_snapshot_and_trim() -> None:
     log = with_policy(1, ASIDE)
     reply = sent(log.do(half("T1")))
     run(log, 30_000)
@@ -287,7 +287,7 @@ def test_age_sets_aside_and_never_rolls_back(connected: bool, answers: bool) -> 
     run(log, 8_000, answer=answers)
     assert [(record.tx_id, record.because, record.decided_by) for record in log.of(Parked)] == [("T1", 2, 5)]
     assert "because of its age" in " ".join(story(log.state, "PG", "T1", log.now_ms))
-    assert oldest_undecided(log.state, "", 10, log.now_ms)[1][0].set_aside == "age"
+    assert oldest_undecided(log.state, "", 10, log.now_ms)[1][0].parked == "age"
     run(log, 30_000, answer=answers)
     assert [record.tx_id for record in log.of(Parked)] == ["T1", "T2"]
     assert not log.of(RolledBack)
@@ -358,7 +358,7 @@ def test_a_reconnection_after_the_last_check_is_no_reason_for_one_more() -> None
     assert len(log.of(RolledBack)) == 1
 
 
-def test_no_timer_runs_for_what_was_set_aside() -> None:
+def test_no_timer_runs_for_what_was_parked() -> None:
     log = with_policy(1, ASIDE)
     log.do(half("T1"))
     run(log, 30_000)
@@ -367,7 +367,7 @@ def test_no_timer_runs_for_what_was_set_aside() -> None:
     assert next_deadline_ms(log.state) is None
 
 
-def test_what_an_operator_asks_about_is_not_set_aside_before_the_answer_is_overdue() -> None:
+def test_what_an_operator_asks_about_is_not_parked_before_the_answer_is_overdue() -> None:
     log = with_policy(skip_age_ms=60_000)
     log.do(half("T1"))
     group = log.state.producer_groups["PG"]
@@ -445,7 +445,7 @@ def test_settings_stand_in_the_base_and_only_there_where_there_are_some() -> Non
 # --- asked by hand -------------------------------------------------------------------------------------------------
 
 
-def test_what_was_set_aside_is_taken_up_again_by_asking_and_counts_from_one() -> None:
+def test_what_was_parked_is_taken_up_again_by_asking_and_counts_from_one() -> None:
     log = with_policy(2, ASIDE)
     log.do(half("T1"))
     run(log, 60_000)
@@ -458,7 +458,7 @@ def test_what_was_set_aside_is_taken_up_again_by_asking_and_counts_from_one() ->
     assert len(log.of(Parked)) == 2
 
 
-def set_aside_by_age(*ids: str) -> CoreLog:
+def parked_by_age(*ids: str) -> CoreLog:
     """After three days; the next round would come a day later at the earliest."""
     log = with_policy(skip_age_ms=3 * DAY_MS)
     for tx_id in ids:
@@ -471,8 +471,8 @@ def set_aside_by_age(*ids: str) -> CoreLog:
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_what_was_set_aside_by_age_is_so_again_when_the_answer_is_overdue(answers: bool) -> None:
-    log = set_aside_by_age("T1")
+def test_what_was_parked_by_age_is_so_again_when_the_answer_is_overdue(answers: bool) -> None:
+    log = parked_by_age("T1")
     assert log.do(CheckNow("PG", "T1")) == Asked("client-1", 1)
     run(log, 4_900, answer=answers)
     assert len(log.of(Parked)) == 1, "it may still be answered"
@@ -481,8 +481,8 @@ def test_what_was_set_aside_by_age_is_so_again_when_the_answer_is_overdue(answer
     assert durable_digest(log.redone()) == durable_digest(log.state)
 
 
-def test_each_that_is_taken_up_again_is_set_aside_when_its_own_answer_is_overdue() -> None:
-    log = set_aside_by_age("T1", "T2", "T3")
+def test_each_that_is_taken_up_again_is_parked_when_its_own_answer_is_overdue() -> None:
+    log = parked_by_age("T1", "T2", "T3")
     assert log.do(CheckParked("PG", 1)) == ParkedChecked(("T1",), 2)
     run(log, 3_000, answer=False)
     assert log.do(CheckParked("PG", 1)) == ParkedChecked(("T2",), 1)
@@ -492,8 +492,8 @@ def test_each_that_is_taken_up_again_is_set_aside_when_its_own_answer_is_overdue
     assert [record.tx_id for record in log.of(Parked)[3:]] == ["T1", "T2", "T3"]
 
 
-def test_what_is_taken_up_again_and_reaches_nobody_is_set_aside_again() -> None:
-    log = set_aside_by_age("T1")
+def test_what_is_taken_up_again_and_reaches_nobody_is_parked_again() -> None:
+    log = parked_by_age("T1")
     assert log.do(CheckNow("PG", "T1")) == Asked("client-1", 1)
     assert log.do(CheckNotSent("PG", "T1", 1)) == Done()
     run(log, 5_100)
@@ -502,7 +502,7 @@ def test_what_is_taken_up_again_and_reaches_nobody_is_set_aside_again() -> None:
 
 def test_a_round_that_is_under_way_does_not_forget_what_is_taken_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(past_limit, "EXAMINED_MAX", 1)
-    log = set_aside_by_age("T1", "T2")
+    log = parked_by_age("T1", "T2")
     policy = log.state.producer_groups["PG"].policy
     assert policy is not None
     apply_session(log.state, ParkedResumed("PG", log.now_ms))
@@ -620,7 +620,7 @@ def test_what_is_past_no_limit_any_more_is_asked_about_as_others_are() -> None:
     assert asked(log.tick()) == [1]
 
 
-def test_asking_about_what_was_set_aside_counts_from_one_also_while_nobody_fetches() -> None:
+def test_asking_about_what_was_parked_counts_from_one_also_while_nobody_fetches() -> None:
     log = with_policy(2, ASIDE)
     log.do(half("T1"))
     run(log, 60_000)
@@ -665,7 +665,7 @@ def test_one_step_acts_on_exactly_as_many_as_it_may(monkeypatch: pytest.MonkeyPa
     assert [len(policies_of_a_tick(log.state, 4_096, log.now_ms)[0]) for _ in range(2)] == [2, 1]
 
 
-def test_what_is_asked_about_in_the_tick_that_finds_it_too_old_is_set_aside_when_its_answer_is_overdue() -> None:
+def test_what_is_asked_about_in_the_tick_that_finds_it_too_old_is_parked_when_its_answer_is_overdue() -> None:
     log = CoreLog(BrokerSettings(segment_bytes=65_536, check_interval_ms=300_000, check_interval_max_ms=600_000))
     log.do(half("T1"))
     log.later(70_000)

@@ -186,7 +186,7 @@ def test_the_policy_of_the_group_is_told() -> None:
     assert "policy" not in told(log)
 
 
-def test_why_it_was_set_aside_is_told_and_the_policy_no_more() -> None:
+def test_why_it_was_parked_is_told_and_the_policy_no_more() -> None:
     log = CoreLog()
     log.do(SetProducer(ProducerSettings("PG", 0, PastLimit.WAIT, 7_200_000)))
     log.do(half("T1"))

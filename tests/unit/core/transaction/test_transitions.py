@@ -276,7 +276,7 @@ def test_the_code_does_what_the_cell_says(event: Event, stage: Stage) -> None:
     check(world.log.state)
 
 
-def test_one_that_was_set_aside_while_incomplete_takes_what_is_missing_and_stays_so() -> None:
+def test_one_that_was_parked_while_incomplete_takes_what_is_missing_and_stays_so() -> None:
     world = Played(Stage.PARTIAL)
     _age(world)
     world.policy()
@@ -292,7 +292,7 @@ def test_one_that_was_set_aside_while_incomplete_takes_what_is_missing_and_stays
     check(world.log.state)
 
 
-def test_one_that_was_set_aside_while_incomplete_is_incomplete_again_when_an_operator_asks() -> None:
+def test_one_that_was_parked_while_incomplete_is_incomplete_again_when_an_operator_asks() -> None:
     world = Played(Stage.PARTIAL)
     _age(world)
     world.policy()

@@ -4,11 +4,10 @@ import pytest
 
 from halfmq.errors import ProtocolError
 from halfmq.model.pending import PendingTransaction
+from halfmq.wire.remoting.codes import HMQ_RESOLVE, HMQ_TRANSACTIONS
 from halfmq.wire.remoting.header import decode, encode_request, encode_response
 from halfmq.wire.remoting.operators import (
     EXT_TOTAL,
-    HMQ_RESOLVE,
-    HMQ_TRANSACTIONS,
     decode_ids,
     decode_pending,
     decode_story,

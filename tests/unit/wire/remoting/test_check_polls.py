@@ -6,7 +6,7 @@ from tests.support import log_records as make
 from halfmq import limits
 from halfmq.errors import ProtocolError
 from halfmq.model import stored_message
-from halfmq.wire.remoting.feedback import Poll, decode_handed_out, decode_poll, encode_poll
+from halfmq.wire.remoting.check_polls import Poll, decode_handed_out, decode_poll, encode_poll
 
 
 def fields(poll: Poll) -> dict[str, str]:
@@ -16,7 +16,7 @@ def fields(poll: Poll) -> dict[str, str]:
 def test_a_poll_comes_through_and_what_it_does_not_say_is_as_little_to_wait_and_as_many_as_may_be() -> None:
     poll = Poll("shop", "me@1", 20_000, 32)
     assert decode_poll(fields(poll)) == poll
-    assert decode_poll({"group": "shop", "clientId": "me"}) == Poll("shop", "me", 0, limits.FEEDBACK_CHECKS_MAX)
+    assert decode_poll({"group": "shop", "clientId": "me"}) == Poll("shop", "me", 0, limits.CHECK_POLL_CHECKS_MAX)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Fetching checks with a long poll, for clients that pushes cannot reach: FMQ's Feedback (source, 3.3.5).
 
-    HMQ_FEEDBACK  29009  ext ``group``, ``clientId``, ``waitMs``, ``max``; ``waitMs`` is clamped to 100..25,000, ``max`` to 256
+    HMQ_POLL_CHECKS  29009  ext ``group``, ``clientId``, ``waitMs``, ``max``; ``waitMs`` is clamped to 100..25,000, ``max`` to 256
         response  code 0; body: zero or more half messages of transactions to check, concatenated, each as in a pushed check
                   (39), with its first offsets and TRANSACTION_CHECK_TIMES
 
@@ -14,8 +14,6 @@ from typing import Final, NamedTuple
 from halfmq import limits
 from halfmq.errors import ProtocolError
 from halfmq.wire.remoting.message_codec import PulledMessage, decode_pulled
-
-HMQ_FEEDBACK: Final = 29_009
 
 EXT_GROUP: Final = "group"
 EXT_CLIENT: Final = "clientId"
@@ -44,7 +42,7 @@ def encode_poll(poll: Poll) -> dict[str, str]:
 def decode_poll(ext: Mapping[str, str]) -> Poll | str:
     """The request, or a text that says what is wrong with it. The caller clamps wait and number."""
     group, client_id = ext.get(EXT_GROUP, ""), ext.get(EXT_CLIENT, "")
-    wait, number = ext.get(EXT_WAIT_MS, "0"), ext.get(EXT_MAX, str(limits.FEEDBACK_CHECKS_MAX))
+    wait, number = ext.get(EXT_WAIT_MS, "0"), ext.get(EXT_MAX, str(limits.CHECK_POLL_CHECKS_MAX))
     if not group:
         return f"{EXT_GROUP} is missing"
     if not client_id or len(client_id) > CLIENT_CHARS_MAX or not client_id.isprintable():
@@ -60,10 +58,10 @@ def decode_handed_out(body: bytes) -> list[PulledMessage]:
     """The half messages to check.
 
     Raises:
-        ProtocolError: not a response to HMQ_FEEDBACK.
+        ProtocolError: not a response to HMQ_POLL_CHECKS.
         MissingDependency: as ``decode_pulled``.
     """
     pulled = decode_pulled(body)
-    if len(pulled) > limits.FEEDBACK_CHECKS_MAX:
-        raise ProtocolError(f"a response with {len(pulled)} checks; the maximum is {limits.FEEDBACK_CHECKS_MAX}")
+    if len(pulled) > limits.CHECK_POLL_CHECKS_MAX:
+        raise ProtocolError(f"a response with {len(pulled)} checks; the maximum is {limits.CHECK_POLL_CHECKS_MAX}")
     return pulled

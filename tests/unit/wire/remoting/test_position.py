@@ -3,9 +3,9 @@
 import pytest
 
 from halfmq.errors import ProtocolError
+from halfmq.wire.remoting.codes import HMQ_POSITION
 from halfmq.wire.remoting.header import decode, encode_request, encode_response
 from halfmq.wire.remoting.position import (
-    HMQ_POSITION,
     PositionAnswer,
     TopicBounds,
     asked_topics,

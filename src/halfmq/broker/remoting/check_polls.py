@@ -8,19 +8,19 @@ from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.refusals import refusal
 from halfmq.broker.services.check_polls import CheckedHalf, CheckPolls
 from halfmq.core.decision import Refused
-from halfmq.wire.remoting.codes import ResponseCode
-from halfmq.wire.remoting.feedback import HMQ_FEEDBACK, decode_poll
+from halfmq.wire.remoting.check_polls import decode_poll
+from halfmq.wire.remoting.codes import HMQ_POLL_CHECKS, ResponseCode
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.message_codec import with_check_times
 
 
-class Feedback:
+class CheckPollCommands:
     """Requests of clients that fetch their checks."""
 
     def __init__(self, gateway: Gateway, polls: CheckPolls) -> None:
         self._gateway = gateway
         self._polls = polls
-        gateway.handlers[HMQ_FEEDBACK] = self.poll
+        gateway.handlers[HMQ_POLL_CHECKS] = self.poll
 
     def poll(self, connection: Connection, request: Request[Any]) -> None:
         """29009: responds with checks, or with none after the timeout."""
