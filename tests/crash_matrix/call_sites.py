@@ -1,4 +1,4 @@
-"""The places in ``halfmq.store`` that change the disk, found in its source. The matrix must come through each of them."""
+"""The places in ``halfmq.store`` that change the disk, found in its source. The matrix must reach each of them."""
 
 import ast
 from collections import Counter
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import halfmq.store
 
 _STORE = Path(halfmq.store.__file__).parent
-#: Calls that change something, by what they are called on: names that a ``Disk`` or a ``File`` has in the store.
+#: Methods of a ``Disk`` or a ``File`` that change something.
 _DISK_CALLS = frozenset({"rename", "remove", "remove_directory", "sync_directory", "make_directories", "lock"})
 _FILE_CALLS = frozenset({"write", "sync", "allocate", "truncate"})
 _DISKS = frozenset({"disk", "_disk"})
@@ -21,7 +21,7 @@ class Site(NamedTuple):
 
 
 class CallSite(NamedTuple):
-    """A call that changes the disk. ``name``: file, function and what is called, numbered; without lines, which move."""
+    """A call that changes the disk. ``name``: file, function and called method, numbered; without line numbers, which change."""
 
     file: str
     name: str
@@ -33,7 +33,7 @@ class CallSite(NamedTuple):
 
 
 def call_sites() -> list[CallSite]:
-    """All of them, by file and line."""
+    """All call sites, by file and line."""
     found = []
     for path in sorted(_STORE.glob("*.py")):
         found += _of(path.name, ast.parse(path.read_text()))

@@ -1,7 +1,7 @@
-"""The real broker on a faulty disk, and its clients: what they asked for, and what they were answered before the crash.
+"""The real broker on a faulty disk, and its clients, with their requests and the responses before the crash.
 
-Nothing of the broker is replaced but what it takes from outside (``tests.simulation.world``). The book of what was answered
-can be copied at any moment: a crash at that moment must honour it.
+Only the broker's dependencies are replaced (``tests.simulation.world``). The book of responses can be copied at any moment:
+a restart after a crash at that moment must agree with it.
 """
 
 import json
@@ -26,7 +26,7 @@ READERS = "readers"
 SEGMENT_BYTES = 1 << 16
 COMMIT, ROLLBACK = "8", "12"
 VERDICTS = {COMMIT: "COMMITTED", ROLLBACK: "ROLLED_BACK"}
-#: SERVICE_NOT_AVAILABLE: a full disk refuses new messages. The client asks again later.
+#: SERVICE_NOT_AVAILABLE: a full disk refuses new messages. The client retries later.
 NO_ROOM = 14
 #: Never, within a script.
 NEVER_MS = 1_000_000_000
@@ -38,18 +38,18 @@ class Violation(AssertionError):
 
 @dataclass
 class Said:
-    """One message that a client sent, in a transaction or by itself."""
+    """A message that a client sent, in a transaction or alone."""
 
     unique: str
     topic: str
     queue: int
     body: bytes
-    #: Standard level, from 1; 0: none.
+    #: Standard delay level, from 1; 0: none.
     delay_level: int = 0
     sent_at_ms: int = 0
-    #: Half: (half index, offset message id). Plain: (queue, queue offset, offset message id).
+    #: For a half: (half index, offset message id); for a plain message: (queue, queue offset, offset message id).
     acked: tuple[str, ...] | None = None
-    #: It was acknowledged long ago, and a power loss may have taken it since: nobody asks for it again.
+    #: Acknowledged long ago, and perhaps lost in a power loss since: the client does not retry it.
     is_over: bool = False
 
 
@@ -57,16 +57,16 @@ class Said:
 class Tx:
     tx_id: str
     messages: list[Said]
-    #: What the application decided: COMMIT, ROLLBACK, or "" while it has not.
+    #: The decision of the application: COMMIT, ROLLBACK, or "" so far.
     wanted: str = ""
-    #: An END went out, so the verdict may stand although nobody was told.
+    #: An END was sent, so there may be a verdict without a response.
     asked: bool = False
     asked_at_ms: int = 0
     #: (verdict, position) as acknowledged.
     verdict: tuple[str, int] | None = None
     #: Number of the last check that the producer received.
     checks: int = 0
-    #: An operator was told that a policy set it aside, and has not asked about it since.
+    #: An operator was told that it is parked, and has requested no check since.
     aside: bool = False
 
     @property
@@ -76,30 +76,30 @@ class Tx:
 
 @dataclass
 class Book:
-    """Everything that clients know."""
+    """Everything that the clients know."""
 
     txs: dict[str, Tx] = field(default_factory=dict)
     plains: dict[str, Said] = field(default_factory=dict)
-    #: Topics whose making was acknowledged (True) or asked for (False).
+    #: Topics whose creation was acknowledged (True) or requested (False).
     topics: dict[str, bool] = field(default_factory=dict)
     deleted_topics: dict[str, bool] = field(default_factory=dict)
-    #: (topic, queue) -> (offset, when) that the readers committed, in order.
+    #: (topic, queue) -> (offset, time) of the readers' commits, in order.
     offsets: dict[tuple[str, int], list[tuple[int, int]]] = field(default_factory=dict)
-    #: (topic, queue) -> what a broker that had just started gave: it is on the disk.
+    #: (topic, queue) -> offset that a newly started broker returned: it is on the disk.
     offsets_kept: dict[tuple[str, int], int] = field(default_factory=dict)
-    #: Settings of the producer group that were asked for, in order, and whether they were acknowledged.
+    #: Requested settings of the producer group, in order, and whether they were acknowledged.
     settings: list[tuple[tuple[int, str, int], bool]] = field(default_factory=list)
-    #: END of transactions that a power loss took with the end of the log, at a level that allows it.
+    #: ENDs of transactions that a power loss removed with the end of the log, at a level that permits it.
     gone: list[dict[str, str]] = field(default_factory=list)
-    #: (topic, queue) -> {queue offset: (unique id, body crc)} as somebody pulled it.
+    #: (topic, queue) -> {queue offset: (unique id, body crc)} of pulled messages.
     pulled: dict[tuple[str, int], dict[int, tuple[str, int]]] = field(default_factory=dict)
-    #: Grows with each change.
+    #: Incremented by each change.
     version: int = 0
 
     def forget_answers(self, knows_again: Callable[[int], bool]) -> None:
-        """What was answered promises nothing: durability ``memory``, and the power failed. What was asked for may be there.
+        """Responses prove nothing: durability ``memory``, and the power failed. Requests may have been executed.
 
-        Nobody asks again for a message that the broker would take for a new one: its client has long had its answer.
+        A message that the broker would take for a new one is not sent again: its client got its response long ago.
         """
         for plain in self.plains.values():
             plain.is_over |= plain.acked is not None and not knows_again(plain.sent_at_ms)
@@ -120,7 +120,7 @@ class Book:
 
 
 def config(**other: Any) -> BrokerConfig:
-    """A broker that does nothing by itself but what ``other`` says."""
+    """A broker that does nothing on its own, except as configured by ``other``."""
     values: dict[str, Any] = {
         "data": DATA, "port": 0, "name_port": 0, "segment_bytes": SEGMENT_BYTES, "checkpoint_interval_ms": NEVER_MS,
         "retention_check_ms": NEVER_MS, "retention_ms": 0, "disk_reserve_bytes": 0,
@@ -130,7 +130,7 @@ def config(**other: Any) -> BrokerConfig:
 
 
 class House:
-    """One life of the broker after the other, on one disk."""
+    """Consecutive runs of the broker on one disk."""
 
     def __init__(self, disk: FaultyDisk, book: Book, configured: BrokerConfig, now_ms: int = 0) -> None:
         self.disk = disk
@@ -138,15 +138,15 @@ class House:
         self.config = configured
         self.clock = HandClock()
         self.clock.now_ms = now_ms or self.clock.now_ms
-        #: When the crash before this one's first life was, at the latest.
+        #: Latest time of the crash before the first run.
         self.began_ms = self.clock.now_ms
         self.life: Life
         self.peer: Peer
-        #: Answers leave before the sync: a bug that is put in to see it found.
+        #: Replies are released before the sync: a planted bug.
         self.eager = False
         self._asking: dict[int, tuple[str, Any]] = {}
 
-    # --- lives -----------------------------------------------------------------------------------------------
+    # --- runs ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         self._asking.clear()
@@ -161,7 +161,7 @@ class House:
         self.peer = self.life.connect()
 
     def settle(self) -> None:
-        """Let everything happen that is due, and what derived files were left without be written."""
+        """Run everything that is due, and write the index entries that are still staged."""
         self.life.settle()
         store = self.life.broker._store
         if store is not None and store.indexes_wait:
@@ -176,14 +176,14 @@ class House:
 
     @property
     def letter(self) -> str:
-        """The recovery case of this life."""
+        """The recovery case of this run."""
         store = self.life.broker._store
         assert store is not None
         return store.recovery.case.letter
 
     @property
     def recovered_end(self) -> int:
-        """Where the log ended when this life began."""
+        """The end of the log when this run began."""
         store = self.life.broker._store
         assert store is not None
         return store.recovery.end
@@ -195,7 +195,7 @@ class House:
         return store.recovery.redo_from
 
     def published(self) -> int:
-        """The position below which readers beside the broker, as Spark, read at this moment."""
+        """The position up to which other processes, such as Spark, read at this moment."""
         page = read_watermark_page(self.disk, DATA / "shard-0" / "published")
         return page.position if isinstance(page, Watermark) and not page.rebuilding else 0
 
@@ -206,15 +206,15 @@ class House:
         )
 
     def knows_again(self, since_ms: int) -> bool:
-        """Whether what was sent, or settled, then is known when it is sent again now."""
+        """Whether a message sent, or a transaction settled, at that time would be recognised as a repetition now."""
         return self.clock.now_ms - since_ms < self.config.settings.dedup_window_ms - 1_000
 
     def undecided(self) -> dict[str, Any]:
-        """Transaction id -> what the broker knows."""
+        """Transaction id -> the broker's state of it."""
         group = self.life.state.producer_groups.get(GROUP)
         return {} if group is None else {known.tx_id: known for known in group.undecided.values()}
 
-    # --- what clients do -------------------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------------------------
 
     def ask(self, what: str, subject: Any, code: int, ext: dict[str, str], body: bytes = b"") -> int:
         opaque = self.peer.send(code, ext, body)
@@ -250,7 +250,7 @@ class House:
         return tx
 
     def halves(self, tx_id: str, indexes: Iterable[int] | None = None) -> None:
-        """Send halves; all of them if not said otherwise."""
+        """Send halves; by default all of them."""
         tx = self.book.txs[tx_id]
         for index in range(len(tx.messages)) if indexes is None else indexes:
             said = tx.messages[index]
@@ -274,7 +274,7 @@ class House:
         self.ask("end", (tx_id, wanted), 37, ext)
 
     def plain(self, unique: str, *, topic: str = "A", queue: int = 0, size: int = 300, delay_level: int = 0) -> None:
-        """Send a message; under a name that was used before, the same one again."""
+        """Send a message; with a name that was used before, the same one again."""
         said = self.book.plains.setdefault(unique, Said(unique, topic, queue, _body(unique, 0, size), delay_level))
         said.sent_at_ms = said.sent_at_ms or self.clock.now_ms
         self._send("plain", unique, said, {"UNIQ_KEY": unique, "KEYS": f"k{unique}"}, "0")
@@ -297,7 +297,7 @@ class House:
         self.ask("topic deleted", name, 215, {"topic": name})
 
     def heartbeat(self, *, producer: bool = True, consumer: bool = False) -> None:
-        """Connect as a producer of ``GROUP``, so that checks come; as a reader, so that the group is made."""
+        """Connect as a producer of ``GROUP``, so that checks arrive; as a reader, so that the group is created."""
         subscription = {"topic": "A", "subString": "*", "subVersion": 1, "classFilterMode": False, "expressionType": "TAG",
                         "tagsSet": [], "codeSet": []}  # fmt: skip
         reader = {"groupName": READERS, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
@@ -315,7 +315,7 @@ class House:
         self.ask("offset", None, 15, ext)
 
     def committed_offset(self, topic: str, queue: int) -> int | None:
-        """What the broker says the readers committed; asks, and waits for the answer."""
+        """The readers' committed offset according to the broker's response."""
         ext = {"consumerGroup": READERS, "topic": topic, "queueId": str(queue), "setZeroIfNotFound": "false"}
         opaque = self.peer.send(14, ext)
         self.life.settle()
@@ -323,7 +323,7 @@ class House:
         return int(answer.ext["offset"]) if answer.code == 0 else None
 
     def set_policy(self, check_limit: int, past_limit: str, skip_age_ms: int) -> None:
-        """As an operator: limits of ``GROUP``."""
+        """As an operator: change the policy of ``GROUP``."""
         settings = (check_limit, past_limit, skip_age_ms)
         self.book.settings.append((settings, False))
         body = {"check_limit": check_limit, "past_limit": past_limit, "skip_age_ms": skip_age_ms}
@@ -331,7 +331,7 @@ class House:
         self.ask("settings", len(self.book.settings) - 1, 29_007, ext, json.dumps(body).encode())
 
     def look_at_list(self) -> None:
-        """As an operator: what is parked."""
+        """As an operator: list parked transactions."""
         self.ask("list", None, 29_002, {"group": GROUP})
 
     def ask_now(self, tx_id: str) -> None:
@@ -354,7 +354,7 @@ class House:
         }  # fmt: skip
 
     def answer_checks(self) -> None:
-        """As the producer: every check that came gets the verdict that the application has."""
+        """As the producer: answer every received check with the application's decision."""
         pushes, self.peer.pushes[:] = list(self.peer.pushes), []
         for push in pushes:
             if push.code == 39:
@@ -366,10 +366,10 @@ class House:
         message, _, _ = decode_message(push.body)
         return (properties.find(message.properties, "HMQ_TX_ID") or b"").decode()
 
-    # --- what they are told ----------------------------------------------------------------------------------
+    # --- responses -------------------------------------------------------------------------------------------
 
     def collect(self) -> None:
-        """Write down what was answered so far. Answers of this very moment count."""
+        """Record the responses so far, including those of this very moment."""
         for opaque in sorted(self.peer.answers.keys() & self._asking.keys()):
             answer = self.peer.answers.pop(opaque)
             what, subject = self._asking.pop(opaque)
@@ -477,10 +477,10 @@ class House:
                 f"Recovery: {ext['HMQ_TX_ID']} was lost with the end of the log, and has an answer: {answer}"
             )
 
-    # --- what consumers see ----------------------------------------------------------------------------------
+    # --- visible messages ------------------------------------------------------------------------------------
 
     def visible(self) -> dict[tuple[str, int], dict[int, tuple[str, int]]]:
-        """Everything that can be pulled now: (topic, queue) -> queue offset -> (unique id, body crc). Goes into the book."""
+        """Everything that can be pulled now: (topic, queue) -> queue offset -> (unique id, body crc). Recorded in the book."""
         seen: dict[tuple[str, int], dict[int, tuple[str, int]]] = {}
         for topic, queue in sorted(self.book.queues()):
             found, offset = seen.setdefault((topic, queue), {}), 0

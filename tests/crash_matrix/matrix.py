@@ -1,4 +1,4 @@
-"""Every point with every loss: restart, look, lose power again, look again, let the clients ask again, look at everything."""
+"""Every point with every loss: restart, check, lose power again, check again, let the clients retry, check everything."""
 
 import random
 from collections import Counter
@@ -17,9 +17,9 @@ from tests.support.faulty_disk import FaultyDisk
 
 
 class Loss(NamedTuple):
-    """``keep``: share of what was not synced that survives a power loss; None: chosen at random by ``seed``. See ``FaultyDisk.crash``.
+    """``keep``: fraction of unsynced data that survives a power loss; None: chosen at random by ``seed``. See ``FaultyDisk.crash``.
 
-    ``first_name``: the first change of a name that was not synced is lost, whatever else is kept.
+    ``first_name``: the first unsynced change of a name is lost, whatever else is kept.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Loss(NamedTuple):
 KILL = Loss("kill", power=False)
 NOTHING_KEPT = Loss("power, nothing kept", power=True, keep=0.0)
 ALL_KEPT = Loss("power, all kept", power=True, keep=1.0)
-#: A disk may keep what came later and lose what came before: who relies on their order must have synced in between.
+#: A disk may keep a later change and lose an earlier one: code that relies on their order must sync in between.
 FIRST_NAME_LOST = Loss("power, a name lost", power=True, keep=1.0, first_name=True)
 
 
@@ -40,16 +40,16 @@ def random_loss(seed: int) -> Loss:
     return Loss("power, at random", power=True, seed=seed)
 
 
-#: Of each run of the tests; ``python -m tests.crash_matrix`` takes more.
+#: For each run of the tests; ``python -m tests.crash_matrix`` uses more.
 LOSSES = (KILL, NOTHING_KEPT, FIRST_NAME_LOST, random_loss(1))
-#: Cases of a log without a torn tail.
+#: Recovery cases of a log without a torn tail.
 CLEAN = frozenset("AHJLNP")
-#: Unless it is thorough, the state of the log alone is compared behind each third crash.
+#: Unless thorough, the state from the log alone is compared after every third crash.
 _COMPARED = 3
 
 
 class Result(NamedTuple):
-    """``cases``: letters of the recovery, the second one behind a crash in the first."""
+    """``cases``: letters of the recovery cases, the second one after a crash during the first."""
 
     point: Point
     loss: Loss
@@ -67,7 +67,7 @@ class Row(NamedTuple):
 
 
 class Tally:
-    """What was gone through."""
+    """Counts of what was run."""
 
     def __init__(self) -> None:
         self.rows: Counter[Row] = Counter()
@@ -105,7 +105,7 @@ class Tally:
 
 
 def lost(point: Point, loss: Loss) -> FaultyDisk:
-    """The disk of the point, behind the crash; if it was full, somebody made room."""
+    """The disk of the point after the crash; if it was full, space is freed."""
     disk = point.disk.fork(point.operation.number * 1_000 + loss.seed)
     disk.heal()
     if loss.first_name:
@@ -120,7 +120,7 @@ def reopened(point: Point, disk: FaultyDisk) -> House:
 
 
 def examine(point: Point, loss: Loss, disk: FaultyDisk, *, compare: bool = True) -> str:
-    """Start on ``disk`` and look at everything; returns the letter of the recovery. ``compare``: with the log alone, too.
+    """Start on ``disk`` and check everything; returns the letter of the recovery case. ``compare``: also with the log alone.
 
     Raises:
         Violation: a promise does not hold.
@@ -136,7 +136,7 @@ def examine(point: Point, loss: Loss, disk: FaultyDisk, *, compare: bool = True)
     if point.script.survives_power_loss and house.recovered_end < point.published:
         raise Violation(f"readers read up to {point.published}, the log ends at {house.recovered_end}")
     check_answered(house)
-    # What was said just now, also about what was only found on the disk, must stand when the power fails at once.
+    # Responses of this start, also about records only found on the disk, must hold if the power fails at once.
     second = House(disk.fork(1), book_copy(house.book), house.config, house.clock.now_ms + 50)
     second.disk.crash(power=point.script.survives_power_loss, keep=0.0)
     second.start()
@@ -148,7 +148,7 @@ def examine(point: Point, loss: Loss, disk: FaultyDisk, *, compare: bool = True)
 
 
 def letter_of(point: Point, loss: Loss) -> str:
-    """The recovery case that a start would take; nothing else is looked at."""
+    """The recovery case of a start; nothing else is checked."""
     store = Store.open(
         lost(point, loss),
         DATA,
@@ -165,7 +165,7 @@ def letter_of(point: Point, loss: Loss) -> str:
 def result_of(point: Point, loss: Loss, disk: FaultyDisk, *, compare: bool = True) -> Result:
     try:
         return Result(point, loss, examine(point, loss, disk, compare=compare), "")
-    except Exception as error:  # whatever a start or a client meets, a crash must not lead there
+    except Exception as error:  # whatever exception a start or a client meets, a crash must not lead to it
         return Result(point, loss, "-", f"{type(error).__name__}: {error}")
 
 
@@ -178,10 +178,10 @@ def go_through(
     sync_is_a_lie: bool = False,
     eager: bool = False,
 ) -> Tally:
-    """All points of a script with all losses. Two that leave the same disk and the same clients are looked at once; what is
-    read after a kill may still be lost, so a kill stands for a power loss that kept all, and not the other way round.
+    """Run all points of a script with all losses. Equal disks with equal clients are checked only once. What is read after a
+    kill may still be lost, so a kill also covers a power loss that kept everything, but not vice versa.
 
-    ``second_level``: share of the recoveries in which another crash comes, at one operation each, chosen at random.
+    ``second_level``: fraction of the recoveries with another crash, at one random operation each.
     """
     tally = Tally()
     known: dict[tuple[bytes, int, int, bool], Result] = {}
@@ -210,10 +210,12 @@ def go_through(
 
 
 def _in_the_recovery(point: Point, first: Loss, disk: FaultyDisk, rng: random.Random) -> Iterator[Result]:
-    """A crash at some operation of the start on ``disk``, which is what the ``first`` one left."""
+    """A crash at an operation of the start on ``disk``, which is the result of the ``first`` loss."""
     house = reopened(point, disk)
     if first.power and not point.script.survives_power_loss:
-        house.book.forget_answers(house.knows_again)  # whatever comes next, the first loss may have taken them
+        house.book.forget_answers(
+            house.knows_again
+        )  # whatever happens next, the first loss may have removed the acknowledged records
     points = points_of_start(point.script._replace(name=f"{point.script.name}, in its recovery"), house)
     if not points:
         return

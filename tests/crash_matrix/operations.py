@@ -1,7 +1,7 @@
-"""The scripts of the matrix: what is there before, and the operation whose disk operations are gone through.
+"""The scripts of the matrix: a state before, and the operation whose disk operations are crashed.
 
-Each is small enough that a reader can say what must be on the disk at each moment, and together they make the store take
-every way it has of changing the disk (``call_sites.py`` says which).
+Each is so small that a reader can say what must be on the disk at each moment. Together they reach every place in the store that
+changes the disk (see ``call_sites.py``).
 """
 
 import asyncio
@@ -18,7 +18,7 @@ SHARD = DATA / "shard-0"
 
 
 class Script(NamedTuple):
-    """``before`` is run undisturbed, ``act`` is gone through."""
+    """``before`` runs undisturbed; ``act`` is crashed at each disk operation."""
 
     name: str
     before: Callable[[House], None]
@@ -27,7 +27,7 @@ class Script(NamedTuple):
 
     @property
     def survives_power_loss(self) -> bool:
-        """Whether the level of durability promises that."""
+        """Whether the durability level guarantees that."""
         return self.settings.get("durability", Durability.FSYNC) is Durability.FSYNC
 
 
@@ -35,7 +35,7 @@ def open_house(script: Script, seed: int = 1) -> House:
     return House(FaultyDisk(seed), Book(), config(**script.settings))
 
 
-# --- pieces ------------------------------------------------------------------------------------------------------
+# --- parts -------------------------------------------------------------------------------------------------------
 
 
 def nothing(house: House) -> None:
@@ -75,7 +75,7 @@ def _fill_segment(house: House, name: str, left: int = 3_000) -> None:
 
 
 def _roll(house: House, name: str) -> None:
-    """Plain messages until the log goes on in the next segment."""
+    """Plain messages until the log continues in the next segment."""
     here = house.life.state.log_end // SEGMENT_BYTES
     number = 0
     while house.life.state.log_end // SEGMENT_BYTES == here:
@@ -85,7 +85,7 @@ def _roll(house: House, name: str) -> None:
 
 
 def some_of_everything(house: House, *, checkpoint: bool = True) -> None:
-    """A store in use: settled, undecided, incomplete, delayed, offsets; a checkpoint, and something behind it."""
+    """A store in use: settled, undecided, incomplete, delayed, offsets; a checkpoint, and records after it."""
     house.start()
     house.heartbeat(producer=False, consumer=True)
     house.plain("first", queue=0)
@@ -124,7 +124,7 @@ def _with_two_undecided(house: House) -> None:
 
 
 def _with_whole_batches_behind_a_gap(house: House) -> None:
-    """Of batches that were written and not synced, the power failed with the first one lost and the others kept."""
+    """Several batches were written and not synced; the power loss lost the first one and kept the others."""
     _with_undecided(3, COMMIT)(house)
     end = house.life.state.log_end
     for number in range(4):
@@ -140,9 +140,9 @@ def _with_whole_batches_behind_a_gap(house: House) -> None:
 
 
 def _with_indexes_ahead_of_the_log(house: House) -> None:
-    """Durability ``memory``: a power loss took the end of the log, and left what indexes had of it.
+    """Durability ``memory``: a power loss removed the end of the log, but not its entries in the indexes.
 
-    The clients forget what they were answered about that end, since this level promises nothing about it.
+    The clients forget the responses about that end, since this level guarantees nothing about it.
     """
     some_of_everything(house)
     book, end = book_copy(house.book), house.life.state.log_end
@@ -185,14 +185,15 @@ def _nearly_full_with_undecided(house: House) -> None:
 
 
 def _past_retention(house: House) -> None:
-    """Three segments and more, of which two go; in the first an undecided transaction, one with several, and a message that waits."""
+    """More than three segments, two of which are to be removed; the first contains an undecided transaction, one with several
+    halves, and a delayed message."""
     some_of_everything(house)
     _prepared(house, "old", 3)
     house.plain("much later", delay_level=7)
     house.settle()
     for name in ("roll", "again", "and-again"):
         _roll(house, name)
-    # What is younger than the window of "sent again" is not trimmed.
+    # What is younger than the deduplication window is not trimmed.
     house.pass_time(house.config.settings.dedup_window_ms - 1_000, 1_000)
     assert house.life.state.log_start == 0
 
@@ -215,7 +216,7 @@ def _killed(before: Callable[[House], None]) -> Callable[[House], None]:
 
 
 def _with_a_torn_tail(before: Callable[[House], None]) -> Callable[[House], None]:
-    """A batch was written and the power failed: some of it is there."""
+    """A batch was written and the power failed: a part of it is on the disk."""
 
     def stopped(house: House) -> None:
         before(house)
@@ -234,7 +235,7 @@ def _with_a_torn_tail(before: Callable[[House], None]) -> Callable[[House], None
 
 
 def _without(before: Callable[[House], None], *paths: str) -> Callable[[House], None]:
-    """As ``before``, and then files of these beginnings are gone."""
+    """Like ``before``; then files whose names begin with ``paths`` are removed."""
 
     def stopped(house: House) -> None:
         before(house)
@@ -282,7 +283,7 @@ def _check(house: House) -> None:
 
 
 def _several_batches_in_one_sync(house: House) -> None:
-    """Verdicts and messages in turns of their own, all written before the disk is asked to sync."""
+    """Verdicts and messages in separate turns, all written before the disk is asked to sync."""
     ready = house.life.loop.run_ready
     house.end("t")
     ready()
@@ -301,14 +302,14 @@ def _several_batches_in_one_sync(house: House) -> None:
 def _fails_and_starts_again(
     path_ends: str, kind: str, *, drop_cache: bool = False, **how: Any
 ) -> Callable[[House], None]:
-    """The disk tells an error, the broker stops; what is on the disk nobody knows. Then it starts again."""
+    """The disk reports an error and the broker stops; the content of the disk is unknown. Then the broker restarts."""
 
     def act(house: House) -> None:
         house.disk.failed_sync_keeps_share = 0.0
         house.plain("p0")
         house.settle()
         house.disk.fail(kind, path_ends=path_ends, **how)
-        house.plain("p1", size=5_000)  # more sectors than the next start writes anew by chance
+        house.plain("p1", size=5_000)  # more sectors than the next start would rewrite by chance
         house.end("t")
         house.settle()
         assert house.life.broker.failed.done(), "nothing failed"
@@ -320,7 +321,7 @@ def _fails_and_starts_again(
 
 
 def _checkpoint_that_fails(path_ends: str, kind: str) -> Callable[[House], None]:
-    """A file that a checkpoint syncs cannot be synced: the one before stands, and the broker stops."""
+    """A file that a checkpoint syncs cannot be synced: the previous checkpoint remains, and the broker stops."""
 
     def act(house: House) -> None:
         house.disk.failed_sync_keeps_share = 0.0
@@ -336,7 +337,7 @@ def _checkpoint_that_fails(path_ends: str, kind: str) -> Callable[[House], None]
 
 
 def _checkpoint_while_messages_come(house: House) -> None:
-    """The state is taken, more is written, then the snapshot is."""
+    """The state is captured, more is written, then the snapshot is written."""
     maintenance = house.life.broker._maintenance
     assert maintenance is not None
     house.plain("p0")
@@ -376,7 +377,7 @@ def _roll_with_a_transaction(house: House) -> None:
 
 
 def _roll_without_room(house: House) -> None:
-    """The segment behind the next one finds no room: new messages are refused, the verdict is not. Then there is room again."""
+    """There is no space for the segment after the next one: new messages are refused, the verdict is not. Then there is space again."""
     house.disk.fill(8_192)
     for number in range(4):
         house.plain(f"next{number}", size=2_000)
@@ -421,7 +422,7 @@ def _offsets(house: House) -> None:
         house.commit_offset("A", 0, number)
         house.commit_offset("B", 1, number // 3)
         house.pass_time(400)
-    house.commit_offset("A", 0, 1)  # back: that is how offsets are reset
+    house.commit_offset("A", 0, 1)  # backwards: this is how offsets are reset
     house.pass_time(1_500)
 
 
@@ -433,7 +434,7 @@ def _undecided_with_policy(check_limit: int, past_limit: str, skip_age_ms: int =
         house.settle()
         if past_limit == "rollback":
             for tx in house.book.txs.values():
-                if not tx.wanted:  # to the clients it is as if they had asked for it
+                if not tx.wanted:  # for the clients it is as if they had requested it
                     tx.wanted, tx.asked = ROLLBACK, True
 
     return before
@@ -473,7 +474,7 @@ def _set_policy(house: House) -> None:
 
 
 def _roll_with_policy(house: House) -> None:
-    """The settings stand in the base of the next segment, and are changed behind it."""
+    """The settings are in the base of the next segment, and are changed after it."""
     house.set_policy(15, "set-aside", 0)
     house.settle()
     _roll(house, "roll")
@@ -484,7 +485,7 @@ def _roll_with_policy(house: House) -> None:
 def _with_aside(house: House) -> None:
     _undecided_with_policy(1, "set-aside")(house)
     _policy_sets_aside(house)
-    house.answer_checks()  # nobody knows
+    house.answer_checks()  # the outcome is unknown
     house.book.txs["t"].wanted = COMMIT
 
 
@@ -510,9 +511,9 @@ def _ask_aside(house: House) -> None:
 
 
 def _with_more_in_the_indexes_than_in_the_log(house: House) -> None:
-    """Durability ``memory``: a power loss took verdicts and messages; what indexes have of them is all there.
+    """Durability ``memory``: a power loss removed verdicts and messages, but none of their index entries.
 
-    Nothing that comes later is put in their place at once: more rows and entries are left over than are made anew.
+    Nothing written later replaces them at once: more rows and entries remain than are rewritten.
     """
     some_of_everything(house)
     book, end = book_copy(house.book), house.life.state.log_end
@@ -532,7 +533,7 @@ def _with_more_in_the_indexes_than_in_the_log(house: House) -> None:
 
 
 def _start_and_go_on_elsewhere(house: House) -> None:
-    """The log grows past where the lost messages were, with messages for another queue."""
+    """The log grows beyond the place of the lost messages, with messages for another queue."""
     house.start()
     house.settle()
     for number in range(20):
@@ -561,7 +562,7 @@ def _plain(house: House) -> None:
 
 
 def _drain(house: House) -> None:
-    """A shutdown that has the time it wants; time passes only while it waits."""
+    """A shutdown with as much time as it needs; time passes only while it waits."""
     loop = house.life.loop
     asyncio.events._set_running_loop(loop)
     coroutine = house.life.broker.drain()

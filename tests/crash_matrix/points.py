@@ -1,7 +1,7 @@
-"""Where a crash may come: a script is run once, and before and after each of its disk operations the disk is forked.
+"""Possible moments of a crash: a script runs once, and before and after each of its disk operations the disk is forked.
 
-A fork keeps what is not synced apart from what is, so one run is enough for every loss: it is chosen later, on the fork.
-With it goes the book of what clients were answered up to that moment.
+A fork distinguishes synced and unsynced data, so one run is enough for every loss, which is chosen later, on the fork.
+The fork is stored together with the book of the responses up to that moment.
 """
 
 import sys
@@ -17,12 +17,12 @@ from tests.support.faulty_disk import FaultyDisk, Operation
 
 _STORE = str(Path(halfmq.store.__file__).parent)
 BEFORE, AFTER = "before", "after"
-#: No operation of a disk: what comes behind the last one.
+#: Not an operation of the disk: after the last one.
 REST = "at rest"
 
 
 class Point(NamedTuple):
-    """``when``: before, after, or torn behind so many bytes of a write."""
+    """``when``: before, after, or torn after this number of bytes of a write."""
 
     script: Script
     operation: Operation
@@ -31,7 +31,7 @@ class Point(NamedTuple):
     book: Book
     now_ms: int
     site: Site | None
-    #: What readers beside the broker may have read.
+    #: High watermark for other processes.
     published: int
 
     @property
@@ -71,13 +71,13 @@ class _Recorder:
         self._add(operation, AFTER, self._last)
 
     def at_rest(self) -> None:
-        """The script is done and every answer is out: also a moment for a crash."""
+        """The script has ended and every response was sent: also a possible moment of a crash."""
         disk = self._house.disk
         self._site = None
         self._add(Operation(REST, DATA, 0, 0, disk.steps), AFTER, disk.fork(disk.steps))
 
     def _tears(self, length: int) -> list[int]:
-        """Bytes that are done when a write is cut. Behind the last byte that is not padding, a batch is whole."""
+        """Numbers of written bytes at which a write is cut. After the last byte that is not padding, a batch is complete."""
         middle = {length // 2, max(1, length - 8)}
         return sorted({1, *middle, length - 1} if self._thorough else middle)
 
@@ -96,9 +96,9 @@ class _Recorder:
 def points_of(
     script: Script, *, thorough: bool = True, sync_is_a_lie: bool = False, eager: bool = False
 ) -> list[Point]:
-    """Every point of the script, in order; ``thorough``: writes are cut in more places.
+    """Every point of the script, in order; ``thorough``: writes are cut at more places.
 
-    The other two switches put a bug in, to see it found.
+    The other two switches plant a bug, to show that it is found.
     """
     house = open_house(script)
     house.disk.sync_is_a_lie = sync_is_a_lie
@@ -119,12 +119,12 @@ def record(house: House, recorder: _Recorder, script: Script) -> list[Point]:
 
 
 def points_of_start(script: Script, house: House) -> list[Point]:
-    """The points of a start of ``house``: for a crash while another one is recovered from."""
+    """The points of a start of ``house``: for a crash during a recovery."""
     return record(house, _Recorder(script, house, False), script._replace(act=House.start))
 
 
 def innermost_site() -> Site | None:
-    """The place in the store that asked for the operation under way; None: something else did."""
+    """The place in the store that requested the current operation; None: code outside the store."""
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code

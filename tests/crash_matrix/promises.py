@@ -1,4 +1,4 @@
-"""What must hold after a crash: first what was answered, then, once the clients asked again, everything."""
+"""What must hold after a crash: first for everything that was acknowledged; after the clients retried, for everything."""
 
 from halfmq.broker.recovery import recover
 from halfmq.core.digest import durable_digest
@@ -13,14 +13,14 @@ from tests.crash_matrix.house import COMMIT, GROUP, ROLLBACK, House, Said, Tx, V
 from tests.simulation.world import DATA, SeededEntropy
 from tests.support.faulty_disk import FaultyDisk
 
-#: What readers committed is logged once a second; a time step of the scripts in addition.
+#: Committed offsets are logged once a second; plus a time step of the scripts.
 OFFSETS_LATE_MS = 1_000 + 150
-#: A client asks again at most so often.
+#: Maximum number of retries of a client.
 _ROUNDS = 4
 
 
 def check_recoveries(house: House) -> None:
-    """Snapshot and redo give the state that the log alone gives. Before the start, and leaves the disk alone."""
+    """Snapshot and redo give the same state as the log alone. Runs before the start, and does not change the disk."""
     digests = []
     for stripped in (False, True):
         disk = house.disk.fork(1)
@@ -50,7 +50,7 @@ def _strip(disk: FaultyDisk) -> None:
 
 
 def check_answered(house: House) -> None:
-    """Everything that was answered stands; nothing is there that must not be; asking again gives what it gave."""
+    """Everything that was acknowledged is there, nothing is there that must not be, and a retry gets the same response."""
     invariants.check(house.life.state)
     _check_visible(house)
     undecided = house.undecided()
@@ -60,7 +60,7 @@ def check_answered(house: House) -> None:
             house.end(tx.tx_id)
             house.end(tx.tx_id, ROLLBACK if tx.wanted == COMMIT else COMMIT)
             if tx.verdict[1] < house.life.state.log_start or not house.knows_again(tx.asked_at_ms):
-                continue  # to the broker it would be another transaction
+                continue  # for the broker it would be another transaction
         house.halves(tx.tx_id, [index for index, said in enumerate(tx.messages) if said.acked is not None])
     for unique, said in house.book.plains.items():
         if said.acked is not None and house.knows_again(said.sent_at_ms):
@@ -80,7 +80,7 @@ def check_answered(house: House) -> None:
 
 
 def _check_settings(house: House) -> None:
-    """The last settings that were acknowledged stand, or some that were asked for later."""
+    """The settings are the last acknowledged ones, or ones that were requested later."""
     asked = house.book.settings
     last = max((place for place, (_, acked) in enumerate(asked) if acked), default=-1)
     allowed = [settings for settings, _ in asked[max(last, 0) :]]
@@ -93,7 +93,7 @@ def _check_settings(house: House) -> None:
 
 
 def _check_offsets(house: House) -> None:
-    """What readers committed is at most a second old, never ahead of what they committed, and stays once a start gave it."""
+    """Committed offsets are at most a second old, never ahead of the commits, and stay once a start returned them."""
     for (topic, queue), committed in house.book.offsets.items():
         found = house.committed_offset(topic, queue)
         late_ms = house.began_ms - OFFSETS_LATE_MS
@@ -161,7 +161,7 @@ def _check_retained(house: House, name: str, answer: object, offset: int) -> Non
 
 
 def log_offset(said: Said) -> int:
-    """Where the message lies in the log, as acknowledged."""
+    """The acknowledged log offset of the message."""
     assert said.acked is not None
     return int(said.acked[-1][-16:], 16)
 
@@ -177,7 +177,7 @@ def delay_ms(said: Said) -> int:
 
 
 def check_settled(house: House) -> None:
-    """The clients ask for what they were not answered, the producer answers checks, time passes: then it is all there, once."""
+    """Clients retry requests without a response, the producer answers checks, time passes: then everything is there, once."""
     for _ in range(_ROUNDS):
         _ask_for_the_rest(house)
     for tx in house.book.txs.values():
@@ -189,7 +189,7 @@ def check_settled(house: House) -> None:
     waiting = [said for said in _all_messages(house) if said.delay_level]
     if waiting:
         longest_ms = max(delay_ms(said) for said in waiting) + 500
-        # Whatever is due within a step happens at its end; nobody looks in between.
+        # Everything due within a step happens at its end; nothing is checked in between.
         house.pass_time(longest_ms, max(500, longest_ms // 10))
     _check_visible(house)
     seen = {unique for messages in house.visible().values() for unique, _ in messages.values()}
@@ -206,7 +206,7 @@ def check_settled(house: House) -> None:
 
 
 def _all_messages(house: House) -> list[Said]:
-    """Messages that must be visible in the end, but for those that retention may take."""
+    """Messages that must be visible at the end, except those that retention may remove."""
     committed = [tx for tx in house.book.txs.values() if tx.wanted == COMMIT]
     return [*house.book.plains.values(), *(said for tx in committed for said in tx.messages)]
 

@@ -1,4 +1,4 @@
-"""Every script of the matrix, what it reaches, and the proof that it can fail. More rng: ``python -m tests.crash_matrix``."""
+"""Every script of the matrix, what it reaches, and the proof that it can fail. More losses: ``python -m tests.crash_matrix``."""
 
 from collections.abc import Callable
 from functools import cache
@@ -26,7 +26,7 @@ from tests.crash_matrix.matrix import (
 from tests.crash_matrix.operations import SCRIPTS, SHARD, Script
 from tests.crash_matrix.points import REST, Point, points_of
 
-#: Places that change the disk and that no script comes to, with the reason.
+#: Places that change the disk and that no script reaches, with the reason.
 UNREACHED = {
     "open_files.py _sync_closed: file.sync": "only with more than 256 index files open; tests/unit/store/test_open_files.py",
     "recovery.py _write_again: segment.file.sync": "only with more than 128 segments since what was known durable; "
@@ -34,8 +34,8 @@ UNREACHED = {
     "snapshot.py write_snapshot: file.write": "only in snapshots of more than a MiB, which end with the write that is "
     "reached; tests/unit/store/test_snapshot.py loses power at each step of one",
 }
-#: B to G are damage that no crash leaves; P and Q need a snapshot that rots while the log is trimmed. Where a script is
-#: in one of those, its start is refused, and that is a violation here.
+#: B to G are damage that no crash leaves; P and Q need a snapshot that is damaged while the log is trimmed. If a script causes
+#: one of those, its start is refused, which is a violation here.
 CASES_OF_CRASHES = set("AHIJKLMNO")
 
 BY_NAME = {script.name: script for script in SCRIPTS}
@@ -43,7 +43,7 @@ BY_NAME = {script.name: script for script in SCRIPTS}
 
 @cache
 def enumerated() -> tuple[Point, ...]:
-    """The points of all scripts; takes seconds, so once."""
+    """The points of all scripts; this takes seconds, so it runs once."""
     return tuple(point for script in SCRIPTS for point in points_of(script, thorough=False))
 
 
@@ -63,7 +63,7 @@ def test_every_crash_keeps_the_promises(script: Script) -> None:
 @pytest.mark.parametrize(
     "name", ["first start", "restart, torn tail, snapshot", "commit, copies from an older segment"]
 )
-def test_a_crash_in_the_recovery_from_a_crash_keeps_them_too(name: str) -> None:
+def test_a_crash_during_the_recovery_from_a_crash_keeps_the_promises(name: str) -> None:
     tally = go_through(BY_NAME[name], (KILL, NOTHING_KEPT), thorough=False, second_level=0.5)
     assert not tally.violations, "\n".join(tally.violations[:20])
     assert tally.second_level >= 15
@@ -82,7 +82,7 @@ def test_every_place_in_the_store_that_changes_the_disk_is_reached() -> None:
 
 
 @pytest.mark.slow
-def test_every_kind_of_disk_operation_is_among_them() -> None:
+def test_every_kind_of_disk_operation_is_covered() -> None:
     kinds = {point.operation.kind for point in enumerated()} - {REST}
     assert kinds == {
         "write",
@@ -99,14 +99,14 @@ def test_every_kind_of_disk_operation_is_among_them() -> None:
 
 
 @pytest.mark.slow
-def test_recoveries_take_every_case_that_a_crash_can_leave() -> None:
+def test_recoveries_reach_every_case_that_a_crash_can_leave() -> None:
     letters = {letter_of(point, loss) for point in enumerated()[::2] for loss in (KILL, NOTHING_KEPT, random_loss(1))}
     assert letters == CASES_OF_CRASHES
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["first checkpoint and snapshot", "next checkpoint and snapshot"])
-def test_a_checkpoint_that_is_done_is_used_whatever_is_lost(name: str) -> None:
+def test_a_finished_checkpoint_is_used_whatever_is_lost(name: str) -> None:
     done = points_of(BY_NAME[name])[-1]
     newest = max(int(Path(file).stem) for file in done.disk.list(SHARD / "snapshots"))
     for loss in (*LOSSES, *(random_loss(seed) for seed in range(2, 30))):
@@ -119,7 +119,7 @@ def test_a_checkpoint_that_is_done_is_used_whatever_is_lost(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["prepare in an empty store", "prepare, 1 message", "commit, same segment", "rollback", "segment roll"]
 )
-def test_a_disk_that_does_not_sync_is_caught(name: str) -> None:
+def test_a_disk_that_does_not_sync_is_detected(name: str) -> None:
     tally = go_through(BY_NAME[name], (KILL, NOTHING_KEPT), thorough=False, sync_is_a_lie=True)
     assert tally.violations
     assert any("nothing kept" in violation for violation in tally.violations)
@@ -127,7 +127,7 @@ def test_a_disk_that_does_not_sync_is_caught(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["prepare, 1 message", "commit, same segment", "rollback", "plain messages"])
-def test_answers_that_leave_before_the_sync_are_caught(name: str) -> None:
+def test_replies_released_before_the_sync_are_detected(name: str) -> None:
     tally = go_through(BY_NAME[name], (KILL, NOTHING_KEPT), thorough=False, eager=True)
     assert tally.violations
     assert all("nothing kept" in violation for violation in tally.violations), "a kill takes nothing that was written"
@@ -166,7 +166,7 @@ def _withdraws_a_checkpoint_without_a_sync(patch: pytest.MonkeyPatch) -> None:
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )
-def test_a_start_that_leaves_a_step_out_is_caught(
+def test_a_start_that_omits_a_step_is_detected(
     monkeypatch: pytest.MonkeyPatch, breaks: Callable[[pytest.MonkeyPatch], None], name: str, loss: Loss
 ) -> None:
     breaks(monkeypatch)

@@ -1,9 +1,9 @@
-"""The eight moments of a crash that the FMQ source lists (3.3.7.1 to 3.3.7.8), each as it is here.
+"""The eight moments of a crash that the FMQ source lists (3.3.7.1 to 3.3.7.8), each as it is in halfmq.
 
-There a transaction is a prepare record, its messages, its reference messages and a commit record, each flushed for itself.
-Here prepare and message are one HALF record, and commit with all references is one COMMITTED record in one batch with one
-checksum; so cases fall together, and the window of case 5, where consumers see a part, is not there at all. What the tests
-say of each: what the client knows, what the broker knows after the start, and how it is settled.
+In FMQ a transaction is a prepare record, its messages, its reference messages and a commit record, each flushed separately.
+In halfmq prepare and message are one HALF record, and the commit with all references is one COMMITTED record in one batch with one
+checksum. So some cases coincide, and the window of case 5, in which consumers see a part, does not exist. For each case the tests
+state what the client knows, what the broker knows after the start, and how the transaction is settled.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ def moments(script: str, which: Callable[[Point], bool]) -> list[Point]:
 
 
 def before_flush(script: str, number: int = 0) -> list[Point]:
-    """From before the ``number``-th log write of the script to before the sync behind it."""
+    """From before the ``number``-th log write of the script to before the sync after it."""
     points = points_of(BY_NAME[script])
     writes = [place for place, point in enumerate(points) if is_log_write(point) and point.when == BEFORE]
     sync = next(
@@ -47,7 +47,7 @@ def before_flush(script: str, number: int = 0) -> list[Point]:
 
 
 def restarts(points: list[Point]) -> Iterator[tuple[Point, Loss, House]]:
-    """Each moment with each loss, started again; what was answered was looked at."""
+    """Each moment with each loss, restarted; acknowledged records were checked."""
     for point in points:
         for loss in EVERY_LOSS:
             house = reopened(point, lost(point, loss))
@@ -57,13 +57,13 @@ def restarts(points: list[Point]) -> Iterator[tuple[Point, Loss, House]]:
 
 
 def shown(house: House, tx_id: str) -> int:
-    """Messages of the transaction that consumers see."""
+    """Number of visible messages of the transaction."""
     seen = [unique for messages in house.visible().values() for unique, _ in messages.values()]
     return sum(unique.startswith(f"{tx_id}.") for unique in seen)
 
 
 def asked_by_a_check(house: House, tx_id: str = "t") -> bool:
-    """The producer connects and answers every check with what its application decided."""
+    """The producer connects and answers every check with the decision of its application."""
     before = house.book.txs[tx_id].checks
     house.heartbeat()
     for _ in range(3):
@@ -74,7 +74,7 @@ def asked_by_a_check(house: House, tx_id: str = "t") -> bool:
 
 
 @pytest.mark.slow
-def test_case_1_before_the_prepare_is_flushed_the_client_knows_nothing_and_may_send_it_again() -> None:
+def test_case_1_before_the_prepare_is_flushed_the_client_has_no_response_and_may_retry() -> None:
     outcomes = set()
     for point, loss, house in restarts(before_flush("prepare, 1 message")):
         assert point.book.txs["t"].messages[0].acked is None
@@ -84,11 +84,14 @@ def test_case_1_before_the_prepare_is_flushed_the_client_knows_nothing_and_may_s
         assert shown(house, "t") == 0
         check_settled(house)
         assert shown(house, "t") == 1
-    assert outcomes == {False, True}  # torn: never happened; whole: an undecided half, as if the crash had come later
+    assert outcomes == {
+        False,
+        True,
+    }  # torn: it never happened; complete: an undecided half, as if the crash had come later
 
 
 @pytest.mark.slow
-def test_case_2_with_the_transaction_begun_and_a_message_not_flushed_it_is_asked_about_and_rolled_back() -> None:
+def test_case_2_a_transaction_with_an_unflushed_message_is_checked_and_rolled_back() -> None:
     points = [point for point in before_flush("prepare, 3 messages", 1) if point.when == BEFORE]
     for _, _, house in restarts(points):
         tx = house.book.txs["t"]
@@ -104,7 +107,7 @@ def test_case_2_with_the_transaction_begun_and_a_message_not_flushed_it_is_asked
 
 
 @pytest.mark.slow
-def test_case_3_in_the_middle_of_the_messages_a_commit_is_refused_and_a_rollback_settles() -> None:
+def test_case_3_between_its_messages_a_commit_is_refused_and_a_rollback_settles() -> None:
     halves = set()
     for _, _, house in restarts(before_flush("prepare, 3 messages", 2)):
         tx = house.book.txs["t"]
@@ -112,7 +115,7 @@ def test_case_3_in_the_middle_of_the_messages_a_commit_is_refused_and_a_rollback
         halves.add(known)
         tx.wanted = ROLLBACK
         if known < 3:
-            house.end("t", COMMIT)  # refused, or the house says that it was not
+            house.end("t", COMMIT)  # refused; otherwise the house raises a violation
             house.settle()
             assert len(house.undecided()["t"].halves) == known
         assert asked_by_a_check(house)
@@ -135,9 +138,9 @@ def test_case_4_before_the_references_are_flushed_it_is_undecided_and_a_check_co
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["commit, same segment", "commit, copies from an older segment"])
-def test_case_5_in_the_middle_of_the_references_nothing_is_visible_until_all_is(script: str) -> None:
+def test_case_5_between_the_references_nothing_is_visible_until_everything_is(script: str) -> None:
     torn = [point for point in before_flush(script) if point.when.startswith("torn")]
-    points = torn[:2]  # the last ones may lack padding only, and be whole
+    points = torn[:2]  # the last ones may lack only padding, and be complete
     assert len(points) >= 2
     for point, loss, house in restarts(points):
         assert "t" in house.undecided(), f"{point.name}, {loss.name}"
@@ -149,7 +152,7 @@ def test_case_5_in_the_middle_of_the_references_nothing_is_visible_until_all_is(
 
 
 @pytest.mark.slow
-def test_case_6_before_the_commit_is_flushed_it_stands_whole_or_not_at_all() -> None:
+def test_case_6_before_the_commit_is_flushed_it_is_complete_or_absent() -> None:
     outcomes = set()
     points = [point for point in before_flush("commit, same segment") if is_log_sync(point) or point.when == AFTER]
     for _, loss, house in restarts(points):
@@ -165,21 +168,21 @@ def test_case_6_before_the_commit_is_flushed_it_stands_whole_or_not_at_all() -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["commit, same segment", "commit, copies from an older segment"])
-def test_case_7_after_the_commit_is_flushed_all_is_visible_and_nobody_is_asked(script: str) -> None:
+def test_case_7_after_the_commit_is_flushed_everything_is_visible_and_nobody_is_checked(script: str) -> None:
     points = points_of(BY_NAME[script])
     flushed = next(place for place, point in enumerate(points) if is_log_sync(point) and point.when == AFTER)
     for _, _, house in restarts(points[flushed::2]):
         assert "t" not in house.undecided()
         assert shown(house, "t") == 3
         assert not asked_by_a_check(house)
-        house.end("t")  # the client may never have heard of it, and asks again
+        house.end("t")  # the client may not have received the response, and retries
         house.settle()
         assert house.book.txs["t"].verdict is not None
         check_settled(house)
 
 
 @pytest.mark.slow
-def test_case_8_before_the_rollback_is_flushed_a_check_settles_it_and_after_it_nobody_is_asked() -> None:
+def test_case_8_before_the_rollback_is_flushed_a_check_settles_it_and_after_it_there_is_no_check() -> None:
     points = points_of(BY_NAME["rollback"])
     flushed = next(place for place, point in enumerate(points) if is_log_sync(point) and point.when == AFTER)
     for _, loss, house in restarts(points[:flushed]):
@@ -191,7 +194,7 @@ def test_case_8_before_the_rollback_is_flushed_a_check_settles_it_and_after_it_n
     for _, _, house in restarts(points[flushed:]):
         assert "t" not in house.undecided()
         assert not asked_by_a_check(house)
-        house.end("t", COMMIT)  # refused, or the house says that it was not
+        house.end("t", COMMIT)  # refused; otherwise the house raises a violation
         house.settle()
         assert shown(house, "t") == 0
         check_settled(house)

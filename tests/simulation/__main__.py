@@ -1,12 +1,12 @@
 """``python -m tests.simulation --seeds N``: many histories; ``--seed S``: one of them again, with its story.
 
---record        go on where the record in the repository ends, and write what was run into it; FILE: in that one
---show-record   what the record says, with --record FILE that one
+--record        continue after the end of the record in the repository, and append what was run; FILE: to that record
+--show-record   a summary of the record, with --record FILE of that one
 --first F --seeds N --brief
-                the figures and the digest of a line of the record, at its commit: the digest must be the line's
---seconds S     as many new seeds as fit
---break NAME    with a bug planted: it must be found
---profile NAME  every seed has this profile ("crowded", "power_loss"); not with --record, where seeds draw theirs
+                the figures and the digest of a line of the record, at its commit: the digest must be that of the line
+--seconds S     as many new seeds as fit into S seconds
+--break NAME    with a planted bug, which must be found
+--profile NAME  every seed has this profile ("crowded", "power_loss"); not with --record, whose seeds draw theirs
 --story         with --seed: every event, and what the broker and the clients log
 """
 
@@ -24,7 +24,7 @@ from tests.simulation.chunks import Sum, run_many
 from tests.simulation.run import run_seed
 from tests.simulation.swarm import PROFILES, draw
 
-#: Seeds of one line of the record.
+#: Number of seeds of one line of the record.
 _RECORD_STEP = 2_000
 
 
@@ -95,7 +95,7 @@ def many(arguments: argparse.Namespace) -> int:
         for result in chunk.red:
             print(result.violation, flush=True)
     figures = total.figures()
-    if not arguments.seconds:  # else the chunks are others, and the digest is comparable with none
+    if not arguments.seconds:  # with --seconds the chunks differ, so the digest is not comparable
         figures["digest"] = total.digest.hexdigest()
     if arguments.brief:
         print(figures)
@@ -113,13 +113,13 @@ def many(arguments: argparse.Namespace) -> int:
 
 
 def new_seed() -> int:
-    """Far from the record's seeds, another one each second and commit."""
+    """Far from the record's seeds, and different for each second and commit."""
     rng = random.Random(f"{record.commit_now()}/{int(time.time())}")
     return rng.randrange(1, 1 << 20) << 24
 
 
 def recorded(arguments: argparse.Namespace) -> int:
-    """A line each ``_RECORD_STEP`` seeds, so that little is lost when it is stopped."""
+    """A line after every ``_RECORD_STEP`` seeds, so that little is lost when it is stopped."""
     left = arguments.seeds
     red = 0
     while left > 0:

@@ -1,7 +1,7 @@
-"""No process of any service runs for longer than the age at which a policy parks transactions.
+"""A time without any process of any service, longer than the age at which a policy parks transactions.
 
-Undecided transactions grow old meanwhile: the broker has nobody to ask. In some seeds it is killed during this time, so
-that ages must come from the log.
+Undecided transactions grow old meanwhile, since the broker has no reachable producer. In some seeds it is killed during this
+time, so that ages must come from the log.
 """
 
 import random
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def pass_it(run: "Run") -> None:
-    """Does nothing where the seed has no absence. Faults are over from here on.
+    """Does nothing in seeds without an absence. Faults have ended before.
 
     Raises:
         Violation: as ``Run.pass_time``.

@@ -1,19 +1,19 @@
-"""What a start of the broker must find, checked before anybody speaks to it; for seeds of the profile "power_loss".
+"""What a start of the broker must find, checked before any client connects; for seeds of the profile "power_loss".
 
-The disk has just lost any part of what was not synced. Everything that a client was answered, or received, before that
-must be there, at the same position: the queues are read as a pull reads them, and compared with what ``Promises`` recorded.
+The disk has just lost any part of what was not synced. Everything that was acknowledged to a client, or received by one,
+must be there, at the same position: the queues are read as by a pull, and compared with what ``Promises`` recorded.
 
     recovery       before the start: snapshot and redo give the same state as the log alone
-    durable        committed transactions, acknowledged messages and everything that was ever received are there
-    validity       nothing is visible for which nobody requested COMMIT; nothing that was rolled back
-    all or none    of a transaction every message is visible, or none
+    durable        committed transactions, acknowledged messages and everything that was ever received exist
+    validity       nothing is visible for which nobody requested COMMIT, or that was rolled back
+    all or none    every message of a transaction is visible, or none
     once           no message is in two places
-    order          of two commits, the second requested after the first was acknowledged, the first is in front
-    time           store times never go back within a queue
+    order          of two commits, the second requested after the first was acknowledged, the first has the smaller offset
+    time           store times never decrease within a queue
     retention      an acknowledged half message without a verdict is undecided, under its first offset
 
-Then settled transactions are requested again with both verdicts, and some recent requests arrive once more; the answers go
-through ``Promises`` like all others.
+Then settled transactions are requested again with both verdicts, and some recent requests are repeated; the responses are
+checked by ``Promises`` like all others.
 """
 
 import itertools
@@ -34,9 +34,9 @@ from tests.support.virtual_loop import ProcessLoop
 if TYPE_CHECKING:
     from tests.simulation.run import Run
 
-#: Share of the starts before which both ways of recovery are compared.
+#: Fraction of the starts before which both ways of recovery are compared.
 _COMPARED: Final = 0.4
-#: Settled transactions and recent requests that are sent again after a start.
+#: Number of settled transactions, and of recent requests, that are sent again after a start.
 _AGAIN: Final = 4
 _READER: Final = "start"
 Place = tuple[str, int, int]
@@ -51,7 +51,7 @@ class AfterStart:
         self._settings: Any = None
 
     def before(self) -> None:
-        """Call it when a broker is about to start on the disk as it is.
+        """Call it before a broker starts on the disk in its current state.
 
         Raises:
             Violation: the two ways of recovery differ.
@@ -71,7 +71,7 @@ class AfterStart:
     def look(self, broker: Any) -> None:
         """
         Raises:
-            Violation: something that was answered or received is not there any more, or something else is.
+            Violation: something that was acknowledged or received is missing, or something else is there.
         """
         state = broker._sequencer.engine.state
         self._settings = state.settings
@@ -114,7 +114,7 @@ class AfterStart:
                 raise Violation(f"Time: store times of {topic.name}/{queue} go back at {after.queue_offset}")
 
     def _read(self, broker: Any, topic: Any, queue: int) -> list[Seen]:
-        """As a pull reads it; a damaged body is a violation, since nothing rots here."""
+        """Read as by a pull; a damaged body is a violation, since there is no bit rot in this profile."""
         found: list[Seen] = []
         at, _ = broker._pulls._store.bounds(topic.topic_id, queue)
         while True:
@@ -174,7 +174,7 @@ class AfterStart:
                     )
 
     def ask_again(self, reader: ProcessLoop) -> None:
-        """Settled transactions with both verdicts, and some of the last requests, on connections of their own."""
+        """Request settled transactions with both verdicts, and repeat some of the last requests, on separate connections."""
         reader.create_task(self._ask_again(reader))
         for _ in range(_AGAIN):
             self._run.faults.repeat()

@@ -8,7 +8,7 @@ from halfmq.core import decide as decisions
 from halfmq.core.commands import EndTransaction, RequestedVerdict
 from tests.support.faulty_disk import FaultyDisk
 
-#: Name -> what it breaks.
+#: Name -> description.
 NAMES = {
     "sync": "syncs return and do nothing",
     "reply": "answers leave before the sync",
@@ -18,7 +18,7 @@ NAMES = {
 
 @contextmanager
 def planted(name: str, disk: FaultyDisk) -> Iterator[Callable[[Any], None]]:
-    """Gives what is to be called with each broker that has started."""
+    """Yields a function to call with each broker that has started."""
     on_started: Callable[[Any], None] = lambda broker: None  # noqa: E731
     right = decisions.DECIDE[EndTransaction]
     match name:
@@ -35,7 +35,7 @@ def planted(name: str, disk: FaultyDisk) -> Iterator[Callable[[Any], None]]:
 
 
 def _answer_early(broker: Any) -> None:
-    """A store that calls durable what is only written: answers leave before the sync."""
+    """A store that reports written data as durable: replies are released before the sync."""
     store = broker._store
     store.__class__ = type("Eager", (type(store),), {"durable_position": property(lambda s: s.log.end)})
 

@@ -1,7 +1,7 @@
-"""The machine that the broker runs on: its disk and clock, its lives, and its restarts.
+"""The machine of the broker: its disk and clock, and the broker's runs and restarts.
 
-What threads do in a real process (syncs, maintenance) happens here as events some time later, so that a kill may come before,
-between and after them.
+Work of threads of the real process (syncs, maintenance) is done by later events, so that a kill may occur before, between and
+after them.
 """
 
 import gc
@@ -30,14 +30,14 @@ from tests.support.page_cache import CachedFile, Mark
 from tests.support.virtual_loop import ProcessLoop, Scheduler, SeededEntropy, VirtualClock
 
 DATA = Path("/store")
-#: How long the machine needs until the broker is started again, ms.
+#: Time until the broker is restarted, ms.
 _RESTART_MS = (5, 50, 300, 2_000)
 
 
 class SimulatedSync:
-    """The sync thread: one sync at a time, each for the newest position asked for when it began.
+    """The sync thread: one sync at a time, each for the newest position requested when it began.
 
-    What is written while it runs is not covered by it.
+    It does not cover what is written while it runs.
     """
 
     def __init__(self, host: "BrokerHost", process: ProcessLoop, job: Job) -> None:
@@ -67,7 +67,7 @@ class SimulatedSync:
         self._begin()
 
     def close(self) -> None:
-        """Finish what was asked for."""
+        """Finish the requested syncs."""
         if self._newest is not None:
             self._job(self._newest)
             self._newest = None
@@ -76,8 +76,8 @@ class SimulatedSync:
 class SimulatedOffload:
     """The maintenance thread: jobs one after another.
 
-    A job is not one step. Behind an operation of the disk, and the lock that it is done under, it may be set back: the broker
-    goes on, other files are written, a crash comes; and then the job goes on, or never does.
+    A job is not atomic. After an operation of the disk, and after the lock that it holds is released, it may be interrupted: the broker
+    continues, other files are written, a crash occurs; then the job continues, or never does.
     """
 
     def __init__(self, host: "BrokerHost", process: ProcessLoop) -> None:
@@ -87,7 +87,7 @@ class SimulatedOffload:
         self._job: greenlet | None = None
         self._locks: list[_Lock] = []
         self._is_to_pause = False
-        #: No more pauses: it shall end.
+        #: No more interruptions: the thread is to end.
         self._closing = False
 
     def run(self, work: Callable[[], object], done: Callable[[Any], None]) -> None:
@@ -106,7 +106,7 @@ class SimulatedOffload:
         def job() -> object:
             try:
                 return work()
-            except Exception as error:  # as the thread does; a loss of power is no exception
+            except Exception as error:  # as the thread does; PowerLost is no Exception
                 return error
 
         if not self._locks:
@@ -114,7 +114,7 @@ class SimulatedOffload:
             self._locks = _replace_locks(self._host.broker._store, self)
         self._is_to_pause = False
         self._job = greenlet(job)
-        # Who never ends must not be collected, and cleaned up behind, while this history goes on.
+        # A job that never ends must not be garbage-collected, with its cleanup, during this history.
         self._host.jobs.append(self._job)
         self._go_on()
 
@@ -144,7 +144,7 @@ class SimulatedOffload:
             self.released()
 
     def released(self) -> None:
-        """The job goes on later, unless it holds a lock: who waits for that would wait for ever, there is one thread here."""
+        """Continue the job later, unless it holds a lock: with one thread, whoever waits for the lock would wait for ever."""
         job = self._job
         if self._is_to_pause and getcurrent() is job and not any(lock.locked() for lock in self._locks):
             self._is_to_pause = False
@@ -155,7 +155,7 @@ class SimulatedOffload:
         return self._job is not None
 
     def close(self) -> None:
-        """What is under way ends, as the thread is waited for."""
+        """Finish the current job, as the broker waits for the thread."""
         self._closing = True
         self._is_to_pause = False
         if self._job is not None:
@@ -164,14 +164,14 @@ class SimulatedOffload:
         self._asked.clear()
 
 
-#: A job that is set back waits so much shorter than one does that is asked for.
+#: An interrupted job waits for this fraction (1 / n) of the delay of a requested job.
 _PAUSES = 8
-#: Share of a job's operations behind which it is set back.
+#: Fraction of a job's operations after which it is interrupted.
 _SET_BACK = 0.3
 
 
 class _Lock:
-    """A lock of the store. A job that was to be set back while it held one is set back when it has released the last."""
+    """A lock of the store. A job that was to be interrupted while it held one is interrupted when it releases the last."""
 
     def __init__(self, offload: SimulatedOffload) -> None:
         self._offload = offload
@@ -197,7 +197,7 @@ class _Lock:
 
 
 def _replace_locks(store: Any, offload: SimulatedOffload) -> list[_Lock]:
-    """In all parts of the store; nobody holds one now."""
+    """Replace the locks in all parts of the store; none is held now."""
     made: list[_Lock] = []
     known: set[int] = set()
     waiting = [store]
@@ -245,7 +245,7 @@ class BrokerHost:
                 default_topic_queues=swarm.queues,
                 check_immunity_ms=swarm.check_immunities_ms[0],
                 check_interval_ms=swarm.check_interval_ms,
-                # So short that checks come to it.
+                # So short that checks are sent within a seed.
                 check_interval_max_ms=2 * swarm.check_interval_ms,
                 check_answer_ms=swarm.check_answer_ms,
                 checks_in_flight_max=swarm.checks_in_flight_max,
@@ -256,24 +256,23 @@ class BrokerHost:
         self.lives = 0
         self.process: ProcessLoop | None = None
         self.broker: Broker | None = None
-        #: Whether this life serves; False from its end until the next start is done.
+        #: Whether this run serves; False from its end until the next start has finished.
         self.serves = False
-        #: Told each life that serves.
+        #: Called with each broker that serves.
         self.on_started: Callable[[Broker], None] = lambda broker: None
-        #: Asked before a start that found damage is tried again.
+        #: Called before a start that found damage is repeated.
         self.on_damage: Callable[[StoreDamaged], None] = lambda error: None
-        #: Told each time.
+        #: Called at each power loss.
         self.on_power_lost: Callable[[], None] = lambda: None
-        #: Before each start but the first.
+        #: Called before each start but the first.
         self.on_start: Callable[[], None] = lambda: None
         #: Called after each turn of a broker that serves.
         self.on_turn: Callable[[], None] = lambda: None
-        #: Told the letter of each recovery.
+        #: Called with the letter of each recovery case.
         self.on_recovered: Callable[[str], None] = lambda letter: None
-        #: What the disk raises when an operation was cut means: the power is gone, or only the process.
+        #: The cause of a cut operation of the disk: a power loss, or the death of the process only.
         self._cut_is_power = True
-        #: Since the last start that served.
-        #: Where the log ended that the last start found: the lowest, where others ended before they served.
+        #: End of the log that the last start found; the lowest one since a start that served, if several found one.
         self.left_until = 0
         self._found_ends: list[int] = []
         self._has_served = False
@@ -285,18 +284,18 @@ class BrokerHost:
         self._rng = random.Random(f"{swarm.seed}/host")
         self._set_back = random.Random(f"{swarm.seed}/set back")
         self.chronicle = chronicle
-        #: Of the maintenance thread, that began and did not end.
+        #: Jobs of the maintenance thread that began and did not end.
         self.jobs: list[greenlet] = []
 
     def takes_us(self, mean_us: int) -> int:
-        """Sometimes next to nothing, sometimes much."""
+        """A random duration, sometimes almost zero, sometimes long."""
         return int(mean_us * self._rng.choice((0.1, 0.5, 1.0, 1.0, 4.0)))
 
     def is_set_back(self) -> bool:
-        """Whether a job of the maintenance thread waits now."""
+        """Whether the maintenance thread is interrupted now."""
         return self._set_back.random() < _SET_BACK
 
-    # --- lives -------------------------------------------------------------------------------------------------------
+    # --- runs --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         assert self.process is None
@@ -355,14 +354,14 @@ class BrokerHost:
                 self._on_raised(process, error)
 
     def _what_is_left(self, store: Any) -> dict[str, Any]:
-        """Of a start after a power loss: what the history checker may not hold against it."""
+        """For a start after a power loss: the fields of ``Started`` that tell the history checker what may be lost."""
         was_lost, self._power_was_lost = self._power_was_lost, False
         self.left_until = min([store.recovery.end, *self._found_ends])
         self._found_ends.clear()
         return {"durability": self.swarm.durability, "log_end": self.left_until} if was_lost else {}
 
     def _note_what_it_found(self) -> None:
-        """A start that ends before it serves may have written already: the next one finds more than was left."""
+        """A start that ends before it serves may have written already, so the next one may find a longer log."""
         if not self._has_served and self.broker is not None and self.broker._store is not None:
             self._found_ends.append(self.broker._store.recovery.end)
 
@@ -377,11 +376,11 @@ class BrokerHost:
             self._on_raised(process, error)
 
     def _disk_errors(self) -> int:
-        """Errors that the disk returned, and bits that it turned: the reasons for which a broker may stop."""
+        """Number of errors that the disk returned, and of flipped bits: the legal reasons for a broker to stop."""
         return sum(count for name, count in self.disk.faults.items() if name.endswith("EIO") or name == "bit flip")
 
     def _stopped_by_itself(self, process: ProcessLoop) -> None:
-        """The disk failed: the process says so and ends."""
+        """The disk failed: the process logs this and ends."""
         if process is self.process:
             self._chronicle.counts["stopped by itself"] += 1
             if self._disk_errors() == self._errors_at_start:
@@ -395,7 +394,7 @@ class BrokerHost:
     # --- ends --------------------------------------------------------------------------------------------------------
 
     def cut_after(self, steps: int | None, *, power: bool) -> None:
-        """The operation of the disk after so many more is done in part, and there the power is gone, or the process."""
+        """The operation after ``steps`` more is done partly; then the power fails, or the process dies."""
         self._cut_is_power = power
         if steps is not None:
             self.disk.power_fails_after(steps)
@@ -407,7 +406,7 @@ class BrokerHost:
             self.kill()
 
     def kill(self) -> None:
-        """SIGKILL; what was written stays in the page cache."""
+        """SIGKILL; written data stays in the page cache."""
         self._end_process(close=False)
         self._again()
 

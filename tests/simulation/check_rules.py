@@ -12,18 +12,18 @@ _SLACK_MS = 2
 
 class CheckLooks:
     def __init__(self, grace_ms: int, counts: Counter[str]) -> None:
-        """``grace_ms``: the shortest that any start of the broker gives."""
-        #: By how much the broker's wall clock was set forwards, ever: a restart takes that for time that passed.
+        """``grace_ms``: the shortest grace period of any start of the broker."""
+        #: Total by which the broker's wall clock was stepped forward: a restart takes it for elapsed time.
         self.ahead_ms = 0
-        #: By group: changes of limits and policy that somebody asked for.
+        #: By group: requested changes of limits and policy.
         self.changes: dict[str, list[ProducerChange]] = {}
         self._immunity_ms = grace_ms
         self._counts = counts
-        #: (group, transaction) -> until when nobody may hear a check, virtual us, and whether it said so itself.
+        #: (group, transaction) -> end of its grace period, virtual us, and whether the message set it.
         self._immune_until_us: dict[tuple[str, str], tuple[int, bool]] = {}
 
     def half(self, pairs: dict[str, str], now_us: int) -> None:
-        """A half leaves its producer; it is stored later, so its immunity ends no earlier than this says."""
+        """A half leaves its producer. It is stored later, so its grace period ends no earlier than this computes."""
         text = pairs.get("CHECK_IMMUNITY_TIME_IN_SECONDS", "")
         own = text.isdigit()
         ms = int(text) * 1_000 if own else self._immunity_ms
@@ -33,7 +33,7 @@ class CheckLooks:
     def check(self, event: CheckHeard) -> None:
         """
         Raises:
-            Violation: its transaction is immune.
+            Violation: the grace period of its transaction has not ended.
         """
         until_us, own = self._immune_until_us.get((event.group, event.tx), (0, False))
         self._counts[f"look immunity{' of its own' if own else ''}"] += 1

@@ -1,14 +1,14 @@
 """When checks are sent, and which of them count: promise 7, computed from the records and not from the broker's schedule.
 
-    never too early   no check before the grace period ends, the message's own where it has one, in the broker's time; what
-                      clients receive in virtual time is verified in ``check_rules``
-    never too late    a transaction that is due, with a reachable producer and capacity to ask it, is asked within
-                      ``_SLACK_STEPS`` inspections
-    never too rare    the time between two checks follows the back-off of docs/transactions.md, and never exceeds its bound
-    only what left    a check counts when a connection took it; one that reached nobody is not counted
+    never too early     no check before the grace period ends, the message's own if it has one, in the broker's time; what
+                        clients receive in virtual time is verified in ``check_rules``
+    never too late      a transaction whose check is due, with a reachable producer and capacity for it, is checked within
+                        ``_SLACK_STEPS`` inspections
+    often enough        the time between two checks follows the back-off of docs/transactions.md, and never exceeds its bound
+    only if delivered   a check counts when a connection accepted it; one that reached nobody is not counted
 
-Lateness is a violation only if several inspections in one life of the broker found it: a pause or a slow disk between two
-of them is no fault of the schedule.
+Lateness is a violation only if several inspections in one run of the broker found it: a pause or a slow disk between two of
+them is not an error of the schedule.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ from halfmq.model.records import PARKED_MS, Checked, HalfRecord
 from halfmq.model.settings import BrokerSettings
 from tests.simulation.promises import Violation
 
-#: Looks, half a second apart, at each of which a transaction must have waited too long.
+#: Number of inspections, half a second apart, at each of which a transaction must have waited too long.
 _SLACK_STEPS = 4
 #: Checks are scheduled in buckets of 64 ms.
 _ROUNDING_MS = 200
@@ -31,26 +31,26 @@ _Key = tuple[str, str]
 
 
 class CheckTimes:
-    """``started`` with each broker that serves; then what it writes and sends, and ``look`` each half second."""
+    """Call ``started`` with each broker that serves, then pass its records and effects, and call ``look`` each half second."""
 
     def __init__(self, settings: BrokerSettings, counts: Counter[str]) -> None:
-        #: Of the broker that serves.
+        #: Settings of the broker that serves.
         self.settings = settings
         self._counts = counts
-        #: In broker time, ms: no check before, and one at the latest by then if somebody can be asked.
+        #: End of the grace period, broker time, ms: no check before; the first one then, if a producer is reachable.
         self._immune: dict[_Key, int] = {}
-        #: What that was when a check was last decided: a further half may come later in the same turn.
+        #: The same when a check was last decided: a further half may come later in the same turn.
         self._immune_then: dict[_Key, int] = {}
-        #: By index: what each half made of it. A half that a power loss took comes again, perhaps at an earlier broker time.
+        #: The end that each half set, by index. A half lost in a power loss comes again, perhaps at an earlier broker time.
         self._immune_by: dict[_Key, dict[int, int]] = {}
         self._due: dict[_Key, int] = {}
-        #: Number and next time of the check that was logged last.
+        #: Number and next time of the last logged check.
         self._put_off: dict[_Key, tuple[int, int]] = {}
-        #: Of this life: what had counted when it began, what left since, what is decided and has not left.
+        #: In this run: checks counted when it began, checks sent since, checks decided and not sent.
         self._base: dict[_Key, int] = {}
         self._reached: Counter[_Key] = Counter()
         self._out: Counter[_Key] = Counter()
-        #: At how many looks in a row it was late.
+        #: Number of consecutive inspections at which it was late.
         self._late: Counter[_Key] = Counter()
 
     def started(self, state: Any) -> None:
@@ -74,7 +74,7 @@ class CheckTimes:
                 del self._immune_by[key], self._immune[key]
 
     def forget(self) -> None:
-        """Durability is ``memory``, and the power took the end of the log: broker time may go on from before it."""
+        """Durability is ``memory``, and a power loss removed the end of the log: broker time may continue from before it."""
         self._immune.clear()
         self._immune_by.clear()
         self._due.clear()
@@ -92,7 +92,7 @@ class CheckTimes:
     def checked(self, record: Checked, now_ms: int) -> None:
         """
         Raises:
-            Violation: it puts the next check off for too long.
+            Violation: it delays the next check too long.
         """
         key = (record.group, record.tx_id)
         if record.next_check_at_ms >= PARKED_MS:
@@ -103,7 +103,7 @@ class CheckTimes:
         checks_before, next_before_ms = self._put_off.get(key, (0, 0))
         if (
             record.checks < checks_before
-        ):  # one reached nobody, and another was asked meanwhile: the next stays as it was
+        ):  # one reached nobody, and another was sent meanwhile: the next time is unchanged
             latest_ms = max(latest_ms, next_before_ms)
         self._put_off[key] = record.checks, record.next_check_at_ms
         if record.next_check_at_ms > latest_ms:
@@ -114,7 +114,7 @@ class CheckTimes:
             )
 
     def _pause_ms(self, checks: int) -> int:
-        """The longest that may pass from check number ``checks`` to the next."""
+        """Maximum time from check number ``checks`` to the next."""
         settings = self.settings
         doublings = min(max(0, checks - 1), 40)
         interval = min(settings.check_interval_ms * CHECK_BACKOFF_FACTOR**doublings, settings.check_interval_max_ms)
@@ -123,7 +123,7 @@ class CheckTimes:
     def asked(self, effects: list[Any], now_ms: int) -> None:
         """
         Raises:
-            Violation: a check is sent too early, or with a number that counts what reached nobody.
+            Violation: a check is sent too early, or its number counts checks that reached nobody.
         """
         for effect in effects:
             if type(effect) is not SendCheck:
@@ -152,7 +152,7 @@ class CheckTimes:
     def look(self, broker: Any, *, paused: bool) -> None:
         """
         Raises:
-            Violation: nobody asks although it is time, or a check counts that reached nobody.
+            Violation: a check is not sent although it is due, or a check counts that reached nobody.
         """
         sequencer = broker._sequencer
         state = sequencer.engine.state

@@ -17,12 +17,12 @@ from tests.support.virtual_loop import Scheduler
 
 
 class Chronicle:
-    """``note`` records; ``listeners`` hear each event once it is recorded."""
+    """``note`` records an event, then calls ``listeners`` with it."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.events: list[AnyEvent] = []
         self.listeners: list[Callable[[AnyEvent], None]] = []
-        #: Things that were counted on the way: events by kind, faults, looks at promises.
+        #: Counts of events by kind, faults, and checks of promises.
         self.counts: Counter[str] = Counter()
         self._scheduler = scheduler
         self._pieces = array("q")
@@ -37,7 +37,7 @@ class Chronicle:
             listener(event)
 
     def piece(self, connection: int, length: int) -> None:
-        """A client was handed ``length`` bytes."""
+        """A client received ``length`` bytes."""
         self._pieces.append(self._scheduler.now_us)
         self._pieces.append(connection << 32 | length)
 

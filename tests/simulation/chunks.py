@@ -13,16 +13,16 @@ from typing import NamedTuple
 
 from tests.simulation.run import Result, run_seed
 
-#: Histories between two collections of what is left of them.
+#: Number of histories between two garbage collections.
 _GARBAGE_EVERY = 10
-#: Seeds that a process takes at once.
+#: Number of seeds that a process takes at once.
 CHUNK = 20
-#: Where time is short.
+#: The same with a time limit.
 _CHUNK_IN_TIME = 4
 
 
 class Chunk(NamedTuple):
-    """What some consecutive seeds came to."""
+    """The results of some consecutive seeds."""
 
     first: int
     events: list[int]
@@ -66,7 +66,7 @@ def run_many(
     seconds: float = 0.0,
     profile: str = "",
 ) -> Iterator[Chunk]:
-    """Chunks in order: ``count`` seeds, or as many as fit into ``seconds``. ``until_red``: a violation ends it."""
+    """Yields chunks in order: ``count`` seeds, or as many as fit into ``seconds``. ``until_red``: stop at a violation."""
     ends_at = time.monotonic() + seconds
     if seconds:
         asked: Iterator[tuple[int, int]] = ((start, _CHUNK_IN_TIME) for start in itertools.count(first, _CHUNK_IN_TIME))
@@ -87,7 +87,7 @@ def run_many(
 def _on_several(
     asked: Iterator[tuple[int, int]], processes: int, breakage: str, until_red: bool, profile: str
 ) -> Iterator[Chunk]:
-    # Not forked: whatever this process has loaded or begun stays here.
+    # Not forked: the child must not inherit what this process has loaded or begun.
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
         running: deque[Future[Chunk]] = deque()
         try:
@@ -103,7 +103,7 @@ def _on_several(
 
 
 class Sum:
-    """Chunks added up."""
+    """The sum of chunks."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()

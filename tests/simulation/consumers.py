@@ -1,4 +1,4 @@
-"""A consumer group of our client, with an inbox and everything that may become of a message; and a watcher of whole queues."""
+"""A consumer group of our client, with an inbox and all possible outcomes of a message; and a reader of whole queues."""
 
 import asyncio
 
@@ -19,15 +19,15 @@ from tests.support.virtual_loop import ProcessLoop
 
 READERS = "readers"
 WATCH = "watch"
-#: The inbox's name for a second handler of the same messages; to the broker there is one group.
+#: Inbox name of a second handler of the same messages; the broker sees only one group.
 AUDIT = "audit"
 _AUDITED = 0.15
-#: Share of the handled messages that are not acknowledged but sent back, so that the inbox sees them again.
+#: Fraction of the handled messages that are sent back instead of acknowledged, so that the inbox sees them again.
 _SENT_BACK_ALL_THE_SAME = 0.1
 
 
 class GroupConsumer(Machine):
-    """One member of the consumer group: handles messages through the inbox, sends back, rejects, forgets, and dies in
+    """A member of the consumer group: handles messages through the inbox, sends back, rejects, forgets, and dies in
     between.
     """
 
@@ -56,7 +56,7 @@ class GroupConsumer(Machine):
                 client = self.client(process, READERS)
 
     async def _consume(self, process: ProcessLoop, client: SimulatedClient, messages: Consumer) -> None:
-        """A drawn number of messages; then it leaves the group in good order, to join anew."""
+        """Consume a random number of messages, then leave the group properly and join again."""
         left = self.rng.choice((3, 10, 1 << 30))
         async for message in messages:
             stored: StoredMessage = message._stored
@@ -99,10 +99,10 @@ class GroupConsumer(Machine):
             message.ack()
 
     async def _once(self, message: Message, handler: str) -> bool:
-        """Whether it was the first time for this handler.
+        """Whether this handler processed the message for the first time.
 
         Raises:
-            SQLAlchemyError: it may have been handled or not.
+            SQLAlchemyError: it may have been processed or not.
         """
         async with self._sessions() as session, inbox.once(session, message, group=handler) as first:
             if first:
@@ -113,11 +113,11 @@ class GroupConsumer(Machine):
 
 
 class Watcher(Machine):
-    """Reads every queue from its beginning, again and again, as far as it goes."""
+    """Reads every queue repeatedly, from its beginning to its end."""
 
     async def main(self, process: ProcessLoop) -> None:
         swarm = self.around.swarm
-        #: (topic, queue) -> next offset. A watcher that was killed begins anew.
+        #: (topic, queue) -> next offset. A restarted watcher begins at 0.
         places = {(topic, queue): 0 for topic in swarm.topics for queue in range(max(4, swarm.queues))}
         while True:
             try:
@@ -130,7 +130,7 @@ class Watcher(Machine):
     async def _look(self, process: ProcessLoop, line: RawLine, places: dict[tuple[str, int], int]) -> None:
         """
         Raises:
-            LineLost: the connection is no good any more.
+            LineLost: the connection is unusable.
         """
         swarm = self.around.swarm
         for (topic, queue), offset in places.items():

@@ -30,18 +30,18 @@ class Consuming:
         self._counts = counts
         self._sent = sent
         self._topics = (*topics, RETRY)
-        #: (topic, queue) -> offsets that the group was given.
+        #: (topic, queue) -> offsets that the group received.
         self.given: dict[tuple[str, int], set[int]] = {}
-        #: (topic, queue) -> behind the last of them.
+        #: (topic, queue) -> offset after the last of them.
         self._ends: dict[tuple[str, int], int] = {}
-        #: (topic, queue) -> offset -> message, as read in the end; and where reading began.
+        #: (topic, queue) -> offset -> message, as read at the end; and where reading began.
         self._there: dict[tuple[str, int], dict[int, str]] = {}
-        #: Durability is ``memory``, and the power took something: offsets and places were given again.
+        #: Durability is ``memory``, and a power loss removed something: offsets and places were assigned again.
         self.forgetful = False
-        #: (topic, queue) -> its end when the consumers were switched off.
+        #: (topic, queue) -> its end when the consumers were stopped.
         self._stopped_at: dict[tuple[str, int], int] = {}
 
-    # --- while it happens --------------------------------------------------------------------------------------------
+    # --- during the run ----------------------------------------------------------------------------------------------
 
     def hear(self, event: AnyEvent) -> None:
         if type(event) is not Seen:
@@ -58,7 +58,7 @@ class Consuming:
     def look(self, broker: Any) -> None:
         """
         Raises:
-            Violation: an offset is committed that nobody was given, or a held pull sleeps on a message.
+            Violation: an offset is committed that the group did not receive, or a held pull waits for a visible message.
         """
         state = broker._sequencer.engine.state
         if not self.forgetful:
@@ -77,14 +77,14 @@ class Consuming:
             if not self._sent.all_are_wanted and topic.name != RETRY:
                 most = topic.ends[
                     queue
-                ]  # what lies in between it may have passed over: ``close`` looks for what it wants
+                ]  # the group may have skipped what is in between: ``close`` checks what it wants
             if offset > most:
                 raise Violation(f"Consumers: {GROUP} committed {offset} of {topic.name}/{queue}, and was given {most}")
 
     def _look_at_parked(self, broker: Any) -> None:
         pulls = broker._pulls
         if pulls._store.indexes_wait:
-            return  # to read would write what waits, and a look must not be where the power fails
+            return  # reading would write staged entries, and the power must not fail in an inspection
         for (topic_id, queue), there in pulls._held.items():
             _, end = pulls._store.bounds(topic_id, queue)
             for parked in there.values():
@@ -96,7 +96,7 @@ class Consuming:
                     )
 
     def is_behind(self, state: Any) -> bool:
-        """Whether there is something that the group has not committed."""
+        """Whether the group has uncommitted messages."""
         for name in self._topics:
             topic = state.topics_by_name.get(name)
             for queue, end in enumerate(topic.ends if topic is not None else ()):
@@ -106,18 +106,18 @@ class Consuming:
         return False
 
     def stop(self, state: Any) -> None:
-        """What comes from here on nobody will be given."""
+        """The group will not receive messages that arrive from here on."""
         for topic in state.topics_by_id.values():
             for queue, end in enumerate(topic.ends):
                 self._stopped_at[topic.name, queue] = end
 
-    # --- in the end --------------------------------------------------------------------------------------------------
+    # --- at the end --------------------------------------------------------------------------------------------------
 
     def close(self, events: list[AnyEvent], log_start: int, handed_back: dict[str, list[int]]) -> None:
-        """Call it where there was a consumer. ``handed_back``: by message, where the log ended each time.
+        """Call it if there was a consumer. ``handed_back``: by message, the end of the log at each time.
 
         Raises:
-            Violation: the group was not given something, or what it handed back is gone.
+            Violation: the group missed a message, or one that it handed back is lost.
         """
         if self.forgetful:
             return
@@ -140,7 +140,7 @@ class Consuming:
                 )
 
     def _look_at_handed_back(self, events: list[AnyEvent], log_start: int, handed_back: dict[str, list[int]]) -> None:
-        """By records of the log: nobody may pull dead letters."""
+        """Checked in the records of the log, since nobody may pull dead letters."""
         copies = Counter(
             event.message
             for event in events
@@ -157,7 +157,7 @@ class Consuming:
 
 
 def _is_there(pulls: Any, topic_id: int, queue: int, parked: Any) -> bool:
-    """Whether one of the messages that it waits for is visible."""
+    """Whether one of the messages that the pull waits for is visible."""
     if parked.tags is None:
         return True
     entries = pulls._store.read_queue(topic_id, queue, parked.request.queue_offset, 1_000)
@@ -167,7 +167,7 @@ def _is_there(pulls: Any, topic_id: int, queue: int, parked: Any) -> bool:
 def look_at_effects(database: Database, counts: Counter[str]) -> None:
     """
     Raises:
-        Violation: a message has more than one effect in the consumers' database, or none although it was handled.
+        Violation: a message has several effects in the consumers' database, or none although it was handled.
     """
     effects = database.effects_by_message()
     for (handler, message), times in effects.items():

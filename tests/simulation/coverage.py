@@ -1,6 +1,6 @@
-"""What the seeds have reached: which fault met which state of a transaction, and which recovery case followed.
+"""Coverage of the seeds: which fault met which state of a transaction, and which recovery case followed.
 
-A cell that is possible and stays empty is a bug of ``swarm``: its settings never lead there.
+A possible cell that stays empty is a bug of ``swarm``: its settings never lead there.
 """
 
 from collections import Counter
@@ -9,26 +9,26 @@ from typing import Any, Final
 
 from halfmq.core.transaction.next_check import Suspended
 
-#: What transactions may be in when a fault comes.
+#: States of transactions when a fault occurs.
 STATES: Final = (
     "none", "halves partly stored", "undecided", "parked", "not durable", "check in flight", "committed", "rolled back",
     "past retention",
 )  # fmt: skip
-#: Faults that end the broker, so that a recovery follows.
+#: Faults that end the broker, followed by a recovery.
 ENDING: Final = (
     "kill", "kill_in_step", "power", "power_in_step", "drain", "write_error", "sync_error", "derived_lost", "segment_lost",
     "rot_at_rest",
 )  # fmt: skip
 _REFUSED: Final = "refused"
-#: Recovery cases that a start of this world can come to, and why the others cannot be seen here: B to G refuse
-#: (``refused``), and P and Q need a checkpoint older than the log's start, which a trim waits for.
+#: Recovery cases that a start can reach here. The others cannot be seen: B to G refuse (``refused``), and P and Q need a
+#: checkpoint older than the log's start, for which a trim waits.
 CASES: Final = ("A", "H", "I", "J", "K", "L", "M", "N", "O", _REFUSED)
-#: (fault, state) that cannot be.
+#: Impossible (fault, state) pairs.
 IMPOSSIBLE: Final = frozenset({("rot", "none"), ("rot_at_rest", "none")})
 
 
 def states_of(state: Any, durable: int, first_verdict: int) -> list[str]:
-    """Which of ``STATES`` some transaction of the broker is in. ``first_verdict``: log position of the first there ever was."""
+    """Which of ``STATES`` some transaction of the broker is in. ``first_verdict``: log position of the first verdict ever."""
     found = []
     groups = state.producer_groups.values()
     undecided = [known for group in groups for known in group.undecided.values()]
@@ -82,7 +82,7 @@ class Coverage:
 
 
 def table(counts: Mapping[str, int]) -> str:
-    """Two tables: fault by state, and fault by recovery case; with the state in which a recovery case was never met."""
+    """Two tables: fault by state, and fault by recovery case, with the states in which a recovery case never occurred."""
     cells: Counter[tuple[str, str, str]] = Counter()
     for name, count in counts.items():
         if name.startswith("cover "):
@@ -100,7 +100,7 @@ def table(counts: Mapping[str, int]) -> str:
 
 
 def empty_cells(counts: Mapping[str, int]) -> list[str]:
-    """Cells that nothing has reached although something could."""
+    """Possible cells that were never reached."""
     cells = [name.removeprefix("cover ").split(" | ") for name in counts if name.startswith("cover ")]
     met = {(fault, state) for fault, state, _ in cells}
     recovered = {letter for _, _, letter in cells}

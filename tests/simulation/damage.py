@@ -1,8 +1,8 @@
-"""Damage at rest: bit rot and lost files, and an operator who repairs them once the broker has reported them.
+"""Damage at rest: bit rot and lost files, and an operator who repairs them after the broker reported them.
 
 The promise is that damage is rejected with its position where it is read, and never taken for valid content. So a start may
-refuse as long as something is damaged; then the simulation restores it, as an operator with a backup would.
-Only damage that can be detected is done: bits are flipped below a position that a later, durable batch declares durable, or
+refuse while something is damaged; then the simulation restores it, as an operator with a backup would.
+Only detectable damage is done: bits are flipped below a position that a later, durable batch declares durable, or below the position
 in the watermark page, which is then on the disk; while a broker serves, only in bodies, whose checksum clients verify.
 """
 
@@ -20,7 +20,7 @@ from tests.support.faulty_disk import FaultyDisk
 
 LOG = DATA / "shard-0" / "log"
 PAGE = DATA / "shard-0" / "published"
-#: Where the stored message may begin behind the start of its record: plain and half, delayed, carried.
+#: Possible places of the stored message after the start of its record: plain and half, delayed, copied.
 _MESSAGE_AT = (16, 32, 64)
 
 
@@ -44,9 +44,9 @@ class Damage:
         self._counts = counts
         self._flips: list[_Flip] = []
         self._lost: list[_Lost] = []
-        #: (durable position, log end) as seen while it served, ascending.
+        #: (durable position, log end) while it served, ascending.
         self._seen: list[tuple[int, int]] = []
-        #: What was answered at level fsync, and the watermark page therefore says; 0 where that is not there any more.
+        #: Log end of the last acknowledgement at level fsync, which the watermark page therefore states; 0 if it is lost.
         self._answered = 0
 
     @property
@@ -55,36 +55,36 @@ class Damage:
         return bool(self._flips or self._lost)
 
     def saw(self, durable: int, log_end: int, answered: int) -> None:
-        """``answered``: the log's end as of the last answer at level fsync; 0 at another level."""
+        """``answered``: the log's end at the last acknowledgement at level fsync; 0 at another level."""
         self._answered = max(self._answered, answered)
         if not self._seen or self._seen[-1] != (durable, log_end):
             self._seen.append((durable, log_end))
             del self._seen[:-20]
 
     def forget(self) -> None:
-        """The log may end before what was seen."""
+        """The log may end before the observed positions."""
         self._seen.clear()
         self._answered = 0
 
     def _known_durable(self) -> int:
-        """Below it everything is named durable by a later batch that is durable itself."""
+        """Everything below it is declared durable by a later batch that is durable itself."""
         if not self._seen:
             return 0
         now = self._seen[-1][0]
         return max((durable for durable, end in self._seen if end < now), default=0)
 
     def _paged_durable(self) -> int:
-        """What the watermark page says was durable, or ought to, once it is on the disk itself; 0 without a page."""
+        """The durable position in the watermark page, once the page itself is on disk; 0 without a page."""
         page = read_watermark_page(self._disk, PAGE)
         if not isinstance(page, Watermark):
             return 0
         try:
             file = self._disk.open(PAGE)
-            file.write(0, [self._disk.content(PAGE)])  # a sync that failed may have left it in the cache alone
+            file.write(0, [self._disk.content(PAGE)])  # after a failed sync it may be only in the cache
             file.sync()
             file.close()
             self._disk.sync_directory(PAGE.parent)
-        except OSError:  # a fault that was meant for the broker: the page may be lost
+        except OSError:  # a fault that was ordered for the broker: the page may be lost
             return 0
         self._counts["page is on the disk"] += 1
         return max(page.durable, self._answered)
@@ -92,7 +92,7 @@ class Damage:
     # --- bits --------------------------------------------------------------------------------------------------------
 
     def flip_body(self, offsets: list[int]) -> str:
-        """A bit in the body of one of the messages whose records begin there. Says where; empty: nowhere."""
+        """Flip a bit in the body of one of the messages whose records begin there. Returns where; empty: nowhere."""
         bound = self._known_durable()
         offsets = [offset for offset in offsets if offset < bound]
         if self.any or not offsets:
@@ -114,7 +114,7 @@ class Damage:
         return ""
 
     def flip_anywhere(self, redo_from: int) -> str:
-        """A bit of what the next start must read. Call it while nothing runs."""
+        """Flip a bit of what the next start must read. Call it while no broker runs."""
         bound = max(self._known_durable(), self._paged_durable())
         if self.any or bound <= redo_from:
             return ""
@@ -124,9 +124,7 @@ class Damage:
         if not self._disk.exists(path):
             return ""
         content = self._disk.content(path)
-        if not any(
-            content[offset - start : offset - start + 8]
-        ):  # between batches, or behind the last one of a segment
+        if not any(content[offset - start : offset - start + 8]):  # between batches, or after the last one of a segment
             return ""
         return self._flip(path, offset - start, content)
 
@@ -139,9 +137,9 @@ class Damage:
     # --- files -------------------------------------------------------------------------------------------------------
 
     def lose_derived(self) -> str:
-        """Files that are made again: snapshots, the checkpoint, or all that is not the log. Call it while nothing runs.
+        """Lose files that can be rebuilt: snapshots, the checkpoint, or everything but the log. Call it while no broker runs.
 
-        Not while anything is damaged: nothing would say any more that there was a log, and how far it was durable.
+        Not while anything is damaged: nothing would state any more that there was a log, and how far it was durable.
         """
         if self.any:
             return ""
@@ -160,7 +158,7 @@ class Damage:
         return f"{what}, {gone} files" if gone else ""
 
     def lose_segments(self, redo_from: int) -> str:
-        """One segment behind the first, or all of them. Refused at the next start. Call it while nothing runs."""
+        """Lose one segment after the first, or all of them. The next start must refuse. Call it while no broker runs."""
         segments = [LOG / name for name in self._disk.list(LOG) if name.endswith(".seg")]
         written = [path for path in segments if any(self._disk.content(path)[:64])]
         last = written[1:][-1:] if written and int(written[-1].name[:20]) < self._paged_durable() else []
@@ -177,19 +175,19 @@ class Damage:
         return f"{len(chosen)} segments" if chosen else ""
 
     def _is_known_to_have_a_log(self) -> bool:
-        """Without its segments: something else says that this store is not a new one."""
+        """Whether something other than the segments states that this store is not a new one."""
         page = read_watermark_page(self._disk, PAGE)
         return self._disk.exists(DATA / "shard-0" / "checkpoint") or (isinstance(page, Watermark) and page.position > 0)
 
     def _sync_directories(self) -> None:
         for directory in sorted({path.parent for path in self._disk.paths()} | {LOG}):
-            if self._disk.exists(directory):  # else the first start has not come so far
+            if self._disk.exists(directory):  # otherwise the first start has not come so far
                 self._disk.sync_directory(directory)
 
-    # --- back --------------------------------------------------------------------------------------------------------
+    # --- repair ------------------------------------------------------------------------------------------------------
 
     def restore(self) -> None:
-        """From a backup: what was flipped, unless it was written over or removed meanwhile, and what was lost."""
+        """Restore from a backup: flipped bits, unless overwritten or removed meanwhile, and lost files."""
         for flip in self._flips:
             if self._disk.exists(flip.path) and self._disk.content(flip.path)[flip.at] == flip.wrong:
                 changed = flip.right ^ flip.wrong

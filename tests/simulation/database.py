@@ -4,9 +4,9 @@ Each request travels, is executed, and its response travels back; the client may
 two of these. COMMIT may have happened although its response is lost. A transaction whose client died is rolled back, and
 its locks are released, only when the database notices. The database is the oracle: ``rows`` is what happened.
 
-Statements are executed by SQLite in memory, which holds the committed rows only. An open transaction is a list of writes:
-they are replayed in front of each of its statements and undone after it, and stay at COMMIT. Locks are those of PostgreSQL
-as far as they matter here: whoever inserts a key holds it until the end of the transaction, and others wait.
+SQLite in memory executes the statements, and holds only the committed rows. An open transaction is a list of writes, which
+are applied before each of its statements and undone after it, and stay at COMMIT. Locks are those of PostgreSQL as far
+as they matter here: a transaction that inserts a key holds it until its end, and others wait.
 """
 
 import asyncio
@@ -29,25 +29,25 @@ T = TypeVar("T")
 #: (table, primary key)
 Key = tuple[str, tuple[str, ...]]
 Parameters = Mapping[str, Any]
-#: Least age of a marker that may be pruned; no local transaction here takes as long.
+#: Minimum age of a marker that may be pruned; no local transaction here takes as long.
 _PRUNE_AGE_US: Final = 1_000_000
-#: Share of the COMMITs that fail on a deferred constraint.
+#: Fraction of the COMMITs that fail on a deferred constraint.
 _FAILED_COMMITS: Final = 0.08
-#: Share of the COMMITs of local transactions that never arrive; of those that wait, as for a standby; and how long they do.
+#: Fractions of the COMMITs of local transactions that never arrive, and that wait, as for a standby; and how long they wait.
 _LOST_COMMITS: Final = 0.08
 _STALLED_COMMITS: Final = 0.06
 _STALLS_US: Final = (300_000, 2_000_000, 8_000_000)
 
 metadata = MetaData()
 ORDERS: Final = "orders"
-#: The business row of a local transaction, which is the truth about it.
+#: The business row of a local transaction, the reference for its outcome.
 orders = Table(ORDERS, metadata, Column("tx_id", String(64), primary_key=True))
 MARKERS: Final = "mq_tx"
-#: What is added to the horizon in its row: of the table's format, as ``table_identity`` describes it.
+#: Added to the horizon in its row; part of the table's format, see ``table_identity``.
 _FAR: Final = 1 << 62
 markers = MarkerRows(metadata, MARKERS)
 inbox = Inbox(metadata)
-#: What consumers did; without a key, so that an effect that happens twice is two rows.
+#: Effects of consumers; without a key, so that an effect that happens twice is two rows.
 effects = Table(
     "effects",
     metadata,
@@ -67,27 +67,27 @@ _INSERT_ORDER: Final = f"INSERT INTO {ORDERS} (tx_id) VALUES (:tx_id)"
 
 
 class DatabaseError(Exception):
-    """The database rejected the statement, or the connection to it was lost."""
+    """The database rejected the statement, or the connection was lost."""
 
     sqlstate = ""
 
 
 class IntegrityError(DatabaseError):
-    """The name by which SQLAlchemy knows it."""
+    """SQLAlchemy requires this name."""
 
 
 class OperationalError(DatabaseError):
-    """The name by which SQLAlchemy knows it."""
+    """SQLAlchemy requires this name."""
 
 
 class Duplicate(IntegrityError):
-    """The unique key: another transaction inserted it first."""
+    """Unique key: another transaction inserted it first."""
 
     sqlstate = "23505"
 
 
 class ConstraintFailed(Duplicate):
-    """A deferred constraint, at COMMIT."""
+    """A deferred constraint failed at COMMIT."""
 
     sqlstate = "23503"
 
@@ -105,31 +105,31 @@ class Aborted(OperationalError):
 
 
 class Lost(OperationalError):
-    """The connection was lost while the response was awaited: it may have happened."""
+    """The connection was lost before the response: the statement may have been executed."""
 
     sqlstate = "08006"
 
 
 class Database:
-    """Of one service (producer group), or of the consumers."""
+    """The database of one service (producer group), or of the consumers."""
 
     def __init__(self, name: str, scheduler: Scheduler, mean_us: int, seed: object) -> None:
         self.name = name
-        #: Transaction id -> "C" where the business row was committed, "R" where the check ruled it out. The oracle.
+        #: Transaction id -> "C" if the business row was committed, "R" if the check inserted the rollback marker. The oracle.
         self.rows: dict[str, str] = {}
-        #: (handler, message) that a consumer has handled, as it was told by this database.
+        #: (handler, message) that a consumer has handled according to this database.
         self.handled: set[tuple[str, str]] = set()
-        #: When each "C" was committed, virtual us, while it is a row; and what it was, once it is pruned.
+        #: When each "C" was committed, virtual us, while the row exists; and its outcome after it is pruned.
         self._written_us: dict[str, int] = {}
         self._pruned: dict[str, str] = {}
-        #: ``written_at_ms`` of each marker that was ever inserted, rolled back or not.
+        #: ``written_at_ms`` of each marker ever inserted, rolled back or not.
         self._inserted_at_ms: dict[str, int] = {}
         self.up = True
         self.crashes = 0
         self.slow = 1
-        #: Share of the responses that are lost, although the request was executed.
+        #: Fraction of the responses that are lost although the request was executed.
         self.answers_lost = 0.02
-        #: Transaction id -> when a check of the shipped module fenced it, virtual us, and in which process.
+        #: Transaction id -> when, virtual us, and in which process a check of the shipped module fenced it.
         self.fenced: dict[str, tuple[int, str]] = {}
         self._scheduler = scheduler
         self._mean_us = mean_us
@@ -141,10 +141,10 @@ class Database:
         self._open: list[DatabaseSession] = []
         self._locks: dict[Key, DatabaseSession] = {}
 
-    # --- what happens to it ------------------------------------------------------------------------------------------
+    # --- faults ------------------------------------------------------------------------------------------------------
 
     def crash(self) -> None:
-        """Open transactions are gone, committed ones stay."""
+        """Open transactions are lost, committed ones stay."""
         self.up = False
         self.crashes += 1
         for session in list(self._open):
@@ -163,7 +163,7 @@ class Database:
     # --- old markers -------------------------------------------------------------------------------------------------
 
     def old(self) -> list[str]:
-        """What was committed so long ago that no local transaction of it can still run."""
+        """Transactions committed so long ago that no local transaction for them can still run."""
         until_us = self._scheduler.now_us - _PRUNE_AGE_US
         return [tx_id for tx_id, written_us in self._written_us.items() if written_us < until_us]
 
@@ -174,8 +174,8 @@ class Database:
                 self._store.execute(f"DELETE FROM {MARKERS} WHERE tx_id = ?", (tx_id,))
 
     def is_for_an_operator(self, tx_id: str) -> bool:
-        """Whether it rolled back with a marker older than the horizon of a new table: the clock of its client is an hour behind
-        that of whoever used the table first. Only an operator may decide it (``docs/decisions/0032-absent-marker.md``).
+        """Whether it rolled back with a marker older than the horizon of a new table, because the clock of its client is an hour behind
+        that of the first user of the table. Only an operator may decide it (``docs/decisions/0032-absent-marker.md``).
         """
         if self.said(tx_id) is not None or tx_id not in self._inserted_at_ms:
             return False
@@ -183,29 +183,29 @@ class Database:
         return found is not None and self._inserted_at_ms[tx_id] < found[0] - _FAR
 
     def said(self, tx_id: str) -> str | None:
-        """What its row was before anything was pruned."""
+        """Its row before anything was pruned."""
         return self._pruned.get(tx_id) or self.rows.get(tx_id)
 
     def effects_by_message(self) -> dict[tuple[str, str], int]:
-        """How many, by handler and message."""
+        """Number of effects, by handler and message."""
         found = self._store.execute("SELECT handler, message_id, count(*) FROM effects GROUP BY handler, message_id")
         return {(handler, message_id): times for handler, message_id, times in found}
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
     async def ask(self, process: ProcessLoop, work: Callable[[], T], stall_us: int = 0) -> T:
-        """``work`` done in the database, a while from now; its result, a while later.
+        """Execute ``work`` in the database after a delay, and return its result after another delay.
 
         Raises:
-            DatabaseError: what ``work`` raised. Lost: nobody knows.
+            DatabaseError: raised by ``work``. Lost: the outcome is unknown.
         """
         answer: asyncio.Future[T] = process.create_future()
         self._scheduler.call_later(self._trip_us() + stall_us, self._arrived, process, work, answer)
         return await answer
 
     async def commit(self, process: ProcessLoop, session: "DatabaseSession") -> None:
-        """Of the local transactions, some COMMITs take so long that checks come before them: locks are held, and rows are not
-        visible yet. Others never arrive: the client cannot tell, so that only a check ends the transaction at the broker.
+        """Some COMMITs of local transactions take so long that checks come before them: locks are held, and rows are not visible
+        yet. Others never arrive: the client cannot distinguish that, so only a check ends the transaction at the broker.
 
         Raises:
             DatabaseError: as ``ask``.
@@ -248,11 +248,11 @@ class Database:
         else:
             answer.set_result(value)
 
-    # --- an application's own fence ----------------------------------------------------------------------------------
+    # --- a fence of the application's own ----------------------------------------------------------------------------
 
     def decide(self, tx_id: str, *, may_fence: bool) -> Outcome:
-        """What the check of an application without the shipped marker table does, in one request: read the marker, and
-        where there is none, insert the opposite one under the same key.
+        """The check of an application without the shipped marker table, in one request: read the marker, and if there is none,
+        insert the opposite one under the same key.
         """
         found = self._store.execute(_MARKER_OF, {"tx_id": tx_id}).fetchone()
         if found is not None:
@@ -269,7 +269,7 @@ class Database:
 
 
 class DatabaseSession:
-    """One connection; one transaction at a time, which begins with its first statement."""
+    """A connection with one transaction at a time, which begins with its first statement."""
 
     def __init__(self, database: Database, process: ProcessLoop) -> None:
         self.database = database
@@ -286,10 +286,10 @@ class DatabaseSession:
         return any(table == ORDERS for table, _ in self._keys)
 
     def execute(self, statement: str, parameters: Parameters) -> tuple[list[Any], list[str]]:
-        """In the database. The rows that it returns, and the names of their columns.
+        """Runs in the database. Returns the rows, and the names of their columns.
 
         Raises:
-            Duplicate, LockTimeout: as named; after Duplicate the transaction is aborted. Lost: it was gone before.
+            Duplicate, LockTimeout: as named; after Duplicate the transaction is aborted. Lost: it was lost before.
         """
         self._must_be_open()
         store = self.database._store
@@ -328,28 +328,30 @@ class DatabaseSession:
             if table == MARKERS:
                 database._inserted_at_ms.setdefault(tx_id, parameters["written_at_ms"])
         database._locks.update(dict.fromkeys(keys, self))
-        if not self.process.alive:  # it died while this was on its way
+        if not self.process.alive:  # it died while the request was in transit
             database.client_died(self.process)
 
     def insert_marker(self, tx_id: str) -> None:
-        """In the database: what an application without the shipped marker table does.
+        """Runs in the database, for an application without the shipped marker table.
 
         Raises:
-            Duplicate: the check fenced this transaction. LockTimeout: should not be.
+            Duplicate: the check fenced this transaction. LockTimeout: must not happen.
         """
         self.execute(_INSERT_MARKER, self.database._marker(tx_id, COMMITTED))
         self.execute(_INSERT_ORDER, {"tx_id": tx_id})
 
     def commit(self) -> None:
-        """In the database.
+        """Runs in the database.
 
         Raises:
-            ConstraintFailed: rolled back for certain. Lost: the transaction was gone.
+            ConstraintFailed: certainly rolled back. Lost: the transaction was lost.
         """
         database = self.database
         if self.gone or (self._writes and self not in database._open):
             self.gone = False
-            raise Lost("the transaction is gone")  # the database crashed meanwhile, and a driver cannot tell
+            raise Lost(
+                "the transaction is gone"
+            )  # the database crashed meanwhile, and a driver cannot distinguish that
         writes, keys, aborted = self._writes, self._keys, self._aborted
         self.rollback()
         if aborted or not writes:
@@ -363,10 +365,10 @@ class DatabaseSession:
         self._tell_oracle(keys)
 
     def lose(self) -> None:
-        """In the database, which notices that the connection is lost.
+        """Runs in the database, which notices that the connection is lost.
 
         Raises:
-            Lost: rolled back; a driver cannot tell.
+            Lost: rolled back, but a driver cannot know.
         """
         self.rollback()
         raise Lost("the connection was lost before COMMIT arrived")

@@ -1,7 +1,7 @@
 """Delayed messages: not visible before their time, and visible soon after it (docs/promises.md: at or after, not exactly at).
 
-The due time is computed from the message as it was stored, not from the broker's ``due_ms``; time is the broker's, as its
-batches say. What clients receive, in virtual time, is verified in ``promises``.
+The due time is computed from the stored message, not from the broker's ``due_ms``; time is the broker's, as stated by its
+batches. What clients receive, in virtual time, is verified in ``promises``.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from halfmq.model.stored_message import StoredMessage
 from tests.simulation.promises import Violation
 from tests.simulation.wire_tap import delay_ms_of
 
-#: Looks, half a second apart, at each of which the first delayed message must have been due for as long.
+#: Number of inspections, half a second apart, for which the first delayed message must have been due.
 _SLACK_STEPS = 4
 _SLACK_MS = 500
 
@@ -26,7 +26,7 @@ class Delays:
     def look(self, broker: Any, *, paused: bool) -> None:
         """
         Raises:
-            Violation: something is due, and the broker has had the time to show it.
+            Violation: a message is due, and the broker has had time to make it visible.
         """
         sequencer = broker._sequencer
         state = sequencer.engine.state
@@ -43,10 +43,10 @@ class Delays:
             )
 
     def close(self, records: list[tuple[Any, Any]]) -> None:
-        """All records of the log with their batches.
+        """Check all records of the log, with their batches.
 
         Raises:
-            Violation: a message was shown before its time.
+            Violation: a message became visible too early.
         """
         delay_of_half: dict[int, int] = {}
         due_ms: dict[int, int] = {}

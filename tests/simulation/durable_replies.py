@@ -1,8 +1,8 @@
 """Everything that leaves the broker, compared with the disk at that moment: each reply, effect and deleted segment.
 
-The simulated disk knows what a power loss at this moment would keep, so nothing that the broker says of itself is
-believed: neither what it calls durable, nor which of its replies need to wait. A reply was made from a state, and that
-state ended at a position of the log, also when the reply wrote nothing; up to there the disk must have the log (promise 5).
+The simulated disk knows what a power loss at this moment would keep, so this module does not rely on the broker's own account of
+what is durable, nor of which replies need to wait. A reply is based on a state, and that state ended at a position of the log,
+even if the reply wrote nothing; up to there the disk must have the log (promise 5).
 At the level ``memory`` it need not, and only trims are verified.
 """
 
@@ -21,7 +21,7 @@ _FAR = 1 << 62
 
 
 class KeptLog:
-    """How much of the log a power loss now would keep for certain."""
+    """How much of the log a power loss would certainly keep now."""
 
     def __init__(self, disk: FaultyDisk) -> None:
         self._disk = disk
@@ -30,7 +30,7 @@ class KeptLog:
 
     @property
     def position(self) -> int:
-        """Everything below is on the disk, under names that are."""
+        """Everything before it is on the disk, under durable names."""
         if self._disk.steps != self._at_step:
             self._at_step = self._disk.steps
             self._position = self.look()
@@ -54,7 +54,7 @@ class KeptLog:
 
 
 def _clean_bytes(inode: Any) -> int:
-    """Bytes at the beginning of a file that the disk has as they are read."""
+    """Number of bytes at the beginning of a file that are equal on disk and in the cache."""
     clean = min(inode.sizes[0], len(inode.seen)) if inode.sizes else len(inode.seen)
     for sector in sorted(inode.base.keys() | inode.lost.keys()):
         start = sector * SECTOR_BYTES
@@ -69,7 +69,7 @@ def _clean_bytes(inode: Any) -> int:
 
 
 class Leaving:
-    """``started`` with each broker that serves. ``on_violation`` is told, since a broker swallows what its callbacks raise."""
+    """Call ``started`` with each broker that serves. Violations are passed to ``on_violation``, since a broker catches exceptions of callbacks."""
 
     def __init__(
         self,
@@ -87,13 +87,13 @@ class Leaving:
         self._retention_bytes = swarm.retention_bytes
         self._retention_ms = swarm.retention_ms
         self._window_ms = swarm.dedup_window_ms
-        #: (end, broker time) of the batches that were seen.
+        #: (end, broker time) of the observed batches.
         self._written: list[tuple[int, int]] = []
         self._counts = counts
         self._serves = serves
         self._on_violation = on_violation
         self._state: Any = None
-        #: Of this life: (new start of the log, end of the turn that says so).
+        #: In this run: (new start of the log, end of the turn that logged it).
         self._trims: list[tuple[int, int]] = []
         self._log_start = 0
         #: id of a turn's effects -> (the effects, the turn's end).
@@ -154,7 +154,7 @@ class Leaving:
                     )
                 )
 
-    # --- what a turn wrote -------------------------------------------------------------------------------------------
+    # --- the records of a turn ---------------------------------------------------------------------------------------
 
     def _wrote(self, turn: Any, state: Any) -> None:
         checks = self.checks
@@ -180,7 +180,7 @@ class Leaving:
     def _trimmed(self, log_start: int, end: int) -> None:
         """
         Raises:
-            Violation: it gives up what is to be kept.
+            Violation: it removes what must be kept.
         """
         self._log_start = log_start
         self._trims.append((log_start, end))
@@ -200,16 +200,16 @@ class Leaving:
             )
 
     def _before(self, operation: Operation) -> None:
-        """A segment goes only when it is durable that the log starts behind it. What a start removes was so before."""
+        """A segment may be removed only after the new start of the log is durable. What a start removes was removed by such a trim."""
         path = operation.path
         if operation.kind != "remove" or path.parent != LOG or path.suffix != ".seg" or not self._serves():
             return
         stop = int(path.name[:20]) + self._segment_bytes
         if stop > self._state.log_end:
-            return  # made for a roll that found no room
+            return  # created for a roll that found no space
         self._counts["look unlink"] += 1
         end = min((end for log_start, end in self._trims if log_start >= stop), default=_FAR)
-        # Asked for anew: the operation has its number already, and is not done.
+        # Computed again: the operation is already numbered, but not done.
         kept = self._kept.look() if self._holds else self._state.log_end
         if end > kept:
             said = (

@@ -15,7 +15,7 @@ from tests.support.virtual_loop import ProcessLoop
 if TYPE_CHECKING:
     from tests.simulation.run import Run
 
-#: Faults that like to come at one of these moments.
+#: Faults that are preferably injected at one of these moments.
 _SUDDEN = frozenset(
     ("kill", "kill_in_step", "power", "power_in_step", "crash_while_it_starts", "pause", "reset", "client_kill", "sync_error",
      "write_error", "database_crash", "partition", "one_way", "stall", "drain", "full", "rot_at_rest", "derived_lost")
@@ -30,14 +30,14 @@ class Faults:
         self.damage = Damage(run.host.disk, run.swarm.segment_bytes, run.swarm.seed, run.counts)
         self.coverage = Coverage(run.counts)
         self.over = False
-        #: A start has looked at damage that was put right before it ended.
+        #: During a start that read damage, the damage was repaired.
         self._healed_in_a_start = False
         self.ghosts = 0
-        #: A fault that waits for a state of some transaction, and until when.
+        #: A fault that waits for a state of some transaction, and its deadline.
         self._armed: tuple[str, str, int] | None = None
-        #: What was seen of transactions while a broker served last.
+        #: States of transactions when a broker served last.
         self._states = ["none"]
-        #: Log position of the first verdict there was, as far as seen.
+        #: Log position of the first verdict, as far as observed.
         self._first_verdict = 1 << 62
 
     def begin(self) -> None:
@@ -58,7 +58,7 @@ class Faults:
         self._next()
 
     def broker_turned(self) -> None:
-        """The moment that a fault waits for may be now: between a write and its sync, with half of a transaction there."""
+        """This may be the moment for which a fault waits: between a write and its sync, with some halves of a transaction stored."""
         if self._armed is not None and not self.over:
             what, moment, until_us = self._armed
             if moment in self._states_now() or self.run.scheduler.now_us > until_us:
@@ -87,7 +87,7 @@ class Faults:
 
     @property
     def _syncs_matter(self) -> bool:
-        """Not so at the level ``memory``, where an answer survives a kill and no more."""
+        """False at the level ``memory``, where an acknowledged record survives only a kill."""
         return self.run.swarm.durability == "fsync"
 
     def kill(self) -> None:
@@ -103,7 +103,7 @@ class Faults:
             host.power_fails()
 
     def power_in_step(self) -> None:
-        """In the middle of an operation of the disk, a drawn number of them from now."""
+        """Power fails during an operation of the disk, a random number of operations from now."""
         self._in_step("power_in_step", power=True)
 
     def kill_in_step(self) -> None:
@@ -118,7 +118,7 @@ class Faults:
         host.cut_after(steps, power=power)
 
     def crash_while_it_starts(self) -> None:
-        """It dies, and again in the middle of its recovery."""
+        """The broker dies, and again during its recovery."""
         host = self.run.host
         if host.process is None:
             return
@@ -184,7 +184,7 @@ class Faults:
         self.run.network.refuse(self.rng.choice((100_000, 1_500_000)))
 
     def repeat(self) -> None:
-        """A request of the last seconds comes once more, on a connection of its own."""
+        """Repeat a request of the last seconds on its own connection."""
         recent = [one for one in self.run.tap.sent if one[0] > self.run.scheduler.now_us - 4_000_000]
         if recent:
             _, kind, frame = self.rng.choice(recent)
@@ -232,7 +232,7 @@ class Faults:
         whose = self.rng.choice(list(clocks))
         by_ms = self.rng.choice((-3_600_000, -5_000, -100, 100, 5_000, 86_400_000))
         if whose == "broker" and by_ms > 1_000:
-            by_ms = 1_000  # at a restart broker time takes the step, and what is sent again within the window is not
+            by_ms = 1_000  # at a restart broker time takes over the step, and retries within the window are no longer recognised
         self.note("clock_step", whose, f"{by_ms} ms")
         clocks[whose].step(by_ms)
         if whose == "broker":
@@ -252,7 +252,7 @@ class Faults:
             self.run.host.disk.fail("sync", path_ends=path_ends)
 
     def name_error(self) -> None:
-        """Files cannot be made, named or claimed for a moment."""
+        """For a moment, files cannot be created, renamed or allocated."""
         operation = self.rng.choice(("create", "rename", "allocate", "sync_directory"))
         self.note("name_error", detail=operation)
         self.run.host.disk.fail(operation)
@@ -265,7 +265,7 @@ class Faults:
         self.later(self.rng.choice((1_000, 4_000)), lambda: disk.fill(1 << 40))
 
     def rot(self) -> None:
-        """A bit of a body that is served. At the level ``memory`` nobody could tell it from what a power loss leaves."""
+        """Flip a bit of a body that is served. At the level ``memory`` this is indistinguishable from a power loss."""
         if not self._syncs_matter:
             return
         promises = self.run.promises
@@ -277,7 +277,7 @@ class Faults:
             self.later(self.rng.choice((500, 2_000)), self._restore)
 
     def rot_at_rest(self) -> None:
-        """A bit of what the next start reads."""
+        """Flip a bit of what the next start reads."""
         host = self.run.host
         if host.serves and host.broker is not None and host.broker._maintenance is not None and self._syncs_matter:
             redo_from = host.broker._maintenance._checkpoint_at
@@ -305,14 +305,14 @@ class Faults:
             self.note("segment_lost" if where else "kill", detail=where)
 
     def _restore(self) -> None:
-        """A start that is under way may have read what was damaged."""
+        """A start in progress may have read what was damaged."""
         self._healed_in_a_start |= self.damage.any and not self.run.host.serves
         self._from_a_backup()
 
     def _from_a_backup(self) -> None:
         try:
             self.damage.restore()
-        except OSError:  # a fault that was meant for the broker hit whoever restores: again
+        except OSError:  # a fault that was ordered for the broker hit the restore: repeat it
             self.later(500, self._restore)
 
     def started(self) -> None:
@@ -320,7 +320,7 @@ class Faults:
         self.damage.forget()
 
     def start_refused(self, error: StoreDamaged) -> None:
-        """Right, if something is damaged; then it is restored."""
+        """Legal if something is damaged, which is then restored."""
         if not (self.damage.any or self._healed_in_a_start):
             raise Violation(f"Recovery: a start was refused, and nothing is damaged: {error}")
         self.run.counts["look damage refused"] += 1
@@ -328,14 +328,14 @@ class Faults:
         self._healed_in_a_start = False
         self._from_a_backup()
 
-    # --- the end of it -----------------------------------------------------------------------------------------------
+    # --- the end of the faults ---------------------------------------------------------------------------------------
 
     def heal(self) -> None:
         self.over = True
         run = self.run
         run.host.cut_after(None, power=False)
         run.network.heal()
-        run.host.disk.heal()  # before anything is restored: what is still armed would hit that
+        run.host.disk.heal()  # before anything is restored: pending faults would hit that
         self._restore()
         for database in run.databases.values():
             database.back()

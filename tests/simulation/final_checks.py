@@ -1,6 +1,6 @@
-"""The end of a history: what is there is read, and compared with everything that was recorded.
+"""The end of a history: everything is read, and compared with everything that was recorded.
 
-All queues are read to their ends over the wire, the log is read from the disk, and the databases say what happened.
+All queues are read to their ends over the wire, the log is read from the disk, and the outcomes from the databases.
 """
 
 from collections import Counter
@@ -41,7 +41,7 @@ from tests.support.raw_client import pull_ext, send_ext
 from tests.support.virtual_loop import ProcessLoop, SeededEntropy, VirtualClock
 
 WHOLE = "whole"
-#: Broker time is stamped in whole ms.
+#: Broker time is in whole ms.
 _ROUNDING_MS = 2
 _DECIDED_BY = {
     DecidedBy.PRODUCER: "application",
@@ -55,9 +55,9 @@ _DECIDED_BY = {
 async def ask_again(
     process: ProcessLoop, network: Any, tap: WireTap, promises: Promises, most: int, queues: int
 ) -> None:
-    """ENDs of settled transactions once more, with the verdict that stands and with the opposite. ``queues``: of a topic."""
+    """Send END again for settled transactions, with the same verdict and with the opposite. ``queues``: of a topic."""
     line = await RawLine.open(process, network, "reader")
-    # What is remembered of verdicts is forgotten with the next batch of the log.
+    # The next batch of the log makes the broker forget remembered verdicts.
     await line.ask(
         310, send_ext("Alpha", "reader", 0, {"UNIQ_KEY": f"READER{process.name}"}, queues=queues), b"x", timeout_s=30.0
     )
@@ -77,7 +77,7 @@ async def ask_again(
 async def read_everything(
     process: ProcessLoop, network: Any, chronicle: Chronicle, queues: list[tuple[str, int]]
 ) -> None:
-    """Every message of every queue, as ``Seen`` by the reader "whole", and ``QueueRead`` behind each."""
+    """Every message of every queue, as ``Seen`` by the reader "whole", and then a ``QueueRead`` for each queue."""
     line = await RawLine.open(process, network, "reader")
     for topic, queue in queues:
         offset, first = 0, -1
@@ -102,7 +102,7 @@ async def read_everything(
 
 
 def seen_of(body: bytes, now_us: int, by: str, reader: str) -> list[Seen]:
-    """The messages of a pull answer. A body that is damaged ends it, as it ends it for a reader that checks."""
+    """The messages of a pull response. A damaged body ends it, as for a reader that verifies."""
     found, at = [], 0
     while at < len(body):
         message, offset, size = decode_message(body, at)
@@ -148,8 +148,8 @@ def copy_of(disk: FaultyDisk, *, log_only: bool) -> FaultyDisk:
 
 
 def redo(host: BrokerHost, disk: FaultyDisk, records: list[Any] | None = None, settings: Any = None) -> Any:
-    """The state that a start from ``disk`` comes to; ``records`` gets all that were redone. ``settings``: those of the
-    broker that runs, unless they are given.
+    """The state after a start from ``disk``; ``records`` receives all redone records. ``settings``: by default those of the
+    running broker.
     """
     if settings is None:
         assert host.broker is not None
@@ -178,7 +178,7 @@ def redo(host: BrokerHost, disk: FaultyDisk, records: list[Any] | None = None, s
 
 
 def read_log(host: BrokerHost, chronicle: Chronicle, looks: CheckLooks, delays: Delays) -> None:
-    """All that the log holds, as ``Logged``; and, each second seed, what a start from all files comes to beside it."""
+    """Read the whole log as ``Logged`` events; and, for each second seed, the state after a start from all files."""
     records: list[Any] = []
     alone = redo(host, copy_of(host.disk, log_only=True), records)
     invariants.check(alone)
@@ -196,7 +196,7 @@ def read_log(host: BrokerHost, chronicle: Chronicle, looks: CheckLooks, delays: 
 
 
 def verify(host: BrokerHost, counts: Counter[str]) -> None:
-    """What ``halfmq store verify`` says of the store as it lies there. All that rotted was healed or written anew.
+    """Run the checks of ``halfmq store verify`` on the store. All bit rot was repaired or overwritten.
 
     Raises:
         Violation: something is damaged.
@@ -211,7 +211,7 @@ def verify(host: BrokerHost, counts: Counter[str]) -> None:
 
 
 def _compare_recoveries(host: BrokerHost, chronicle: Chronicle, alone: Any) -> None:
-    """With the snapshots, the checkpoint and the derived files that lie there now."""
+    """Recover with the current snapshots, checkpoint and indexes."""
     from_log = durable_digest(alone)
     from_all = durable_digest(redo(host, copy_of(host.disk, log_only=False)))
     chronicle.counts["look recovery"] += 1
@@ -263,11 +263,11 @@ def _of_message(message: StoredMessage) -> dict[str, Any]:
     }
 
 
-# --- the final looks -------------------------------------------------------------------------------------------------
+# --- the final checks ------------------------------------------------------------------------------------------------
 
 
 def final_looks(chronicle: Chronicle, promises: Promises, databases: dict[str, Database], log_start: int) -> None:
-    """What only the whole shows."""
+    """Checks that need the whole history."""
     counts = chronicle.counts
     places: dict[str, tuple[str, int, int]] = {}
     offsets: dict[str, int] = {}
@@ -313,8 +313,8 @@ def final_looks(chronicle: Chronicle, promises: Promises, databases: dict[str, D
 def look_at_fences(
     chronicle: Chronicle, databases: dict[str, Database], machines: list[Machine], broker: VirtualClock, age_ms: int
 ) -> None:
-    """No check of the shipped marker table fences a transaction younger than ``age_ms``. The age is that of the broker's
-    timestamp, so a clock that is ahead, or a broker's that is behind, makes a transaction older than it is.
+    """No check of the shipped marker table fences a transaction younger than ``age_ms``. The age is computed from the broker's
+    timestamp, so a client's clock that is ahead, or a broker's that is behind, makes a transaction older than it is.
 
     Raises:
         Violation: one was fenced too early.
@@ -335,13 +335,13 @@ def look_at_fences(
 
 
 def sent_twice_on_one_connection(promises: Promises, message: str) -> bool:
-    """What docs/promises.md lists as remaining, "Deduplication"."""
+    """A remaining case of duplicates that docs/promises.md lists under "Deduplication"."""
     plain = promises.plains.get(message)
     return plain is not None and len(set(plain.asks)) != len(plain.asks)
 
 
 def _was_policys(tx: Any, promises: Promises, log_start: int) -> bool:
-    """It may be that a policy rolled it back, and the record that said so was trimmed."""
+    """Whether a policy may have rolled it back, in a record that was trimmed."""
     rolled_back = tx.verdict is not None and tx.verdict[0] == "ROLLED_BACK" and tx.verdict[1] < log_start
     somebody_us = tx.asked["ROLLED_BACK"][0] if "ROLLED_BACK" in tx.asked else tx.verdict_us + 1
     return rolled_back and tx.group in promises.policy_groups and somebody_us > tx.verdict_us
@@ -350,13 +350,13 @@ def _was_policys(tx: Any, promises: Promises, log_start: int) -> bool:
 def _look_at_transaction(
     tx: Any, offsets: list[int], database: Database | None, counts: Any, log_start: int, by_hand: set[str]
 ) -> None:
-    """``offsets``: where the body of each message that is visible lies; -1: not visible."""
+    """``offsets``: place of the body of each visible message; -1: not visible."""
     shown = [offset >= 0 for offset in offsets]
     truth = "COMMITTED" if database is not None and database.said(tx.tx) == "C" else "ROLLED_BACK"
     if any(shown):
         counts["look all or none"] += 1
-        # The log may have been trimmed while the queues were read: then the parts that were seen lie before its start.
-        # Of a log that is trimmed, what was shown later than the rest may be there alone.
+        # The log may have been trimmed while the queues were read: then the received parts are before its start.
+        # In a trimmed log, messages that became visible later than the others may be there alone.
         at_once = [
             offset
             for half, offset in zip(tx.halves.values(), offsets, strict=True)
@@ -373,7 +373,7 @@ def _look_at_transaction(
         truth == "COMMITTED"
         and not any(shown)
         and not tx.forgotten
-        # Of what was never acknowledged nobody knows whether it lay before the log's start, and who decided it there.
+        # Halves that were never acknowledged may have been before the log's start, and decided there.
         and min(tx.acked.values(), default=0) >= log_start
     ):
         raise Violation(f"Lost: the database committed {tx.tx}, and nothing of it is visible; {tx.verdict}", tx.tx)

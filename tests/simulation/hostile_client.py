@@ -1,9 +1,9 @@
-"""A client in a service's group that sends requests which must be rejected, and rare ones.
+"""A client in a service's group that sends rare requests, and requests that must be rejected.
 
 The verdicts that it requests are not recorded as requested: if the broker follows one, nobody requested that verdict.
 
     a verdict with wrong offsets         must be rejected, and change nothing
-    COMMIT before the last half message  must be rejected; the group's producers are asked at the end, and roll back
+    COMMIT before the last half message  must be rejected; the producers of the group are checked at the end, and roll back
     a delayed message that outlives its segment: retention keeps what is younger than the deduplication window
 """
 
@@ -52,10 +52,10 @@ class Stranger(Machine):
         return await line.ask(310, ext, self.rng.randbytes(body_bytes))
 
     async def _wrong_offsets(self, line: RawLine) -> None:
-        """Of somebody's transaction that is undecided, as far as known: the offsets of another one, or made up.
+        """A verdict for any undecided transaction, with offsets of another one, or invented ones.
 
         Raises:
-            LineLost: no answer.
+            LineLost: no response.
         """
         places = self._tap.places
         undecided = [tx for tx in self._promises.txs.values() if tx.verdict is None and tx.tx in places]
@@ -71,7 +71,7 @@ class Stranger(Machine):
         }  # fmt: skip
         answer = await line.ask(37, ext)
         self.around.chronicle.counts["look wrong offsets"] += 1
-        # A verdict that stands already may be told, also to who names it wrongly.
+        # An existing verdict may be reported, also for a wrong request.
         told = tx.verdict is not None or tx.asked or tx.group in self._promises.policy_groups
         if answer.code == 0 and not told:
             raise Violation(
@@ -79,10 +79,10 @@ class Stranger(Machine):
             )
 
     async def _too_early(self, line: RawLine) -> None:
-        """The first of two halves, and COMMIT.
+        """Send the first of two halves, and COMMIT.
 
         Raises:
-            LineLost: no answer.
+            LineLost: no response.
         """
         unique = self._unique()
         pairs = {
@@ -100,7 +100,7 @@ class Stranger(Machine):
     async def _much_later(self, line: RawLine) -> None:
         """
         Raises:
-            LineLost: no answer.
+            LineLost: no response.
         """
         await self._send(
             line, {"UNIQ_KEY": self._unique(), "TIMER_DELAY_MS": str(self.rng.choice((3_000, 30_000, 45_000)))}, 500

@@ -30,8 +30,8 @@ _collector = _Collector()
 
 @contextmanager
 def listening() -> Iterator[None]:
-    """What broker and clients say of faults is expected and costs time: only errors are looked at, and nothing is printed,
-    unless somebody asked for more. Other tests of the process find the logger as it was."""
+    """Broker and client log injected faults, which costs time: only errors are examined and nothing is printed, unless more was
+    requested. Afterwards the logger is as before for other tests of the process."""
     logger = logging.getLogger("halfmq")
     level, propagated = logger.level, logger.propagate
     logger.setLevel(level or logging.ERROR)

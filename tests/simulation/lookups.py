@@ -1,7 +1,7 @@
-"""Messages by id, by key and by position, queried at the end: whatever is visible is found, with the body that was sent.
+"""Messages by id, by key and by position, queried at the end: every visible message is found, with the body that was sent.
 
-By UNIQ_KEY and by KEYS (12), and by the position that a pull response names (33). A key that more messages have than fit into
-one response finds the newest of them, so only keys of few messages are queried.
+By UNIQ_KEY and by KEYS (12), and by the position in a pull response (33). A query for a key with more messages than fit into
+one response returns the newest, so only keys of few messages are queried.
 """
 
 import zlib
@@ -18,7 +18,7 @@ from tests.simulation.raw_connection import RawLine
 from tests.simulation.wire_tap import WireTap
 from tests.support.virtual_loop import ProcessLoop
 
-#: Messages that are asked for, and as many of those that have keys.
+#: Number of messages that are queried, and of those with keys.
 _ASKED_MAX = 6
 _FOUND_MAX = 32
 
@@ -34,7 +34,7 @@ async def look_up(
 ) -> None:
     """
     Raises:
-        Violation: a visible message is not found, although the log has it still.
+        Violation: a visible message is not found, although the log still has it.
     """
     try:
         await _look_up(process, network, chronicle, tap)
@@ -82,7 +82,7 @@ async def _by_key(line: RawLine, chronicle: Chronicle, event: Seen, key: str) ->
 
 
 def _must_hold(event: Seen, code: int, body: bytes, by: str) -> None:
-    """The very message: its id, its queue offset and its body."""
+    """Check that it is this message: its id, queue offset and body."""
     found = []
     at = 0
     while code == 0 and at < len(body):

@@ -1,4 +1,4 @@
-"""A client machine: one process at a time, started again under the same name after it was killed."""
+"""A client machine: one process at a time, restarted under the same name after it was killed."""
 
 import random
 from collections.abc import Callable, Coroutine
@@ -20,15 +20,15 @@ BROKER_PORT = 10_911
 
 
 class ApplicationError(Exception):
-    """The application's own code fails."""
+    """The application's own code failed."""
 
 
-#: What goes wrong in a client without being a bug of ours.
+#: Exceptions in a client that are not bugs.
 Expected = (HalfmqError, DatabaseError, SQLAlchemyError, ApplicationError)
 
 
 class Surroundings:
-    """What every machine shares."""
+    """What all machines share."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Surroundings:
         self.network = network
         self.chronicle = chronicle
         self.on_raised = on_raised
-        #: While it is True clients begin new work.
+        #: While True, clients start new work.
         self.working = True
 
 
@@ -62,7 +62,7 @@ class SimulatedClient(AsyncClient):
 
 
 class Machine:
-    """``main`` is what its process does, from its start."""
+    """``main`` is the work of its process."""
 
     def __init__(self, name: str, around: Surroundings) -> None:
         self.name = name
@@ -74,14 +74,14 @@ class Machine:
         self.lives = 0
         self.process: ProcessLoop | None = None
         self.stopped = False
-        #: Calls of its application that are under way.
+        #: Number of application calls in progress.
         self.busy = 0
 
     async def main(self, process: ProcessLoop) -> None:
         raise NotImplementedError
 
     def died(self, process: ProcessLoop) -> None:
-        """For those who must be told."""
+        """Notify the components that must know."""
 
     def start(self) -> None:
         self.lives += 1
@@ -91,7 +91,7 @@ class Machine:
         self.spawn(process, self.main(process))
 
     def spawn(self, process: ProcessLoop, work: Coroutine[Any, Any, None]) -> Any:
-        """A task whose failure is a bug."""
+        """Start a task whose failure is a bug."""
         task = process.create_task(work)
         task.add_done_callback(self._ended)
         return task
@@ -101,7 +101,7 @@ class Machine:
             self.around.on_raised(self.process, task.exception())
 
     def stop(self) -> None:
-        """It is switched off for good."""
+        """Stop it permanently."""
         self.kill()
         self.stopped = True
 

@@ -1,4 +1,4 @@
-"""Operators who list undecided transactions, query the database, and sometimes settle a transaction by hand; and an
+"""Operators who list undecided transactions, query the database, and sometimes decide a transaction; and an
 administrator who sets limits and policies of producer groups, requests checks, and resumes parked transactions.
 """
 
@@ -30,13 +30,13 @@ _WORDS = {Outcome.COMMIT: "COMMIT", Outcome.ROLLBACK: "ROLLBACK"}
 
 
 class Operator(Machine):
-    """Asks what ``halfmq tx`` asks."""
+    """Sends the requests of ``halfmq tx``."""
 
     def __init__(self, name: str, around: Surroundings, databases: dict[str, Database], promises: Promises) -> None:
         super().__init__(name, around)
         self.databases = databases
         self.promises = promises
-        #: By topic: with how many queues it was asked for at last. Never more than before.
+        #: By topic: the last requested number of queues, which never increases.
         self._queues = dict.fromkeys(around.swarm.topics, around.swarm.queues)
 
     async def main(self, process: ProcessLoop) -> None:
@@ -52,7 +52,7 @@ class Operator(Machine):
     async def _look(self, process: ProcessLoop, line: RawLine) -> None:
         """
         Raises:
-            LineLost: no answer.
+            LineLost: no response.
         """
         draw = self.rng.random()
         if draw < 0.3:
@@ -81,10 +81,10 @@ class Operator(Machine):
             )
 
     async def _mistake(self, line: RawLine) -> None:
-        """Somebody decides what is decided, the other way round: must be refused.
+        """Request the opposite verdict for a decided transaction: must be refused.
 
         Raises:
-            LineLost: no answer.
+            LineLost: no response.
         """
         settled = [tx for tx in self.promises.txs.values() if tx.verdict is not None]
         if settled:
@@ -95,10 +95,10 @@ class Operator(Machine):
             await line.ask(HMQ_RESOLVE, {**which, wire.EXT_OPERATOR: "bob", wire.EXT_REASON: "by mistake"})
 
     async def _narrow(self, line: RawLine) -> None:
-        """A topic shall have fewer queues: only where none of those to go holds anything, or may come to.
+        """Reduce the queues of a topic: permitted only if the removed queues have no messages, and cannot get any.
 
         Raises:
-            LineLost: no answer; it may have been done.
+            LineLost: no response; it may have been executed.
         """
         topic = self.rng.choice(list(self._queues))
         queues = self._queues[topic] = self.rng.randint(1, self._queues[topic])
@@ -108,7 +108,7 @@ class Operator(Machine):
             self.around.chronicle.counts[f"knob topic narrowed, answer {answer.code}"] += 1
 
     async def _find_out(self, process: ProcessLoop, group: str, tx_id: str) -> Outcome:
-        """What the database says, ruled out where it says nothing; or, now and then, whatever comes to mind."""
+        """The outcome in the database, inserting a rollback marker if it has none; or, sometimes, a random one."""
         draw = self.rng.random()
         if draw < 0.1:
             return self.rng.choice((Outcome.COMMIT, Outcome.ROLLBACK))
@@ -122,7 +122,7 @@ class Operator(Machine):
 
 
 class Administrator(Machine):
-    """What ``halfmq tx limits``, ``tx check`` and ``tx stats`` do. In the end it asks about all that was parked."""
+    """Sends the requests of ``halfmq tx limits``, ``tx check`` and ``tx stats``. At the end it requests checks of all parked transactions."""
 
     def __init__(self, name: str, around: Surroundings, groups: list[str], promises: Promises) -> None:
         super().__init__(name, around)
@@ -131,11 +131,11 @@ class Administrator(Machine):
         administration = around.swarm.administration
         self._limits = [what for what in administration if what != "ask-now"]
         self._asks = "ask-now" in administration
-        #: In some seeds all policies are taken back before everything heals, in the others they go on.
+        #: In some seeds all policies are removed before everything heals, in the others they remain.
         self._takes_back = self.rng.random() < 0.4
-        #: What is set aside is asked about by group, or one by one.
+        #: Whether checks of parked transactions are requested by group, or one by one.
         self._in_bulk = self.rng.random() < 0.5
-        #: What each group is given first.
+        #: The first settings of each group.
         self._to_give = [(group, what) for what in self._limits for group in groups]
 
     async def main(self, process: ProcessLoop) -> None:
@@ -151,10 +151,10 @@ class Administrator(Machine):
                 pause_s = 0.5
 
     async def _act(self, line: RawLine) -> float:
-        """Something; how long to rest then, s.
+        """One random action; returns the time until the next, s.
 
         Raises:
-            LineLost: no answer.
+            LineLost: no response.
         """
         draw = self.rng.random()
         if self._to_give:
@@ -190,7 +190,7 @@ class Administrator(Machine):
     async def _set(self, line: RawLine, group: str, change: dict[str, Any]) -> None:
         """
         Raises:
-            LineLost: no answer; it may have been done.
+            LineLost: no response; it may have been executed.
         """
         ext = {wire.EXT_GROUP: group, wire.EXT_OPERATOR: "ada"}
         answer = await line.ask(HMQ_PRODUCER, ext, msgspec.json.encode(change))
@@ -200,17 +200,17 @@ class Administrator(Machine):
     async def _read(self, line: RawLine) -> None:
         """
         Raises:
-            LineLost: no answer.
+            LineLost: no response.
         """
         self.around.chronicle.counts["knob stats read"] += 1
         await line.ask(HMQ_STATS, {})
         await line.ask(HMQ_PRODUCER, {wire.EXT_GROUP: self.rng.choice(self.groups)})
 
     async def _take_up(self, line: RawLine) -> float:
-        """Nobody works any more: what a policy parked is asked about until it is settled.
+        """After all work has ended: request checks of parked transactions until they are settled.
 
         Raises:
-            LineLost: no answer.
+            LineLost: no response.
         """
         if self._takes_back:
             for group in self.groups:
@@ -221,10 +221,10 @@ class Administrator(Machine):
         return 1.0 if await self._ask(line, 100, only_parked=True) else 4.0
 
     async def _ask(self, line: RawLine, most: int, *, only_parked: bool = False) -> int:
-        """About one of those listed, or about all that were parked; how many of these there were.
+        """Request a check of a listed transaction, or of all parked ones; returns the number of these.
 
         Raises:
-            LineLost: no answer.
+            LineLost: no response.
         """
         answer = await line.ask(HMQ_TRANSACTIONS, {wire.EXT_MAX: str(most)})
         rows = msgspec.json.decode(answer.body) if answer.code == 0 else []
@@ -241,7 +241,7 @@ class Administrator(Machine):
     async def _ask_aside(self, line: RawLine, groups: list[str]) -> int:
         """
         Raises:
-            LineLost: no answer.
+            LineLost: no response.
         """
         for group in groups:
             answer = await line.ask(
@@ -255,7 +255,7 @@ class Administrator(Machine):
     async def _ask_now(self, line: RawLine, row: dict[str, Any]) -> None:
         """
         Raises:
-            LineLost: no answer.
+            LineLost: no response.
         """
         counts = self.around.chronicle.counts
         tx = self.promises.txs.get(row["tx_id"])

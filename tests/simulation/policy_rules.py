@@ -1,15 +1,15 @@
-"""What policies, limits and grace periods allow, verified for each record of the log in its order.
+"""What policies, limits and grace periods allow, verified for each record of the log in order.
 
-It reads records and settings only and keeps its own account of them, independently of ``core``.
+It reads only records and settings, and keeps its own account of them, independent of ``core``.
 
-    by a policy    never COMMITTED; ROLLED_BACK where the group had "rollback", after that many checks, the last one sent in
-                   the run of the broker that decided, and its answer overdue; parked likewise, or because of the age
+    by a policy    never COMMITTED; ROLLED_BACK if the group had "rollback", after that many checks, the last one sent in
+                   the run of the broker that decided, and its response overdue; parked likewise, or because of the age
     limits         a transaction begins only below the group's number, and its half messages fit into the group's bytes
     grace period   no check before its end, as set by the message or else by the broker
     settings       change only as the administrator requested
 
-It does not know what a trim removed: there it trusts the copies, since a transaction may have begun before the log does;
-numbers and ages are verified only where the log is complete or a copy states them.
+It does not know what a trim removed: there it trusts the copies, since a transaction may have begun before the log does.
+Numbers and ages are verified only where the log is complete or a copy states them.
 """
 
 from collections import Counter
@@ -40,7 +40,7 @@ from tests.simulation.promises import Violation
 
 
 class _Limits(NamedTuple):
-    """As they stand in the log."""
+    """The limits in the log."""
 
     name: str
     check_limit: int
@@ -68,7 +68,7 @@ class _Open:
 
     def __init__(self, prepared_ms: int, *, sure: bool) -> None:
         self.prepared_ms = prepared_ms
-        #: It is known to have begun then.
+        #: Its beginning is known exactly.
         self.sure = sure
         self.grace_until_ms = 0
         self.halves: set[int] = set()
@@ -86,10 +86,10 @@ def look_at_log(
     asked: dict[str, list[ProducerChange]],
     counts: Counter[str],
 ) -> None:
-    """``records``: (batch, record) each. ``asked``: by group, what operators asked for.
+    """``records``: (batch, record) each. ``asked``: by group, the requests of operators.
 
     Raises:
-        Violation: what the log says may not be.
+        Violation: the log contains what is not permitted.
     """
     looks = _PolicyLooks(settings, asked, counts)
     for batch, record in records:
@@ -102,14 +102,14 @@ def look_at_log(
 class _PolicyLooks:
     def __init__(self, settings: BrokerSettings, asked: dict[str, list[ProducerChange]], counts: Counter[str]) -> None:
         self.first = True
-        #: Of the epoch, as its start or the base behind it says.
+        #: Grace period of the epoch, from its start record or the base after it.
         self._epoch_immunity_ms = settings.check_immunity_ms
         self._settings = settings
         self._asked = asked
         self._counts = counts
         self._limits: dict[str, _Limits] = {}
         self._open: dict[tuple[str, str], _Open] = {}
-        #: Where the log is whole: how many are undecided by group, and bytes.
+        #: While the log is complete: number and bytes of undecided transactions by group.
         self._whole = True
         self._numbers: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
@@ -117,7 +117,7 @@ class _PolicyLooks:
     # --- settings ----------------------------------------------------------------------------------------------------
 
     def base(self, record: Base, batch: Any) -> None:
-        """The first record tells what a trim has taken; later ones were compared with the state by the redo."""
+        """The first base shows what a trim has removed; redo compared later ones with the state."""
         if self.first:
             fields = msgspec.msgpack.decode(record.payload)
             self._whole = batch.offset == 0
@@ -203,7 +203,7 @@ class _PolicyLooks:
         if known is None:
             self._look(not self._whole, "check", key, "is asked about, and is not undecided")
             return
-        # Of one that began before the log does, the first number says nothing: an answer has it as well as a check.
+        # For one that began before the log, the first number is useless: it may be due to a response as well as to a check.
         counted = known.sure or known.checks > 0
         sent = (counted and record.checks > known.checks) or known.aside
         self._look(

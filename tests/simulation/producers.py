@@ -34,10 +34,10 @@ class _Life:
         self.sessions = sessions_of(machine.database, process)
         self.client.answer_checks(self.markers, self.sessions)
         self.client.add_check("block", self.check)
-        self.client.add_check("", self.check)  # of stock clients of the same group
+        self.client.add_check("", self.check)  # for transactions of stock clients in the same group
         self.client.add_listener(OrderListener(self))
 
-    # --- what it sends -----------------------------------------------------------------------------------------------
+    # --- messages ----------------------------------------------------------------------------------------------------
 
     def message(self) -> tuple[str, bytes, dict[str, Any]]:
         rng = self.rng
@@ -48,14 +48,14 @@ class _Life:
         return rng.choice(self.swarm.topics), rng.randbytes(rng.choice(self.swarm.body_bytes)), options
 
     def in_transaction(self) -> tuple[str, bytes, dict[str, Any]]:
-        """Some are to be shown later than the transaction commits."""
+        """Arguments of a message in a transaction; some are delayed beyond the commit."""
         topic, body, options = self.message()
         if self.rng.random() < self.swarm.delayed_halves:
             options["delay"] = self.rng.choice((1, 5, 0.3))
         return topic, body, options
 
     def immunity(self) -> dict[str, Any]:
-        """Of one transaction, for all its messages: as the broker's, or of its own; nonsense is as the broker's."""
+        """The grace period of a transaction, for all its messages: the broker's, its own, or an invalid one, which means the broker's."""
         if self.rng.random() < self.swarm.own_immunity:
             self.machine.around.chronicle.counts["knob immunity of its own"] += 1
             return {"properties": {CHECK_IMMUNITY_SECONDS: self.rng.choice(("0", "1", "2", "7", "-1", "soon"))}}
@@ -97,7 +97,7 @@ class _Life:
                 raise ApplicationError("behind the local transaction")
 
     async def local(self, session: DatabaseSession, tx_id: str) -> None:
-        """The local transaction, marker included. Raises DatabaseError, of which only Duplicate is certain."""
+        """The local transaction, including the marker. Of DatabaseError only Duplicate is a certain outcome."""
         try:
             await self.database.ask(self.process, lambda: session.insert_marker(tx_id))
         except DatabaseError:
@@ -125,7 +125,7 @@ class _Life:
     # --- checks ------------------------------------------------------------------------------------------------------
 
     async def check(self, asked: Transaction) -> Outcome:
-        """The application's own: fences as the marker's does, and is not always well."""
+        """The application's own check: it fences like that of the marker table, and sometimes fails."""
         draw = self.rng.random() if self.machine.around.working else 1.0
         if draw < 0.1:
             raise ApplicationError("in a check")
@@ -133,7 +133,7 @@ class _Life:
             return Outcome.UNKNOWN
         return await self.database.ask(self.process, lambda: self.database.decide(asked.id, may_fence=True))
 
-    # --- its day -----------------------------------------------------------------------------------------------------
+    # --- main loop ---------------------------------------------------------------------------------------------------
 
     async def live(self) -> None:
         await self._connect()
@@ -170,7 +170,7 @@ class _Life:
             self.machine.busy -= 1
 
     async def prune(self) -> None:
-        """In place of ``MarkerTable.prune`` (see ``sql_driver``): old rows go, except those that the broker still asks about."""
+        """In place of ``MarkerTable.prune`` (see ``sql_driver``): removes old rows, except those of transactions that the broker still checks."""
         around, database = self.machine.around, self.database
         while around.working:
             await asyncio.sleep((1 + 2 * self.rng.random()) * self.swarm.pace)
@@ -185,7 +185,7 @@ class _Life:
 
 
 class OrderListener(TransactionListener):
-    """RocketMQ's way."""
+    """Transactions with RocketMQ's listener API."""
 
     def __init__(self, life: _Life) -> None:
         self._life = life
@@ -215,7 +215,7 @@ class OrderListener(TransactionListener):
 
 
 class Producer(Machine):
-    """One machine of a service; several may share a group and so its database."""
+    """One machine of a service. Several may share a group, and so its database."""
 
     def __init__(
         self, name: str, around: Surroundings, group: str, database: Database, *, fetches: bool = False
@@ -224,7 +224,7 @@ class Producer(Machine):
         self.group = group
         self.database = database
         self.tag_rng = random.Random(f"{around.swarm.seed}/{name}/tags")
-        #: It fetches its checks instead of being sent them.
+        #: Whether it fetches its checks instead of receiving them.
         self.fetches = fetches
 
     async def main(self, process: ProcessLoop) -> None:
@@ -235,7 +235,7 @@ class Producer(Machine):
 
 
 class Fetcher(Machine):
-    """A program that fetches the checks of a group and answers them by itself; it sends nothing."""
+    """A program that fetches the checks of a group and answers them itself; it sends nothing."""
 
     def __init__(self, name: str, around: Surroundings, group: str, database: Database) -> None:
         super().__init__(name, around)
@@ -256,7 +256,7 @@ class Fetcher(Machine):
     async def _round(self, process: ProcessLoop, client: SimulatedClient) -> None:
         """
         Raises:
-            HalfmqError, DatabaseError: as they come; what was fetched and not answered is handed out again.
+            HalfmqError, DatabaseError: fetched and unanswered checks are handed out again.
         """
         working = self.around.working
         wait_s = self.rng.choice((0.0, 0.5, 3.0, 20.0)) if working else 20.0

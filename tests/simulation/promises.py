@@ -1,7 +1,7 @@
-"""The promises, verified while a history runs: each response that a client receives is compared with all earlier ones.
+"""The promises, verified during a history: each response that a client receives is compared with all earlier ones.
 
-It reads only the recorded history, keeps what was *answered* (what was not may be lost), and counts each comparison. The
-history checker reads the same events afterwards and verifies more; this module stops a seed where it goes wrong.
+It reads only the recorded history, remembers what was *acknowledged* (anything else may be lost), and counts each comparison. The
+history checker reads the same events afterwards and verifies more; this module stops a seed at the first violation.
 """
 
 from collections import Counter
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from halfmq.testing.history.events import Answered, AnyEvent, Began, EndAsked, Fault, HalfAsked, PlainAsked, Seen
 
-#: The broker counts milliseconds.
+#: The broker's clock has a resolution of milliseconds.
 _TICK_US = 2_000
 
 
@@ -30,7 +30,7 @@ class Half(NamedTuple):
 
 
 class Tx:
-    """What is known of one transaction from what was asked and answered."""
+    """What requests and responses tell about one transaction."""
 
     __slots__ = ("acked", "asked", "forgotten", "group", "halves", "tx", "verdict", "verdict_us")
 
@@ -39,14 +39,14 @@ class Tx:
         self.tx = tx
         #: By index, as sent.
         self.halves: dict[int, Half] = {}
-        #: By index: log offset as acknowledged.
+        #: By index: acknowledged log offset.
         self.acked: dict[int, int] = {}
-        #: Verdicts that somebody said: when first, and by whom.
+        #: Requested verdicts: time of the first request, and who.
         self.asked: dict[str, tuple[int, str]] = {}
-        #: (verdict, log position), as first answered.
+        #: (verdict, log position) of the first response.
         self.verdict: tuple[str, int] | None = None
         self.verdict_us = -1
-        #: Durability is ``memory``, and the power took something of it.
+        #: Durability is ``memory``, and a power loss removed part of it.
         self.forgotten = False
 
 
@@ -60,33 +60,33 @@ class Plain:
         self.key = key
         #: (log offset, queue, queue offset)
         self.acked: tuple[int, int, int] | None = None
-        #: Connections that it was sent on.
+        #: The connections on which it was sent.
         self.asks: list[str] = []
-        #: Nobody may see it before.
+        #: Nobody may receive it before.
         self.due_us = 0
 
 
 class Promises:
-    """``hear`` each event in order. Raises ``Violation``."""
+    """Call ``hear`` with each event, in order. It raises ``Violation``."""
 
     def __init__(self, counts: Counter[str], *, nothing_is_refused: bool = False) -> None:
-        """``nothing_is_refused``: no limit is reached, no disk is full, and nobody requests what is not his."""
+        """``nothing_is_refused``: no limit is reached, no disk is full, and every request is legitimate."""
         self.counts = counts
         self._nothing_is_refused = nothing_is_refused
         self.txs: dict[str, Tx] = {}
         self.plains: dict[str, Plain] = {}
-        #: (topic, queue) -> queue offset -> (message, crc), as seen by anybody, ever.
+        #: (topic, queue) -> queue offset -> (message, crc), as received by any reader.
         self.seen: dict[tuple[str, int], dict[int, tuple[str, int]]] = {}
         #: message -> transaction
         self.tx_of: dict[str, Tx] = {}
-        #: Durability is ``memory``, and something was forgotten: what consumers have fetched before they may hand out later.
+        #: Durability is ``memory``, and something was lost: consumers may later hand out what they fetched before.
         self.forgetful = False
-        #: Where the log starts now, as far as known.
+        #: Current start of the log, as far as known.
         self.log_start = 0
-        #: Producer groups that were given the policy "rollback", ever: theirs may be rolled back by nobody else.
+        #: Producer groups that ever had the policy "rollback": their transactions may be rolled back without a request.
         self.policy_groups: set[str] = set()
         self._asked: dict[str, HalfAsked | PlainAsked | EndAsked] = {}
-        #: By how much the broker's clock was set forward: time that delayed messages do not wait.
+        #: Total by which the broker's clock was stepped forward; delayed messages do not wait that time.
         self._forward_us = 0
 
     def hear(self, event: AnyEvent) -> None:
@@ -107,7 +107,7 @@ class Promises:
             self.policy_groups.update(event.policy_groups)  # type: ignore[union-attr]
 
     def forget_from(self, end: int) -> None:
-        """Durability is ``memory``, and after a power loss the log ends here: of what was answered behind it nothing stands."""
+        """Durability is ``memory``, and after a power loss the log ends here: acknowledgements after this end are void."""
         for tx in self.txs.values():
             kept = {index: offset for index, offset in tx.acked.items() if offset < end}
             # A half that was stored and never acknowledged may be lost as well.
@@ -123,7 +123,7 @@ class Promises:
         self._asked.clear()
         self.counts["look forgotten"] += 1
 
-    # --- asked -------------------------------------------------------------------------------------------------------
+    # --- requests ----------------------------------------------------------------------------------------------------
 
     def _half(self, event: HalfAsked) -> None:
         tx = self.txs.get(event.tx)
@@ -147,7 +147,7 @@ class Promises:
             tx.asked.setdefault(event.verdict, (event.t_us, event.decided_by))
         self._asked[event.op] = event
 
-    # --- answered ----------------------------------------------------------------------------------------------------
+    # --- responses ---------------------------------------------------------------------------------------------------
 
     def _answered(self, event: Answered) -> None:
         asked = self._asked.pop(event.op, None)
@@ -185,14 +185,14 @@ class Promises:
             raise Violation(f"Validity: {tx.tx} is {event.verdict}, and nobody ever said so", tx.tx)
 
     def _end_refused(self, event: Answered, asked: EndAsked, tx: Tx) -> None:
-        """Not done. Legal while halves are missing, past retention, and for what was never acknowledged."""
+        """An END was refused. Legal while halves are missing, past retention, and for halves that were never acknowledged."""
         self.counts["look durable verdict"] += 1
         if (
             tx.verdict is not None
             and tx.verdict_us < asked.t_us
             and tx.verdict[1] >= self.log_start
             and event.code == 1
-            and not tx.forgotten  # its halves were stored anew, and whoever knows the old ones names those
+            and not tx.forgotten  # its halves were stored again, and the request names the old ones
         ):
             raise Violation(f"Durable: {tx.tx} was {tx.verdict}, and now it is not known: {event}", tx.tx)
         if (
@@ -235,7 +235,7 @@ class Promises:
         if self._nothing_is_refused:
             raise Violation(f"Refused: {what}, and there is no reason: {event}", what)
 
-    # --- seen --------------------------------------------------------------------------------------------------------
+    # --- received messages -------------------------------------------------------------------------------------------
 
     def _saw(self, event: Seen) -> None:
         if event.topic.startswith("%") or (self.forgetful and event.reader != "whole"):

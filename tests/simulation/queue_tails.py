@@ -9,14 +9,14 @@ from typing import Any
 from halfmq.store.layout import QUEUE_ENTRY_BYTES
 from tests.simulation.promises import Violation
 
-#: Entries that are looked at; more than a power loss leaves behind here.
+#: Number of entries examined; more than a power loss leaves here.
 _LOOKED_AT = 64
 
 
 def look_behind_queues(store: Any, counts: Counter[str]) -> None:
     """
     Raises:
-        Violation: an entry stands behind the end of its queue.
+        Violation: there is an entry after the end of its queue.
     """
     queues = store.indexes.queues
     for queue in queues._queues.values():

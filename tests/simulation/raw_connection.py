@@ -1,4 +1,4 @@
-"""One connection that sends and receives raw frames in the simulated network: for stock-like clients, operators and readers."""
+"""One connection with raw frames in the simulated network: for RocketMQ-like clients, operators and readers."""
 
 import asyncio
 import itertools
@@ -15,11 +15,11 @@ from tests.support.virtual_loop import ProcessLoop
 
 
 class LineLost(Exception):
-    """No answer: the connection is gone, or time is up."""
+    """No response: the connection is lost, or the time is over."""
 
 
 class RawLine(asyncio.Protocol):
-    """``open`` makes one. ``on_push`` is called with what the broker sends by itself."""
+    """``open`` creates one. ``on_push`` is called with requests of the broker."""
 
     def __init__(self, process: ProcessLoop, on_push: Callable[["RawLine", Answer], None] | None = None) -> None:
         self.lost = False
@@ -41,7 +41,7 @@ class RawLine(asyncio.Protocol):
     ) -> "RawLine":
         """
         Raises:
-            LineLost: refused, or nobody answers.
+            LineLost: refused, or nobody responds.
         """
         line = cls(process, on_push)
         try:
@@ -56,7 +56,7 @@ class RawLine(asyncio.Protocol):
     ) -> Answer:
         """
         Raises:
-            LineLost: no answer; it may have been done.
+            LineLost: no response; it may have been executed.
         """
         if self.lost:
             raise LineLost("the connection is gone")
@@ -72,7 +72,7 @@ class RawLine(asyncio.Protocol):
             self._waiting.pop(opaque, None)
 
     def tell(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
-        """One-way."""
+        """Send a one-way request."""
         if not self.lost:
             self._transport.write(command(code, next(self._opaques), ext, body, oneway=True))
 

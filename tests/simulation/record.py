@@ -1,15 +1,15 @@
-"""The record of what was run: one line of JSON for each run, in a file in the repository.
+"""The record of all runs: one line of JSON per run, in a file in the repository.
 
-A line says which seeds, at which commit, how much happened in them, and what was found. ``next_seed`` is where to go on.
-Whoever wants to see a line again checks that commit out and runs ``python -m tests.simulation --brief --first F --seeds N``
-with its ``first`` and ``histories``: that prints ``digest``, which must be the line's. The digest is over the trace hashes in
-chunks of ``chunks.CHUNK`` seeds from the first one on, so a part of a line has another; how many processes ran is all one.
-A line whose commit ends in a plus ran on code that no commit has, and cannot be seen again.
+A line states the seeds, the commit, how much happened in them, and what was found. ``next_seed`` is the first seed to run next.
+To repeat a line, check out its commit and run ``python -m tests.simulation --brief --first F --seeds N`` with its ``first``
+and ``histories``: the printed ``digest`` must be that of the line. The digest covers the trace hashes in chunks of
+``chunks.CHUNK`` seeds from the first one on, so a part of a line has another; the number of processes does not matter.
+A line whose commit ends in a plus ran on uncommitted code, and cannot be repeated.
 
-``mended`` is written by hand behind a mend: {red seed: commit that mended it}.
+``mended`` is added manually after a fix: {red seed: commit that fixed it}.
 
-What all of them have reached stands beside it, ``record_coverage.json``: cells of fault, state and recovery case, added up
-over the runs since the file began.
+The coverage of all runs is in ``record_coverage.json``: cells of fault, state and recovery case, summed up over the runs since
+that file began.
 """
 
 import json
@@ -31,14 +31,14 @@ def lines(path: Path = RECORD) -> list[dict[str, Any]]:
 
 
 def next_seed(path: Path = RECORD) -> int:
-    """The first seed that no line of the record has."""
+    """The first seed after all lines of the record."""
     return max((line["first"] + line["histories"] for line in lines(path)), default=1)
 
 
 def commit_now(root: Path = Path(__file__).parent) -> str:
-    """The commit of the working tree that ``root`` is in (as ``tests/simulation``), with a plus where code in it differs.
+    """The commit of the working tree of ``root`` (such as ``tests/simulation``), with a plus if its code differs.
 
-    The record itself grows while it runs, and of what git does not know only Python files are code.
+    The record itself grows during a run. Of files that git does not track only Python files count as code.
     """
     commit = subprocess.run(
         ["git", "rev-parse", "--short=10", "HEAD"], cwd=root, capture_output=True, text=True, check=True
@@ -72,7 +72,7 @@ def append(path: Path, first: int, commit: str, total: Sum) -> None:
 
 
 def covered(path: Path = RECORD) -> tuple[int, Counter[str]]:
-    """(histories, how often each cell of the coverage was met in them)."""
+    """(histories, number of occurrences of each coverage cell in them)."""
     file = _coverage_file(path)
     found = json.loads(file.read_text()) if file.exists() else {"histories": 0, "cells": {}}
     return found["histories"], Counter(found["cells"])
@@ -120,7 +120,7 @@ def _not_mended(line: dict[str, Any]) -> list[int]:
 
 
 def _remarks(found: list[dict[str, Any]]) -> Iterator[str]:
-    """What somebody must know who wants to see these lines again."""
+    """What to know before repeating these lines."""
     for line in found:
         for seed in _not_mended(line):
             yield f"not mended: seed {seed} at {line['commit']}"

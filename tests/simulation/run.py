@@ -1,7 +1,7 @@
 """One seed, from its first event to its last check.
 
-work     clients work, consumers consume, and faults are injected as ``swarm`` says
-heal     no more faults; dead processes are started, paused ones resumed, partitions healed
+work     clients work, consumers consume, and faults are injected as ``swarm`` defines
+heal     no more faults; dead processes are restarted, paused ones resumed, partitions healed
 settle   within ``SETTLE_MS`` nothing may be undecided any more
 close    all queues, the log and the databases are read, and the final checks run
 """
@@ -45,16 +45,16 @@ from tests.simulation.wire_tap import WireTap
 from tests.support.faulty_network import FaultyNetwork
 from tests.support.virtual_loop import ProcessLoop, Scheduler
 
-#: With every resolver reachable, nothing may be undecided after so long, ms of virtual time: the longest back-off with a
-#: quarter of jitter (75 s), the time of an answer, and what clients need to come back.
+#: With every producer reachable, nothing may be undecided after this time, ms of virtual time: the longest back-off with a
+#: quarter of jitter (75 s), the response timeout, and the time that clients need to reconnect.
 SETTLE_MS = 100_000
-#: And a group has read everything after so long more: the broker closes a connection that was silent for two minutes (and
-#: looks each half), when the end of it was lost in a partition; until then a dead consumer may have queues.
+#: After this further time a group has read everything: the broker closes a connection after two minutes without data (it checks
+#: every half of that) if its end was lost in a partition; until then a dead consumer may own queues.
 _GROUPS_MS = 180_000
 _STEP_MS = 500
-#: Looks in a row at which something was under way.
+#: Number of consecutive inspections with work in progress.
 _BUSY_LOOKS = 10
-#: Share of the seeds with a stranger, and of those whose store is verified in the end.
+#: Fraction of the seeds with a hostile client, and of those whose store is verified at the end.
 _STRANGERS = 0.4
 _VERIFIED = 0.5
 
@@ -65,7 +65,7 @@ class Result(NamedTuple):
     events: int
     faults: int
     counts: Counter[str]
-    #: Empty: all promises held.
+    #: Empty: all promises hold.
     violation: str
     story: list[str]
 
@@ -106,13 +106,13 @@ class Run:
         self.host.on_power_lost = self._power_lost
         self.after_start = AfterStart(self) if swarm.looks_at_starts else None
         self.host.on_start = self._broker_starts
-        #: Durability is ``memory``, and the power was lost: the next start says what is left.
+        #: Durability is ``memory``, and the power failed: the next start reports what is left.
         self._may_forget = False
         self._looked_at = 0
         self._readers = 0
         self.host.on_recovered = self.faults.coverage.recovered
         self.on_started: Callable[[Any], None] = lambda broker: None
-        #: What a process raised that none may.
+        #: An exception of a process that is a bug.
         self.bug: BaseException | None = None
 
     def _machines(self, groups: list[str]) -> list[Machine]:
@@ -137,7 +137,7 @@ class Run:
             made.append(Stranger(0, around, groups[-1], self.tap, self.promises))
         return made
 
-    # --- what comes up -----------------------------------------------------------------------------------------------
+    # --- start -------------------------------------------------------------------------------------------------------
 
     def _raised(self, process: ProcessLoop, error: BaseException) -> None:
         if self.bug is None:
@@ -177,7 +177,7 @@ class Run:
             self.check_times.forget()
             self.consuming.forgetful = True
         self.check_times.settings = self.host.config.settings
-        # No time passes within a turn: what a machine needs must not decide what happens.
+        # No time passes within a turn: the speed of the real machine must not influence the history.
         self.host.broker._sequencer.clock = self.host.broker._gateway.intake.clock = (
             self.host.broker._sequencer._loop.time
         )  # type: ignore[union-attr]
@@ -218,7 +218,7 @@ class Run:
             self.faults.damage.saw(store.durable_position, state.log_end, state.session.answered if fsync else 0)
 
     def _look_around(self) -> None:
-        """Each half second, beside the state: what is late, and what consumers were given."""
+        """Each half second, besides the state: what is late, and what consumers received."""
         host = self.host
         if host.serves and host.broker is not None and host.process is not None:
             paused = host.process.paused
@@ -229,7 +229,7 @@ class Run:
     def pass_time(self, until_ms: int) -> None:
         """
         Raises:
-            Violation: a promise does not hold. Otherwise what a process raised that is a bug.
+            Violation: a promise does not hold. Also raises exceptions of processes that are bugs.
         """
         self.scheduler.run(until_ms * 1_000, lambda: self.bug is not None)
         if self.bug is not None:
@@ -263,13 +263,13 @@ class Run:
         self.around.working = False
         self.faults.heal()
         if (self.counts["fault rot"] or self.counts["fault rot_at_rest"]) and self.host.process is not None:
-            self.host.kill()  # the message that says that something rots asks for a restart
+            self.host.kill()  # the log line about the damage asks for a restart
 
     def settle(self) -> None:
-        """Delayed messages become visible too."""
+        """Delayed messages become visible in this phase too."""
         deadline_ms = self.scheduler.now_us // 1_000 + SETTLE_MS
         quiet_until_ms = self.scheduler.now_us // 1_000 + 2_000
-        busy = 0  # at so many looks in a row: a heartbeat on its way is no work
+        busy = 0  # for this many consecutive inspections: a heartbeat in transit is no work
         while True:
             now_ms = self.scheduler.now_us // 1_000
             busy = busy + 1 if self._busy() else 0
@@ -303,7 +303,7 @@ class Run:
         assert self.host.broker is not None
         state = self.host.broker._sequencer.engine.state
         at_work = any(machine.busy or machine.process is None for machine in self.machines)
-        # A retry may be sent as late as its consumer gets the queue of a dead one: it has the time of the groups.
+        # A retry may be sent as late as its consumer gets the queue of a dead one, so it has the time of the groups.
         delayed = any(not state.topics_by_id[one.topic_id].name.startswith("%RETRY%") for one in state.delayed.values())
         return bool(
             at_work
@@ -325,7 +325,7 @@ class Run:
         if self.host.broker is None or not self.host.serves:
             return ["a broker that does not serve"]
         groups = self.host.broker._sequencer.engine.state.producer_groups.values()
-        # A COMMIT without all halves is refused, and nobody will say anything else.
+        # A COMMIT without all halves is refused, and there will be no other request.
         forgotten = {
             tx.tx for tx in self.promises.txs.values() if tx.forgotten and self.databases[tx.group].said(tx.tx) == "C"
         }
@@ -341,7 +341,7 @@ class Run:
         return group in self.databases and self.databases[group].is_for_an_operator(tx_id)
 
     def close(self) -> None:
-        """All clients are gone, and so is, in some seeds, what the broker remembers of verdicts; its table has them."""
+        """All clients have stopped, and in some seeds the broker forgets the verdicts in memory; its table has them."""
         self.consuming.stop(self.host.broker._sequencer.engine.state)  # type: ignore[union-attr]
         for machine in self.machines:
             machine.stop()
@@ -359,7 +359,7 @@ class Run:
         queues = [
             (topic.name, queue)
             for topic in sorted(state.topics_by_id.values(), key=lambda topic: topic.topic_id)
-            for queue in range(topic.read_queues)  # what was taken away was empty
+            for queue in range(topic.read_queues)  # removed queues were empty
         ]
         self._finish(lambda reader: final_checks.read_everything(reader, self.network, self.chronicle, queues))
         own = [(topic, queue) for topic, queue in queues if topic in self.swarm.topics]
@@ -402,7 +402,7 @@ class Run:
             self.pass_time(self.scheduler.now_us // 1_000 + _STEP_MS // 5)
 
     def _check_history(self) -> None:
-        """What users get to check theirs with reads it too."""
+        """Run the history checker that users have, too."""
         report = check_events(self.chronicle.events)
         for looked in report.looked:
             self.counts[f"checker {looked.promise} {looked.kind}: {looked.what}"] += looked.looked
@@ -411,13 +411,13 @@ class Run:
             raise Violation(f"History checker: {first.text()}", first.transaction.rpartition("/")[2] or first.message)
 
     def end(self) -> None:
-        """Nothing of it has any effect any more."""
+        """From here on nothing of it has any effect."""
         self.scheduler.discard()
 
 
 @contextmanager
 def _looks(looked_at_max: int) -> Iterator[None]:
-    """A look of a trim goes over so few; 0: as many as ever."""
+    """Limits how many messages an inspection of a trim examines; 0: the usual number."""
     usual = retention.EXAMINED_MAX
     retention.EXAMINED_MAX = looked_at_max or usual
     try:
@@ -430,7 +430,7 @@ def run_seed(
     seed: int, breakage: str = "", listener: Callable[[AnyEvent], None] | None = None, profile: str = ""
 ) -> Result:
     was_on = gc.isenabled()
-    gc.disable()  # it would find next to nothing, and look often
+    gc.disable()  # it would find almost nothing, and run often
     run = Run(draw(seed, profile), breakage)
     if listener is not None:
         run.chronicle.listeners.append(listener)
@@ -447,12 +447,12 @@ def run_seed(
         story = run.chronicle.about(error.tx)
     except InvariantViolated as error:
         violation = f"seed {seed}: {error}"
-    except Exception as error:  # a bug of the program or of the simulation: both must be looked at
+    except Exception as error:  # a bug of the program or of the simulation; both must be reported
         logging.getLogger("simulation").error("seed %d", seed, exc_info=error)
         violation = f"seed {seed}: {type(error).__name__}: {error}"
     finally:
         with logged_bugs.listening(), warnings.catch_warnings(action="ignore"):
-            run.end()  # what coroutines of dead processes say while they are closed has no meaning
+            run.end()  # messages of coroutines of dead processes while they are closed are meaningless
         logged_bugs.taken()
     faults = sum(count for name, count in run.counts.items() if name.startswith("fault "))
     result = Result(seed, run.chronicle.trace_hash(), len(run.chronicle.events), faults, run.counts, violation, story)

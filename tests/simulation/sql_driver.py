@@ -1,13 +1,13 @@
 """``halfmq.sql`` on the simulated database: an asynchronous DB-API driver and a dialect for SQLAlchemy.
 
 The shipped modules run unchanged on a real ``AsyncSession``: ``transaction``, ``local_work``, ``marker``, ``checks``,
-``table_identity``, ``commit_failure``, ``lock_wait`` and ``inbox``. To them the database is PostgreSQL. Each statement,
+``table_identity``, ``commit_failure``, ``lock_wait`` and ``inbox``. For them the database is PostgreSQL. Each statement,
 COMMIT and ROLLBACK is a request that takes time, and whose response may be lost (``database``).
 
-What is replaced: clocks and random numbers, so that a seed repeats exactly, and **pruning**. ``MarkerTable.prune`` rejects
-ages below an hour, and what it deleted moves a horizon behind which a missing marker is answered UNKNOWN, so that an operator
-must decide. A history here lasts some seconds, so that every undecided transaction would be behind the horizon. Instead
-``Database.forget`` deletes old markers; which of them must stay the broker is asked, as the shipped module does.
+Replaced are clocks and random numbers, so that a seed repeats exactly, and **pruning**. ``MarkerTable.prune`` rejects
+ages below an hour, and moves a horizon before which a missing marker is answered with UNKNOWN, so that an operator must
+decide. A history here lasts some seconds, so every undecided transaction would be before the horizon. Instead,
+``Database.forget`` deletes old markers, and asks the broker which of them must stay, as the shipped module does.
 """
 
 import random
@@ -31,7 +31,7 @@ from tests.simulation import database as simulated
 from tests.simulation.database import MARKERS, Database, DatabaseSession, LockTimeout, Lost
 from tests.support.virtual_loop import ProcessLoop, Scheduler
 
-#: How long a statement waits for a lock, ms, unless it says so itself; and between two attempts.
+#: Maximum wait of a statement for a lock, ms, unless the statement sets it; and the interval of attempts.
 _LOCK_WAIT_MS: Final = 10_000
 _ATTEMPT_MS: Final = 20
 _SET_LOCK_WAIT: Final = "SET LOCAL lock_timeout = "
@@ -70,7 +70,7 @@ class Cursor:
 
 
 class Connection:
-    """The client's end. A process that was killed has no effect: what SQLAlchemy does while it is cleaned up is lost."""
+    """The client's end. A killed process has no effect: whatever SQLAlchemy does during its cleanup is lost."""
 
     def __init__(self, database: Database, process: ProcessLoop) -> None:
         self._database = database
@@ -182,7 +182,7 @@ _DIALECT.initialize(None)
 
 
 def sessions_of(database: Database, process: ProcessLoop) -> "async_sessionmaker[AsyncSession]":
-    """Of one process; each session has a connection of its own."""
+    """Sessions of one process; each session has its own connection."""
     pool = NullPool(lambda: Connection(database, process), dialect=_DIALECT)  # type: ignore[arg-type, return-value]
     engine = Engine(pool, _DIALECT, make_url(f"postgresql+simulated:///{database.name}"))
     return async_sessionmaker(AsyncEngine(engine))
@@ -204,7 +204,7 @@ class Markers(MarkerTable):
 
 @contextmanager
 def repeatable(seed: int, scheduler: Scheduler) -> Iterator[None]:
-    """Identities of marker tables come from the seed, and time is the simulation's."""
+    """Identities of marker tables come from the seed, and time is virtual."""
     usual = table_identity.secrets, table_identity.time
     numbers = random.Random(f"{seed}/identity")
     table_identity.secrets = SimpleNamespace(randbits=numbers.getrandbits)  # type: ignore[assignment]

@@ -1,8 +1,8 @@
 """A producer that follows the rules of the Java client (4.9), in raw frames.
 
-``DefaultMQProducerImpl``: a send is tried three times in all, with the same UNIQ_KEY, on the next queue, when no answer
-came or one of the codes 1, 2, 14, 16, 17, 204, 205. ``endTransaction`` is one-way and never repeated. Checks are answered
-one-way on the connection that they came on. A connection that does not answer is closed, and another one opened.
+``DefaultMQProducerImpl``: a send is tried three times in total, with the same UNIQ_KEY, on the next queue, if there is no response
+or one of the codes 1, 2, 14, 16, 17, 204, 205. ``endTransaction`` is one-way and never repeated. Checks are answered
+one-way on the connection on which they arrived. A connection without a response is closed, and another one opened.
 """
 
 import asyncio
@@ -101,10 +101,10 @@ class StockProducer(Machine):
         return f"{self.name.upper()}{self.lives:04X}{self._serial:08X}"
 
     async def _send(self, process: ProcessLoop, unique: str, pairs: dict[str, str]) -> Answer | None:
-        """The answer with code 0, or None when it was refused.
+        """The response with code 0, or None if it was refused.
 
         Raises:
-            LineLost: no answer to the last attempt.
+            LineLost: no response to the last attempt.
         """
         swarm, rng = self.around.swarm, self.rng
         topic = rng.choice(swarm.topics)

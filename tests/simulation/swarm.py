@@ -1,6 +1,6 @@
 """The settings of one seed: which faults, which participants, which parameters. Drawn once, before anything runs.
 
-A seed uses a random part of all that could happen, not all of it at once: a bug that needs many partitions and no crash
+A seed uses a random subset of all possibilities: a bug that needs many partitions and no crash
 is found by a seed that has only partitions (swarm testing; TigerBeetle's VOPR and FoundationDB's simulation do the same).
 """
 
@@ -11,25 +11,25 @@ from typing import Final
 from halfmq import limits
 from tests.support.faulty_network import Manners
 
-#: Every kind of fault that the faults' clock may draw; some seeds have few of them, some nearly all.
+#: All kinds of faults that are drawn at intervals; some seeds have few of them, some nearly all.
 FAULTS: Final = (
     "kill", "kill_in_step", "power", "power_in_step", "crash_while_it_starts", "pause", "drain",
     "reset", "partition", "one_way", "stall", "refuse", "repeat",
     "client_kill", "client_pause", "database_crash", "database_slow", "clock_step",
     "write_error", "sync_error", "name_error", "full", "rot", "rot_at_rest", "derived_lost", "segment_lost",
 )  # fmt: skip
-#: What the consumer group of a seed asks for, of the tags in ``tags.py``.
+#: Possible subscriptions of a seed's consumer group, with the tags of ``tags.py``.
 SUBSCRIPTIONS: Final = ("*", "*", "red", "red || blue")
 TOPICS: Final = ("Alpha", "Beta", "Gamma")
-#: What an administrator may do with a producer group; a seed has none, some or all of it.
+#: Actions of an administrator on a producer group; a seed has none, some or all of them.
 ADMINISTRATION: Final = ("rollback", "set-aside", "skip-age", "limits", "ask-now")
-#: How long nobody of any service is there, where transactions shall grow old: more than the least age that a policy takes, ms.
+#: How long all services are absent in seeds in which transactions grow old: more than the minimum age of a policy, ms.
 _ABSENCE_MS: Final = 66_000
 #: "crowded" has so many undecided transactions, in small segments under retention, that trims copy messages forward most of
-#: the time, and each step of a trim examines few of them. "power_loss" has only losses of power, mostly in the middle of an
-#: operation of the disk, and checks everything after each start.
+#: the time, and each step of a trim examines few of them. "power_loss" has only power losses, mostly during an operation of the
+#: disk, and checks everything after each start.
 PROFILES: Final = ("crowded", "power_loss")
-#: Behind this seed one in so many is crowded; those before stay what they were. Other rng draw it.
+#: After this seed one in n is crowded; earlier ones are unchanged. A separate rng draws it.
 _CROWDED_BEHIND: Final = 202_800
 _CROWDED_ONE_IN: Final = 16
 
@@ -40,11 +40,11 @@ class Swarm:
 
     seed: int
     faults: tuple[str, ...]
-    #: How many times longer the day is than usual: everybody does everything as much more seldom.
+    #: Factor by which the work phase is longer than usual; everything happens less often by the same factor.
     pace: int
     #: Mean time between two faults.
     fault_every_ms: int
-    #: How long clients work before everything heals.
+    #: Duration of the work phase, before everything heals.
     work_ms: int
     producers: int
     stock_producers: int
@@ -54,26 +54,26 @@ class Swarm:
     consumers: int
     watchers: int
     operators: int
-    #: Operators take queues away from topics. Sharding keys would move, so there are none then.
+    #: Operators remove queues of topics. That would move sharding keys, so there are none then.
     narrows: bool
-    #: Of ``ADMINISTRATION``.
+    #: A subset of ``ADMINISTRATION``.
     administration: tuple[str, ...]
-    #: Between work and healing all producers are gone for so long; 0: they stay.
+    #: How long all producers are gone between work and healing; 0: never.
     absence_ms: int
-    #: Which producers with our client fetch their checks instead of being sent them: "none", "some" or "all".
+    #: Which producers with our client fetch their checks: "none", "some" or "all".
     fetching: str
-    #: Programs that fetch checks and answer them by themselves.
+    #: Number of programs that fetch checks and answer them themselves.
     fetchers: int
-    #: Share of the transactions that say themselves how long they are immune, and of those whose id the application makes.
+    #: Fractions of the transactions that set their own grace period, and whose id the application creates.
     own_immunity: float
     own_ids: float
-    #: Share of the messages in transactions that are to be shown later.
+    #: Fraction of the messages in transactions that are delayed.
     delayed_halves: float
-    #: Share of the checks to which an application says UNKNOWN while it works.
+    #: Fraction of the checks that an application answers with UNKNOWN during the work phase.
     unknown: float
-    #: Share of the transactions whose application says nothing more once its local transaction is over.
+    #: Fraction of the transactions for which the application sends no verdict after its local transaction.
     silent: float
-    #: Invariants are looked at after each turn of the broker that wrote something, not only now and then.
+    #: Invariants are checked after each turn of the broker that wrote something, not only occasionally.
     watchful: bool
     topics: tuple[str, ...]
     queues: int
@@ -82,17 +82,17 @@ class Swarm:
     segment_bytes: int
     checkpoint_interval_ms: int
     retention_bytes: int
-    #: By age too; 0: not within this seed.
+    #: Retention by age; 0: not within this seed.
     retention_ms: int
     retention_check_ms: int
-    #: Of each start in turn, again and again.
+    #: Cyclically, one for each start.
     check_immunities_ms: tuple[int, ...]
     check_interval_ms: int
     check_answer_ms: int
     checks_in_flight_max: int
     undecided_max: int
     disk_reserve_bytes: int
-    #: What is remembered of verdicts and sent messages; longer than any call of a client.
+    #: Deduplication window; longer than any call of a client.
     dedup_window_ms: int
     call_timeout_ms: int
     attempt_timeout_ms: int
@@ -100,20 +100,20 @@ class Swarm:
     offload_us: int
     turn_us: int
     database_us: int
-    #: Services prune their markers, asking the broker which are still needed.
+    #: Services prune their markers, after asking the broker which are still needed.
     prunes: bool
     manners: Manners = field(default_factory=Manners)
-    #: Undecided transactions and delayed messages in one look of a trim; 0: as many as ever.
+    #: Maximum number of undecided transactions and delayed messages that one step of a trim examines; 0: the usual one.
     looked_at_max: int = 0
-    #: When retention by size may copy again what it copied.
+    #: Minimum age of a copy before retention by size copies it again.
     copy_again_ms: int = limits.COPY_AGAIN_MS
-    #: Youngest transaction that a check of the shipped marker table may fence.
+    #: Minimum age of a transaction that a check of the shipped marker table may fence.
     marker_age_ms: int = 0
-    #: Which tags the consumer group asks for.
+    #: Tag expression of the consumer group.
     subscription: str = "*"
-    #: What goes by for the broker between two looks at how long its turn takes.
+    #: Time that passes for the broker between two readings of the clock in a turn.
     look_us: int = 0
-    #: After each start what is there is compared with what was answered; requests are never rejected.
+    #: After each start the state is compared with what was acknowledged; requests are never rejected.
     looks_at_starts: bool = False
     nothing_is_refused: bool = False
 
@@ -127,7 +127,7 @@ class Swarm:
 
 
 def draw(seed: int, profile: str = "") -> Swarm:
-    """``profile``: one of ``PROFILES``; without one most seeds have none."""
+    """``profile``: one of ``PROFILES``; without it most seeds have none."""
     rng = random.Random(f"{seed}/crowded")
     crowded = seed > _CROWDED_BEHIND and rng.randrange(_CROWDED_ONE_IN) == 0
     swarm = _draw(seed)
@@ -143,10 +143,10 @@ def draw(seed: int, profile: str = "") -> Swarm:
 
 
 def _power_loss(swarm: Swarm, rng: random.Random) -> Swarm:
-    """Power is lost every second or two; segments roll, checkpoints and trims happen in between."""
+    """Power fails every second or two; segments roll, checkpoints and trims happen in between."""
     retention_bytes = rng.choice((0, 70_000, 150_000))
     pace = 5 if retention_bytes else 1
-    # Where there is retention, the log is to outgrow it.
+    # With retention, the log must grow beyond it.
     bodies = ((1_000, 6_000), (2_000, 6_000)) if retention_bytes else ((10, 300, 1_500), (300, 1_500, 4_000))
     producers, workers, stock = rng.choice((1, 2)), rng.choice((1, 2)), rng.choice((0, 1))
     work_ms, begun = rng.choice((3_000, 5_000)) * pace, rng.choice((40, 70))
@@ -188,7 +188,7 @@ def _power_loss(swarm: Swarm, rng: random.Random) -> Swarm:
 
 
 def _crowded(swarm: Swarm, rng: random.Random) -> Swarm:
-    """Most of what is begun stays undecided until the work is over, in two groups, and is more than retention keeps."""
+    """Most transactions stay undecided until the work ends, in two groups, and are larger than the retention."""
     producers, workers, stock = rng.choice((2, 3)), rng.choice((2, 3)), rng.choice((0, 1))
     work_ms, begun = 30_000, rng.choice((60, 90, 120))
     return replace(
@@ -231,20 +231,20 @@ def _draw(seed: int) -> Swarm:
     stock_producers = rng.choice((0, 1, 1))
     workers = rng.choice((1, 2, 3))
     work_ms = rng.choice((2_500, 4_000, 6_000))
-    # So many things are begun, about; each is some ten events.
+    # Approximate number of transactions and messages; each causes about ten events.
     begun = rng.choice((34, 48, 64))
     administered = rng.choice((0.0, 0.0, 0.5, 0.8))
     administration = tuple(what for what in ADMINISTRATION if rng.random() < administered)
     retention_bytes = rng.choice((0, 0, 70_000, 150_000))
-    # Where there is retention, the log is to outgrow it; where there are policies, they are to come to their limits.
+    # With retention, the log must grow beyond it; with policies, transactions must reach their limits.
     bodies = (
         ((20, 600, 4_000), (2_000, 6_000), (4_000, 12_000))
         if retention_bytes
         else ((10, 40), (100, 300), (20, 600, 4_000))
     )
     asked_soon = bool(administration)
-    # Retention leaves alone what is younger than the window of messages sent again, and that window must be longer than
-    # anything here comes late: such a seed has a longer day, in which as much happens.
+    # Retention keeps what is younger than the deduplication window, and that window must be longer than any delay here: such a seed
+    # has a longer work phase with the same number of events.
     pace = 5 if retention_bytes else 1
     work_ms = max(4_000, work_ms) * pace if retention_bytes else work_ms
     begun -= 15 if retention_bytes else 0
@@ -300,7 +300,7 @@ def _draw(seed: int) -> Swarm:
         offload_us=rng.choice((500, 5_000, 50_000)),
         turn_us=rng.choice((50, 500, 3_000)),
         database_us=rng.choice((300, 2_000, 20_000)),
-        # At the level "memory" a power loss takes verdicts back, and the question comes again.
+        # At the level "memory" a power loss may undo verdicts, and they are checked again.
         prunes=durability == "fsync" and rng.random() < 0.3,
         manners=Manners(
             delay_us=rng.choice((50, 500, 5_000)),

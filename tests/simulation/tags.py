@@ -1,7 +1,7 @@
 """Tags: a reader receives exactly the messages with the tags that it subscribed to, however they came into the queue.
 
 consumers   the group of a seed subscribes to some of the tags; ``consuming`` compares what it receives with what was sent
-at the end  each queue is read once for each tag, and must return what was sent with it, of all that is visible
+at the end  each queue is read once per tag, and must return all visible messages that were sent with it
 """
 
 import random
@@ -24,10 +24,10 @@ def draw_tag(rng: random.Random) -> str | None:
 
 
 class Sent:
-    """What was sent, with which tag; and what the consumer group wants of it."""
+    """Sent messages with their tags, and the subscription of the consumer group."""
 
     def __init__(self, subscription: str) -> None:
-        #: Message -> its tag, or nothing.
+        #: Message -> its tag, or an empty string.
         self.tags: dict[str, str] = {}
         self._wanted = None if subscription == "*" else {tag.strip() for tag in subscription.split("||")}
 
@@ -45,10 +45,10 @@ class Sent:
 async def read_by_tags(
     process: ProcessLoop, network: Any, events: list[AnyEvent], sent: Sent, queues: list[tuple[str, int]], counts: Any
 ) -> None:
-    """Call it behind ``final_checks.read_everything``.
+    """Call it after ``final_checks.read_everything``.
 
     Raises:
-        Violation: a message is not given to whoever asks for its tag, or to whoever asks for another.
+        Violation: a query for a tag misses a message with it, or returns one without.
     """
     there: dict[tuple[str, int], dict[int, str]] = {}
     for event in events:
@@ -73,7 +73,7 @@ async def read_by_tags(
 
 
 async def _pulled(line: RawLine, topic: str, queue: int, tag: str) -> tuple[set[int], int]:
-    """(queue offsets that are given, where the queue begins by now)."""
+    """(queue offsets in the responses, current begin of the queue)."""
     given: set[int] = set()
     offset = low = 0
     while True:

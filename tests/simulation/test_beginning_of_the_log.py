@@ -1,4 +1,4 @@
-"""The log's beginning: what a crash may leave there is tidied up, what is missing there is refused."""
+"""The beginning of the log: remains of a crash there are removed, and missing segments are reported."""
 
 import errno
 from pathlib import Path
@@ -16,7 +16,7 @@ LOG = DATA / "shard-0" / "log"
 
 
 class House:
-    """A broker with 64 KiB segments on a disk that outlives it."""
+    """A broker with segments of 64 KiB, on a disk that outlives it."""
 
     def __init__(self, retention_bytes: int) -> None:
         self.disk = FaultyDisk(1)
@@ -57,7 +57,7 @@ class House:
         self.disk.crash()
 
 
-def test_files_that_a_crash_left_behind_a_trim_go_at_the_next_start_and_retention_goes_on() -> None:
+def test_files_that_a_crash_left_after_a_trim_are_removed_at_the_next_start_and_retention_continues() -> None:
     house = House(retention_bytes=100_000)
     house.send(60)
     before = {name: house.disk.content(LOG / name) for name in house.segments()}
@@ -65,10 +65,10 @@ def test_files_that_a_crash_left_behind_a_trim_go_at_the_next_start_and_retentio
     house.pass_time(3_000)
     start = house.life.state.log_start
     assert start > 0
-    gone = max(before.keys() - set(house.segments()))  # files go oldest first
+    gone = max(before.keys() - set(house.segments()))  # files are removed oldest first
     house.power_fails()
     house.disk.open(LOG / gone, create=True).close()
-    house.disk.put(LOG / gone, before[gone])  # the Trim is in the log, the file is not gone yet
+    house.disk.put(LOG / gone, before[gone])  # the Trim is in the log, but the file still exists
     house.disk.sync_directory(LOG)
     house.start()
     assert gone not in house.segments()
@@ -79,7 +79,7 @@ def test_files_that_a_crash_left_behind_a_trim_go_at_the_next_start_and_retentio
 
 
 @pytest.mark.parametrize("with_checkpoint", [True, False])
-def test_a_log_whose_first_segment_is_missing_is_refused_with_the_place(with_checkpoint: bool) -> None:
+def test_a_log_without_its_first_segment_is_refused_with_the_position(with_checkpoint: bool) -> None:
     house = House(retention_bytes=0)
     house.send(80)
     house.pass_time(3_000)
@@ -97,7 +97,7 @@ def test_a_log_whose_first_segment_is_missing_is_refused_with_the_place(with_che
     }
 
 
-def test_a_trimmed_log_starts_again_without_its_snapshots() -> None:
+def test_a_trimmed_log_starts_without_its_snapshots() -> None:
     house = House(retention_bytes=100_000)
     house.send(80)
     house.pass_time(3_000)
@@ -109,7 +109,7 @@ def test_a_trimmed_log_starts_again_without_its_snapshots() -> None:
     assert house.life.state.log_start == start
 
 
-def test_a_disk_too_full_for_a_snapshot_leaves_the_broker_at_work() -> None:
+def test_a_disk_too_full_for_a_snapshot_does_not_stop_the_broker() -> None:
     house = House(retention_bytes=0)
     house.send(5)
     house.disk.fail("write", errno.ENOSPC, path_ends=".new")

@@ -1,4 +1,4 @@
-"""Damage at rest and its repair: what is flipped or lost is put right, and not what was written over meanwhile."""
+"""Damage at rest and its repair: flipped bits and lost files are restored, unless they were overwritten meanwhile."""
 
 from collections import Counter
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_a_flipped_bit_is_restored() -> None:
     assert not damage.any
 
 
-def test_a_byte_that_was_written_over_is_left_alone() -> None:
+def test_an_overwritten_byte_is_not_restored() -> None:
     disk = _disk()
     damage = _damage(disk)
     where = damage.flip_anywhere(0)
@@ -52,14 +52,14 @@ def test_a_byte_that_was_written_over_is_left_alone() -> None:
     assert disk.content(SEGMENT)[at] == 0xFF
 
 
-def test_nothing_is_flipped_where_no_later_batch_vouches() -> None:
+def test_nothing_is_flipped_that_no_later_batch_declares_durable() -> None:
     disk = _disk()
     damage = Damage(disk, 1 << 16, 1, Counter())
     damage.saw(1_000, 1_000, 0)
     assert damage.flip_anywhere(0) == ""
 
 
-def test_a_page_that_reached_the_disk_vouches_too() -> None:
+def test_a_watermark_page_on_disk_declares_batches_durable_too() -> None:
     disk = _disk()
     damage = Damage(disk, 1 << 16, 1, Counter())
     page = WatermarkPage.open(disk, PAGE, b"0123456789abcdef", 1)
@@ -75,7 +75,7 @@ def test_a_page_that_reached_the_disk_vouches_too() -> None:
     assert found.durable == 900
 
 
-def test_lost_segments_come_back() -> None:
+def test_lost_segments_are_restored() -> None:
     disk = _disk()
     before = disk.image()
     damage = _damage(disk)
@@ -86,9 +86,9 @@ def test_lost_segments_come_back() -> None:
 
 
 @pytest.mark.parametrize("operation", ["create", "sync_directory"])
-def test_a_restore_that_a_fault_cuts_short_is_done_again(operation: str) -> None:
+def test_a_restore_that_a_fault_interrupts_is_repeated(operation: str) -> None:
     disk = _disk()
-    disk.open(CHECKPOINT, create=True).close()  # without it nothing says that there was a log
+    disk.open(CHECKPOINT, create=True).close()  # without it nothing states that there was a log
     for directory in (LOG.parent, *LOG.parent.parents):
         disk.sync_directory(directory)
     before = disk.image()
@@ -103,7 +103,7 @@ def test_a_restore_that_a_fault_cuts_short_is_done_again(operation: str) -> None
     assert not damage.any
 
 
-def test_what_says_that_there_was_a_log_stays_while_segments_are_gone() -> None:
+def test_evidence_of_a_log_is_not_lost_while_segments_are_missing() -> None:
     disk = _disk()
     disk.open(CHECKPOINT, create=True).close()
     damage = _damage(disk)

@@ -1,4 +1,4 @@
-"""How much of the log a power loss would keep: byte for byte, from what the disk has and under which names."""
+"""How much of the log a power loss would keep, byte for byte: computed from contents and names on the disk."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def disk_with_segments() -> tuple[FaultyDisk, FaultyFile, FaultyFile]:
     return disk, files[0], files[1]
 
 
-def test_bytes_under_a_name_that_is_not_durable_are_lost() -> None:
+def test_bytes_under_a_name_that_is_not_durable_do_not_count() -> None:
     disk, _, second = disk_with_segments()
     kept = KeptLog(disk)
     assert kept.position == 0
@@ -34,7 +34,7 @@ def test_bytes_under_a_name_that_is_not_durable_are_lost() -> None:
     assert kept.position == START + 100
 
 
-def test_the_first_byte_that_differs_counts_and_not_its_sector() -> None:
+def test_the_position_is_the_first_different_byte_and_not_its_sector() -> None:
     disk, first, _ = disk_with_segments()
     disk.sync_directory(LOG)
     kept = KeptLog(disk)
@@ -44,7 +44,7 @@ def test_the_first_byte_that_differs_counts_and_not_its_sector() -> None:
     assert kept.position > START
 
 
-def test_what_a_failed_sync_lost_is_not_kept() -> None:
+def test_data_lost_by_a_failed_sync_does_not_count() -> None:
     disk, first, _ = disk_with_segments()
     disk.sync_directory(LOG)
     disk.failed_sync_keeps_share = 0.0

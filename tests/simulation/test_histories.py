@@ -21,19 +21,19 @@ def test_the_promises_hold(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(1, 4))
-def test_the_promises_hold_where_most_stays_undecided_and_trims_carry_it(seed: int) -> None:
+def test_the_promises_hold_when_most_transactions_stay_undecided_and_trims_copy_them(seed: int) -> None:
     result = run_seed(seed, profile="crowded")
     assert not result.violation, "\n".join([*result.story, result.violation])
     assert result.counts["look retention"] > 5
 
 
-def test_seeds_of_the_record_are_not_crowded_and_some_behind_it_are() -> None:
+def test_seeds_of_the_record_are_not_crowded_and_some_later_ones_are() -> None:
     assert not any(draw(seed).looked_at_max for seed in range(1, 202_801, 97))
     assert 20 < sum(draw(seed).looked_at_max > 0 for seed in range(202_801, 203_801)) < 150
 
 
 @pytest.mark.parametrize("breakage", ["sync", "reply", "verdict"])
-def test_what_is_broken_is_caught(breakage: str) -> None:
+def test_planted_bugs_are_found(breakage: str) -> None:
     for seed in range(1, 41):
         if run_seed(seed, breakage).violation:
             return

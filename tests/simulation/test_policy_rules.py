@@ -1,4 +1,4 @@
-"""The looks at the log can be red: each of these records breaks one rule, and the same history without it is clean."""
+"""The rules for the log can fail: each of these records breaks one rule, and the same history without it is clean."""
 
 from collections import Counter
 from types import SimpleNamespace
@@ -63,7 +63,7 @@ TWICE = (half(), check(1_000, 1, 2_000), check(2_000, 2, 4_000))
 OWN = b"CHECK_IMMUNITY_TIME_IN_SECONDS\x015\x02"
 
 
-def test_what_a_policy_may_do_is_clean_and_counted() -> None:
+def test_legal_actions_of_a_policy_are_clean_and_counted() -> None:
     assert look(policy(PastLimit.ROLLBACK), *TWICE, rolled_back(4_000))["look policy behind the answer"] == 1
     assert look(policy(PastLimit.PARKED), *TWICE, aside(4_000, ParkedBecause.CHECKS, 2))["look check limit"] == 1
     old = policy(PastLimit.ROLLBACK, skip_age_ms=60_000)
@@ -95,6 +95,6 @@ def test_checks_that_a_trim_removed_are_not_missed() -> None:
         ((policy(PastLimit.ROLLBACK, limit=7),), "nobody asked for check_limit 7"),
     ],
 )  # fmt: skip
-def test_what_it_may_not_do_is_red(records: tuple[Any, ...], why: str) -> None:
+def test_illegal_records_are_violations(records: tuple[Any, ...], why: str) -> None:
     with pytest.raises(Violation, match=why):
         look(*records)

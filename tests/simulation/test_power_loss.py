@@ -1,4 +1,4 @@
-"""Whole histories with losses of power, checked after each start; and the proof that these checks can fail."""
+"""Whole histories with power losses, checked after each start, and the proof that these checks can fail."""
 
 import os
 from collections import Counter
@@ -11,10 +11,10 @@ pytestmark = pytest.mark.slow
 
 SEEDS = int(os.environ.get("HALFMQ_POWER_LOSS_SEEDS", "500"))
 FIRST = int(os.environ.get("HALFMQ_POWER_LOSS_FIRST", "1"))
-#: Seeds of one test: the next free worker takes the next ones.
+#: Number of seeds in one test; the next free worker takes the next ones.
 STEP = 50
 RANGES = [range(first, min(first + STEP, FIRST + SEEDS)) for first in range(FIRST, FIRST + SEEDS, STEP)]
-#: What each seed must have examined or done on average, at least.
+#: Minimum of what a seed examines or does on average.
 EXAMINED = {
     "look after a start": 3.0,
     "look recovery before a start": 0.5,
@@ -38,7 +38,7 @@ def test_all_seeds_are_run() -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seeds", RANGES, ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
-def test_the_promises_hold_after_each_loss_of_power(seeds: range) -> None:
+def test_the_promises_hold_after_each_power_loss(seeds: range) -> None:
     counts: Counter[str] = Counter()
     violations = []
     for seed in seeds:
@@ -54,6 +54,6 @@ def test_the_promises_hold_after_each_loss_of_power(seeds: range) -> None:
 
 
 @pytest.mark.parametrize("breakage", ["sync", "reply"])
-def test_a_disk_that_does_not_sync_and_a_reply_before_the_sync_are_caught(breakage: str) -> None:
+def test_a_disk_that_does_not_sync_and_a_reply_before_the_sync_are_detected(breakage: str) -> None:
     violations = [seed for seed in range(1, 21) if run_seed(seed, breakage, profile="power_loss").violation]
     assert len(violations) >= 3, f"with {breakage!r} broken only {violations}"

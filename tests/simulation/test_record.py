@@ -1,4 +1,4 @@
-"""The record goes on where it ended, and the table of coverage says what is missing."""
+"""A run continues the record after its end, and the coverage table shows what is missing."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ from tests.simulation.chunks import Sum, run_chunk
 from tests.simulation.run import Result
 
 
-def test_a_record_is_resumed_behind_its_last_seed(tmp_path: Path) -> None:
+def test_a_record_is_continued_after_its_last_seed(tmp_path: Path) -> None:
     path = tmp_path / "record.jsonl"
     assert record.next_seed(path) == 1
     for first in (1, 3):
@@ -90,7 +90,7 @@ def written(path: Path, *lines: dict[str, Any]) -> Path:
     return path
 
 
-def test_the_record_that_is_named_is_shown(
+def test_the_named_record_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = written(tmp_path / "mine.jsonl", {})
@@ -100,7 +100,7 @@ def test_the_record_that_is_named_is_shown(
     assert capsys.readouterr().out.startswith("record.jsonl: ")
 
 
-def test_the_summary_says_what_is_mended_and_what_is_not_repeatable(tmp_path: Path) -> None:
+def test_the_summary_shows_what_is_fixed_and_what_cannot_be_repeated(tmp_path: Path) -> None:
     red = {"violations": 2, "red_seeds": [1, 2], "mended": {"1": "def"}}
     summary = record.summary(written(tmp_path / "record.jsonl", red, {"first": 3, "commit": "fed+"}))
     assert "2 violations, 1 of them mended since" in summary
@@ -109,7 +109,7 @@ def test_the_summary_says_what_is_mended_and_what_is_not_repeatable(tmp_path: Pa
     assert "not repeatable: seeds 3 to 4, run at fed+" in summary
 
 
-def test_a_python_file_that_git_does_not_know_makes_the_commit_a_dirty_one(tmp_path: Path) -> None:
+def test_an_untracked_python_file_makes_the_commit_dirty(tmp_path: Path) -> None:
     def git(*arguments: str) -> None:
         identity = ("-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "commit.gpgsign=false")
         subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True)

@@ -1,4 +1,4 @@
-"""Requests and responses of all clients, recorded from the wire: our client, stock ones, operators and readers.
+"""Requests and responses of all clients, recorded on the wire: our client, stock ones, operators and readers.
 
 A request is recorded when the client writes it, a response when it is delivered to the client. Nothing depends on what a
 client believes about itself.
@@ -28,21 +28,21 @@ from tests.support.faulty_network import End
 _VERDICTS = {8: "COMMITTED", 12: "ROLLED_BACK", "COMMIT": "COMMITTED", "ROLLBACK": "ROLLED_BACK"}
 
 
-#: Requests that are looked at: sends, batches, ENDs, what consumers hand back, verdicts by hand, policies, and fetching of
+#: Recorded requests: sends, batches, ENDs, messages that consumers hand back, operators' verdicts, policies, and fetches of
 #: checks.
 _TAPPED = frozenset((310, 10, 320, 37, 36, HMQ_RESOLVE, HMQ_PRODUCER, HMQ_POLL_CHECKS))
-#: Machines whose verdicts are nobody's: their names begin so.
+#: Name prefix of the machines whose verdicts do not count as requested.
 STRANGERS = "x"
 
 
 def _code_of(frame: bytes) -> int:
-    """Of a request with a JSON header, which all clients here write with ``code`` first."""
+    """The code of a request with a JSON header; all clients here write ``code`` first."""
     start = frame.index(b":", 4) + 1
     return int(frame[start : frame.index(b",", start)])
 
 
 def delay_ms_of(pairs: dict[str, str]) -> int:
-    """How long a message with these properties waits, ms."""
+    """Delay of a message with these properties, ms."""
     level = int(pairs.get("DELAY", "0"))
     if level:
         return DELAY_LEVELS_MS[min(level, len(DELAY_LEVELS_MS)) - 1]
@@ -50,28 +50,28 @@ def delay_ms_of(pairs: dict[str, str]) -> int:
 
 
 class WireTap:
-    """A ``Tap``. ``sent`` keeps recent requests that may be repeated by the network: (time, kind, frame)."""
+    """A ``Tap``. ``sent`` contains recent requests that the network may repeat: (time, kind, frame)."""
 
     def __init__(self, chronicle: Chronicle, looks: CheckLooks, sent_tags: Sent) -> None:
         self._chronicle = chronicle
         self._looks = looks
-        #: By connection: splitter of what is heard, and what was asked: opaque -> (operation, what, topic).
+        #: By connection: splitter of the responses, and requests: opaque -> (operation, kind, topic).
         self._heard: dict[int, FrameSplitter] = {}
         self._asked: dict[int, dict[int, tuple[str, str, str]]] = {}
         self.sent: list[tuple[int, str, bytes]] = []
-        #: Transaction -> what an END of it must name: group, UNIQ_KEY, half index, log offset of its first half.
+        #: Transaction -> what an END for it must name: group, UNIQ_KEY, half index, log offset of its first half.
         self.places: dict[str, tuple[str, str, int, int]] = {}
         self._firsts: dict[str, tuple[str, str, str]] = {}
         #: Message -> its KEYS.
         self.keys: dict[str, str] = {}
-        #: What was sent with which tag.
+        #: Tags of sent messages.
         self.sent_tags = sent_tags
-        #: Message -> where the log ended when it was handed back, for each time that OK was the answer.
+        #: Message -> end of the log when it was handed back, for each response OK.
         self.handed_back: dict[str, list[int]] = {}
-        #: Where the log ends now.
+        #: Current end of the log.
         self.log_end: Callable[[], int] = lambda: 0
 
-    # --- what clients ask --------------------------------------------------------------------------------------------
+    # --- requests ----------------------------------------------------------------------------------------------------
 
     def wrote(self, end: End, data: bytes) -> None:
         at, stop = 0, len(data)
@@ -146,7 +146,7 @@ class WireTap:
             self.sent.append((now_us, "plain", frame))
 
     def _batch(self, end: End, request: Any) -> None:
-        """One answer for all: the operation is that of the first message; the others follow under its name."""
+        """One response for all messages: the operation has the name of the first; the others are derived from it."""
         operation = self._operation(end, request, "batch", request.ext.topic)
         for number, entry in enumerate(split_batch(request.body)):
             unique = (properties.find(bytes(entry.properties), "UNIQ_KEY") or b"").decode()
@@ -160,7 +160,7 @@ class WireTap:
 
     def _end(self, end: End, request: Any, frame: bytes) -> None:
         ext = request.ext
-        # A stock client answers a check by what it echoes of it.
+        # A stock client answers a check with the fields that it received.
         tx = ext.tx_id or (ext.transaction_id if ext.from_transaction_check else "") or ext.msg_id
         verdict = _VERDICTS.get(ext.commit_or_rollback)
         now_us, by = self._chronicle.now_us, end.process.name
@@ -190,7 +190,7 @@ class WireTap:
         )  # fmt: skip
 
     def _change(self, end: End, request: Any) -> None:
-        """A group may get a policy: from now on it is legal that this decides."""
+        """A group may get a policy: from now on the policy may decide."""
         change = decode_change(request.body)
         group = request.ext["group"]
         if not change.is_empty:
@@ -198,7 +198,7 @@ class WireTap:
         if change.past_limit == "rollback":
             self._chronicle.note(Began(t_us=self._chronicle.now_us, by=end.process.name, policy_groups=(group,)))
 
-    # --- what they hear ----------------------------------------------------------------------------------------------
+    # --- responses ---------------------------------------------------------------------------------------------------
 
     def hears(self, end: End, data: bytes) -> None:
         self._chronicle.piece(end.number, len(data))
@@ -245,7 +245,7 @@ class WireTap:
                     Answered(
                         t_us=now_us, by=by, op=operation if what != "batch" else f"{operation}#{number}", outcome="ok",
                         offset=offset, topic=topic, queue=int(ext["queueId"]),
-                        # Of a half it is the half's index, of a delayed message nothing yet.
+                        # For a half this field is the half index, for a delayed message it is meaningless.
                         queue_offset=int(ext["queueOffset"]) + number if what in ("plain", "batch") else -1,
                     )
                 )  # fmt: skip

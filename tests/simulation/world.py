@@ -1,7 +1,7 @@
 """One thread, one clock, one faulty disk: the real broker runs on them, and a test decides what happens next.
 
-Only what the broker takes from outside is replaced: loop, clock, entropy, disk, the sync thread, the maintenance thread, and
-the transports of its connections. Time advances only when the test moves it.
+Only the broker's dependencies are replaced: loop, clock, entropy, disk, the sync thread, the maintenance thread, and the
+transports of its connections. Time advances only when the test advances it.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class SeededEntropy:
 
 
 class HandLoop(asyncio.AbstractEventLoop):
-    """What the broker uses of an event loop, run by hand."""
+    """The part of an event loop that the broker uses, run manually."""
 
     def __init__(self, clock: HandClock) -> None:
         self._clock = clock
@@ -91,14 +91,14 @@ class HandLoop(asyncio.AbstractEventLoop):
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Cancelled timers are skipped when they come up."""
+        """Cancelled timers are skipped when they are due."""
 
     async def bind(self, gateway: Gateway, what: str, host: str, port: int) -> "_HandDoor":
         self.gateway = gateway
         return _HandDoor(10_911 if what == "broker" else 9_876)
 
     def run_ready(self) -> None:
-        """Everything that is due now, in order. What a callback raises comes out here, ``PowerLost`` too."""
+        """Run everything that is due now, in order. Exceptions of callbacks propagate, including ``PowerLost``."""
         now = self.time()
         while self._timers and self._timers[0][0] <= now:
             timer = heapq.heappop(self._timers)[2]
@@ -110,7 +110,7 @@ class HandLoop(asyncio.AbstractEventLoop):
                 handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
 
     def run_until(self, coroutine: Any) -> Any:
-        """Drive a coroutine that waits for nothing but this loop's futures."""
+        """Run a coroutine that waits only for futures of this loop."""
         try:
             while True:
                 coroutine.send(None)
@@ -120,7 +120,7 @@ class HandLoop(asyncio.AbstractEventLoop):
 
 
 class _HandDoor(NamedTuple):
-    """A port that nobody comes through: ``Life.connect`` brings who does."""
+    """A port without connections of its own: ``Life.connect`` opens them."""
 
     port: int
 
@@ -144,7 +144,7 @@ class HandOffload:
             work, done = self.asked.popleft()
             try:
                 result = work()
-            except Exception as error:  # as the thread does; a loss of power is no exception
+            except Exception as error:  # as the thread does; PowerLost is no Exception
                 result = error
             done(result)
 
@@ -218,7 +218,7 @@ class Peer:
 
 
 class Life:
-    """One run of the broker on the world's disk, from start to the power loss that ends it."""
+    """One run of the broker on the world's disk, from its start to the power loss that ends it."""
 
     def __init__(self, disk: FaultyDisk, clock: HandClock, seed: int, config: BrokerConfig) -> None:
         self.loop = HandLoop(clock)
@@ -249,13 +249,13 @@ class Life:
         return Peer(self.loop.gateway.expect(), next(self._numbers))
 
     def sync(self) -> None:
-        """What the sync thread would do now."""
+        """Do the work of the sync thread now."""
         if self.flush is not None:
             self.flush.run()
         self.loop.run_ready()
 
     def settle(self) -> None:
-        """Run until nothing is left to do at this moment."""
+        """Run until nothing more is due at this moment."""
         for _ in range(50):
             self.loop.run_ready()
             self.sync()

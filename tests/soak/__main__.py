@@ -1,9 +1,9 @@
-"""``python -m tests.soak --kills 1000 --seed S --directory DIR``: real processes, killed as often as asked, and compared.
+"""``python -m tests.soak --kills 1000 --seed S --directory DIR``: real processes, killed repeatedly, and compared.
 
-Rounds of some kills each, each compared on its own: what the databases say, what is visible, what the log holds. The record
-grows line by line; the next run with the same record continues it. ``--profile kills``: nothing but kills, in quick
+It runs rounds of some kills each, and compares each on its own: the databases, the visible messages, the log. The record
+grows line by line; the next run with the same record continues it. ``--profile kills``: only kills, in quick
 succession. Exit status: 0 no difference, 1 a difference or a process that failed (the directory of its round is kept), 2
-wrong use.
+wrong usage.
 """
 
 import argparse
@@ -75,13 +75,13 @@ def main() -> int:
         Record(asked.record).write(Parked(round=asked.set_aside, because=asked.because))
         show(Console(), Summary(read_lines(asked.record)))
         return 0
-    # Ended from outside it still ends everybody, and unmounts what it mounted.
+    # On SIGTERM it still ends all processes, and unmounts what it mounted.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     console = Console()
     directory = asked.directory.absolute()
     directory.mkdir(parents=True, exist_ok=True)
     disk = None if asked.no_disk_full else SmallDisk(directory)
-    # PostgreSQL's own programs and libpq read the port here; JDBC has no Unix sockets.
+    # PostgreSQL's own programs and libpq read the port here; JDBC cannot use Unix sockets.
     port = free_port()
     os.environ["PGPORT"] = str(port)
     postgres = PostgresServer(settings={"listen_addresses": "127.0.0.1"})
@@ -112,7 +112,7 @@ def soak(
     asked: argparse.Namespace, console: Console, directory: Path, disk: SmallDisk | None, postgres: PostgresServer,
     port: int, java: dict[str, str],
 ) -> None:  # fmt: skip
-    """Rounds until the record has enough kills, time is up, or a round differs."""
+    """Run rounds until the record has enough kills, the time is over, or a round has a difference."""
     deadline = time.monotonic() + asked.minutes * 60 if asked.minutes else float("inf")
     before = Summary(read_lines(asked.record))
     record = Record(asked.record)

@@ -1,8 +1,8 @@
 """An administrator who continuously creates topics and groups, uses them, and deletes them again.
 
 ``python -m tests.soak.administrator DIRECTORY NAME LIFE RATE``. Each topic gets some plain messages, each consumer group
-an offset in it; RATE of each are created and deleted a second, and about ``ALIVE_MAX`` exist at once. What an earlier
-life left is deleted first. SIGTERM: delete what exists, and end.
+an offset in it; RATE of each are created and deleted a second, and about ``ALIVE_MAX`` exist at once. Leftovers of an earlier
+life are deleted first. SIGTERM: delete what exists, and end.
 """
 
 import random
@@ -23,13 +23,13 @@ from tests.soak.notes import Counter, Notes, now_us
 from tests.soak.plan import Plan, load_plan
 
 ALIVE_MAX: Final = 40
-#: Sent to each topic.
+#: Number of messages sent to each topic.
 MESSAGES: Final = 5
 _TIMEOUT_S: Final = 5.0
 
 
 class Refused(Exception):
-    """Nothing that an administrator does here may be refused: this process ends, and the soak with it."""
+    """No request of this administrator may be refused: this process ends, and the soak with it."""
 
 
 class Administrator:
@@ -39,7 +39,7 @@ class Administrator:
         self._sent = 0
         self._address = Address("127.0.0.1", plan.broker_port)
         self._counter = Counter(plan.counter_file(name))
-        #: Names that this one or an earlier life may have made.
+        #: Names that this life or an earlier one may have created.
         self._file = plan.path / f"{name}.names"
         left = self._file.read_text().split() if self._file.exists() else []
         self._alive: deque[str] = deque(left)
@@ -55,7 +55,7 @@ class Administrator:
                     self._delete(self._alive[0])
                 self._make()
             except HalfmqError:
-                continue  # the broker is away: what is in the file is tried again
+                continue  # the broker is down: names in the file are tried again
             self._counter.add()
         while self._alive:
             self._delete(self._alive[0])

@@ -1,8 +1,8 @@
-"""Faults of a round, at random: SIGKILL, SIGSTOP, connections to the database that are cut, a disk that fills up. Each kill
-is recorded with what was going on.
+"""Random faults of a round: SIGKILL, SIGSTOP, lost connections to the database, a full disk. Each kill is recorded together with
+what was going on.
 
-The same seed draws the same victims, moments and pauses. What a process is doing in that microsecond depends on the
-machine. A victim is killed once it has done something in this life; the broker once others got something done with it.
+The same seed draws the same victims, moments and pauses. What a process is doing at that microsecond depends on the
+machine. A victim is killed after it has done something in this life; the broker after others have done something with it.
 """
 
 import random
@@ -25,26 +25,26 @@ from tests.soak.small_disk import SmallDisk
 from tests.soak.undecided import undecided_in
 
 PAUSE_EVERY_S = (2.0, 9.0)
-#: Sometimes longer than a client waits for an answer, so that it sends again.
+#: Sometimes longer than a client waits for a response, so that it retries.
 PAUSE_S = (0.1, 4.5)
 CUT_EVERY_S = (1.0, 5.0)
 FILL_EVERY_S = (6.0, 18.0)
 FULL_S = (0.5, 3.0)
-#: How many starts of the broker end in another kill, within the time that it recovers in, seconds.
+#: Fraction of the starts of the broker that end in another kill, and the time of recovery in which it happens, seconds.
 KILLED_WHILE_STARTING = 0.12
 STARTING_S = (0.05, 1.2)
-#: How many kills take somebody else along at the same moment.
+#: Fraction of the kills with a second victim at the same moment.
 TOGETHER = 0.12
-#: How many pauses are the broker's.
+#: Fraction of the pauses that pause the broker.
 BROKER_PAUSES = 0.35
-#: A victim that does nothing for so long is killed all the same.
+#: A victim that does nothing for this time is killed nevertheless.
 PATIENCE_S = 6.0
-#: The broker may not come back while the disk is full; not longer than this after it was freed.
+#: The broker need not start while the disk is full; after space is freed it must start within this time.
 RESTART_S = 30.0
 
 
 class Load:
-    """Finished transactions of all producers, and how many there were in the last second."""
+    """Finished transactions of all producers, in total and in the last second."""
 
     def __init__(self, producers: list[Child]) -> None:
         self._producers = producers
@@ -68,7 +68,7 @@ class Load:
 
 
 class Undecided:
-    """How many transactions the broker holds without a verdict: asked now, else what it said last."""
+    """Number of transactions that the broker holds without a verdict: queried now, or its last response."""
 
     def __init__(self, plan: Plan) -> None:
         self._address = Address("127.0.0.1", plan.broker_port)
@@ -84,7 +84,7 @@ class Undecided:
         return total
 
     def now_or_last(self) -> tuple[int, float]:
-        """(how many, how many seconds ago); (-1, 0) when it was never heard of."""
+        """(number, age of the number in seconds); (-1, 0) if there never was a response."""
         if self.ask() is not None:
             assert self._last is not None
             return self._last[1], 0.0
@@ -94,9 +94,9 @@ class Undecided:
 
 
 class Chaos:
-    """Call ``step`` often until ``kills`` has as many as wanted, then ``heal``.
+    """Call ``step`` often until ``kills`` has enough, then ``heal``.
 
-    ``cut`` breaks one connection of a service to its database, and says whether there was one to break.
+    ``cut`` breaks a connection of a service to its database, and returns whether there was one.
     """
 
     def __init__(
@@ -123,9 +123,9 @@ class Chaos:
         self.kills: list[Kill] = []
         self.pauses: Tally[str] = Tally()
         self.fills: Tally[str] = Tally()
-        #: Connections to PostgreSQL that were cut in the middle of a transaction.
+        #: Number of connections to PostgreSQL cut in a transaction.
         self.cuts = 0
-        #: What the broker said when it did not start for want of room.
+        #: Output of the broker at starts that failed for lack of space.
         self.refused_starts: list[str] = []
         self._started_at = time.monotonic()
         self._rng = {
@@ -142,7 +142,7 @@ class Chaos:
         self._victim = self._draw_victim()
         self._load_wanted = plan.rate * plan.profile.load_share
         self._load_at_broker_start = 0
-        #: When the broker that is starting now shall be killed; 0: it may start.
+        #: When to kill the broker that is starting now; 0: not at all.
         self._kill_start_at = 0.0
 
     def _later(self, what: str, span: tuple[float, float]) -> float:
@@ -210,7 +210,7 @@ class Chaos:
         self._killed(victim, kill)
 
     def _kill_another(self) -> None:
-        """Right behind the first, such as the broker and the only one who could answer its checks."""
+        """Kill another process right after the first, such as the broker and the only producer that could answer its checks."""
         others = [child for child in self._everybody if child.is_running and child not in self._restart_at]
         if others:
             self._kill(self._rng["kill"].choice(others), "together")
@@ -248,7 +248,7 @@ class Chaos:
             self._killed(child, self._about(child, "own", getattr(child, "point", "")))
 
     def _has_no_room(self) -> bool:
-        """The broker may refuse to start on a full disk, and must say so."""
+        """Whether the broker refused to start on a full disk, which is legal if it says so."""
         full = bool(self._free_at) or time.monotonic() - self._freed_at < 2.0
         return full and "is full (free space" in self._broker.last_words(3)
 
@@ -304,7 +304,7 @@ class Chaos:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """No more faults: the disk is free, nobody is paused, everybody runs."""
+        """End all faults: the disk is free, no process is paused, all run."""
         self._kill_start_at = 0.0
         self._free_disk(self._free_at)
         self._end_pauses(float("inf"))

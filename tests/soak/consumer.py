@@ -1,6 +1,6 @@
 """A consumer with an inbox: every message is credited once in its own database, however often it is delivered.
 
-``python -m tests.soak.consumer DIRECTORY NAME LIFE GROUP SUBSCRIPTION``. SIGTERM: acknowledge what is done, leave the
+``python -m tests.soak.consumer DIRECTORY NAME LIFE GROUP SUBSCRIPTION``. SIGTERM: acknowledge processed messages, leave the
 group.
 """
 
@@ -51,8 +51,8 @@ def credit(message: Message, group: str) -> dict[str, object]:
 def settle(sessions: "sessionmaker[Session]", batch: Sequence[Message], group: str) -> None:
     """Credit each message of ``batch`` that was not credited before, all in one transaction.
 
-    Another consumer may hold some of the same messages (a queue changed hands). Claiming in one order makes deadlocks
-    rare; where the database aborts one transaction all the same, the batch is tried again.
+    Another consumer may have some of the same messages (after a rebalance). Claiming them in a fixed order makes deadlocks
+    rare; if the database aborts a transaction nevertheless, the batch is retried.
     """
     ordered = sorted(batch, key=lambda message: message.message_id)
     while True:

@@ -2,7 +2,7 @@
 
 ``python -m tests.soak.long_transactions DIRECTORY NAME LIFE KEPT RATE``. It opens transactions until KEPT are open, then
 decides an old one for each new one, RATE of them a second. Each open transaction is a row in a table before its first half
-message leaves, so the next life of a killed process continues where this one ended. Half of the decisions are sent to the
+message is sent, so the next life of a killed process continues where this one ended. Half of the decisions are sent to the
 broker; it learns the others from its checks. When producers become quiet everything is decided; SIGTERM ends the process.
 """
 
@@ -33,7 +33,7 @@ GROUP = "soak-long"
 CHECK = "long"
 WORKERS = 4
 BODY_BYTES = (40, 240)
-#: Decisions of one local transaction when everything is decided at the end.
+#: Number of decisions per local transaction when everything is decided at the end.
 TOGETHER = 500
 
 
@@ -54,7 +54,7 @@ class LongTransactions:
         self._prepared: dict[str, Prepared] = {}
         with self._engine.connect() as connection:
             rows = connection.execute(select(tables.open_transactions)).all()
-        #: Ids in order of preparation, of this life or an earlier one: number of messages, whether they may be committed.
+        #: Ids in order of preparation, from this life or an earlier one -> number of messages, whether they may be committed.
         self._open: dict[str, tuple[int, bool]] = {tx_id: (count, prepared) for tx_id, count, prepared in rows}
         self.stopping = threading.Event()
 
@@ -132,7 +132,7 @@ class LongTransactions:
                 connection.execute(insert(tables.lines), rows)
 
     def decide_all(self) -> None:
-        """Everything that is open, in the database only: the broker learns it from its checks."""
+        """Decide everything that is open, in the database only: the broker learns it from its checks."""
         with self._lock:
             left, self._open = self._open, {}
             self._prepared.clear()
@@ -158,7 +158,7 @@ def main(directory: str, name: str, life: str, kept: str, rate: str) -> None:
         thread.start()
     while not long.stopping.wait(0.2):
         if plan.quiet_file.exists():
-            time.sleep(2)  # whoever was in the middle of one is done
+            time.sleep(2)  # every transaction in progress has ended by now
             long.decide_all()
             long.stopping.wait()
     for thread in threads:

@@ -1,13 +1,13 @@
-"""``python -m tests.soak.mixed --minutes 30 --directory DIR``: does a broker under every load at once keep its size?
+"""``python -m tests.soak.mixed --minutes 30 --directory DIR``: does a broker under all loads at once keep its size?
 
 One broker with segments of 1 MiB and a log of 16 MiB; transactions through a database, 25,000 more that stay undecided
-for long, topics and consumer groups created and deleted all the time, consumers and readers; and every minute a process is
-killed, the broker every other time. Its memory, descriptors and files are sampled every few seconds. In the end
+for long, topics and consumer groups created and deleted all the time, consumers and readers. Every minute a process is
+killed, every other time the broker. Its memory, descriptors and files are sampled every few seconds. At the end
 everything settles, and the databases, the messages, the store and the history are compared, as after any round.
 
 Memory is flat if the median of no five minutes exceeds that of the second five by more than a tenth; descriptors, if those
-of the second half do not exceed those of the first; in the first five minutes the 25,000 are prepared. Prints one JSON
-object. Exit status: 0 flat and no difference; 1 not.
+of the second half do not exceed those of the first. In the first five minutes the 25,000 are prepared. Prints one JSON
+object. Exit status: 0 flat and no difference; 1 otherwise.
 """
 
 import argparse
@@ -42,14 +42,14 @@ WINDOW_S: Final = 300.0
 GROWTH_MAX: Final = 1.10
 DOWN_S: Final = (0.2, 1.5)
 SETTLE_S: Final = 300.0
-#: In the quiet end the process that answers checks is started anew so often: its broker asks again at once.
+#: At the quiet end, interval of restarting the process that answers checks, since a reconnecting producer is checked at once.
 NUDGE_S: Final = 75.0
 CATCH_UP_S: Final = 120.0
 WITNESSES: Final = frozenset(name for kind, name, _ in WATCHERS if kind == "witness")
 
 
 class MixedBroker(Broker):
-    """The soak's broker, with a log that is bounded by size."""
+    """The soak's broker, with a log that is limited by size."""
 
     def __init__(self, plan: Plan, data: Path, retention_bytes: int) -> None:
         super().__init__(plan, data)
@@ -62,7 +62,7 @@ class MixedBroker(Broker):
 
 
 class Sample(msgspec.Struct):
-    """Of the broker's process and its store, ``at_s`` into the run and ``life_s`` into its life."""
+    """One sample of the broker's process and its store, ``at_s`` into the run and ``life_s`` into its life."""
 
     at_s: float
     life: int
@@ -174,7 +174,7 @@ class Mixed:
         }  # fmt: skip
 
     def _disturb(self) -> None:
-        """Kill somebody every minute, the broker every other time, and look at the broker in between."""
+        """Kill a process every minute, every other time the broker, and sample the broker in between."""
         asked = self._asked
         until = self._began + asked.minutes * 60
         kill_at = self._began + asked.kill_every
@@ -229,7 +229,7 @@ class Mixed:
             print(self.samples[-1], file=sys.stderr, flush=True)
 
     def windows(self) -> list[dict[str, float]]:
-        """Of each five minutes: medians and maxima."""
+        """Medians and maxima of each five minutes."""
         found = []
         last = self.samples[-1].at_s if self.samples else 0.0
         for start in range(0, int(last) + 1, int(WINDOW_S)):
@@ -288,10 +288,10 @@ class Mixed:
 
 
 def is_flat(windows: list[dict[str, float]]) -> bool:
-    """Nothing grows behind the first five minutes.
+    """Whether nothing grows after the first five minutes.
 
-    Memory: each window is held against the first of these. Descriptors follow the number of segments, which retention lets
-    swing by half within minutes: the second half of the windows is held against the first.
+    Memory: each window is compared with the first of these. Descriptors follow the number of segments, which varies
+    by half within minutes because of retention: the second half of the windows is compared with the first.
     """
     later = windows[1:]
     half = len(later) // 2

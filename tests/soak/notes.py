@@ -1,4 +1,4 @@
-"""Where a process of the soak records what it knows: its own history file, and a counter that other processes read."""
+"""Where a process of the soak records events: its own history file, and a counter that other processes read."""
 
 import mmap
 import threading
@@ -20,14 +20,14 @@ class Notes:
         self._lock = threading.Lock()
 
     def write(self, *events: Event) -> None:
-        """In the page cache when this returns, where no SIGKILL of the writer takes it back."""
+        """Written to the page cache when this returns, so a SIGKILL of the writer cannot lose it."""
         with self._lock:
             for event in events:
                 self._recorder.add(event)  # type: ignore[arg-type]
 
 
 class Counter:
-    """Transactions that a process has finished, over all its lives; one writer, any number of readers."""
+    """Number of transactions that a process has finished, over all its lives; one writer, any number of readers."""
 
     def __init__(self, path: Path) -> None:
         with path.open("a+b") as file:

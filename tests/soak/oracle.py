@@ -1,6 +1,6 @@
-"""What the databases say must be visible, what readers saw, and where the two differ.
+"""What must be visible according to the databases, what readers received, and the differences.
 
-The comparison is one of sets: (transaction, number) -> (topic, CRC of the body) on both sides. The history checker, which
+It compares sets: (transaction, number) -> (topic, CRC of the body) on both sides. The history checker, which
 knows the promises, reads the same files afterwards. ``test_oracle`` plants each difference.
 """
 
@@ -39,7 +39,7 @@ class Credit(NamedTuple):
 
 
 class Books(NamedTuple):
-    """The databases. ``orders``: producer group and number of messages by transaction; ``markers``: C or R; ``tags``:
+    """The contents of the databases. ``orders``: producer group and number of messages by transaction; ``markers``: C or R; ``tags``:
     of each line, empty for none.
     """
 
@@ -47,7 +47,7 @@ class Books(NamedTuple):
     lines: dict[Key, What]
     markers: dict[str, str]
     tags: dict[Key, str]
-    #: In no order.
+    #: Unordered.
     credits: list[Credit]
 
     def is_subscribed(self, key: Key) -> bool:
@@ -67,7 +67,7 @@ def read_books(engines: Iterable[Engine]) -> Books:
                 books.lines[tx, number] = What(topic, crc)
                 books.tags[tx, number] = tag
             for table in (tables.markers.table, tables.java_markers):
-                # Rows under keys with # are about the marker table itself.
+                # Rows with # in their key belong to the marker table itself.
                 rows = select(table.c.tx_id, table.c.outcome).where(table.c.tx_id.not_like("#%"))
                 books.markers.update((tx, outcome) for tx, outcome in connection.execute(rows))
             for group, message, tx, number, topic, crc, tag in connection.execute(select(*tables.credited.c)):
@@ -76,21 +76,21 @@ def read_books(engines: Iterable[Engine]) -> Books:
 
 
 class Sight(NamedTuple):
-    """All that was noted. ``asked``: group by transaction, of each half that left; ``prepared``: where one was answered."""
+    """All recorded events. ``asked``: group by transaction, of each half that was sent; ``prepared``: where one was acknowledged."""
 
     seen: list[Seen]
     read: list[QueueRead]
     asked: dict[str, str]
     prepared: set[str]
-    #: Lines that were cut off by the death of their writer, each the last one of its file.
+    #: Lines cut off by the death of their writer, always the last of a file.
     torn_lines: int
 
 
 def read_sight(histories: Path) -> Sight:
-    """All files of a round.
+    """Read all files of a round.
 
     Raises:
-        UsageError: a line inside a file is no event; the last one of a killed process may be torn.
+        UsageError: a line inside a file is not an event; only the last one of a killed process may be torn.
     """
     sources = files_of([histories])
     sight = take_in(event for source in sources for block in source.blocks() for event in block.events)
@@ -125,7 +125,7 @@ class Found(NamedTuple):
 
 
 def compare(books: Books, sight: Sight, *, consumers: bool = True) -> Found:
-    """``consumers``: there were any."""
+    """``consumers``: whether the round had any."""
     found = Found([], Counter())
     places = _places(sight, found)
     visible: dict[Key, list[Place]] = defaultdict(list)
@@ -143,7 +143,7 @@ def compare(books: Books, sight: Sight, *, consumers: bool = True) -> Found:
 
 
 def _places(sight: Sight, found: Found) -> dict[Place, Seen]:
-    """What stands at each place; it must be the same for everybody who looks."""
+    """The message at each place; it must be the same for all readers."""
     places: dict[Place, Seen] = {}
     for one in sight.seen:
         found.looked_at["messages seen"] += 1
@@ -180,7 +180,7 @@ def _books_against_visible(
 
 
 def _whole_queues(sight: Sight, places: dict[Place, Seen], found: Found) -> None:
-    """Who says to have read a range must have seen each place of it; and somebody must have seen the whole queue."""
+    """A reader that reports a complete range must have received each place of it, and some reader the whole queue."""
     by_reader: dict[tuple[str, str, int], set[int]] = defaultdict(set)
     for one in sight.seen:
         by_reader[one.reader, one.topic, one.queue].add(one.queue_offset)
@@ -221,7 +221,7 @@ def _credits(books: Books, places: dict[Place, Seen], found: Found) -> None:
         have = Counter(
             (one.message, one.tx, one.number, one.what)
             for one in books.credits
-            # What is visible without a line is a phantom, whatever its tag.
+            # A visible message without a line is a phantom, whatever its tag.
             if one.group == group and (group == CREDITS_GROUP or (one.tx, one.number) in books.tags)
         )
         found.looked_at[looked_at] += have.total()
@@ -235,7 +235,7 @@ def _credits(books: Books, places: dict[Place, Seen], found: Found) -> None:
 
 
 def _tags(books: Books, sight: Sight, places: dict[Place, Seen], found: Found) -> None:
-    """Each message has the tag that it was sent with, and the filtering watcher saw exactly the subscribed ones."""
+    """Each message has the tag with which it was sent, and the filtering watcher received exactly the subscribed ones."""
     for one in books.credits:
         found.looked_at["tags received"] += 1
         sent = books.tags.get((one.tx, one.number), one.tag)
@@ -253,7 +253,7 @@ def _tags(books: Books, sight: Sight, places: dict[Place, Seen], found: Found) -
 
 
 def _markers(books: Books, sight: Sight, found: Found) -> None:
-    """The marker table, which answered the checks, and the business rows must say the same."""
+    """The marker table, which answered the checks, and the business rows must agree."""
     for tx, (group, messages) in books.orders.items():
         found.looked_at["orders"] += 1
         if books.markers.get(tx) != "C":

@@ -1,7 +1,7 @@
 """An order service: local transactions with one to four messages, through ``mq.transaction(session, markers=...)``.
 
-``python -m tests.soak.order_service DIRECTORY NAME LIFE GROUP RATE [POINT:COUNT]``. With a point it kills itself there,
-with SIGKILL, when it is there for the COUNT-th time. It ends by itself only on SIGTERM.
+``python -m tests.soak.order_service DIRECTORY NAME LIFE GROUP RATE [POINT:COUNT]``. With a point it kills itself there
+with SIGKILL, at the COUNT-th time. Otherwise it ends only on SIGTERM.
 """
 
 import logging
@@ -29,7 +29,7 @@ from tests.soak.wire_tap import TappedConnector
 
 log = logging.getLogger("soak.order_service")
 
-#: Where a service may kill itself. The first ones in the application's code, the others between two frames of the wire.
+#: Where a service may kill itself. The first points are in the application's code, the others between two frames.
 POINTS = (
     "in-body", "before-halves", "after-halves", "after-local-commit", "after-end",
     "half-sent", "half-answered", "end-sent", "end-answered", "check-heard", "check-answered",
@@ -42,7 +42,7 @@ class ChangedItsMind(Exception):
 
 
 class Death:
-    """Kills this process at ``point``, the ``count``-th time that it is there."""
+    """Kills this process at ``point``, at the ``count``-th time."""
 
     def __init__(self, notes: Notes, point: str, count: int) -> None:
         self._notes = notes
@@ -61,10 +61,10 @@ class Death:
 
 
 class MortalCalls:
-    """The client's calls, with death between them."""
+    """The client's calls, with possible deaths between them."""
 
     def __init__(self, client: Client, death: Death, untold: float) -> None:
-        """``untold``: the share of the committed transactions that the broker must ask about."""
+        """``untold``: fraction of the committed transactions whose verdict is not sent, so that the broker must check."""
         self._client = client
         self._death = death
         self._untold = untold
@@ -115,7 +115,7 @@ class OrderService:
             except ChangedItsMind:
                 self._counter.add()
             except (HalfmqError, DBAPIError) as error:
-                # Another order: this one is committed, or not, and nobody needs to know here.
+                # Continue with another order: whether this one is committed does not matter here.
                 log.info("%s", error)
                 self.stopping.wait(0.05)
             else:
@@ -146,7 +146,7 @@ class OrderService:
 
 
 def connected(plan: Plan, group: str, connector: TappedConnector | None = None) -> Client:
-    """Open, as soon as the broker answers."""
+    """Connect as soon as the broker responds."""
     while True:
         mq = Client(plan.url, group=group, connector=connector)
         try:

@@ -1,4 +1,4 @@
-"""What every process of a round must know, in one file of the round's directory."""
+"""The parameters for all processes of a round, in one file of the round's directory."""
 
 from pathlib import Path
 from typing import Final
@@ -9,15 +9,15 @@ from tests.soak.profile import PROFILES, Profile
 
 TOPICS: Final = ("SoakOrders", "SoakStock", "SoakLoyalty")
 QUEUES: Final = 4
-#: Producer groups: each has processes of its own, and all of one group use one database.
+#: Producer groups: each has its own processes, and all of one group use one database.
 SQLITE_GROUP: Final = "soak-sqlite"
 POSTGRES_GROUP: Final = "soak-postgres"
 JAVA_GROUP: Final = "soak-java"
 #: The consumer group that receives every message.
 CREDITS_GROUP: Final = "soak-credits"
-#: The tag of a message follows from the CRC of its body; a quarter of the messages has none.
+#: The tag of a message is derived from the CRC of its body; a quarter of the messages have none.
 TAGS: Final = ("", "red", "blue", "green")
-#: What the filtering readers subscribe to: a consumer group, and a watcher that reads raw frames.
+#: The subscription of the filtering readers: a consumer group, and a watcher that reads raw frames.
 SUBSCRIPTION: Final = "red || blue"
 SUBSCRIBED_TAGS: Final = frozenset(("red", "blue"))
 FILTERED_GROUP: Final = "soak-filtered"
@@ -31,8 +31,8 @@ def tag_of(crc: int) -> str:
 class Plan(msgspec.Struct, frozen=True):
     """``rate``: transactions per second of all producers together while nothing is killed.
 
-    ``retention_s``: the log is trimmed of what is older. ``patient_s``: some transactions may not be asked about for so
-    long; more than the retention, so that they must be copied forward.
+    ``retention_s``: retention time of the log. ``patient_s``: the grace period of some transactions; longer than the
+    retention, so that they must be copied forward.
     """
 
     directory: str
@@ -45,7 +45,7 @@ class Plan(msgspec.Struct, frozen=True):
     rate: float
     retention_s: float
     patient_s: int
-    #: A bug of ``planted`` that the broker has; empty: none of these.
+    #: The bug of ``planted`` in the broker; empty: none.
     bug: str = ""
     #: Name of a ``Profile``.
     profile_name: str = "everything"
@@ -68,12 +68,12 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def quiet_file(self) -> Path:
-        """While it is there, producers begin no transaction; they still answer checks."""
+        """While it exists, producers begin no transactions, but answer checks."""
         return self.path / "quiet"
 
     @property
     def late_file(self) -> Path:
-        """While it is there, nobody begins a transaction that may not be asked about for long."""
+        """While it exists, no transactions with a long grace period begin."""
         return self.path / "late"
 
     def counter_file(self, name: str) -> Path:

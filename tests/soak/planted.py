@@ -12,7 +12,7 @@ from halfmq.core import decide as decisions
 from halfmq.core.commands import EndTransaction, RequestedVerdict
 from halfmq.core.queues.filter import TagFilter
 
-#: Name -> (the requested verdict, the one that is written instead).
+#: Name -> (requested verdict, written verdict).
 VERDICT_BUGS = {
     "commit-rolls-back": (RequestedVerdict.COMMIT, RequestedVerdict.ROLLBACK),
     "rollback-commits": (RequestedVerdict.ROLLBACK, RequestedVerdict.COMMIT),
@@ -34,7 +34,7 @@ def plant(bug: str) -> None:
 
 
 def _without_some_tags(right: Callable[..., Any]) -> Callable[..., Any]:
-    """One half message in about sixteen is stored as if it had no tag."""
+    """Store about one half message in sixteen as if it had no tag."""
 
     def wrong(pairs: Any) -> Any:
         _, key_hash, *rest = facts = right(pairs)
@@ -44,7 +44,7 @@ def _without_some_tags(right: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def turned(right: Callable[..., Any], asked: RequestedVerdict, written: RequestedVerdict) -> Callable[..., Any]:
-    """Wrong for one transaction in sixteen or so."""
+    """Wrong for about one transaction in sixteen."""
 
     def wrong(state: Any, command: EndTransaction, now_ms: int) -> Any:
         if command.wanted is asked and command.tx_id.endswith("7"):

@@ -22,7 +22,7 @@ def _end_of_queue(sight: Sight, topic: str, queue: int) -> int:
 
 
 def _append(books: Books, sight: Sight, one: Seen) -> None:
-    """Visible at the end of its queue, for every reader; and consumed."""
+    """Make it visible at the end of its queue, for every reader, and consumed."""
     end = _end_of_queue(sight, one.topic, one.queue)
     readers = {read.reader for read in sight.read}
     groups = [CREDITS_GROUP]
@@ -87,7 +87,7 @@ def two_at_one_place(books: Books, sight: Sight) -> None:
 
 
 def seen_and_gone(books: Books, sight: Sight) -> None:
-    """A message that a reader had, and that is not in the queue any more."""
+    """A message that a reader received is no longer in the queue."""
     first = next(one for one in sight.seen if not books.is_subscribed((one.tx, one.index)))
     end = _end_of_queue(sight, first.topic, first.queue)
     sight.seen.append(_copy(first, message="GONE", queue_offset=end + 3))
@@ -120,7 +120,7 @@ def marked_without_order(books: Books, sight: Sight) -> None:
 
 
 def half_an_order(books: Books, sight: Sight) -> None:
-    """The database itself tore: an order without one of its lines, which is visible."""
+    """The database itself is inconsistent: an order lacks one of its lines, which is visible."""
     key = _order(books, at_least=2), 1
     del books.lines[key], books.tags[key]
 
@@ -132,7 +132,7 @@ def tag_filtered_out(books: Books, sight: Sight) -> None:
 
 
 def tag_not_subscribed(books: Books, sight: Sight) -> None:
-    """The broker's filter lets a message with another tag through."""
+    """The broker's filter passes a message with another tag."""
     other = next(one for one in sight.seen if not books.is_subscribed((one.tx, one.index)))
     sight.seen.append(_copy(other, reader=FILTERED_WATCHER))
 
@@ -147,7 +147,7 @@ def tag_altered(books: Books, sight: Sight) -> None:
     books.credits[at] = one._replace(tag="")
 
 
-#: The plant, and how the first word of each difference must begin.
+#: The plant, and the first word of each expected difference.
 PLANTS: dict[Plant, set[str]] = {
     row_missing: {"phantom"},
     messages_lost: {"lost", "hole", "consumed too often"},

@@ -1,4 +1,4 @@
-"""Processes that die and are started again; each is killed and paused by its own id only, and its lives are counted."""
+"""Processes that die and are restarted; each is killed and paused by its own id only, and its lives are counted."""
 
 import contextlib
 import json
@@ -16,18 +16,18 @@ from tests.soak.spawned import Forked, die_with_parent
 
 CHECKOUT = Path(__file__).parent.parent.parent
 SELF_KILLED = -signal.SIGKILL
-#: A JVM that halts at its point with this status.
+#: Exit status of a JVM that halts at its point.
 HALTED = 137
-#: Of a Python process: module and arguments; of any other: the command line.
+#: For a Python process: module and arguments; for any other: the command line.
 Command = tuple[str, tuple[str, ...]] | list[str]
 
 
 class ProcessFailed(AssertionError):
-    """A process that should run does not; the text ends with what it said last."""
+    """A process that should run does not; the text ends with its last output."""
 
 
 class Child:
-    """``kind``: what it counts as in the record. ``command(life)``: how its next life is started."""
+    """``kind``: its kind in the record. ``command(life)``: starts its next life."""
 
     def __init__(self, plan: Plan, kind: str, name: str, command: Callable[[int], Command]) -> None:
         self.kind = kind
@@ -38,7 +38,7 @@ class Child:
         self._command = command
         self.log_path = plan.path / f"{name}.log"
         self.process: subprocess.Popen[bytes] | Forked | None = None
-        #: What the counter said when this life began.
+        #: The counter when this life began.
         self.counted_at_start = 0
 
     def start(self) -> None:
@@ -63,7 +63,7 @@ class Child:
 
     @property
     def is_warm(self) -> bool:
-        """It has done something in this life."""
+        """Whether it has done something in this life."""
         return self.is_running and self.counter.read() > self.counted_at_start
 
     @property
@@ -88,10 +88,10 @@ class Child:
         self.paused = False
 
     def stop(self, seconds: float, *, expected: tuple[int, ...] = (0,)) -> None:
-        """SIGTERM, and wait.
+        """Send SIGTERM, and wait.
 
         Raises:
-            ProcessFailed: it did not end in time, or not as it should.
+            ProcessFailed: it did not end in time, or with an unexpected status.
         """
         if self.process is None:
             return
@@ -107,7 +107,7 @@ class Child:
             raise ProcessFailed(f"{self.name} ended with {status}\n{self.last_words()}")
 
     def abandon(self) -> None:
-        """For the way out after an error."""
+        """Kill it, for the cleanup after an error."""
         if self.is_running:
             self.kill()
 
@@ -118,16 +118,16 @@ class Child:
 
 
 class Broker(Child):
-    """``halfmq serve``. Its counter is that of nobody: it is warm when the others got something done."""
+    """``halfmq serve``. It has no counter: it is warm when the others have done something."""
 
-    #: A little above what the broker must have to claim its next segments.
+    #: Slightly more than the broker needs to allocate its next segments.
     RESERVE_BYTES = 6 << 20
 
     def __init__(self, plan: Plan, data: Path) -> None:
         self.data = data
         self._ports_file = plan.path / "ports.json"
         self._started_at = 0.0
-        #: Seconds from start to listening, of each life that got there.
+        #: Seconds from start to listening, of each life that listened.
         self.ready_seconds: list[float] = []
         command = [
             sys.executable, "-m", *(("tests.soak.planted", plan.bug) if plan.bug else ("halfmq",)), "serve", "--data", str(data), "--port", str(plan.broker_port),
@@ -146,7 +146,7 @@ class Broker(Child):
         self._listening = False
 
     def look(self) -> bool:
-        """Whether it listens; call often."""
+        """Whether it listens. Call it often."""
         if not self._listening and self.is_running:
             with contextlib.suppress(OSError, ValueError):
                 json.loads(self._ports_file.read_text())

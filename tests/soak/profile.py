@@ -1,34 +1,34 @@
-"""What happens in a round: every fault at once, or kills only, in quick succession."""
+"""The faults of a round: all kinds at once, or only kills, in quick succession."""
 
 from typing import Final, NamedTuple
 
 
 class Profile(NamedTuple):
-    """``weights``: how often each kind of process is the victim of a kill from outside. Spans are in seconds."""
+    """``weights``: how often each kind of process is the victim of an external kill. Times are in seconds."""
 
     weights: dict[str, int]
-    #: Between two kills from outside; how long a killed process stays away.
+    #: Interval of external kills; time until a killed process is restarted.
     kill_every_s: tuple[float, float]
     down_s: tuple[float, float]
-    #: The broker is killed when so many transactions finished in this life of it, at least.
+    #: The broker is killed only after at least this many transactions finished in its current life.
     broker_warm: int
-    #: Share of the kills that wait for load, and for which share of the requested rate; the others happen at any moment.
+    #: Fraction of the kills that wait for load, and the fraction of the requested rate that counts as load; others come at any moment.
     under_load: float
     load_share: float
-    #: Share of a service's lives that end at a point of their own; and how often it gets there, at most.
+    #: Fraction of a service's lives that end at a point; and the maximum number of times that it reaches that point.
     mortal: float
     visits_max: int
-    #: Each service dies at each point once; otherwise points are drawn.
+    #: Whether each service dies at each point once; otherwise points are random.
     points_in_turn: bool
-    #: Share of the transactions whose sender never tells the broker: a check must.
+    #: Fraction of the transactions whose sender never sends the verdict, so that a check must find it.
     untold: float
-    #: Without them only watchers read. The broker logs offsets of consumer groups every few seconds: one that never lives so
+    #: Without them only watchers read. The broker logs offsets of consumer groups every few seconds; one that never lives that
     #: long keeps none, and retention would overtake every group.
     consumers: bool
     #: Pauses, cut connections to the database, kills during a start, and two kills at once.
     other_faults: bool
     segment_bytes: int
-    #: Further options of the broker, which override others.
+    #: Additional options of the broker, which override others.
     options: tuple[str, ...]
 
 
@@ -48,8 +48,8 @@ EVERYTHING: Final = Profile(
     segment_bytes=512 << 10,
     options=("--checkpoint-interval-ms", "1000", "--retention-check-ms", "500"),
 )
-#: The broker is killed again and again while segments roll and trims copy forward, services at each of their points; few
-#: orders lie between two kills, and nothing else disturbs, so that every rejected request is a difference.
+#: The broker is killed repeatedly while segments roll and trims copy forward, services at each of their points. There are few
+#: orders between two kills and no other faults, so every rejected request is a difference.
 KILLS: Final = Profile(
     weights={"broker": 1},
     kill_every_s=(0.2, 1.1),
@@ -66,7 +66,7 @@ KILLS: Final = Profile(
     segment_bytes=128 << 10,
     options=(
         "--checkpoint-interval-ms", "500", "--retention-check-ms", "150", "--dedup-window-ms", "6000",
-        # By size only, so that the log has most of the round in the end.
+        # Only by size, so that at the end the log contains most of the round.
         "--retention-hours", "1", "--retention-bytes", str(3 << 20),
     ),
 )  # fmt: skip

@@ -1,7 +1,7 @@
-"""The record of a soak: one line of JSON for each kill and for each round; a later run continues it.
+"""The record of a soak: one line of JSON per kill and per round; a later run continues it.
 
-The kills of a round count only with its own line, which is written after the comparison: those of an interrupted round stay
-in the file and are not counted. A round that failed by itself is a difference. Nothing is ever removed.
+The kills of a round count only with the line of the round, which is written after the comparison: those of an interrupted round
+stay in the file and are not counted. A round that failed by itself is a difference. Nothing is ever removed.
 """
 
 from collections import Counter
@@ -20,18 +20,18 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="kil
     at_s: float
     kind: str
     whom: str
-    #: SIGKILL from outside, or "own", at ``point``. From outside the point is "starting" when the broker did not listen
-    #: yet, "together" when somebody else was killed in the same moment.
+    #: External SIGKILL, or "own", at ``point``. For an external one the point is "starting" if the broker did not listen
+    #: yet, "together" if another process was killed at the same moment.
     how: str
     point: str = ""
     paused: bool = False
     disk_full: bool = False
     load: int
-    #: -1: the broker was never asked in this round.
+    #: -1: there was no response from the broker in this round.
     undecided: int
-    #: 0: known for this moment; else the broker could not answer now, and this is how old its last answer is.
+    #: 0: queried at this moment; otherwise the broker could not respond, and this is the age of its last response.
     undecided_asked_s_ago: float = 0.0
-    #: The broker said so, or the log that it left.
+    #: The source of ``undecided``: the broker, or the log that it left.
     undecided_from: Literal["broker", "log"] = "broker"
 
     def of_the_dead(self, undecided: int) -> "Kill":
@@ -47,27 +47,27 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="ro
     kills: dict[str, int]
     pauses: dict[str, int]
     fills: dict[str, int]
-    #: Connections to the database cut inside a transaction.
+    #: Number of connections to the database cut inside a transaction.
     cuts: int
-    #: Starts of the broker that the full disk did not allow.
+    #: Starts of the broker that failed because of the full disk.
     refused_starts: list[str]
     disk: str
-    #: In the databases, by producer group: orders that are there.
+    #: Orders in the databases, by producer group.
     committed: dict[str, int]
-    #: Transactions of which the broker acknowledged a half, and that are in no database.
+    #: Transactions with an acknowledged half that are in no database.
     rolled_back: int
     messages: int
-    #: Verdicts by who said them, and records of each kind, as the retained log tells.
+    #: Verdicts by decider, and records by kind, in the retained log.
     log: dict[str, int]
     settle_seconds: float
     restart_seconds_max: float
-    #: What each look counted, and what it found.
+    #: What each check examined, and what it found.
     looked_at: dict[str, int]
     differences: list[str]
 
 
 class Broken(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="broken"):
-    """A round that came to no comparison, since somebody ended who should not have, or nothing settled: ``why``."""
+    """A round without a comparison, because a process ended unexpectedly or nothing settled: ``why``."""
 
     round: int
     seed: str
@@ -76,9 +76,9 @@ class Broken(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="b
 
 
 class Parked(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="set_aside"):
-    """Somebody found that a round was red through a fault of the soak itself: neither its kills nor its differences count.
+    """A round that was red because of a fault of the soak itself: neither its kills nor its differences count.
 
-    Its lines stay where they are.
+    Its lines stay in the file.
     """
 
     round: int
@@ -108,7 +108,7 @@ def read_lines(path: Path) -> Iterator[Line]:
 
 
 class Summary:
-    """What the finished rounds of a record say together."""
+    """Totals over the finished rounds of a record."""
 
     def __init__(self, lines: Iterator[Line]) -> None:
         everything = list(lines)
@@ -122,11 +122,11 @@ class Summary:
 
     @property
     def differences(self) -> int:
-        """Of all rounds; one that broke is one."""
+        """Number of differences in all rounds; a broken round counts as one."""
         return sum(len(one.differences) for one in self.rounds) + len(self.broken)
 
     def rows(self) -> Iterator[tuple[str, int, int, str, str]]:
-        """For each kind and way: kills, of them with transactions undecided, load and undecided as median (maximum)."""
+        """For each kind and way: kills, those with undecided transactions, load and undecided as median (maximum)."""
         ways = Counter((kill.kind, kill.how) for kill in self.kills)
         for (kind, how), count in sorted(ways.items()):
             of_it = [kill for kill in self.kills if (kill.kind, kill.how) == (kind, how)]

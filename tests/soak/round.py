@@ -1,6 +1,6 @@
-"""One round: start all processes, inject faults for a while, heal, let checks settle everything, and compare what is left.
+"""One round: start all processes, inject faults for a while, heal, let checks settle everything, and compare the result.
 
-Each round has a directory, a store and databases of its own, so that its evidence is small and complete.
+Each round has its own directory, store and databases, so that its evidence is small and complete.
 """
 
 import random
@@ -47,14 +47,14 @@ from tests.soak.processes import Broker, Child, Command, ProcessFailed, java_com
 from tests.soak.record import Kill, Round
 from tests.soak.small_disk import SmallDisk
 
-#: Bounds of the quiet end, seconds. Longer than the longest back-off of a check.
+#: Maximum duration of the quiet end, seconds. Longer than the longest back-off of a check.
 SETTLE_S = 100.0
 CATCH_UP_S = 60.0
-#: The filtering group is taken to be at the end of what it can get when it consumed nothing for so long, seconds.
+#: The filtering group counts as caught up after consuming nothing for this time, seconds.
 FILTERED_IDLE_S = 6.0
-#: Restarted when something is undecided for so long: a producer that comes back is asked at once.
+#: Interval of restarting producers while transactions are undecided: a producer that reconnects is checked at once.
 NUDGE_S = 6.0
-#: From this share of the kills on, nothing begins that may not be asked about for long.
+#: After this fraction of the kills, no transactions with a long grace period begin.
 LATE = 0.6
 JAVA_POINTS = (
     "before-local-commit", "in-local-transaction", "after-local-commit", "in-check", "check-decided",
@@ -67,15 +67,15 @@ CONSUMERS = (
     ("consumer-1", (CREDITS_GROUP, "*")),
     ("consumer-2", (FILTERED_GROUP, SUBSCRIPTION)),
 )
-#: Kind, name and subscription. A witness is never killed, and sees what a killed watcher might miss when retention
+#: Kind, name and subscription. A witness is never killed, and receives what a killed watcher might miss when retention
 #: overtakes it.
 WATCHERS = (("watcher", "watcher", "*"), ("witness", "witness", "*"), ("witness", FILTERED_WATCHER, SUBSCRIPTION))
-#: What the databases said, for later evaluation.
+#: The contents of the databases, for later evaluation.
 BOOKS = "books.msgpack"
 
 
 class Settings(NamedTuple):
-    """``java``: client version to class path. ``deadline``: of ``time.monotonic``, when the killing ends."""
+    """``java``: client version to class path. ``deadline``: time of ``time.monotonic`` at which the faults end."""
 
     kills: int
     deadline: float
@@ -110,11 +110,11 @@ class Mortal(Child):
 
 
 class Company:
-    """Everybody who takes part."""
+    """All participants."""
 
     def __init__(self, plan: Plan, data: Path, java: dict[str, str]) -> None:
         self.broker = Broker(plan, data)
-        # A Java client takes a share as large as the others'; SQLite has one writer at a time.
+        # A Java client has the same share as the others; SQLite has one writer at a time.
         share = plan.rate / (4 + len(java))
         services = [
             ("sqlite-0", SQLITE_GROUP), ("sqlite-1", SQLITE_GROUP),
@@ -159,7 +159,7 @@ class Company:
         ]  # fmt: skip
 
     def no_more_deaths(self) -> None:
-        """Nobody kills himself from now on: a life that would end so is exchanged for another one."""
+        """No process kills itself from now on: lives that would are replaced."""
         for one in self.producers:
             one.immortal = True
             if one.point and one.is_running:
@@ -174,10 +174,10 @@ class Company:
 def run_round(
     plan: Plan, number: int, settings: Settings, on_kill: Callable[[Kill], None], say: Callable[[str], None]
 ) -> Round:
-    """The whole round; everybody is gone when this returns or raises.
+    """Run the whole round; all processes have ended when this returns or raises.
 
     Raises:
-        ProcessFailed: somebody ended who should not have, or nothing settled in time. The directory is the evidence.
+        ProcessFailed: a process ended unexpectedly, or nothing settled in time. The directory is the evidence.
     """
     started, began = datetime.now(UTC), time.monotonic()
     data = settings.disk.path / "store" if settings.disk is not None else plan.path / "store"
@@ -196,7 +196,7 @@ def run_round(
         chaos = Chaos(
             plan, notes, company.broker, [*company.producers], others, Cutter(engines[1]).cut, settings.disk, on_kill
         )
-        if not plan.profile.points_in_turn:  # else they die before all of them have done something
+        if not plan.profile.points_in_turn:  # otherwise they would die before all of them have done something
             wait_until(lambda: all(one.is_warm for one in company.producers), 60, "a producer did nothing", company)
         while len(chaos.kills) < settings.kills and time.monotonic() < settings.deadline:
             chaos.step()
@@ -209,7 +209,7 @@ def run_round(
         stop_all(plan, company)
         counts: Tally[str] = Tally()
         records = log_events(RealDisk(), data, by=notes.by, t_us=now_us(), note=say, counts=counts)
-        notes.write(*islice(records, 1, None))  # the file has its ``began``
+        notes.write(*islice(records, 1, None))  # the file already has its ``began``
         verify_store(data)
         say(f"round {number}: everything settled in {settle_seconds:.1f} s; comparing")
         books, sight = read_books(engines), read_sight(plan.histories)
@@ -234,7 +234,7 @@ def run_round(
 
 
 class Cutter:
-    """PostgreSQL ends a session of a service in the middle of what it does: the answer to a COMMIT may be lost."""
+    """PostgreSQL terminates a session of a service during a transaction: the response to a COMMIT may be lost."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -274,7 +274,7 @@ def wait_until(ready: Callable[[], bool], seconds: float, otherwise: str, compan
 
 
 def quiet_end(plan: Plan, company: Company, chaos: Chaos, notes: Notes, engines: list[Any]) -> float:
-    """No faults and no new transactions: checks settle all, consumers catch up. Seconds until nothing was undecided."""
+    """No faults and no new transactions: checks settle everything, consumers catch up. Returns the seconds until nothing was undecided."""
     plan.quiet_file.touch()
     chaos.heal()
     began = nudged = time.monotonic()
@@ -283,7 +283,7 @@ def quiet_end(plan: Plan, company: Company, chaos: Chaos, notes: Notes, engines:
         undecided = chaos.undecided.ask(2.0)
         now = time.monotonic()
         if undecided == 0:
-            # A local transaction that was open when it became quiet may still prepare: it has as long as a client waits.
+            # A local transaction that was open before may still prepare, as long as a client waits.
             quiet_since = quiet_since or now
             if now - quiet_since > 1.5 and now - began > 3:
                 break
@@ -305,7 +305,7 @@ def quiet_end(plan: Plan, company: Company, chaos: Chaos, notes: Notes, engines:
 
 
 class CaughtUp:
-    """Whether both consumer groups have consumed what there is for them; call it again and again."""
+    """Whether both consumer groups have consumed everything. Call it repeatedly."""
 
     def __init__(self, plan: Plan, engines: list[Any]) -> None:
         self._plan = plan
@@ -318,7 +318,7 @@ class CaughtUp:
         filtered = self._credits(FILTERED_GROUP)
         if filtered >= sum(map(_subscribed_lines, self._engines)):
             return True
-        # What has a subscribed tag and is not visible is for the comparison to report: do not wait for it.
+        # Subscribed messages that are not visible are reported by the comparison: do not wait for them.
         if filtered != self._filtered[0]:
             self._filtered = (filtered, time.monotonic())
         return time.monotonic() - self._filtered[1] > FILTERED_IDLE_S
@@ -345,7 +345,7 @@ def visible_in(plan: Plan) -> int:
 
 
 def stop_all(plan: Plan, company: Company) -> None:
-    """Producers first; then consumers; watchers read to the end; a fresh reader reads all that is retained."""
+    """Stop producers, then consumers; watchers read to the end; a fresh reader reads everything that is retained."""
     for one in company.producers:
         one.stop(30, expected=(143, -15) if one.kind == "java" else (0,))
     for child in (*company.consumers, *company.watchers):
@@ -375,7 +375,7 @@ def verify_store(data: Path) -> None:
 
 
 def write_oracle(notes: Notes, books: Books, sight: Sight) -> None:
-    """What the databases say of every transaction whose halves ever left."""
+    """Record the outcome in the databases of every transaction with a half that was sent."""
     notes.write(
         *(
             Local(t_us=now_us(), by=notes.by, group=group, tx=tx,
@@ -386,7 +386,7 @@ def write_oracle(notes: Notes, books: Books, sight: Sight) -> None:
 
 
 def check_history(plan: Plan, found: Found) -> None:
-    """The history checker on all files: its violations are differences, its looks are counted beside ours."""
+    """Run the history checker on all files: its violations are differences, and its counts are reported with ours."""
     report = check_files([plan.histories])
     (plan.path / "checker.json").write_bytes(report.as_json())
     found.differences.extend(f"checker: {one.text()}" for one in report.violations)
@@ -396,7 +396,7 @@ def check_history(plan: Plan, found: Found) -> None:
 
 
 def rejected(company: Company) -> Iterator[str]:
-    """What the broker said to watchers other than messages; nothing disturbs here that would be a reason."""
+    """Responses of the broker to watchers other than messages; in this profile there is no legal reason for them."""
     for one in company.watchers:
         for line in one.last_words(1_000).splitlines():
             if line.startswith(("refused:", "overtaken:")):
@@ -404,7 +404,7 @@ def rejected(company: Company) -> Iterator[str]:
 
 
 def keep_store(disk: SmallDisk | None, data: Path, plan: Plan) -> None:
-    """Evidence outlives the small file system."""
+    """Copy the evidence off the small file system."""
     if disk is not None and data.exists():
         disk.free()
         shutil.copytree(data, plan.path / "store", dirs_exist_ok=True)

@@ -1,6 +1,6 @@
-"""A file system of its own for the broker's store, small enough to be filled: a loop device, or memory where that fails.
+"""A separate file system for the broker's store, small enough to be filled: a loop device, or memory if that fails.
 
-Mounting needs root. Where it is not permitted the soak says so and runs with ``--no-disk-full``; it never fills the
+Mounting needs root. Where it is not permitted, the soak says so and runs with ``--no-disk-full``; it never fills the
 machine's own disk.
 """
 
@@ -51,7 +51,7 @@ class SmallDisk:
             raise OSError("no mkfs.ext4")
         with self._image.open("wb") as image:
             image.truncate(DISK_BYTES)
-        # No reserve for root: full shall mean full.
+        # No reserve for root, so that full means full.
         _run("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal", str(self._image))
         _run("mount", "-o", "loop", str(self._image), str(self.path))
 
@@ -69,7 +69,7 @@ class SmallDisk:
         return found.f_bavail * found.f_frsize
 
     def fill(self, left_bytes: int) -> None:
-        """Take all but ``left_bytes``; as much as there is when somebody else writes at the same time."""
+        """Allocate all but ``left_bytes``; less if other processes write at the same time."""
         take = self.free_bytes - left_bytes
         if take <= 0:
             return
@@ -77,7 +77,7 @@ class SmallDisk:
             try:
                 os.posix_fallocate(file.fileno(), file.tell(), take)
             except OSError:
-                return  # others were faster: it is full, which is what was wanted
+                return  # others were faster: the disk is full, as intended
 
     def free(self) -> None:
         self._ballast.unlink(missing_ok=True)
@@ -88,7 +88,7 @@ def _run(*command: str) -> None:
 
 
 def can_mount(directory: Path) -> bool:
-    """Whether a small file system can be had here."""
+    """Whether a small file system can be mounted here."""
     disk = SmallDisk(directory)
     try:
         disk.mount()

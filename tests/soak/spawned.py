@@ -1,7 +1,7 @@
 """Python processes that start at once: forked from one that has already imported everything.
 
-A process that is killed every few seconds would otherwise spend most of the machine on importing SQLAlchemy. Each is a
-process like any other, with its own id, session, sockets and threads; only code is shared.
+Otherwise a process that is killed every few seconds would spend most of the machine's time on importing SQLAlchemy. Each is an
+ordinary process, with its own id, session, sockets and threads; only code is shared.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ _context.set_forkserver_preload(["tests.soak.spawned", *MODULES])
 
 
 def die_with_parent() -> None:
-    """In the child: nobody stays behind when the soak itself is killed."""
+    """In the child: end with the soak, even if that is killed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

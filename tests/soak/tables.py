@@ -30,7 +30,7 @@ orders = Table(
     metadata,
     Column("tx_id", String(64), primary_key=True),
     Column("producer_group", String(64), nullable=False),
-    # Deferred, so that it is the COMMIT that fails where there is no such customer.
+    # Deferred, so that COMMIT fails if the customer does not exist.
     Column("customer", ForeignKey("customers.id", deferrable=True, initially="DEFERRED"), nullable=False),
     Column("messages", Integer, nullable=False),
 )
@@ -44,7 +44,7 @@ lines = Table(
     # Empty: the message has no tag.
     Column("tag", String(16), nullable=False),
 )
-#: The marker table of the Java services, which keep the fence themselves.
+#: The marker table of the Java services, which implement the fence themselves.
 java_markers = Table(
     "java_tx",
     metadata,
@@ -54,7 +54,7 @@ java_markers = Table(
 credited = Table(
     "credits",
     metadata,
-    # No key on purpose: an effect that happened twice must be two rows.
+    # Deliberately without a key: an effect that happened twice must be two rows.
     Column("consumer_group", String(64), nullable=False),
     Column("message_id", String(64), nullable=False),
     Column("tx_id", String(64), nullable=False),
@@ -64,7 +64,7 @@ credited = Table(
     # As the consumer received it.
     Column("tag", String(16), nullable=False),
 )
-#: What ``long_transactions`` has begun and not decided. ``prepared``: every half was answered, so that the transaction may be committed.
+#: Transactions that ``long_transactions`` has begun and not decided. ``prepared``: every half was acknowledged, so it may commit.
 open_transactions = Table(
     "open_transactions",
     metadata,
@@ -72,7 +72,7 @@ open_transactions = Table(
     Column("messages", Integer, nullable=False),
     Column("prepared", Boolean, nullable=False),
 )
-#: Checks come early here: what is undecided after a kill shall not wait long.
+#: Checks begin early here, so that undecided transactions do not wait long after a kill.
 IMMUNITY_MS = 1_000
 markers = MarkerTable(metadata, min_age_s=IMMUNITY_MS / 1000)
 inbox = Inbox(metadata)
@@ -80,7 +80,7 @@ inbox = Inbox(metadata)
 CUSTOMER, NO_CUSTOMER = 1, 2
 
 
-#: How the connections of the services are known to PostgreSQL, whose side of them is cut now and then.
+#: Application name of the services' connections to PostgreSQL, which are sometimes terminated.
 SERVICES = "soak-services"
 
 

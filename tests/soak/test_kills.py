@@ -1,7 +1,7 @@
-"""The profile "kills": the broker killed again and again, services at each of their points, and everything compared at once.
+"""The profile "kills": the broker killed repeatedly, services at each of their points, and everything compared at once.
 
-What the comparison must find is planted into the evidence: differences of databases, readers and tags in ``test_soak`` and
-``test_oracle``, those of the log here. ``HALFMQ_CRASH_KILLS`` asks for more kills.
+Differences that the comparison must find are planted into the evidence: those of databases, readers and tags in ``test_soak`` and
+``test_oracle``, those of the log here. ``HALFMQ_CRASH_KILLS`` sets the number of kills.
 """
 
 import json
@@ -35,7 +35,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Soaked:
     return Soaked([line for line in lines if isinstance(line, Kill)], one, directory / "round-000", output)
 
 
-def test_nothing_is_lost_torn_duplicated_or_shown_by_mistake(killed: Soaked) -> None:
+def test_nothing_is_lost_torn_duplicated_or_wrongly_visible(killed: Soaked) -> None:
     print(killed.output)
     assert killed.round.differences == []
     assert killed.round.kills["broker"] > KILLS / 3
@@ -49,7 +49,7 @@ def test_services_died_at_each_of_their_points(killed: Soaked) -> None:
     assert checks & died.keys(), died
 
 
-def test_segments_rolled_and_trims_and_copies_happened_meanwhile(killed: Soaked) -> None:
+def test_meanwhile_segments_rolled_and_the_log_was_trimmed_and_copied_forward(killed: Soaked) -> None:
     log = killed.round.log
     assert log["base"] > 1, "no segment was rolled"
     assert log["trim"] > 0, "no trim happened"
@@ -63,13 +63,13 @@ def test_segments_rolled_and_trims_and_copies_happened_meanwhile(killed: Soaked)
 
 
 class Records(list[Line]):
-    """What the log holds. ``acknowledged``: positions of the verdicts that a client was answered."""
+    """The records of the log. ``acknowledged``: positions of the verdicts that were acknowledged to a client."""
 
     acknowledged: set[int]
 
 
 def _nth(records: Records, kind: str, number: int = 20) -> int:
-    """Where the record of that kind is; a verdict is one that was acknowledged: nobody misses any other."""
+    """Index of the n-th record of that kind; for verdicts, of an acknowledged one, since the loss of others is legal."""
     found = [
         at
         for at, record in enumerate(records)

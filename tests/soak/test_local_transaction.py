@@ -29,7 +29,7 @@ orders = Table("orders", metadata, Column("id", Integer, primary_key=True))
 markers = MarkerTable(metadata, min_age_s=0)
 GROUP = "shop"
 TOPICS = ("shop-orders", "shop-stock")
-#: Longer than the immunity and the first check together, seconds.
+#: Longer than the grace period and the first check together, seconds.
 SETTLE_S = 30.0
 
 
@@ -67,7 +67,7 @@ def orders_in(engine: Engine) -> int:
 
 
 async def visible(url: str) -> list[int]:
-    """Visible messages of each topic."""
+    """Numbers of visible messages, by topic."""
     found = []
     async with AsyncClient(url) as mq:
         for topic in TOPICS:
@@ -78,10 +78,10 @@ async def visible(url: str) -> list[int]:
     return found
 
 
-async def test_broker_killed_between_halves_and_commit_hears_of_it_when_it_is_back(
+async def test_a_broker_killed_between_halves_and_commit_learns_the_verdict_after_its_restart(
     broker: Served, database: str
 ) -> None:
-    """The local COMMIT happens while the broker is dead; its verdict is told, or asked for, after the restart."""
+    """The local COMMIT happens while the broker is dead; the verdict is sent, or found by a check, after the restart."""
     engine = create_engine(database)
     with Client(url_of(broker), group=GROUP, timeout=1.0) as mq:
         mq.answer_checks(markers, sessionmaker(engine))

@@ -1,4 +1,4 @@
-"""The comparison of databases and readers can fail: each difference is found when it is planted alone, and none without."""
+"""The comparison of databases and readers can fail: each difference planted alone is found, and without one there is none."""
 
 import pytest
 
@@ -50,7 +50,7 @@ def collected() -> tuple[Books, Sight]:
     return books, take_in(events)  # type: ignore[arg-type]
 
 
-def test_nothing_is_seen_where_all_agree() -> None:
+def test_without_a_plant_there_is_no_difference() -> None:
     found = compare(*collected())
     assert found.differences == []
     assert found.looked_at["rows in the databases"] == found.looked_at["visible messages"] == 17
@@ -60,13 +60,13 @@ def test_nothing_is_seen_where_all_agree() -> None:
 
 
 @pytest.mark.parametrize(("plant", "seen"), PLANTS.items(), ids=lambda one: getattr(one, "__name__", ""))
-def test_each_difference_planted_alone_is_seen(plant: Plant, seen: set[str]) -> None:
+def test_each_difference_planted_alone_is_found(plant: Plant, seen: set[str]) -> None:
     books, sight = collected()
     plant(books, sight)
     assert kinds(compare(books, sight).differences) == seen
 
 
-def test_reader_that_was_overtaken_by_retention_is_said_to_have_seen_nothing_before() -> None:
+def test_a_reader_that_retention_overtook_has_not_received_earlier_messages() -> None:
     books, sight = collected()
     late = [
         QueueRead(t_us=3, by=one.by, reader=one.reader, topic=one.topic, queue=0, first=2, end=one.end)

@@ -1,4 +1,4 @@
-"""The record continues over runs, and counts only what was compared."""
+"""The record continues over several runs, and counts only what was compared."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def finished(number: int, differences: list[str]) -> Round:
     )  # fmt: skip
 
 
-def test_second_run_goes_on_behind_the_first(tmp_path: Path) -> None:
+def test_a_second_run_continues_after_the_first(tmp_path: Path) -> None:
     path = tmp_path / "record.jsonl"
     assert Summary(read_lines(path)).next_round == 0
     for number in range(2):
@@ -33,7 +33,7 @@ def test_second_run_goes_on_behind_the_first(tmp_path: Path) -> None:
     ]
 
 
-def test_kills_of_a_round_that_was_broken_off_do_not_count(tmp_path: Path) -> None:
+def test_kills_of_an_interrupted_round_do_not_count(tmp_path: Path) -> None:
     path = tmp_path / "record.jsonl"
     record = Record(path)
     record.write(kill(0))
@@ -45,7 +45,7 @@ def test_kills_of_a_round_that_was_broken_off_do_not_count(tmp_path: Path) -> No
     assert (len(total.kills), total.next_round, total.differences) == (1, 2, 1)
 
 
-def test_round_in_which_somebody_ended_by_himself_is_a_difference(tmp_path: Path) -> None:
+def test_a_round_in_which_a_process_ended_by_itself_is_a_difference(tmp_path: Path) -> None:
     path = tmp_path / "record.jsonl"
     record = Record(path)
     record.write(kill(0))
@@ -54,7 +54,7 @@ def test_round_in_which_somebody_ended_by_himself_is_a_difference(tmp_path: Path
     assert (len(total.kills), total.next_round, total.differences) == (0, 1, 1)
 
 
-def test_round_that_is_set_aside_counts_for_nothing_and_stays(tmp_path: Path) -> None:
+def test_a_round_that_is_set_aside_does_not_count_but_stays_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "record.jsonl"
     record = Record(path)
     for number in range(2):

@@ -37,7 +37,7 @@ class Soaked(NamedTuple):
 
 
 def soak(directory: Path, *options: str) -> tuple[int, str]:
-    """Exit status and output; skips where something is missing."""
+    """Exit status and output; skips if a requirement is missing."""
     command = [sys.executable, "-m", "tests.soak", "--seed", str(SEED), "--directory", str(directory), *options]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     process = subprocess.Popen(
@@ -67,10 +67,10 @@ def soaked(tmp_path_factory: pytest.TempPathFactory) -> Soaked:
     return Soaked([line for line in lines if isinstance(line, Kill)], rounds[0], directory / "round-000", output)
 
 
-def test_databases_and_messages_agree_after_kills_of_everybody(soaked: Soaked) -> None:
+def test_databases_and_messages_agree_after_kills_of_all_processes(soaked: Soaked) -> None:
     print(soaked.output)
     assert soaked.round.differences == []
-    # Who shall kill itself at some step may do so behind the last kill that was asked for.
+    # A process that is to kill itself at a point may do so after the last requested kill.
     assert KILLS <= len(soaked.kills) == sum(soaked.round.kills.values()) <= KILLS + 5
     assert soaked.round.committed.keys() == {SQLITE_GROUP, POSTGRES_GROUP, JAVA_GROUP}
     assert sum(soaked.round.committed.values()) > 10 * KILLS
@@ -78,12 +78,12 @@ def test_databases_and_messages_agree_after_kills_of_everybody(soaked: Soaked) -
     assert soaked.round.kills["broker"] > 0
 
 
-def test_kills_fall_into_load_and_undecided_transactions(soaked: Soaked) -> None:
+def test_kills_happen_under_load_and_with_undecided_transactions(soaked: Soaked) -> None:
     assert sum(kill.load > 0 for kill in soaked.kills) > len(soaked.kills) / 2
     assert sum(kill.undecided > 0 for kill in soaked.kills) > len(soaked.kills) / 2
 
 
-def test_every_look_looked_at_something(soaked: Soaked) -> None:
+def test_every_check_examined_something(soaked: Soaked) -> None:
     looked = soaked.round.looked_at
     assert looked["rows in the databases"] == looked["visible messages"] == looked["effects of consumers"] > 0
     filtered = looked["messages passed by the tag filter"]
@@ -91,7 +91,7 @@ def test_every_look_looked_at_something(soaked: Soaked) -> None:
     assert looked["effects of consumers"] / 4 < filtered < looked["effects of consumers"]
     by_promise = {name: count for name, count in looked.items() if name.startswith("promise")}
     assert len(by_promise) > 8
-    # What a restart took back can only be counted where something is missing, and nothing is delayed here.
+    # Losses by a restart can be counted only if something is missing, and no message is delayed here.
     idle = {name for name, count in by_promise.items() if not count}
     assert all("after a restart" in name or "delayed messages" in name for name in idle), idle
 
@@ -102,14 +102,14 @@ def evidence(soaked: Soaked) -> tuple[Books, Sight]:
 
 
 @pytest.mark.parametrize(("plant", "seen"), PLANTS.items(), ids=lambda one: getattr(one, "__name__", ""))
-def test_difference_planted_into_the_real_evidence_is_seen(soaked: Soaked, plant: Plant, seen: set[str]) -> None:
+def test_a_difference_planted_into_the_real_evidence_is_found(soaked: Soaked, plant: Plant, seen: set[str]) -> None:
     books, sight = evidence(soaked)
     plant(books, sight)
     assert kinds(compare(books, sight).differences) == seen
 
 
-def test_checker_sees_what_is_planted_into_the_real_histories(soaked: Soaked, tmp_path: Path) -> None:
-    """One line of the evidence says the opposite: the database of an order that is visible."""
+def test_the_checker_finds_a_violation_planted_into_the_real_histories(soaked: Soaked, tmp_path: Path) -> None:
+    """One line of the evidence says the opposite: the database outcome of an order that is visible."""
     assert check_files([soaked.directory / "history"]).clean
     lines = (soaked.directory / "history" / "conductor.jsonl").read_text().splitlines(keepends=True)
     at = next(at for at, line in enumerate(lines) if '"e":"local"' in line and "COMMITTED" in line)
@@ -128,7 +128,7 @@ def test_checker_sees_what_is_planted_into_the_real_histories(soaked: Soaked, tm
         ("tag-hash-lost", {"filtered out", "not consumed"}),
     ],
 )
-def test_soak_finds_a_bug_planted_into_the_broker(bug: str, seen: set[str], tmp_path: Path) -> None:
+def test_the_soak_finds_a_bug_planted_into_the_broker(bug: str, seen: set[str], tmp_path: Path) -> None:
     status, output = soak(tmp_path, "--kills", "2", "--no-java", "--no-disk-full", "--bug", bug)
     assert status == 1, output
     (one,) = (line for line in read_lines(tmp_path / "record.jsonl") if isinstance(line, Round))

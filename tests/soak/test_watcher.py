@@ -1,4 +1,4 @@
-"""What a watcher records: every response that it received, also when the broker dies before the next one."""
+"""What a watcher records: every response that it received, even if the broker dies before the next one."""
 
 import asyncio
 from pathlib import Path
@@ -39,7 +39,9 @@ def plan_of(server: asyncio.Server, directory: Path) -> Plan:
     return plan
 
 
-async def test_filtering_watcher_continues_behind_messages_without_its_tag_and_records_no_ends(tmp_path: Path) -> None:
+async def test_a_filtering_watcher_continues_after_messages_without_its_tag_and_records_no_queue_ends(
+    tmp_path: Path,
+) -> None:
     asked: list[tuple[str, str]] = []
     queues = len(TOPICS) * QUEUES
 
@@ -65,7 +67,7 @@ async def test_filtering_watcher_continues_behind_messages_without_its_tag_and_r
     assert not [event for block in source.blocks() for event in block.events if isinstance(event, QueueRead)]
 
 
-async def test_message_that_came_before_the_broker_died_is_noted_and_not_asked_for_again(tmp_path: Path) -> None:
+async def test_a_message_received_before_the_broker_died_is_recorded_and_not_requested_again(tmp_path: Path) -> None:
     connections = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

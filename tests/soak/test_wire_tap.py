@@ -1,4 +1,4 @@
-"""The tap records what leaves and what comes back, in that order, and hides nothing from the client."""
+"""The tap records what is sent and received, in that order, and passes everything on to the client."""
 
 import asyncio
 from pathlib import Path
@@ -28,7 +28,7 @@ def plan_in(directory: Path) -> Plan:
     return plan
 
 
-async def test_a_transaction_and_a_check_are_noted_as_they_went_over_the_wire(tmp_path: Path) -> None:
+async def test_a_transaction_and_a_check_are_recorded_as_sent_and_received(tmp_path: Path) -> None:
     notes = Notes(plan_in(tmp_path), "service")
     happened: list[str] = []
     answers = [Outcome.UNKNOWN, Outcome.ROLLBACK]

@@ -1,4 +1,4 @@
-"""How many transactions the log of a dead broker leaves undecided."""
+"""Number of transactions that the log of a dead broker leaves undecided."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from halfmq.store.dump import dump_store
 
 
 def undecided_in(data: Path) -> int:
-    """Transactions without a verdict in the log of a broker that is dead; its torn end is left out, as it will be."""
+    """Transactions without a verdict in the log of a dead broker. A torn end is ignored, as in recovery."""
     kinds = frozenset(("half", "copied_half", "committed", "rolled_back"))
     open_: set[tuple[str, str]] = set()
     for line in dump_store(RealDisk(), data, kinds=kinds):

@@ -2,9 +2,9 @@
 
 ``python -m tests.soak.watcher DIRECTORY NAME LIFE [SUBSCRIPTION]``. Its positions are in a small file that is replaced
 after the messages are recorded: if it is killed in between, it reads some messages again, at the same positions. SIGTERM:
-read on until every queue answers "nothing new", record the end of each, exit 0. It uses raw frames, so that none of our
-clients is between it and the broker; with a subscription it therefore receives exactly what the broker's tag filter lets
-through. Such a watcher records no ends of queues, since it does not see every message.
+read until every queue responds "nothing new", record the end of each, exit 0. It uses raw frames, so that none of our
+clients is between it and the broker. With a subscription it therefore receives exactly what the broker's tag filter
+passes; such a watcher records no ends of queues, since it does not receive every message.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class _Answer(msgspec.Struct, gc=False):
 _decode = msgspec.json.Decoder(_Answer).decode
 
 
-#: None of the messages that were examined has a subscribed tag; go on at nextBeginOffset.
+#: None of the examined messages has a subscribed tag; continue at nextBeginOffset.
 _NO_MATCH = 20
 
 
@@ -44,14 +44,14 @@ def _next_offset(answer: _Answer) -> int:
 
 
 class Where(msgspec.Struct):
-    """What is read of one queue: everything in [first, at)."""
+    """The range of one queue that was read: [first, at)."""
 
     first: int
     at: int
 
 
 class Watcher:
-    """``fresh``: begin where the queues begin now, as a reader does that starts when all is over."""
+    """``fresh``: begin at the current start of each queue, like a reader that starts at the end of the round."""
 
     def __init__(self, plan: Plan, name: str, notes: Notes, *, fresh: bool = False, subscription: str = "*") -> None:
         self._subscription = subscription
@@ -90,7 +90,7 @@ class Watcher:
         )  # fmt: skip
 
     async def _read_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Ask all queues in rounds; True when all are at their end and we are to stop."""
+        """Pull from all queues in rounds. True when all are at their end and the watcher is to stop."""
         while True:
             stopping = self.stopping
             writer.write(b"".join(self._pull(number) for number in range(len(self._queues))))
@@ -98,14 +98,14 @@ class Watcher:
             events: list[Seen] = []
             try:
                 for _ in self._queues:
-                    async with asyncio.timeout(10):  # the broker may be paused; a new connection is no harm
+                    async with asyncio.timeout(10):  # the broker may be paused; a new connection does no harm
                         length = int.from_bytes(await reader.readexactly(4), "big")
                         rest = await reader.readexactly(length)
                     body_at = 4 + int.from_bytes(rest[1:4], "big")
                     answer = _decode(rest[4:body_at])
                     idle += not self._look_at(self._queues[answer.opaque], answer, rest[body_at:], events)
             finally:
-                # Also when the broker dies between two answers: what came is not asked for again.
+                # Also if the broker dies between two responses: received messages are not requested again.
                 if events:
                     self._notes.write(*events)
                     self._counter.add()
@@ -114,7 +114,7 @@ class Watcher:
             elif stopping:
                 return True
             if not stopping:
-                await asyncio.sleep(0.1)  # fuller answers: the load shall be the services'
+                await asyncio.sleep(0.1)  # larger responses: the services should generate the load
 
     def _save(self) -> None:
         rows = [(topic, queue, where) for (topic, queue), where in self._where.items()]
@@ -148,7 +148,7 @@ class Watcher:
             if moved == where.at:
                 return False
             if not (self._fresh and where.at == 0):
-                # Retention was faster: what lies between was not read, and the end of this queue says so.
+                # Retention was faster: the messages in between were not read, and the recorded range begins after them.
                 print(f"overtaken: {queue} from {where.at} to {moved}", file=sys.stderr)
             where.first = where.at = moved
             return True

@@ -1,7 +1,7 @@
-"""What really leaves our client and what comes back, recorded as history without the client's knowledge.
+"""What our client really sends and receives, recorded as history without the client's knowledge.
 
-It sits where the client opens its sockets (``Connector``), so repeated attempts, verdicts in the background and answers
-to checks are all recorded, and a process can die exactly between two frames. What leaves is recorded before it is written.
+It is placed where the client opens its sockets (``Connector``), so retries, verdicts in the background and answers
+to checks are all recorded, and a process can die exactly between two frames. A request is recorded before it is written.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from halfmq.wire.remoting.frame import FrameSplitter
 from tests.soak.notes import Notes, now_us
 
 _VERDICTS: dict[int, Any] = {8: "COMMITTED", 12: "ROLLED_BACK"}
-#: Told what just happened: ``half-sent``, ``half-answered``, ``end-sent``, ``check-heard``, ``check-answered``.
+#: Called with the event: ``half-sent``, ``half-answered``, ``end-sent``, ``check-heard``, ``check-answered``.
 Happened = Callable[[str], None]
 
 
@@ -37,7 +37,7 @@ class TappedConnector:
 
 
 class _Tap:
-    """One connection, read in both directions."""
+    """One connection, observed in both directions."""
 
     def __init__(self, number: int, notes: Notes, happened: Happened) -> None:
         self._number = number
@@ -45,14 +45,14 @@ class _Tap:
         self._happened = happened
         self._outgoing = FrameSplitter()
         self._incoming = FrameSplitter()
-        #: Requests that wait for an answer: opaque -> whether it is a half.
+        #: Requests without a response so far: opaque -> whether it is a half.
         self._open: dict[int, bool] = {}
 
     def _op(self, opaque: int) -> str:
         return f"{self._number}.{opaque}"
 
     def leaves(self, data: bytes) -> list[str]:
-        """Note it; what has happened once it is written."""
+        """Record outgoing bytes; returns the events to report after they are written."""
         events: list[Event] = []
         happened: list[str] = []
         for frame in self._outgoing.feed(data):
@@ -94,7 +94,7 @@ class _Tap:
         )  # fmt: skip
 
     def comes(self, data: bytes) -> list[str]:
-        """Note it; what has happened."""
+        """Record incoming bytes; returns the events."""
         events: list[Event] = []
         happened: list[str] = []
         for frame in self._incoming.feed(data):

@@ -1,4 +1,4 @@
-"""Forked children of a test: what they do, and what they have to say."""
+"""Forked children of a test, and their results."""
 
 import json
 import os
@@ -7,12 +7,12 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-#: A child that hangs (a lock that nobody holds any more) is killed after this, seconds.
+#: A child that hangs (on a lock whose owner does not exist any more) is killed after this time, seconds.
 _HANGS_S = 20
 
 
 def fork(work: Callable[[], Any]) -> "Child":
-    """Run ``work`` in a child. What it returns must have a JSON form."""
+    """Run ``work`` in a child. Its result must have a JSON form."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid:
@@ -23,7 +23,7 @@ def fork(work: Callable[[], Any]) -> "Child":
         os.close(reading)
         os.write(writing, json.dumps(work()).encode())
         os._exit(0)
-    except BaseException:  # nothing may pass into the test's own frames, which are copied here
+    except BaseException:  # nothing may propagate into the frames of the test, which are copied here
         traceback.print_exc()
     finally:
         os._exit(1)
@@ -35,12 +35,12 @@ class Child:
         self._reading = reading
 
     def ended(self) -> int:
-        """Its exit code, when it has ended; for a child that says nothing."""
+        """The exit code, after the child has ended; for a child without a result."""
         os.close(self._reading)
         return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
 
     def result(self) -> Any:
-        """What its work returned. Fails if it did not end well."""
+        """The result of ``work``. Fails if the child failed."""
         with open(self._reading, "rb") as said:
             text = said.read()
         code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])

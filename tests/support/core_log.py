@@ -1,8 +1,8 @@
-"""The core with a log that is a list: decides, applies, rolls segments and redoes, exactly as the sequencer and recovery do.
+"""The core with a log in a list: decides, applies, rolls segments and redoes, exactly as the sequencer and recovery do.
 
 log = CoreLog()
-log.do(half("T1"))          decides, applies, appends; the reply comes back
-log.later(6_000)            broker time goes on
+log.do(half("T1"))          decides, applies, appends; returns the reply
+log.later(6_000)            advances broker time
 log.redone()                a second state, from the records alone
 """
 
@@ -33,7 +33,7 @@ PEER = b"\x0a\x00\x00\x07\x00\x00\x30\x39"
 
 
 class WholeDisk:
-    """Always has room, and all that is copied from it is whole."""
+    """Always has space, and everything that is copied from it is intact."""
 
     def why_not_copied(self, source: int, message_bytes: int) -> str | None:
         return None
@@ -43,7 +43,7 @@ class WholeDisk:
 
 
 class OpenEngine(Engine):
-    """Leaves its batch open behind a step, so that several steps are one batch, as several commands of one step are."""
+    """Keeps its batch open after a step, so that several steps form one batch, like several commands of one step."""
 
     def _closed(self) -> Batch | None:
         return None
@@ -55,7 +55,7 @@ class OpenEngine(Engine):
         self._roll(now_ms)
 
     def log(self, records: Sequence[Record], now_ms: int) -> None:
-        """Have these happen, whoever decided them."""
+        """Append and apply these records, without a decision."""
         if not self.state.batch_open:
             self._open(self.state.log_end, now_ms)
         apply_all(self.state, records)
@@ -63,7 +63,7 @@ class OpenEngine(Engine):
 
     @property
     def records(self) -> list[Record]:
-        """Of the open batch."""
+        """The records of the open batch."""
         return self._records
 
 
@@ -74,7 +74,7 @@ class CoreLog:
         self.batches: list[Batch] = []
         self.now_ms = START_MS
         self.effects: list[Any] = []
-        #: A batch is closed after so many commands.
+        #: Maximum number of commands in a batch.
         self.batch_commands = batch_commands
         self._in_batch = 0
         self.roll()
@@ -87,14 +87,14 @@ class CoreLog:
     def state(self, state: State) -> None:
         self.engine = OpenEngine(state, WholeDisk())
 
-    # --- doing ---------------------------------------------------------------------------------------------------
+    # --- commands ------------------------------------------------------------------------------------------------
 
     def decide(self, command: Command) -> Decision:
-        """Decide, apply, append. What was logged must fit the bound that was asked for before."""
+        """Decide, apply, append. Checks that the records fit the bound that was computed before."""
         first = comes_before(self.state, command, self.now_ms)
         if (
             first is not None and type(command) is not Tick
-        ):  # the engine does so again, and a second step of time is one more
+        ):  # the engine does this again; a second ``TimePassed`` does no harm
             self.engine.note(first)
         bound = size_bound(self.state, command)
         segment_bytes = self.settings.segment_bytes
@@ -121,14 +121,14 @@ class CoreLog:
         return Decision(records, reply, tuple(step.effects))
 
     def do(self, command: Command | Refused) -> Reply:
-        """The reply; what a front door refuses never comes to a decision."""
+        """The reply. A command that a front door refuses is returned as the refusal."""
         return command if isinstance(command, Refused) else self.decide(command).reply
 
     def session(self, event: Any) -> Any:
         return self.engine.note(event)
 
     def tick(self) -> list[Any]:
-        """Tick until nothing more is due; the effects of it."""
+        """Tick until nothing more is due, and return the effects."""
         before = len(self.effects)
         for _ in range(1_000):
             if self.do(Tick()) == Done(again=False):
@@ -145,7 +145,7 @@ class CoreLog:
         return [effect for effect in self.tick() if isinstance(effect, SendCheck)]
 
     def run_to(self, until_ms: int) -> list[Any]:
-        """Tick at each deadline until broker time ``until_ms``; the effects."""
+        """Tick at each deadline until broker time ``until_ms``, and return the effects."""
         before = len(self.effects)
         while (deadline := next_deadline_ms(self.state)) is not None and deadline <= until_ms:
             self.now_ms = max(self.now_ms, deadline)
@@ -166,7 +166,7 @@ class CoreLog:
         if batch is not None:
             self.batches.append(batch)
 
-    # --- looking -------------------------------------------------------------------------------------------------
+    # --- state and log -------------------------------------------------------------------------------------------
 
     @property
     def records(self) -> list[Record]:
@@ -176,7 +176,7 @@ class CoreLog:
         return [record for record in self.records if isinstance(record, kind)]
 
     def remaining(self) -> list[Batch]:
-        """The batches that a trim leaves."""
+        """The batches that are left after a trim."""
         return [batch for batch in self.batches if batch.offset >= self.state.log_start]
 
     def redone(self, batches: Sequence[Batch] | None = None) -> State:
@@ -188,13 +188,13 @@ class CoreLog:
         return list(encode_rows(snapshot_rows(self.state)))
 
     def reloaded(self, chunks: Iterable[bytes]) -> State:
-        """From a snapshot, and the log behind it."""
+        """The state from a snapshot and the log after it."""
         self.close()
         state = load_rows(self.settings, chunks)
         return redo(state, [batch for batch in self.batches if batch.offset >= state.log_end])
 
     def begin_epoch(self, settings: BrokerSettings | None = None) -> None:
-        """Start as a broker does, maybe with other settings: redo, then the record of the start."""
+        """Start as a broker does, perhaps with other settings: redo, then the record of the start."""
         self.close()
         self.settings = settings or self.settings
         self.restart()
@@ -206,7 +206,7 @@ class CoreLog:
         self.batches.append(batch)
 
     def restart(self) -> None:
-        """Go on with what redo of the remaining log gives: session state is gone."""
+        """Continue with the state from redo of the remaining log; session state is lost."""
         self.state = self.redone()
         check(self.state)
 
@@ -218,7 +218,7 @@ def redo(state: State, batches: Iterable[Batch]) -> State:
     return state
 
 
-# --- commands in the words of the domain ---------------------------------------------------------------------------
+# --- constructors of commands ----------------------------------------------------------------------------------
 
 
 def changed(command: Any, **fields: Any) -> Any:
@@ -227,7 +227,7 @@ def changed(command: Any, **fields: Any) -> Any:
 
 
 def raw(properties: bytes, *, connection: int = 1, group: str = "PG", topic: str = "orders") -> Any:
-    """What a front door makes of a send with this property string."""
+    """The command of a front door for a send with this property string."""
     fields = SendFields(
         group=group, topic=topic, queue_id=0, sys_flag=0, born_time_ms=77, flag=5, properties=properties.decode(),
     )  # fmt: skip
@@ -248,7 +248,7 @@ def message(
     queues: int = 4,
     **pairs: str,
 ) -> SendMessage | SendHalf | Refused:
-    """What a front door makes of a send with these properties."""
+    """The command of a front door for a send with these properties."""
     if unique_id:
         pairs["UNIQ_KEY"] = unique_id
     fields = SendFields(
@@ -262,7 +262,7 @@ def message(
 def batch_of(
     *entries: tuple[bytes, bytes], connection: int = 1, topic: str = "orders", queue: int = 1, sys_flag: int = 0
 ) -> Any:
-    """What a front door makes of a send of several messages: (body, property string) each."""
+    """The command of a front door for a send of several messages: (body, property string) each."""
     fields = SendFields(group="PG", topic=topic, queue_id=queue, sys_flag=sys_flag, born_time_ms=7, flag=0)
     return batch_command(connection, PEER, fields, [(3, one, string) for one, string in entries])
 
@@ -274,7 +274,7 @@ def half(unique_id: str = "T1", **options: Any) -> Any:
 
 
 def part(tx_id: str, index: int, count: int = 0, **options: Any) -> Any:
-    """One of several halves; ``count`` on the last."""
+    """One of several halves; pass ``count`` with the last one."""
     if count:
         options["HMQ_TX_COUNT"] = str(count)
     return half(f"{tx_id}-{index}", HMQ_TX_ID=tx_id, HMQ_TX_INDEX=str(index), **options)

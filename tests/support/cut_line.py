@@ -1,4 +1,4 @@
-"""A line to PostgreSQL that is cut at COMMIT: before it arrives, or after it took effect but before the answer."""
+"""A connection to PostgreSQL that is cut at COMMIT: before it arrives, or after it took effect but before the response."""
 
 import shutil
 import socket
@@ -11,7 +11,7 @@ SOCKET_NAME = ".s.PGSQL.5432"
 
 
 class CutLine:
-    """A relay on a Unix socket of its own in ``directory``. Set ``cut`` to cut the next COMMIT; ``cuts`` counts."""
+    """A relay on its own Unix socket in ``directory``. Set ``cut`` to cut the next COMMIT; ``cuts`` counts."""
 
     def __init__(self, server_directory: Path) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="hmq-cut-", dir="/tmp"))
@@ -81,5 +81,5 @@ def _close(end: socket.socket) -> None:
     try:
         end.shutdown(socket.SHUT_RDWR)
     except OSError:
-        pass  # the other side was faster
+        pass  # the other side closed first
     end.close()

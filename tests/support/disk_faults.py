@@ -1,16 +1,16 @@
-"""Which operation of a faulty disk fails, and how: what was ordered, or by chance. Every fault is counted.
+"""Which operation of a faulty disk fails, and how: as ordered, or at random. Every fault is counted.
 
-Names in the counter, as a table of coverage wants them:
+Names in the counter, as coverage tables use them:
 
     write EIO, sync ENOSPC, create EMFILE, ...    an operation raised that error
     short write                                   a write raised after some of its bytes were written
     misdirected write                             a write went to another place of its file
-    disk full, space again                         ``fill`` was met; ``heal`` or ``fill`` with more space after that
-    failed sync lost, failed sync kept            what became of what a failed sync should have written
+    disk full, space again                        the limit of ``fill`` was reached; ``heal`` or ``fill`` gave more space later
+    failed sync lost, failed sync kept            what happened to data that a failed sync should have written
     cache dropped                                 after such a loss, a reader saw the disk's content again
     power loss, kill                              ``crash`` with and without the page cache
-    torn write, cut operation                     the power failed, or the process died, in the middle of it
-    lost sectors, lost names                      a power loss took some of what was not synced
+    torn write, cut operation                     the power failed, or the process died, during an operation
+    lost sectors, lost names                      a power loss lost some of what was not synced
     bit flip
 """
 
@@ -20,12 +20,12 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-#: ``fail("write", MISDIRECTED)``: no error is told, the bytes go to another place.
+#: ``fail("write", MISDIRECTED)``: no error is raised, and the bytes go to another place.
 MISDIRECTED = -1
 
 
 class Fails(NamedTuple):
-    """How one operation fails. ``short``: a write that writes some of its bytes first."""
+    """How one operation fails. ``short``: the write first writes some of its bytes."""
 
     code: int
     short: bool = False
@@ -39,12 +39,12 @@ class _Chance(NamedTuple):
 
 
 class FaultOrders:
-    """Asked before each operation. An rng of its own, so that switching faults on moves nothing else."""
+    """Consulted before each operation. It has its own rng, so that enabling faults changes no other random choice."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(f"{seed}/disk faults")
         self.counts: Counter[str] = Counter()
-        #: Whether anything may fail at all: asked on each operation.
+        #: Whether any fault is possible; read on each operation.
         self.any = False
         self._next: list[tuple[str, str, Fails]] = []
         self._chances: list[_Chance] = []
@@ -58,7 +58,7 @@ class FaultOrders:
         self.any = True
 
     def clear_next(self) -> None:
-        """A crash: what was ordered for the process that ended does not meet the next one. Chances stay."""
+        """A crash: orders for the process that ended do not affect the next one. Probabilities remain."""
         self._next.clear()
         self.any = bool(self._chances)
 

@@ -1,25 +1,25 @@
-"""A disk in memory that keeps POSIX's promises and no more, and breaks what POSIX lets it break.
+"""A disk in memory that keeps POSIX's guarantees and no more, and breaks what POSIX permits to break.
 
-It implements ``halfmq.runtime.disk.Disk``. Two states are kept: what a running process sees (the page cache), and what would
-be there after a power loss. ``sync`` moves a file from one to the other, ``sync_directory`` the names in a directory.
+It implements ``halfmq.runtime.disk.Disk``. It has two states: what a running process sees (the page cache), and what would
+remain after a power loss. ``sync`` copies a file from the first to the second, ``sync_directory`` the names in a directory.
 
-    crash()             power goes and comes back: of what was not synced, each 512-byte sector of a file keeps any one of
-                        the contents it had since the last sync (so writes are kept, lost, torn and reordered), and each
-                        change of a name is kept or lost on its own; so is each file's length. Open files and locks die
+    crash()             power fails and returns: of what was not synced, each 512-byte sector of a file keeps any one of the
+                        contents it had since the last sync (so writes are kept, lost, torn and reordered), and each change
+                        of a name is kept or lost independently; so is each file's length. Open files and locks are gone
     kill()              the process ends, the page cache stays
     power_fails_after   an operation is cut in the middle: raises ``PowerLost``; call ``crash`` or ``kill`` next
-    before, after       called with each operation; may raise ``PowerLost`` there
+    before, after       called with each operation; may raise ``PowerLost``
     cut_write           the write that ``before`` was called with is cut after so many bytes
     fail                the next matching reads, writes, syncs or allocations raise an OSError; a write may be short
-    fail_by_chance      so do the matching ones chosen at random, until ``heal``
-    fill                the disk has only so many bytes more
-    flip_bit, rot       a bit rots, on the disk and in the cache
-    sync_is_a_lie       syncs return and do nothing: with it, a test of durability must go red
+    fail_by_chance      the same for matching operations chosen at random, until ``heal``
+    fill                limits the remaining space of the disk
+    flip_bit, rot       a bit flips, on the disk and in the cache
+    sync_is_a_lie       syncs return and do nothing: with it, a test of durability must fail
     fork                another disk in the same state, to see what a crash here would leave
 
-A sync that fails wrote some sectors of what it should have written, or none, or all; nothing is dirty afterwards, and a
-second sync succeeds without writing the rest, as on Linux. Until the process ends the cache still shows it; then
-any of its pages may be dropped, alone or with the others.
+A failed sync wrote some sectors of what it should have written, or none, or all. Afterwards nothing is dirty, and a second sync
+succeeds without writing the rest, as on Linux. Until the process ends the cache still shows the data; then
+any of its pages may be dropped, alone or with others.
 
 ``faults`` counts what happened, by the names in ``disk_faults``. Every rng is seeded from one seed, so a run repeats exactly.
 """
@@ -40,24 +40,24 @@ from tests.support.page_cache import BLOCK_BYTES, SECTOR_BYTES, CachedFile, Mark
 
 __all__ = ["BLOCK_BYTES", "MISDIRECTED", "SECTOR_BYTES", "FaultyDisk", "FaultyFile", "Operation", "PowerLost"]
 
-#: Of what was not synced, this share survives a crash; one of them is chosen for each crash.
+#: Fractions of unsynced data that survive a crash; one is chosen for each crash.
 _KEPT: Final = (0.0, 0.1, 0.5, 0.5, 0.9, 1.0)
-#: The same, for a sync that fails.
+#: The same for a failed sync.
 _KEPT_BY_FAILED_SYNC: Final = (0.0, 0.0, 0.5, 1.0)
-#: Of the pages that a failed sync left clean, this share leaves the cache when the process ends.
+#: Fractions of the pages that a failed sync left clean which are dropped from the cache when the process ends.
 _DROPPED: Final = (0.0, 0.5, 1.0)
 _PLENTY: Final = 1 << 50
 
 
 class PowerLost(BaseException):
-    """The power failed in the middle of an operation. Nothing but ``FaultyDisk.crash`` or ``kill`` may follow.
+    """The power failed during an operation. Only ``FaultyDisk.crash`` or ``kill`` may follow.
 
-    No ``Exception``, since there is nobody left who could handle it.
+    Not an ``Exception``, since the process no longer exists and could not handle it.
     """
 
 
 class Operation(NamedTuple):
-    """Something that changes the disk. ``at``, ``length``: of a write; the new length of an allocation or truncation."""
+    """An operation that changes the disk. ``at``, ``length``: of a write; the new length of an allocation or truncation."""
 
     #: write, sync, allocate, truncate, create, rename (``path`` is the new name), remove, mkdir, rmdir,
     #: sync_directory
@@ -65,7 +65,7 @@ class Operation(NamedTuple):
     path: Path
     at: int
     length: int
-    #: Counts from 1 on this disk.
+    #: Counts from 1 for each disk.
     number: int
 
 
@@ -107,7 +107,7 @@ class FaultyFile:
     def read(self, at: int, length: int) -> bytes:
         inode = self._alive()
         if self._disk.orders.any and (fails := self._disk.orders.take("read", self.path)) is not None:
-            self._disk._raise("read", fails.code, self.path)  # changes nothing, so it is no step
+            self._disk._raise("read", fails.code, self.path)  # changes nothing, so it does not count as a step
         return bytes(inode.seen[at : at + length])
 
     def view(self) -> memoryview:
@@ -172,7 +172,7 @@ class FaultyFile:
 
 
 class _Lock:
-    """Of a file, by whatever name it has; of a directory by its name, since none is ever moved here."""
+    """The lock of a file, whatever its name; of a directory by its name, since tests move no directory."""
 
     def __init__(self, disk: "FaultyDisk", what: CachedFile | str) -> None:
         self._disk = disk
@@ -194,12 +194,12 @@ class _Lock:
         self.close()
 
 
-#: A directory is a name that leads to None.
+#: The name of a directory maps to None.
 _Names = dict[str, CachedFile | None]
 
 
 class _Change(NamedTuple):
-    """A change of names, to be done to either state. ``old`` goes if it leads to ``inode``; ``new`` leads there then."""
+    """A change of names, for either state. ``old`` is removed if it leads to ``inode``; ``new`` then leads to it."""
 
     directories: tuple[str, ...]
     old: str
@@ -218,47 +218,47 @@ def _parent(name: str) -> str:
 
 
 class FaultyDisk:
-    """A ``Disk``. Same seed and same calls: same disk. Not for more than one thread at a time."""
+    """A ``Disk``. The same seed and the same calls give the same disk. Not thread-safe."""
 
     def __init__(self, seed: int = 0) -> None:
         self.rng = random.Random(seed)
         self.orders = FaultOrders(seed)
-        #: What went wrong so far, by name.
+        #: Number of faults so far, by name.
         self.faults: Counter[str] = self.orders.counts
-        #: Syncs return without doing anything, of files and of directories.
+        #: Syncs of files and directories return without doing anything.
         self.sync_is_a_lie = False
-        #: Share of the dirty sectors that a failed sync wrote after all; None: chosen at random for each.
+        #: Fraction of the dirty sectors that a failed sync wrote nevertheless; None: chosen at random for each sync.
         self.failed_sync_keeps_share: float | None = None
-        #: How often power was lost or the process killed; files that were opened before are dead.
+        #: Number of power losses and kills; files that were opened before are unusable.
         self.crashes = 0
-        #: Operations that change something, so far: what ``power_fails_after`` counts.
+        #: Number of operations so far that change something, as ``power_fails_after`` counts them.
         self.steps = 0
-        #: Called before and after each of them; ``after`` not when it failed. Whoever raises ``PowerLost`` there calls
+        #: Called before and after each of them; ``after`` only if it succeeded. A caller that raises ``PowerLost`` there must call
         #: ``crash`` or ``kill`` next.
         self.before: Callable[[Operation], object] | None = None
         self.after: Callable[[Operation], object] | None = None
         self._seen: _Names = {"/": None}
         self._durable: _Names = {"/": None}
-        #: Changes of names that no ``sync_directory`` has covered, in order.
+        #: Changes of names that no ``sync_directory`` has covered yet, in order.
         self._changes: list[_Change] = []
         self._locked: set[CachedFile | str] = set()
-        #: What was written to when the syncs that are done now began.
+        #: The files and their contents when the current syncs began.
         self._began: dict[CachedFile, Mark] = {}
         self._capacity = _PLENTY
         self._used = 0
         self._was_full = False
         self._power_fails_at: int | None = None
-        #: The operation under way is cut; of a write, so many bytes are done.
+        #: Not None: the current operation is cut; for a write, the number of bytes written.
         self._cutting: int | None = None
         self._gone = False
         self._operation: Operation | None = None
 
-    # --- what a test does to it ------------------------------------------------------------------------------
+    # --- controls for tests -----------------------------------------------------------------------------------
 
     def crash(self, *, power: bool = True, keep: float | None = None) -> None:
-        """Power is lost and comes back. See the module's text for what survives.
+        """Power fails and returns. The module docstring says what survives.
 
-        ``power=False`` is ``kill``. ``keep``: the share of what was not synced that survives, 0.0 nothing and 1.0 all;
+        ``power=False`` is ``kill``. ``keep``: the fraction of unsynced data that survives, 0.0 nothing and 1.0 everything;
         None: chosen at random.
         """
         if not power:
@@ -283,9 +283,9 @@ class FaultyDisk:
         self._new_life()
 
     def kill(self, *, drop_cache: bool | None = None) -> None:
-        """The process dies, the machine does not: open files and locks are gone, what was written stays unsynced.
+        """The process dies, the machine does not: open files and locks are gone, written data stays unsynced.
 
-        ``drop_cache``: whether what a failed sync lost shows from now on; None: chosen at random for each page.
+        ``drop_cache``: whether the loss of a failed sync becomes visible now; None: chosen at random for each page.
         """
         self.faults["kill"] += 1
         for inode in self._inodes():
@@ -297,16 +297,16 @@ class FaultyDisk:
         self._new_life()
 
     def power_fails_after(self, steps: int) -> None:
-        """The operation after so many more steps is done in part, and raises ``PowerLost``."""
+        """The operation after this number of steps is done partly, and raises ``PowerLost``."""
         self._power_fails_at = self.steps + steps
 
     def syncs_begin(self) -> dict[CachedFile, Mark]:
-        """For syncs that take a while: what each file holds at this moment."""
+        """For syncs that take time: what each file contains at this moment."""
         return {inode: inode.mark() for inode in self._inodes()}
 
     @contextmanager
     def syncing_since(self, began: dict[CachedFile, Mark]) -> Iterator[None]:
-        """The first sync in here of each file that was written to since covers what ``syncs_begin`` saw, and nothing later."""
+        """The first sync in this block of each changed file covers what ``syncs_begin`` saw, and nothing later."""
         self._began = {inode: mark for inode, mark in began.items() if inode.mark() != mark}
         try:
             yield
@@ -314,13 +314,13 @@ class FaultyDisk:
             self._began = {}
 
     def cut_write(self, done: int) -> None:
-        """From ``before``: of this write ``done`` bytes are done, then it raises ``PowerLost``."""
+        """Call it in ``before``: ``done`` bytes of this write are written, then it raises ``PowerLost``."""
         self._cutting = done
 
     def fail(
         self, operation: str, code: int = errno.EIO, *, path_ends: str = "", times: int = 1, short: bool = False
     ) -> None:
-        """The next ``times`` operations ("write", "read", "sync", "allocate", "create", "rename", ...) on such paths raise.
+        """The next ``times`` operations ("write", "read", "sync", "allocate", "create", "rename", ...) on matching paths raise.
 
         ``short``: some bytes of the write are written first. ``MISDIRECTED`` for a write: nothing is raised, the bytes
         go to another place of the file.
@@ -330,26 +330,26 @@ class FaultyDisk:
     def fail_by_chance(
         self, operation: str, share: float, code: int = errno.EIO, *, path_ends: str = "", short: bool = False
     ) -> None:
-        """From now on until ``heal``, ``share`` of these operations raise, also after a crash."""
+        """Until ``heal``, a fraction ``share`` of these operations raises, also after a crash."""
         self.orders.order_by_chance(operation, path_ends, Fails(code, short), share)
 
     def heal(self) -> None:
-        """Nothing that was ordered happens any more, no failure and no loss of power; the disk has space again."""
+        """Cancel everything that was ordered: failures, losses of power, limits of space."""
         self.orders.clear()
         self._power_fails_at = None
         self._set_capacity(_PLENTY)
 
     def fill(self, space: int) -> None:
-        """From now on the disk has ``space`` bytes, in blocks of 4,096; removed files give theirs back."""
+        """Limit the remaining space to ``space`` bytes, in blocks of 4,096. Removed files free theirs."""
         self._set_capacity(self._used + space)
 
     def flip_bit(self, path: Path, at: int, bit: int = 0) -> None:
-        """A bit of a file rots, where it lies and where it is seen."""
+        """Flip a bit of a file, on the disk and in the cache."""
         self._inode(path).flip_bit(at, bit)
         self.faults["bit flip"] += 1
 
     def rot(self, path: Path) -> int | None:
-        """Some bit of what was ever written to the file; returns its place. None: nothing was."""
+        """Flip a random bit that was ever written to the file; returns its place. None: nothing was written."""
         ranges = self._inode(path).data_ranges(0)
         if not ranges:
             return None
@@ -359,7 +359,7 @@ class FaultyDisk:
         return at
 
     def put(self, path: Path, content: bytes) -> None:
-        """Replace the content of a file, durably, as somebody with an editor would."""
+        """Replace the content of a file, durably, as with an editor."""
         inode = self._inode(path)
         self._used -= len(inode.claimed) * BLOCK_BYTES
         inode.resize(0)
@@ -380,11 +380,11 @@ class FaultyDisk:
         return tuple(Path(name) for name in sorted(self._seen) if self._seen[name] is not None)
 
     def image(self) -> dict[Path, bytes]:
-        """Every file as a reader sees it: to show that something changed nothing."""
+        """Every file as a reader sees it: to show that an operation changed nothing."""
         return {Path(name): bytes(inode.seen[:]) for name, inode in self._seen.items() if inode is not None}
 
     def fingerprint(self) -> bytes:
-        """Equal for two disks on which a reader sees the same."""
+        """Equal for two disks on which readers see the same."""
         summed = blake2b(digest_size=16)
         for name in sorted(self._seen):
             inode = self._seen[name]
@@ -397,9 +397,9 @@ class FaultyDisk:
         return summed.digest()
 
     def fork(self, seed: int = 0) -> "FaultyDisk":
-        """Another disk in the state of this one, with what is not synced, and an rng of its own; nothing is open there.
+        """Another disk in the state of this one, including unsynced data, with its own rng and without open files.
 
-        Call ``crash`` or ``kill`` on it. Orders and observers stay here; ``sync_is_a_lie`` goes with it.
+        Call ``crash`` or ``kill`` on it. It inherits ``sync_is_a_lie``, but no orders and observers.
         """
         other = FaultyDisk(seed)
         copies: dict[int, CachedFile] = {}
@@ -525,10 +525,10 @@ class FaultyDisk:
             self._raise(kind, fails.code, path)
         return None if what in self._locked else _Lock(self, what)
 
-    # --- each operation --------------------------------------------------------------------------------------
+    # --- operations ------------------------------------------------------------------------------------------
 
     def _begin(self, kind: str, path: Path, at: int = 0, length: int = 0) -> Fails | None:
-        """Count an operation, tell the observer, and see how it fails. ``_cutting`` says whether it is cut."""
+        """Count an operation, call the observer, and return how it fails. Sets ``_cutting`` if it is cut."""
         if self._gone:
             raise PowerLost
         self.steps += 1
@@ -553,7 +553,7 @@ class FaultyDisk:
             raise
 
     def _begin_whole(self, kind: str, path: Path, length: int = 0) -> bool:
-        """As ``_begin``, for an operation that is done or not, never half. True: do it. Raises what it fails with."""
+        """Like ``_begin``, for an operation that is done completely or not at all. True: do it. Raises its error."""
         fails = self._begin(kind, path, 0, length)
         if fails is not None:
             self._raise(kind, fails.code, path)
@@ -575,7 +575,7 @@ class FaultyDisk:
         raise OSError(code, os.strerror(code), str(path))
 
     def _spoil(self, fails: Fails, at: int, data: bytes, size: int) -> tuple[int, bytes]:
-        """What a write that fails does."""
+        """The effect of a write that fails."""
         rng = self.orders.rng
         if fails.code == MISDIRECTED:
             self.faults["misdirected write"] += 1
@@ -586,14 +586,14 @@ class FaultyDisk:
         return at, data[: rng.randint(0, max(0, len(data) - 1))]
 
     def failed_sync_keeps(self) -> float:
-        """Share of the dirty sectors that the sync which now fails wrote after all."""
+        """Fraction of the dirty sectors that the failing sync wrote nevertheless."""
         share = self.failed_sync_keeps_share
         return self.orders.rng.choice(_KEPT_BY_FAILED_SYNC) if share is None else share
 
     # --- space ------------------------------------------------------------------------------------------------
 
     def _claim(self, inode: CachedFile, blocks: range) -> bool:
-        """Space for all of them, or for none."""
+        """Allocate space for all of them, or for none."""
         new = [block for block in blocks if block not in inode.claimed]
         if self._used + len(new) * BLOCK_BYTES > self._capacity:
             return False
@@ -602,7 +602,7 @@ class FaultyDisk:
         return True
 
     def _claim_write(self, inode: CachedFile, at: int, length: int) -> int:
-        """How many of these bytes have space; it is claimed."""
+        """Allocate space for a write; returns how many of its bytes have space."""
         if not length:
             return 0
         for block in range(at // BLOCK_BYTES, -(-(at + length) // BLOCK_BYTES)):
@@ -655,7 +655,7 @@ class FaultyDisk:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(directory))
 
     def _reachable(self, name: str) -> bool:
-        """Whether every directory on the way to it survived."""
+        """Whether every directory on the path to it survived."""
         while name != "/":
             name = _parent(name)
             if name not in self._durable:

@@ -1,20 +1,20 @@
-"""A network in memory that keeps TCP's promises and no more, and breaks what TCP lets it break.
+"""A network in memory that keeps TCP's guarantees and no more, and breaks what TCP permits to break.
 
-It stands in for both ends: ``connector`` is what ``AsyncClient`` opens connections with, ``bind`` what ``Broker`` makes its
-ports with. What is written arrives in order, once, in pieces cut anywhere, after a while; or the connection ends, and of
-what was under way either end gets any first part. Connections overtake each other. One that nobody reads from fills up
-and says so (``pause_writing``).
+It replaces both ends: ``AsyncClient`` opens connections with ``connector``, and ``Broker`` creates its ports with ``bind``. Bytes
+arrive in order, once, after a delay, in pieces cut anywhere; or the connection ends, and of the bytes in transit either end gets
+any prefix. Connections overtake each other. A connection that nobody reads from fills up and pauses its writer
+(``pause_writing``).
 
     reset        a connection ends for both sides, with bytes lost in either direction
     partition    between one machine and the server, in one direction or both: bytes wait, new connections hang
-    stall        one direction of one connection stands still for a while
+    stall        one direction of one connection stops for a while
     refuse       connections are refused for a while
-    repeat       bytes of some connection arrive once more, on another one, as from a client's earlier incarnation
-    process_died a killed process: its machine ends its connections, what it had written still arrives
-    power_lost   a machine is gone: nobody is told, until they write to it once it is back
+    repeat       bytes of a connection arrive once more, on another connection, as from a client's earlier incarnation
+    process_died a killed process: its machine closes its connections, what it had written still arrives
+    power_lost   a machine is down: nobody is notified, until they write to it after it is up again
 
-Nothing here is drawn by the network itself but delays and cuts; who uses it decides which of the faults happen, when, and
-counts them. Same seed and same calls: same run.
+The network itself draws only delays and cuts at random. Its user decides which faults happen and when, and counts them.
+The same seed and the same calls give the same run.
 """
 
 import asyncio
@@ -32,43 +32,43 @@ from halfmq.broker.remoting.gateway import Gateway
 from halfmq.client.connector import Address, Connector
 from tests.support.virtual_loop import ProcessLoop, Scheduler
 
-#: How long a packet that opens a connection waits before it is sent again.
+#: Delay until a packet that opens a connection is sent again.
 SYN_AGAIN_US: Final = 1_000_000
-#: Between ``listen`` and ``accept`` connections wait in the backlog.
+#: Interval at which connections in the backlog, between ``listen`` and ``accept``, are checked.
 _BACKLOG_LOOK_US: Final = 25_000
 
 
 @dataclass(frozen=True, slots=True)
 class Manners:
-    """How the network behaves when nothing is wrong. Times in microseconds, chances from 0 to 1."""
+    """The behaviour of the network without faults. Times in microseconds, probabilities from 0 to 1."""
 
     delay_us: int = 200
     jitter_us: int = 800
-    #: One packet in so many takes ``spike_us`` longer at most.
+    #: Probability that a packet takes up to ``spike_us`` longer.
     spike_chance: float = 0.01
     spike_us: int = 200_000
-    #: A write is cut into several pieces.
+    #: Probability that a write is cut into several pieces.
     cut_chance: float = 0.2
-    #: A reader gets all that is there at once; else piece by piece.
+    #: Probability that a reader gets everything at once, not piece by piece.
     joined_chance: float = 0.7
-    #: Bytes under way in one direction above which the writer is told to stop.
+    #: Bytes in transit in one direction above which the writer is paused.
     window_bytes: int = 65_536
 
 
 class Tap(Protocol):
-    """Sees what clients write and read."""
+    """Observes what clients write and read."""
 
     def wrote(self, end: "End", data: bytes) -> None:
         """The client writes whole frames."""
         ...
 
     def hears(self, end: "End", data: bytes) -> None:
-        """These bytes are about to be handed to the client."""
+        """These bytes are about to be passed to the client."""
         ...
 
 
 class _Finished:
-    """Stands in a stream for its end."""
+    """Marks the end of a stream."""
 
     def __init__(self, error: type[OSError] | None) -> None:
         self.error = error
@@ -92,21 +92,21 @@ class _Pipe:
         self.writer = writer
         self.reader = reader
         self.blocked = False
-        #: Nobody reads any more.
+        #: The reader is gone.
         self.dead = False
         self.not_before_us = 0
-        #: Written and not read.
+        #: Bytes written and not yet read.
         self.buffered = 0
         self.writer_waits = False
         self._flying: deque[_Item] = deque()
         self._held: list[_Item] = []
         self._last_us = 0
-        #: Arrivals of another life come to nothing.
+        #: Incremented by ``drop``, so that arrivals that were scheduled before are ignored.
         self._life = 0
 
     def send(self, data: bytes) -> None:
         if self.dead and not (self.blocked or self.writer.orphaned):
-            # Nobody has that port any more: the answer is a reset.
+            # The port no longer exists: the response is a reset.
             self._network.scheduler.call_later(self._network.delay_us(), self.writer.arrived, RESET)
         for piece in self._network.cut(data):
             self.buffered += len(piece)
@@ -151,7 +151,7 @@ class _Pipe:
                 self.put(item)
 
     def end_with(self, finished: _Finished, rng: random.Random, *, lossy: bool) -> None:
-        """The stream ends: after what is under way, or (``lossy``) after any first part of it."""
+        """End the stream: after the bytes in transit, or (``lossy``) after any prefix of them."""
         items = self._take() if not self.blocked else self._held
         if lossy:
             del items[rng.randint(0, len(items)) :]
@@ -166,7 +166,7 @@ class _Pipe:
         self.put(finished)
 
     def drop(self) -> None:
-        """Nobody reads any more."""
+        """The reader is gone."""
         self.dead = True
         self._take()
         self._held.clear()
@@ -198,16 +198,16 @@ class End(asyncio.Transport):
         super().__init__()
         self.network = network
         self.process = process
-        #: The client's machine, at both ends: what partitions are between.
+        #: The client's machine, at both ends: partitions are between machines.
         self.machine = machine
-        #: Of the connection.
+        #: Number of the connection.
         self.number = number
         self.protocol: Any = protocol
         self.is_client = is_client
         self.out: _Pipe
         self.into: _Pipe
         self.lost = False
-        #: The machine at the other end went away without a word.
+        #: The machine at the other end went down without notice.
         self.orphaned = False
         self._closing = False
         self._reading = True
@@ -262,17 +262,17 @@ class End(asyncio.Transport):
                 return there if self.is_client else here
         return default
 
-    # --- the network's side ------------------------------------------------------------------------------------------
+    # --- calls by the network ----------------------------------------------------------------------------------------
 
     @property
     def last_word(self) -> _Finished:
-        """Whoever closes and has not read all that was sent to it, resets."""
+        """An end that closes without having read everything resets the connection."""
         return RESET if self.into.buffered else FIN
 
     def arrived(self, item: _Item) -> None:
         self._inbox.append(item)
         if item is RESET and self.out.writer_waits and not self._reading:
-            # Who waits to write is told, also when it does not read.
+            # A paused writer is notified even if it does not read.
             self.process.call_soon(self.end, ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)))
         else:
             self._look()
@@ -323,7 +323,7 @@ class End(asyncio.Transport):
             self.protocol.resume_writing()
 
     def vanish(self) -> None:
-        """Its process is no more."""
+        """The process of this end no longer exists."""
         self.lost = True
         self._closing = True
         self.into.drop()
@@ -354,7 +354,7 @@ class _Door:
 
 
 class _ClientConnector:
-    """What one client process connects with."""
+    """Opens the connections of one client process."""
 
     def __init__(self, network: "FaultyNetwork", process: ProcessLoop, machine: str) -> None:
         self._network = network
@@ -368,7 +368,7 @@ class _ClientConnector:
 
 
 class _Ghost(asyncio.Protocol):
-    """A client that says one thing and listens to nothing."""
+    """A client that sends bytes once and ignores the responses."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -378,7 +378,7 @@ class _Ghost(asyncio.Protocol):
 
 
 class FaultyNetwork:
-    """Between many client machines and one server machine."""
+    """A network between many client machines and one server machine."""
 
     def __init__(self, scheduler: Scheduler, seed: object, manners: Manners | None = None) -> None:
         self.scheduler = scheduler
@@ -386,7 +386,7 @@ class FaultyNetwork:
         self.manners = manners or Manners()
         self.tap: Tap | None = None
         self.doors: dict[int, _Door] = {}
-        #: Of requests that come once more: what tells that their connection is open, or refused.
+        #: For repeated requests: done when their connection is open or refused.
         self._repeats: set[asyncio.Future[None]] = set()
         #: Whether the server's machine has power.
         self.server_is_up = True
@@ -394,11 +394,11 @@ class FaultyNetwork:
         self._numbers = 0
         #: Open ends of both sides, in the order in which they were opened.
         self._ends: dict[End, None] = {}
-        #: Client machine -> (what it sends is lost, what it is sent is lost).
+        #: Client machine -> (bytes from it are held back, bytes to it are held back).
         self._partitions: dict[str, tuple[bool, bool]] = {}
         self._refuse_until_us = 0
 
-    # --- what the two sides get --------------------------------------------------------------------------------------
+    # --- interfaces of the two sides ---------------------------------------------------------------------------------
 
     def connector(self, process: ProcessLoop, machine: str) -> Connector:
         return _ClientConnector(self, process, machine)
@@ -418,18 +418,18 @@ class FaultyNetwork:
         return [end for end in self._ends if end.is_client and machine in (None, end.machine)]
 
     def reset(self, client: End) -> None:
-        """A connection ends; what was under way is lost in part."""
+        """A connection ends; a part of the bytes in transit is lost."""
         client.out.end_with(RESET, self.rng, lossy=True)
         client.into.end_with(RESET, self.rng, lossy=True)
 
     def partition(self, machine: str, *, to_server: bool, to_client: bool) -> None:
-        """From now on nothing that ``machine`` sends arrives, nothing that it is sent, or neither."""
+        """From now on nothing from ``machine`` arrives, or nothing to it, or both."""
         self._partitions[machine] = to_server, to_client
         for end in self.connections(machine):
             self._partitioned(end)
 
     def heal(self, machine: str | None = None) -> None:
-        """No partition, no refusals any more."""
+        """End partitions and refusals."""
         for name in [name for name in self._partitions if machine in (None, name)]:
             del self._partitions[name]
         for end in self.connections(machine):
@@ -439,7 +439,7 @@ class FaultyNetwork:
 
     @property
     def under_way(self) -> bool:
-        """Something that was written to the server will arrive, or whoever repeats something knocks still."""
+        """Whether bytes written to the server will still arrive, or a repeated request is still connecting."""
         return bool(self._repeats) or any(end.into.under_way for end in self._ends if not end.is_client)
 
     def stall(self, client: End, *, to_server: bool, for_us: int) -> None:
@@ -450,15 +450,15 @@ class FaultyNetwork:
         self._refuse_until_us = self.scheduler.now_us + for_us
 
     def repeat(self, ghost: ProcessLoop, data: bytes, port: int) -> None:
-        """Say ``data`` once more on a connection of its own, that is lost with the answer."""
+        """Send ``data`` once more on its own connection, which is lost together with the response."""
         answer = ghost.create_future()
         self._repeats.add(answer)
         answer.add_done_callback(self._repeats.discard)
-        answer.add_done_callback(lambda done: done.exception())  # refused: then it does not come again
+        answer.add_done_callback(lambda done: done.exception())  # refused: then it is not repeated
         self.knock(ghost, ghost.name, port, lambda: _Ghost(data), answer)
 
     def process_died(self, process: ProcessLoop) -> None:
-        """Killed: its machine ends its connections, and what it had written arrives all the same."""
+        """A process was killed: its machine closes its connections, and what it had written still arrives."""
         for end in [end for end in self._ends if end.process is process]:
             finished = end.last_word
             end.vanish()
@@ -466,7 +466,7 @@ class FaultyNetwork:
         self._close_doors(process)
 
     def power_lost(self, process: ProcessLoop) -> None:
-        """Its machine is gone. What was on the wire may still arrive."""
+        """The machine is down. Bytes in transit may still arrive."""
         for end in [end for end in self._ends if end.process is process]:
             other = end.out.reader
             if self._random() < 0.5:
@@ -476,7 +476,7 @@ class FaultyNetwork:
         self._close_doors(process)
 
     def power_back(self) -> None:
-        """The server's machine is up again: it knows nothing of old connections, and says so to who writes."""
+        """The server's machine is up again: it does not know old connections, and answers writes to them with a reset."""
         self.server_is_up = True
         for end in [end for end in self._ends if end.orphaned and end.out.buffered]:
             self.wrote_to_nobody(end)
@@ -508,7 +508,7 @@ class FaultyNetwork:
         self._ends.pop(end, None)
 
     def wrote_to_nobody(self, end: End) -> None:
-        """Somebody writes to a machine that lost its power: once it is back, it answers with a reset."""
+        """An end writes to a machine that lost its power; once that is up again, it answers with a reset."""
         if self.server_is_up and not end.lost:
             self.scheduler.call_later(self.delay_us(), self._tell_reset, end)
 
@@ -581,7 +581,7 @@ class FaultyNetwork:
         client.process.call_soon(self._made, client, protocol, answer)
 
     def _made(self, client: End, protocol: Callable[[], asyncio.Protocol], answer: "asyncio.Future[None]") -> None:
-        if answer.done():  # given up
+        if answer.done():  # cancelled
             client.protocol = asyncio.Protocol()
             client.abort()
             return

@@ -1,13 +1,13 @@
-"""Histories of a broker that keeps its promises, made up from a seed: a model with a log, queues and clients, no bytes.
+"""Random legal histories of a broker that keeps its promises: a model with a log, queues and clients, without bytes.
 
-Everything legal that makes a history hard to judge happens: answers are lost and requests repeated, the broker and the
-clients are killed, verdicts are told twice, checks are answered UNKNOWN, transactions have several messages, the log is
-trimmed and halves are carried on, policies and operators decide, consumers get messages again, groups die.
+Everything legal that makes a history hard to check happens: responses are lost and requests repeated, broker and clients are
+killed, verdicts are acknowledged twice, checks are answered UNKNOWN, transactions have several messages, the log is
+trimmed and halves are copied forward, policies and operators decide, consumers receive messages again, groups die.
 
     history = made(seed, transactions=40)         # history.events in order of time; history.files by writer
 
-``marks`` say where the log was when, so that a test can plant something that fits. Offsets are multiples of 64: what is
-planted has room between them.
+``marks`` give the end of the log at moments of the history, so that a test can plant something that fits. Offsets are multiples of
+64, which leaves space for plants between them.
 """
 
 import heapq
@@ -45,7 +45,7 @@ ROOM = 64
 
 @dataclass
 class Options:
-    """What may happen, as shares of one; drawn from the seed by ``drawn``."""
+    """What may happen, as probabilities; ``drawn`` draws them from the seed."""
 
     transactions: int = 40
     plain: float = 0.2
@@ -61,13 +61,13 @@ class Options:
     policy_group: bool = False
     dead_group: bool = False
     trims: int = 0
-    #: Answers name positions, and the log is read.
+    #: Responses contain positions, and the log is read.
     with_log: bool = True
-    #: END is one-way, messages carry no transaction, each is its own half: Apache RocketMQ.
+    #: As with Apache RocketMQ: END is one-way, messages carry no transaction, and each message is its own transaction.
     stock: bool = False
-    #: 0: drawn.
+    #: 0: chosen at random.
     topics: int = 0
-    #: Times between transactions, microseconds.
+    #: Time between transactions, microseconds.
     pace_us: int = 400
     readers: int = 1
 
@@ -108,7 +108,7 @@ class History:
     events: list[AnyEvent]
     #: (time, log offset) of each record.
     marks: list[Mark]
-    #: When brokers were killed and came back.
+    #: When brokers were killed and restarted.
     restarts: list[tuple[int, int]]
     settled_us: int
     end_us: int
@@ -135,7 +135,7 @@ class _Message:
     def __init__(self, text: str, index: int, topic: str, queue: int, key: str, crc: int, delay_ms: int) -> None:
         self.text, self.index, self.topic, self.queue = text, index, topic, queue
         self.key, self.crc, self.delay_ms = key, crc, delay_ms
-        #: Log offset, first and now; -1: the broker does not have it.
+        #: Log offset, first and current; -1: the broker does not have it.
         self.first = self.now = -1
 
 
@@ -148,7 +148,7 @@ class _Transaction:
         self.position = -1
         self.decided_by = ""
         self.checks = 0
-        #: Whether its sender knows how the local transaction ended.
+        #: Whether the sender knows how the local transaction ended.
         self.known = False
         self.plan = "end"
 
@@ -209,7 +209,7 @@ class World:
     def is_down(self, us: int) -> bool:
         return any(first <= us < then for first, then in self.down)
 
-    # --- a request: asked now, perhaps done at the broker a moment later, perhaps answered after that ----------------
+    # --- requests: sent now, perhaps executed by the broker a moment later, perhaps answered after that --------------
 
     def ask(
         self, by: str, make: Callable[[str], AnyEvent], do: Callable[[], dict[str, object]],
@@ -231,7 +231,7 @@ class World:
                 then("ok", answer)
                 return
             back = rng.randint(5, 60)
-            # An answer is lost with the network, or with the broker that is killed before it is sent.
+            # A response is lost in the network, or because the broker is killed before it sends it.
             if rng.random() < self.o.lost_answers or any(self.now < first <= self.now + back for first, _ in self.down):
                 gone(answer)
                 return
@@ -337,7 +337,7 @@ class World:
         )  # fmt: skip
 
     def trim(self) -> None:
-        """Everything so far goes, but for what is undecided: it is carried on first."""
+        """Trim the whole log so far; undecided halves are copied forward first."""
         start = self.log_end
         for transaction in self.undecided.values():
             for message in transaction.messages:
@@ -441,7 +441,7 @@ class World:
                 self.send_halves(transaction, index + 1, 0)
             elif outcome == "ok":
                 self.later(self.rng.randint(5, 500), lambda: self.local(transaction))
-            else:  # given up, or settled by a check or an operator meanwhile: nothing is done
+            else:  # cancelled, or settled by a check or an operator meanwhile: nothing to do
                 transaction.truth = ROLLED_BACK
                 transaction.known = True
                 self.write_local(transaction)
@@ -494,7 +494,7 @@ class World:
         )  # fmt: skip
 
     def check(self) -> None:
-        """Everything undecided is asked about; who knows answers."""
+        """Check every undecided transaction; a producer that knows the outcome answers."""
         for transaction in list(self.undecided.values()):
             if transaction.group == "dead" or self.is_down(self.now):
                 continue
@@ -513,7 +513,7 @@ class World:
     # --- readers --------------------------------------------------------------------------------------------------
 
     def read(self, reader: str, at: dict[tuple[str, int], int], *, again: bool) -> None:
-        """What is new, in order; some of it twice."""
+        """Receive new messages in order, some of them twice."""
         for (topic, number), queue in self.queues.items():
             offset = max(at.get((topic, number), 0), queue.first)
             while offset < len(queue.shown):
@@ -534,7 +534,7 @@ class World:
             )
         )  # fmt: skip
 
-    # --- all of it ------------------------------------------------------------------------------------------------
+    # --- the whole history ----------------------------------------------------------------------------------------
 
     def live(self) -> History:
         o, rng = self.o, self.rng
@@ -560,7 +560,7 @@ class World:
         for turn in range(max(3, o.transactions // 200)):
             self.later(turn * 10_000 + rng.randint(0, 5_000), self.check)
         self.run()
-        # Faults are over. Ask until everybody has said what he knows.
+        # Faults have ended. Check until everybody has answered.
         o.lost_answers = 0.0
         self.down.clear()
         for _ in range(200):
@@ -577,7 +577,7 @@ class World:
             reader = f"reader-{number}"
             self.read(reader, at, again=False)
             for (topic, queue_number), queue in sorted(self.queues.items()):
-                # What it read before a trim it has seen too; what was trimmed before it came by it has not.
+                # It has received what it read before a trim, but not what was trimmed before it was read.
                 self.events.append(
                     QueueRead(
                         t_us=self.now + 1, by=reader, reader=reader, topic=topic, queue=queue_number, first=queue.first,
@@ -599,13 +599,13 @@ class World:
 
 
 class Tiled(NamedTuple):
-    """A long history in files: one of ``tile`` after the other, each with names, places and times of its own."""
+    """A long history in files: copies of ``tile`` in sequence, each with its own names, places and times."""
 
     paths: list[Path]
     events: int
     tile: History
     count: int
-    #: By how much a tile is later than the one before.
+    #: Time from one tile to the next.
     us: int
     offset: int
 
@@ -621,7 +621,7 @@ class Tiled(NamedTuple):
 
 
 def tiled(tile: History, count: int, directory: Path) -> Tiled:
-    """Much cheaper than making a history of that length; the same as if the model had gone on from tile to tile."""
+    """Much cheaper than generating a history of that length, with the same result as if the model had continued."""
     directory.mkdir(parents=True, exist_ok=True)
     us = tile.end_us - tile.events[0].t_us + 1_000
     offset = max(mark.offset for mark in tile.marks) + 100 * ROOM
@@ -648,7 +648,7 @@ def tiled(tile: History, count: int, directory: Path) -> Tiled:
 def _shifted(
     event: AnyEvent, number: int, us: int, offset: int, ends: dict[tuple[str, int], int], *, last: bool
 ) -> AnyEvent | None:
-    """``event`` as it is in tile ``number``; None: it is only in the first one, or only in the last."""
+    """``event`` in tile ``number``; None: it is only in the first or only in the last tile."""
     kind = type(event)
     later: dict[str, object] = {"t_us": event.t_us + number * us}
     if kind is Began and number:
@@ -670,7 +670,7 @@ def _shifted(
         if event.position >= 0:
             later["position"] = event.position + number * offset
         if event.queue_offset >= 0:
-            # Plain messages: of the only topic of the tile.
+            # Plain messages: in the only topic of the tile.
             later["queue_offset"] = event.queue_offset + number * _only(ends, event.queue)
     elif isinstance(event, Logged):
         if event.queue_offset >= 0:
@@ -695,11 +695,11 @@ def _only(ends: dict[tuple[str, int], int], queue: int) -> int:
 
 
 def made(seed: int, options: Options | None = None) -> History:
-    """The history of this seed, with the options of the seed unless given."""
+    """The history of this seed; without ``options``, with random ones."""
     return World(seed, drawn(seed) if options is None else options).live()
 
 
 def numbered(events: Sequence[AnyEvent]) -> str:
-    """For a failing test: the events as lines."""
+    """The events as lines, for a failing test."""
     encode = msgspec.json.Encoder().encode
     return "\n".join(f"{number:>6} {encode(event).decode()}" for number, event in enumerate(events, 1))

@@ -1,4 +1,4 @@
-"""The real broker on the test's own event loop, on free ports and a real directory, with its sync thread or a hand-driven one."""
+"""The real broker on the test's own event loop, on free ports and a real directory, with its sync thread or a manual one."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +16,7 @@ from halfmq.store.group_flush import HandFlush, Job, Syncer
 from halfmq.store.store import Durability
 from tests.support.raw_client import RawClient
 
-#: Small, so that rolls happen in tests and files are cheap.
+#: Small, so that tests reach several segments and files are cheap.
 SEGMENT_BYTES = 1 << 20
 
 
@@ -30,7 +30,7 @@ def config(directory: Path, **changes: Any) -> BrokerConfig:
 
 
 class Hand:
-    """``make_syncer`` of a broker whose disk syncs when the test calls ``flush.run()``."""
+    """``make_syncer`` of a broker whose disk syncs only when the test calls ``flush.run()``."""
 
     flush: HandFlush
 
@@ -40,7 +40,7 @@ class Hand:
 
 
 class ShiftedClock(SystemClock):
-    """Time passes when the test says so, beside the little that passes by itself."""
+    """A clock that the test can advance, in addition to real time."""
 
     passed_ms = 0
 
@@ -49,14 +49,14 @@ class ShiftedClock(SystemClock):
 
 
 async def until(condition: Callable[[], object], seconds: float = 5) -> None:
-    """Let the broker work until it is true. Raises TimeoutError."""
+    """Let the broker run until the condition is true. Raises TimeoutError."""
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.01)
 
 
 class Running:
-    """A broker that serves, and clients that are closed with it."""
+    """A running broker, and clients that are closed with it."""
 
     def __init__(self, broker: Broker, ports: Ports, directory: Path) -> None:
         self.broker = broker
@@ -92,7 +92,7 @@ async def serving(
     clock: Clock | None = None,
     **changes: Any,
 ) -> AsyncIterator[Running]:
-    """A broker on ``directory`` of ``disk``, the real one by default. Leaving cuts it off as a kill does: no drain, no
+    """A broker on ``directory`` of ``disk``, by default the real one. At the end it is stopped as by a kill: no drain, no
     checkpoint."""
     broker = Broker(
         config(directory, **changes), disk or RealDisk(), clock or SystemClock(), SystemEntropy(), asyncio.get_running_loop(),

@@ -1,4 +1,4 @@
-"""Records for tests of the log: one of each kind, and a writer that lays batches out as the sequencer does."""
+"""Records for tests of the log: one of each kind, and a writer that forms batches as the sequencer does."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -59,7 +59,7 @@ HOST_V6 = bytes(range(16)) + b"\x00\x00\x2a\x9f"
 SEGMENT = 1 << 16
 GROUP = "order-service"
 
-#: Makes a record that starts at an offset.
+#: Creates a record at an offset.
 Make = Callable[[int], Record]
 
 
@@ -96,7 +96,7 @@ def half_properties(tx_id: str, group: str = GROUP, **more: str) -> bytes:
 
 
 def message_record(offset: int, size: int, topic_id: int, stored: StoredMessage, unique_id: str) -> MessageRecord:
-    """With what a decision reads in the message's properties."""
+    """With the values that a decision reads from the message's properties."""
     return MessageRecord(offset, size, topic_id, *stored, unique_id, *plain_facts(common_values(stored.properties)))
 
 
@@ -104,7 +104,7 @@ def half_record(
     offset: int, size: int, topic_id: int, stored: StoredMessage, half_index: int, group: str, tx_id: str, index: int,
     count: int,
 ) -> HalfRecord:  # fmt: skip
-    """With what a decision reads in the message's properties."""
+    """With the values that a decision reads from the message's properties."""
     stored = stored._replace(queue_offset=half_index)
     facts = half_facts(common_values(stored.properties))
     return HalfRecord(offset, size, topic_id, *stored, group, tx_id, index, count, *facts)
@@ -237,12 +237,12 @@ def laid_out(start: int, makes: Sequence[Make]) -> list[Record]:
 
 
 def end_of(records: Sequence[Record]) -> int:
-    """Where the batch of ``records`` ends."""
+    """The end of the batch of ``records``."""
     return aligned(records[-1].offset + records[-1].size)
 
 
 class LogUnderTest:
-    """A log on some disk, written as the sequencer would: batches, and a base record where a segment begins."""
+    """A log on any disk, written as by the sequencer: batches, and a base record at the start of each segment."""
 
     def __init__(self, disk: Disk, directory: Path, segment_bytes: int = SEGMENT) -> None:
         self.disk = disk
@@ -260,7 +260,7 @@ class LogUnderTest:
         return self
 
     def start(self, *, reserve_bytes: int = 0, published: int = 0) -> "LogUnderTest":
-        """Recover, cut, sync: as ``Store`` does with durability fsync."""
+        """Recover, cut and sync, as ``Store`` does with durability fsync."""
         self.files = SegmentFiles(self.disk, self.directory, self.segment_bytes)
         self.recovery = find_out(self.files, self.checkpoints, published)
         self.log = CommitLog(
@@ -277,7 +277,7 @@ class LogUnderTest:
         return self
 
     def append(self, *makes: Make, time_ms: int = 1_000) -> int:
-        """One batch; in the next segment, behind its base, where it does not fit. Returns the log's end."""
+        """Append one batch; if it does not fit, in the next segment, after its base. Returns the log's end."""
         end = self.log.end
         records = laid_out(end, makes)
         if end % self.segment_bytes == 0 or end % self.segment_bytes + end_of(records) - end > self.segment_bytes:

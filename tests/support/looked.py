@@ -1,11 +1,11 @@
-"""Counts who is looked at, where work must not grow with how many there are."""
+"""Records which entries of a dict are accessed, where work must not grow with their number."""
 
 from collections.abc import Iterator
 from typing import Any
 
 
 class Looked(dict[str, Any]):
-    """A dict that notes the names that were looked up, or come by in a walk through all."""
+    """A dict that records the names that were looked up or iterated over."""
 
     def __init__(self, content: dict[str, Any]) -> None:
         super().__init__(content)

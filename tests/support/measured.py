@@ -1,4 +1,4 @@
-"""Brokers that a benchmark starts claim little of the test machine's disk."""
+"""Makes brokers that a benchmark starts use little disk space."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ SEGMENT_BYTES = 16 << 20
 
 
 def with_small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The default segment would be 1 GiB, and the next one is claimed with it."""
+    """The default segment is 1 GiB, and two are preallocated."""
     started = measured_process.broker
 
     def broker(data: Path, *options: str, timeout_seconds: float = 60) -> MeasuredProcess:

@@ -1,11 +1,11 @@
 """The content of one file twice: as a running process sees it (the page cache), and as it would be after a power loss.
 
-Only the first is kept whole. For each 512-byte sector that was written since the last sync, the content that the disk still
-has is postponed before it changes; so a sync costs nothing and a crash costs what was not synced, however long the file.
+Only the first is stored as a whole. For each 512-byte sector that was written since the last sync, the content on the disk is
+saved before the sector changes; so a sync costs nothing and a crash costs what was not synced, however long the file.
 
     base    sectors that differ and are dirty: a sync writes them, a crash may keep any content they had since
-    lost    sectors that differ and count as clean, after a sync that failed: no later sync writes them, until they are
-            written anew. So Linux does, since 4.13 with an error told once
+    lost    sectors that differ and count as clean after a failed sync: no later sync writes them until they are written
+            again. Linux does the same; since 4.13 it reports the error once
 """
 
 import mmap
@@ -13,10 +13,10 @@ import random
 from typing import Final, NamedTuple
 
 SECTOR_BYTES: Final = 512
-#: Space is claimed and holes are known in blocks of so many bytes.
+#: Space is allocated, and holes are known, in blocks of this size.
 BLOCK_BYTES: Final = 4096
 _PAGE_SECTORS: Final = BLOCK_BYTES // SECTOR_BYTES
-#: Longer contents are anonymous maps: pages of a long file that is mostly zeros are never touched.
+#: Longer contents are anonymous mappings, so that pages of a long file that is mostly zeros are never touched.
 _MAP_FROM: Final = 1 << 17
 
 Content = bytearray | mmap.mmap
@@ -27,17 +27,17 @@ def _zeros(length: int) -> Content:
 
 
 def _blocks(start: int, end: int) -> range:
-    """Numbers of the blocks that bytes ``start`` to ``end`` lie in."""
+    """The numbers of the blocks that contain bytes ``start`` to ``end``."""
     return range(start // BLOCK_BYTES, -(-end // BLOCK_BYTES))
 
 
 def _sectors(writes: list[tuple[int, bytes]]) -> set[int]:
-    """The sectors that these writes touch."""
+    """The sectors that these writes change."""
     return {sector for at, data in writes for sector in range(at // SECTOR_BYTES, -(-(at + len(data)) // SECTOR_BYTES))}
 
 
 class Mark(NamedTuple):
-    """How far a file was written when a sync began: numbers of writes, of lengths, and of syncs before it."""
+    """The state of a file when a sync began: number of writes, of lengths, and of syncs before it."""
 
     writes: int
     sizes: int
@@ -45,39 +45,39 @@ class Mark(NamedTuple):
 
 
 class CachedFile:
-    """One file, by whatever names. Knows nothing of disks, errors and names."""
+    """One file, whatever its names. Knows nothing of disks, errors and names."""
 
     __slots__ = ("_mapped", "_older", "base", "claimed", "lost", "pending", "seen", "sizes", "syncs", "written")
 
     def __init__(self) -> None:
         self.seen: Content = bytearray()
-        #: Blocks that have space on the disk.
+        #: Blocks with allocated space.
         self.claimed: set[int] = set()
-        #: Blocks that may hold other bytes than zero, here or on the disk.
+        #: Blocks that may contain bytes other than zero, here or on the disk.
         self.written: set[int] = set()
-        #: Sector -> what the disk has of it; shorter than a sector: zeros after it.
+        #: Sector -> its content on the disk; if shorter than a sector, zeros follow.
         self.base: dict[int, bytes] = {}
         self.lost: dict[int, bytes] = {}
         #: Writes since the last sync, in order.
         self.pending: list[tuple[int, bytes]] = []
-        #: Lengths since the last sync, in order, the durable one first; empty while the length is durable.
+        #: Lengths since the last sync, in order, starting with the durable one; empty while the length is durable.
         self.sizes: list[int] = []
-        #: How often all of it became durable.
+        #: How often the whole content became durable.
         self.syncs = 0
-        #: Contents of another length that are mapped by somebody; later writes show in them too.
+        #: Contents of other lengths that are still mapped; later writes are visible in them too.
         self._older: list[Content] = []
-        #: Somebody may have ``seen`` mapped, so its length cannot change.
+        #: ``seen`` may be mapped, so its length cannot change.
         self._mapped = False
 
-    # --- a process -------------------------------------------------------------------------------------------
+    # --- for a process ---------------------------------------------------------------------------------------
 
     @property
     def is_clean(self) -> bool:
-        """The disk has what a reader sees."""
+        """Whether the disk has what a reader sees."""
         return not (self.base or self.lost or self.sizes)
 
     def view(self) -> memoryview:
-        """Everything, for reading; sees later writes."""
+        """The whole content, for reading; later writes are visible in it."""
         self._mapped = True
         return memoryview(self.seen).toreadonly()
 
@@ -108,13 +108,13 @@ class CachedFile:
         if length < before:
             for block in sorted(self.written.intersection(_blocks(length, before))):
                 low, high = max(length, block * BLOCK_BYTES), min(before, (block + 1) * BLOCK_BYTES)
-                self.write(low, bytes(high - low))  # what grows there again is zero
+                self.write(low, bytes(high - low))  # zero when the file grows again
             gone = range(-(-length // BLOCK_BYTES), -(-before // BLOCK_BYTES))
             self.claimed.difference_update(gone)
         self._set_length(length)
 
     def data_ranges(self, at: int) -> list[tuple[int, int]]:
-        """(start, end) of stretches at or after ``at`` that were ever written; the rest is zero."""
+        """(start, end) of ranges at or after ``at`` that were ever written; the rest is zero."""
         ranges: list[tuple[int, int]] = []
         size = len(self.seen)
         for block in sorted(self.written):
@@ -127,7 +127,7 @@ class CachedFile:
                 ranges.append((low, high))
         return ranges
 
-    # --- the disk below it -----------------------------------------------------------------------------------
+    # --- for the disk ----------------------------------------------------------------------------------------
 
     def make_durable(self) -> None:
         self.base.clear()
@@ -140,7 +140,7 @@ class CachedFile:
         return Mark(len(self.pending), len(self.sizes), self.syncs)
 
     def make_durable_up_to(self, began: Mark) -> None:
-        """What was written before the mark is durable. What came later is not, as if the disk had written its pages before."""
+        """What was written before the mark is durable; what was written later is not."""
         if began.syncs != self.syncs:
             return  # another sync covered it
         before, later = self.pending[: began.writes], self.pending[began.writes :]
@@ -157,14 +157,14 @@ class CachedFile:
         self.sizes += sizes
 
     def fail_to_sync(self, rng: random.Random, kept: float) -> int:
-        """Each dirty sector reached the disk or did not; none is dirty any more. Returns how many did not."""
+        """Each dirty sector reached the disk or did not, and none is dirty any more. Returns how many did not."""
         lost = 0
         for sector, content in self.base.items():
             if rng.random() >= kept:
                 self.lost[sector] = content
                 lost += 1
         if self.sizes and rng.random() >= kept:
-            self.sizes = [self.sizes[0], len(self.seen)]  # the length stays in doubt
+            self.sizes = [self.sizes[0], len(self.seen)]  # the durable length stays uncertain
         else:
             self.sizes.clear()
         self.base.clear()
@@ -173,7 +173,7 @@ class CachedFile:
         return lost
 
     def drop_cache(self, rng: random.Random, share: float = 1.0) -> int:
-        """Of the clean pages so many leave the cache, so what the disk has shows. Returns how many sectors changed."""
+        """Drop a fraction ``share`` of the clean pages from the cache, so that the disk's content shows. Returns how many sectors changed."""
         pages = {sector // _PAGE_SECTORS for sector in self.lost}
         dropped = {page for page in sorted(pages) if share == 1.0 or rng.random() < share}
         gone = [sector for sector in self.lost if sector // _PAGE_SECTORS in dropped]
@@ -182,11 +182,11 @@ class CachedFile:
         return len(gone)
 
     def forget_maps(self) -> None:
-        """The processes that mapped it are gone."""
+        """The processes that mapped it no longer exist."""
         self._older.clear()
 
     def lose_power(self, rng: random.Random, kept: float) -> int:
-        """What is left is what a reader sees from now on. Returns how many sectors went back."""
+        """Readers see from now on what survives. Returns how many sectors lost their content."""
         if self.is_clean:
             self.forget_maps()
             return 0
@@ -212,7 +212,7 @@ class CachedFile:
         return self.sizes[-1] if rng.random() < kept else rng.choice(self.sizes)
 
     def _keep_sectors(self, rng: random.Random, kept: float) -> int:
-        """Each sector gets the content it had after any number of the writes that touched it."""
+        """Each sector gets the content that it had after any number of the writes to it."""
         if not self.base or kept == 1.0:
             return 0
         if kept == 0.0:
@@ -237,7 +237,7 @@ class CachedFile:
         return changed
 
     def flip_bit(self, at: int, bit: int) -> None:
-        """Where it lies and where it is seen."""
+        """On the disk and in the cache."""
         flipped = bytes([self.seen[at] ^ (1 << bit)])
         self.seen[at : at + 1] = flipped
         for old in self._older:
@@ -252,7 +252,7 @@ class CachedFile:
         self.written.add(at // BLOCK_BYTES)
 
     def copy(self) -> "CachedFile":
-        """The same, dirty sectors included; mapped by nobody."""
+        """An equal file, including dirty sectors; not mapped."""
         copy = CachedFile()
         length = len(self.seen)
         if isinstance(self.seen, bytearray):
@@ -301,5 +301,5 @@ class CachedFile:
             low, high = block * BLOCK_BYTES, min((block + 1) * BLOCK_BYTES, stop)
             if low < high:
                 self.seen[low:high] = seen[low:high]
-        if mapped:  # the map keeps its length
+        if mapped:  # the mapping keeps its length
             self._older.append(seen)

@@ -1,4 +1,4 @@
-"""One part of a tick, or one lock, by itself: what comes before it, the question, and its events, as the engine does it."""
+"""A single part of a tick, or a single lock request: the event before it, the decision, and its events, as in the engine."""
 
 from collections.abc import Iterable
 
@@ -33,7 +33,7 @@ def policies_of_a_tick(state: State, bytes_max: int, now_ms: int) -> Part:
 
 
 def lock_queues(state: State, group: str, client_id: str, queues: Iterable[Queue], now_ms: int) -> tuple[Queue, ...]:
-    """The queues that the client was granted; nothing is logged."""
+    """The queues that the client gets; nothing is logged."""
     command = LockQueues(group, client_id, tuple(queues))
     apply_session(state, locks_expired(state, command, now_ms))
     decision = decide_lock(state, command, now_ms)

@@ -1,7 +1,7 @@
-"""One transaction that goes wrong, planted into a clean history: a file more, and nothing else changed.
+"""One incorrect transaction, planted into a clean history as one more file, without changing anything else.
 
-Each step of it stands at a moment and a log offset that the history has room for (``Mark``), so that the rest of the
-history agrees with it. Its messages have a topic of their own, read to the end.
+Each of its steps is at a moment and a log offset for which the history has space (``Mark``), so the rest of the history agrees
+with it. Its messages have their own topic, which is read to the end.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ TOPIC = "Planted"
 
 
 class Plant:
-    """``steps``: moments in order; ``end_us``: when all is settled and read."""
+    """``steps``: moments, in order; ``end_us``: when the history has settled and is read."""
 
     def __init__(self, steps: Sequence[Mark], end_us: int) -> None:
         self.steps = steps
@@ -47,7 +47,7 @@ class Plant:
         self._places = 0
 
     def _asked(self, step: int) -> tuple[int, int, str]:
-        """(asked at, answered at, op): the broker did it at the step, in between."""
+        """(time of request, time of response, op): the broker executes it at the step, in between."""
         self._ops += 1
         us = self.steps[step].us
         return us - 1, us + 1, f"op{self._ops}"
@@ -89,7 +89,7 @@ class Plant:
         self.events.append(Logged(t_us=self.end_us + 2, by="planted-log", group=GROUP, **fields))  # type: ignore[arg-type]
 
     def commit(self, step: int, tx: str, halves: Sequence[tuple[int, int]], by: str = "application") -> int:
-        """The record of the commit; ``halves``: (queue offset, log offset of the half). Its offset."""
+        """Log the commit record; ``halves``: (queue offset, log offset of the half). Returns its offset."""
         offset = self.offset(step, 16)
         self.log(
             kind="commit", offset=offset, tx=tx, decided_by=by, shown=tuple((TOPIC, 0, at, half) for at, half in halves)
@@ -130,7 +130,7 @@ def clean(plant: Plant) -> None:
 
 
 def lost(plant: Plant) -> None:
-    """Committed, also in the log; nobody ever saw it."""
+    """Committed, also in the log, but never received."""
     plant.half(0, "T")
     plant.local(1, "T", COMMITTED)
     at = plant.commit(2, "T", [(0, plant.offset(0))])
@@ -138,7 +138,7 @@ def lost(plant: Plant) -> None:
 
 
 def phantom(plant: Plant) -> None:
-    """The database rolled back, so did the broker; it was seen."""
+    """Rolled back by the database and by the broker, but received."""
     plant.half(0, "T")
     plant.local(1, "T", ROLLED_BACK)
     plant.log(kind="rollback", offset=plant.offset(2, 16), tx="T", decided_by="application")
@@ -152,7 +152,7 @@ def duplicate(plant: Plant) -> None:
 
 
 def torn(plant: Plant) -> None:
-    """Three messages, one of them is missing."""
+    """Three messages, one of which is missing."""
     for index in range(3):
         plant.half(0, "T", index)
     plant.local(1, "T", COMMITTED)
@@ -163,7 +163,7 @@ def torn(plant: Plant) -> None:
 
 
 def reordered(plant: Plant) -> None:
-    """T was committed before the commit of U was asked for; U stands before T."""
+    """T was committed before the commit of U was requested, but U is before T."""
     for tx, step, place in (("T", 1, 1), ("U", 2, 0)):
         plant.half(0 if tx == "T" else 1, tx)
         half = plant.offset(0 if tx == "T" else 1)
@@ -174,7 +174,7 @@ def reordered(plant: Plant) -> None:
 
 
 def decided_by_nobody(plant: Plant) -> None:
-    """The application says COMMITTED, and is told that ROLLED_BACK stands, which nobody ever said."""
+    """The application requests COMMITTED, and the broker reports ROLLED_BACK, which nobody requested."""
     plant.half(0, "T")
     plant.local(1, "T", COMMITTED)
     plant.log(kind="rollback", offset=plant.offset(2, 16), tx="T", decided_by="check")
@@ -182,7 +182,7 @@ def decided_by_nobody(plant: Plant) -> None:
 
 
 def verdict_changed(plant: Plant) -> None:
-    """Both verdicts were asked for, and both acknowledged."""
+    """Both verdicts were requested, and both acknowledged."""
     plant.half(0, "T")
     at = plant.commit(1, "T", [(0, plant.offset(0))])
     plant.end(1, "T", COMMITTED, stands=COMMITTED, at=at)
@@ -191,13 +191,13 @@ def verdict_changed(plant: Plant) -> None:
 
 
 def not_durable(plant: Plant) -> None:
-    """The half was acknowledged; its record is not in the log, and the broker knows nothing of it."""
+    """The half was acknowledged; its record is not in the log, and the broker does not know it."""
     plant.half(0, "T", logged=False)
     plant.end(2, "T", ROLLED_BACK, "refused")
 
 
 def stuck(plant: Plant) -> None:
-    """Asked about again and again, its producer knows; there is no verdict."""
+    """Checked again and again, and its producer knows the outcome, but there is no verdict."""
     plant.half(0, "T")
     plant.local(1, "T", COMMITTED)
     for step in (2, 3):
@@ -226,7 +226,7 @@ def planted(make: Callable[[Plant], None], steps: Sequence[Mark], end_us: int) -
 
 
 def steps_inside(marks: Sequence[Mark], restarts: Sequence[tuple[int, int]], share: float) -> list[Mark]:
-    """Four moments near ``share`` of the history, with no restart between them, at least 100 us apart."""
+    """Four moments near ``share`` of the history, without a restart between them, at least 100 us apart."""
     at = int(share * (len(marks) - 1))
     order = marks[at:] + marks[:at][::-1] if share < 0.5 else marks[: at + 1][::-1] + marks[at:]
     found: list[Mark] = []
@@ -242,7 +242,7 @@ def steps_inside(marks: Sequence[Mark], restarts: Sequence[tuple[int, int]], sha
 
 
 def steps_across(marks: Sequence[Mark], restart: tuple[int, int]) -> list[Mark]:
-    """Two moments before a broker was killed, two after it came back."""
+    """Two moments before a broker was killed, two after its restart."""
     down, up = restart
     before: list[Mark] = []
     for mark in reversed([mark for mark in marks if mark.us < down]):

@@ -1,8 +1,8 @@
-"""Ports for servers that are started again on the same port, or that need neighbours.
+"""Ports for servers that are restarted on the same port, or that need neighbours.
 
-Port 0 is better where it will do. It will not for a broker that is killed and started again: what the system gave out
-once it may give to any outgoing connection in between. So these lie below the range that the system gives out by itself,
-and are drawn, so that two test processes seldom look at the same one.
+Prefer port 0. It is not possible for a broker that is killed and restarted: meanwhile the system may give its port to an outgoing
+connection. So these ports are below the range that the system assigns by itself, and random, so that two test processes rarely
+try the same one.
 """
 
 import random
@@ -14,7 +14,7 @@ _rng = random.SystemRandom()
 
 
 def free_port(*neighbours: int) -> int:
-    """A port that is free, and so are those at these distances from it."""
+    """A free port; the ports at these distances from it are free too."""
     for _ in range(1_000):
         port = _rng.randrange(_FIRST, _STOP)
         if all(_is_free(port + step) for step in (0, *neighbours)):

@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests, one server for a session. In CI it must be there; elsewhere a skip says how to get it."""
+"""A real PostgreSQL for tests, one server per session. In CI it must exist; elsewhere the test is skipped and says how to get it."""
 
 import os
 import uuid

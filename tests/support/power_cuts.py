@@ -1,7 +1,7 @@
-"""A load under power losses and kills, life after life, on a disk that drops, tears and reorders what was not synced.
+"""A load under power losses and kills, run after run, on a disk that drops, tears and reorders what was not synced.
 
-A test says what a life is (``start``, ``load``) and what must hold after each loss; here is when the power fails, what is
-counted over many seeds, and how many of them see a promise broken.
+A test defines a run (``start``, ``load``) and what must hold after each loss. This module decides when the power fails, counts over
+many seeds, and counts the seeds for which a promise is broken.
 """
 
 import gc
@@ -16,13 +16,13 @@ from tests.support.faulty_disk import FaultyDisk, PowerLost
 
 
 class Lost(AssertionError):
-    """The promise is broken; the text says which."""
+    """A promise is broken; the text says which."""
 
 
 class Lives:
     """One seed. It repeats exactly.
 
-    Only ``counts`` outlives it: a disk with its history takes megabytes, and a test runs thousands of seeds.
+    Only ``counts`` survives it: a disk with its history takes megabytes, and a test runs thousands of seeds.
     """
 
     #: Disk operations until the power fails, on average.
@@ -34,7 +34,7 @@ class Lives:
         self.counts: Counter[str] = Counter()
 
     def go(self) -> Counter[str]:
-        """Two to five lives, and a last start.
+        """Two to five runs, and a final start.
 
         Raises:
             Lost, HalfmqError: a promise is broken.
@@ -56,7 +56,7 @@ class Lives:
         return self.counts
 
     def start(self) -> None:
-        """Recover, and look whether all promises hold."""
+        """Recover, and check all promises."""
         raise NotImplementedError
 
     def load(self) -> None:
@@ -64,10 +64,10 @@ class Lives:
         raise NotImplementedError
 
     def between_lives(self) -> None:
-        """What else happens to the disk."""
+        """Other changes of the disk between two runs."""
 
 
-#: A life takes up to 50 MB, in cycles that the collector finds late: disk, files and store know each other.
+#: A seed takes up to 50 MB in reference cycles (disk, files and store), which the collector finds late.
 _COLLECT_EVERY = 8
 
 
@@ -79,7 +79,7 @@ def _bounded(seeds: Iterable[int]) -> Iterator[int]:
 
 
 def counts_of(lives: type[Lives], seeds: Iterable[int]) -> Counter[str]:
-    """Over all seeds; fails the test with the first seed that breaks a promise."""
+    """The sum over all seeds; fails the test at the first seed that breaks a promise."""
     total: Counter[str] = Counter()
     for seed in _bounded(seeds):
         try:
@@ -90,7 +90,7 @@ def counts_of(lives: type[Lives], seeds: Iterable[int]) -> Counter[str]:
 
 
 def is_broken(lives: type[Lives], seeds: int, more_than: int) -> bool:
-    """Whether more than so many of these seeds see a promise broken; stops as soon as they do."""
+    """Whether more than ``more_than`` of these seeds break a promise; stops as soon as they do."""
     count = 0
     for seed in _bounded(range(seeds)):
         try:
@@ -103,7 +103,7 @@ def is_broken(lives: type[Lives], seeds: int, more_than: int) -> bool:
 
 
 def without_fdatasync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every disk of this test says "synced" and is not."""
+    """No disk of this test syncs, although it reports success."""
     original = FaultyDisk.__init__
 
     def lying(self: FaultyDisk, seed: int = 0) -> None:

@@ -1,6 +1,6 @@
-"""Logs as ``Indexes`` sees them: batches of records that a seeded rng makes, and what must follow from them.
+"""Random logs as ``Indexes`` sees them: batches of records from a seed, and the expected content of the indexes.
 
-The expectation is a plain fold over the records with dictionaries, written apart from the code it checks.
+The expectation is a simple fold over the records with dictionaries, independent of the code under test.
 """
 
 import random
@@ -94,7 +94,7 @@ class RandomLog:
         return self.messages[offset]
 
     def undecided(self) -> list[UndecidedHalf]:
-        """As recovered state would tell them."""
+        """The undecided halves as in the recovered state."""
         return [
             UndecidedHalf(
                 half.half_index, one.halves[0].half_index, first, half.offset, len(_packed(message)), half.topic_id,
@@ -229,7 +229,7 @@ class RandomLog:
         self.delayed.append(record)
 
     def release(self) -> None:
-        """Those of this segment; a real broker would carry the others first."""
+        """Release those of this segment; a real broker would copy the others first."""
         here = [one for one in self.delayed if one.offset // SEGMENT == self._at // SEGMENT]
         if here:
             refs = tuple(

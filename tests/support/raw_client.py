@@ -1,7 +1,7 @@
-"""A client of raw frames over asyncio: it sends what it is told to, sound or not, and shows what came back.
+"""A client of raw frames over asyncio: it sends what the test says, valid or not, and shows the responses.
 
-Deliberately without the codecs of ``halfmq.wire`` for what it writes and reads in headers, so that an error in them cannot
-hide: headers are JSON by the standard library.
+It deliberately does not use the codecs of ``halfmq.wire`` for headers, so that an error in them cannot hide: headers are
+JSON of the standard library.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Answer(NamedTuple):
-    """An answer or a push: ``code``, ``opaque``, ``ext`` and ``body`` as they came."""
+    """A response or a push: ``code``, ``opaque``, ``ext`` and ``body`` as received."""
 
     code: int
     opaque: int
@@ -55,7 +55,7 @@ def property_string(**pairs: str) -> str:
 
 
 class RawClient:
-    """One connection. ``ask`` sends a command and waits for its answer; pushes collect in ``pushes``."""
+    """One connection. ``ask`` sends a command and waits for its response; pushes are collected in ``pushes``."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, version: int) -> None:
         self._reader = reader
@@ -97,7 +97,7 @@ class RawClient:
         return await asyncio.wait_for(waiting, wait_s)
 
     def tell(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
-        """One-way."""
+        """Send a one-way request."""
         self.write(command(code, self.next_opaque(), ext, body, oneway=True, version=self.version))
 
     async def close(self) -> None:
@@ -127,7 +127,7 @@ class RawClient:
         finally:
             self.closed.set()
 
-    # --- the words of the protocol that most tests need
+    # --- common requests
 
     async def send(
         self,

@@ -1,4 +1,4 @@
-"""A small store with something of every kind in it, for tests of readers and tools."""
+"""A small store with records of every kind, for tests of readers and tools."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from halfmq.store.checkpoint import Slot, write_checkpoint
 from halfmq.store.snapshot import write_snapshot
 from tests.support.store_writer import StoreWriter
 
-#: What ``sample_store`` makes: visible messages, halves, and those undecided at its end.
+#: Contents of ``sample_store``: visible messages, halves, and those undecided at its end.
 VISIBLE = 351
 HALVES = 60
 UNDECIDED = 9
@@ -22,7 +22,7 @@ def properties(number: int, *, tx_id: str = "", keys: str = "") -> bytes:
 
 
 def sample_store(directory: Path) -> StoreWriter:
-    """Two topics over several segments of 64 KiB; transactions of two halves committed, rolled back, carried, undecided."""
+    """Two topics over several segments of 64 KiB; transactions of two halves: committed, rolled back, copied forward, undecided."""
     writer = StoreWriter(directory)
     writer.topic("orders")
     writer.topic("points")
@@ -47,13 +47,13 @@ def sample_store(directory: Path) -> StoreWriter:
             left_open[turn] = halves
         writer.tick(5)
         writer.delayed("points", 2, b"later", properties(3_000 + turn, keys="delayed"))
-    writer.commit("tx2", left_open.pop(2))  # its halves lie in an older segment
+    writer.commit("tx2", left_open.pop(2))  # its halves are in an older segment
     writer.publish()
     return writer
 
 
 def add_checkpoint(writer: StoreWriter) -> int:
-    """A checkpoint at the end of the log, with a snapshot of no meaning. Its position."""
+    """A checkpoint at the end of the log, with a meaningless snapshot. Returns its position."""
     position = writer.publish()
     crc = write_snapshot(writer.disk, writer.shard / "snapshots", writer.store_id, 1, position, [b"state"])
     write_checkpoint(writer.disk, writer.shard / "checkpoint", writer.store_id, Slot(1, 1, position, crc))

@@ -1,7 +1,7 @@
-"""A name server and broker in memory that behaves, unless the test says otherwise: the client's tests talk to it.
+"""A name server and broker in memory for tests of the client. It behaves correctly unless the test says otherwise.
 
-It stores what it is sent and answers as RocketMQ would; ``on[code]`` replaces one behaviour. What came in is in ``seen``.
-There are no sockets: ``network.connect`` is the client's connector.
+It stores messages and responds as RocketMQ would; ``on[code]`` replaces the behaviour for one request code. ``seen`` has the received
+requests. There are no sockets: ``network.connect`` is the client's connector.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ Behaviour = Callable[["Peer", Request[Any]], bytes | None]
 
 
 class Pipe(asyncio.Transport):
-    """One end of a connection in memory: the client writes here."""
+    """One end of a connection in memory, to which the client writes."""
 
     def __init__(self, peer: "Peer") -> None:
         super().__init__({"sockname": ("10.1.2.3", 40_000)})
@@ -82,7 +82,7 @@ class Peer:
             self.protocol.data_received(data)
 
     def cut(self) -> None:
-        """The connection is lost, for both."""
+        """Both sides lose the connection."""
         if self.open:
             self.open = False
             self.server.peers.discard(self)
@@ -90,7 +90,7 @@ class Peer:
 
 
 class Network:
-    """The client's connector: who listens where. A server that is not ``up`` refuses."""
+    """The client's connector, and the servers by address. A server that is not ``up`` refuses connections."""
 
     def __init__(self) -> None:
         self.servers: dict[Address, ScriptedBroker] = {}
@@ -110,7 +110,7 @@ class Network:
 
 
 class ScriptedBroker:
-    """Topics with ``queues`` queues each, made on first use."""
+    """Topics with ``queues`` queues each, created on first use."""
 
     def __init__(self, *, halfmq: bool = True, queues: int = 2, name: str = "broker-a", version: int = 409) -> None:
         self.halfmq = halfmq
@@ -118,11 +118,11 @@ class ScriptedBroker:
         self.name = name
         self.version = version
         self.up = True
-        #: Who connects hears nothing at all, not even a refusal.
+        #: Connecting clients get no response at all, not even a refusal.
         self.unreachable = False
         self.peers: set[Peer] = set()
         self.seen: list[Request[Any]] = []
-        #: (producer group registered on a connection) by peer.
+        #: Last heartbeat by connection.
         self.heartbeats: dict[Peer, HeartbeatBody] = {}
         self.on: dict[int, Behaviour] = {}
         self.topics: set[str] = {"TBW102"}
@@ -130,12 +130,12 @@ class ScriptedBroker:
         self.logs: dict[tuple[str, int], list[StoredMessage]] = {}
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.halves: list[StoredMessage] = []
-        #: Verdict by transaction id; a stock broker keeps none and commits as often as it is told.
+        #: Verdict by transaction id. Apache RocketMQ keeps none, and commits as often as requested.
         self.verdicts: dict[str, int] = {}
         self._parked: list[tuple[Peer, Request[Any]]] = []
         self._place = 0
 
-    # --- what tests ask -------------------------------------------------------------------------------------------
+    # --- for tests ------------------------------------------------------------------------------------------------
 
     def network(self) -> Network:
         network = Network()
@@ -149,7 +149,7 @@ class ScriptedBroker:
         return [m.body for (name, _), log in sorted(self.logs.items()) if name == topic for m in log]
 
     def stop(self) -> None:
-        """As kill -9: connections end, nobody listens."""
+        """As kill -9: connections end, and nobody listens."""
         self.up = False
         for peer in list(self.peers):
             peer.cut()
@@ -159,7 +159,7 @@ class ScriptedBroker:
         self.up = True
 
     def check(self, half_index: int, group: str, checks: int = 1) -> int:
-        """Send 39 for a half to every connection that registered ``group``; how many there are."""
+        """Send a check (39) for a half to every connection that registered ``group``; returns their number."""
         half = self.halves[half_index]
         stored = b"".join(encode(half, half_index * 1000))
         asked = [peer for peer, body in self.heartbeats.items() if peer.open and group in body.producer_groups]
@@ -250,7 +250,7 @@ class ScriptedBroker:
         own_id = (properties.find(half.properties, "HMQ_TX_ID") or b"").decode()
         if not self.halfmq:
             if wanted == 8:
-                self._show(own_id, fields.tran_state_table_offset)  # again and again: that is the danger
+                self._show(own_id, fields.tran_state_table_offset)  # once more for each request: this is the danger
             return None if request.is_oneway or not wanted else encode_response(request, 0)
         standing = self.verdicts.get(own_id)
         if wanted and standing is None:
@@ -387,7 +387,7 @@ _USUAL: dict[int, Any] = {
 
 
 class Dice:
-    """Entropy that repeats."""
+    """Reproducible entropy."""
 
     def __init__(self, seed: int = 7) -> None:
         self._random = random.Random(seed)
@@ -400,7 +400,7 @@ class Dice:
 
 
 async def in_place(function: Callable[..., Any], *args: Any) -> Any:
-    """Plain functions of the application, run on the loop: no threads in virtual time."""
+    """Runs plain functions of the application on the loop: there are no threads in virtual time."""
     return function(*args)
 
 

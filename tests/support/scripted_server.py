@@ -1,4 +1,4 @@
-"""A remoting server whose answers a test writes: one thread, one function from request to whole answer frame, or None."""
+"""A remoting server whose responses a test defines: one thread, one function from request to response frame, or None."""
 
 import contextlib
 import socket
@@ -9,7 +9,7 @@ from typing import Any
 from halfmq.wire.remoting.frame import FrameSplitter
 from halfmq.wire.remoting.header import Request, decode
 
-#: Given a request: the answer's frame; None closes the connection without an answer.
+#: Returns the response frame for a request; None closes the connection without a response.
 Answer = Callable[[Request[Any]], bytes | None]
 
 

@@ -1,4 +1,4 @@
-"""`halfmq serve` as a process of its own, for tests that kill it."""
+"""`halfmq serve` as a separate process, for tests that kill it."""
 
 import contextlib
 import json
@@ -11,12 +11,12 @@ from pathlib import Path
 
 from tests.support.ports import free_port
 
-#: A segment is claimed whole when it is opened, and the next one with it; the default of 1 GiB would be 2 GiB a test.
+#: Two segments are preallocated; with the default of 1 GiB that would be 2 GiB per test.
 SEGMENT_BYTES = 64 << 20
 
 
 class Served:
-    """One data directory and one pair of ports, over many lives of the broker. ``options`` go over what is set here."""
+    """One data directory and one pair of ports, over many restarts of the broker. ``options`` override the defaults set here."""
 
     def __init__(self, data: Path, log: Path, *options: str) -> None:
         self.data = data
@@ -57,7 +57,7 @@ class Served:
         self.ready_seconds.append(time.monotonic() - started)
 
     def kill(self) -> None:
-        """SIGKILL, in the middle of whatever it does."""
+        """SIGKILL, whatever it is doing."""
         assert self.process is not None
         assert self.process.poll() is None, f"the broker was dead before the kill:\n{self.log.read_text()[-3000:]}"
         self.process.kill()
@@ -65,7 +65,7 @@ class Served:
         self.kills += 1
 
     def stop(self) -> int:
-        """SIGTERM and wait; the exit code."""
+        """SIGTERM, then wait; returns the exit code."""
         if self.process is None or self.process.poll() is not None:
             return 0 if self.process is None else self.process.returncode
         self.process.send_signal(signal.SIGTERM)

@@ -1,5 +1,5 @@
-"""What a service is given, without a socket, a disk or a loop: a peer, a clock to turn by hand, a sequencer over the real core,
-and queues of messages in memory.
+"""Dependencies of a service, without socket, disk or loop: a peer, a manual clock, a sequencer over the real core, and queues of
+messages in memory.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ class _Timer:
 
 
 class HandLoop:
-    """An event loop whose time passes with ``pass_s``."""
+    """An event loop whose time advances with ``pass_s``."""
 
     def __init__(self) -> None:
         self._now_s = 1_000.0
@@ -62,7 +62,7 @@ class HandLoop:
         self._soon.append(lambda: call(*arguments))
 
     def turn(self) -> bool:
-        """Call what was to be called soon. False: nothing was."""
+        """Run the callbacks that are due now. False: there were none."""
         soon, self._soon = self._soon, []
         for call in soon:
             call()
@@ -78,25 +78,25 @@ class HandLoop:
 
     @property
     def waits(self) -> int:
-        """Timers that are set."""
+        """Number of pending timers."""
         return sum(not timer.is_cancelled for timer in self.timers)
 
 
 class CoreSequencer:
-    """As ``Sequencer``: the real core decides each command at once, and what it logs is durable unless ``is_held``."""
+    """Like ``Sequencer``: the real core decides each command at once, and its records are durable unless ``is_held``."""
 
     def __init__(self, settings: BrokerSettings | None = None) -> None:
         self.core = CoreLog(settings)
         self.view: View = self.core.state
-        #: What the shells say and ask of the engine.
+        #: The engine's interface for shells.
         self.engine = self
         self.commands: list[Any] = []
-        #: The turn does not end, or the disk does not follow: replies wait for ``release``.
+        #: The turn does not end, or the disk is slow: replies wait for ``release``.
         self.is_held = False
         self.waits_for_space = False
         self.failed: BaseException | None = None
         self._held: list[Callable[[], None]] = []
-        #: How often the next deadline was looked at.
+        #: Number of queries for the next deadline.
         self.looks = 0
 
     def note(self, event: Any) -> Any:
@@ -138,7 +138,7 @@ class CoreSequencer:
 
 
 class FakeQueues:
-    """What the store shows of queues: messages one after another at made-up log offsets."""
+    """The store's queues: messages one after another at invented log offsets."""
 
     uuid = "0" * 32
 
@@ -152,7 +152,7 @@ class FakeQueues:
         self.damaged: set[int] = set()
 
     def add(self, topic_id: int, queue_id: int, body: bytes = b"x", *, tag_hash: int = 0, time_ms: int = 5) -> int:
-        """A plain message at the end of this queue, visible; its log offset."""
+        """Append a visible plain message to this queue; returns its log offset."""
         entries = self._queues.setdefault((topic_id, queue_id), [])
         offset = self._end
         message = StoredMessage(

@@ -1,7 +1,7 @@
-"""The smallest thing that can stand on a ``Store``: plain messages, transactions of one half, trims; a state of dicts.
+"""The smallest broker on a ``Store``: plain messages, transactions of one half, trims; its state is dicts.
 
-For tests of the store as a whole. It decides, appends, applies and redoes as a broker does, and remembers what must be
-visible, so that a test can compare after any crash.
+For tests of the store as a whole. It decides, appends, applies and redoes like the broker, and remembers what must be visible,
+so that a test can compare after any crash.
 """
 
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ TOPICS = [TopicInfo(TOPIC, "orders", QUEUES, QUEUES, 6)]
 
 
 class State(msgspec.Struct):
-    """All of it, as plain values."""
+    """The whole state, as plain values."""
 
     ends: list[int]
     next_half: int = 0
@@ -53,7 +53,7 @@ class State(msgspec.Struct):
 
 
 class Written(msgspec.Struct):
-    """One batch that was appended, or begun: where it ends, and what it made true."""
+    """One batch that was appended, or begun: its end, and its effects."""
 
     end: int
     #: (queue, queue offset, visible at, body)
@@ -70,7 +70,7 @@ class WrittenBatch(msgspec.Struct):
 
 
 class SmallBroker:
-    """``start`` opens the store; ``turn`` appends a batch; ``sync`` makes durable and publishes."""
+    """``start`` opens the store; ``turn`` appends a batch; ``sync`` makes it durable and publishes it."""
 
     def __init__(self, disk: Disk, directory: Path, durability: Durability = Durability.FSYNC) -> None:
         self.disk = disk
@@ -178,7 +178,7 @@ class SmallBroker:
             getattr(self, "_" + action[0])(place, *action[1:])
         records = self._records
         self._batch.end = make.end_of(records)
-        # Noted before it is written: a crash may come in the middle, and all of it may have arrived.
+        # Noted before the write: a crash may happen during it, and the whole batch may be on the disk.
         self.written.append(self._batch)
         store.append(records, self.state.now_ms)
         self._unpublished.append(WrittenBatch(self._batch.end, self.state.now_ms, records))
@@ -212,7 +212,7 @@ class SmallBroker:
         self._batch.rows[half_index] = (ROW_UNDECIDED, 0)
 
     def _carry(self, place: int, tx_id: str) -> int:
-        """Write the half again at ``place``; where the next record goes."""
+        """Copy the half to ``place``; returns the place of the next record."""
         offset, size, first, half_index, queue, _ = self.state.undecided[tx_id]
         self._add(
             CopiedHalf(
@@ -250,7 +250,7 @@ class SmallBroker:
     # --- durable
 
     def sync(self) -> None:
-        """Let the sync thread have its turn, and publish."""
+        """Run the sync thread once, and publish."""
         if self.flush is not None:
             self.flush.run()
         self.publish()
@@ -263,7 +263,7 @@ class SmallBroker:
             self._unpublished = self._unpublished[len(due) :]
 
     def checkpoint(self) -> None:
-        """At the high watermark, which must be the log's end."""
+        """At the high watermark, which must be the end of the log."""
         assert not self._unpublished
         encoded = msgspec.msgpack.encode(self.state)
         self.store.checkpoint(self.store.high_watermark, [encoded[:50], encoded[50:]])
@@ -271,7 +271,7 @@ class SmallBroker:
     # --- compare
 
     def problems(self) -> list[str]:
-        """What readers of the store see wrongly. ``written`` must be cut to what the log holds."""
+        """Contradictions between readers of the store and ``written``, which must be cut to the content of the log."""
         store, found = self.store, []
         log_start = max([0, *(batch.trims_to for batch in self.written)])
         if self.state.log_start != log_start:

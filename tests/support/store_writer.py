@@ -1,7 +1,7 @@
-"""A store made record by record with the store's own log and indexes, but without a broker: for readers' tests.
+"""A store made record by record with the store's own log and indexes, but without a broker, for tests of readers.
 
-Everything is visible to readers after ``publish``. ``segment_bytes`` small: many segments. Broker time is given, so what
-a test expects of timestamps is exact.
+Everything is visible to readers after ``publish``. A small ``segment_bytes`` gives many segments. Broker time is explicit, so
+expected timestamps are exact.
 """
 
 import os
@@ -112,7 +112,7 @@ class StoreWriter:
     def send(
         self, topic: str, queue: int, body: bytes, properties: bytes = b"", *, sys_flag: int = 0, host: bytes = V4
     ) -> int:
-        """A plain message; its queue offset."""
+        """Append a plain message; returns its queue offset."""
         number = self.topics[topic]
         offset = self._take(number, queue)
         size = message_record_size(topic, len(body), len(properties), len(host))
@@ -141,7 +141,7 @@ class StoreWriter:
         return halves  # type: ignore[return-value]
 
     def commit(self, tx_id: str, halves: Sequence[HalfRecord]) -> int:
-        """Make them visible; halves of an older segment are carried. The position."""
+        """Make them visible; halves of an older segment are copied first. Returns the position."""
         sizes = [copied_half_size(half.size - 16) for half in halves]
         size = committed_size(GROUP, tx_id, len(halves))
         self._room(sum(sizes) + size)
@@ -174,7 +174,7 @@ class StoreWriter:
         self._put(size, lambda at: RolledBack(at, size, GROUP, tx_id, 1, tuple(half.half_index for half in halves)))
 
     def roll_back_by(self, acted: Make, tx_id: str, halves: Sequence[HalfRecord], *, decided_by: int = 4) -> None:
-        """A verdict by hand behind ``acted``, which says whose."""
+        """A rollback after the record ``acted``, which names the operator."""
         self._put(acted(0).size, acted)
         size = rolled_back_size(GROUP, tx_id, len(halves))
         indexes = tuple(half.half_index for half in halves)
@@ -196,7 +196,7 @@ class StoreWriter:
         self._put(released, lambda at: Released(at, released, (ref,)))
 
     def trim(self) -> None:
-        """Everything before the current segment goes."""
+        """Trim everything before the current segment."""
         self.publish()
         self.log_start = self.log.end - self.log.end % self.segment_bytes
         self._put(TRIM_SIZE, lambda at: Trim(at, TRIM_SIZE, self.log_start))
@@ -206,13 +206,13 @@ class StoreWriter:
                 self.files.remove(number)
 
     def publish(self) -> int:
-        """Everything so far may be read. The high watermark."""
+        """Make everything so far readable. Returns the high watermark."""
         self._flush_batch()
         self.page.publish(self.log.end, self.log_start, self.now_ms, 0)
         return self.log.end
 
     def tick(self, ms: int = 1) -> None:
-        """The next records get a later broker time."""
+        """Advance the broker time of the next records."""
         self._flush_batch()
         self.now_ms += ms
 
@@ -233,7 +233,7 @@ class StoreWriter:
         return record
 
     def _room(self, size: int) -> None:
-        """Open a batch in which ``size`` bytes of records have room; the base of a new segment first."""
+        """Open a batch with space for ``size`` bytes of records; in a new segment, its base first."""
         if self.batch and not fits(self._batch_end, True, size, self.segment_bytes):
             self._flush_batch()
         if not self.batch:

@@ -1,4 +1,4 @@
-"""The rows of a transaction table as its files have them."""
+"""The rows of a transaction table, read from its files."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from halfmq.store.transaction_table import TransactionRow
 
 
 def rows_of(disk: Disk, directory: Path) -> dict[int, TransactionRow]:
-    """By half index."""
+    """Rows by half index."""
     rows: dict[int, TransactionRow] = {}
     for base in list_bases(disk, directory, ".tx"):
         data = disk.content(directory / f"{base:020d}.tx")  # type: ignore[attr-defined]  # a FaultyDisk

@@ -1,4 +1,4 @@
-"""Short histories for tests, told event by event: each call is 10 microseconds after the one before."""
+"""Short histories for tests, event by event: each call is 10 microseconds after the previous one."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ TOPIC = "t"
 
 
 class Tale:
-    """``T1`` has message ``T1`` unless named; everything is in topic ``t``, queue 0."""
+    """Unless named, the transaction is ``T`` and everything is in queue 0 of topic ``t``."""
 
     def __init__(self, **began: Any) -> None:
         self.now = 100
@@ -52,7 +52,7 @@ class Tale:
         self._answer(outcome, **fields)
 
     def plain(self, message: str = "P", outcome: str | None = "ok", to: int = -1, **fields: Any) -> None:
-        """``to``: the queue that is asked for; ``queue``: the one that is answered."""
+        """``to``: the requested queue; ``queue``: the queue in the response."""
         self.ops += 1
         asked = {name: fields.pop(name) for name in ("crc", "key", "delay_ms") if name in fields}
         self.add(PlainAsked, op=str(self.ops), message=message, topic=TOPIC, queue=to, **asked)
@@ -97,6 +97,6 @@ class Tale:
         return {kind: count for kind, count in self.report().counts.items() if count}
 
     def sentence(self) -> str:
-        """Of the only violation."""
+        """The sentence of the only violation."""
         (violation,) = self.report().violations
         return violation.sentence

@@ -1,6 +1,6 @@
-"""The parts of ``docs/transactions.md`` that are made from the code: knobs, states, diagram.
+"""The parts of ``docs/transactions.md`` that are generated from the code: settings, states, diagram.
 
-python -m tests.support.transactions_page        writes them anew; a test fails while page and code differ
+python -m tests.support.transactions_page        regenerates them; a test fails while page and code differ
 """
 
 import re
@@ -20,11 +20,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "transactions.md"
 
 class Knob(NamedTuple):
     name: str
-    #: Where it is set, as it is typed.
+    #: Where it is set, as the user types it.
     where: str
     unit: str
     default: str
-    #: What RocketMQ or FMQ has for it.
+    #: The corresponding setting of RocketMQ or FMQ.
     precedent: str
 
 
@@ -107,7 +107,7 @@ def knob_table() -> str:
 
 
 def state_table() -> str:
-    """Events down, stages across; a cell is records, reply and, where it changes, the next stage."""
+    """Events are rows, stages are columns. A cell contains records, reply and, if it changes, the next stage."""
     head = ("event", *[stage.value for stage in Stage])
     return _table(
         head, [(event.value, *[_cell(TRANSITIONS[event][stage], stage) for stage in Stage]) for event in Event]
@@ -127,7 +127,7 @@ def _cell(cell: Cell | None, stage: Stage) -> str:
 
 
 def diagram() -> str:
-    """Every way from one stage to another, for Mermaid."""
+    """Every transition from one stage to another, for Mermaid."""
     ways: dict[tuple[Stage, Stage], list[Event]] = {}
     for event, row in TRANSITIONS.items():
         for stage, cell in row.items():
@@ -151,7 +151,7 @@ PARTS: dict[str, Callable[[], str]] = {"knobs": knob_table, "states": state_tabl
 
 
 def made(page: str) -> str:
-    """``page`` with its made parts as the code has them now."""
+    """``page`` with its generated parts as of the current code."""
     for name, make in PARTS.items():
         pattern = re.compile(rf"(<!-- made: {name} -->\n).*?(<!-- end: {name} -->)", re.DOTALL)
         places = pattern.findall(page)
@@ -163,7 +163,7 @@ def made(page: str) -> str:
 
 
 def fields_of_settings() -> set[str]:
-    """Every field of the settings that is about transactions."""
+    """All fields of the settings that concern transactions."""
     own = {"name", "set_by"}
     groups: set[Any] = set(ProducerSettings.__dataclass_fields__) - own
     broker = {name for name in BrokerSettings.__dataclass_fields__ if name.startswith(("check", "undecided"))}

@@ -1,13 +1,12 @@
-"""The life of a transaction as one table: stage x event -> records, reply, next stage. Whole: every pair has a cell.
+"""The life of a transaction as one table: stage x event -> records, reply, next stage. It has a cell for every pair.
 
-``machine``, ``check_schedule``, ``policy`` and ``retention`` do what it says; a test plays each cell against them, and
-``docs/transactions.md`` is made from it. The core does not look into it: what it decides is compared with it, by a test for each
-cell.
+A test runs each cell against ``machine``, ``check_schedule``, ``policy`` and ``retention``, and ``docs/transactions.md`` is
+generated from it. The core does not use it.
 
-The stage *parked* is of a transaction that has all its messages. One that was parked while it was incomplete takes
-the halves that are missing and refuses a COMMIT, as an incomplete one does, and stays parked.
+The stage *parked* is that of a transaction with all its messages. One that was parked while incomplete accepts the missing
+halves and refuses a COMMIT, like any incomplete one, and stays parked.
 
-An event that cannot come in a stage has no cell content (``None``): a check cannot be answered before it was sent.
+A cell is ``None`` if the event cannot occur in that stage: for example, a check cannot be answered before it was sent.
 """
 
 from enum import Enum
@@ -18,7 +17,7 @@ from halfmq.model.records import Kind
 
 
 class Stage(Enum):
-    """Where a transaction is. The three in the middle are UNDECIDED."""
+    """The stage of a transaction. The three in the middle are UNDECIDED."""
 
     ABSENT = "unknown"
     PARTIAL = "incomplete"
@@ -26,12 +25,12 @@ class Stage(Enum):
     ASIDE = "parked"
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
-    #: Settled, and the log no longer has the verdict.
+    #: Settled, and the log no longer contains the verdict.
     PAST = "past retention"
 
 
 class Event(Enum):
-    """What comes. An END may come from the producer by itself or as the answer to a check: the cell is the same."""
+    """The events. An END may come from the producer itself or as the answer to a check: the cell is the same."""
 
     PART = "a half, more to come"
     LAST = "the half that makes it whole"
@@ -55,14 +54,14 @@ class Event(Enum):
 
 
 class Said(Enum):
-    """Replies that are no refusal."""
+    """Replies that are not refusals."""
 
     SENT = "first answer"
     SETTLED = "receipt"
     REPEATED = "receipt, repeated"
     NOTED = "noted"
     ASKED = "who is asked"
-    #: Nobody asked for a reply.
+    #: Nobody requested a reply.
     NOTHING = ""
 
 
@@ -87,7 +86,7 @@ def _logged(kind: Kind, reply: Said, to: Stage, *stages: Stage) -> _Row:
 
 
 def _by_operator(kind: Kind, to: Stage, *stages: Stage) -> _Row:
-    """A verdict by hand: who gave it stands before it."""
+    """A verdict of an operator: the record that names the operator precedes it."""
     return {stage: Cell((Kind.OPERATOR_ACTED, kind), Said.SETTLED, to) for stage in stages}
 
 
@@ -100,7 +99,7 @@ def _never(*stages: Stage) -> _Row:
 
 
 TRANSITIONS: Final[dict[Event, _Row]] = {
-    # An id that is used again after its verdict was forgotten cannot be told from a new one: ids must not be reused.
+    # An id that is reused after its verdict was forgotten is indistinguishable from a new one: ids must not be reused.
     Event.PART: {
         **_logged(Kind.HALF, Said.SENT, _P, _A, _P, _X),
         **_nothing(Why.INVALID_PARAMETER, _O, _S),
@@ -131,7 +130,7 @@ TRANSITIONS: Final[dict[Event, _Row]] = {
         **_nothing(Why.NOT_FOUND, _A, _X),
     },
     Event.UNKNOWN: {**_nothing(Said.NOTED, _P, _O, _S, _C, _R), **_nothing(Why.NOT_FOUND, _A, _X)},
-    # Logged where the interval is shorter than the time for an answer: the next check is sooner now.
+    # Logged if the interval is shorter than the response timeout, since the next check is then sooner.
     Event.ANSWER_UNKNOWN: {**_stays(Kind.CHECKED, Said.NOTED, _P, _O), **_never(_A, _S, _C, _R, _X)},
     Event.OPERATOR_COMMIT: {
         **_by_operator(Kind.COMMITTED, _C, _O, _S),
@@ -167,7 +166,7 @@ TRANSITIONS: Final[dict[Event, _Row]] = {
         **_logged(Kind.PARKED, Said.NOTHING, _S, _P, _O),
         **_nothing(Said.NOTHING, _A, _S, _C, _R, _X),
     },
-    # What is undecided moves on with the log; a verdict goes with its segment.
+    # Undecided halves are copied forward; a verdict is removed with its segment.
     Event.CARRY: {
         **_stays(Kind.COPIED_HALF, Said.NOTHING, _P, _O, _S),
         **_nothing(Said.NOTHING, _A, _X),

@@ -1,18 +1,18 @@
-"""Many processes on one thread and one virtual clock: each gets an asyncio event loop that jumps where others wait.
+"""Many processes on one thread and one virtual clock: each has an asyncio event loop in which waiting takes no real time.
 
-A ``Scheduler`` holds all that will happen, by virtual time. Each simulated process has a ``ProcessLoop``: to the code in
-it an event loop like any other (tasks, futures, timers; ``asyncio.get_running_loop()`` finds it), to the scheduler a
-queue of callbacks that run turn by turn. How soon a process gets its next turn is drawn from the seed, so that processes
-overtake each other in every way that machines do.
+A ``Scheduler`` contains all future events, ordered by virtual time. Each simulated process has a ``ProcessLoop``: for the code in
+it an ordinary event loop (tasks, futures, timers; ``asyncio.get_running_loop()`` finds it), for the scheduler a queue of
+callbacks that run turn by turn. The delay until a process gets its next turn is drawn from the seed, so that processes
+overtake each other in every possible order.
 
 A process can be
 
-    killed    its callbacks never run again, and nothing that its tasks do while they are thrown away has an effect:
-              no ``finally`` block talks to the world, as none does after SIGKILL
-    paused    SIGSTOP: time passes, what is due for it waits, and all of it runs once it is resumed
+    killed    its callbacks never run again, and whatever its tasks do while they are discarded has no effect, as after
+              SIGKILL: no ``finally`` block sends anything
+    paused    SIGSTOP: time passes, everything due waits, and runs when the process is resumed
 
-There are no sockets, threads or signals here, and no real time. Same seed and same calls: same run, whatever
-PYTHONHASHSEED says.
+There are no sockets, threads or signals, and no real time. The same seed and the same calls give the same run, whatever
+PYTHONHASHSEED is.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ T = TypeVar("T")
 
 #: Wall clock at virtual time 0: Unix time in ms.
 WALL_AT_START_MS: Final = 1_800_000_000_000
-#: A coroutine that awaits in ``except BaseException`` must be closed once for each such place.
+#: A coroutine that awaits in ``except BaseException`` must be closed once per such place.
 _CLOSED_AGAIN_MAX: Final = 20
-#: Done tasks are forgotten when a process has made this many.
+#: Finished tasks are forgotten whenever a process has created this many.
 _TASKS_KEPT: Final = 256
 
 
@@ -39,14 +39,14 @@ _push = heapq.heappush
 
 
 class VirtualHandle:
-    """A callback that waits: what ``call_soon`` and ``call_at`` return. Cheaper than asyncio's own."""
+    """A pending callback, as ``call_soon`` and ``call_at`` return it. Cheaper than asyncio's own."""
 
     __slots__ = ("args", "callback", "context", "when_us")
 
     def __init__(
         self, callback: Callable[..., object] | None, args: tuple[Any, ...], context: Context | None, when_us: int
     ) -> None:
-        #: None: cancelled, or done.
+        #: None: cancelled or done.
         self.callback = callback
         self.args = args
         self.context = context
@@ -60,31 +60,31 @@ class VirtualHandle:
         return self.callback is None
 
     def when(self) -> float:
-        """On the loop's clock, seconds."""
+        """The time on the loop's clock, seconds."""
         return self.when_us / 1_000_000
 
 
 class Deadlock(AssertionError):
-    """Somebody waits, and nothing will ever happen."""
+    """A process waits, and nothing will ever happen."""
 
 
 class Scheduler:
-    """Virtual time, and everything that will happen in it, in order. All processes share one."""
+    """Virtual time, and all future events in order. All processes share one."""
 
     def __init__(self, seed: object, *, turn_us_max: int = 500) -> None:
-        """``turn_us_max``: how long at most a process that has something to do waits for its next turn."""
+        """``turn_us_max``: maximum delay until a process with pending work gets its next turn."""
         self.now_us = 0
         self._waiting: list[tuple[int, int, ProcessLoop | None, VirtualHandle | None]] = []
         self._count = 0
         self._rng = random.Random(f"{seed}/turns").random
         self._turn_us_max = turn_us_max
-        #: Turns that were run, of all processes.
+        #: Number of turns of all processes.
         self.turns = 0
-        #: All that ever lived.
+        #: All processes ever created.
         self.processes: list[ProcessLoop] = []
 
     def call_at(self, when_us: int, callback: Callable[[Unpack[Ts]], object], *args: *Ts) -> VirtualHandle:
-        """Something that the world does, not a process: the network, the disk, a fault."""
+        """An event of the environment, not of a process: network, disk, fault."""
         handle = VirtualHandle(callback, args, None, when_us)
         self.push(when_us, None, handle)
         return handle
@@ -105,7 +105,7 @@ class Scheduler:
         _push(self._waiting, (self.now_us + int(self._rng() * self._turn_us_max), count, process, None))
 
     def discard(self) -> None:
-        """The end: every process is dead, and what its tasks hold is given back now, without a word."""
+        """The end of the simulation: every process is dead, and what its tasks hold is released now, without effects."""
         for process in self.processes:
             process.kill()
         for process in self.processes:
@@ -113,9 +113,9 @@ class Scheduler:
         self._waiting.clear()
 
     def run(self, until_us: int, stop: Callable[[], bool] | None = None) -> bool:
-        """Let time pass until ``until_us``, or until ``stop()`` after some event. Whether it was ``stop`` that ended it.
+        """Let time pass until ``until_us``, or until ``stop()`` is true after an event. Returns whether ``stop`` ended it.
 
-        What a callback of the world raises comes out here.
+        Exceptions of callbacks of the environment propagate.
         """
         waiting = self._waiting
         pop = heapq.heappop
@@ -142,7 +142,7 @@ class Scheduler:
 class ProcessLoop(asyncio.AbstractEventLoop):
     """The event loop of one simulated process.
 
-    ``on_raised``: called with what a callback raised. It must raise what no process may survive seeing.
+    ``on_raised`` is called with exceptions of callbacks. It must raise those that no process may survive.
     """
 
     def __init__(
@@ -157,12 +157,12 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self.after_turn: Callable[[], None] | None = None
         self._ready: deque[VirtualHandle] = deque()
         self._has_turn = False
-        #: Kept, so that no task of a process that was killed is thrown away, and runs a ``finally``, at a moment that
-        #: the garbage collector chooses.
+        #: Kept, so that no task of a killed process is destroyed, and runs a ``finally``, whenever the garbage collector
+        #: happens to run.
         self._tasks: list[asyncio.Task[Any]] = []
         scheduler.processes.append(self)
 
-    # --- what the world does to it -----------------------------------------------------------------------------------
+    # --- controls ----------------------------------------------------------------------------------------------------
 
     def kill(self) -> None:
         """SIGKILL: from now on nothing of this process has any effect."""
@@ -170,7 +170,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._ready.clear()
 
     def discard(self) -> None:
-        """Throw away what a killed process leaves. Coroutines that would go on when they are closed are closed again."""
+        """Discard the remains of a killed process. Coroutines that continue when they are closed are closed again."""
         for task in self._tasks:
             coroutine = task.get_coro()
             for _ in range(_CLOSED_AGAIN_MAX):
@@ -199,7 +199,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
                 self.scheduler.push_turn(self)
 
     def run_turn(self) -> None:
-        """Run what is ready now; what that makes ready waits for the next turn."""
+        """Run what is ready now; callbacks that become ready meanwhile wait for the next turn."""
         self._has_turn = False
         if self.paused:
             return
@@ -230,7 +230,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         if self.after_turn is not None and self.alive:
             self.after_turn()
 
-    # --- what the process sees ---------------------------------------------------------------------------------------
+    # --- the interface of an event loop ------------------------------------------------------------------------------
 
     def time(self) -> float:
         return self.scheduler.now_us / 1_000_000
@@ -296,16 +296,16 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         raise AssertionError("a simulated process has no threads: give the code a RunBlocking that runs in place")
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """A task or future failed and nobody looked."""
+        """A task or future failed, and nobody retrieved the exception."""
         error = context.get("exception")
         if self.alive and error is not None:
             self.on_raised(self, error)
 
 
 class VirtualClock:
-    """A machine's clocks. ``step`` moves its wall clock, as an administrator or a bad NTP server does.
+    """The clocks of a machine. ``step`` changes its wall clock, as an administrator or a bad NTP server does.
 
-    ``look_us``: what goes by on ``elapsed_s`` from one look to the next, as if handling took that long.
+    ``look_us``: how far ``elapsed_s`` advances with each call, as if handling took that long.
     """
 
     def __init__(self, scheduler: Scheduler, wall_offset_ms: int = 0, *, look_us: int = 0) -> None:
@@ -313,7 +313,7 @@ class VirtualClock:
         self._look_us = look_us
         self._looked_us = 0
         self._offset_ms = WALL_AT_START_MS + wall_offset_ms
-        #: How far its wall clock was ever ahead of virtual time, and behind it.
+        #: Maximum of the wall clock ahead of virtual time, and behind it.
         self.ahead_ms = max(0, wall_offset_ms)
         self.behind_ms = max(0, -wall_offset_ms)
 

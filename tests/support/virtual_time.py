@@ -1,4 +1,4 @@
-"""An event loop whose clock jumps: waiting costs nothing, and a timeout of 30 s is tested in a millisecond."""
+"""An event loop whose clock jumps: waiting costs nothing, and a timeout of 30 s takes a millisecond to test."""
 
 import asyncio
 import functools
@@ -11,7 +11,7 @@ P = ParamSpec("P")
 
 
 class _Jump(selectors.SelectSelector):
-    """Looks at real descriptors without waiting; if none is ready, lets virtual time pass."""
+    """Polls real descriptors without waiting; if none is ready, advances virtual time."""
 
     loop: "VirtualLoop"
 
@@ -41,7 +41,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run ``work`` to its end in virtual time; fails if a task or callback raised unseen."""
+    """Run ``work`` to its end in virtual time; fails if a task or callback raised an unhandled exception."""
     problems: list[dict[str, Any]] = []
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.get_loop().set_exception_handler(lambda _, context: problems.append(context))
@@ -51,7 +51,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """A test that is a coroutine function runs as ``run`` says."""
+    """Make a coroutine function a test that runs as with ``run``."""
 
     @functools.wraps(test)
     def in_its_loop(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -61,7 +61,7 @@ def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P,
 
 
 class LoopClock:
-    """Wall and monotonic time from the running loop."""
+    """Wall and monotonic time of the running loop."""
 
     def wall_ms(self) -> int:
         return 1_795_000_000_000 + self.monotonic_ms()

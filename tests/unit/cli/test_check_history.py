@@ -71,7 +71,7 @@ def test_violations_exit_1_with_a_sentence_and_lines(history: Path) -> None:
     result = run(app, [str(history)])
     assert result.exit_code == 1
     assert "lost: planted/T message T.0" in result.output
-    assert "it is committed, and reader-0, who read everything, never saw it (promise 3)" in result.output
+    assert "it is committed, and reader-0, which read everything, never received it (promise 3)" in result.output
     assert "planter.jsonl:" in result.output
     assert result.output.splitlines()[-1] == "1 violations"
     told = json.loads(run(app, [str(history), "--json"]).stdout)
@@ -94,7 +94,7 @@ def test_the_log_of_a_store_is_looked_at_too(history: Path, tmp_path: Path) -> N
     assert "decided by nobody" in result.output
     assert "/tmp/halfmq-log-" not in result.output
     assert f"{tmp_path / 'store'} log offset " in result.output
-    assert "was everybody recorded who sends" in result.output
+    assert "was every sender of this broker recorded" in result.output
     assert "a broker runs" not in result.output
     assert run(app, [str(history), "--log", str(tmp_path)]).exit_code == 2
 

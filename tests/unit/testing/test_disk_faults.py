@@ -1,4 +1,4 @@
-"""Orders are taken once, chances by their share; what they do to a disk: ``test_faulty_disk.py``."""
+"""Ordered faults happen as often as ordered, random ones with their probability. Their effect on a disk: ``test_faulty_disk.py``."""
 
 import errno
 from pathlib import Path
@@ -8,7 +8,7 @@ from tests.support.disk_faults import Fails, FaultOrders
 PATH = Path("/store/a.seg")
 
 
-def test_an_order_is_taken_as_often_as_it_was_given_and_only_where_it_fits() -> None:
+def test_an_ordered_fault_happens_as_often_as_ordered_and_only_where_it_matches() -> None:
     orders = FaultOrders(1)
     assert not orders.any
     orders.order("write", ".seg", Fails(errno.EIO), 2)
@@ -18,7 +18,7 @@ def test_an_order_is_taken_as_often_as_it_was_given_and_only_where_it_fits() -> 
     assert [orders.take("write", PATH) for _ in range(3)] == [Fails(errno.EIO), Fails(errno.EIO), None]
 
 
-def test_a_new_process_keeps_the_chances_and_not_the_orders() -> None:
+def test_after_a_crash_probabilities_remain_and_orders_do_not() -> None:
     orders = FaultOrders(1)
     orders.order("write", "", Fails(errno.EIO), 1)
     orders.order_by_chance("sync", "", Fails(errno.EIO), 1.0)

@@ -1,4 +1,4 @@
-"""What the faulty disk breaks, and what it must not break. The port itself: ``tests/unit/runtime/test_disk.py``."""
+"""What the faulty disk breaks, and what it must not break. The interface itself: ``tests/unit/runtime/test_disk.py``."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ def disk_with_home(seed: int = 0) -> FaultyDisk:
 
 
 def after_crashes(prepare: Callable[[FaultyDisk], None], look: Callable[[FaultyDisk], object]) -> Counter[object]:
-    """What ``look`` sees after a crash, over 200 seeds."""
+    """The results of ``look`` after a crash, for 200 seeds."""
     seen: Counter[object] = Counter()
     for seed in range(200):
         disk = disk_with_home(seed)
@@ -39,7 +39,7 @@ def durable_file(disk: FaultyDisk, content: bytes) -> None:
     disk.sync_directory(HOME)
 
 
-def test_what_was_synced_survives_every_crash() -> None:
+def test_synced_data_survives_every_crash() -> None:
     def prepare(disk: FaultyDisk) -> None:
         durable_file(disk, b"abc" * 1000)
 
@@ -96,7 +96,7 @@ def test_a_name_that_was_not_synced_may_be_lost_though_the_file_was_synced() -> 
     assert set(after_crashes(prepare, lambda disk: tuple(disk.list(HOME)))) == {(), ("a",)}
 
 
-def test_a_directory_that_was_not_synced_takes_its_files_with_it() -> None:
+def test_an_unsynced_directory_may_be_lost_with_its_files() -> None:
     def prepare(disk: FaultyDisk) -> None:
         disk.make_directories(HOME / "d")
         disk.open(HOME / "d" / "a", create=True).sync()
@@ -106,7 +106,7 @@ def test_a_directory_that_was_not_synced_takes_its_files_with_it() -> None:
     assert set(seen) == {(True, True), (False, False)}
 
 
-def test_a_rename_is_done_or_not_never_half() -> None:
+def test_a_rename_is_done_or_not_never_partly() -> None:
     def prepare(disk: FaultyDisk) -> None:
         durable_file(disk, b"old")
         file = disk.open(HOME / "b", create=True)
@@ -141,7 +141,7 @@ def test_power_fails_in_the_middle_of_an_operation() -> None:
     disk.open(HOME / "a").write(0, [b"3"])
 
 
-def test_errors_come_when_ordered_and_only_then() -> None:
+def test_errors_occur_when_ordered_and_only_then() -> None:
     disk = disk_with_home()
     durable_file(disk, b"abc")
     disk.fail("write", errno.EIO, path_ends="a")
@@ -176,7 +176,7 @@ def test_a_failed_sync_loses_pages_or_not_and_the_next_one_succeeds_without_them
     assert set(after_crashes(failed_sync(share), lambda disk: disk.content(HOME / "a"))) == left
 
 
-def test_what_a_failed_sync_lost_is_written_by_a_sync_behind_a_new_write() -> None:
+def test_what_a_failed_sync_lost_is_written_by_a_sync_after_a_new_write() -> None:
     def prepare(disk: FaultyDisk) -> None:
         failed_sync(0.0)(disk)
         file = disk.open(HOME / "a")
@@ -201,8 +201,8 @@ def test_a_killed_process_may_find_that_the_cache_dropped_what_a_failed_sync_los
         assert disk.content(HOME / "a") == left
 
 
-def test_pages_leave_the_cache_alone_or_together() -> None:
-    """Whole pages: what lies in the same 4,096 bytes goes with it."""
+def test_pages_are_dropped_from_the_cache_alone_or_together() -> None:
+    """Always whole pages: everything in the same 4,096 bytes is dropped together."""
     seen = set()
     for seed in range(60):
         disk = disk_with_home(seed)
@@ -223,7 +223,7 @@ def test_pages_leave_the_cache_alone_or_together() -> None:
     assert len(seen) == 4
 
 
-def test_a_full_disk_says_so_and_a_removed_file_gives_room() -> None:
+def test_a_full_disk_raises_an_error_and_a_removed_file_frees_space() -> None:
     disk = disk_with_home()
     disk.fill(5 * BLOCK_BYTES)
     file = disk.open(HOME / "a", create=True)
@@ -240,7 +240,7 @@ def test_a_full_disk_says_so_and_a_removed_file_gives_room() -> None:
     assert (disk.faults["disk full"], disk.faults["allocate ENOSPC"]) == (1, 1)
 
 
-def test_a_write_that_meets_a_full_disk_has_written_what_fits() -> None:
+def test_a_write_on_a_full_disk_writes_what_fits() -> None:
     disk = disk_with_home()
     file = disk.open(HOME / "a", create=True)
     disk.fill(BLOCK_BYTES)
@@ -253,7 +253,7 @@ def test_a_write_that_meets_a_full_disk_has_written_what_fits() -> None:
     assert disk.faults == {"disk full": 1, "write ENOSPC": 1, "short write": 1, "space again": 1}
 
 
-def test_a_hole_takes_no_room_until_it_is_written_and_a_shorter_file_gives_room_back() -> None:
+def test_a_hole_takes_no_space_until_it_is_written_and_truncation_frees_space() -> None:
     disk = disk_with_home()
     disk.fill(10 * BLOCK_BYTES)
     file = disk.open(HOME / "a", create=True)
@@ -266,7 +266,7 @@ def test_a_hole_takes_no_room_until_it_is_written_and_a_shorter_file_gives_room_
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-def test_a_short_write_has_written_some_of_its_bytes_and_then_the_error(code: int) -> None:
+def test_a_short_write_writes_some_of_its_bytes_and_raises(code: int) -> None:
     lengths = set()
     for seed in range(30):
         disk = disk_with_home(seed)
@@ -281,7 +281,7 @@ def test_a_short_write_has_written_some_of_its_bytes_and_then_the_error(code: in
     assert lengths == set(range(6))
 
 
-def test_errors_by_chance_come_in_their_share_until_the_disk_heals_also_after_a_crash() -> None:
+def test_random_errors_have_their_probability_until_the_disk_heals_also_after_a_crash() -> None:
     disk = disk_with_home()
     disk.open(HOME / "a", create=True)
     disk.fail_by_chance("write", 0.25, path_ends="a")
@@ -302,7 +302,7 @@ def test_errors_by_chance_come_in_their_share_until_the_disk_heals_also_after_a_
     assert failures() == 0
 
 
-def test_a_misdirected_write_tells_nothing_and_lies_elsewhere() -> None:
+def test_a_misdirected_write_raises_nothing_and_changes_another_place() -> None:
     disk = disk_with_home(3)
     durable_file(disk, bytes(4096))
     disk.fail("write", MISDIRECTED)
@@ -311,7 +311,7 @@ def test_a_misdirected_write_tells_nothing_and_lies_elsewhere() -> None:
     assert disk.faults["misdirected write"] == 1
 
 
-def test_observers_see_each_operation_before_and_after_and_may_end_it_there() -> None:
+def test_observers_are_called_before_and_after_each_operation_and_may_end_it() -> None:
     disk = disk_with_home()
     seen: list[tuple[str, str, str, int, int]] = []
     disk.before = lambda op: seen.append(("before", op.kind, op.path.name, op.at, op.length))
@@ -345,13 +345,13 @@ def test_power_lost_in_an_observer_stops_the_machine_there(when: str, left: byte
     with pytest.raises(PowerLost):
         file.write(0, [b"abc"])
     setattr(disk, when, None)
-    with pytest.raises(PowerLost):  # whatever the process still tries while it dies
+    with pytest.raises(PowerLost):  # whatever the process tries before it ends
         disk.remove(HOME / "a")
     disk.kill()
     assert disk.content(HOME / "a") == left
 
 
-def test_a_write_is_cut_where_the_observer_says() -> None:
+def test_an_observer_may_cut_a_write() -> None:
     disk = disk_with_home()
     file = disk.open(HOME / "a", create=True)
     disk.before = lambda operation: disk.cut_write(2)
@@ -362,7 +362,7 @@ def test_a_write_is_cut_where_the_observer_says() -> None:
     assert disk.faults["torn write"] == 1
 
 
-def test_a_process_killed_in_the_middle_of_a_write_has_written_a_beginning_of_it() -> None:
+def test_a_process_killed_during_a_write_has_written_a_prefix() -> None:
     lengths = set()
     for seed in range(60):
         disk = disk_with_home(seed)
@@ -376,7 +376,7 @@ def test_a_process_killed_in_the_middle_of_a_write_has_written_a_beginning_of_it
 
 
 @pytest.mark.parametrize(("keep", "left"), [(0.0, {"a": b"old"}), (1.0, {"a": b"newer", "b": b"b"})])
-def test_a_crash_keeps_nothing_or_all_when_told_so(keep: float, left: dict[str, bytes]) -> None:
+def test_a_crash_keeps_nothing_or_everything_if_asked_to(keep: float, left: dict[str, bytes]) -> None:
     for seed in range(10):
         disk = disk_with_home(seed)
         durable_file(disk, b"old")
@@ -386,7 +386,7 @@ def test_a_crash_keeps_nothing_or_all_when_told_so(keep: float, left: dict[str, 
         assert {name: disk.content(HOME / name) for name in disk.list(HOME)} == left
 
 
-def test_a_content_that_was_cut_and_grew_again_is_zero_there_once_synced() -> None:
+def test_a_file_that_was_truncated_and_extended_is_zero_there_after_a_sync() -> None:
     def prepare(disk: FaultyDisk) -> None:
         durable_file(disk, b"x" * 9_000)
         file = disk.open(HOME / "a")
@@ -398,7 +398,7 @@ def test_a_content_that_was_cut_and_grew_again_is_zero_there_once_synced() -> No
     assert set(after_crashes(prepare, lambda disk: disk.content(HOME / "a"))) == {b"x" * 100 + bytes(8_900)}
 
 
-def test_a_truncation_that_was_not_synced_may_be_undone() -> None:
+def test_an_unsynced_truncation_may_be_undone() -> None:
     def prepare(disk: FaultyDisk) -> None:
         durable_file(disk, b"x" * 9_000)
         disk.open(HOME / "a").truncate(0)
@@ -407,7 +407,7 @@ def test_a_truncation_that_was_not_synced_may_be_undone() -> None:
     assert {b"", b"x" * 9_000} <= set(seen)
 
 
-def test_long_files_keep_what_was_synced_too() -> None:
+def test_long_files_keep_synced_data_too() -> None:
     def prepare(disk: FaultyDisk) -> None:
         file = disk.open(HOME / "a", create=True)
         file.truncate(1 << 21)
@@ -425,7 +425,7 @@ def test_long_files_keep_what_was_synced_too() -> None:
     assert set(after_crashes(prepare, look)) == {(1 << 21, b"abc\0"), (1 << 21, b"axy\0")}
 
 
-def test_a_fork_is_in_the_same_state_and_leaves_the_first_one_alone() -> None:
+def test_a_fork_has_the_same_state_and_does_not_change_the_original() -> None:
     disk = disk_with_home(1)
     durable_file(disk, b"old" * 1_000)
     file = disk.open(HOME / "a")
@@ -446,7 +446,7 @@ def test_a_fork_is_in_the_same_state_and_leaves_the_first_one_alone() -> None:
     assert disk.content(HOME / "a") == b"old" * 1_000
 
 
-def test_faults_by_chance_and_crashes_are_the_same_under_any_hash_seed() -> None:
+def test_random_faults_and_crashes_do_not_depend_on_the_hash_seed() -> None:
     program = (
         "from pathlib import Path; from tests.support.faulty_disk import FaultyDisk\n"
         "disk = FaultyDisk(5); home = Path('/store'); disk.make_directories(home); disk.fail_by_chance('write', 0.2, short=True)\n"
@@ -467,7 +467,7 @@ def test_faults_by_chance_and_crashes_are_the_same_under_any_hash_seed() -> None
     assert b"short write" in told.pop()
 
 
-def test_a_flipped_bit_is_seen_and_survives() -> None:
+def test_a_flipped_bit_is_visible_and_survives() -> None:
     disk = disk_with_home()
     durable_file(disk, b"abc")
     view = disk.open(HOME / "a").view()
@@ -477,7 +477,7 @@ def test_a_flipped_bit_is_seen_and_survives() -> None:
     assert disk.content(HOME / "a") == b"acc"
 
 
-def test_a_sync_that_lies_keeps_nothing() -> None:
+def test_a_sync_that_is_a_lie_keeps_nothing() -> None:
     def prepare(disk: FaultyDisk) -> None:
         durable_file(disk, b"old")
         disk.sync_is_a_lie = True
@@ -487,7 +487,7 @@ def test_a_sync_that_lies_keeps_nothing() -> None:
     assert set(after_crashes(prepare, lambda disk: disk.content(HOME / "a"))) == {b"old", b"new"}
 
 
-def test_a_killed_process_leaves_what_it_wrote_and_a_later_loss_may_take_it() -> None:
+def test_a_killed_process_leaves_its_writes_and_a_later_power_loss_may_lose_them() -> None:
     def prepare(disk: FaultyDisk) -> None:
         durable_file(disk, b"old")
         file = disk.open(HOME / "a")
@@ -500,7 +500,7 @@ def test_a_killed_process_leaves_what_it_wrote_and_a_later_loss_may_take_it() ->
     assert set(after_crashes(prepare, lambda disk: disk.content(HOME / "a"))) == {b"old", b"new"}
 
 
-def test_a_crash_frees_the_locks() -> None:
+def test_a_crash_releases_the_locks() -> None:
     disk = disk_with_home()
     held = disk.lock(HOME / "lock")
     assert held is not None

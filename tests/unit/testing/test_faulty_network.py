@@ -1,4 +1,4 @@
-"""The simulated network: TCP's promises without faults, and what each fault does."""
+"""The simulated network: the guarantees of TCP without faults, and the effect of each fault."""
 
 import asyncio
 from typing import Any
@@ -42,7 +42,7 @@ class Peer(asyncio.Protocol):
 
 
 class Gateway:
-    """What the network asks of the broker's."""
+    """What the network requires of the broker's gateway."""
 
     is_full = False
 
@@ -55,7 +55,7 @@ class Gateway:
 
 
 class Town:
-    """One server and one client machine."""
+    """One server machine and one client machine."""
 
     def __init__(self, manners: Manners = CALM, seed: int = 1) -> None:
         self.scheduler = Scheduler(seed)
@@ -108,7 +108,7 @@ def test_bytes_arrive_once_in_order_and_in_pieces() -> None:
     assert not town.raised
 
 
-def test_closing_delivers_what_was_written_first() -> None:
+def test_closing_delivers_what_was_written_before() -> None:
     town = Town()
     here, there, _ = town.joined()
     here.transport.write(b"last words")
@@ -148,7 +148,7 @@ def test_a_partition_holds_bytes_until_it_heals(to_server: bool, to_client: bool
     assert (there.got, here.got) == (b"up" * 50, b"down" * 50)
 
 
-def test_bytes_on_their_way_when_a_partition_begins_keep_their_order() -> None:
+def test_bytes_in_transit_when_a_partition_begins_keep_their_order() -> None:
     town = Town(Manners(delay_us=20_000, cut_chance=1.0))
     here, there, _ = town.joined()
     here.transport.write(b"0123456789" * 10)
@@ -161,7 +161,7 @@ def test_bytes_on_their_way_when_a_partition_begins_keep_their_order() -> None:
     assert there.got == b"0123456789" * 10 + b"abcdefghij" * 10
 
 
-def test_connecting_over_a_partition_hangs() -> None:
+def test_connecting_across_a_partition_hangs() -> None:
     town = Town()
     town.serve()
     town.network.partition("c", to_server=True, to_client=True)
@@ -176,7 +176,7 @@ def test_connecting_over_a_partition_hangs() -> None:
     assert peer.transport is not None
 
 
-def test_nobody_listening_and_refusing_say_so() -> None:
+def test_connections_without_a_listener_or_when_refused_raise_an_error() -> None:
     town = Town()
     _, task = town.connect()
     town.run(100)
@@ -188,7 +188,7 @@ def test_nobody_listening_and_refusing_say_so() -> None:
     assert isinstance(task.exception(), ConnectionRefusedError)
 
 
-def test_a_full_gateway_closes_who_comes() -> None:
+def test_a_full_gateway_closes_new_connections() -> None:
     town = Town()
     town.serve()
     town.gateway.is_full = True
@@ -210,7 +210,7 @@ def test_what_a_killed_process_had_written_arrives() -> None:
     assert here.lost == []
 
 
-def test_a_power_loss_is_noticed_by_who_writes_once_power_is_back() -> None:
+def test_a_client_notices_a_power_loss_when_it_writes_after_power_is_back() -> None:
     town = Town()
     here, _, _ = town.joined()
     town.server.kill()
@@ -225,7 +225,7 @@ def test_a_power_loss_is_noticed_by_who_writes_once_power_is_back() -> None:
     assert [type(error) for error in here.lost] == [ConnectionResetError]
 
 
-def test_a_reader_that_stops_fills_the_window_and_the_writer_is_told() -> None:
+def test_a_reader_that_stops_fills_the_window_and_the_writer_is_paused() -> None:
     town = Town(Manners(window_bytes=1_000))
     here, there, _ = town.joined()
     there.transport.pause_reading()
@@ -251,7 +251,7 @@ def test_a_stall_delays_one_direction() -> None:
     assert there.got == b"up"
 
 
-def test_a_request_comes_again_on_a_connection_of_its_own() -> None:
+def test_a_repeated_request_arrives_on_its_own_connection() -> None:
     town = Town()
     town.joined()
     ghost = ProcessLoop(town.scheduler, "ghost", lambda _, error: town.raised.append(error))
@@ -261,7 +261,7 @@ def test_a_request_comes_again_on_a_connection_of_its_own() -> None:
     assert not town.raised
 
 
-def test_who_closes_and_has_not_read_everything_resets() -> None:
+def test_closing_with_unread_bytes_resets() -> None:
     town = Town()
     peer, served, _ = town.joined()
     peer.transport.pause_reading()
@@ -272,8 +272,8 @@ def test_who_closes_and_has_not_read_everything_resets() -> None:
     assert [type(error) for error in served.lost] == [ConnectionResetError]
 
 
-def test_who_waits_to_write_hears_of_the_end_though_it_does_not_read() -> None:
-    """A broker stops reading from a connection that does not take its answers; when that client dies, it must be gone."""
+def test_a_paused_writer_that_does_not_read_is_notified_of_the_end() -> None:
+    """A broker does not read from a client that does not read its responses; when that client dies, the connection must end."""
     town = Town()
     peer, served, _ = town.joined()
     peer.transport.pause_reading()
@@ -287,7 +287,7 @@ def test_who_waits_to_write_hears_of_the_end_though_it_does_not_read() -> None:
     assert [type(error) for error in served.lost] == [ConnectionResetError]
 
 
-def test_who_writes_to_a_port_that_is_gone_is_reset() -> None:
+def test_writing_to_a_closed_port_is_answered_with_a_reset() -> None:
     town = Town()
     peer, served, _ = town.joined()
     served.transport.pause_reading()

@@ -1,4 +1,4 @@
-"""One file's content seen and durable, against a model that keeps whole copies. The rest: ``test_faulty_disk.py``."""
+"""The visible and the durable content of one file, compared with a model that keeps whole copies. The rest: ``test_faulty_disk.py``."""
 
 import random
 
@@ -6,7 +6,7 @@ from tests.support.page_cache import BLOCK_BYTES, SECTOR_BYTES, CachedFile
 
 
 class Model:
-    """The same with whole copies: slow and plain."""
+    """The same with whole copies: slow and simple."""
 
     def __init__(self) -> None:
         self.seen = b""
@@ -29,7 +29,7 @@ class Model:
         self.versions.append(content)
 
     def may_be(self, content: bytes) -> bool:
-        """Each sector as it was at some moment since the sync, and such a length."""
+        """Whether each sector has a content from some moment since the sync, and the length is one of those."""
         if len(content) not in {len(version) for version in self.versions}:
             return False
         for at in range(0, len(content), SECTOR_BYTES):
@@ -42,7 +42,7 @@ class Model:
         return True
 
 
-def test_over_random_lives_a_reader_sees_what_was_written_and_a_crash_leaves_what_it_may() -> None:
+def test_over_random_histories_readers_see_all_writes_and_a_crash_leaves_a_legal_content() -> None:
     crashes = changed = 0
     for seed in range(150):
         rng = random.Random(seed)
@@ -82,7 +82,7 @@ def test_over_random_lives_a_reader_sees_what_was_written_and_a_crash_leaves_wha
     assert changed > 100
 
 
-def test_blocks_are_claimed_where_bytes_were_written_and_nowhere_else() -> None:
+def test_blocks_are_allocated_where_bytes_were_written_and_nowhere_else() -> None:
     file = CachedFile()
     file.resize(1 << 20)
     file.write(BLOCK_BYTES * 3 - 1, b"ab")
@@ -91,7 +91,7 @@ def test_blocks_are_claimed_where_bytes_were_written_and_nowhere_else() -> None:
     assert file.claimed == {2}
 
 
-def test_a_flipped_bit_is_on_the_disk_too_where_a_write_waits_for_the_sync() -> None:
+def test_a_flipped_bit_is_also_on_the_disk_when_a_write_waits_for_a_sync() -> None:
     file = CachedFile()
     file.write(0, b"aaa")
     file.make_durable()
@@ -119,7 +119,7 @@ def test_a_sync_covers_what_was_written_before_it_began_and_nothing_later() -> N
     assert len(file.seen) == 1_000
 
 
-def test_what_was_written_while_a_sync_ran_is_durable_with_the_next_one() -> None:
+def test_what_was_written_during_a_sync_becomes_durable_with_the_next_one() -> None:
     file = CachedFile()
     began = file.mark()
     file.write(0, b"abc")
@@ -130,7 +130,7 @@ def test_what_was_written_while_a_sync_ran_is_durable_with_the_next_one() -> Non
     assert bytes(file.seen) == b"abc"
 
 
-def test_a_sync_that_another_one_overtook_takes_nothing_back() -> None:
+def test_a_sync_that_finishes_after_a_later_one_undoes_nothing() -> None:
     file = CachedFile()
     file.write(0, b"abc")
     began = file.mark()

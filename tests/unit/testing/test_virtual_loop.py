@@ -1,4 +1,4 @@
-"""The virtual loop: what asyncio promises, and what kill and pause do to it."""
+"""The virtual event loop: the guarantees of asyncio, and the effect of kill and pause."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -24,7 +24,7 @@ class World:
         return process.create_task(work)
 
 
-def test_sleeping_costs_virtual_time_only() -> None:
+def test_sleeping_takes_only_virtual_time() -> None:
     world = World()
     process = world.process()
 
@@ -61,7 +61,7 @@ def test_timeouts_gather_events_and_locks_work() -> None:
     assert not world.raised
 
 
-def test_nothing_of_a_killed_process_runs_any_more() -> None:
+def test_a_killed_process_runs_nothing_more() -> None:
     world = World()
     process = world.process()
 
@@ -81,7 +81,7 @@ def test_nothing_of_a_killed_process_runs_any_more() -> None:
     assert world.said == []
 
 
-def test_a_process_that_kills_itself_in_a_turn_ends_there() -> None:
+def test_a_process_that_kills_itself_ends_in_that_turn() -> None:
     world = World()
     process = world.process()
     process.call_soon(process.kill)
@@ -90,7 +90,7 @@ def test_a_process_that_kills_itself_in_a_turn_ends_there() -> None:
     assert world.said == []
 
 
-def test_a_paused_process_waits_and_does_everything_when_resumed() -> None:
+def test_a_paused_process_waits_and_continues_when_resumed() -> None:
     world = World()
     process = world.process()
     process.call_later(0.1, world.say, "timer")
@@ -102,7 +102,7 @@ def test_a_paused_process_waits_and_does_everything_when_resumed() -> None:
     assert world.said == [(5_000, "timer")]
 
 
-def test_what_a_callback_raises_is_told_and_the_process_goes_on() -> None:
+def test_an_exception_of_a_callback_is_reported_and_the_process_continues() -> None:
     world = World()
     process = world.process()
     process.call_soon(lambda: 1 / 0)
@@ -112,7 +112,7 @@ def test_what_a_callback_raises_is_told_and_the_process_goes_on() -> None:
     assert len(world.said) == 1
 
 
-def test_a_task_that_failed_unseen_is_told() -> None:
+def test_a_failed_task_that_nobody_awaits_is_reported() -> None:
     world = World()
     process = world.process()
 
@@ -141,13 +141,13 @@ def _race(seed: int) -> list[tuple[int, str]]:
     return world.said
 
 
-def test_processes_overtake_each_other_as_the_seed_says() -> None:
+def test_the_seed_decides_the_order_of_processes() -> None:
     assert _race(1) == _race(1)
     orders = {"".join(name for _, name in _race(seed)) for seed in range(10)}
     assert len(orders) > 5
 
 
-def test_run_stops_when_told() -> None:
+def test_run_stops_when_its_condition_holds() -> None:
     world = World()
     stop: Callable[[], bool] = lambda: len(world.said) == 2  # noqa: E731
     for second in range(1, 5):
@@ -172,7 +172,7 @@ def test_threads_are_refused() -> None:
         World().process().run_in_executor(None, print)
 
 
-def test_a_wall_clock_steps_and_a_monotonic_one_does_not() -> None:
+def test_a_wall_clock_may_be_stepped_and_a_monotonic_one_may_not() -> None:
     world = World()
     clock = VirtualClock(world.scheduler, wall_offset_ms=7)
     wall, monotonic = clock.wall_ms(), clock.monotonic_ms()
@@ -182,7 +182,7 @@ def test_a_wall_clock_steps_and_a_monotonic_one_does_not() -> None:
     assert clock.monotonic_ms() == monotonic + 1_000
 
 
-def test_entropy_is_its_name() -> None:
+def test_entropy_depends_only_on_its_name() -> None:
     one, same, other = SeededEntropy("a"), SeededEntropy("a"), SeededEntropy("b")
     assert one.token(8) == same.token(8) != other.token(8)
     assert one.stream("x").random() == same.stream("x").random() != one.stream("y").random()

@@ -149,8 +149,8 @@ class HistoryCheck:
         if facts.wrong:
             place, why = min(facts.wrong)
             name, line = self._sources.name_and_line(place)
-            more = f", and {len(facts.wrong) - 1} more of the kind" if len(facts.wrong) > 1 else ""
-            raise UsageError(f"{name}:{line}: {why}{more}", hint="what was recorded contradicts itself")
+            more = f", and {len(facts.wrong) - 1} more of this kind" if len(facts.wrong) > 1 else ""
+            raise UsageError(f"{name}:{line}: {why}{more}", hint="the recording contradicts itself")
         self.judge_collected()
         order = Order(facts, self._findings)
         order.judge(self._places.places.sorted(), lambda count: self._progress("order", count, events))
@@ -221,24 +221,24 @@ class HistoryCheck:
     def _notes(self) -> Iterator[str]:
         scan, facts = self._scan, self._scan.facts
         if scan.answers_alone:
-            yield f"{scan.answers_alone:,} answers to requests that are in no file: is one missing?"
+            yield f"{scan.answers_alone:,} responses to requests that are in no file; is a file missing?"
         if not facts.reads:
-            yield "no queue was read to its end (queue_read): nothing can be called lost or torn"
+            yield "no queue was read to its end (queue_read): nothing is reported as lost or torn"
         if facts.settled_us < 0:
-            yield "the run did not settle (settled): nothing can be called stuck"
+            yield "the run did not settle (settled): nothing is reported as stuck"
         if not facts.log_records:
-            yield "the log was not read (--log DIR): answers are not held against it"
+            yield "the log was not read (--log DIR): acknowledgements are not compared with it"
         elif self._findings.counts[BY_NOBODY] or self._findings.counts[PHANTOM]:
             yield (
-                "was everybody recorded who sends to this broker? What others send is a phantom, and their verdicts are "
+                "was every sender of this broker recorded? Messages of others are reported as phantoms, and their verdicts as "
                 "decided by nobody"
             )
         if not facts.broker_starts:
             yield "no broker was restarted (started)"
         if facts.acknowledgements_void:
             yield (
-                "durability memory, the power failed, and no start says where the log ended (log_end): answers promise "
-                "nothing, so nothing is called forgotten"
+                "durability memory, a power loss, and no start states the end of the log (log_end): acknowledgements prove "
+                "nothing, so nothing is reported as not durable"
             )
         elif facts.losses:
-            yield f"durability memory: {len(facts.losses)} power losses took back what was answered after the log's end"
+            yield f"durability memory: {len(facts.losses)} power losses; acknowledgements after the end of the log are ignored"

@@ -21,5 +21,5 @@ def check_due(
         return
     findings.examined[AT_DUE] += 1
     if seen_us < due_us - SLACK_US:
-        text = f"it was seen at {seen_us:,} us, {due_us - seen_us:,} us before its time"
+        text = f"it was seen at {seen_us:,} us, {due_us - seen_us:,} us before it was due"
         findings.add(AT_DUE, tx, message, text, places)

@@ -44,7 +44,7 @@ class Began(Event, tag="began", frozen=True, kw_only=True):
     atomic: bool = True
 
 
-# --- what clients ask, and what they are answered -----------------------------------------------------------------
+# --- requests of clients, and responses ---------------------------------------------------------------------------
 
 
 class HalfAsked(Event, tag="half", frozen=True, kw_only=True):
@@ -108,7 +108,7 @@ class Answered(Event, tag="answered", frozen=True, kw_only=True):
     queue_offset: int = -1
 
 
-# --- what the database says ---------------------------------------------------------------------------------------
+# --- the database -------------------------------------------------------------------------------------------------
 
 
 class Local(Event, tag="local", frozen=True, kw_only=True):
@@ -117,7 +117,7 @@ class Local(Event, tag="local", frozen=True, kw_only=True):
     group: str
     tx: str
     outcome: Verdict
-    #: Unique ids of the messages that it sent; empty: as the ``HalfAsked`` events say.
+    #: Unique ids of the messages that it sent; empty: those of the ``HalfAsked`` events.
     messages: tuple[str, ...] = ()
 
 
@@ -139,7 +139,7 @@ class CheckUnanswered(Event, tag="no_verdict", frozen=True, kw_only=True):
     tx: str
 
 
-# --- what readers see ---------------------------------------------------------------------------------------------
+# --- readers ------------------------------------------------------------------------------------------------------
 
 
 class Seen(Event, tag="seen", frozen=True, kw_only=True):
@@ -154,9 +154,9 @@ class Seen(Event, tag="seen", frozen=True, kw_only=True):
     #: Transaction and index, if the message carries them; empty: not transactional, or not reported.
     tx: str = ""
     index: int = 0
-    #: Log offset of the message as the pull answer names it; -1: not named.
+    #: Log offset of the message in the pull response; -1: not reported.
     offset: int = -1
-    #: Store time as the broker stamped it, ms; 0: not named.
+    #: Store time as set by the broker, ms; 0: not reported.
     store_time_ms: int = 0
     crc: int = 0
     key: str = ""
@@ -177,7 +177,7 @@ class QueueRead(Event, tag="queue_read", frozen=True, kw_only=True):
     since_us: int = -1
 
 
-# --- what the log says --------------------------------------------------------------------------------------------
+# --- the log ------------------------------------------------------------------------------------------------------
 
 
 class Logged(Event, tag="log", frozen=True, kw_only=True):
@@ -194,15 +194,15 @@ class Logged(Event, tag="log", frozen=True, kw_only=True):
     queue_offset: int = -1
     crc: int = 0
     key: str = ""
-    #: Of a verdict: who decided.
+    #: Verdicts: who decided.
     decided_by: str = ""
-    #: Of a commit: (topic, queue, queue offset, log offset of the half) of each message that it makes visible.
+    #: Commits: (topic, queue, queue offset, log offset of the half) of each message that it makes visible.
     shown: tuple[tuple[str, int, int, int], ...] = ()
-    #: Of a trim: the log starts here from now on.
+    #: Trims: the new start of the log.
     log_start: int = -1
 
 
-# --- what was done to them ----------------------------------------------------------------------------------------
+# --- faults and restarts ------------------------------------------------------------------------------------------
 
 
 class Fault(Event, tag="fault", frozen=True, kw_only=True):
@@ -214,7 +214,7 @@ class Fault(Event, tag="fault", frozen=True, kw_only=True):
 
 
 class Started(Event, tag="started", frozen=True, kw_only=True):
-    """``whom`` has started. ``epoch`` and ``log_start`` are a broker's, whose name begins with "broker"."""
+    """``whom`` has started. ``epoch`` and ``log_start`` are for brokers, whose names begin with "broker"."""
 
     whom: str
     epoch: int = 0

@@ -51,13 +51,13 @@ class Facts:
         self.losses: list[tuple[int, int]] = []
         #: The restart after the last of these; -1: none.
         self.lost_us = -1
-        #: Numbers of the readers that read queues to their ends.
+        #: Numbers of the readers that read queues to their end.
         self.whole_readers: set[int] = set()
-        #: Of the last Settled; -1: there was none.
+        #: Time of the last ``Settled``; -1: there was none.
         self.settled_us = -1
         self.unresolved_groups: frozenset[str] = frozenset()
         self.log_records = 0
-        #: Offset of the first record, and what the last trim says.
+        #: Offset of the first record, and log start of the last trim.
         self.log_first = FAR
         self.trimmed_to = -1
         #: Acknowledged records from this offset on must be in the log.
@@ -65,7 +65,7 @@ class Facts:
         #: (place, reason): contradictions in the recording.
         self.wrong: list[tuple[int, str]] = []
 
-    # --- the first pass fills -------------------------------------------------------------------------------------
+    # --- for the first pass ---------------------------------------------------------------------------------------
 
     def began(self, began: Began) -> None:
         """Take the first event of a file."""
@@ -126,7 +126,7 @@ class Facts:
         self.wrong.append((place, why))
 
     def finish(self) -> None:
-        """All events are taken: build the indexes that the questions below need."""
+        """All events are taken: build the indexes for the methods below."""
         self._restarts.sort()
         self.log_start = max(self.log_first, self.trimmed_to)
         self._reads_by_topic = {}
@@ -136,7 +136,7 @@ class Facts:
             for read in reads:
                 by_reader.setdefault(read.reader, []).append((queue, read))
 
-    # --- the others ask -------------------------------------------------------------------------------------------
+    # --- for later passes -------------------------------------------------------------------------------------------
 
     def restarted_between(self, first_us: int, then_us: int) -> bool:
         """Whether a broker started in (first_us, then_us]."""
@@ -157,17 +157,17 @@ class Facts:
         return self.log_records > 0 and offset >= self.log_start and not self.acknowledgements_void
 
     def place_was_read(self, queue: int, queue_offset: int, visible_us: int) -> Read | None:
-        """A read that had to see what became visible at this place by then."""
+        """A read that must have received a message that was visible at this place by ``visible_us``."""
         for read in self.reads.get(queue, ()):
             if queue_offset >= read.first and visible_us <= read.since_us:
                 return read
         return None
 
     def topic_was_read(self, topic: str, queues: tuple[int, ...], visible_us: int) -> Read | None:
-        """One of the reads of a reader that had to see a message of ``topic``, wherever it is in there.
+        """A read of a reader that must have received a message of ``topic``, in whichever queue it is.
 
-        ``queues``: where it was sent to (-1: anywhere). All that the reader read of the topic must have been there
-        from the first message on, and after that time.
+        ``queues``: the queues that it was sent to (-1: any). All reads of this reader in the topic must start at the first message,
+        and after ``visible_us``.
         """
         for reads in self._reads_by_topic.get(topic, {}).values():
             if all(read.first == 0 and visible_us <= read.since_us for _, read in reads):
@@ -177,6 +177,6 @@ class Facts:
         return None
 
     def queue_text(self, queue: int, queue_offset: int) -> str:
-        """The place for messages: topic, queue and offset, or log offset."""
+        """Describes a place: topic, queue and offset, or log offset."""
         topic, number = self.queue_names[queue]
         return f"log offset {queue_offset}" if queue == LOG_QUEUE else f"{topic} queue {number} offset {queue_offset}"

@@ -1,7 +1,7 @@
-"""The log of a store as events: what the broker has on the disk, to hold its answers against.
+"""The log of a store as events, to be compared with the broker's acknowledgements.
 
-Stop the broker first, or take the store of a killed one: what is acknowledged while the log is read would be missed in
-it. The records go to a file of lines, so that a violation can show them like any other event.
+Stop the broker first, or use the store of a killed one: records that are acknowledged while the log is read would be reported as
+missing. The records are written to a file of lines, so that a violation can show them like any other event.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from halfmq.store.dump import dump_store
 from halfmq.testing.history.events import AnyEvent, Began, Logged
 from halfmq.testing.history.reader import FileSource
 
-#: ``producer`` is what the log calls an application that said so in its own name.
+#: The log calls an application that decided for itself ``producer``.
 _DECIDED_BY: Final = {"producer": "application"}
 _HALVES: Final = {"half": "half", "copied_half": "copy"}
 
@@ -37,7 +37,7 @@ class _Ref(msgspec.Struct):
 
 
 class _Record(msgspec.Struct):
-    """What is needed of a line of ``store dump``."""
+    """The required fields of a line of ``store dump``."""
 
     offset: int
     kind: str
@@ -64,13 +64,13 @@ def log_events(
     note: Callable[[str], None] = lambda text: None,
     counts: Counter[str] | None = None,
 ) -> Iterator[AnyEvent]:
-    """A ``began`` and every record of the store in ``directory``, in their order.
+    """A ``began``, and every record of the store in ``directory``, in order.
 
-    ``note`` hears of a torn end. ``counts`` learns how often each kind of record stands there, as ``store dump`` names
-    it, and ``verdict by ...`` who decided.
+    ``note`` is called for a torn end. ``counts`` gets the number of records of each kind, as ``store dump`` names it, and of
+    verdicts by decider (``verdict by ...``).
 
     Raises:
-        UsageError: no store is there.
+        UsageError: there is no store.
         StoreDamaged: damage that is not a torn end.
     """
     topics: dict[int, str] = {}
@@ -100,7 +100,7 @@ def _fields(record: _Record, topics: dict[int, str]) -> dict[str, Any]:
             "message": message.properties.get("UNIQ_KEY", ""),
             "topic": message.topic,
             "queue": message.queue_id,
-            # A half's is its number among all halves, not a place in its queue.
+            # A half stores its half index in this field.
             "queue_offset": -1 if half else message.queue_offset,
             "crc": message.body_crc,
             "key": message.properties.get("__SHARDINGKEY", ""),
@@ -122,7 +122,7 @@ def _fields(record: _Record, topics: dict[int, str]) -> dict[str, Any]:
 
 
 def write_log(disk: Disk, directory: Path, path: Path, note: Callable[[str], None] = lambda text: None) -> Path:
-    """``log_events`` as a file, for ``check_files``.
+    """Write ``log_events`` to a file, for ``check_files``.
 
     Raises:
         UsageError, StoreDamaged: as ``log_events``.

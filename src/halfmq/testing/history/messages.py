@@ -10,7 +10,7 @@ The summary row::
     tx, SUMMARY, message, index, topic, asked at, place, queues asked, ok at, place, log offset of the ok,
         settled: (verdict, at, place, position)..., may exist, place where it is listed,
         seen at, place, queue, queue offset, log offset seen, readers, store time, log offsets, place in the log,
-        sharding key, delayed, told to be at several places or at a wrong one
+        sharding key, delayed, reported at several places or at a wrong one
 
 Unknown times are ``FAR``, unknown numbers -1, and missing places 0.
 """
@@ -52,7 +52,7 @@ _CRC_MASK: Final = 0x7FFFFFFF
 
 
 class Sightings:
-    """Of one message: first sight, its place, who saw it."""
+    """Where and when one message was received first, and by which readers."""
 
     __slots__ = ("at", "offset", "place", "queue", "readers", "store_time", "us")
 
@@ -68,7 +68,7 @@ _NEVER: Final = Sightings()
 
 
 class Messages:
-    """Judges the groups of ``scan.messages``."""
+    """Checks the groups of ``scan.messages``."""
 
     def __init__(self, facts: Facts, findings: Findings, transactions: GroupedTable, places: Places) -> None:
         self._facts = facts
@@ -78,7 +78,7 @@ class Messages:
         self._places = places
 
     def judge(self, groups: Iterable[list[Row]]) -> None:
-        """``groups``: all rows of a message each."""
+        """Check all messages. ``groups``: all rows of one message each."""
         facts = self._facts
         for rows in groups:
             self._message(rows[0][0], power_loss.of_message(facts, rows) if facts.losses else rows)
@@ -133,7 +133,7 @@ class Messages:
                 if not tx:
                     return
                 several = True
-        if logs:  # what lies in a retry or dead-letter queue is not the message itself
+        if logs:  # records in retry and dead-letter queues are copies, not the message itself
             not_judged = self._facts.not_judged
             logs = [row for row in logs if row[3] != LOG_MESSAGE or row[5] not in not_judged]
         if tx:
@@ -156,7 +156,7 @@ class Messages:
                 seen.readers += (reader,)
         return seen
 
-    # --- what holds for all messages ------------------------------------------------------------------------------
+    # --- all messages ---------------------------------------------------------------------------------------------
 
     def _nobody_sent_it(self, message: str, seens: list[Row], logs: list[Row]) -> None:
         not_judged = self._facts.not_judged
@@ -172,14 +172,14 @@ class Messages:
             )  # fmt: skip
 
     def _was_refused(self, key: str, message: str, asks: list[Row], seen: Sightings, logs: list[Row]) -> bool:
-        """Each request for it was refused. Whether it is visible all the same."""
+        """Every request for it was refused. Whether it is visible nevertheless."""
         not_judged = self._facts.not_judged
         in_log = [row[2] for row in logs if row[3] == LOG_MESSAGE and row[5] not in not_judged]
         if seen.us == FAR and not in_log:
             return False
         self._examined[AT_PHANTOM] += 1
         where = "seen" if seen.us < FAR else "in the log"
-        text = f"it was {where}, but whoever sent it was refused"
+        text = f"it was {where}, but every request to send it was refused"
         self._findings.add(AT_PHANTOM, key, message, text, [seen.place, *(row[5] for row in asks[:_AT_MOST]), *in_log])
         return True
 
@@ -189,18 +189,20 @@ class Messages:
             wrong = [row[3] for row in seens if row[9] and row[9] & _CRC_MASK not in sent]
             wrong += [row[2] for row in logs if row[7] and row[7] & _CRC_MASK not in sent]
             if wrong:
-                self._findings.add(AT_PHANTOM, key, message, "its body is not one that was sent", [asks[0][3], *wrong])
+                self._findings.add(
+                    AT_PHANTOM, key, message, "its body differs from every body sent", [asks[0][3], *wrong]
+                )
                 return
         if len(seens) < 2:
             return
         bodies = {row[9] & _CRC_MASK: row[3] for row in sorted(seens, key=_time_and_place, reverse=True) if row[9]}
-        if len(bodies) > 1:  # which one was sent is not known; they cannot both have been
+        if len(bodies) > 1:  # which body was sent is unknown, but only one can be right
             self._findings.add(
                 AT_PHANTOM, key, message, f"it was seen with {len(bodies)} different bodies", list(bodies.values())
             )
 
     def _as_sent(self, key: str, message: str, asks: list[Row], seens: list[Row]) -> bool:
-        """Whether it was seen where one of its requests sent it to, as what that said it is; copies are not looked at."""
+        """Whether it was seen at the place and with the fields that one of its requests names. Copies are ignored."""
         not_judged, names = self._facts.not_judged, self._facts.queue_names
         for row in seens:
             if row[5] in not_judged:
@@ -218,9 +220,9 @@ class Messages:
         return True
 
     def _one_place(self, key: str, message: str, asks: list[Row], seens: list[Row], logs: list[Row]) -> bool:
-        """Whether it was told to stand at several places.
+        """Whether several places were reported for it.
 
-        It may be at one place of the queues, and once in the log; ``copy`` is how a log moves a half on, and legal.
+        One place in the queues and one record in the log are legal. ``copy`` records, which copy a half forward, do not count.
         """
         not_judged = self._facts.not_judged
         if len(seens) > 1:
@@ -232,7 +234,7 @@ class Messages:
                 names = self._facts.queue_names
                 order = sorted(found, key=lambda one: (names[one[0]], one[1]))
                 where = _some([self._facts.queue_text(*one) for one in order])
-                text = f"it stands {len(found)} times, sent {len(asks)} x: {where}"
+                text = f"it is at {len(found)} places, sent {len(asks)} x: {where}"
                 places = [row[3] for row in found.values()][:_AT_MOST]
                 places += [row[3] for row in sorted(asks, key=itemgetter(2))[:_AT_MOST]]
                 self._findings.add(AT_ONCE, key, message, text, places)
@@ -288,7 +290,7 @@ class Messages:
         """The same half was acknowledged at two log offsets."""
         first_us, then_us = sorted((ok_us, row[4]))
         if self._facts.restarted_between(first_us, then_us):
-            text = "it was acknowledged at another log offset after the broker came back"
+            text = "it was acknowledged at another log offset after the broker restarted"
             self._findings.add(AT_DURABLE_RESTART, key, message, text, (ok_place, row[5]))
         else:
             text = "it was acknowledged at two log offsets"
@@ -329,7 +331,7 @@ class Messages:
             self._places.add(LOG_QUEUE, ok_offset, message, asked_us, ok_us, -1, asked_place, ok_place, "")
 
     def _moved(self, message: str, acked: list[tuple[int, int, Row]], queue: int, at: int, seen: Sightings) -> bool:
-        """Acknowledged at one place, and found (or acknowledged again) at another."""
+        """Whether it was acknowledged at one place, and found (or acknowledged again) at another."""
         facts = self._facts
         for acked_queue, acked_at, row in acked:
             if at >= 0:
@@ -340,9 +342,9 @@ class Messages:
             self._examined[AT_DURABLE_RESTART] += restart
             if (acked_queue, acked_at) == (then_queue, then_at):
                 continue
-            where = f"{facts.queue_text(acked_queue, acked_at)}, and was at {facts.queue_text(then_queue, then_at)}"
+            where = f"{facts.queue_text(acked_queue, acked_at)}, but was at {facts.queue_text(then_queue, then_at)}"
             if restart:
-                text = f"it was acknowledged at {where} after the broker came back"
+                text = f"it was acknowledged at {where} after the broker restarted"
                 self._findings.add(AT_DURABLE_RESTART, "", message, text, (row[5], then_place))
             else:
                 self._findings.add(AT_ONCE, "", message, f"it was acknowledged at {where}", (row[5], then_place))
@@ -350,7 +352,7 @@ class Messages:
         return False
 
     def _two_log_offsets(self, message: str, acked: list[tuple[int, int, Row]]) -> bool:
-        """Acknowledged at one place of a queue, at two log offsets."""
+        """Whether it was acknowledged at one queue offset with two log offsets."""
         facts = self._facts
         first: dict[tuple[int, int], Row] = {}
         for queue, at, row in acked:
@@ -359,8 +361,8 @@ class Messages:
             one = first.setdefault((queue, at), row)
             if one[15] != row[15]:
                 restart = facts.restarted_between(one[4], row[4])
-                text = f"it was acknowledged at {facts.queue_text(queue, at)} and log offset {one[15]}, and at log offset {row[15]}"
-                text += " after the broker came back" if restart else ""
+                text = f"it was acknowledged at {facts.queue_text(queue, at)} and log offset {one[15]}, and then at log offset {row[15]}"
+                text += " after the broker restarted" if restart else ""
                 self._findings.add(AT_DURABLE_RESTART if restart else AT_ONCE, "", message, text, (one[5], row[5]))
                 return True
         return False
@@ -376,7 +378,7 @@ class Messages:
         return True
 
     def _missed(self, message: str, asks: list[Row], topic: str, ok: Row, acked: list[tuple[int, int, Row]]) -> bool:
-        """Acknowledged, and nobody saw it although all was read."""
+        """Whether it was acknowledged, but not received by a reader that read everything."""
         facts = self._facts
         if acked:
             read = facts.place_was_read(acked[0][0], acked[0][1], ok[4])
@@ -387,17 +389,17 @@ class Messages:
         reader = facts.reader_names[read.reader]
         if facts.restarted_between(ok[4], read.since_us):
             self._examined[AT_DURABLE_RESTART] += 1
-            text = f"it was acknowledged, the broker was restarted, and {reader}, who read everything, never saw it"
+            text = f"it was acknowledged, the broker restarted, and {reader}, which read everything, never received it"
             self._findings.add(AT_DURABLE_RESTART, "", message, text, (ok[3], ok[5], read.place))
         else:
             self._examined[AT_MISSED] += 1
-            text = f"it was acknowledged, and {reader}, who read everything, never saw it"
+            text = f"it was acknowledged, and {reader}, which read everything, never received it"
             self._findings.add(AT_MISSED, "", message, text, (ok[3], ok[5], read.place))
         return True
 
 
 def _is_as_sent(ask: Row, seen: Row, topic: str, queue: int) -> bool:
-    """What the reader, or who sent it, does not tell is not compared. Stock clients take a message's id for its transaction."""
+    """Fields that reader or sender left out are not compared. RocketMQ's clients use the message id as transaction id."""
     return (
         ask[10] == topic
         and ask[11] in (-1, queue)
@@ -408,7 +410,7 @@ def _is_as_sent(ask: Row, seen: Row, topic: str, queue: int) -> bool:
 
 
 def _what(topic: str, queue: int, tx: str, index: int, key: str) -> str:
-    """Where a message is, and what of."""
+    """Describes the place of a message, and its transaction and key."""
     parts = [topic if queue < 0 else f"{topic} queue {queue}"]
     if tx:
         parts.append(f"as message {index} of transaction {tx}")
@@ -423,4 +425,4 @@ def _some(texts: list[str]) -> str:
 
 
 def _records(logs: list[Row]) -> str:
-    return "it at " + _some([str(row[4]) for row in logs]) if logs else "no record of it there"
+    return "it at " + _some([str(row[4]) for row in logs]) if logs else "no record of it"

@@ -55,7 +55,7 @@ class Places:
         known_place: int, tx: str, key: str = "", readers: tuple[int, ...] = (), store_time: int = 0, seen_us: int = FAR,
         seen_place: int = 0,
     ) -> None:  # fmt: skip
-        """``message`` (or the verdict of ``tx``) is at offset ``at``: given to it after ``asked_us``, and by ``known_us``."""
+        """``message`` (or the verdict of ``tx``) is at offset ``at``, assigned between ``asked_us`` and ``known_us``."""
         self.places.add(
             (queue, at, message, asked_us, known_us, position, asked_place, known_place, tx, key, readers, store_time,
              seen_us, seen_place)
@@ -64,7 +64,7 @@ class Places:
             self.add_key(key, queue, message, tx, seen_place or known_place)
 
     def add_key(self, key: str, queue: int, message: str, tx: str, place: int) -> None:
-        """A message with sharding ``key`` is in ``queue``."""
+        """Note that a message with sharding ``key`` is in ``queue``."""
         topic, number = self._names[queue]
         self.database.execute(_ADD_KEY, (topic, key, number, message, tx, place))
 
@@ -76,11 +76,11 @@ class Order:
         self._facts = facts
         self._findings = findings
         self._examined = findings.examined
-        #: (the one that stands before, the first that stands after it, how many do)
+        #: (the earlier row, the first misplaced row after it, number of those)
         self._late: tuple[Row, Row, int] | None = None
 
     def judge(self, places: Iterable[Row], note: Callable[[int], None] = lambda count: None) -> None:
-        """All rows of ``Places`` in their order."""
+        """Check all rows of ``Places``, in their order."""
         queue = -1
         first: Row = ()
         position_of: Row = ()
@@ -130,7 +130,7 @@ class Order:
         self._examined[AT_TIME] += times
 
     def judge_keys(self, database: sqlite3.Connection) -> None:
-        """Each sharding key of a topic is in one queue."""
+        """Check that each sharding key of a topic is in one queue."""
         for topic, key, first, then, first_place, message, tx, place in database.execute(_KEYS_IN_TWO_QUEUES):
             text = f"sharding key {key!r} of {topic} is in queue {first} and in queue {then}"
             self._findings.add(AT_KEYS, tx, message, text, (first_place, place))
@@ -141,7 +141,7 @@ class Order:
     # --- violations -----------------------------------------------------------------------------------------------
 
     def _note_late(self, first: Row, row: Row) -> None:
-        """``row`` was there before ``first`` was asked for, and stands after it. One misplaced ``first`` is told once."""
+        """``row`` existed before ``first`` was requested, but is after it. A misplaced ``first`` is reported once."""
         if self._late is not None and self._late[0] is first:
             self._late = (first, self._late[1], self._late[2] + 1)
         else:
@@ -153,11 +153,11 @@ class Order:
             return
         first, row, count = self._late
         self._late = None
-        more = f", and so do {count - 1} others" if count > 1 else ""
+        more = f", and so are {count - 1} others" if count > 1 else ""
         key = f", both with sharding key {row[_KEY]!r}" if row[_KEY] and row[_KEY] == first[_KEY] else ""
         text = (
-            f"{self._name(row)} was there at {row[_KNOWN_US]:,} us, before {self._name(first)} was asked for at "
-            f"{first[_ASKED_US]:,} us, but stands after it: {self._where(first)} and {self._where(row)}{key}{more}"
+            f"{self._name(row)} existed at {row[_KNOWN_US]:,} us, before {self._name(first)} was requested at "
+            f"{first[_ASKED_US]:,} us, but is after it: {self._where(first)} and {self._where(row)}{key}{more}"
         )
         subject = first if count > 1 else row
         self._findings.add(
@@ -167,7 +167,7 @@ class Order:
 
     def _position_down(self, first: Row, row: Row) -> None:
         text = (
-            f"its verdict stands at log position {row[_POSITION]}, but it is after {self._name(first)} of position "
+            f"its verdict is at log position {row[_POSITION]}, but it is after {self._name(first)}, whose position is "
             f"{first[_POSITION]}: {self._where(first)} and {self._where(row)}"
         )
         places = (first[_KNOWN_PLACE], first[_SEEN_PLACE], row[_KNOWN_PLACE], row[_SEEN_PLACE])
@@ -175,8 +175,8 @@ class Order:
 
     def _time_down(self, first: Row, row: Row) -> None:
         text = (
-            f"its store time {row[_STORE_TIME]} ms is before {first[_STORE_TIME]} ms of {self._name(first)}, which stands "
-            f"before it: {self._where(first)} and {self._where(row)}"
+            f"its store time {row[_STORE_TIME]} ms is less than {first[_STORE_TIME]} ms of {self._name(first)}, which "
+            f"precedes it: {self._where(first)} and {self._where(row)}"
         )
         self._findings.add(AT_TIME, row[_TX], row[_MESSAGE], text, (first[_SEEN_PLACE], row[_SEEN_PLACE]))
 
@@ -186,13 +186,13 @@ class Order:
         text = f"it was at {self._where(first)}, where {self._name(then)} is"
         if then[_KNOWN_US] < FAR and self._facts.restarted_between(first[_KNOWN_US], then[_KNOWN_US]):
             if not self._facts.acknowledgements_void:
-                text += " after the broker came back"
+                text += " after the broker restarted"
                 self._findings.add(AT_DURABLE_RESTART, first[_TX], first[_MESSAGE], text, places)
         else:
             self._findings.add(AT_ORDER, first[_TX], first[_MESSAGE], text, places)
 
     def _not_read(self, read: Any, row: Row) -> None:
-        text = f"{self._facts.reader_names[read.reader]} read {self._where(row)} and did not see it; others did"
+        text = f"{self._facts.reader_names[read.reader]} read {self._where(row)} and did not receive it; others did"
         self._findings.add(AT_READERS, row[_TX], row[_MESSAGE], text, (row[_SEEN_PLACE], read.place))
 
     def _where(self, row: Row) -> str:

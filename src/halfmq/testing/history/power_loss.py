@@ -3,27 +3,27 @@
 A broker that restarts after a power loss reports the end of the log that it found (``Started.log_end``). Earlier
 acknowledgements at or after that offset prove nothing, and the offset is used again. So of requests before the restart,
 
-    an answer that names a place below that end   stands
-    any other answer                              is as if it had never come
-    a check                                       may have been about what is gone: says nothing
-    a sight                                       counts if a reader saw it who read the queues to their end afterwards;
-                                                  others may have fetched it before
+    a response that names a place before that end   counts
+    any other response                              is ignored, as if it had never arrived
+    a check                                         is ignored: it may have been for a transaction that is lost
+    a received message                              counts if its reader read the queues to their end afterwards; other
+                                                    readers may have received it before the power loss
 
-Rows are those of ``scan``; what a message or transaction was asked for stays, and so does what the log says.
+Rows are those of ``scan``. Requests and log records remain.
 """
 
 from collections.abc import Iterable, Iterator
 
 from halfmq.testing.history.facts import Facts
-from halfmq.testing.history.scan import ASKED, CHECK, NO_ANSWER, OK, SAID, SEEN, SETTLED
+from halfmq.testing.history.scan import ASKED, CHECK, NO_ANSWER, OK, REQUESTED, SEEN, SETTLED
 from halfmq.testing.history.tables import Row
 
-_SAID_ANSWERED = (-1, 0, NO_ANSWER, None, -1)
+_NO_RESPONSE = (-1, 0, NO_ANSWER, None, -1)
 _NO_PLACE = (-1, "", -1, -1, None, -1)
 
 
 def of_message(facts: Facts, rows: list[Row]) -> list[Row]:
-    """The rows of one message that still mean something."""
+    """The rows of one message that remain valid."""
     lost_us = facts.lost_us
     first_us = min((row[2] for row in rows if row[1] == ASKED), default=lost_us + 1)
     return list(_message_rows(facts, rows, before=first_us <= lost_us))
@@ -44,12 +44,12 @@ def _message_rows(facts: Facts, rows: Iterable[Row], *, before: bool) -> Iterato
 
 
 def of_transaction(facts: Facts, rows: list[Row]) -> list[Row]:
-    """The rows of one transaction that still mean something; its messages were summed up from what ``of_message`` left."""
+    """The rows of one transaction that remain valid; its summaries were made from the rows of ``of_message``."""
     kept: list[Row] = []
     for row in rows:
         kind = row[1]
-        if kind == SAID and row[8] in (OK, SETTLED) and facts.may_have_lost(row[2], row[10]):
-            kept.append((*row[:6], *_SAID_ANSWERED))
+        if kind == REQUESTED and row[8] in (OK, SETTLED) and facts.may_have_lost(row[2], row[10]):
+            kept.append((*row[:6], *_NO_RESPONSE))
         elif kind != CHECK or row[2] > facts.lost_us:
             kept.append(row)
     return kept

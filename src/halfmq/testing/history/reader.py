@@ -20,13 +20,13 @@ from halfmq.testing.history.events import FORMAT, AnyEvent, Began
 
 #: Bytes read at once: some 5,000 events.
 BLOCK_BYTES: Final = 1 << 20
-#: A line longer than this is none of ours.
+#: A longer line is not an event.
 LINE_BYTES_MAX: Final = 64 << 20
 #: A place is ``source << PLACE_BITS | line``, lines from 1.
 PLACE_BITS: Final = 40
 _LINE_MASK: Final = (1 << PLACE_BITS) - 1
 
-#: What a decoder raises for bytes that are no event.
+#: Exceptions of the decoder for bytes that are not an event.
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _decoder = msgspec.json.Decoder(AnyEvent)
@@ -42,12 +42,12 @@ class Block(NamedTuple):
 
 
 class Source(Protocol):
-    """A source of events. ``torn`` counts torn lines, and is final after all blocks were read."""
+    """A source of events. ``torn``: number of torn lines, final after all blocks were read."""
 
     name: str
     size: int
     torn: int
-    #: ``name`` is a store whose log this is: people find a record there by its log offset, not by a line.
+    #: Whether this is the log of the store ``name``: violations then name log offsets, not lines.
     is_log: bool
 
     def blocks(self) -> Iterator[Block]:
@@ -66,7 +66,7 @@ class FileSource:
     ``log_of``: the store whose log was written to this file (``logged.write_log``); violations name it.
 
     Raises:
-        UsageError: no such file, or something else than a file, such as a pipe: it is read again to tell violations.
+        UsageError: no such file, or no regular file: lines are read again to show violations.
     """
 
     def __init__(self, path: Path, *, log_of: Path | None = None) -> None:
@@ -79,16 +79,16 @@ class FileSource:
             raise UsageError(f"{path}: {error.strerror}") from error
         if not stat.S_ISREG(found.st_mode):
             raise UsageError(
-                f"{path}: not a regular file", hint="lines are read again to tell violations; write a file"
+                f"{path}: not a regular file", hint="lines are read again to show violations; use a regular file"
             )
         self.size = found.st_size
         self.torn = 0
         #: (first line, byte offset) of each block read.
         self._index: list[tuple[int, int]] = []
-        #: First line and lines of the block that was looked into last: violations stand close to each other.
+        #: First line, and the lines, of the block that was read last: violations are often close together.
         self._kept: tuple[int, list[bytes]] = (0, [])
         self._begun = False
-        #: The line before was none: where, and why.
+        #: The previous line was unreadable: its number, and why.
         self._torn_at: tuple[int, str] | None = None
 
     def blocks(self) -> Iterator[Block]:
@@ -143,13 +143,13 @@ class FileSource:
         yield Block(line, events, len(block))
 
     def _decode_one_by_one(self, block: bytes, line: int) -> Iterator[Block]:
-        """A line that cannot be read is one of a killed process if nothing follows, or that it came back."""
+        """An unreadable line is torn if nothing follows, or the ``began`` of a restarted process."""
         for number, text in enumerate(block.split(b"\n")[:-1], line):
             if not text:
                 continue
             try:
                 event = _decoder.decode(text)
-            except RecursionError as error:  # whole or torn, no recorder wrote it
+            except RecursionError as error:  # torn or not, no recorder writes this
                 raise UsageError(f"{self.path}:{number}: not an event: {error}") from error
             except _UNREADABLE as error:
                 self._check(number, None)
@@ -159,7 +159,7 @@ class FileSource:
             yield Block(number, [event], len(text) + 1)
 
     def _check(self, line: int, event: AnyEvent | None) -> None:
-        """``event`` (None: a line that is none) may stand at ``line``."""
+        """Check that ``event`` (None: an unreadable line) is legal at ``line``."""
         if self._torn_at is not None:
             if type(event) is not Began:
                 raise self._not_an_event()
@@ -211,13 +211,13 @@ class EventsSource:
 
 
 class Sources:
-    """All sources of one history, and what stands at a place in them."""
+    """All sources of one history, and access to their events by place."""
 
     def __init__(self) -> None:
         self._all: list[Source] = []
 
     def add(self, source: Source) -> int:
-        """The place before its first line."""
+        """Add a source. Returns the place before its first line."""
         self._all.append(source)
         return (len(self._all) - 1) << PLACE_BITS
 
@@ -230,7 +230,7 @@ class Sources:
         return self._all[place >> PLACE_BITS].is_log
 
     def event(self, place: int) -> tuple[AnyEvent, str]:
-        """The event that stands there, and its line."""
+        """The event at a place, and the text of its line."""
         text = self._all[place >> PLACE_BITS].line(place & _LINE_MASK)
         return _decoder.decode(text), text
 
@@ -241,10 +241,10 @@ class Sources:
 
 
 def files_of(paths: Sequence[Path]) -> list[FileSource]:
-    """A source for each file; of a directory each file in it that ends in ``.jsonl``.
+    """A source for each file, and for each ``*.jsonl`` file of each directory.
 
     Raises:
-        UsageError: a path is not there, or a directory has none.
+        UsageError: a path does not exist, or a directory has no such file.
     """
     found: list[FileSource] = []
     for path in paths:

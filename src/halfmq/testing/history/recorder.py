@@ -1,9 +1,9 @@
 """Writing a history while it happens.
 
-A process that is killed must not have acted on what it did not record: a request is recorded before it leaves, an
-answer before anything follows from it. So ``record`` has written when it returns: one ``write`` into the page cache,
-which a kill does not take back (a power loss of the whole machine does; record on another machine then). Who handles
-many events at once may ``note`` them and call ``flush`` once, before any of them has an effect.
+A killed process must not have acted on anything that it did not record: record a request before sending it, and a response
+before acting on it. ``record`` returns after one ``write`` into the page cache, which survives a kill (but not a power loss of
+the machine; record on another machine then). A caller with many events at once may ``note`` them and call ``flush`` once,
+before any of them has an effect.
 
 ``MemoryRecorder`` has the same methods and keeps the events in a list, for simulations.
 """
@@ -27,16 +27,16 @@ def monotonic_us() -> int:
 
 
 class Recorder:
-    """Appends events to ``path``; made with a first line that says what is recorded.
+    """Appends events to ``path``, after a first ``Began`` line.
 
-    ``by``: who writes, unique among the files of a history. ``clock``: microseconds, one clock for all of them.
+    ``by``: the writer, unique among the files of a history. ``clock``: microseconds, the same clock for all files.
     ``began``: fields of the first line (``system="rocketmq 5.4.0"``, ``policy_groups``, ...).
 
-    A file that is there already is continued: a process that comes back may go on with the file that its former life
-    left with half a line. Its operations must have new names then. Safe to call from several threads.
+    An existing file is continued, even if a kill left half a line at its end: a restarted process may use the same file, but
+    must give its operations new names. Thread-safe.
 
     Raises:
-        OSError: the file cannot be written. What was to be recorded must not happen then.
+        OSError: the file cannot be written. The caller must not do what it wanted to record.
     """
 
     def __init__(self, path: Path, by: str, clock: Callable[[], int] = monotonic_us, **began: Any) -> None:
@@ -45,7 +45,8 @@ class Recorder:
         self._clock = clock
         self._encode = msgspec.json.Encoder().encode
         self._noted: list[bytes] = []
-        #: Who returns from ``flush`` finds what it noted written, also where another thread took it along.
+        #: Held while writing: a thread that returns from ``flush`` knows that its events are written, even if another
+        #: thread wrote them.
         self._writing = threading.Lock()
         self._file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o644)
         size = os.fstat(self._file).st_size
@@ -54,15 +55,15 @@ class Recorder:
         self.record(Began, **began)
 
     def record(self, kind: type[AnyEvent], /, **fields: Any) -> None:
-        """One event, now; written when this returns, after everything noted before it."""
+        """Write one event with the current time, after everything noted before it."""
         self.add(kind(t_us=self._clock(), by=self.by, **fields))
 
     def note(self, kind: type[AnyEvent], /, **fields: Any) -> None:
-        """One event, now; written with the next ``record``, ``add`` or ``flush``."""
+        """Keep one event with the current time; the next ``record``, ``add`` or ``flush`` writes it."""
         self._keep(kind(t_us=self._clock(), by=self.by, **fields))
 
     def add(self, event: AnyEvent) -> None:
-        """An event that has its time and its writer."""
+        """Write an event that already has its time and writer."""
         self._keep(event)
         self.flush()
 
@@ -72,7 +73,7 @@ class Recorder:
             self._noted.append(line)
 
     def flush(self) -> None:
-        """Write everything noted; returns when it is written."""
+        """Write everything noted."""
         with self._writing:
             noted, self._noted = self._noted, []
             if noted:
@@ -91,7 +92,9 @@ class Recorder:
 
     def _write(self, data: bytes) -> None:
         written = os.write(self._file, data)
-        while written < len(data):  # a signal, or the disk is nearly full: the next one says ENOSPC
+        while written < len(
+            data
+        ):  # short write after a signal or on a nearly full disk: write the rest, or get the error
             data = data[written:]
             written = os.write(self._file, data)
 

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-#: Violations of each kind that are kept with their events, the first ones in the files; all are counted.
+#: Violations of each kind that are kept with their events: the first ones in the files. All are counted.
 KEPT_OF_A_KIND: Final = 1_000
 #: Events shown per violation.
 _EVENTS_MAX: Final = 8
@@ -33,19 +33,19 @@ class Check(NamedTuple):
 
 
 CHECKS: Final = (
-    Check(1, CHANGED, "transactions whose verdict was told at least twice"),
-    Check(2, BY_NOBODY, "transactions whose verdict was told"),
+    Check(1, CHANGED, "transactions whose verdict was reported at least twice"),
+    Check(2, BY_NOBODY, "transactions whose verdict was reported"),
     Check(2, PHANTOM, "messages that were seen, or are visible in the log"),
-    Check(3, LOST, "messages that had to be visible where all was read"),
+    Check(3, LOST, "messages that had to be visible in completely read queues"),
     Check(3, LOST, "visible messages that a reader had to see"),
     Check(3, DUPLICATE, "messages with a place in a queue or in the log"),
     Check(4, TORN, "transactions of several messages that became visible"),
-    Check(5, NOT_DURABLE, "acknowledgements held against the log"),
-    Check(5, NOT_DURABLE, "acknowledgements held against what was there after a restart"),
-    Check(7, STUCK, "transactions prepared before all was settled"),
-    Check(8, REORDERED, "places in queues and in the log, by when they were asked for and answered"),
+    Check(5, NOT_DURABLE, "acknowledgements compared with the log"),
+    Check(5, NOT_DURABLE, "acknowledgements compared with the state after a restart"),
+    Check(7, STUCK, "transactions prepared before the history settled"),
+    Check(8, REORDERED, "places in queues and in the log, by time of request and response"),
     Check(8, REORDERED, "sharding keys, one queue each"),
-    Check(8, REORDERED, "delayed messages, by when they were due and seen"),
+    Check(8, REORDERED, "delayed messages, by due time and time of receipt"),
     Check(9, REORDERED, "store times along queues"),
 )
 (
@@ -67,7 +67,7 @@ class Evidence(msgspec.Struct, frozen=True):
     t_us: int
     by: str
     text: str
-    #: ``file`` is a store, and this the offset of the record in its log; -1: it is a file of lines.
+    #: If ``file`` is a store, the record's offset in its log; -1: ``file`` is a file of lines.
     log_offset: int = -1
 
     @property
@@ -112,7 +112,7 @@ class Report(msgspec.Struct, frozen=True):
 
     events: int
     files: int
-    #: Half lines that killed processes left.
+    #: Incomplete lines of killed processes.
     torn_lines: int
     systems: tuple[str, ...]
     faults: dict[str, int]
@@ -120,9 +120,9 @@ class Report(msgspec.Struct, frozen=True):
     event_counts: dict[str, int]
     looked: tuple[Coverage, ...]
     counts: dict[str, int]
-    #: The first of each kind; ``counts`` has all.
+    #: The first ones of each kind; ``counts`` has the total.
     violations: tuple[Violation, ...]
-    #: What makes the report weaker than it could be.
+    #: What limits the report.
     notes: tuple[str, ...]
     #: Bytes that did not fit into the memory budget and went to temporary files.
     spilled_bytes: int
@@ -164,7 +164,7 @@ class Finding(NamedTuple):
 
 
 class Findings:
-    """Collects; ``examined`` is indexed by the ``AT_`` numbers."""
+    """Collects violations, and counts examined items. ``examined`` is indexed by the ``AT_`` numbers."""
 
     def __init__(self) -> None:
         self.examined = [0] * len(CHECKS)
@@ -173,14 +173,14 @@ class Findings:
         self._serial = 0
 
     def add(self, check: int, tx: str, message: str, sentence: str, places: Sequence[int]) -> None:
-        """``check``: an ``AT_`` number. ``places``: of the events that show it, 0 for none; put in order here."""
+        """Add a violation. ``check``: an ``AT_`` number. ``places``: of the events that prove it, in any order; 0: none."""
         promise, kind, _ = CHECKS[check]
         self.counts[kind] += 1
         shown = tuple(sorted({place for place in places if place > 0}))[:_EVENTS_MAX]
         first = shown[0] if shown else 0
         found = Finding(first, kind, promise, tx, message, sentence, shown)
         self._serial += 1
-        # The largest of those kept goes first when there are too many: a heap of negated places.
+        # A heap of negated places, so that the last violation is dropped first when there are too many.
         entry = ((-first, tx), self._serial, found)
         kept = self._kept[kind]
         if len(kept) < KEPT_OF_A_KIND:

@@ -4,20 +4,20 @@ The result does not depend on the order of files or lines, except for the operat
 
 Rows for messages, by unique id (``messages``)::
 
-    id, ASKED,  t, place, t answered, place of the answer, outcome, group, tx, index, topic, queue, crc, key, delay,
+    id, ASKED,  t, place, t answered, place of response, outcome, group, tx, index, topic, queue, crc, key, delay,
                 log offset, topic answered, queue answered, queue offset answered, verdict answered, position answered
     id, SEEN,   t, place, reader, queue number, queue offset, log offset, store time, crc, tx, index, key
     id, LOGGED, place, kind, log offset, queue number, queue offset, crc, group, tx
-    id, LISTED, place, group, tx                               the database says that the transaction sent it
+    id, LISTED, place, group, tx                               the database lists it as sent by the transaction
 
 and for transactions, by group and id in one string (``transactions``)::
 
     tx, SUMMARY, ...                                           of a message, from messages.py
-    tx, SAID,   t, place, verdict, by whom, t answered, place, outcome, verdict answered, position
+    tx, REQUESTED, t, place, verdict, by whom, t answered, place, outcome, verdict answered, position
     tx, LOCAL,  place, outcome, number of messages listed
     tx, CHECK,  t, place
     tx, RECORD, place, verdict, log offset, by whom, shown
-    tx, STORED, place, index, log offset                       a half or a copy in the log that does not tell its message
+    tx, STORED, place, index, log offset                       a half or a copy in the log without its message id
 
 A message without a transaction has ``tx`` "" and ``group`` "". -1 is "not named" throughout.
 """
@@ -55,7 +55,7 @@ LOGGED: Final = 2
 LISTED: Final = 3
 
 SUMMARY: Final = 0
-SAID: Final = 1
+REQUESTED: Final = 1
 LOCAL: Final = 2
 CHECK: Final = 3
 RECORD: Final = 4
@@ -77,7 +77,7 @@ _LOG_VERDICTS: Final = {"commit": "COMMITTED", "rollback": "ROLLED_BACK"}
 
 Request = HalfAsked | PlainAsked | EndAsked
 
-#: Every request with the last answer to it.
+#: Every request with the last response to it.
 _REQUESTS_WITH_ANSWERS: Final = """
     SELECT requests.event, requests.place, answers.event, max(answers.place)
     FROM requests LEFT JOIN answers USING (writer, op) GROUP BY writer, op, requests.place"""
@@ -95,7 +95,7 @@ def tx_key(group: str, tx: str) -> str:
 
 
 class Scan:
-    """Takes blocks of events, then ``finish``. ``waiting_max``: operations kept in memory until their other side is read."""
+    """Takes blocks of events, then ``finish``. ``waiting_max``: unmatched requests and responses to keep in memory."""
 
     def __init__(self, tables: Tables, waiting_max: int) -> None:
         self.facts = Facts()
@@ -129,7 +129,7 @@ class Scan:
         }
 
     def block(self, block: Block, base: int) -> None:
-        """``base``: the place before the first line of the block's source."""
+        """Take a block. ``base``: the place before the first line of its source."""
         place = base + block.line
         take = self._take
         for event in block.events:
@@ -145,7 +145,7 @@ class Scan:
         return sum(self.counts.values())
 
     def finish(self) -> None:
-        """All blocks were taken: what has no answer by now has none."""
+        """All blocks were taken: requests without a response so far have none."""
         self._join_spilled()
         for request, place in self._requests.values():
             self._emit(request, place, None, 0)
@@ -154,7 +154,7 @@ class Scan:
         self._answers.clear()
         self.facts.finish()
 
-    # --- requests and answers -------------------------------------------------------------------------------------
+    # --- requests and responses -----------------------------------------------------------------------------------
 
     def _request(self, request: Request, place: int) -> None:
         operation = (request.by, request.op)
@@ -177,10 +177,10 @@ class Scan:
             self._answers[operation] = (answer, place)
 
     def _asked_twice(self, writer: str, op: str, place: int) -> None:
-        self.facts.unusable(place, f"operation {op!r} of {writer} was asked before")
+        self.facts.unusable(place, f"operation {op!r} of {writer} was requested before")
 
     def _spill_waiting(self) -> None:
-        """One-way requests are never answered, so those that wait would fill the memory."""
+        """Move unmatched operations to the database: one-way requests never get a response and would fill the memory."""
         for side, waiting in (("requests", self._requests), ("answers", self._answers)):
             rows = ((*operation, place, _encode(event)) for operation, (event, place) in waiting.items())
             self._tables.insert(side, 4, rows)
@@ -210,12 +210,12 @@ class Scan:
             offset, topic2, queue2, qo2 = answer.offset, answer.topic, answer.queue, answer.queue_offset
             verdict2, position2 = answer.verdict, answer.position
             if t2 < request.t_us:
-                self.facts.unusable(answered_at, f"operation {answer.op!r} is answered before it was asked")
+                self.facts.unusable(answered_at, f"operation {answer.op!r} was answered before it was requested")
         kind = type(request)
         if kind is EndAsked:
             key = f"{request.group}\n{request.tx}"  # type: ignore[union-attr]
             row: Row = (
-                key, SAID, request.t_us, place, request.verdict, request.decided_by, t2, answered_at,  # type: ignore[union-attr]
+                key, REQUESTED, request.t_us, place, request.verdict, request.decided_by, t2, answered_at,  # type: ignore[union-attr]
                 outcome, verdict2, position2,
             )  # fmt: skip
             self.transactions.add(row)
@@ -231,7 +231,7 @@ class Scan:
         )  # fmt: skip
         self.messages.add(row)
 
-    # --- what the others say --------------------------------------------------------------------------------------
+    # --- other events ---------------------------------------------------------------------------------------------
 
     def _seen(self, seen: Seen, place: int) -> None:
         message = seen.message

@@ -14,7 +14,7 @@ import msgspec
 
 Row = tuple[Any, ...]
 
-#: Memory of a block of events, of what is made of it, and of SQLite itself, bytes.
+#: Memory of a block of events, of its rows, and of SQLite itself, bytes.
 _FIXED_BYTES: Final = 26 << 20
 #: A partition is grouped in memory, so this many times more rows than fit there can be grouped.
 _PARTITIONS: Final = 256
@@ -33,7 +33,7 @@ class _Table(Protocol):
 class Tables:
     """All tables of one check, in ``memory_bytes``.
 
-    The caller calls ``bound`` after every few thousand rows, and ``close``.
+    The caller calls ``bound`` after every few thousand rows, and ``close`` at the end.
 
     Raises:
         sqlite3.Error: the temporary file cannot be written, from every method that reads or writes rows.
@@ -42,7 +42,7 @@ class Tables:
     def __init__(self, memory_bytes: int) -> None:
         #: Bytes of rows that were moved to the database.
         self.spilled_bytes = 0
-        # The rest is for SQLite's page cache, for its sorter, which takes as much as the cache, and for operations that wait.
+        # The rest is for SQLite's page cache, its sorter (as much as the cache), and unmatched requests.
         self._held_max = max(memory_bytes // 4, (memory_bytes - _FIXED_BYTES) // 4 * 3)
         self._tables: list[_Table] = []
         # A database named "" is a file that SQLite creates when its cache is full, and that no other process sees.
@@ -56,7 +56,7 @@ class Tables:
         self._tables.append(table)
 
     def bound(self, held_bytes: float) -> bool:
-        """Move all rows to the database if ``held_bytes``, what they take, is too much for memory. Whether it was."""
+        """Move all rows to the database if ``held_bytes``, their size, exceeds the memory budget. Whether it did."""
         if held_bytes <= self._held_max:
             return False
         for table in self._tables:
@@ -87,7 +87,7 @@ class GroupedTable:
     """Rows grouped by their first field. ``add(row)`` adds one."""
 
     def __init__(self, tables: Tables, name: str) -> None:
-        #: Those in memory.
+        #: The rows in memory.
         self.rows: list[Row] = []
         self.add = self.rows.append
         self._tables = tables
@@ -101,7 +101,7 @@ class GroupedTable:
         return self._spilled + len(self.rows)
 
     def spill(self) -> None:
-        """Move what is in memory to the database, where all rows of a key are in one partition."""
+        """Move the rows in memory to the database, where all rows of a key are in one partition."""
         partitions: list[list[Row]] = [[] for _ in range(_PARTITIONS)]
         for row in self.rows:
             partitions[hash(row[0]) % _PARTITIONS].append(row)
@@ -111,7 +111,7 @@ class GroupedTable:
         self.rows.clear()
 
     def groups(self) -> Iterator[list[Row]]:
-        """All rows, those with the same first field together. Rows may be added to other tables meanwhile."""
+        """All rows, grouped by their first field. Rows may be added to other tables meanwhile."""
         if not self._spilled:
             yield from _grouped(self.rows)
             return
@@ -125,7 +125,7 @@ class GroupedTable:
 
 
 def _grouped(rows: list[Row]) -> Iterator[list[Row]]:
-    """Empties ``rows``, and frees each group when it is judged: what is made of it is no larger."""
+    """Empties ``rows``, and frees each group after its check, whose results are no larger."""
     by_key: dict[str, list[Row]] = {}
     for row in rows:
         group = by_key.get(row[0])
@@ -142,7 +142,7 @@ class SortedTable:
     """Rows sorted by their first ``fields`` fields. ``add(row)`` adds one."""
 
     def __init__(self, tables: Tables, name: str, fields: int) -> None:
-        #: Those in memory.
+        #: The rows in memory.
         self.rows: list[Row] = []
         self.add = self.rows.append
         self._tables = tables
@@ -154,14 +154,14 @@ class SortedTable:
         tables.database.execute(f"CREATE TABLE {name} ({self._columns}, row)")
 
     def spill(self) -> None:
-        """Move what is in memory to the database."""
+        """Move the rows in memory to the database."""
         self._spilled = True
         encoded = ((*row[: self._fields], _encode(row)) for row in self.rows)
         self._tables.insert(self._name, self._fields + 1, encoded)
         self.rows.clear()
 
     def sorted(self) -> Iterator[Row]:
-        """All rows in their order, once."""
+        """All rows, sorted. Call it once."""
         if not self._spilled:
             self.rows.sort()
             yield from self.rows

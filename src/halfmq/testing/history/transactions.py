@@ -1,8 +1,8 @@
 """Third pass: checks each transaction, with one summary row per message.
 
-Three sources of a verdict must agree: who **said** it, i.e. requested it (application, check, marker, operator); what the
-broker **told**, i.e. acknowledged or logged; and the database (``Local``), which is the reference unless an operator decided
-otherwise. Visibility is checked against the reference, not against what the broker told.
+Three sources of a verdict must agree: its requests (of application, check, marker or operator); what the broker
+acknowledged or logged; and the database (``Local``), which is the reference unless an operator decided
+otherwise. Visibility is checked against the reference, not against the broker's acknowledgements.
 
 Each cause is reported once: a transaction whose verdict changed, was decided by nobody, is stuck or was not durable is not
 reported as lost or torn too.
@@ -10,7 +10,7 @@ reported as lost or torn too.
 
 from collections.abc import Iterable
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from halfmq.testing.history import power_loss
 from halfmq.testing.history.due import check_due
@@ -28,7 +28,7 @@ from halfmq.testing.history.report import (
     AT_WHOLE,
     Findings,
 )
-from halfmq.testing.history.scan import CHECK, LOCAL, OK, RECORD, REFUSED, SAID, SETTLED, STORED, SUMMARY
+from halfmq.testing.history.scan import CHECK, LOCAL, OK, RECORD, REFUSED, REQUESTED, SETTLED, STORED, SUMMARY
 from halfmq.testing.history.tables import Row
 
 COMMITTED: Final = "COMMITTED"
@@ -43,38 +43,44 @@ _VERDICTS: Final = (COMMITTED, ROLLED_BACK)
 ) = range(26)  # fmt: skip
 _by_index: Final = itemgetter(_INDEX, _MESSAGE)
 _by_sight: Final = itemgetter(_SEEN_US, _INDEX, _MESSAGE)
-_by_told_time: Final = itemgetter(1, 2)
-
-
-class Told(NamedTuple):
-    """The broker acknowledged this verdict."""
-
-    verdict: str
-    us: int
-    place: int
-    position: int
+_by_time: Final = itemgetter(1, 2)
 
 
 class TransactionFacts:
     """The collected rows of one transaction."""
 
     __slots__ = (
-        "asked", "checked_place", "checked_us", "first_seen", "group", "key", "local", "local_place", "messages", "operator",
-        "records", "said", "said_place", "seen", "stored", "told",
+        "acknowledged",
+        "attempted_us",
+        "checked_place",
+        "checked_us",
+        "first_seen",
+        "group",
+        "key",
+        "local",
+        "local_place",
+        "messages",
+        "operator",
+        "records",
+        "request_place",
+        "requested_us",
+        "seen",
+        "stored",
     )  # fmt: skip
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.group = key[: key.index("\n")]
         self.messages: list[Row] = []
-        #: When each verdict was asked for first, whatever the answer.
-        self.asked: dict[str, int] = {}
-        #: When and where each verdict was requested first. A rejected request has a place, but no time.
-        self.said: dict[str, int] = {}
-        self.said_place: dict[str, int] = {}
-        #: Verdicts that an operator said.
+        #: When each verdict was requested first, whatever the response.
+        self.attempted_us: dict[str, int] = {}
+        #: Time and place of the first request that was not refused. If all were refused: no time, and the place of the first one.
+        self.requested_us: dict[str, int] = {}
+        self.request_place: dict[str, int] = {}
+        #: Verdicts that an operator requested.
         self.operator: tuple[str, ...] = ()
-        self.told: list[Any] = []
+        #: (verdict, time, place, log position) of each acknowledgement.
+        self.acknowledged: list[Any] = []
         #: RECORD rows.
         self.records: list[Row] = []
         #: STORED rows.
@@ -83,13 +89,13 @@ class TransactionFacts:
         self.local_place = 0
         self.checked_us = -1
         self.checked_place = 0
-        #: How many messages were seen, and the one that was seen first.
+        #: Number of messages that were seen, and the one that was seen first.
         self.seen = 0
         self.first_seen: Row | None = None
 
 
 class Transactions:
-    """Judges the groups of ``scan.transactions``, after all messages."""
+    """Checks the groups of ``scan.transactions``, after all messages."""
 
     def __init__(self, facts: Facts, findings: Findings, places: Places) -> None:
         self._facts = facts
@@ -98,7 +104,7 @@ class Transactions:
         self._places = places
 
     def judge(self, groups: Iterable[list[Row]]) -> None:
-        """``groups``: all rows of a transaction each."""
+        """Check all transactions. ``groups``: all rows of one transaction each."""
         facts = self._facts
         for rows in groups:
             key = rows[0][0]
@@ -108,35 +114,37 @@ class Transactions:
                 self._transaction(self._story(key, rows))
 
     def _usual(self, key: str, rows: list[Row]) -> bool:
-        """One message, one verdict, everybody agrees: most transactions, in one go. False: not so, nothing was done.
+        """Fast path for most transactions: one message, one verdict, no contradiction. False: it is not of that form, and nothing was done.
 
-        Does what ``_transaction`` would do with it; a test holds the two against each other.
+        Has the same result as ``_transaction``; a test compares the two.
         """
-        facts, looks = self._facts, self._examined
+        facts, examined = self._facts, self._examined
         if facts.acknowledgements_void or not facts.atomic:
             return False
         verdict = local = ""
-        said_us = told_us = FAR
-        said_place = told_place = tellings = listing = 0
+        requested_us = acked_us = FAR
+        request_place = acked_place = acknowledgements = listing = 0
         position = -1
         summary: Row | None = None
         record: Row | None = None
         checked = False
         for row in rows:
             kind = row[1]
-            if kind == SAID:
-                _, _, us, place, said, by, us2, place2, outcome, told, at = row
-                if (verdict and said != verdict) or outcome > OK or by == "operator" or by == "policy":
+            if kind == REQUESTED:
+                _, _, us, place, requested, by, us2, place2, outcome, reported, at = row
+                if (verdict and requested != verdict) or outcome > OK or by == "operator" or by == "policy":
                     return False
-                verdict = said
-                if us < said_us:
-                    said_us, said_place = us, place
+                verdict = requested
+                if us < requested_us:
+                    requested_us, request_place = us, place
                 if outcome == OK:
-                    tellings += 1
-                    if (told is not None and told != said) or (at >= 0 and position >= 0 and at != position):
+                    acknowledgements += 1
+                    if (reported is not None and reported != requested) or (
+                        at >= 0 and position >= 0 and at != position
+                    ):
                         return False
-                    if us2 < told_us:
-                        told_us, told_place = us2, place2
+                    if us2 < acked_us:
+                        acked_us, acked_place = us2, place2
                     if at >= 0:
                         position = at
             elif kind == SUMMARY:
@@ -160,7 +168,7 @@ class Transactions:
         if settled or delay or several or (listing and not listed) or queue in facts.not_judged:
             return False
         seen = seen_us < FAR
-        if seen != (verdict == COMMITTED) or (seen and seen_us < said_us):
+        if seen != (verdict == COMMITTED) or (seen and seen_us < requested_us):
             return False
         group = key[: key.index("\n")]
         if group in facts.policy_groups:
@@ -168,30 +176,49 @@ class Transactions:
         if record is not None:
             if not self._agrees(record, verdict, position, queue, at, ok_offset, log_offsets):
                 return False
-        elif (facts.log_records and (tellings or log_offsets)) or (checked and not tellings and not seen):
+        elif (facts.log_records and (acknowledgements or log_offsets)) or (
+            checked and not acknowledgements and not seen
+        ):
             return False
         if facts.log_records and ok_offset >= facts.log_start:
             if ok_offset not in log_offsets:
                 return False
-            looks[AT_DURABLE_LOG] += 1
+            examined[AT_DURABLE_LOG] += 1
         if record is not None:
             position = record[4]
-            looks[AT_DURABLE_LOG] += tellings
-            looks[AT_AGREEMENT] += tellings > 0
-            looks[AT_VALIDITY] += 1
+            examined[AT_DURABLE_LOG] += acknowledgements
+            examined[AT_AGREEMENT] += acknowledgements > 0
+            examined[AT_VALIDITY] += 1
         else:
-            looks[AT_AGREEMENT] += tellings > 1
-            looks[AT_VALIDITY] += tellings > 0
-        if 0 <= facts.settled_us >= asked_us and (log_offsets or checked or tellings):
-            looks[AT_PROGRESS] += group not in facts.unresolved_groups
+            examined[AT_AGREEMENT] += acknowledgements > 1
+            examined[AT_VALIDITY] += acknowledgements > 0
+        if 0 <= facts.settled_us >= asked_us and (log_offsets or checked or acknowledgements):
+            examined[AT_PROGRESS] += group not in facts.unresolved_groups
         add = self._places.places.add
         if position >= 0:
-            add((LOG_QUEUE, position, "", said_us, told_us, -1, said_place, told_place, key, "", (), 0, FAR, 0))
-        if seen:
-            looks[AT_MISSED] += queue in facts.reads
-            known_us, known_place = (told_us, told_place) if told_us < seen_us else (seen_us, seen_place)
             add(
-                (queue, at, message, said_us, known_us, position, said_place, known_place, key, sharding_key, readers,
+                (
+                    LOG_QUEUE,
+                    position,
+                    "",
+                    requested_us,
+                    acked_us,
+                    -1,
+                    request_place,
+                    acked_place,
+                    key,
+                    "",
+                    (),
+                    0,
+                    FAR,
+                    0,
+                )
+            )
+        if seen:
+            examined[AT_MISSED] += queue in facts.reads
+            known_us, known_place = (acked_us, acked_place) if acked_us < seen_us else (seen_us, seen_place)
+            add(
+                (queue, at, message, requested_us, known_us, position, request_place, known_place, key, sharding_key, readers,
                  store_time, seen_us, seen_place)
             )  # fmt: skip
             if sharding_key:
@@ -201,7 +228,7 @@ class Transactions:
     def _agrees(
         self, record: Row, verdict: str, position: int, queue: int, at: int, ok_offset: int, log_offsets: tuple[int, ...]
     ) -> bool:  # fmt: skip
-        """The verdict in the log is the one that was told, at the position told, of the message that was seen."""
+        """Whether the verdict in the log agrees with the acknowledged verdict and position, and with the message that was seen."""
         _, _, _, logged, offset, by, shown = record
         if logged != verdict or by in ("policy", "operator") or 0 <= position != offset or not log_offsets:
             return False
@@ -219,25 +246,25 @@ class Transactions:
             if kind == SUMMARY:
                 transaction.messages.append(row)
                 if row[_SETTLED]:
-                    transaction.told += row[_SETTLED]
+                    transaction.acknowledged += row[_SETTLED]
                 if row[_SEEN_US] < FAR:
                     transaction.seen += 1
                     if transaction.first_seen is None or _by_sight(row) < _by_sight(transaction.first_seen):
                         transaction.first_seen = row
-            elif kind == SAID:
+            elif kind == REQUESTED:
                 _, _, us, place, verdict, by, us2, place2, outcome, verdict2, position = row
                 if outcome == OK:
-                    transaction.told.append((verdict2 or verdict, us2, place2, position))
+                    transaction.acknowledged.append((verdict2 or verdict, us2, place2, position))
                 elif outcome == SETTLED and verdict2 is not None:
-                    transaction.told.append((verdict2, us2, place2, position))
+                    transaction.acknowledged.append((verdict2, us2, place2, position))
                 if by != "policy":
-                    transaction.asked[verdict] = min(us, transaction.asked.get(verdict, FAR))
+                    transaction.attempted_us[verdict] = min(us, transaction.attempted_us.get(verdict, FAR))
                     if outcome == REFUSED:
-                        transaction.said_place.setdefault(verdict, place)
+                        transaction.request_place.setdefault(verdict, place)
                         continue
-                    if us < transaction.said.get(verdict, FAR):
-                        transaction.said[verdict] = us
-                        transaction.said_place[verdict] = place
+                    if us < transaction.requested_us.get(verdict, FAR):
+                        transaction.requested_us[verdict] = us
+                        transaction.request_place[verdict] = place
                     if by == "operator":
                         transaction.operator += (verdict,)
             elif kind == LOCAL:
@@ -253,16 +280,16 @@ class Transactions:
         return transaction
 
     def _transaction(self, transaction: TransactionFacts) -> None:
-        told = transaction.told
-        if len(told) > 1:
-            told.sort(key=_by_told_time)
+        acknowledged = transaction.acknowledged
+        if len(acknowledged) > 1:
+            acknowledged.sort(key=_by_time)
         if len(transaction.records) > 1:
             transaction.records.sort(key=itemgetter(4))
         expected = [row for row in transaction.messages if row[_LISTED]] or [
             row for row in transaction.messages if row[_MAY_EXIST] or row[_SEEN_US] < FAR
         ]
         named = False
-        if told or transaction.records:
+        if acknowledged or transaction.records:
             named = self._changed(transaction) or self._by_nobody(transaction)
         if transaction.seen and not named:
             named = self._phantom(transaction)
@@ -279,24 +306,24 @@ class Transactions:
     # --- promise 1 ------------------------------------------------------------------------------------------------
 
     def _changed(self, transaction: TransactionFacts) -> bool:
-        told, records = transaction.told, transaction.records
+        acknowledged, records = transaction.acknowledged, transaction.records
         if self._facts.acknowledgements_void:
             return False
-        if len(told) + len(records) > 1:
+        if len(acknowledged) + len(records) > 1:
             self._examined[AT_AGREEMENT] += 1
-        elif not (transaction.seen and transaction.asked):
+        elif not (transaction.seen and transaction.attempted_us):
             return False
-        verdicts = {one[0] for one in told}
+        verdicts = {one[0] for one in acknowledged}
         verdicts.update([row[3] for row in records])
         sight = transaction.first_seen
-        if sight is not None and COMMITTED in transaction.asked and transaction.local != ROLLED_BACK:
+        if sight is not None and COMMITTED in transaction.attempted_us and transaction.local != ROLLED_BACK:
             verdicts.add(COMMITTED)
         if len(verdicts) > 1:
             first: dict[str, tuple[str, int]] = {}
-            for verdict, us, place, _ in told:
-                first.setdefault(verdict, (f"told {verdict} at {us:,} us", place))
+            for verdict, us, place, _ in acknowledged:
+                first.setdefault(verdict, (f"{verdict} acknowledged at {us:,} us", place))
             for row in records:
-                first.setdefault(row[3], (f"{row[3]} stands in the log at {row[4]}", row[2]))
+                first.setdefault(row[3], (f"{row[3]} in the log at {row[4]}", row[2]))
             if sight is not None:
                 text = f"message {sight[_MESSAGE]} was seen at {sight[_SEEN_US]:,} us"
                 first.setdefault(COMMITTED, (text, sight[_SEEN_PLACE]))
@@ -306,19 +333,19 @@ class Transactions:
         return self._two_positions(transaction)
 
     def _two_positions(self, transaction: TransactionFacts) -> bool:
-        """One verdict, but written twice."""
+        """Whether one verdict was written twice."""
         records = transaction.records
         if len(records) > 1:
             text = f"its verdict is {len(records)} times in the log: at {', '.join(str(row[4]) for row in records)}"
             twice = AT_ONCE if records[0][3] == COMMITTED else AT_AGREEMENT
             self._add(twice, transaction, text, [row[2] for row in records])
             return True
-        if len(transaction.told) < 2:
+        if len(transaction.acknowledged) < 2:
             return False
-        named = [one for one in transaction.told if one[3] >= 0]
+        named = [one for one in transaction.acknowledged if one[3] >= 0]
         for one in named[1:]:
             if one[3] != named[0][3]:
-                text = f"its verdict was told to stand at log position {named[0][3]}, and at {one[3]} later"
+                text = f"its verdict was acknowledged at log position {named[0][3]}, and later at {one[3]}"
                 restart = self._facts.restarted_between(named[0][1], one[1])
                 check = AT_DURABLE_RESTART if restart else AT_AGREEMENT
                 self._add(check, transaction, text, (named[0][2], one[2]))
@@ -332,48 +359,52 @@ class Transactions:
         by_policy = transaction.group in self._facts.policy_groups
         for row in transaction.records:
             if row[5] == "policy" and (not by_policy or row[3] == COMMITTED):
-                why = "none ever commits" if by_policy else f"group {transaction.group} has none"
+                why = "policies never commit" if by_policy else f"group {transaction.group} has none"
                 text = f"{row[3]} at log offset {row[4]} was decided by a policy; {why}"
                 self._add(AT_VALIDITY, transaction, text, (row[2], transaction.local_place))
                 return True
             if row[5] == "operator" and row[3] not in transaction.operator:
-                text = f"{row[3]} at log offset {row[4]} was decided by an operator; none said so"
-                self._add(AT_VALIDITY, transaction, text, (row[2], *transaction.said_place.values()))
+                text = f"{row[3]} at log offset {row[4]} was decided by an operator; no operator requested it"
+                self._add(AT_VALIDITY, transaction, text, (row[2], *transaction.request_place.values()))
                 return True
         logged = {row[3]: row[2] for row in reversed(transaction.records)}
-        told = {one[0]: one for one in reversed(transaction.told)}
-        for verdict in sorted({*logged, *told}):
+        acknowledged = {one[0]: one for one in reversed(transaction.acknowledged)}
+        for verdict in sorted({*logged, *acknowledged}):
             if verdict == ROLLED_BACK and self._is_by_policy(transaction):
                 continue
-            _, us, place, _ = told.get(verdict, (verdict, FAR, 0, -1))
+            _, us, place, _ = acknowledged.get(verdict, (verdict, FAR, 0, -1))
             in_log = logged.get(verdict, 0)
             text = self._why_not(transaction, verdict, us)
             if text:
                 seen = f"; {transaction.seen} of its messages were seen" if transaction.seen else ""
-                where = "told" if us < FAR else "in the log"
-                places = (place, in_log, transaction.local_place, *transaction.said_place.values())
+                where = "acknowledged" if us < FAR else "in the log"
+                places = (place, in_log, transaction.local_place, *transaction.request_place.values())
                 self._add(AT_VALIDITY, transaction, f"{verdict} was {where}, but {text}{seen}", places)
                 return True
         return False
 
     def _is_by_policy(self, transaction: TransactionFacts) -> bool:
-        """Whether a policy rolled it back, or may have: where the log was not read, or has the record no more."""
+        """Whether a policy rolled it back, or may have: the log was not read, or no longer contains the record."""
         if transaction.group not in self._facts.policy_groups:
             return False
         return not transaction.records or any(row[5] == "policy" for row in transaction.records)
 
     def _why_not(self, transaction: TransactionFacts, verdict: str, us: int) -> str:
-        """Why this verdict, known since ``us``, is nobody's; empty if it is somebody's."""
-        said_us = transaction.said.get(verdict)
+        """Why nobody had decided this verdict, known since ``us``; empty if somebody had."""
+        requested_us = transaction.requested_us.get(verdict)
         if verdict not in transaction.operator:
             if transaction.local and transaction.local != verdict:
                 return f"the database says {transaction.local}" + (
-                    "" if said_us is None else f", whoever said {verdict}"
+                    "" if requested_us is None else f", although {verdict} was requested"
                 )
-            if said_us is None and not transaction.local:
-                return "whoever said so was refused" if verdict in transaction.asked else "nobody said so"
-        if said_us is not None and us < said_us:
-            return f"that was {said_us - us:,} us before anybody said so"
+            if requested_us is None and not transaction.local:
+                return (
+                    f"every request for {verdict} was refused"
+                    if verdict in transaction.attempted_us
+                    else f"nobody requested {verdict}"
+                )
+        if requested_us is not None and us < requested_us:
+            return f"that was {requested_us - us:,} us before {verdict} was requested"
         return ""
 
     def _phantom(self, transaction: TransactionFacts) -> bool:
@@ -386,14 +417,14 @@ class Transactions:
             places = [row[_SEEN_PLACE] for row in transaction.messages if row[_SEEN_US] < FAR]
             self._findings.add(
                 AT_PHANTOM, transaction.key, message, f"{many} seen, but {why}",
-                [*places[:4], transaction.local_place, *transaction.said_place.values()],
+                [*places[:4], transaction.local_place, *transaction.request_place.values()],
             )  # fmt: skip
             return True
         listed = [row for row in transaction.messages if row[_LISTED]]
         if listed and len(listed) < len(transaction.messages):
             for row in transaction.messages:
                 if row[_SEEN_US] < FAR and not row[_LISTED]:
-                    text = "it was seen, but the database does not have it among what its transaction sent"
+                    text = "it was seen, but the database does not list it among the messages of its transaction"
                     places = [row[_SEEN_PLACE], row[_ASKED_PLACE], transaction.local_place]
                     self._findings.add(AT_PHANTOM, transaction.key, row[_MESSAGE], text, places)
                     return True
@@ -402,7 +433,7 @@ class Transactions:
     # --- promises 3 and 4 -----------------------------------------------------------------------------------------
 
     def _in_log_places(self, transaction: TransactionFacts, expected: list[Row]) -> dict[str, tuple[int, int]]:
-        """Where the commit in the log puts each message: (queue, queue offset) by message."""
+        """(queue, queue offset) by message, from the commit in the log."""
         commit = next((row for row in transaction.records if row[3] == COMMITTED), None)
         if commit is None or not transaction.messages:
             return {}
@@ -421,7 +452,7 @@ class Transactions:
         for queue, at, half in commit[6]:
             owned = owner.get(half)
             if owned is None:
-                # Of its own halves those are not known that were trimmed, and never acknowledged at that place.
+                # Unknown halves may be its own if they were trimmed, and were never acknowledged at that offset.
                 if half >= self._facts.log_start:
                     foreign.append(half)
                 continue
@@ -445,7 +476,7 @@ class Transactions:
         expected: list[Row],
         found: dict[str, tuple[int, int]],
     ) -> None:
-        """The commit in the log shows all messages of its transaction, and nothing else."""
+        """Check that the commit in the log makes visible all messages of its transaction, and no others."""
         others = f"log offset {', '.join(map(str, foreign[:4]))}"
         own = len(commit[6]) - len(foreign)
         if self._facts.atomic and own < len(expected):
@@ -455,13 +486,13 @@ class Transactions:
             without = [row[_ASKED_PLACE] for row in expected if row[_MESSAGE] not in found]
             self._add(AT_WHOLE, transaction, text, (commit[2], *without))
         elif foreign:
-            text = f"the commit at log offset {commit[4]} shows {others}, which is no half of it"
+            text = f"the commit at log offset {commit[4]} shows {others}, which is not one of its halves"
             self._add(AT_PHANTOM, transaction, text, (commit[2], transaction.messages[0][_ASKED_PLACE]))
 
     def _missing(
         self, transaction: TransactionFacts, expected: list[Row], in_queue: dict[str, tuple[int, int]]
     ) -> bool:
-        """Messages that had to be visible and were not seen by somebody who read everything."""
+        """Whether messages that had to be visible were not received by a reader that read everything."""
         need_us = self._visible_by(transaction, expected)
         if need_us == FAR or self._facts.acknowledgements_void:
             return False
@@ -481,30 +512,36 @@ class Transactions:
             return False
         row, read = missing[0]
         who = self._facts.reader_names[read.reader]
-        places = [row[_ASKED_PLACE], transaction.said_place.get(COMMITTED, 0), transaction.local_place, read.place]
-        places += [place for verdict, _, place, _ in transaction.told[:1]]
+        places = [row[_ASKED_PLACE], transaction.request_place.get(COMMITTED, 0), transaction.local_place, read.place]
+        places += [place for verdict, _, place, _ in transaction.acknowledged[:1]]
         why = "it is committed" if len(expected) == 1 else f"{len(missing)} of its {len(expected)} messages are missing"
         if whole and transaction.seen:
             first = transaction.first_seen
             assert first is not None
-            text = f"{transaction.seen} of its {len(expected)} messages were seen, {len(missing)} were not by {who}, who read everything"
+            text = f"{transaction.seen} of its {len(expected)} messages were seen, but {who}, which read everything, did not receive {len(missing)}"
             self._findings.add(AT_WHOLE, transaction.key, "", text, [*places, first[_SEEN_PLACE]])
             return True
         message = row[_MESSAGE] if len(missing) == 1 else ""
-        told = next((one for one in transaction.told if one[0] == COMMITTED), None)
-        if told is not None and not transaction.records and self._facts.restarted_between(told[1], read.since_us):
+        acknowledged = next((one for one in transaction.acknowledged if one[0] == COMMITTED), None)
+        if (
+            acknowledged is not None
+            and not transaction.records
+            and self._facts.restarted_between(acknowledged[1], read.since_us)
+        ):
             self._examined[AT_DURABLE_RESTART] += 1
-            text = f"COMMITTED was acknowledged, the broker was restarted, and {who}, who read everything, never saw it"
+            text = (
+                f"COMMITTED was acknowledged, the broker restarted, and {who}, which read everything, never received it"
+            )
             self._findings.add(AT_DURABLE_RESTART, transaction.key, message, text, places)
             return True
-        text = f"{why}, and {who}, who read everything, never saw it"
+        text = f"{why}, and {who}, which read everything, never received it"
         self._findings.add(AT_MISSED, transaction.key, message, text, places)
         return True
 
     def _visible_by(self, transaction: TransactionFacts, expected: list[Row]) -> int:
-        """From when on all its messages had to be visible; FAR: they need not, as far as is known."""
+        """The time from which all its messages had to be visible; FAR: none is known."""
         facts = self._facts
-        need_us = min((us for verdict, us, _, _ in transaction.told if verdict == COMMITTED), default=FAR)
+        need_us = min((us for verdict, us, _, _ in transaction.acknowledged if verdict == COMMITTED), default=FAR)
         if transaction.first_seen is not None and facts.atomic:
             need_us = min(need_us, transaction.first_seen[_SEEN_US])
         if facts.settled_us >= 0 and need_us > facts.settled_us:
@@ -517,12 +554,12 @@ class Transactions:
         facts = self._facts
         if transaction.group in facts.unresolved_groups or transaction.group in facts.policy_groups:
             return False
-        if any(us > facts.settled_us for us in transaction.asked.values()):
+        if any(us > facts.settled_us for us in transaction.attempted_us.values()):
             return False
         if transaction.local:
             wanted = transaction.local == COMMITTED and ROLLED_BACK not in transaction.operator
         else:
-            wanted = COMMITTED in transaction.asked and ROLLED_BACK not in transaction.asked
+            wanted = COMMITTED in transaction.attempted_us and ROLLED_BACK not in transaction.attempted_us
         return wanted and all(
             row[_OK_US] <= facts.settled_us or row[_LOG_OFFSETS] or row[_SEEN_US] < FAR for row in expected
         )
@@ -536,7 +573,7 @@ class Transactions:
     # --- promise 5 ------------------------------------------------------------------------------------------------
 
     def _forgotten(self, transaction: TransactionFacts) -> bool:
-        """Acknowledged, and not in the log any more."""
+        """Whether a half or verdict was acknowledged, but is no longer in the log."""
         facts = self._facts
         if not facts.log_records or facts.acknowledgements_void:
             return False
@@ -546,21 +583,21 @@ class Transactions:
                 self._examined[AT_DURABLE_LOG] += 1
                 if offset not in row[_LOG_OFFSETS]:
                     there = ", ".join(map(str, row[_LOG_OFFSETS][:4]))
-                    has = f"has it at {there}" if there else "has no record of it there"
+                    has = f"has it at {there}" if there else "has no record of it"
                     text = f"it was acknowledged at log offset {offset}; the log {has}"
                     self._findings.add(
                         AT_DURABLE_LOG, transaction.key, row[_MESSAGE], text, (row[_OK_PLACE], row[_LOG_PLACE])
                     )
                     return True
-        for verdict, _, place, position in transaction.told:
-            # Without a position: its half is there, so a verdict after it is there too.
+        for verdict, _, place, position in transaction.acknowledged:
+            # Without a position: the log still has the half, so it must have the later verdict.
             if facts.log_must_have(position) or (
                 position < 0 and any(row[_LOG_OFFSETS] for row in transaction.messages)
             ):
                 self._examined[AT_DURABLE_LOG] += 1
                 if not any(row[4] == position or position < 0 for row in transaction.records):
                     at = f" at log position {position}" if position >= 0 else ""
-                    has = f"has it at {transaction.records[0][4]}" if transaction.records else "has no verdict of it"
+                    has = f"has it at {transaction.records[0][4]}" if transaction.records else "has no verdict for it"
                     text = f"{verdict}{at} was acknowledged; the log {has}"
                     self._add(AT_DURABLE_LOG, transaction, text, [place, *(row[2] for row in transaction.records)])
                     return True
@@ -575,40 +612,40 @@ class Transactions:
             return False
         row = transaction.messages[0]
         logged = row if row[_LOG_OFFSETS] else next((one for one in transaction.messages if one[_LOG_OFFSETS]), None)
-        never_asked = self._was_never_asked_about(transaction)
+        never_checked = self._was_never_checked(transaction)
         if row[_ASKED_US] > settled_us or (
-            logged is None and transaction.checked_us < 0 and not transaction.told and not never_asked
+            logged is None and transaction.checked_us < 0 and not transaction.acknowledged and not never_checked
         ):
             return False
         if facts.losses and any(
             one[_ASKED_US] <= facts.lost_us and not one[_LOG_OFFSETS] for one in transaction.messages
         ):
-            return False  # a power loss may have taken that one, and without it nothing can be decided
+            return False  # a power loss may have lost that half, and without it nothing can be decided
         self._examined[AT_PROGRESS] += 1
-        if transaction.told or transaction.records or transaction.seen:
+        if transaction.acknowledged or transaction.records or transaction.seen:
             return False
         if logged is not None:
-            text = "its half is in the log, all was settled, and there is no verdict"
+            text = "its half is in the log and the history settled, but there is no verdict"
             places = (row[_OK_PLACE], logged[_LOG_PLACE], transaction.local_place, transaction.checked_place)
         elif transaction.checked_us > settled_us:
-            text = f"it was still asked about at {transaction.checked_us:,} us, after all was settled"
+            text = f"it was still checked at {transaction.checked_us:,} us, after the history settled"
             places = (row[_OK_PLACE], transaction.checked_place, transaction.local_place, 0)
-        elif never_asked:
-            text = "its half was acknowledged, all was settled, and nobody ever asked about it or decided it"
+        elif never_checked:
+            text = "its half was acknowledged and the history settled, but it was never checked or decided"
             places = (row[_OK_PLACE], 0, 0, 0)
         else:
             return False
         self._add(AT_PROGRESS, transaction, text, places)
         return True
 
-    def _was_never_asked_about(self, transaction: TransactionFacts) -> bool:
-        """An acknowledged half that is undecided for all that is known, also without the log.
+    def _was_never_checked(self, transaction: TransactionFacts) -> bool:
+        """Whether an acknowledged half is undecided as far as the events show, also without the log.
 
-        Where the database has an outcome, somebody who is not recorded may have said it.
+        If the database has an outcome, an unrecorded process may have requested the verdict.
         """
         facts = self._facts
         if (
-            transaction.asked
+            transaction.attempted_us
             or transaction.local
             or transaction.checked_us >= 0
             or facts.log_records
@@ -621,25 +658,27 @@ class Transactions:
     # --- promise 8 ------------------------------------------------------------------------------------------------
 
     def _give_places(self, transaction: TransactionFacts, in_queue: dict[str, tuple[int, int]]) -> None:
-        told_us, told_place, position, verdict = FAR, 0, -1, ""
-        for one_verdict, us, place, one_position in transaction.told:
-            if us < told_us:
-                told_us, told_place, verdict = us, place, one_verdict
+        acked_us, acked_place, position, verdict = FAR, 0, -1, ""
+        for one_verdict, us, place, one_position in transaction.acknowledged:
+            if us < acked_us:
+                acked_us, acked_place, verdict = us, place, one_verdict
             if one_position > position:
                 position = one_position
         if transaction.records:
             position, verdict = transaction.records[0][4], transaction.records[0][3]
         messages = transaction.messages
         if position >= 0:
-            # What a policy decided is not after what was asked for: that came later, or did not count.
+            # A policy's verdict does not follow a request: requests came later, or were not effective.
             by_policy = verdict == ROLLED_BACK and self._is_by_policy(transaction)
-            said_us = -1 if by_policy else transaction.said.get(verdict, -1)
-            said_place = transaction.said_place.get(verdict, 0)
-            self._places.add(LOG_QUEUE, position, "", said_us, told_us, -1, said_place, told_place, transaction.key)
+            requested_us = -1 if by_policy else transaction.requested_us.get(verdict, -1)
+            request_place = transaction.request_place.get(verdict, 0)
+            self._places.add(
+                LOG_QUEUE, position, "", requested_us, acked_us, -1, request_place, acked_place, transaction.key
+            )
         if not (transaction.seen or in_queue):
             return
-        commit_us = transaction.said.get(COMMITTED, -1)
-        commit_place = transaction.said_place.get(COMMITTED, 0)
+        commit_us = transaction.requested_us.get(COMMITTED, -1)
+        commit_place = transaction.request_place.get(COMMITTED, 0)
         not_judged = self._facts.not_judged
         for row in messages:
             queue, at, seen_us = row[_QUEUE], row[_AT], row[_SEEN_US]
@@ -656,7 +695,7 @@ class Transactions:
                 asked_us, asked_place = row[_ASKED_US], row[_ASKED_PLACE]
                 if asked_us == FAR:
                     continue
-            known_us, known_place = (told_us, told_place) if told_us < seen_us else (seen_us, row[_SEEN_PLACE])
+            known_us, known_place = (acked_us, acked_place) if acked_us < seen_us else (seen_us, row[_SEEN_PLACE])
             self._places.add(
                 queue, at, row[_MESSAGE], asked_us, known_us, position, asked_place, known_place, transaction.key,
                 row[_SHARDING], row[_READERS], row[_STORE_TIME], seen_us, row[_SEEN_PLACE],

@@ -1,4 +1,4 @@
-"""The whole checker: clean histories give no alarm, and how a history is cut into files changes nothing."""
+"""The whole checker: clean histories give no false alarm, and splitting a history into files changes nothing."""
 
 import gc
 import random
@@ -25,7 +25,7 @@ def looks(report: Report) -> list[int]:
 
 
 def comparable(report: Report) -> list[tuple[object, ...]]:
-    """Everything but where the lines stand, and how long it took."""
+    """The report except line numbers and duration."""
     violations = [
         (one.kind, one.promise, one.transaction, one.message, one.sentence, [event.text for event in one.events])
         for one in report.violations
@@ -35,8 +35,8 @@ def comparable(report: Report) -> list[tuple[object, ...]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(280)
-def test_a_thousand_clean_histories_give_no_alarm() -> None:
-    """Small and varied; and each thing that is compared was there to look at, thousands of times over all of them."""
+def test_a_thousand_clean_histories_give_no_false_alarm() -> None:
+    """Small and varied histories. In total each check examined thousands of items."""
     total = [0] * len(CHECKS)
     for seed in range(1_000):
         history = made(seed)
@@ -46,14 +46,14 @@ def test_a_thousand_clean_histories_give_no_alarm() -> None:
     assert min(total) > 300, total
 
 
-def test_clean_histories_of_other_seeds_give_no_alarm() -> None:
+def test_clean_histories_of_fresh_seeds_give_no_false_alarm() -> None:
     for seed in range(2_000, 2_040):
         report = check_events(made(seed).events)
         assert report.clean, f"seed {seed}: {report.violations[0].text()}"
 
 
 def damaged(seed: int) -> list[AnyEvent]:
-    """A history with something wrong: a plant, and some events that are missing."""
+    """A history with a planted violation, and with some events missing."""
     history = made(seed, Options(transactions=60, kills=1))
     rng = random.Random(seed)
     make = rng.choice(list(KINDS.values()))
@@ -69,7 +69,7 @@ def damaged(seed: int) -> list[AnyEvent]:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_cutting_and_mixing_the_files_changes_nothing(seed: int, tmp_path: Path) -> None:
+def test_splitting_and_shuffling_the_files_changes_nothing(seed: int, tmp_path: Path) -> None:
     events = damaged(seed)
     rng = random.Random(seed)
     whole = tmp_path / "whole.jsonl"
@@ -94,12 +94,12 @@ def test_cutting_and_mixing_the_files_changes_nothing(seed: int, tmp_path: Path)
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_went_to_the_database_is_judged_as_what_stayed_in_memory(
+def test_rows_in_the_database_give_the_same_result_as_rows_in_memory(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = damaged(seed)
     roomy = check_events(events)
-    # Every look at the memory finds too much in it.
+    # Every test of the memory use finds it exceeded.
     monkeypatch.setattr(checker, "MEMORY_PER_BYTE", 1 << 30)
     monkeypatch.setattr(checker, "MADE_PER_BYTE", 1 << 30)
     monkeypatch.setattr(checker, "_GROUPS_AT_ONCE", 10)
@@ -111,15 +111,17 @@ def test_what_went_to_the_database_is_judged_as_what_stayed_in_memory(
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_short_way_of_usual_transactions_is_the_long_way(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fast_path_for_usual_transactions_equals_the_general_path(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     events = damaged(seed) if seed % 2 else made(seed).events
     short = check_events(events)
     monkeypatch.setattr(Transactions, "_usual", lambda *_: False)
     assert comparable(check_events(events)) == comparable(short)
 
 
-def test_one_way_requests_that_nobody_answers_do_not_stay_in_memory() -> None:
-    """More of them than may wait; an answer that comes much later still meets its request."""
+def test_unanswered_one_way_requests_do_not_stay_in_memory() -> None:
+    """More requests than may wait. A response that comes much later is still joined with its request."""
     events: list[AnyEvent] = [Began(t_us=0, by="p")]
     events += [EndAsked(t_us=1, by="p", op=str(n), group="g", tx=str(n), verdict="COMMITTED") for n in range(5_000)]
     events += [Answered(t_us=2, by="p", op="0", outcome="ok"), Answered(t_us=3, by="p", op="0", outcome="unknown")]
@@ -129,38 +131,38 @@ def test_one_way_requests_that_nobody_answers_do_not_stay_in_memory() -> None:
         report = check.report()
     assert report.spilled_bytes > 0
     assert report.clean
-    assert looks(report)[1] == 1  # one verdict was told
+    assert looks(report)[1] == 1  # one verdict was reported
     assert "are in no file" not in " ".join(report.notes)
 
 
-def test_a_history_that_contradicts_itself_is_not_judged() -> None:
+def test_a_self_contradictory_history_is_rejected() -> None:
     twice = [
         Began(t_us=0, by="p"),
         EndAsked(t_us=1, by="p", op="1", group="g", tx="a", verdict="COMMITTED"),
         EndAsked(t_us=1, by="p", op="1", group="g", tx="b", verdict="COMMITTED"),
     ]
-    with pytest.raises(UsageError, match=r"memory:3: operation '1' of p was asked before"):
+    with pytest.raises(UsageError, match=r"memory:3: operation '1' of p was requested before"):
         check_events(twice)
     early = [*twice[:2], Answered(t_us=0, by="p", op="1", outcome="ok")]
-    with pytest.raises(UsageError, match="answered before it was asked"):
+    with pytest.raises(UsageError, match="answered before it was requested"):
         check_events(early)
     with pytest.raises(UsageError, match="empty"):
         check_events([])
 
 
-def test_what_weakens_a_report_is_noted() -> None:
+def test_notes_say_what_limits_a_report() -> None:
     report = check_events([Began(t_us=0, by="p"), Answered(t_us=2, by="p", op="0", outcome="ok")])
     text = "\n".join(report.notes)
-    for part in ("1 answers to requests that are in no file", "queue_read", "settled", "--log", "restarted"):
+    for part in ("1 responses to requests that are in no file", "queue_read", "settled", "--log", "restarted"):
         assert part in text
 
 
-def test_garbage_collection_is_as_it_was_before() -> None:
+def test_the_garbage_collection_setting_is_restored() -> None:
     assert gc.isenabled()
     check_events([Began(t_us=0, by="p"), Fault(t_us=1, by="p", what="kill", whom="broker")])
     assert gc.isenabled()
 
 
-def test_a_budget_that_is_too_small_is_refused() -> None:
+def test_a_memory_budget_that_is_too_small_is_refused() -> None:
     with pytest.raises(UsageError, match="8,388,608"):
         HistoryCheck(1, memory_bytes=1_000)

@@ -1,4 +1,4 @@
-"""What holds for the whole history: restarts, reads, where the log begins."""
+"""Facts about the whole history: restarts, reads, start of the log."""
 
 from halfmq.testing.history.events import Began, Fault, QueueRead, Settled, Started
 from halfmq.testing.history.facts import FAR, Facts
@@ -14,7 +14,7 @@ def reads(*fields: tuple[str, str, int, int, int, int]) -> Facts:
     return facts
 
 
-def test_only_brokers_restart_brokers() -> None:
+def test_only_starts_of_brokers_count_as_restarts() -> None:
     facts = Facts()
     facts.started(Started(t_us=10, by="w", whom="broker-a"))
     facts.started(Started(t_us=20, by="w", whom="producer"))
@@ -27,17 +27,17 @@ def test_only_brokers_restart_brokers() -> None:
     assert not facts.restarted_between(30, FAR)
 
 
-def test_a_read_had_to_see_what_was_visible_by_then_from_its_first_offset_on() -> None:
+def test_a_read_covers_what_was_visible_by_then_from_its_first_offset_on() -> None:
     facts = reads(("r", "t", 0, 5, 9, 50))
     queue = facts.queue_number("t", 0)
     assert facts.place_was_read(queue, 5, 50) is not None
-    assert facts.place_was_read(queue, 12, 50) is not None  # beyond the end: it is gone
+    assert facts.place_was_read(queue, 12, 50) is not None  # beyond the end: it is missing
     assert facts.place_was_read(queue, 4, 50) is None
     assert facts.place_was_read(queue, 5, 51) is None
     assert facts.place_was_read(queue + 1, 5, 50) is None
 
 
-def test_a_topic_was_read_when_one_reader_read_all_its_queues_from_the_start() -> None:
+def test_a_topic_was_read_if_one_reader_read_all_its_queues_from_the_start() -> None:
     both = reads(("r", "t", 0, 0, 9, 50), ("r", "t", 1, 0, 3, 60))
     assert both.topic_was_read("t", (0, 1), 50) is not None
     assert both.topic_was_read("t", (-1,), 50) is not None
@@ -56,7 +56,7 @@ def test_the_last_settled_counts() -> None:
     assert facts.unresolved_groups == frozenset()
 
 
-def test_answers_promise_nothing_only_in_memory_and_when_the_power_failed() -> None:
+def test_acknowledgements_are_void_only_after_a_power_loss_with_durability_memory() -> None:
     for durability, what, forgets in (("memory", "power", True), ("memory", "kill", False), ("fsync", "power", False)):
         facts = Facts()
         facts.began(Began(t_us=0, by="p", durability=durability))  # type: ignore[arg-type]
@@ -64,13 +64,13 @@ def test_answers_promise_nothing_only_in_memory_and_when_the_power_failed() -> N
         assert facts.acknowledgements_void is forgets
 
 
-def test_copies_and_topics_of_the_broker_are_not_judged() -> None:
+def test_copies_and_system_topics_are_not_checked() -> None:
     facts = Facts()
     names = ("%RETRY%g", "%DLQ%g", "RMQ_SYS_TRANS_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX", "orders")
     assert [facts.queue_number(name, 0) in facts.not_judged for name in names] == [True, True, True, True, False]
 
 
-def test_without_a_log_it_must_have_nothing() -> None:
+def test_without_a_log_nothing_must_be_in_it() -> None:
     facts = Facts()
     facts.finish()
     assert not facts.log_must_have(10)

@@ -1,4 +1,4 @@
-"""The log of a real store as events: what the checker holds answers against."""
+"""The log of a real store as events, which the checker compares with acknowledgements."""
 
 from collections import Counter
 from pathlib import Path
@@ -13,7 +13,7 @@ from halfmq.testing.history.events import Began, Logged
 from halfmq.testing.history.logged import log_events, log_source, write_log
 
 
-def test_records_have_their_messages_topics_and_verdicts(tmp_path: Path) -> None:
+def test_records_contain_their_messages_topics_and_verdicts(tmp_path: Path) -> None:
     sample_store(tmp_path)
     first, *records = log_events(RealDisk(), tmp_path)
     assert isinstance(first, Began)
@@ -31,8 +31,8 @@ def test_records_have_their_messages_topics_and_verdicts(tmp_path: Path) -> None
     assert all(record.message and record.queue_offset >= 0 for record in messages)
 
 
-def test_what_the_log_says_without_anybody_is_found(tmp_path: Path) -> None:
-    """A log without its clients: every verdict in it is nobody's, every plain message nobody's."""
+def test_a_log_without_recorded_clients_gives_violations(tmp_path: Path) -> None:
+    """Nobody sent its plain messages, and nobody decided its verdicts."""
     sample_store(tmp_path / "store")
     path = write_log(RealDisk(), tmp_path / "store", tmp_path / "log.jsonl")
     report = check_files([path])
@@ -45,7 +45,7 @@ def test_what_the_log_says_without_anybody_is_found(tmp_path: Path) -> None:
     assert report.counts["phantom"] > 0
 
 
-def test_violations_of_a_log_name_the_store_and_the_log_offset(tmp_path: Path) -> None:
+def test_violations_in_a_log_name_the_store_and_the_log_offset(tmp_path: Path) -> None:
     store = tmp_path / "store"
     sample_store(store)
     report = check_files([], logs=[log_source(RealDisk(), store, tmp_path / "log.jsonl")])
@@ -55,6 +55,6 @@ def test_violations_of_a_log_name_the_store_and_the_log_offset(tmp_path: Path) -
     assert {event.log_offset for event in told} <= offsets
 
 
-def test_a_directory_without_a_store_is_said_so(tmp_path: Path) -> None:
+def test_a_directory_without_a_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no store"):
         list(log_events(RealDisk(), tmp_path))

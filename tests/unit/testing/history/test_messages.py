@@ -1,4 +1,4 @@
-"""One message: sent, with this body, at one place, and where it was acknowledged."""
+"""Checks of one message: it was sent, with this body, and is at one place, where it was acknowledged."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from tests.support.tales import Tale
 from halfmq.testing.history.report import DUPLICATE, LOST, NOT_DURABLE, PHANTOM
 
 
-def test_a_plain_message_seen_where_it_was_acknowledged_is_clean() -> None:
+def test_a_plain_message_received_where_it_was_acknowledged_is_clean() -> None:
     tale = Tale()
     tale.plain(queue=0, queue_offset=0, offset=64)
     tale.seen("P")
@@ -20,7 +20,7 @@ def test_a_plain_message_seen_where_it_was_acknowledged_is_clean() -> None:
     assert tale.found() == {}
 
 
-def test_what_nobody_sent_is_a_phantom() -> None:
+def test_a_message_that_nobody_sent_is_a_phantom() -> None:
     tale = Tale()
     tale.seen("X", tx="T9")
     (violation,) = tale.report().violations
@@ -28,7 +28,7 @@ def test_what_nobody_sent_is_a_phantom() -> None:
     assert violation.sentence == "it was seen, but nobody sent it"
 
 
-def test_a_message_in_the_log_that_nobody_sent_is_a_phantom_but_not_a_copy_of_the_broker() -> None:
+def test_a_logged_message_that_nobody_sent_is_a_phantom_unless_it_is_a_copy_by_the_broker() -> None:
     tale = Tale()
     tale.log("message", 64, message="X", topic="%RETRY%readers")
     assert tale.found() == {}
@@ -36,14 +36,14 @@ def test_a_message_in_the_log_that_nobody_sent_is_a_phantom_but_not_a_copy_of_th
     assert tale.found() == {PHANTOM: 1}
 
 
-def test_a_message_seen_before_it_was_sent_is_a_phantom() -> None:
+def test_a_message_received_before_it_was_sent_is_a_phantom() -> None:
     tale = Tale()
     tale.seen("P")
     tale.plain()
     assert tale.found() == {PHANTOM: 1}
 
 
-def test_another_body_than_the_one_sent_is_a_phantom_and_31_bits_of_it_count() -> None:
+def test_another_body_than_sent_is_a_phantom_compared_by_31_bits() -> None:
     tale = Tale()
     tale.plain(crc=0x80000007)
     tale.seen("P", crc=7)
@@ -53,7 +53,7 @@ def test_another_body_than_the_one_sent_is_a_phantom_and_31_bits_of_it_count() -
 
 
 @pytest.mark.parametrize("plain", [True, False])
-def test_two_bodies_of_one_message_are_a_phantom_also_when_nobody_says_which_was_sent(plain: bool) -> None:
+def test_two_received_bodies_are_a_phantom_even_if_the_sent_one_is_unknown(plain: bool) -> None:
     tale = Tale()
     if plain:
         tale.plain()
@@ -71,23 +71,23 @@ def test_two_bodies_of_one_message_are_a_phantom_also_when_nobody_says_which_was
     assert len(violation.events) == 2
 
 
-def test_two_bodies_of_which_one_was_sent_are_told_once() -> None:
+def test_two_bodies_of_which_one_was_sent_are_reported_once() -> None:
     tale = Tale()
     tale.plain(crc=7)
     tale.seen("P", crc=7)
     tale.seen("P", crc=8, reader="other")
     assert tale.found() == {PHANTOM: 1}
-    assert tale.sentence() == "its body is not one that was sent"
+    assert tale.sentence() == "its body differs from every body sent"
     tale = Tale()
     tale.plain(crc=7)
-    tale.plain(crc=8)  # the same message with two bodies: whatever is visible, it is one of them
+    tale.plain(crc=8)  # the same message with two bodies: either may become visible
     tale.seen("P", crc=7)
     assert tale.found() == {}
     tale.seen("P", crc=8, reader="other")
     assert tale.found() == {PHANTOM: 1}
 
 
-def test_one_message_at_two_places_is_a_duplicate_and_redelivery_is_not() -> None:
+def test_one_message_at_two_places_is_a_duplicate_but_a_redelivery_is_not() -> None:
     tale = Tale()
     tale.plain()
     tale.seen("P")
@@ -96,10 +96,10 @@ def test_one_message_at_two_places_is_a_duplicate_and_redelivery_is_not() -> Non
     assert tale.found() == {}
     tale.seen("P", at=3, reader="other")
     assert tale.found() == {DUPLICATE: 1}
-    assert tale.sentence() == "it stands 2 times, sent 1 x: t queue 0 offset 0, t queue 0 offset 3"
+    assert tale.sentence() == "it is at 2 places, sent 1 x: t queue 0 offset 0, t queue 0 offset 3"
 
 
-def test_a_half_twice_in_the_log_is_a_duplicate_and_a_copy_of_it_is_not() -> None:
+def test_a_half_twice_in_the_log_is_a_duplicate_but_a_copy_is_not() -> None:
     tale = Tale()
     tale.half(offset=0)
     tale.log("half", 0, tx="T", message="T")
@@ -109,7 +109,7 @@ def test_a_half_twice_in_the_log_is_a_duplicate_and_a_copy_of_it_is_not() -> Non
     assert tale.found() == {DUPLICATE: 1}
 
 
-def test_a_half_acknowledged_at_two_offsets() -> None:
+def test_a_half_acknowledged_at_two_offsets_is_reported() -> None:
     for restart, kind in ((False, DUPLICATE), (True, NOT_DURABLE)):
         tale = Tale()
         tale.half(offset=64)
@@ -121,7 +121,7 @@ def test_a_half_acknowledged_at_two_offsets() -> None:
         assert tale.found() == {kind: 1}
 
 
-def test_acknowledged_at_one_place_and_seen_at_another() -> None:
+def test_a_message_acknowledged_at_one_place_and_received_at_another_is_reported() -> None:
     for restart, kind in ((False, DUPLICATE), (True, NOT_DURABLE)):
         tale = Tale()
         tale.plain(queue=0, queue_offset=4)
@@ -131,8 +131,8 @@ def test_acknowledged_at_one_place_and_seen_at_another() -> None:
         assert tale.found() == {kind: 1}
 
 
-def test_acknowledged_and_never_seen() -> None:
-    """Lost; and not durable if the broker was restarted in between. With its place or without."""
+def test_a_message_acknowledged_and_never_received_is_reported() -> None:
+    """As lost, or as not durable if the broker restarted in between. With and without its place."""
     for place in ({}, {"queue": 0, "queue_offset": 0}):
         for restart, kind in ((False, LOST), (True, NOT_DURABLE)):
             tale = Tale()
@@ -143,14 +143,14 @@ def test_acknowledged_and_never_seen() -> None:
             assert tale.found() == {kind: 1}, (place, restart)
 
 
-def test_a_place_beyond_the_end_of_its_queue_is_missing_too() -> None:
+def test_a_message_beyond_the_end_of_its_queue_is_missing() -> None:
     tale = Tale()
     tale.plain(queue=0, queue_offset=7)
     tale.read(3)
     assert tale.found() == {LOST: 1}
 
 
-def test_a_message_that_was_not_acknowledged_may_be_there_or_not() -> None:
+def test_an_unacknowledged_message_may_exist_or_not() -> None:
     for outcome in (None, "unknown"):
         tale = Tale()
         tale.plain(outcome=outcome)
@@ -158,7 +158,7 @@ def test_a_message_that_was_not_acknowledged_may_be_there_or_not() -> None:
         assert tale.found() == {}
 
 
-def test_acknowledged_at_a_log_offset_where_the_log_has_nothing() -> None:
+def test_a_message_missing_at_its_acknowledged_log_offset_is_reported() -> None:
     tale = Tale()
     tale.plain(offset=64)
     tale.seen("P")
@@ -168,21 +168,21 @@ def test_acknowledged_at_a_log_offset_where_the_log_has_nothing() -> None:
     assert tale.found() == {}
 
 
-def test_a_delayed_plain_message_is_not_missed() -> None:
+def test_a_delayed_plain_message_is_not_reported_as_missing() -> None:
     tale = Tale()
     tale.plain(delay_ms=1000)
     tale.read(0)
     assert tale.found() == {}
 
 
-def test_an_operation_that_was_refused_makes_nothing_visible() -> None:
+def test_a_refused_request_makes_nothing_visible() -> None:
     tale = Tale()
     tale.plain(outcome="refused")
     tale.read(0)
     assert tale.found() == {}
 
 
-def test_a_message_that_was_only_ever_refused_is_a_phantom_where_it_is_visible() -> None:
+def test_a_message_whose_every_request_was_refused_is_a_phantom_if_visible() -> None:
     for where in ("seen", "in the log"):
         tale = Tale()
         tale.plain(outcome="refused")
@@ -192,11 +192,11 @@ def test_a_message_that_was_only_ever_refused_is_a_phantom_where_it_is_visible()
         else:
             tale.log("message", 64, message="P", queue_offset=0)
         assert tale.found() == {PHANTOM: 1}, where
-        assert tale.sentence() == f"it was {where}, but whoever sent it was refused"
+        assert tale.sentence() == f"it was {where}, but every request to send it was refused"
 
 
 @pytest.mark.parametrize("other", ["ok", None, "unknown"])
-def test_a_refusal_is_excused_by_another_request_of_the_same_message(other: str | None) -> None:
+def test_another_request_for_a_refused_message_permits_it(other: str | None) -> None:
     for outcomes in (("refused", other), (other, "refused")):
         tale = Tale()
         for outcome in outcomes:
@@ -206,7 +206,7 @@ def test_a_refusal_is_excused_by_another_request_of_the_same_message(other: str 
         assert tale.found() == {}, outcomes
 
 
-def test_seen_between_a_refusal_and_the_request_that_was_taken_is_a_phantom() -> None:
+def test_a_message_received_between_a_refused_and_the_accepted_request_is_a_phantom() -> None:
     tale = Tale()
     tale.plain(outcome="refused")
     tale.seen("P")
@@ -215,7 +215,7 @@ def test_seen_between_a_refusal_and_the_request_that_was_taken_is_a_phantom() ->
     assert tale.sentence() == "it was seen before anybody sent it"
 
 
-def test_a_half_that_was_only_ever_refused_is_a_phantom_where_it_is_seen() -> None:
+def test_a_half_whose_every_request_was_refused_is_a_phantom_if_received() -> None:
     for other, found in (("refused", {PHANTOM: 1}), (None, {}), ("ok", {})):
         tale = Tale()
         tale.half(message="a")
@@ -232,7 +232,7 @@ def test_a_half_that_was_only_ever_refused_is_a_phantom_where_it_is_seen() -> No
     ("fields", "found"),
     [
         ({}, {}),
-        ({"tx": "M"}, {}),  # what a stock client calls the transaction of any message
+        ({"tx": "M"}, {}),  # RocketMQ's clients take the message id for the transaction of any message
         ({"topic": "%RETRY%r", "queue": 0}, {}),
         ({"topic": "other"}, {PHANTOM: 1}),
         ({"queue": 2}, {PHANTOM: 1}),
@@ -241,7 +241,7 @@ def test_a_half_that_was_only_ever_refused_is_a_phantom_where_it_is_seen() -> No
         ({"key": "else"}, {PHANTOM: 1}),
     ],
 )
-def test_a_half_is_seen_where_it_was_sent_to_and_as_what_it_was_sent(
+def test_a_half_is_received_at_the_place_and_with_the_fields_it_was_sent_with(
     fields: dict[str, Any], found: dict[str, int]
 ) -> None:
     tale = Tale()
@@ -265,7 +265,7 @@ def test_a_half_is_seen_where_it_was_sent_to_and_as_what_it_was_sent(
         ({"key": "else"}, {PHANTOM: 1}),
     ],
 )
-def test_a_plain_message_is_seen_where_it_was_sent_to_and_as_what_it_was_sent(
+def test_a_plain_message_is_received_at_the_place_and_with_the_fields_it_was_sent_with(
     fields: dict[str, Any], found: dict[str, int]
 ) -> None:
     tale = Tale()
@@ -275,7 +275,7 @@ def test_a_plain_message_is_seen_where_it_was_sent_to_and_as_what_it_was_sent(
     assert tale.found() == found
 
 
-def test_a_message_that_was_seen_elsewhere_is_told_with_both() -> None:
+def test_a_message_received_elsewhere_is_reported_with_both_places() -> None:
     tale = Tale()
     tale.half(queue=1, key="k")
     tale.end()
@@ -286,7 +286,7 @@ def test_a_message_that_was_seen_elsewhere_is_told_with_both() -> None:
     )
 
 
-def test_who_sends_again_may_name_another_queue() -> None:
+def test_a_retry_may_name_another_queue() -> None:
     for queue, found in ((1, {}), (2, {}), (3, {PHANTOM: 1})):
         tale = Tale()
         tale.plain(to=1, outcome=None)
@@ -295,7 +295,7 @@ def test_who_sends_again_may_name_another_queue() -> None:
         assert tale.found() == found, queue
 
 
-def test_a_plain_message_at_one_place_of_a_queue_and_at_two_log_offsets() -> None:
+def test_a_plain_message_at_one_queue_offset_and_two_log_offsets_is_reported() -> None:
     for restart, kind in ((False, DUPLICATE), (True, NOT_DURABLE)):
         tale = Tale()
         tale.plain(queue=0, queue_offset=0, offset=64)
@@ -307,5 +307,5 @@ def test_a_plain_message_at_one_place_of_a_queue_and_at_two_log_offsets() -> Non
         tale.plain(queue=0, queue_offset=0, offset=128)
         assert tale.found() == {kind: 1}
         assert tale.sentence().startswith(
-            "it was acknowledged at t queue 0 offset 0 and log offset 64, and at log offset 128"
+            "it was acknowledged at t queue 0 offset 0 and log offset 64, and then at log offset 128"
         )

@@ -1,7 +1,7 @@
-"""Each kind of violation alone, planted into a history of a million events: exactly it is found, and by its name.
+"""Each kind of violation, planted alone into a history of a million events: the checker reports exactly that one, with its name.
 
-The million is read once, and its messages and transactions are judged once: none of a plant is among them. What follows is
-done for each plant by a process forked from there: it takes the plant's file, judges it, and puts everything in order.
+The million events are read once, and their messages and transactions checked once, since no plant touches them. A forked process
+for each plant continues from there: it reads the plant's file, checks it, and does the final checks on everything.
 """
 
 import multiprocessing
@@ -35,7 +35,7 @@ from halfmq.testing.history.transactions import Transactions
 
 EVENTS = 1_000_000
 TILE = Options(transactions=2_500, kills=2, topics=1, several=0.2)
-#: Side by side.
+#: Parallel processes.
 WORKERS = 2
 
 
@@ -88,10 +88,10 @@ def test_each_kind_is_found_in_a_small_history_wherever_it_is_planted() -> None:
         (Order, "_note_late", {REORDERED}),
     ],
 )
-def test_each_judgement_is_what_finds_its_kind(
+def test_each_check_is_needed_to_find_its_kind(
     judge: type, method: str, missed: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With one of them taken out, its kind is not found any more, and every other one is."""
+    """If one check is disabled, its kind is no longer found, but every other one is."""
     history = made(5, Options(transactions=100))
     steps = steps_inside(history.marks, history.restarts, 0.5)
     monkeypatch.setattr(judge, method, lambda *_, **__: False)
@@ -103,9 +103,9 @@ def test_each_judgement_is_what_finds_its_kind(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_each_kind_alone_is_found_in_a_million_events(million: Tiled, capsys: pytest.CaptureFixture[str]) -> None:
-    """At the start and at the end, or in the middle and across a restart; a clean one planted there gives no alarm."""
+    """At the start and at the end, or in the middle and across a restart. A clean plant gives no false alarm."""
     places = places_for_plants(million)
-    # Each kind in two of the places; all four of each: in the small history above.
+    # Two places for each kind; the small history above has all four.
     cases = [(kind, where) for n, kind in enumerate((*KINDS, "")) for where in [*places][n % 2 :: 2]]
     started = time.process_time()
     with HistoryCheck(sum(path.stat().st_size for path in million.paths), memory_bytes=4 << 30) as check:
@@ -167,8 +167,8 @@ def _judge_all(check: HistoryCheck, million: Tiled, places: dict[str, list[Mark]
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_million_events_are_checked_in_the_memory_that_was_given(million: Tiled, capsys: Any) -> None:
-    """The process grows by no more than its budget, and rows went to files."""
+def test_a_million_events_are_checked_within_the_memory_budget(million: Tiled, capsys: Any) -> None:
+    """The process grows by no more than its budget, and rows were moved to files."""
     budget = 48 << 20
     program = f"""
 import re, sys

@@ -1,4 +1,4 @@
-"""A power loss at the level ``memory``: what it may take is not held against anybody, and everything else is."""
+"""A power loss with durability ``memory``: what it may lose is not a violation, and everything else is checked."""
 
 import pytest
 from tests.support.tales import R, Tale
@@ -17,7 +17,9 @@ def tale_of(durability: str = "memory") -> Tale:
 
 
 @pytest.mark.parametrize(("log_end", "found"), [(64, {}), (128, {NOT_DURABLE: 1})])
-def test_a_plain_message_may_be_gone_only_if_it_stood_behind_the_end(log_end: int, found: dict[str, int]) -> None:
+def test_a_plain_message_may_be_lost_only_if_it_was_after_the_end_of_the_log(
+    log_end: int, found: dict[str, int]
+) -> None:
     tale = tale_of()
     tale.plain(queue=0, queue_offset=0, offset=64)
     power(tale, log_end)
@@ -27,7 +29,7 @@ def test_a_plain_message_may_be_gone_only_if_it_stood_behind_the_end(log_end: in
     assert tale.found() == found
 
 
-def test_what_was_answered_behind_the_end_may_not_be_gone_at_the_level_fsync() -> None:
+def test_nothing_may_be_lost_with_durability_fsync() -> None:
     tale = tale_of("fsync")
     tale.plain(queue=0, queue_offset=0, offset=64)
     power(tale, 64, "fsync")
@@ -37,7 +39,7 @@ def test_what_was_answered_behind_the_end_may_not_be_gone_at_the_level_fsync() -
     assert tale.found() == {NOT_DURABLE: 1}
 
 
-def test_what_was_asked_after_the_loss_may_not_be_gone() -> None:
+def test_messages_requested_after_the_loss_may_not_be_lost() -> None:
     tale = tale_of()
     power(tale, 64)
     tale.plain(queue=0, queue_offset=0, offset=64)
@@ -48,7 +50,7 @@ def test_what_was_asked_after_the_loss_may_not_be_gone() -> None:
 
 
 @pytest.mark.parametrize(("log_end", "found"), [(128, {}), (192, {CHANGED: 1})])
-def test_a_verdict_may_be_another_one_only_if_the_first_stood_behind_the_end(
+def test_a_verdict_may_change_only_if_the_first_one_was_after_the_end_of_the_log(
     log_end: int, found: dict[str, int]
 ) -> None:
     tale = tale_of()
@@ -62,7 +64,7 @@ def test_a_verdict_may_be_another_one_only_if_the_first_stood_behind_the_end(
 
 
 @pytest.mark.parametrize(("log_end", "found"), [(64, {}), (128, {NOT_DURABLE: 1})])
-def test_a_place_may_be_given_again_and_is_given_once_afterwards(log_end: int, found: dict[str, int]) -> None:
+def test_a_place_may_be_reused_once_after_the_loss(log_end: int, found: dict[str, int]) -> None:
     tale = tale_of()
     tale.plain("P", queue=0, queue_offset=0, offset=64)
     tale.seen("P")
@@ -74,7 +76,7 @@ def test_a_place_may_be_given_again_and_is_given_once_afterwards(log_end: int, f
     assert tale.found() == found
 
 
-def test_two_places_after_the_loss_are_two() -> None:
+def test_two_places_after_the_loss_are_a_duplicate() -> None:
     tale = tale_of()
     power(tale, 64)
     tale.plain("P", queue=0, queue_offset=0, offset=64)
@@ -84,8 +86,10 @@ def test_two_places_after_the_loss_are_two() -> None:
 
 
 @pytest.mark.parametrize(("log_end", "found"), [(128, {}), (192, {LOST: 1})])
-def test_a_message_that_was_committed_below_the_end_is_missed(log_end: int, found: dict[str, int]) -> None:
-    """Without the log: the reader alone says that it is gone. Nobody could settle it again, so nobody is asked to."""
+def test_a_message_committed_before_the_end_of_the_log_is_reported_as_missing(
+    log_end: int, found: dict[str, int]
+) -> None:
+    """Without the log only the reader shows that it is missing. Nobody could decide it again, so no verdict is expected."""
     tale = tale_of()
     tale.half(offset=64)
     tale.end(position=128)
@@ -96,7 +100,7 @@ def test_a_message_that_was_committed_below_the_end_is_missed(log_end: int, foun
     assert kinds == found
 
 
-def test_half_of_a_transaction_that_is_left_may_wait_for_ever_and_a_whole_one_may_not() -> None:
+def test_an_incomplete_transaction_may_stay_undecided_after_the_loss_but_a_complete_one_may_not() -> None:
     for second, found in ((192, {}), (96, {STUCK: 1})):
         tale = tale_of()
         tale.half(message="A", offset=64)
@@ -110,7 +114,7 @@ def test_half_of_a_transaction_that_is_left_may_wait_for_ever_and_a_whole_one_ma
         assert tale.found() == found
 
 
-def test_a_check_from_before_the_loss_says_nothing_of_what_is_gone() -> None:
+def test_a_check_before_the_loss_proves_nothing_about_lost_messages() -> None:
     tale = tale_of()
     tale.half(offset=64)
     tale.check()
@@ -120,7 +124,7 @@ def test_a_check_from_before_the_loss_says_nothing_of_what_is_gone() -> None:
     assert tale.found() == {}
 
 
-def test_a_power_loss_without_a_word_about_what_is_left_promises_nothing() -> None:
+def test_after_a_power_loss_without_log_end_acknowledgements_prove_nothing() -> None:
     tale = tale_of()
     tale.plain(queue=0, queue_offset=0, offset=64)
     tale.add(Fault, what="power", whom="broker")
@@ -130,8 +134,8 @@ def test_a_power_loss_without_a_word_about_what_is_left_promises_nothing() -> No
     assert "log_end" in tale.report().notes[-1]
 
 
-def test_a_copy_in_a_retry_queue_is_not_where_the_message_is() -> None:
-    """The message itself was trimmed; what a consumer handed back is still there."""
+def test_a_copy_in_a_retry_queue_is_not_a_place_of_the_message() -> None:
+    """The message itself was trimmed; the copy that a consumer handed back still exists."""
     tale = Tale()
     tale.plain(queue=0, queue_offset=0, offset=64)
     tale.half(offset=96)

@@ -1,4 +1,4 @@
-"""Files in: torn lines of killed processes are left out and counted, anything else that is wrong is named with its line."""
+"""Reading files: torn lines of killed processes are ignored and counted; any other error is reported with its line."""
 
 import os
 from pathlib import Path
@@ -29,23 +29,25 @@ def events(source: FileSource) -> list[AnyEvent]:
     return [event for block in source.blocks() for event in block.events]
 
 
-def test_the_last_line_of_a_killed_process_is_left_out_wherever_it_was_torn(tmp_path: Path) -> None:
+def test_the_torn_last_line_of_a_killed_process_is_ignored_wherever_it_ends(tmp_path: Path) -> None:
     last = fault(2)
     for cut in range(len(last) + 1):
         file = source(tmp_path, BEGAN + fault(1) + last[:cut])
-        assert len(events(file)) == (3 if cut >= len(last) - 1 else 2)  # whole without its line end is whole
+        assert len(events(file)) == (
+            3 if cut >= len(last) - 1 else 2
+        )  # a line that lacks only its line end is complete
         assert file.torn == (0 if cut in (0, len(last) - 1, len(last)) else 1)
 
 
-def test_a_last_line_that_is_whole_and_no_event_is_not_taken_for_torn(tmp_path: Path) -> None:
-    """A value of the wrong type must not make what it says vanish."""
+def test_a_complete_last_line_that_is_not_an_event_is_an_error(tmp_path: Path) -> None:
+    """A value of the wrong type must not make an event disappear."""
     with pytest.raises(UsageError, match=r":3: not an event"):
         list(source(tmp_path, BEGAN + b"\n" + b'{"e":"fault","t_us":"90","by":"p","what":"kill"}\n').blocks())
     with pytest.raises(UsageError, match=r":1: not an event"):
         list(source(tmp_path, b'{"a":1}\n').blocks())
 
 
-def test_a_process_that_came_back_goes_on_behind_its_torn_line(tmp_path: Path) -> None:
+def test_a_restarted_process_continues_after_its_torn_line(tmp_path: Path) -> None:
     file = source(tmp_path, BEGAN + fault(1) + b'{"e":"fa\n' + BEGAN + fault(2))
     assert [type(event) for event in events(file)] == [Began, Fault, Began, Fault]
     assert file.torn == 1
@@ -57,7 +59,7 @@ def test_a_damaged_line_in_the_middle_makes_the_file_unusable_and_is_named(tmp_p
         events(source(tmp_path, BEGAN + fault(1) + b"{}\n" + fault(2)))
 
 
-def test_what_is_no_history_is_said_so(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_history_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the first line must be a `began`"):
         events(source(tmp_path, fault(1)))
     with pytest.raises(UsageError, match="format 2; this program reads format 1"):
@@ -70,7 +72,7 @@ def test_what_is_no_history_is_said_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(20)
-def test_a_pipe_is_no_history_and_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.jsonl")
     (tmp_path / "h.jsonl").write_bytes(BEGAN)
     for path in (tmp_path / "pipe.jsonl", tmp_path):
@@ -78,7 +80,7 @@ def test_a_pipe_is_no_history_and_is_not_waited_for(tmp_path: Path) -> None:
             check_files([path])
 
 
-def test_a_line_that_is_nested_too_deep_is_named_and_never_taken_for_torn(tmp_path: Path) -> None:
+def test_a_line_with_too_deep_nesting_is_named_and_never_taken_for_torn(tmp_path: Path) -> None:
     deep = b'{"e":"fault","t_us":2,"by":"p","what":"w","x":' + b"[" * 5_000
     for line in (deep, deep + b"\n", deep + b"]" * 5_000 + b"}\n", deep + b"\n" + BEGAN):
         with pytest.raises(UsageError, match=r"h\.jsonl:3: not an event: .*recursion"):
@@ -98,14 +100,14 @@ def test_a_source_can_be_the_log_of_a_store(tmp_path: Path) -> None:
     assert violation.events[0].where == f"{path}:2"
 
 
-def test_an_empty_file_is_one_of_a_process_that_was_killed_at_once(tmp_path: Path) -> None:
+def test_an_empty_file_is_legal_since_a_process_may_be_killed_at_once(tmp_path: Path) -> None:
     file = source(tmp_path, b"")
     assert events(file) == []
     assert file.torn == 0
 
 
 @pytest.mark.parametrize("block_bytes", [1, 7, 40, 100, 1 << 20])
-def test_lines_have_their_numbers_however_the_file_is_read(
+def test_line_numbers_do_not_depend_on_how_the_file_is_read(
     tmp_path: Path, block_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader_module, "BLOCK_BYTES", block_bytes)
@@ -125,7 +127,7 @@ def test_lines_have_their_numbers_however_the_file_is_read(
     assert sources.torn == 1
 
 
-def test_a_directory_is_its_files_in_order_of_their_names(tmp_path: Path) -> None:
+def test_a_directory_means_its_files_in_order_of_their_names(tmp_path: Path) -> None:
     for name in ("b.jsonl", "a.jsonl", "notes.txt"):
         (tmp_path / name).write_bytes(BEGAN)
     assert [file.path.name for file in files_of([tmp_path])] == ["a.jsonl", "b.jsonl"]

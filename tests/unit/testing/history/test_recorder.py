@@ -1,4 +1,4 @@
-"""What was recorded is on the file when the call returns, whatever becomes of the process."""
+"""When a call returns, its event is in the file, whatever happens to the process."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ def lines(path: Path) -> list[AnyEvent]:
     return [decode(line) for line in path.read_bytes().splitlines()]
 
 
-def test_first_line_says_what_is_recorded(tmp_path: Path) -> None:
+def test_the_first_line_describes_the_recording(tmp_path: Path) -> None:
     with Recorder(tmp_path / "h", "p1", lambda: 7, system="halfmq 0.1.0", policy_groups=("g",)) as recorder:
         recorder.record(Fault, what="kill", whom="broker")
     assert lines(tmp_path / "h") == [
@@ -28,7 +28,7 @@ def test_first_line_says_what_is_recorded(tmp_path: Path) -> None:
     ]
 
 
-def test_record_has_written_what_was_noted_before_it(tmp_path: Path) -> None:
+def test_record_writes_what_was_noted_before(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "h", "p1")
     recorder.note(Fault, what="a")
     assert len(lines(tmp_path / "h")) == 1
@@ -53,7 +53,7 @@ os.kill(os.getpid(), {int(signal.SIGKILL)})
     assert [event.what for event in lines(tmp_path / "h")[1:]] == [str(n) for n in range(1000)]  # type: ignore[union-attr]
 
 
-def test_a_file_with_half_a_line_is_continued_on_a_new_one(tmp_path: Path) -> None:
+def test_a_file_that_ends_in_half_a_line_is_continued_on_a_new_line(tmp_path: Path) -> None:
     (tmp_path / "h").write_bytes(b'{"e":"began","t_us":1,"by":"p"}\n{"e":"pla')
     Recorder(tmp_path / "h", "p", lambda: 2).close()
     first, torn, again = (tmp_path / "h").read_bytes().splitlines()

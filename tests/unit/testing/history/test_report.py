@@ -1,4 +1,4 @@
-"""What is told of what was found."""
+"""The content of a report."""
 
 import json
 
@@ -14,12 +14,12 @@ from halfmq.testing.history.report import (
 )
 
 
-def test_every_kind_has_a_check_that_says_what_it_looks_at() -> None:
+def test_every_kind_has_a_check_that_says_what_it_examines() -> None:
     assert {check.kind for check in CHECKS} == set(KINDS)
     assert {check.promise for check in CHECKS} == {1, 2, 3, 4, 5, 7, 8, 9}
 
 
-def test_a_check_that_had_nothing_to_look_at_says_zero() -> None:
+def test_a_check_without_items_to_examine_reports_zero() -> None:
     report = Tale().report()
     assert report.clean
     assert {one.looked for one in report.looked} == {0}
@@ -45,7 +45,7 @@ def test_a_violation_names_transaction_sentence_and_events_with_time_writer_and_
     assert events[1].split()[:4] == ["140", "us", "p", "memory:5"]
 
 
-def test_the_first_of_a_kind_are_kept_and_all_are_counted() -> None:
+def test_the_first_violations_of_a_kind_are_kept_and_all_are_counted() -> None:
     findings = Findings()
     for number in reversed(range(KEPT_OF_A_KIND + 50)):
         findings.add(AT_ONCE, f"g\n{number}", "m", "s", (number + 1,))
@@ -54,7 +54,7 @@ def test_the_first_of_a_kind_are_kept_and_all_are_counted() -> None:
     assert [found.first_place for found in kept] == list(range(1, KEPT_OF_A_KIND + 1))
 
 
-def test_the_report_as_json_has_everything() -> None:
+def test_the_json_report_is_complete() -> None:
     tale = Tale(system="halfmq 0.1.0")
     tale.seen("X")
     told = json.loads(tale.report().as_json())

@@ -1,8 +1,8 @@
-"""The first pass: answers meet their requests, whatever the order of files."""
+"""The first pass: responses are joined with their requests, whatever the order of files."""
 
 from halfmq.testing.history.events import Answered, AnyEvent, Began, EndAsked, HalfAsked
 from halfmq.testing.history.reader import Block
-from halfmq.testing.history.scan import ASKED, NO_ANSWER, OK, SAID, Scan
+from halfmq.testing.history.scan import ASKED, NO_ANSWER, OK, REQUESTED, Scan
 from halfmq.testing.history.tables import Row, Tables
 
 
@@ -26,35 +26,35 @@ ANSWERS = (
 )
 
 
-def test_an_answer_may_be_read_before_its_request() -> None:
+def test_a_response_may_be_read_before_its_request() -> None:
     forward = rows(scanned(HALF, END, *ANSWERS))
     backward = rows(scanned(*ANSWERS, HALF, END))
     for messages, transactions in (forward, backward):
         (half,), (end,) = messages, transactions
         assert (half[0], half[1], half[2], half[4], half[6], half[15]) == ("M", ASKED, 1, 2, OK, 64)
-        assert (end[0], end[1], end[2], end[6], end[8], end[10]) == ("g\nT", SAID, 3, 4, OK, 128)
+        assert (end[0], end[1], end[2], end[6], end[8], end[10]) == ("g\nT", REQUESTED, 3, 4, OK, 128)
 
 
-def test_requests_that_were_put_off_to_files_still_meet_their_answers() -> None:
+def test_requests_that_were_moved_to_the_database_are_joined_with_their_responses() -> None:
     scan = scanned(HALF, END, Began(t_us=0, by="q"), *ANSWERS, waiting_max=0, at_once=1)
     (half,), (end,) = rows(scan)
     assert (half[6], end[8]) == (OK, OK)
     assert scan.answers_alone == 0
 
 
-def test_what_waited_in_the_database_is_counted_like_what_waited_in_memory() -> None:
-    """The same request twice, an answer without a request, and the last of two answers."""
+def test_operations_in_the_database_are_counted_like_those_in_memory() -> None:
+    """The same request twice, a response without a request, and the last of two responses."""
     again = Answered(t_us=5, by="p", op="1", outcome="ok", offset=128)
     alone = Answered(t_us=5, by="p", op="3", outcome="ok")
     scan = scanned(HALF, ANSWERS[1], END, END, alone, waiting_max=0, at_once=1)
     rows(scan)
-    assert [why for _, why in scan.facts.wrong] == ["operation '2' of p was asked before"]
+    assert [why for _, why in scan.facts.wrong] == ["operation '2' of p was requested before"]
     assert scan.answers_alone == 1
     (half,), _ = rows(scanned(ANSWERS[0], again, HALF, waiting_max=0, at_once=1))
     assert (half[4], half[5], half[15]) == (5, 2, 128)
 
 
-def test_operations_of_two_writers_with_one_name_are_two() -> None:
+def test_operations_with_the_same_name_from_two_writers_are_different() -> None:
     other = Answered(t_us=2, by="q", op="1", outcome="ok")
     scan = scanned(HALF, other)
     (half,), _ = rows(scan)
@@ -62,12 +62,12 @@ def test_operations_of_two_writers_with_one_name_are_two() -> None:
     assert scan.answers_alone == 1
 
 
-def test_giving_up_is_no_answer() -> None:
+def test_an_unknown_outcome_is_no_response() -> None:
     (half,), _ = rows(scanned(HALF, Answered(t_us=2, by="p", op="1", outcome="unknown")))
     assert half[6] == NO_ANSWER
 
 
-def test_places_are_lines() -> None:
+def test_places_are_line_numbers() -> None:
     scan = Scan(Tables(8 << 20), 10)
     scan.block(Block(7, [Began(t_us=0, by="p"), HALF, ANSWERS[0]], 1), 5 << 40)
     (half,), _ = rows(scan)

@@ -1,4 +1,4 @@
-"""Rows that outgrow memory come back from the database: all of them, with what belongs to them, in order."""
+"""Rows that exceed the memory budget come back from the database: all of them, complete, and in order."""
 
 import random
 
@@ -6,7 +6,7 @@ import pytest
 
 from halfmq.testing.history.tables import GroupedTable, Row, SortedTable, Tables
 
-#: More than the budget below.
+#: More than the memory budget below.
 MUCH = 1 << 30
 
 
@@ -16,7 +16,7 @@ def tables() -> Tables:
 
 
 @pytest.mark.parametrize("spills", [(), (1_000, 1_001, 3_000), range(0, 5_000, 100), (4_999,)])
-def test_groups_have_all_rows_of_a_key(tables: Tables, spills: tuple[int, ...]) -> None:
+def test_groups_contain_all_rows_of_a_key(tables: Tables, spills: tuple[int, ...]) -> None:
     table = GroupedTable(tables, "rows")
     rng = random.Random(1)
     rows = [(f"k{rng.randrange(200)}", number, None) for number in range(5_000)]
@@ -35,7 +35,7 @@ def test_groups_have_all_rows_of_a_key(tables: Tables, spills: tuple[int, ...]) 
     assert list(table.groups()) == []
 
 
-def test_a_table_takes_rows_again_after_it_was_read(tables: Tables) -> None:
+def test_a_table_can_be_filled_again_after_it_was_read(tables: Tables) -> None:
     table = GroupedTable(tables, "rows")
     for number in (1, 2):
         table.add(("a", number))

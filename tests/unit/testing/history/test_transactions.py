@@ -1,4 +1,4 @@
-"""One transaction, judged: who said what, what was told, what is in the log, what was seen."""
+"""Checks of one transaction: requested, acknowledged and logged verdicts, the database, and received messages."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from halfmq.testing.history.events import Fault
 from halfmq.testing.history.report import BY_NOBODY, CHANGED, DUPLICATE, LOST, NOT_DURABLE, PHANTOM, STUCK, TORN
 
 
-def test_a_committed_transaction_that_was_seen_is_clean() -> None:
+def test_a_committed_transaction_that_was_received_is_clean() -> None:
     tale = Tale()
     tale.half(offset=0)
     tale.local()
@@ -25,16 +25,16 @@ def test_a_committed_transaction_that_was_seen_is_clean() -> None:
 # --- promise 1
 
 
-def test_both_verdicts_told_is_a_changed_verdict() -> None:
+def test_two_acknowledged_verdicts_are_a_changed_verdict() -> None:
     tale = Tale()
     tale.half()
     tale.end(verdict=C)
     tale.end(verdict=R, by="check")
     assert tale.found() == {CHANGED: 1}
-    assert tale.sentence() == "two verdicts: told COMMITTED at 140 us, told ROLLED_BACK at 160 us"
+    assert tale.sentence() == "two verdicts: COMMITTED acknowledged at 140 us, ROLLED_BACK acknowledged at 160 us"
 
 
-def test_told_one_way_and_logged_the_other_is_a_changed_verdict() -> None:
+def test_one_verdict_acknowledged_and_the_other_logged_is_a_changed_verdict() -> None:
     tale = Tale()
     tale.half(offset=0)
     tale.end(verdict=C, outcome="ok", position=64)
@@ -44,7 +44,7 @@ def test_told_one_way_and_logged_the_other_is_a_changed_verdict() -> None:
     assert tale.found() == {CHANGED: 1}
 
 
-def test_rolled_back_was_told_and_the_message_seen_by_a_commit_that_was_said_too() -> None:
+def test_rollback_acknowledged_but_message_received_after_a_requested_commit_is_a_changed_verdict() -> None:
     tale = Tale()
     tale.half()
     tale.end(verdict=C, outcome=None)
@@ -53,7 +53,7 @@ def test_rolled_back_was_told_and_the_message_seen_by_a_commit_that_was_said_too
     assert tale.found() == {CHANGED: 1}
 
 
-def test_the_same_verdict_told_again_is_no_change() -> None:
+def test_the_same_verdict_acknowledged_again_is_no_change() -> None:
     tale = Tale()
     tale.half()
     tale.end(position=64)
@@ -74,7 +74,7 @@ def test_a_verdict_at_another_position_after_a_restart_was_not_durable() -> None
         assert tale.found() == {kind: 1}
 
 
-def test_two_commit_records_show_its_messages_twice() -> None:
+def test_two_commit_records_make_its_messages_visible_twice() -> None:
     tale = Tale()
     tale.half(offset=0)
     tale.end(outcome=None)
@@ -87,26 +87,26 @@ def test_two_commit_records_show_its_messages_twice() -> None:
 # --- promise 2
 
 
-def test_a_verdict_that_nobody_said() -> None:
+def test_a_verdict_that_nobody_requested_is_reported() -> None:
     tale = Tale()
     tale.half()
     tale.log("half", 0, tx="T", message="T")
     tale.commit(64, (0, 0))
     assert tale.found() == {BY_NOBODY: 1}
-    assert tale.sentence() == "COMMITTED was in the log, but nobody said so"
+    assert tale.sentence() == "COMMITTED was in the log, but nobody requested COMMITTED"
 
 
-def test_a_verdict_that_is_told_before_anybody_said_it() -> None:
-    """The second request is too late to have been what decided."""
+def test_a_verdict_acknowledged_before_it_was_requested_is_reported() -> None:
+    """The second request came too late to have caused it."""
     tale = Tale()
     tale.half()
     tale.half(outcome="settled", stands=R)
     tale.end(verdict=R, by="check")
     assert tale.found() == {BY_NOBODY: 1}
-    assert "before anybody said so" in tale.sentence()
+    assert "before ROLLED_BACK was requested" in tale.sentence()
 
 
-def test_a_verdict_against_the_database_is_nobodys_whoever_said_it_but_an_operator() -> None:
+def test_only_an_operator_may_decide_against_the_database() -> None:
     for by, found in (("application", {BY_NOBODY: 1}), ("check", {BY_NOBODY: 1}), ("operator", {})):
         tale = Tale()
         tale.half()
@@ -133,11 +133,11 @@ def test_a_policy_never_commits() -> None:
     tale.log("half", 0, tx="T", message="T")
     tale.commit(64, (0, 0), by="policy")
     assert tale.found() == {BY_NOBODY: 1}
-    assert "none ever commits" in tale.sentence()
+    assert "policies never commit" in tale.sentence()
 
 
-def test_in_a_group_with_a_policy_others_are_held_to_what_was_said() -> None:
-    """The policy rolls back, and says so in its record: nothing else of the group may be decided by nobody."""
+def test_in_a_group_with_a_policy_other_verdicts_must_still_be_requested() -> None:
+    """A rollback by the policy has a record that says so; any other verdict of the group must have been requested."""
     for told, decided_by, found in (
         (C, "", {BY_NOBODY: 1}),
         (R, "check", {BY_NOBODY: 1}),
@@ -151,14 +151,14 @@ def test_in_a_group_with_a_policy_others_are_held_to_what_was_said() -> None:
         assert tale.found() == found, (told, decided_by)
 
 
-def test_what_a_policy_rolled_back_is_not_seen() -> None:
+def test_messages_that_a_policy_rolled_back_must_not_be_received() -> None:
     tale = Tale(policy_groups=("g",))
     tale.half()
     tale.seen()
     assert tale.found() == {PHANTOM: 1}
 
 
-def test_a_rollback_that_is_asked_for_behind_a_policys_is_not_out_of_order() -> None:
+def test_a_rollback_requested_after_that_of_a_policy_is_not_out_of_order() -> None:
     tale = Tale(policy_groups=("g",))
     tale.half("A", offset=0)
     tale.log("half", 0, tx="A", message="A")
@@ -169,7 +169,7 @@ def test_a_rollback_that_is_asked_for_behind_a_policys_is_not_out_of_order() -> 
     assert tale.found() == {}
 
 
-def test_seen_although_the_database_rolled_back() -> None:
+def test_a_message_received_although_the_database_rolled_back_is_a_phantom() -> None:
     tale = Tale()
     tale.half()
     tale.local(outcome=R)
@@ -178,17 +178,17 @@ def test_seen_although_the_database_rolled_back() -> None:
     assert tale.sentence() == "it was seen, but the database says ROLLED_BACK"
 
 
-def test_seen_although_nobody_committed_or_not_yet() -> None:
+def test_a_message_received_before_or_without_a_commit_is_a_phantom() -> None:
     tale = Tale()
     tale.half()
     tale.seen()
-    assert tale.sentence() == "it was seen, but nobody said so"
+    assert tale.sentence() == "it was seen, but nobody requested COMMITTED"
     tale.end()
     assert tale.found() == {PHANTOM: 1}
-    assert "before anybody said so" in tale.sentence()
+    assert "before COMMITTED was requested" in tale.sentence()
 
 
-def test_a_message_that_the_database_does_not_have_is_a_phantom_of_its_transaction() -> None:
+def test_a_message_that_the_database_does_not_list_is_a_phantom_of_its_transaction() -> None:
     tale = Tale()
     tale.half(message="a")
     tale.half(message="b", index=1)
@@ -211,15 +211,15 @@ def committed(count: int = 1, **began: Any) -> Tale:
     return tale
 
 
-def test_told_committed_and_not_seen_by_who_read_everything_is_lost() -> None:
+def test_a_committed_message_that_a_complete_read_did_not_receive_is_lost() -> None:
     tale = committed()
     tale.end()
     tale.read(0)
     assert tale.found() == {LOST: 1}
-    assert tale.sentence() == "it is committed, and r, who read everything, never saw it"
+    assert tale.sentence() == "it is committed, and r, which read everything, never received it"
 
 
-def test_what_was_read_before_the_verdict_was_told_is_no_loss() -> None:
+def test_a_read_before_the_verdict_was_acknowledged_proves_no_loss() -> None:
     tale = committed()
     since = tale.now
     tale.end()
@@ -227,7 +227,7 @@ def test_what_was_read_before_the_verdict_was_told_is_no_loss() -> None:
     assert tale.found() == {}
 
 
-def test_a_commit_that_nobody_acknowledged_must_be_visible_when_all_has_settled() -> None:
+def test_an_unacknowledged_commit_must_be_visible_when_the_history_has_settled() -> None:
     for unresolved, found in (((), {LOST: 1}), (("g",), {})):
         tale = committed()
         tale.end(outcome=None)
@@ -236,14 +236,14 @@ def test_a_commit_that_nobody_acknowledged_must_be_visible_when_all_has_settled(
         assert tale.found() == found
 
 
-def test_what_was_trimmed_before_it_was_read_is_not_judged() -> None:
+def test_messages_trimmed_before_they_were_read_are_not_checked() -> None:
     tale = committed()
     tale.end()
     tale.read(7, first=7)
     assert tale.found() == {}
 
 
-def test_a_delayed_message_is_not_missed() -> None:
+def test_a_delayed_message_is_not_reported_as_missing() -> None:
     tale = Tale()
     tale.half(delay_ms=5)
     tale.end()
@@ -251,7 +251,7 @@ def test_a_delayed_message_is_not_missed() -> None:
     assert tale.found() == {}
 
 
-def test_acknowledged_then_a_restart_then_gone_was_not_durable() -> None:
+def test_an_acknowledged_commit_that_is_missing_after_a_restart_was_not_durable() -> None:
     tale = committed()
     tale.end()
     tale.restart()
@@ -259,7 +259,7 @@ def test_acknowledged_then_a_restart_then_gone_was_not_durable() -> None:
     assert tale.found() == {NOT_DURABLE: 1}
 
 
-def test_a_part_that_was_seen_is_torn_where_a_transaction_is_atomic() -> None:
+def test_a_partly_received_atomic_transaction_is_torn() -> None:
     for atomic, found in ((True, {TORN: 1}), (False, {LOST: 1})):
         tale = committed(3, atomic=atomic)
         tale.end()
@@ -270,7 +270,7 @@ def test_a_part_that_was_seen_is_torn_where_a_transaction_is_atomic() -> None:
         assert tale.found() == found
 
 
-def test_a_commit_record_that_shows_a_part_is_torn() -> None:
+def test_a_commit_record_with_a_part_of_the_messages_is_torn() -> None:
     tale = Tale()
     for index in range(2):
         tale.half(message=f"m{index}", index=index, offset=index * 64)
@@ -282,7 +282,7 @@ def test_a_commit_record_that_shows_a_part_is_torn() -> None:
     assert tale.sentence() == "the commit at log offset 128 shows 1 of its 2 messages"
 
 
-def test_a_half_that_was_refused_is_not_expected() -> None:
+def test_a_refused_half_is_not_expected() -> None:
     tale = committed()
     tale.half(message="no", index=1, outcome="refused")
     tale.end()
@@ -292,7 +292,7 @@ def test_a_half_that_was_refused_is_not_expected() -> None:
     assert tale.found() == {}
 
 
-def test_seen_elsewhere_than_the_log_has_it_is_two_places() -> None:
+def test_a_message_received_at_another_place_than_logged_is_at_two_places() -> None:
     tale = Tale()
     tale.half(offset=0)
     tale.end(position=64)
@@ -305,15 +305,15 @@ def test_seen_elsewhere_than_the_log_has_it_is_two_places() -> None:
 # --- promise 5
 
 
-def test_an_acknowledged_half_that_the_log_does_not_have() -> None:
+def test_an_acknowledged_half_that_is_missing_in_the_log_is_reported() -> None:
     tale = Tale()
     tale.half(offset=64)
     tale.log("other", 0)
     assert tale.found() == {NOT_DURABLE: 1}
-    assert tale.sentence() == "it was acknowledged at log offset 64; the log has no record of it there"
+    assert tale.sentence() == "it was acknowledged at log offset 64; the log has no record of it"
 
 
-def test_what_lies_before_the_start_of_the_log_was_trimmed() -> None:
+def test_halves_before_the_start_of_the_log_were_trimmed() -> None:
     tale = Tale()
     tale.half(offset=64)
     tale.end(verdict=R, position=128)
@@ -322,7 +322,7 @@ def test_what_lies_before_the_start_of_the_log_was_trimmed() -> None:
     assert tale.found() == {}
 
 
-def test_an_acknowledged_verdict_that_the_log_does_not_have() -> None:
+def test_an_acknowledged_verdict_that_is_missing_in_the_log_is_reported() -> None:
     for position in (128, -1):
         tale = Tale()
         tale.half(offset=64)
@@ -331,7 +331,7 @@ def test_an_acknowledged_verdict_that_the_log_does_not_have() -> None:
         assert tale.found() == {NOT_DURABLE: 1}
 
 
-def test_without_durability_nothing_is_forgotten_by_a_power_loss() -> None:
+def test_a_power_loss_with_durability_memory_gives_no_durability_violation() -> None:
     for what, found in (("power", {}), ("kill", {NOT_DURABLE: 1})):
         tale = Tale(durability="memory")
         tale.half(offset=64)
@@ -343,7 +343,7 @@ def test_without_durability_nothing_is_forgotten_by_a_power_loss() -> None:
 # --- promise 7
 
 
-def test_a_half_in_the_log_without_a_verdict_after_all_settled_is_stuck() -> None:
+def test_a_logged_half_without_a_verdict_is_stuck_when_the_history_has_settled() -> None:
     for unresolved, found in (((), {STUCK: 1}), (("g",), {})):
         tale = Tale()
         tale.half(offset=0)
@@ -355,7 +355,7 @@ def test_a_half_in_the_log_without_a_verdict_after_all_settled_is_stuck() -> Non
         assert tale.found() == found
 
 
-def test_what_is_asked_about_after_all_settled_is_stuck() -> None:
+def test_a_transaction_still_checked_after_the_history_settled_is_stuck() -> None:
     tale = Tale()
     tale.half()
     tale.check()
@@ -365,7 +365,7 @@ def test_what_is_asked_about_after_all_settled_is_stuck() -> None:
     assert tale.found() == {STUCK: 1}
 
 
-def test_what_was_prepared_after_all_settled_is_not_judged() -> None:
+def test_transactions_prepared_after_the_history_settled_are_not_checked() -> None:
     tale = Tale()
     tale.settled()
     tale.half(offset=0)
@@ -374,7 +374,7 @@ def test_what_was_prepared_after_all_settled_is_not_judged() -> None:
 
 
 @pytest.mark.parametrize("topic", ["%RETRY%readers", "%DLQ%readers"])
-def test_a_copy_in_a_retry_topic_is_no_second_place_and_no_sighting(topic: str) -> None:
+def test_a_copy_in_a_retry_topic_is_no_second_place_and_no_receipt(topic: str) -> None:
     tale = committed()
     tale.end()
     tale.seen("m0")
@@ -384,11 +384,11 @@ def test_a_copy_in_a_retry_topic_is_no_second_place_and_no_sighting(topic: str) 
     assert TOPIC not in topic
 
 
-# --- a refusal changed nothing
+# --- a refused request changed nothing
 
 
-def test_who_was_refused_has_decided_nothing() -> None:
-    """Unless somebody said so too: another request, of whoever it was, or the database."""
+def test_a_refused_request_decided_nothing() -> None:
+    """Unless another request, by anybody, asked for the same verdict, or the database has it."""
     for others, found in (
         ([], {PHANTOM: 1}),
         (["refused"], {PHANTOM: 1}),
@@ -403,7 +403,7 @@ def test_who_was_refused_has_decided_nothing() -> None:
         tale.seen()
         assert tale.found() == found, others
         if found:
-            assert tale.sentence() == "it was seen, but whoever said so was refused"
+            assert tale.sentence() == "it was seen, but every request for COMMITTED was refused"
     tale = Tale()
     tale.half()
     tale.local()
@@ -412,7 +412,7 @@ def test_who_was_refused_has_decided_nothing() -> None:
     assert tale.found() == {}
 
 
-def test_a_verdict_that_is_told_although_who_said_it_was_refused() -> None:
+def test_an_acknowledged_verdict_whose_every_request_was_refused_is_reported() -> None:
     tale = Tale()
     tale.half()
     tale.end(verdict=R, outcome="refused")
@@ -420,10 +420,10 @@ def test_a_verdict_that_is_told_although_who_said_it_was_refused() -> None:
     assert tale.found() == {BY_NOBODY: 1}
     tale.end(verdict=R, outcome="ok")
     assert tale.found() == {BY_NOBODY: 1}
-    assert "before anybody said so" in tale.sentence()
+    assert "before ROLLED_BACK was requested" in tale.sentence()
 
 
-def test_an_operator_who_was_refused_is_no_match_for_the_database() -> None:
+def test_a_refused_operator_does_not_override_the_database() -> None:
     for outcome, found in (("refused", {PHANTOM: 1}), ("ok", {})):
         tale = Tale()
         tale.half()
@@ -433,7 +433,7 @@ def test_an_operator_who_was_refused_is_no_match_for_the_database() -> None:
         assert tale.found() == found
 
 
-def test_what_was_told_rolled_back_is_a_changed_verdict_also_where_the_commit_was_refused() -> None:
+def test_an_acknowledged_rollback_is_a_changed_verdict_even_if_the_commit_request_was_refused() -> None:
     tale = Tale()
     tale.half()
     tale.end(verdict=R)
@@ -442,11 +442,11 @@ def test_what_was_told_rolled_back_is_a_changed_verdict_also_where_the_commit_wa
     assert tale.found() == {CHANGED: 1}
 
 
-# --- what a commit record shows
+# --- halves in a commit record
 
 
 def shows(*halves: int, trimmed: bool = False) -> Tale:
-    """Two transactions of one half each, at 0 and 64; the first is committed, and its record shows these."""
+    """Two transactions of one half each, at offsets 0 and 64. The first is committed, and its record contains ``halves``."""
     tale = Tale()
     tale.half(offset=0)
     tale.half("U", offset=64)
@@ -461,7 +461,7 @@ def shows(*halves: int, trimmed: bool = False) -> Tale:
     return tale
 
 
-def test_a_commit_record_that_shows_the_half_of_another_transaction_instead_of_its_own_is_torn() -> None:
+def test_a_commit_record_with_the_half_of_another_transaction_instead_of_its_own_is_torn() -> None:
     tale = shows(64)
     assert tale.found() == {TORN: 1}
     assert (
@@ -470,13 +470,13 @@ def test_a_commit_record_that_shows_the_half_of_another_transaction_instead_of_i
     )
 
 
-def test_a_commit_record_that_shows_the_half_of_another_transaction_beside_its_own_is_a_phantom() -> None:
+def test_a_commit_record_with_the_half_of_another_transaction_besides_its_own_is_a_phantom() -> None:
     tale = shows(0, 64)
     assert tale.found() == {PHANTOM: 1}
-    assert tale.sentence() == "the commit at log offset 128 shows log offset 64, which is no half of it"
+    assert tale.sentence() == "the commit at log offset 128 shows log offset 64, which is not one of its halves"
 
 
-def test_a_commit_record_may_show_halves_that_were_trimmed() -> None:
+def test_a_commit_record_may_contain_halves_that_were_trimmed() -> None:
     assert shows(0, trimmed=True).found() == {}
     tale = Tale()
     tale.half(outcome=None)
@@ -487,7 +487,7 @@ def test_a_commit_record_may_show_halves_that_were_trimmed() -> None:
     assert tale.found() == {}
 
 
-def test_a_commit_record_that_shows_a_trimmed_half_and_not_all_others_is_torn() -> None:
+def test_a_commit_record_with_a_trimmed_half_but_without_one_of_the_others_is_torn() -> None:
     tale = Tale()
     for index in range(3):
         tale.half(message=f"m{index}", index=index, outcome=None)
@@ -500,7 +500,7 @@ def test_a_commit_record_that_shows_a_trimmed_half_and_not_all_others_is_torn() 
     assert tale.sentence() == "the commit at log offset 256 shows 2 of its 3 messages"
 
 
-def test_a_copy_that_does_not_tell_its_message_is_the_half_of_its_index() -> None:
+def test_a_copy_without_a_message_id_is_identified_by_its_index() -> None:
     for shown, found in (((96, 160), {}), ((96, 192), {TORN: 1})):
         tale = Tale()
         for index in range(2):
@@ -514,18 +514,18 @@ def test_a_copy_that_does_not_tell_its_message_is_the_half_of_its_index() -> Non
         assert tale.found() == found
 
 
-# --- what is not asked about, and who the log names
+# --- transactions without a check, and operators named by the log
 
 
-def test_an_acknowledged_half_that_nobody_ever_asked_about_is_stuck_where_no_log_was_read() -> None:
+def test_an_acknowledged_half_that_was_never_checked_is_stuck_if_no_log_was_read() -> None:
     tale = Tale()
     tale.half()
     tale.settled()
     assert tale.found() == {STUCK: 1}
-    assert tale.sentence() == "its half was acknowledged, all was settled, and nobody ever asked about it or decided it"
+    assert tale.sentence() == "its half was acknowledged and the history settled, but it was never checked or decided"
 
 
-def test_nothing_is_stuck_that_may_have_been_decided_or_need_not_be() -> None:
+def test_transactions_that_may_be_decided_or_need_no_verdict_are_not_stuck() -> None:
     for what in ("said", "refused", "checked", "in the database", "not acknowledged", "no resolver", "a policy"):
         tale = Tale(policy_groups=("g",) if what == "a policy" else ())
         tale.half(outcome=None if what == "not acknowledged" else "ok")
@@ -533,7 +533,7 @@ def test_nothing_is_stuck_that_may_have_been_decided_or_need_not_be() -> None:
             tale.end(verdict=R, outcome="refused" if what == "refused" else None)
         elif what == "checked":
             tale.check()
-        elif what == "in the database":  # its verdict may have been said by somebody who is not recorded
+        elif what == "in the database":  # an unrecorded process may have requested its verdict
             tale.local(outcome=R)
         tale.settled(*(("g",) if what == "no resolver" else ()))
         assert tale.found() == {}, what
@@ -543,7 +543,7 @@ def test_nothing_is_stuck_that_may_have_been_decided_or_need_not_be() -> None:
     assert tale.found() == {}
 
 
-def test_a_verdict_that_the_log_gives_to_an_operator_was_said_by_one() -> None:
+def test_a_verdict_that_the_log_attributes_to_an_operator_must_be_requested_by_one() -> None:
     for by, outcome, found in (
         ("application", "ok", {BY_NOBODY: 1}),
         ("operator", "ok", {}),
@@ -558,4 +558,4 @@ def test_a_verdict_that_the_log_gives_to_an_operator_was_said_by_one() -> None:
         tale.commit(64, (0, 0), by="operator")
         assert tale.found() == found, (by, outcome)
         if found:
-            assert tale.sentence() == "COMMITTED at log offset 64 was decided by an operator; none said so"
+            assert tale.sentence() == "COMMITTED at log offset 64 was decided by an operator; no operator requested it"

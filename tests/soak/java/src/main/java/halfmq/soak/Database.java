@@ -9,7 +9,7 @@ import java.sql.Statement;
 
 /**
  * The local transaction and its fence, on PostgreSQL: a marker 'C' is written with the order; a check that finds none
- * writes 'R' under the same key, and so makes a late commit impossible. One connection a thread.
+ * writes 'R' under the same key, which makes a late commit impossible. One connection per thread.
  */
 final class Database {
     /** PostgreSQL: unique_violation, lock_not_available. */
@@ -23,7 +23,7 @@ final class Database {
         this.url = url;
     }
 
-    /** Marker, order and its line in one transaction. {@code beforeCommit} runs when all is written. */
+    /** Marker, order and its line in one transaction. {@code beforeCommit} runs after all writes. */
     void place(String id, String group, String topic, long crc, String tag, Runnable beforeCommit) throws SQLException {
         Connection connection = connection();
         try {
@@ -38,7 +38,7 @@ final class Database {
         }
     }
 
-    /** 'C', 'R', or 0 while nobody can know: the local transaction still runs. */
+    /** 'C', 'R', or 0 while the outcome is unknown because the local transaction is still running. */
     char fence(String id) throws SQLException {
         Connection connection = connection();
         try {
@@ -86,7 +86,7 @@ final class Database {
         if (connection == null) {
             connection = DriverManager.getConnection(url);
             try (Statement statement = connection.createStatement()) {
-                // A check does not wait for a local transaction that still runs.
+                // A check does not wait for a local transaction that is still running.
                 statement.execute("SET lock_timeout = '500ms'");
             }
             connection.setAutoCommit(false);
@@ -95,13 +95,13 @@ final class Database {
         return connection;
     }
 
-    /** After an error nothing is known of the connection: the next call opens another one. */
+    /** After an error the state of the connection is unknown: the next call opens another one. */
     private void forget(Connection connection) {
         connections.remove();
         try {
             connection.close();
         } catch (SQLException ignored) {
-            // It was broken already; PostgreSQL rolls back what was open.
+            // It was broken already; PostgreSQL rolls back its transaction.
         }
     }
 }

@@ -5,9 +5,9 @@ import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 
 /**
- * The history file of one life of this process, in the format of {@code halfmq.testing.history.events}: one event a line.
+ * The history file of one life of this process, in the format of {@code halfmq.testing.history.events}: one event per line.
  *
- * <p>A line is in the page cache when {@code write} returns, where no SIGKILL takes it back.
+ * <p>A line is in the page cache when {@code write} returns, so a SIGKILL cannot lose it.
  */
 final class Notes {
     private final FileOutputStream file;
@@ -19,7 +19,7 @@ final class Notes {
         write("began", "system", system);
     }
 
-    /** Names and values in turn; values are text, numbers or booleans. */
+    /** Alternating names and values; values are text, numbers or booleans. */
     void write(String event, Object... fields) {
         StringBuilder line = new StringBuilder(200);
         // CLOCK_MONOTONIC, as in the other processes.

@@ -21,11 +21,12 @@ import org.apache.rocketmq.common.message.MessageClientIDSetter;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * A service as teams have it today: {@code TransactionMQProducer}, a listener, its orders in PostgreSQL.
+ * A typical existing service: {@code TransactionMQProducer}, a listener, its orders in PostgreSQL.
  *
  * <p>Arguments: name server, producer group, JDBC URL, directory of the round, its name, number of this life, seed,
- * transactions per second, system (for the history), topics separated by commas, seconds for which some transactions
- * may not be asked about, and perhaps "point:count" where it dies at once, with no shutdown hook. The verdict is COMMIT, ROLLBACK, or UNKNOWN and then what a check finds.
+ * transactions per second, system (for the history), topics separated by commas, grace period in seconds of some
+ * transactions, and optionally "point:count" where it dies at once, without shutdown hooks.
+ * The verdict is COMMIT, ROLLBACK, or UNKNOWN and then what a check finds.
  */
 public final class OrderService implements TransactionListener {
     private static final int THREADS = 3;
@@ -38,7 +39,7 @@ public final class OrderService implements TransactionListener {
     private final String deathPoint;
     private final AtomicInteger deathCount;
     private final AtomicInteger operations = new AtomicInteger();
-    /** What a sender asked: transaction id to the name of its request in the history, until it is answered. */
+    /** Pending requests: transaction id to the name of its request in the history. */
     private final Map<String, String> asked = new ConcurrentHashMap<>();
 
     private OrderService(String[] args) throws Exception {
@@ -71,7 +72,7 @@ public final class OrderService implements TransactionListener {
             Random rng = new Random((args[6] + "/" + args[4] + "/" + args[5] + "/" + thread).hashCode());
             new Thread(() -> service.work(producer, rng, args[9].split(","), args[10], quiet, late, pauseMs)).start();
         }
-        // Ends when it is told to: SIGTERM ends a JVM by itself.
+        // Runs until SIGTERM, which ends a JVM by default.
     }
 
     private void work(
@@ -119,7 +120,7 @@ public final class OrderService implements TransactionListener {
                 throw (InterruptedException) error;
             }
             if (asked.remove(id) != null) {
-                // The client asked several times; whether each attempt was refused it does not tell.
+                // The client tried several times, and does not report whether each attempt was refused.
                 notes.write("answered", "op", operation, "outcome", "unknown");
             }
             Thread.sleep(200);
@@ -143,14 +144,14 @@ public final class OrderService implements TransactionListener {
             return end(id, LocalTransactionState.ROLLBACK_MESSAGE, "application");
         }
         if (fate < 0.19) {
-            return LocalTransactionState.UNKNOW; // nothing was written: a check shall find out
+            return LocalTransactionState.UNKNOW; // nothing was written: a check finds out
         }
         try {
             long crc = crc(message.getBody());
             database.place(id, group, message.getTopic(), crc, tagOf(crc), () -> dieAt("in-local-transaction"));
         } catch (Exception error) {
             System.err.println(id + ": " + error);
-            return LocalTransactionState.UNKNOW; // perhaps it was written
+            return LocalTransactionState.UNKNOW; // it may have been written
         }
         dieAt("after-local-commit");
         if (fate < 0.33) {
@@ -181,7 +182,7 @@ public final class OrderService implements TransactionListener {
         return said;
     }
 
-    /** The client sends it one-way when this returns: nobody answers. */
+    /** The client sends it one-way when this returns, so there is no response. */
     private LocalTransactionState end(String id, LocalTransactionState said, String decidedBy) {
         String verdict = said == LocalTransactionState.COMMIT_MESSAGE ? "COMMITTED" : "ROLLED_BACK";
         notes.write("end", "op", "e" + operations.incrementAndGet(), "group", group, "tx", id, "verdict", verdict, "decided_by", decidedBy);
@@ -195,7 +196,7 @@ public final class OrderService implements TransactionListener {
         }
     }
 
-    /** As tests/soak/plan.py. */
+    /** As in tests/soak/plan.py. */
     private static String tagOf(long crc) {
         return TAGS[(int) (crc % TAGS.length)];
     }
