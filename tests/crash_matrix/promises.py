@@ -3,7 +3,7 @@
 from halfmq.broker.recovery import recover
 from halfmq.core.digest import durable_digest
 from halfmq.core.transaction import invariants
-from halfmq.core.transaction.next_check import Suspended
+from halfmq.core.transaction.next_check import ParkedCheck
 from halfmq.limits import DELAY_LEVELS_MS
 from halfmq.model.settings import ProducerSettings
 from halfmq.store.group_flush import HandFlush
@@ -123,7 +123,7 @@ def _check_undecided(house: House, tx: Tx, undecided: dict[str, object]) -> None
     missing = {said.acked[0] for said in acked if said.acked is not None} - halves
     if missing:
         raise Violation(f"Retention: {tx.tx_id} lost its halves {sorted(missing)}")
-    if tx.aside and not isinstance(known.next_check, Suspended):  # type: ignore[attr-defined]
+    if tx.aside and not isinstance(known.next_check, ParkedCheck):  # type: ignore[attr-defined]
         raise Violation(f"Durable: {tx.tx_id} was said to be parked, and is not")
     if known.checks < tx.checks:  # type: ignore[attr-defined]
         raise Violation(f"{tx.tx_id} was checked {tx.checks} times, and the broker knows of {known.checks}")  # type: ignore[attr-defined]

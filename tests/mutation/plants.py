@@ -369,7 +369,7 @@ PLANTS: Final = (
         7,
         "what is undecided at a snapshot has no check scheduled behind it",
         "core/schema.py",
-        "        schedule_or_suspend(state, group, tx_id, check)\n",
+        "        schedule_or_park(state, group, tx_id, check)\n",
         "",
     ),
     Plant(

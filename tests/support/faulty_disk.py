@@ -78,8 +78,6 @@ class FaultyFile:
         self._inode: CachedFile | None = inode
         self._writable = writable
         self._life = disk.crashes
-        self._view: memoryview | None = None
-        self._viewed: object = None
 
     def write(self, at: int, parts: list[bytes]) -> int:
         inode = self._alive()
@@ -109,13 +107,6 @@ class FaultyFile:
         if self._disk.orders.any and (fails := self._disk.orders.take("read", self.path)) is not None:
             self._disk._raise("read", fails.code, self.path)  # changes nothing, so it does not count as a step
         return bytes(inode.seen[at : at + length])
-
-    def view(self) -> memoryview:
-        inode = self._alive()
-        if self._view is None or self._viewed is not inode.seen or len(self._view) != len(inode.seen):
-            self._view = inode.view()
-            self._viewed = inode.seen
-        return self._view
 
     def sync(self) -> None:
         inode = self._alive()
@@ -159,8 +150,6 @@ class FaultyFile:
         return self._disk._seen.get(str(path)) is self._alive()
 
     def close(self) -> None:
-        self._view = None
-        self._viewed = None
         self._inode = None
 
     def _alive(self) -> CachedFile:
@@ -289,7 +278,6 @@ class FaultyDisk:
         """
         self.faults["kill"] += 1
         for inode in self._inodes():
-            inode.forget_maps()
             if inode.lost:
                 share = self.rng.choice(_DROPPED) if drop_cache is None else float(drop_cache)
                 if inode.drop_cache(self.rng, share):

@@ -47,7 +47,7 @@ class Mark(NamedTuple):
 class CachedFile:
     """One file, whatever its names. Knows nothing of disks, errors and names."""
 
-    __slots__ = ("_mapped", "_older", "base", "claimed", "lost", "pending", "seen", "sizes", "syncs", "written")
+    __slots__ = ("base", "claimed", "lost", "pending", "seen", "sizes", "syncs", "written")
 
     def __init__(self) -> None:
         self.seen: Content = bytearray()
@@ -64,10 +64,6 @@ class CachedFile:
         self.sizes: list[int] = []
         #: How often the whole content became durable.
         self.syncs = 0
-        #: Contents of other lengths that are still mapped; later writes are visible in them too.
-        self._older: list[Content] = []
-        #: ``seen`` may be mapped, so its length cannot change.
-        self._mapped = False
 
     # --- for a process ---------------------------------------------------------------------------------------
 
@@ -75,11 +71,6 @@ class CachedFile:
     def is_clean(self) -> bool:
         """Whether the disk has what a reader sees."""
         return not (self.base or self.lost or self.sizes)
-
-    def view(self) -> memoryview:
-        """The whole content, for reading; later writes are visible in it."""
-        self._mapped = True
-        return memoryview(self.seen).toreadonly()
 
     def write(self, at: int, data: bytes) -> None:
         end = at + len(data)
@@ -90,9 +81,6 @@ class CachedFile:
             if sector not in base:
                 self._put_aside(sector)
         self.seen[at:end] = data
-        for old in self._older:
-            if at < len(old):
-                old[at : min(end, len(old))] = data[: len(old) - at]
         blocks = _blocks(at, end)
         self.claimed.update(blocks)
         self.written.update(blocks)
@@ -181,14 +169,9 @@ class CachedFile:
             self._restore(sector, self.lost.pop(sector))
         return len(gone)
 
-    def forget_maps(self) -> None:
-        """The processes that mapped it no longer exist."""
-        self._older.clear()
-
     def lose_power(self, rng: random.Random, kept: float) -> int:
         """Readers see from now on what survives. Returns how many sectors lost their content."""
         if self.is_clean:
-            self.forget_maps()
             return 0
         size = self._surviving_size(rng, kept)
         if size > len(self.seen):
@@ -201,7 +184,6 @@ class CachedFile:
             self.written -= gone
         self.claimed.update(block for block in self.written if block * BLOCK_BYTES < size)
         self.make_durable()
-        self.forget_maps()
         return changed
 
     def _surviving_size(self, rng: random.Random, kept: float) -> int:
@@ -240,9 +222,6 @@ class CachedFile:
         """On the disk and in the cache."""
         flipped = bytes([self.seen[at] ^ (1 << bit)])
         self.seen[at : at + 1] = flipped
-        for old in self._older:
-            if at < len(old):
-                old[at : at + 1] = flipped
         sector, place = divmod(at, SECTOR_BYTES)
         for aside in (self.base, self.lost):
             if place < len(aside.get(sector, b"")):
@@ -252,7 +231,7 @@ class CachedFile:
         self.written.add(at // BLOCK_BYTES)
 
     def copy(self) -> "CachedFile":
-        """An equal file, including dirty sectors; not mapped."""
+        """An equal file, including dirty sectors."""
         copy = CachedFile()
         length = len(self.seen)
         if isinstance(self.seen, bytearray):
@@ -288,18 +267,15 @@ class CachedFile:
 
     def _set_length(self, length: int) -> None:
         seen = self.seen
-        if isinstance(seen, bytearray) and not self._mapped and length < _MAP_FROM:
+        if isinstance(seen, bytearray) and length < _MAP_FROM:
             if length > len(seen):
                 seen.extend(bytes(length - len(seen)))
             else:
                 del seen[length:]
             return
-        mapped, self._mapped = self._mapped, False
         self.seen = _zeros(length)
         stop = min(length, len(seen))
         for block in sorted(self.written):
             low, high = block * BLOCK_BYTES, min((block + 1) * BLOCK_BYTES, stop)
             if low < high:
                 self.seen[low:high] = seen[low:high]
-        if mapped:  # the mapping keeps its length
-            self._older.append(seen)

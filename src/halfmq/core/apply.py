@@ -16,7 +16,7 @@ from halfmq.core.base import apply_base
 from halfmq.core.base_bytes import count_group, drop_offset, group_bytes, set_offset, topic_bytes
 from halfmq.core.clock_jumps import forget_jumps
 from halfmq.core.copies import forget_copy, note_copy
-from halfmq.core.derived import add_delayed, count_half, count_undecided, schedule, schedule_or_suspend, unschedule
+from halfmq.core.derived import add_delayed, count_half, count_undecided, schedule, schedule_or_park, unschedule
 from halfmq.core.queues.deduplication import forget_old, forget_sent, forget_verdict, remember, remember_verdict
 from halfmq.core.queues.offsets import keys_in
 from halfmq.core.schema import read_epoch, read_group, read_producer, read_topic
@@ -30,7 +30,7 @@ from halfmq.core.state import (
     Verdict,
     set_holders,
 )
-from halfmq.core.transaction.next_check import NextCheck, Suspended, from_number
+from halfmq.core.transaction.next_check import NextCheck, ParkedCheck, from_number
 from halfmq.errors import InvariantViolated
 from halfmq.model.placement import aligned
 from halfmq.model.records import (
@@ -206,7 +206,7 @@ def _half(state: State, record: HalfRecord) -> None:
         return
     grace_until_ms = max(known.grace_until_ms, grace_until_ms)
     check = known.next_check
-    if not isinstance(check, Suspended):
+    if not isinstance(check, ParkedCheck):
         check = max(check, grace_until_ms)
     _replace(
         state, group, known, _with_half(known.halves, half), max(known.count, count), known.prepared_at_ms,
@@ -234,7 +234,7 @@ def _replace(
     )
     if next_check != known.next_check:
         unschedule(state, group, tx_id, known.next_check)
-        schedule_or_suspend(state, group, tx_id, next_check)
+        schedule_or_park(state, group, tx_id, next_check)
 
 
 def _copied_half(state: State, record: CopiedHalf) -> None:
@@ -258,7 +258,7 @@ def _copied_half(state: State, record: CopiedHalf) -> None:
             record.group, record.tx_id, (half,), record.count, record.prepared_at_ms, record.grace_until_ms,
             record.checks, check,
         )  # fmt: skip
-        schedule_or_suspend(state, group, record.tx_id, check)
+        schedule_or_park(state, group, record.tx_id, check)
         return
     _replace(
         state, group, known, _with_half(known.halves, half), record.count, record.prepared_at_ms,
@@ -284,7 +284,7 @@ def _parked(state: State, record: Parked) -> None:
         return
     _replace(
         state, group, known, known.halves, known.count, known.prepared_at_ms, known.grace_until_ms, record.checks,
-        Suspended.because(record.because),
+        ParkedCheck.because(record.because),
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from heapq import heappush
 
 from halfmq.core.copies import forget_copy, note_copy
 from halfmq.core.state import CHECK_BUCKET_MS, Delayed, ProducerGroup, State, drop_stale_deadlines
-from halfmq.core.transaction.next_check import NextCheck, Scheduled, Suspended
+from halfmq.core.transaction.next_check import NextCheck, ParkedCheck, Scheduled
 
 
 def schedule(state: State, group: ProducerGroup, tx_id: str, at_ms: Scheduled) -> None:
@@ -19,15 +19,15 @@ def schedule(state: State, group: ProducerGroup, tx_id: str, at_ms: Scheduled) -
         ids[tx_id] = None
 
 
-def schedule_or_suspend(state: State, group: ProducerGroup, tx_id: str, check: NextCheck) -> None:
-    if isinstance(check, Suspended):
+def schedule_or_park(state: State, group: ProducerGroup, tx_id: str, check: NextCheck) -> None:
+    if isinstance(check, ParkedCheck):
         group.derived.parked[tx_id] = None
     else:
         schedule(state, group, tx_id, check)
 
 
 def unschedule(state: State, group: ProducerGroup, tx_id: str, check: NextCheck) -> None:
-    """Remove an undecided transaction from its bucket, if that is not due yet, or from the suspended ones."""
+    """Remove an undecided transaction from its bucket, if that is not due yet, or from the parked ones."""
     if type(check) is int:  # ``isinstance`` with the ``Enum`` takes five times as long
         bucket = (check + (CHECK_BUCKET_MS - 1)) & -CHECK_BUCKET_MS
         scheduled = group.derived.scheduled

@@ -35,7 +35,7 @@ from msgspec.structs import replace
 from halfmq.core.base_bytes import count_group, group_bytes, keep_queues, producer_bytes, set_offset, topic_bytes
 from halfmq.core.clock_jumps import note_start
 from halfmq.core.copies import note_copy
-from halfmq.core.derived import add_delayed, count_half, count_undecided, schedule_or_suspend
+from halfmq.core.derived import add_delayed, count_half, count_undecided, schedule_or_park
 from halfmq.core.state import (
     Delayed,
     Half,
@@ -317,7 +317,7 @@ def _load_undecided(state: State, rows: list[UndecidedRow]) -> None:
         group.undecided[tx_id] = Undecided(
             group.name, tx_id, halves, count, prepared_at_ms, grace_until_ms, checks, check
         )
-        schedule_or_suspend(state, group, tx_id, check)
+        schedule_or_park(state, group, tx_id, check)
         for half in halves:
             count_half(state, group, half.topic_id, half.message_bytes)
             note_copy(state, half)

@@ -274,7 +274,7 @@ class ProducerDerived:
         self.bytes = 0
         #: Undecided ids by the bucket of their ``Scheduled``, until the bucket is due.
         self.scheduled: dict[int, dict[str, None]] = {}
-        #: Undecided ids that are ``Suspended``, in the order of suspension, which is the order of an operator's checks.
+        #: Undecided ids that are ``ParkedCheck``, in the order of suspension, which is the order of an operator's checks.
         self.parked: dict[str, None] = {}
 
 

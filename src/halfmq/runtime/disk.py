@@ -6,7 +6,6 @@ not synced may be kept, lost or torn at any 512-byte boundary, in any order.
 """
 
 import errno
-import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -26,9 +25,6 @@ class File(Protocol):
 
     def read(self, at: int, length: int) -> bytes:
         """Up to ``length`` bytes; fewer only at the end of the file."""
-
-    def view(self) -> memoryview:
-        """Read-only mapping of the file at its present size; shows later writes to it. Valid until ``close``."""
 
     def sync(self) -> None:
         """fdatasync: once it returns, all earlier writes are durable. If it raises, which writes are durable is unknown."""
@@ -140,8 +136,6 @@ class RealFile:
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor
-        self._map: mmap.mmap | None = None
-        self._view: memoryview | None = None
 
     @_named
     def write(self, at: int, parts: list[bytes]) -> int:
@@ -155,17 +149,6 @@ class RealFile:
     @_named
     def read(self, at: int, length: int) -> bytes:
         return os.pread(self._descriptor, length, at)
-
-    @_named
-    def view(self) -> memoryview:
-        size = self.size()
-        if self._view is None or len(self._view) != size:
-            if size == 0:
-                return memoryview(b"")
-            # An earlier view stays valid while somebody refers to it; its mapping is freed with it.
-            self._map = mmap.mmap(self._descriptor, size, prot=mmap.PROT_READ)
-            self._view = memoryview(self._map)
-        return self._view
 
     @_named
     def sync(self) -> None:
@@ -206,8 +189,6 @@ class RealFile:
         return _is_at(self._descriptor, path)
 
     def close(self) -> None:
-        self._view = None
-        self._map = None
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

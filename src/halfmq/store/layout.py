@@ -11,7 +11,7 @@ Big-endian throughout. A change here requires a new ``STORE_FORMAT`` and a page 
     DIR/shard-0/snapshots/<20 digits>.snap          durable state at a log offset
     DIR/shard-0/topics.json                         names, ids and queues of topics, for readers beside the broker
     DIR/shard-0/checkpoint                          two slots
-    DIR/shard-0/published                           two slots, mapped by readers
+    DIR/shard-0/published                           two slots, read by other processes
 """
 
 import struct

@@ -1,4 +1,4 @@
-"""The watermark page: how far processes beside the broker may read the log, in a page that they map.
+"""The watermark page: how far processes beside the broker may read the log.
 
 Everything before the high watermark is durable and in the indexes. The broker writes the page after the indexes, once for each turn. A
 reader takes one position and bounds every queue by it, so it sees a transaction completely or not at all.

@@ -2,9 +2,9 @@
 
 from tests.support.core_log import CoreLog, half
 
-from halfmq.core.derived import add_delayed, count_half, count_undecided, schedule, schedule_or_suspend, unschedule
+from halfmq.core.derived import add_delayed, count_half, count_undecided, schedule, schedule_or_park, unschedule
 from halfmq.core.state import CHECK_BUCKET_MS, Delayed
-from halfmq.core.transaction.next_check import Suspended
+from halfmq.core.transaction.next_check import ParkedCheck
 
 
 def test_a_check_waits_in_the_bucket_of_its_time_never_an_earlier_one_and_leaves_nothing_behind() -> None:
@@ -23,13 +23,13 @@ def test_a_check_waits_in_the_bucket_of_its_time_never_an_earlier_one_and_leaves
     assert group.derived.scheduled == {second: {"T65": None}}, "its time had come: nothing is there to take out"
 
 
-def test_a_suspended_check_has_no_deadline() -> None:
+def test_a_parked_check_has_no_deadline() -> None:
     state = CoreLog().state
     group = state.producer_group("PG")
-    schedule_or_suspend(state, group, "T1", Suspended.AGE)
-    schedule_or_suspend(state, group, "T2", 5)
+    schedule_or_park(state, group, "T1", ParkedCheck.AGE)
+    schedule_or_park(state, group, "T2", 5)
     assert (list(group.derived.parked), len(state.derived.group_deadlines)) == (["T1"], 1)
-    unschedule(state, group, "T1", Suspended.AGE)
+    unschedule(state, group, "T1", ParkedCheck.AGE)
     assert not group.derived.parked
 
 

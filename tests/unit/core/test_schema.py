@@ -60,7 +60,7 @@ def test_the_head_of_a_snapshot_is_numbers_of_the_state() -> None:
     assert all(isinstance(getattr(state, field), int) for field in Head._fields)
 
 
-def test_a_suspended_check_that_names_no_reason_is_refused() -> None:
+def test_a_parked_check_that_names_no_reason_is_refused() -> None:
     log = CoreLog()
     log.do(half("T1"))
     (kind,) = [kind for kind in ROW_KINDS if kind.name == "undecided"]

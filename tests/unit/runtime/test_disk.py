@@ -82,49 +82,6 @@ def test_truncate_shortens_and_lengthens_with_zeros(disk: Disk, home: Path) -> N
     assert file.read(0, 10) == b"ab\0\0"
 
 
-def test_a_view_sees_later_writes(disk: Disk, home: Path) -> None:
-    file = disk.open(home / "a", create=True)
-    file.allocate(4096)
-    view = file.view()
-    assert len(view) == 4096
-    file.write(10, [b"abc"])
-    assert bytes(view[10:13]) == b"abc"
-    disk.open(home / "a").write(20, [b"other"])
-    assert bytes(view[20:25]) == b"other"
-
-
-def test_a_view_cannot_be_written_to(disk: Disk, home: Path) -> None:
-    file = disk.open(home / "a", create=True)
-    file.allocate(4096)
-    with pytest.raises(TypeError):
-        file.view()[0] = 1
-
-
-def test_a_view_taken_before_the_file_grew_still_sees_writes_to_its_part(disk: Disk, home: Path) -> None:
-    file = disk.open(home / "a", create=True)
-    file.allocate(4096)
-    before = file.view()
-    file.allocate(8192)
-    file.write(4094, [b"abcd"])
-    assert bytes(before[4094:]) == b"ab"
-    assert len(file.view()) == 8192
-    assert bytes(file.view()[4094:4098]) == b"abcd"
-
-
-def test_a_view_outlives_the_file(disk: Disk, home: Path) -> None:
-    file = disk.open(home / "a", create=True)
-    file.write(0, [b"abc"])
-    view = file.view()
-    file.close()
-    disk.remove(home / "a")
-    gc.collect()
-    assert bytes(view) == b"abc"
-
-
-def test_an_empty_file_has_an_empty_view(disk: Disk, home: Path) -> None:
-    assert bytes(disk.open(home / "a", create=True).view()) == b""
-
-
 def test_data_ranges_leave_out_only_zeros(disk: Disk, home: Path) -> None:
     file = disk.open(home / "a", create=True)
     assert file.data_ranges(0) == []

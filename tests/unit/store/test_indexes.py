@@ -190,22 +190,6 @@ def test_everything_removed_is_made_again_from_what_the_log_still_has(seed: int)
     assert_as_expected(indexes, log.batches, since=log.log_start)
 
 
-def test_a_mapped_file_survives_a_reset(tmp_path: Path) -> None:
-    log = RandomLog(1)
-    log.grow(40)
-    indexes = fresh(RealDisk(), log, tmp_path)
-    for batch in log.batches:
-        indexes.stage(*batch)
-        indexes.flush()
-    topic_id, queue_id = next(iter(Expected(log.batches).entries))
-    path = next((tmp_path / "queues" / str(topic_id) / str(queue_id)).iterdir())
-    view = RealDisk().open(path, writable=False).view()
-    before = bytes(view)
-    indexes.reset()
-    assert bytes(view) == before
-    assert any(before)
-
-
 def test_a_batch_that_comes_twice_is_refused() -> None:
     log = RandomLog(2)
     log.grow(3)

@@ -60,8 +60,6 @@ def test_over_random_histories_readers_see_all_writes_and_a_crash_leaves_a_legal
                 file.write(at, data)
                 model.write(at, data)
             assert bytes(file.seen) == model.seen
-            if rng.random() < 0.3:
-                file.view()
             covered = bytearray(model.seen)
             for low, high in file.data_ranges(0):
                 covered[low:high] = bytes(high - low)

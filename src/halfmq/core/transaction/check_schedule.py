@@ -8,12 +8,12 @@ A check is in one of these states. ``next_check`` is durable; all else is derive
                                               bucket of that time            connects; in flight on an operator's request
     due        a past time                    ``session.due``                in flight in the group's turn, if a producer is
                                                                              reachable and the limit in flight allows it
-    past       a past time, or any (too old)  ``policy.session.past``        suspended or rolled back by the policy, or due
+    past       a past time, or any (too old)  ``policy.session.past``        parked or rolled back by the policy, or due
                                                                              again after a change of the policy
     in flight  the time of a repetition, at   ``session.in_flight`` and      scheduled when overdue or after UNKNOWN
                or after the deadline of the   ``derived.scheduled``          (perhaps sooner); early when the connection is
                response                                                      lost; due if it reached nobody, uncounted
-    suspended  ``Suspended.CHECKS``: too      ``derived.parked``          in flight on an operator's request, with
+    parked     ``ParkedCheck.CHECKS``: too    ``derived.parked``             in flight on an operator's request, with
                many checks; ``.AGE``: too                                    numbers from one again
                old
 
@@ -68,7 +68,7 @@ from halfmq.core.state import (
     next_offset,
     take_turn,
 )
-from halfmq.core.transaction.next_check import Suspended, is_due
+from halfmq.core.transaction.next_check import ParkedCheck, is_due
 from halfmq.core.transaction.past_limit import is_at_limit, is_in_flight, sort_due
 from halfmq.core.transaction.states import standing_state
 from halfmq.model.records import Checked, Record, checked_size
@@ -225,7 +225,7 @@ class _Round:
             due = (
                 known is not None
                 and known.grace_until_ms <= now_ms
-                and not isinstance(known.next_check, Suspended)
+                and not isinstance(known.next_check, ParkedCheck)
                 and not is_at_limit(group.policy, known)
             )
         else:
@@ -367,7 +367,7 @@ def due_sooner(state: State, known: Undecided, now_ms: int) -> tuple[Record, ...
     Empty if the interval is not shorter than the response timeout.
     """
     check = known.next_check
-    if isinstance(check, Suspended):
+    if isinstance(check, ParkedCheck):
         return ()
     interval = backoff_ms(state.settings, known.tx_id, known.checks) if known.checks else state.settings.check_answer_ms
     due_ms = check - max(0, state.settings.check_answer_ms - interval)
@@ -387,7 +387,7 @@ def decide_check_not_sent(state: State, command: CheckNotSent, now_ms: int) -> D
     """
     group = state.producer_groups.get(command.group)
     known = group.undecided.get(command.tx_id) if group is not None else None
-    if group is None or known is None or isinstance(known.next_check, Suspended):
+    if group is None or known is None or isinstance(known.next_check, ParkedCheck):
         return DONE
     asked = group.session.in_flight.get(command.tx_id)
     asked_meanwhile = asked is not None and asked.connection != command.connection
@@ -423,7 +423,7 @@ def decide_check_now(state: State, command: CheckNow, now_ms: int) -> Decision:
     text = _why_not_now(group, known, now_ms)
     if text:
         return Decision(NOTHING, Refused(Why.NOT_NOW, f"transaction {known.tx_id!r} {text}"))
-    parked = isinstance(known.next_check, Suspended)
+    parked = isinstance(known.next_check, ParkedCheck)
     offset = next_offset(state)
     until_ms = now_ms + state.settings.check_answer_ms
     taken_up = (ParkedResumed(group.name, until_ms),) if parked else ()

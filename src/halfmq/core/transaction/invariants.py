@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from halfmq import limits
 from halfmq.core.base_bytes import recount
 from halfmq.core.state import CHECK_BUCKET_MS, NEVER_MS, Delayed, Half, ProducerGroup, State, holders_bytes
-from halfmq.core.transaction.next_check import Suspended
+from halfmq.core.transaction.next_check import ParkedCheck
 from halfmq.errors import InvariantViolated
 from halfmq.model.placement import segment_start
 
@@ -123,10 +123,10 @@ def _group(state: State, group: ProducerGroup) -> Iterator[str]:
         yield "" if not known.count or last < known.count else f"{what}: index {last} of {known.count}"
         yield "" if tx_id not in group.settled else f"{what}: undecided and settled"
         check = known.next_check
-        suspended = isinstance(check, Suspended)
-        yield "" if suspended == (tx_id in group.derived.parked) else f"{what}: suspended or not, and nobody knows"
-        if isinstance(check, Suspended):
-            yield "" if tx_id not in scheduled else f"{what}: suspended and scheduled"
+        parked = isinstance(check, ParkedCheck)
+        yield "" if parked == (tx_id in group.derived.parked) else f"{what}: parked or not, and nobody knows"
+        if isinstance(check, ParkedCheck):
+            yield "" if tx_id not in scheduled else f"{what}: parked and scheduled"
         else:
             yield "" if known.grace_until_ms <= check else f"{what}: a check inside the grace period"
             bucket = (check + CHECK_BUCKET_MS - 1) & -CHECK_BUCKET_MS

@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heapreplace
 from itertools import islice
 
 from halfmq.core.state import Undecided
-from halfmq.core.transaction.next_check import Suspended
+from halfmq.core.transaction.next_check import ParkedCheck
 from halfmq.core.transaction.states import standing_state
 from halfmq.core.view import ProducerGroupView, View
 from halfmq.model.pending import GroupStats, PendingTransaction
@@ -20,7 +20,7 @@ from halfmq.model.settings import PastLimit
 #: The state of a transaction, as shown to operators.
 UNDECIDED = "UNDECIDED"
 UNKNOWN = "UNKNOWN"
-_BECAUSE = {Suspended.CHECKS: "checks", Suspended.AGE: "age"}
+_BECAUSE = {ParkedCheck.CHECKS: "checks", ParkedCheck.AGE: "age"}
 #: Maximum number of recent verdicts that a count examines; they take about a millisecond.
 _VERDICTS_LOOKED_AT_MAX = 20_000
 
@@ -94,9 +94,9 @@ def _listed(view: View, group: ProducerGroupView, known: Undecided, now_ms: int)
         sum(half.message_bytes for half in known.halves),
         tuple(topics),
         known.checks,
-        0 if isinstance(check, Suspended) else max(0, check - now_ms),
+        0 if isinstance(check, ParkedCheck) else max(0, check - now_ms),
         len(group.session.members) + len(group.session.pollers),
-        _BECAUSE[check] if isinstance(check, Suspended) else "",
+        _BECAUSE[check] if isinstance(check, ParkedCheck) else "",
     )
 
 

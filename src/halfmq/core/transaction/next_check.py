@@ -15,28 +15,28 @@ from halfmq.model.records import PARKED_MS, ParkedBecause
 Scheduled: TypeAlias = int
 
 
-class Suspended(Enum):
+class ParkedCheck(Enum):
     """No check is sent automatically: a policy parked the transaction. The values are the numbers in files."""
 
     CHECKS = PARKED_MS + ParkedBecause.CHECKS
     AGE = PARKED_MS + ParkedBecause.AGE
 
     @classmethod
-    def because(cls, reason: int) -> "Suspended":
+    def because(cls, reason: int) -> "ParkedCheck":
         """The member for the reason in a record."""
-        return _suspended(PARKED_MS + reason)
+        return _parked(PARKED_MS + reason)
 
 
-NextCheck: TypeAlias = Scheduled | Suspended
+NextCheck: TypeAlias = Scheduled | ParkedCheck
 
 
 def is_due(check: NextCheck, now_ms: int) -> bool:
-    return not isinstance(check, Suspended) and check <= now_ms
+    return not isinstance(check, ParkedCheck) and check <= now_ms
 
 
 def to_number(check: NextCheck) -> int:
     """The number for a record and a row."""
-    return check.value if isinstance(check, Suspended) else check
+    return check.value if isinstance(check, ParkedCheck) else check
 
 
 def from_number(number: int) -> NextCheck:
@@ -45,11 +45,13 @@ def from_number(number: int) -> NextCheck:
     Raises:
         InvariantViolated: an unknown reason. The log was not written by this state machine.
     """
-    return number if number < PARKED_MS else _suspended(number)
+    return number if number < PARKED_MS else _parked(number)
 
 
-def _suspended(number: int) -> Suspended:
+def _parked(number: int) -> ParkedCheck:
     try:
-        return Suspended(number)
+        return ParkedCheck(number)
     except ValueError:
-        raise InvariantViolated(f"a check is suspended for reason {number - PARKED_MS}, which there is not") from None
+        raise InvariantViolated(
+            f"a transaction is parked for reason {number - PARKED_MS}, which there is not"
+        ) from None

@@ -22,7 +22,7 @@ from typing import Final
 
 from halfmq.core.events import ParkedResumed, PolicyExamined
 from halfmq.core.state import NEVER_MS, Policy, ProducerGroup, State, Undecided, drop_stale_deadlines, take_turn
-from halfmq.core.transaction.next_check import Suspended, is_due
+from halfmq.core.transaction.next_check import ParkedCheck, is_due
 from halfmq.core.view import PolicyView
 from halfmq.model.records import ParkedBecause
 
@@ -54,7 +54,7 @@ def is_in_flight(group: ProducerGroup, tx_id: str, now_ms: int) -> bool:
 
 def why_past(policy: Policy, known: Undecided, now_ms: int) -> ParkedBecause | None:
     """The limit that it exceeds; None if it exceeds none, or is already parked."""
-    if isinstance(known.next_check, Suspended) or now_ms < known.grace_until_ms:
+    if isinstance(known.next_check, ParkedCheck) or now_ms < known.grace_until_ms:
         return None
     if is_at_limit(policy, known) and is_due(known.next_check, now_ms):
         return ParkedBecause.CHECKS
@@ -127,7 +127,7 @@ def examine_step(group: ProducerGroup, policy: Policy, now_ms: int) -> None:
 
 def _note_when(policy: Policy, known: Undecided, now_ms: int) -> None:
     age_ms = policy.settings.skip_age_ms
-    if age_ms and not isinstance(known.next_check, Suspended):
+    if age_ms and not isinstance(known.next_check, ParkedCheck):
         old_at_ms = max(known.prepared_at_ms + age_ms, known.grace_until_ms)
         policy.session.scan_next_ms = min(policy.session.scan_next_ms, max(old_at_ms, now_ms))
 

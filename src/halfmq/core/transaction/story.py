@@ -8,7 +8,7 @@ from typing import Final
 
 from halfmq.core.commands import SettledRow
 from halfmq.core.state import Undecided, Verdict
-from halfmq.core.transaction.next_check import Suspended
+from halfmq.core.transaction.next_check import ParkedCheck
 from halfmq.core.transaction.past_limit import is_at_limit
 from halfmq.core.transaction.states import standing_state
 from halfmq.core.view import ProducerGroupView, View
@@ -72,7 +72,7 @@ def check_is_open(view: View, group: str, tx_id: str, now_ms: int) -> bool:
     """A check of the undecided transaction was sent, or is due and a producer is there to get it: an answer may come soon."""
     producers = view.producer_groups.get(group)
     known = producers.undecided.get(tx_id) if producers is not None else None
-    if producers is None or known is None or isinstance(known.next_check, Suspended):
+    if producers is None or known is None or isinstance(known.next_check, ParkedCheck):
         return False
     asked = producers.session.in_flight.get(tx_id)
     if asked is not None and asked.until_ms > now_ms:
@@ -110,7 +110,7 @@ def _checks(group: ProducerGroupView, known: Undecided, now_ms: int) -> tuple[st
         sentences.append(f"Its producer group got {checks(known.checks)}.")
     else:
         sentences.append("No check was sent yet.")
-    if group.policy is not None and not isinstance(known.next_check, Suspended):
+    if group.policy is not None and not isinstance(known.next_check, ParkedCheck):
         sentences += _policy(group.policy.settings)
     heard = group.session.heard.get(known.tx_id)
     if heard is not None:
@@ -136,8 +136,8 @@ def _policy(settings: ProducerSettings) -> list[str]:
 
 def _waits(view: View, group: ProducerGroupView, known: Undecided, now_ms: int) -> str:
     check = known.next_check
-    if isinstance(check, Suspended):
-        why = f"it had {checks(known.checks)}" if check is Suspended.CHECKS else "of its age"
+    if isinstance(check, ParkedCheck):
+        why = f"it had {checks(known.checks)}" if check is ParkedCheck.CHECKS else "of its age"
         return (
             f"The policy of group {group.name} parked it because {why}: no further checks are sent automatically. It is still "
             "undecided; its producer or an operator can settle it, and `halfmq tx check` sends a check."

@@ -12,7 +12,7 @@ from halfmq.core.events import DelayedPostponed
 from halfmq.core.session import apply_session
 from halfmq.core.state import InFlight, Policy, State, Undecided
 from halfmq.core.transaction.invariants import check
-from halfmq.core.transaction.next_check import Suspended
+from halfmq.core.transaction.next_check import ParkedCheck
 from halfmq.errors import InvariantViolated
 from halfmq.model.settings import BrokerSettings, ProducerSettings
 
@@ -92,8 +92,8 @@ DAMAGE: dict[str, Callable[[State], object]] = {
     "PG/T2: index 1 of 1$": lambda state: change(state, halves=(replace(t2(state).halves[0], index=1),)),
     "PG/T2: nobody will ask$": lambda state: state.derived.group_deadlines.clear(),
     "PG/T2: nobody will ask": lambda state: change(state, next_check=t2(state).next_check + 64),
-    "PG/T2: suspended or not, and nobody knows": lambda state: change(state, next_check=Suspended.AGE),
-    "PG/T2: suspended and scheduled": lambda state: change(state, next_check=Suspended.CHECKS),
+    "PG/T2: parked or not, and nobody knows": lambda state: change(state, next_check=ParkedCheck.AGE),
+    "PG/T2: parked and scheduled": lambda state: change(state, next_check=ParkedCheck.CHECKS),
     "^PG: nobody sees it overdue$": lambda state: setattr(state.producer_groups["PG"].session, "full_until_ms", 7),
     "PG/T2: its bytes at 8192000 are not in the log": lambda state: change(
         state, halves=(replace(t2(state).halves[0], offset=8_192_000),)
