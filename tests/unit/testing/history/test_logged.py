@@ -8,7 +8,9 @@ from tests.support.sample_store import sample_store
 
 from halfmq.errors import UsageError
 from halfmq.runtime.disk import RealDisk
+from halfmq.store.dump import KIND_OF
 from halfmq.testing.history import check_files
+from halfmq.testing.history import logged as logged
 from halfmq.testing.history.events import Began, Logged
 from halfmq.testing.history.logged import log_events, log_source, write_log
 
@@ -53,6 +55,12 @@ def test_violations_in_a_log_name_the_store_and_the_log_offset(tmp_path: Path) -
     told = [event for violation in report.violations for event in violation.events]
     assert {event.file for event in told} == {str(store)}
     assert {event.log_offset for event in told} <= offsets
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KIND_OF.values() if kind not in ("message", "half", "copied_half")])
+def test_each_kind_of_record_has_its_event(kind: str) -> None:
+    """Red for a kind that was added to the log only."""
+    assert logged._fields(logged._Record(offset=0, kind=kind), {})["kind"]
 
 
 def test_a_directory_without_a_store_is_refused(tmp_path: Path) -> None:
