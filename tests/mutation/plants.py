@@ -324,6 +324,15 @@ PLANTS: Final = (
         "        if half.offset >= 0:\n            places.append(half.offset)\n            continue\n",
     ),
     Plant(
+        "keys-go-before-trim-is-durable",
+        10,
+        "files of the key index go before the record that gives them up is durable: the messages of a trim that a power loss reverts are "
+        "not found by their keys",
+        "store/indexes.py",
+        "            self.queues.trim(self._trim_to)\n",
+        "            self.queues.trim(self._trim_to)\n            self.keys.trim(self._trim_to)\n",
+    ),
+    Plant(
         "unlink-before-trim-is-durable",
         6,
         "segments go before the record that gives them up is durable",

@@ -4,6 +4,7 @@ All queues are read to their ends over the wire, the log is read from the disk, 
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from halfmq.broker.recovery import recover
@@ -25,7 +26,7 @@ from halfmq.model.stored_message import decode as decode_message
 from halfmq.store.group_flush import HandFlush
 from halfmq.store.store import Store
 from halfmq.store.verify import verify_store
-from halfmq.testing.history.events import HalfAsked, Local, Logged, QueueRead, Seen
+from halfmq.testing.history.events import Answered, Event, HalfAsked, Local, Logged, QueueRead, Seen
 from tests.simulation.broker_host import DATA, BrokerHost
 from tests.simulation.check_rules import CheckLooks
 from tests.simulation.chronicle import Chronicle
@@ -296,7 +297,7 @@ def final_looks(chronicle: Chronicle, promises: Promises, databases: dict[str, D
     counts["decided by policy"] += len(by_policy)
     for tx in promises.txs.values():
         shown = [offsets.get(half.message, -1) for half in tx.halves.values()]
-        if tx.tx in by_policy or _was_policys(tx, promises, log_start):
+        if tx.tx in by_policy or may_be_a_policys(tx, promises, log_start, chronicle.events):
             if max(shown, default=-1) >= 0:
                 raise Violation(f"Validity: {tx.tx} is visible, and a policy rolled it back", tx.tx)
             continue
@@ -340,11 +341,24 @@ def sent_twice_on_one_connection(promises: Promises, message: str) -> bool:
     return plain is not None and len(set(plain.asks)) != len(plain.asks)
 
 
-def _was_policys(tx: Any, promises: Promises, log_start: int) -> bool:
-    """Whether a policy may have rolled it back, in a record that was trimmed."""
-    rolled_back = tx.verdict is not None and tx.verdict[0] == "ROLLED_BACK" and tx.verdict[1] < log_start
-    somebody_us = tx.asked["ROLLED_BACK"][0] if "ROLLED_BACK" in tx.asked else tx.verdict_us + 1
-    return rolled_back and tx.group in promises.policy_groups and somebody_us > tx.verdict_us
+def may_be_a_policys(tx: Any, promises: Promises, log_start: int, events: Iterable[Event]) -> bool:
+    """Whether a policy may have rolled it back, in a record that was trimmed: nobody had requested it when it was in the log.
+
+    It was in the log at the latest when a client was told the verdict, or told a log offset behind it.
+    """
+    if tx.verdict is None or tx.verdict[0] != "ROLLED_BACK" or tx.verdict[1] >= log_start:
+        return False
+    if tx.group not in promises.policy_groups:
+        return False
+    if "ROLLED_BACK" not in tx.asked:
+        return True
+    asked_us = tx.asked["ROLLED_BACK"][0]
+    told = (
+        max(event.offset, event.position)
+        for event in events
+        if type(event) is Answered and event.t_us < asked_us and event.outcome == "ok"
+    )
+    return tx.verdict_us < asked_us or max(told, default=-1) > tx.verdict[1]
 
 
 def _look_at_transaction(

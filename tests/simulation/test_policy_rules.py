@@ -19,9 +19,11 @@ from halfmq.model.records import (
     RolledBack,
 )
 from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
+from halfmq.testing.history.events import Answered, Event
 from halfmq.wire.remoting.producer_groups import ProducerChange
+from tests.simulation.final_checks import may_be_a_policys
 from tests.simulation.policy_rules import look_at_log
-from tests.simulation.promises import Violation
+from tests.simulation.promises import Promises, Tx, Violation
 from tests.support import log_records as make
 
 SETTINGS = BrokerSettings(check_immunity_ms=1_000, undecided_max=2)
@@ -98,3 +100,26 @@ def test_checks_that_a_trim_removed_are_not_missed() -> None:
 def test_illegal_records_are_violations(records: tuple[Any, ...], why: str) -> None:
     with pytest.raises(Violation, match=why):
         look(*records)
+
+
+@pytest.mark.parametrize(
+    ("requested_us", "told_us", "told_offset", "may_be"),
+    [
+        (None, 30, 600, True),
+        (40, 30, 600, True),  # the log went on behind the verdict before anybody requested it
+        (20, 30, 600, False),
+        (40, 30, 400, False),
+    ],
+)
+def test_a_trimmed_rollback_may_be_a_policys_only_if_nobody_had_requested_it(
+    requested_us: int | None, told_us: int, told_offset: int, may_be: bool
+) -> None:
+    promises = Promises(Counter())
+    promises.policy_groups.add("g")
+    tx = Tx("g", "T")
+    tx.verdict, tx.verdict_us = ("ROLLED_BACK", 500), 50
+    if requested_us is not None:
+        tx.asked["ROLLED_BACK"] = requested_us, "check"
+    events: list[Event] = [Answered(t_us=told_us, by="p", op="1", outcome="ok", offset=told_offset)]
+    assert may_be_a_policys(tx, promises, 1_000, events) == may_be
+    assert not may_be_a_policys(tx, promises, 500, events), "the record is in the log, and says who decided"

@@ -197,7 +197,7 @@ class SmallBroker:
 
     def _send(self, place: int, queue: int, body: bytes) -> None:
         queue_offset = self.state.ends[queue]
-        properties = props.encode({"UNIQ_KEY": f"K{place}", "TAGS": "a"})
+        properties = props.encode({"UNIQ_KEY": f"K{place}", "KEYS": f"k{place}", "TAGS": "a"})
         message = make.message(queue_id=queue, queue_offset=queue_offset, body=body, properties=properties)
         size = message_record_size("orders", len(body), len(properties))
         self._add(make.message_record(place, size, TOPIC, message, f"K{place}"))
@@ -294,6 +294,8 @@ class SmallBroker:
                     found.append(f"queue {queue} offset {queue_offset}: another body")
                 elif entry.offset < store.log.start <= visible_at:
                     found.append(f"queue {queue} offset {queue_offset}: its body is gone")
+                elif entry.offset == visible_at and not store.find_by_key(TOPIC, "orders", f"k{entry.offset}", 1):
+                    found.append(f"queue {queue} offset {queue_offset}: not found by its key")
         rows: dict[int, tuple[int, int]] = {}
         for batch in self.written:
             rows |= batch.rows

@@ -201,6 +201,7 @@ class StoreWriter:
         self.log_start = self.log.end - self.log.end % self.segment_bytes
         self._put(TRIM_SIZE, lambda at: Trim(at, TRIM_SIZE, self.log_start))
         self.publish()
+        self.indexes.keys.trim(self.log_start)
         for number in self.files.numbers():
             if (number + 1) * self.segment_bytes <= self.log_start:
                 self.files.remove(number)

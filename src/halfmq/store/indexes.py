@@ -11,7 +11,8 @@ can therefore always be rebuilt, and no entry refers to a record that a crash ca
     DelayedRecord               nothing until it is released
     TopicSet, TopicDeleted      topics.json, at a checkpoint if there are many topics; queues of a deleted topic are removed
     OperatorActed               nothing: it explains the record after it
-    Trim                        entries before the log's start are removed by the next flush
+    Trim                        entries before the log's start are removed from the queues by the next flush. Files of the key index are
+                                removed once the record is durable: a start notices missing queue files, but not missing keys
 
 If the disk is full, a flush leaves unwritten entries in memory, and the next flush continues: the indexes lag behind the log and
 catch up. Until then the high watermark must not advance.
@@ -204,7 +205,6 @@ class Indexes:
         self.keys.flush()
         if self._trim_to:
             self.queues.trim(self._trim_to)
-            self.keys.trim(self._trim_to)
             self._trim_to = 0
         if self._topics_changed and not self._redoing and len(self._topics) <= AT_ONCE_MAX:
             self._topics_left = True  # before the attempt: the holder of the lock checks it after the release

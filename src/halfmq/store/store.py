@@ -811,6 +811,7 @@ class Store:
         gone = self.log.detach(min(log_start, self._high_watermark))
         for start in gone:
             self._began_ms.pop(start // self.segment_bytes, None)
+        self.indexes.keys.trim(self.log.start)
         return Detached(gone, self.table.full() if gone else [])
 
     def unlink(self, gone: Detached, log_start: int) -> list[int]:

@@ -448,10 +448,11 @@ def test_a_cut_whose_sync_failed_is_made_again(published: bool) -> None:
     store.flip(store.ends[3] + 70)
     durable = store.ends[3] if published else 0
     files = store.files()
+    store.disk.failed_sync_keeps_share = 0.0
     store.disk.fail("sync")
     with pytest.raises(OSError, match="error"):
         settle(store.disk, files, find_out(files, [], durable))
-    store.disk.kill()
+    store.disk.kill(drop_cache=False)
     assert store.disk.exists(HOME / CUT)
     make.LogUnderTest(store.disk, HOME).start(published=durable)
     assert not store.disk.exists(HOME / CUT)

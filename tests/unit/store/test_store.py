@@ -800,6 +800,24 @@ def test_the_log_alone_is_enough_also_after_a_trim(disk: FaultyDisk, broker: Sma
     assert broker.problems() == []
 
 
+def test_a_trim_that_a_power_loss_reverts_takes_no_keys_with_it(disk: FaultyDisk) -> None:
+    """At ``memory`` a Trim is followed before it is durable. Its messages are there again, and so must be their keys."""
+    broker = SmallBroker(disk, HOME, Durability.MEMORY).start()
+    some_traffic(broker, 100)
+    broker.checkpoint()
+    before = len(broker.written)
+    start = next(next_start for _, next_start, _ in broker.store.closed_segments())
+    broker.turn([("trim", start)])
+    broker.sync()
+    assert broker.store.bounds(TOPIC, 0)[0] > 0
+    disk.sync_directory(SHARD / "keys")
+    disk.crash(keep=0.0)
+    del broker.written[before:]
+    broker.start()
+    assert broker.store.log.start == 0
+    assert broker.problems() == []
+
+
 def test_closed_segments_say_when_the_next_one_began(broker: SmallBroker) -> None:
     assert list(broker.store.closed_segments()) == []
     for _ in range(30):
