@@ -172,12 +172,7 @@ class OffsetNotStored(NamedTuple):
     queue_id: int
 
 
-class TopicChanged(NamedTuple):
-    topic_id: int
-    name: str
-
-
-Effect = WakeQueue | SendCheck | TopicChanged | PolicyActed | OffsetNotStored
+Effect = WakeQueue | SendCheck | PolicyActed | OffsetNotStored
 
 
 class Decision(NamedTuple):

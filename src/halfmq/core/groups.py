@@ -11,7 +11,7 @@ from typing import Final
 from halfmq import limits
 from halfmq.core.audit import signed, signed_if_space
 from halfmq.core.commands import DeleteGroup, EnsureGroup, SetGroup
-from halfmq.core.decision import DONE, NOTHING, Decision, Done, Effect, GroupIsGone, Refused, TopicChanged, Why
+from halfmq.core.decision import DONE, NOTHING, Decision, Done, GroupIsGone, Refused, Why
 from halfmq.core.events import ConsumerGroupRemoved, DecisionEvent
 from halfmq.core.queues.send import retry_topic
 from halfmq.core.schema import group_deleted, group_set
@@ -77,8 +77,8 @@ def decide_delete_group(state: State, command: DeleteGroup, now_ms: int) -> Deci
         text = f"group {name!r} was not deleted: {len(ids)} consumers are in it ({shown}); stop them first"
         return Decision(NOTHING, Refused(Why.NOT_NOW, text))
     records: tuple[Record, ...] = ()
-    effects: tuple[Effect, ...] = ()
     events: tuple[DecisionEvent, ...] = ()
+    topics = [topic for topic in (RETRY_PREFIX + name, DLQ_PREFIX + name) if topic in state.topics_by_name]
     offset = next_offset(state)
     retry = state.topics_by_name.get(RETRY_PREFIX + name)
     if name in state.groups or (command.with_offsets and name in state.offsets):
@@ -86,23 +86,18 @@ def decide_delete_group(state: State, command: DeleteGroup, now_ms: int) -> Deci
         events = (ConsumerGroupRemoved(name, command.with_offsets),)
         if retry is not None and not retry.derived.pending and retry.mins == retry.ends:
             records += (topic_deleted(offset + records[0].size, retry),)
-            effects = (TopicChanged(retry.topic_id, retry.name),)
             events += (topic_gone(retry),)
-    gone = {effect.name for effect in effects if isinstance(effect, TopicChanged)}
-    kept = [topic for topic in (RETRY_PREFIX + name, DLQ_PREFIX + name) if topic in state.topics_by_name]
-    decision = Decision(records, GroupIsGone(tuple(topic for topic in kept if topic not in gone)), effects, events)
+            topics.remove(retry.name)
+    decision = Decision(records, GroupIsGone(tuple(topics)), events=events)
     return signed_if_space(state, decision, OperatorAction.DELETE_GROUP, name, command.by)
 
 
 def _with_retry_topic(
     state: State, group: GroupSettings, records: tuple[Record, ...], offset: int, *, by_hand: bool = False
 ) -> Decision:
-    effects: tuple[Effect, ...] = ()
     if group.retry_queues > 0:
         found = retry_topic(state, group.name, group.retry_queues, offset, by_hand=by_hand)
         if isinstance(found, Refused):
             return Decision(NOTHING, found)
-        topic, made = found
-        records += made
-        effects = tuple([TopicChanged(topic.topic_id, topic.name) for _ in made])
-    return Decision(records, Done(), effects) if records else DONE
+        records += found[1]
+    return Decision(records, Done()) if records else DONE

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from halfmq import limits
-from halfmq.core.decision import Effect, WakeQueue
+from halfmq.core.decision import WakeQueue
 from halfmq.core.transaction.next_check import NextCheck
 from halfmq.model.placement import segment_start
 from halfmq.model.properties import CLUSTER, REAL_QID, REAL_TOPIC, TRACED
@@ -198,9 +198,9 @@ class Topic:
             self.wakes.append((WakeQueue(self.topic_id, queue_id),))
 
 
-#: Where a message of one decision will stand: topic, queue id, records and effects of the same decision that come before it
-#: (a new topic), log offset. Without a name of its own, as ``decision.Decided``.
-Place = tuple[Topic, int, tuple[Record, ...], tuple[Effect, ...], int]
+#: Where a message of one decision will stand: topic, queue id, records of the same decision that come before it (a new topic), log
+#: offset. Without a name of its own, as ``decision.Decided``.
+Place = tuple[Topic, int, tuple[Record, ...], int]
 
 
 class InFlight(NamedTuple):

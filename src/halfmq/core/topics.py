@@ -16,7 +16,7 @@ from halfmq.core.audit import signed, signed_if_space
 from halfmq.core.base_bytes import QUEUE_BYTES, TOPIC_BYTES, group_bytes
 from halfmq.core.base_space import base_has_space, no_space, refuse_named
 from halfmq.core.commands import DeleteTopic, EnsureTopic, SetTopic
-from halfmq.core.decision import DONE, NOTHING, Decision, Done, Refused, TopicChanged, Why
+from halfmq.core.decision import DONE, NOTHING, Decision, Done, Refused, Why
 from halfmq.core.events import TopicRemoved
 from halfmq.core.schema import group_set, topic_set
 from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, State, Topic, next_offset
@@ -127,7 +127,7 @@ def decide_ensure_topic(state: State, command: EnsureTopic, now_ms: int) -> Deci
     made = first_use(state, command.name, command.queues, next_offset(state))
     if isinstance(made, Refused):
         return Decision(NOTHING, made)
-    return Decision((made.record,), Done(), (TopicChanged(made.topic.topic_id, made.topic.name),))
+    return Decision((made.record,), Done())
 
 
 def decide_set_topic(state: State, command: SetTopic, now_ms: int) -> Decision:
@@ -162,7 +162,7 @@ def decide_set_topic(state: State, command: SetTopic, now_ms: int) -> Decision:
     )
     if isinstance(made, Refused):
         return Decision(NOTHING, made)
-    decision = Decision((made.record,), Done(), (TopicChanged(made.topic.topic_id, command.name),))
+    decision = Decision((made.record,), Done())
     return signed(decision, OperatorAction.SET_TOPIC, command.name, command.by)
 
 
@@ -178,7 +178,7 @@ def _change_topic(state: State, topic: Topic, command: SetTopic) -> Decision:
     if text:
         return Decision(NOTHING, Refused(Why.LIMIT_REACHED, text))
     record = topic_set(next_offset(state), topic.topic_id, topic.name, read_queues, write_queues, permission)
-    decision = Decision((record,), Done(), (TopicChanged(topic.topic_id, topic.name),))
+    decision = Decision((record,), Done())
     return signed(decision, OperatorAction.SET_TOPIC, topic.name, by)
 
 
@@ -234,8 +234,7 @@ def decide_delete_topic(state: State, command: DeleteTopic, now_ms: int) -> Deci
             ),
         )
     record = topic_deleted(next_offset(state), topic)
-    effect = TopicChanged(topic.topic_id, topic.name)
-    decision = Decision((record,), Done(), (effect,), (topic_gone(topic),))
+    decision = Decision((record,), Done(), events=(topic_gone(topic),))
     return signed_if_space(state, decision, OperatorAction.DELETE_TOPIC, topic.name, command.by)
 
 

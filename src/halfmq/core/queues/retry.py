@@ -9,7 +9,7 @@ from typing import Final
 
 from halfmq import limits
 from halfmq.core.commands import SendBack
-from halfmq.core.decision import NOTHING, Decision, Done, Effect, Refused, TopicChanged, Why
+from halfmq.core.decision import NOTHING, Decision, Done, Refused, Why
 from halfmq.core.queues.send import chosen, dead_letter_topic, next_queue, retry_topic, store_message
 from halfmq.core.state import State, next_offset
 from halfmq.model.ids import offset_message_id
@@ -69,8 +69,7 @@ def decide_send_back(state: State, command: SendBack, now_ms: int) -> Decision:
     queue_id = next_queue(topic)
     level = 0 if dead else retry_level(command.delay_level, message.reconsume_times)
     pairs = _properties(state, command, message, dead, level, topic.name, queue_id)
-    effects: tuple[Effect, ...] = (TopicChanged(topic.topic_id, topic.name),) if made else ()
-    place = (topic, queue_id, made, effects, offset + sum([record.size for record in made]))
+    place = (topic, queue_id, made, offset + sum([record.size for record in made]))
     times = min(message.reconsume_times + 1, _INT_MAX)
     copy = message._replace(reconsume_times=times, properties=encode(pairs))
     delay = limits.DELAY_LEVELS_MS[level - 1] if level else 0

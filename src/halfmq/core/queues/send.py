@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from halfmq import limits
 from halfmq.core.commands import BatchEntry, SendBatch, SendHalf, SendMessage
-from halfmq.core.decision import NOTHING, Decided, Decision, Refused, Sent, SentBatch, TopicChanged, Why
+from halfmq.core.decision import NOTHING, Decided, Decision, Refused, Sent, SentBatch, Why
 from halfmq.core.events import QueueChosen
 from halfmq.core.queues.deduplication import sent_before
 from halfmq.core.queues.delay import delay_refusal, due_at
@@ -43,7 +43,7 @@ def decide_send(state: State, command: SendMessage, now_ms: int) -> Decided:
     found = _place(state, command)
     if isinstance(found, Refused):
         return Decision(NOTHING, found)
-    topic, queue_id, _, _, _ = found
+    topic, queue_id, _, _ = found
     if topic.exempt or command.reconsume_times > 0:
         return _send_copy(state, command, found, now_ms)
     if queue_id >= topic.write_queues or not topic.permission & PERMISSION_WRITE:
@@ -61,10 +61,10 @@ def decide_send_half(state: State, command: SendHalf, now_ms: int) -> Decided:
     found = _place(state, command)
     if isinstance(found, Refused):
         return Decision(NOTHING, found)
-    topic, queue_id, _, _, offset = found
+    topic, queue_id, _, offset = found
     if queue_id >= topic.write_queues or not topic.permission & PERMISSION_WRITE:
         # Any queue will do: ``prepare`` looks for an earlier half before it uses the queue.
-        decision = prepare(state, command, (topic, 0, NOTHING, NOTHING, offset), now_ms)
+        decision = prepare(state, command, (topic, 0, NOTHING, offset), now_ms)
         records, reply, _, _ = decision
         settled = isinstance(reply, Refused) and reply.why is Why.ALREADY_SETTLED
         stands = settled or (isinstance(reply, Sent) and not records)
@@ -81,13 +81,12 @@ def _place(state: State, command: SendMessage | SendHalf | SendBatch) -> Place |
     offset = state.log_end if state.batch_open else state.log_end + BATCH_HEADER_BYTES
     topic = state.topics_by_name.get(command.topic)
     if topic is not None:
-        return topic, command.queue_id, NOTHING, NOTHING, offset
+        return topic, command.queue_id, NOTHING, offset
     found = first_use(state, command.topic, command.default_queues, offset)
     if isinstance(found, Refused):
         return found
     topic, record = found
-    effects = (TopicChanged(topic.topic_id, topic.name),)
-    return topic, command.queue_id, (record,), effects, offset + record.size
+    return topic, command.queue_id, (record,), offset + record.size
 
 
 def next_queue(topic: Topic) -> int:
@@ -125,7 +124,7 @@ def _send_plain(state: State, command: SendMessage, place: Place, now_ms: int) -
         if sent is not None:
             return Decision(NOTHING, sent)
     else:
-        command = named(state, command, place[4])
+        command = named(state, command, place[3])
     facts = (command.tag_hash, command.key_hash, command.keys)
     return store_message(state, place, draft_of(command, place), command.unique_id, facts, command.delay, now_ms)
 
@@ -168,7 +167,7 @@ def store_message(
 
     The broker's own fields of ``draft`` are set here: queue offset, store time and host, additional properties.
     """
-    topic, queue_id, made, effects, offset = place
+    topic, queue_id, made, offset = place
     _, _, _, flag, sys_flag, born_time_ms, born_host, _, _, reconsume_times, _, body, crc, properties = draft
     if state.session.disk_full:
         return Decision(NOTHING, DISK_FULL)
@@ -200,13 +199,12 @@ def store_message(
             now_ms, state.settings.store_host, reconsume_times, 0, body, crc, properties, unique_id, due_ms, facts[0],
             facts[1],
         )  # fmt: skip
-        return Decision((*made, delayed), reply, effects)
+        return Decision((*made, delayed), reply)
     record = MessageRecord(
         offset, size, topic.topic_id, topic.name, queue_id, queue_offset, flag, sys_flag, born_time_ms, born_host,
         now_ms, state.settings.store_host, reconsume_times, 0, body, crc, properties, unique_id, *facts,
     )  # fmt: skip
-    wakes = topic.wakes[queue_id]
-    return Decision((*made, record), reply, (*effects, *wakes) if effects else wakes)
+    return Decision((*made, record), reply, topic.wakes[queue_id])
 
 
 def _too_large(state: State, size: int) -> Refused:
@@ -226,7 +224,7 @@ def _send_copy(state: State, command: SendMessage, place: Place, now_ms: int) ->
     It keeps the unique id of its original, so it is not deduplicated. Beyond the retry limit, or if the group consumes in order, it
     becomes a dead letter (RocketMQ ``SendMessageProcessor.handleRetryAndDLQ``; ``>`` here, ``>=`` in send-back).
     """
-    topic, queue_id, made, effects, offset = place
+    topic, queue_id, made, offset = place
     delay = command.delay
     if topic.name.startswith(RETRY_PREFIX):
         group_name = topic.name[len(RETRY_PREFIX) :]
@@ -241,7 +239,6 @@ def _send_copy(state: State, command: SendMessage, place: Place, now_ms: int) ->
             topic, more = found
             made += more
             offset += sum([record.size for record in more])
-            effects += tuple([TopicChanged(topic.topic_id, topic.name) for _ in more])
             queue_id = delay = 0
     if not topic.permission & PERMISSION_WRITE or queue_id >= topic.write_queues:
         return Decision(NOTHING, _not_writable(topic, queue_id))
@@ -250,7 +247,7 @@ def _send_copy(state: State, command: SendMessage, place: Place, now_ms: int) ->
         queue_id = next_queue(topic)
     if not command.unique_id:
         command = named(state, command, offset)
-    place = (topic, queue_id, made, effects, offset)
+    place = (topic, queue_id, made, offset)
     facts = (command.tag_hash, command.key_hash, command.keys)
     decision = store_message(state, place, draft_of(command, place), command.unique_id, facts, delay, now_ms)
     return chosen(topic, decision) if by_turn else decision
@@ -300,7 +297,7 @@ def decide_send_batch(state: State, command: SendBatch, now_ms: int) -> Decision
     place = _place(state, command)
     if isinstance(place, Refused):
         return Decision(NOTHING, place)
-    topic, queue_id, made, effects, offset = place
+    topic, queue_id, made, offset = place
     if topic.exempt:
         refused = Refused(Why.MESSAGE_ILLEGAL, "a batch cannot be sent to a retry or dead-letter topic")
         return Decision(NOTHING, refused)
@@ -311,7 +308,7 @@ def decide_send_batch(state: State, command: SendBatch, now_ms: int) -> Decision
         return Decision(NOTHING, _not_writable(topic, queue_id))
     if queue_id >= 0:
         return _store_batch(state, place, command, now_ms)
-    return chosen(topic, _store_batch(state, (topic, next_queue(topic), made, effects, offset), command, now_ms))
+    return chosen(topic, _store_batch(state, (topic, next_queue(topic), made, offset), command, now_ms))
 
 
 def _batch_sent_before(state: State, topic: Topic, command: SendBatch) -> SentBatch | None:
@@ -333,7 +330,7 @@ def _batch_sent_before(state: State, topic: Topic, command: SendBatch) -> SentBa
 
 
 def _store_batch(state: State, place: Place, command: SendBatch, now_ms: int) -> Decision:
-    topic, queue_id, made, effects, offset = place
+    topic, queue_id, made, offset = place
     records = list(made)
     places: list[int] = []
     queue_offset = topic.ends[queue_id]
@@ -345,7 +342,7 @@ def _store_batch(state: State, place: Place, command: SendBatch, now_ms: int) ->
             one.body, body_crc_of(one.body), one.properties,
         )  # fmt: skip
         facts = (one.tag_hash, one.key_hash, one.keys)
-        decision = store_message(state, (topic, queue_id, (), (), offset), draft, one.unique_id, facts, 0, now_ms)
+        decision = store_message(state, (topic, queue_id, (), offset), draft, one.unique_id, facts, 0, now_ms)
         if not decision.records:
             return decision
         record = decision.records[0]
@@ -354,8 +351,6 @@ def _store_batch(state: State, place: Place, command: SendBatch, now_ms: int) ->
         records.append(replace(record, queue_offset=at))
         places.append(offset)
         offset += record.size
-    if offset - place[4] + 256 > state.record_bytes_max:
-        return Decision(NOTHING, _too_large(state, offset - place[4]))
-    return Decision(
-        tuple(records), SentBatch(tuple(places), queue_id, queue_offset), (*effects, *topic.wakes[queue_id])
-    )
+    if offset - place[3] + 256 > state.record_bytes_max:
+        return Decision(NOTHING, _too_large(state, offset - place[3]))
+    return Decision(tuple(records), SentBatch(tuple(places), queue_id, queue_offset), topic.wakes[queue_id])

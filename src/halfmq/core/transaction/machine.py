@@ -79,7 +79,7 @@ def prepare(state: State, command: SendHalf, place: Place, now_ms: int) -> Decid
 
     Source: docs/promises.md, "Once in the log".
     """
-    topic, queue_id, made, effects, offset = place
+    topic, queue_id, made, offset = place
     if not command.unique_id:
         command = _named(state, command, offset)
     group_name = command.group
@@ -129,7 +129,7 @@ def prepare(state: State, command: SendHalf, place: Place, now_ms: int) -> Decid
         command.count, command.tag_hash, command.key_hash, command.id_hash, delay, command.grace_ms, command.keys,
     )  # fmt: skip
     reply = Sent(offset, queue_id, half_index, command.unique_id)
-    return (*made, record) if made else (record,), reply, effects, NOTHING
+    return (*made, record) if made else (record,), reply, NOTHING, NOTHING
 
 
 def _named(state: State, command: SendHalf, offset: int) -> SendHalf:

@@ -4,7 +4,7 @@ from tests.support.core_log import CoreLog, batch_of, changed, half, message, ra
 from tests.support.parts_of_a_tick import lock_queues
 
 from halfmq.core.commands import EnsureGroup, SendBatch, SetTopic
-from halfmq.core.decision import SentBatch, TopicChanged, WakeQueue, Why
+from halfmq.core.decision import SentBatch, WakeQueue, Why
 from halfmq.core.session import DiskSpace
 from halfmq.model.ids import parse_offset_message_id
 from halfmq.model.properties import encode, to_dict
@@ -20,7 +20,6 @@ def test_a_first_message_makes_its_topic_with_as_many_queues_as_the_client_wishe
     assert isinstance(stored, MessageRecord)
     assert (made.write_queues, made.read_queues, made.permission) == (4, 4, 6)
     assert reply.log_offset == stored.offset == made.offset + made.size
-    assert TopicChanged(made.topic_id, "orders") in log.effects
     sent(log.do(message("M2", topic="wide", queues=100)))
     assert log.state.topics_by_name["wide"].write_queues == 8, "at most the template's"
 
