@@ -36,5 +36,5 @@ def test_the_same_run_on_halfmq_is_clean(tmp_path: Path) -> None:
     assert report.broker_starts == 3
     looked = {one.what: one.looked for one in report.looked}
     assert looked["messages that had to be visible in completely read queues"] > 100
-    assert looked["acknowledgements held against the log"] > 100
-    assert looked["transactions prepared before all was settled"] > 100
+    assert looked["acknowledgements compared with the log"] > 100
+    assert looked["transactions prepared before the history settled"] > 100
