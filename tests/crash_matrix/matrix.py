@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from halfmq.store.group_flush import HandFlush
 from halfmq.store.store import Store
 from tests.crash_matrix.call_sites import Site
 from tests.crash_matrix.house import SEGMENT_BYTES, House, Violation, book_copy, config
@@ -14,6 +13,7 @@ from tests.crash_matrix.points import REST, Point, points_of, points_of_start
 from tests.crash_matrix.promises import check_answered, check_recoveries, check_settled
 from tests.simulation.world import DATA, SeededEntropy
 from tests.support.faulty_disk import FaultyDisk
+from tests.support.hand_flush import HandFlush
 
 
 class Loss(NamedTuple):

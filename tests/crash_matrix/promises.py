@@ -1,17 +1,17 @@
 """What must hold after a crash: first for everything that was acknowledged; after the clients retried, for everything."""
 
 from halfmq.broker.recovery import recover
-from halfmq.core.digest import durable_digest
 from halfmq.core.transaction import invariants
 from halfmq.core.transaction.next_check import ParkedCheck
 from halfmq.limits import DELAY_LEVELS_MS
 from halfmq.model.settings import ProducerSettings
-from halfmq.store.group_flush import HandFlush
 from halfmq.store.store import Store
 from halfmq.store.verify import verify_store
 from tests.crash_matrix.house import COMMIT, GROUP, ROLLBACK, House, Said, Tx, Violation
 from tests.simulation.world import DATA, SeededEntropy
+from tests.support.durable_digest import durable_digest
 from tests.support.faulty_disk import FaultyDisk
+from tests.support.hand_flush import HandFlush
 
 #: Committed offsets are logged once a second; plus a time step of the scripts.
 OFFSETS_LATE_MS = 1_000 + 150

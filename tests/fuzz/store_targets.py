@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from halfmq.core.digest import durable_digest
 from halfmq.core.snapshot import load_rows
 from halfmq.errors import StoreDamaged, WrongVersion
 from halfmq.model.stored_message import StoredMessage
@@ -30,6 +29,7 @@ from halfmq.store.watermark_page import Watermark, WatermarkPage, read_watermark
 from tests.fuzz.target import Target, hold, outcome, same
 from tests.support import log_records as make
 from tests.support.core_log import CoreLog, end, half, message, part
+from tests.support.durable_digest import durable_digest
 from tests.support.faulty_disk import FaultyDisk
 
 HOME: Final = Path("/store")

@@ -13,9 +13,10 @@ from halfmq.client import check_listener
 from halfmq.client.log import log as client_log
 from halfmq.client.receipts import Prepared
 from halfmq.errors import HalfmqError, TransactionUnknown
-from halfmq.store.group_flush import HandFlush, Job
+from halfmq.store.group_flush import Job
 from halfmq.store.store import Durability
 from tests.peer_bugs.services import PATIENT, QUICK, dies_undecided, eventually, undecided, url, visible
+from tests.support.hand_flush import HandFlush
 from tests.support.in_process import serving
 from tests.support.ports import free_port
 

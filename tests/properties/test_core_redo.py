@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.support.core_log import PEER, CoreLog, batch_of, changed, consumer, end, half, message, part, producer
+from tests.support.durable_digest import durable_digest
 
 from halfmq.core.commands import (
     Actor,
@@ -45,7 +46,6 @@ from halfmq.core.decision import (
     Settled,
     Why,
 )
-from halfmq.core.digest import durable_digest
 from halfmq.core.session import (
     CheckDelivered,
     ConnectionClosed,

@@ -21,7 +21,6 @@ import random
 from typing import TYPE_CHECKING, Any, Final
 
 from halfmq.broker.services.pulls import PullRequest, Status
-from halfmq.core.digest import durable_digest
 from halfmq.core.transaction import invariants
 from halfmq.model.stored_message import body_crc_of
 from halfmq.model.stored_message import decode as decode_message
@@ -29,6 +28,7 @@ from halfmq.testing.history.events import Seen
 from tests.simulation import final_checks
 from tests.simulation.promises import Promises, Tx, Violation
 from tests.simulation.raw_connection import LineLost
+from tests.support.durable_digest import durable_digest
 from tests.support.virtual_loop import ProcessLoop
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from halfmq.broker.recovery import recover
-from halfmq.core.digest import durable_digest
 from halfmq.core.transaction import invariants
 from halfmq.model import properties
 from halfmq.model.records import (
@@ -23,7 +22,6 @@ from halfmq.model.records import (
 )
 from halfmq.model.stored_message import StoredMessage, body_crc_of
 from halfmq.model.stored_message import decode as decode_message
-from halfmq.store.group_flush import HandFlush
 from halfmq.store.store import Store
 from halfmq.store.verify import verify_store
 from halfmq.testing.history.events import Answered, Event, HalfAsked, Local, Logged, QueueRead, Seen
@@ -37,7 +35,9 @@ from tests.simulation.policy_rules import look_at_log
 from tests.simulation.promises import Promises, Violation
 from tests.simulation.raw_connection import RawLine
 from tests.simulation.wire_tap import WireTap
+from tests.support.durable_digest import durable_digest
 from tests.support.faulty_disk import FaultyDisk
+from tests.support.hand_flush import HandFlush
 from tests.support.raw_client import pull_ext, send_ext
 from tests.support.virtual_loop import ProcessLoop, SeededEntropy, VirtualClock
 

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 from halfmq.broker.broker import Broker
 from halfmq.broker.config import BrokerConfig
 from halfmq.broker.remoting.gateway import Gateway
-from halfmq.store.group_flush import HandFlush, Job
+from halfmq.store.group_flush import Job
 from tests.support.faulty_disk import FaultyDisk
+from tests.support.hand_flush import HandFlush
 from tests.support.raw_client import Answer, command
 
 DATA = Path("/store")

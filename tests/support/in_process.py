@@ -12,8 +12,9 @@ from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.clock import Clock, SystemClock
 from halfmq.runtime.disk import Disk, RealDisk
 from halfmq.runtime.entropy import SystemEntropy
-from halfmq.store.group_flush import HandFlush, Job, Syncer
+from halfmq.store.group_flush import Job, Syncer
 from halfmq.store.store import Durability
+from tests.support.hand_flush import HandFlush
 from tests.support.raw_client import RawClient
 
 #: Small, so that tests reach several segments and files are cheap.

@@ -29,12 +29,13 @@ from halfmq.model.records import (
 )
 from halfmq.runtime.disk import Disk
 from halfmq.runtime.entropy import SystemEntropy
-from halfmq.store.group_flush import HandFlush, Job
+from halfmq.store.group_flush import Job
 from halfmq.store.layout import ROW_COMMITTED, ROW_ROLLED_BACK, ROW_UNDECIDED
 from halfmq.store.store import Durability, Store
 from halfmq.store.topics_file import TopicInfo
 from halfmq.store.transaction_table import UndecidedHalf
 from tests.support import log_records as make
+from tests.support.hand_flush import HandFlush
 
 TOPIC = 7
 QUEUES = 3

@@ -21,7 +21,6 @@ import msgspec
 from halfmq import limits
 from halfmq.core.decision import WakeQueue
 from halfmq.core.transaction.next_check import NextCheck
-from halfmq.model.placement import segment_start
 from halfmq.model.properties import CLUSTER, REAL_QID, REAL_TOPIC, TRACED
 from halfmq.model.records import BATCH_HEADER_BYTES, MESSAGE_AT, Record
 from halfmq.model.settings import BrokerSettings, GroupSettings, ProducerSettings, caps
@@ -612,8 +611,3 @@ def holders_bytes(holders: Mapping[tuple[int, int], str]) -> int:
 def next_offset(state: State) -> int:
     """Log offset of the next record."""
     return state.log_end if state.batch_open else state.log_end + BATCH_HEADER_BYTES
-
-
-def current_segment(state: State) -> int:
-    """Start of the segment of the next record."""
-    return segment_start(next_offset(state), state.settings.segment_bytes)

@@ -26,7 +26,6 @@ from halfmq.model.records import OperatorAction, Record, TopicDeleted, payload_o
 from halfmq.model.settings import GroupSettings, groups_bytes_max
 
 PERMISSION_WRITE: Final = 2
-PERMISSION_READ: Final = 4
 #: Permission of a topic created on first use: RocketMQ's template TBW102 has 7, of which 1 (inherit) is not passed on.
 PERMISSION_DEFAULT: Final = 6
 

@@ -4,7 +4,7 @@ The writer requests a position after each batch. One long-lived thread takes the
 more batches are written, and the next sync covers them all. A dedicated thread with a ``SimpleQueue`` costs half of what a thread pool
 costs per hop.
 
-``Syncer`` is the port: a simulation runs syncs itself (``HandFlush``) and thus decides when the disk is slow.
+``Syncer`` is the port: a simulation runs syncs itself, and thus decides when the disk is slow.
 """
 
 import threading
@@ -61,25 +61,3 @@ class GroupFlush:
             except Empty:
                 pass  # ``position`` is now the newest request
             self._job(position)
-
-
-class HandFlush:
-    """Syncs on demand, on the caller's thread: for simulations and tests."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self.asked: int | None = None
-
-    def request(self, position: int) -> None:
-        self.asked = position
-
-    def run(self) -> bool:
-        """Execute the pending request; False if there is none."""
-        position, self.asked = self.asked, None
-        if position is None:
-            return False
-        self._job(position)
-        return True
-
-    def close(self) -> None:
-        self.run()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.hand_flush import HandFlush
 from tests.support.in_process import config, serving
 
 from halfmq.broker.broker import Broker
@@ -15,7 +16,7 @@ from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
 from halfmq.runtime.entropy import SystemEntropy
-from halfmq.store.group_flush import HandFlush, Job
+from halfmq.store.group_flush import Job
 from halfmq.store.store import Durability, Store
 
 ID = "AC10000100002A9F0000000000000001"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.support.faulty_disk import FaultyDisk
+from tests.support.hand_flush import HandFlush
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient, command, end_ext
 
@@ -24,7 +25,7 @@ from halfmq.model.records import Record
 from halfmq.model.settings import BrokerSettings, ProducerSettings
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
-from halfmq.store.group_flush import HandFlush, Job
+from halfmq.store.group_flush import Job
 from halfmq.store.store import Durability, Store
 from halfmq.store.watermark_page import Watermark, read_watermark_page
 

@@ -2,9 +2,9 @@
 
 import pytest
 from tests.support.core_log import CoreLog, half
+from tests.support.durable_digest import durable_digest
 
 from halfmq.core.apply import apply, close_batch, open_batch
-from halfmq.core.digest import durable_digest
 from halfmq.core.state import State
 from halfmq.errors import InvariantViolated
 from halfmq.model.records import BATCH_HEADER_BYTES, Checked, Committed, RolledBack, Trim

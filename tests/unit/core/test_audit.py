@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tests.support.core_log import CoreLog, end, half, part
+from tests.support.durable_digest import durable_digest
 
 from halfmq import limits
 from halfmq.core import base_space
@@ -23,7 +24,6 @@ from halfmq.core.commands import (
 )
 from halfmq.core.decide import size_bound
 from halfmq.core.decision import Done, ProducerIsSet
-from halfmq.core.digest import durable_digest
 from halfmq.core.queues.offsets import Stored, query_offset
 from halfmq.core.transaction.invariants import check
 from halfmq.model.placement import fits

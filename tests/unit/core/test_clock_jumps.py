@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from tests.support.core_log import CoreLog, message
+from tests.support.durable_digest import durable_digest
 
 from halfmq.core.clock_jumps import JUMPS_MAX, TRUSTED, age_ms, is_time_due, jump_of_start, plausible_ms
 from halfmq.core.commands import NoteTime, TrimLog
 from halfmq.core.decision import Done
-from halfmq.core.digest import durable_digest
 from halfmq.core.schema import epoch_started
 from halfmq.core.snapshot import encode_rows, snapshot_rows
 from halfmq.core.state import State, next_offset

@@ -3,11 +3,11 @@
 import random
 
 from tests.support.core_log import CoreLog, end, half, message, part, producer
+from tests.support.durable_digest import durable_digest
 
 from halfmq.core import commands
 from halfmq.core.commands import CopyForward, RequestedVerdict, SendBack, Tick, TrimLog
 from halfmq.core.decide import DECIDE, decide, next_deadline_ms, size_bound
-from halfmq.core.digest import durable_digest
 from halfmq.model.placement import fits
 from halfmq.model.records import BATCH_HEADER_BYTES
 from halfmq.model.settings import BrokerSettings

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 from tests.support.core_log import START_MS, CoreLog, WholeDisk, end, half, message, refused, sent
+from tests.support.durable_digest import durable_digest
 
 from halfmq import limits
 from halfmq.core import engine as engine_module
 from halfmq.core.commands import Command, CopyForward, EnsureGroup, RequestedVerdict
 from halfmq.core.decision import Refused, Sent, Settled, Why
-from halfmq.core.digest import durable_digest
 from halfmq.core.engine import (
     PACE_COMMANDS,
     Batch,

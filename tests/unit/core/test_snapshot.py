@@ -2,10 +2,10 @@
 
 import pytest
 from tests.support.core_log import CoreLog, end, half, message, part
+from tests.support.durable_digest import durable_digest
 
 from halfmq.core.apply import open_batch
 from halfmq.core.commands import CommitOffset, EnsureGroup, RequestedVerdict
-from halfmq.core.digest import durable_digest
 from halfmq.core.snapshot import encode_rows, load_rows, snapshot_rows
 from halfmq.core.transaction.invariants import check
 from halfmq.errors import InvariantViolated

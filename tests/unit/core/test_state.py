@@ -2,7 +2,8 @@
 
 from tests.support.core_log import PEER, CoreLog
 
-from halfmq.core.state import State, Topic, current_segment, next_offset
+from halfmq.core.state import State, Topic, next_offset
+from halfmq.model.placement import segment_start
 from halfmq.model.properties import to_dict
 from halfmq.model.settings import BrokerSettings
 from halfmq.model.stored_message import StoredMessage, encode
@@ -26,9 +27,9 @@ def test_a_topic_knows_what_is_added_to_each_queues_halves() -> None:
 def test_the_next_record_stands_behind_the_header_of_the_next_batch() -> None:
     log = CoreLog()
     assert next_offset(log.state) == log.state.log_end + 64
-    assert current_segment(log.state) == 0
+    assert segment_start(next_offset(log.state), 65_536) == 0
     log.roll()
-    assert current_segment(log.state) == 65_536
+    assert segment_start(next_offset(log.state), 65_536) == 65_536
 
 
 def test_one_decision_takes_at_most_half_a_segment() -> None:

@@ -3,7 +3,9 @@
 import threading
 import time
 
-from halfmq.store.group_flush import GroupFlush, HandFlush
+from tests.support.hand_flush import HandFlush
+
+from halfmq.store.group_flush import GroupFlush
 
 PATIENCE_S = 10
 

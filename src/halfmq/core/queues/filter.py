@@ -27,9 +27,6 @@ class TagFilter:
 
     hashes: frozenset[int] | None
 
-    def wants(self, hash_of_tag: int) -> bool:
-        return self.hashes is None or hash_of_tag in self.hashes
-
 
 @dataclass(frozen=True, slots=True)
 class FilterRefused:

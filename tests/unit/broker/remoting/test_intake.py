@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.support.hand_flush import HandFlush
 from tests.support.in_process import serving
 from tests.support.raw_client import command, send_ext
 
 from halfmq import limits
 from halfmq.broker.remoting.intake import REQUEST_COST, Intake
-from halfmq.store.group_flush import HandFlush, Job
+from halfmq.store.group_flush import Job
 from halfmq.store.store import Durability
 
 TURN, OF_ALL, ONE, MOST = 100, 350, 1_000, 3_000

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.support.core_log import half, producer
+from tests.support.durable_digest import durable_digest
 from tests.support.services import CoreSequencer, FakePeer, HandLoop
 
 from halfmq.broker.services import transactions as transactions
@@ -14,7 +15,6 @@ from halfmq.broker.services.settled_verdict_lookup import Found, Look, Missed, N
 from halfmq.broker.services.transactions import CheckSent, Listing, Story, Transactions
 from halfmq.core.commands import CheckNow, CheckParked, RequestedVerdict, ResolveTransaction, SettledRow
 from halfmq.core.decision import ParkedChecked, Refused, Settled, Why
-from halfmq.core.digest import durable_digest
 from halfmq.errors import StoreDamaged
 from halfmq.model.records import DecidedBy, OperatorActed
 

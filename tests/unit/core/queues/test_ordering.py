@@ -4,6 +4,7 @@ from time import process_time
 
 import pytest
 from tests.support.core_log import CoreLog, consumer
+from tests.support.durable_digest import durable_digest
 from tests.support.looked import Looked
 from tests.support.parts_of_a_tick import lock_queues, unlock_queues
 
@@ -11,7 +12,6 @@ from halfmq import limits
 from halfmq.core.commands import DeleteTopic, EnsureGroup, LockQueues, SetGroup, SetTopic, UnlockQueues
 from halfmq.core.decide import size_bound
 from halfmq.core.decision import Done, Locked
-from halfmq.core.digest import durable_digest
 from halfmq.core.queues.ordering import holders_bytes_max, locks_expired, reserve_for_holders
 from halfmq.core.session import ConnectionClosed
 from halfmq.core.transaction.invariants import check

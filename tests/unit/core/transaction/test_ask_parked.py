@@ -3,13 +3,13 @@
 from typing import Any
 
 from tests.support.core_log import CoreLog, end, half, producer, refused, sent
+from tests.support.durable_digest import durable_digest
 from tests.unit.core.transaction.test_check_polls import poll
 from tests.unit.core.transaction.test_policy import ASIDE, run
 
 from halfmq.core.commands import CheckParked, RequestedVerdict, SetProducer
 from halfmq.core.decide import size_bound
 from halfmq.core.decision import ParkedChecked, ProducerIsSet, SendCheck, Settled, Why
-from halfmq.core.digest import durable_digest
 from halfmq.core.session import CheckDelivered, ConnectionClosed
 from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.listing import group_stats

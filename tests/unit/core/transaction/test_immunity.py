@@ -5,10 +5,10 @@ from dataclasses import replace
 import msgspec
 import pytest
 from tests.support.core_log import CoreLog, half, redo
+from tests.support.durable_digest import durable_digest
 
 from halfmq.core.commands import CopyForward, TrimLog
 from halfmq.core.decision import Done
-from halfmq.core.digest import durable_digest
 from halfmq.core.snapshot import load_rows
 from halfmq.core.state import State
 from halfmq.model.message_facts import GRACE_MAX_MS, grace_in

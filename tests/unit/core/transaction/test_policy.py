@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.support.core_log import CoreLog, end, half, part, producer, refused, sent
+from tests.support.durable_digest import durable_digest
 from tests.support.parts_of_a_tick import policies_of_a_tick
 
 from halfmq import limits
@@ -21,7 +22,6 @@ from halfmq.core.commands import (
 )
 from halfmq.core.decide import next_deadline_ms
 from halfmq.core.decision import Asked, Done, ParkedChecked, PolicyActed, ProducerIsSet, SendCheck, Settled, Why
-from halfmq.core.digest import durable_digest
 from halfmq.core.events import ParkedResumed
 from halfmq.core.session import CheckDelivered, ConnectionClosed, PollEnded, Polling, apply_session
 from halfmq.core.snapshot import load_rows

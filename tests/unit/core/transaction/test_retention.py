@@ -3,10 +3,10 @@
 import pytest
 from msgspec.structs import replace
 from tests.support.core_log import CoreLog, end, half, message, part, producer, refused
+from tests.support.durable_digest import durable_digest
 
 from halfmq.core.commands import CopyForward, RequestedVerdict, TrimLog
 from halfmq.core.decision import Done, Settled, Why
-from halfmq.core.digest import durable_digest
 from halfmq.core.transaction import retention
 from halfmq.core.transaction.invariants import check
 from halfmq.model.records import TRIM_SIZE, CopiedDelayed, CopiedHalf, Trim, copied_delayed_size, copied_half_size

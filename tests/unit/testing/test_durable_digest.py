@@ -3,8 +3,8 @@
 from itertools import pairwise
 
 from tests.support.core_log import CoreLog, consumer, end, half, message, producer
+from tests.support.durable_digest import durable_digest
 
-from halfmq.core.digest import durable_digest
 from halfmq.core.session import DiskSpace, Published
 
 
