@@ -1,5 +1,5 @@
 """A decision is a question: it changes nothing, and one that raises has left nothing behind (promise 7 for ticks: a check that
-was to be sent and was not is still due).
+was to be sent and was not is still due). Records change no session state: events do.
 
 Goal: no decision, bound or deadline changes state. Method: random lives, in which each command is first decided by one that
 raises when it is done, however it came out; the whole of the state, durable, derived and session, is compared byte by byte.
@@ -8,6 +8,7 @@ raises when it is done, however it came out; the whole of the state, durable, de
 import io
 import pickle
 from collections import Counter
+from collections.abc import Iterable
 from types import GeneratorType
 from typing import Any
 
@@ -15,12 +16,24 @@ import pytest
 from tests.properties.test_core_redo import Life
 from tests.support.core_log import CoreLog
 
+from halfmq.core import engine as engine_module
+from halfmq.core.apply import _APPLY
 from halfmq.core.commands import Command, CommitOffset, LockQueues, SendMessage, Tick
 from halfmq.core.decide import DECIDE, next_deadline_ms, size_bound
 from halfmq.core.decision import Decision
 from halfmq.core.engine import DecisionFailed, Failed
 from halfmq.core.queues import send as send_module
 from halfmq.core.state import State, Topic
+from halfmq.model.records import (
+    Checked,
+    Committed,
+    HalfRecord,
+    OffsetsCommitted,
+    ProducerSet,
+    Record,
+    RolledBack,
+    Trim,
+)
 
 
 class Planted(Exception):
@@ -32,8 +45,8 @@ class _Pickler(pickle.Pickler):
         return id(value) if isinstance(value, GeneratorType) else None
 
 
-def whole(state: State) -> bytes:
-    """Everything that the state holds."""
+def whole(state: object) -> bytes:
+    """Everything that the state, or a part of it, holds."""
     out = io.BytesIO()
     _Pickler(out, protocol=5).dump(state)
     return out.getvalue()
@@ -97,3 +110,47 @@ def test_a_decision_that_takes_its_turn_at_once_is_noticed(
     monkeypatch.setattr(send_module, "next_queue", next_queue)
     with pytest.raises(AssertionError, match="changed the state"):
         Life(0, RaisingLog).live()
+
+
+def sessions(state: State) -> dict[str, bytes]:
+    """Every part of the session state by name. The engine sets ``sender`` for ``apply``; a new group gets the next number."""
+    own = {name: getattr(state.session, name) for name in state.session.__slots__}
+    del own["sender"], own["groups_numbered"]
+    parts: dict[str, Any] = {f"session {name}": value for name, value in own.items()}
+    parts |= {f"topic {topic.topic_id}": topic.session for topic in state.topics_by_id.values()}
+    for group in state.producer_groups.values():
+        parts[f"group {group.name}"] = group.session
+        if group.policy is not None:
+            parts[f"policy {id(group.policy)}"] = group.policy.session
+    return {name: whole(part) for name, part in parts.items()}
+
+
+@pytest.fixture
+def applied(monkeypatch: pytest.MonkeyPatch) -> Counter[type]:
+    applied: Counter[type] = Counter()
+    real = engine_module.apply_all
+
+    def apply_all(state: State, records: Iterable[Record]) -> None:
+        before = sessions(state)
+        real(state, records)
+        after = sessions(state)
+        changed = [name for name in before.keys() & after.keys() if before[name] != after[name]]
+        assert not changed, f"{records!r:.300} changed {changed}"
+        applied.update(map(type, records))
+
+    monkeypatch.setattr(engine_module, "apply_all", apply_all)
+    return applied
+
+
+def test_records_change_no_session_state(applied: Counter[type]) -> None:
+    for seed in range(6):
+        Life(seed, CoreLog).live()
+    assert applied.keys() >= {HalfRecord, Committed, RolledBack, Checked, ProducerSet, OffsetsCommitted, Trim}, applied
+
+
+def test_a_record_that_changes_session_state_is_noticed(
+    applied: Counter[type], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(_APPLY, HalfRecord, lambda state, record: state.session.asking.update({record.group: None}))
+    with pytest.raises(AssertionError, match=r"changed .*session asking"):
+        Life(0, CoreLog).live()

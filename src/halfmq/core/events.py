@@ -95,6 +95,15 @@ class PolicyExamined(NamedTuple):
     look_by_ms: int
 
 
+class PolicyChanged(NamedTuple):
+    """A policy was changed or removed. ``past`` and ``left``: of the ``PolicySession`` before; the transactions that it found beyond a
+    limit are due again, and the checks that reached a producer stay known."""
+
+    group: str
+    past: tuple[str, ...]
+    left: dict[str, int]
+
+
 class OffsetReported(NamedTuple):
     """A consumer group reported an offset; log it at ``log_at_ms``, or together with another one of the group."""
 
@@ -188,6 +197,7 @@ class CopiedForward(NamedTuple):
 
 
 DecisionEvent = (
-    QueueChosen | UnknownReceived | CheckCancelled | ChecksSent | CheckWaits | CheckFailed | ParkedResumed | PolicyExamined | OffsetReported
-    | OffsetLogged | OffsetRefused | OffsetsDrained | QueuesLocked | QueuesUnlocked | TopicRemoved | ConsumerGroupRemoved | CopiedForward
+    QueueChosen | UnknownReceived | CheckCancelled | ChecksSent | CheckWaits | CheckFailed | ParkedResumed | PolicyExamined | PolicyChanged
+    | OffsetReported | OffsetLogged | OffsetRefused | OffsetsDrained | QueuesLocked | QueuesUnlocked | TopicRemoved | ConsumerGroupRemoved
+    | CopiedForward
 )  # fmt: skip

@@ -48,7 +48,6 @@ from halfmq.core.state import (
     Verdict,
     drop_stale_deadlines,
     set_holders,
-    take_turn,
 )
 from halfmq.core.transaction.next_check import from_number
 from halfmq.model.records import (
@@ -156,18 +155,12 @@ def read_producer(state: State, payload: bytes) -> None:
     group = state.producer_group(name)
     group.undecided_max = state.settings.undecided_max if count < 0 else count
     group.undecided_bytes_max = state.settings.undecided_bytes_max if size < 0 else size
-    before = group.policy
     group.policy = Policy(settings) if check_limit or age_ms else None
     if group.policy is None:
         state.derived.policies.pop(name, None)
         state.derived.looking.pop(name, None)
     else:
         state.derived.policies[name] = state.derived.looking[name] = None
-    if before is not None:
-        group.session.due += before.session.past
-        take_turn(state, group)
-        if group.policy is not None:
-            group.policy.session.left = before.session.left
     drop_stale_deadlines(state)
     state.derived.base_bytes -= producer_bytes(state.producer_settings.pop(name, None))
     if not settings.is_default:

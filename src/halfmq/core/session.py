@@ -23,6 +23,7 @@ from halfmq.core.events import (
     OffsetReported,
     OffsetsDrained,
     ParkedResumed,
+    PolicyChanged,
     PolicyExamined,
     QueueChosen,
     QueuesLocked,
@@ -54,7 +55,7 @@ from halfmq.core.transaction.check_schedule import (
     note_heard,
     note_waiting,
 )
-from halfmq.core.transaction.past_limit import examine_rounds, note_examined, note_left, note_resumed
+from halfmq.core.transaction.past_limit import examine_rounds, note_changed, note_examined, note_left, note_resumed
 from halfmq.core.transaction.retention import note_copied, note_look
 
 
@@ -382,6 +383,7 @@ _APPLY: Final[dict[type, Callable[[State, Any], tuple[MembersChanged, ...] | Non
     CheckFailed: note_failed,
     ParkedResumed: note_resumed,
     PolicyExamined: note_examined,
+    PolicyChanged: note_changed,
     OffsetReported: note_reported,
     OffsetLogged: note_logged,
     OffsetRefused: note_refused,

@@ -20,7 +20,7 @@ from heapq import heappush
 from itertools import islice
 from typing import Final
 
-from halfmq.core.events import ParkedResumed, PolicyExamined
+from halfmq.core.events import ParkedResumed, PolicyChanged, PolicyExamined
 from halfmq.core.state import NEVER_MS, Policy, ProducerGroup, State, Undecided, drop_stale_deadlines, take_turn
 from halfmq.core.transaction.next_check import ParkedCheck, is_due
 from halfmq.core.view import PolicyView
@@ -159,6 +159,17 @@ def note_examined(state: State, event: PolicyExamined) -> None:
         state.derived.looking[event.group] = None
     else:
         put_off(state, group, policy)
+
+
+def note_changed(state: State, event: PolicyChanged) -> None:
+    """The record replaced the group's policy, and with it the ``PolicySession``."""
+    group = state.producer_groups.get(event.group)
+    if group is None:
+        return
+    group.session.due += event.past
+    take_turn(state, group)
+    if group.policy is not None:
+        group.policy.session.left = event.left
 
 
 def put_off(state: State, group: ProducerGroup, policy: Policy) -> None:

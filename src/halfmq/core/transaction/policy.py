@@ -26,7 +26,7 @@ from halfmq.core.audit import signed_if_space
 from halfmq.core.base_space import refuse_producer
 from halfmq.core.commands import SetProducer
 from halfmq.core.decision import NOTHING, Decision, Effect, PolicyActed, ProducerIsSet, Refused, Why
-from halfmq.core.events import DecisionEvent, PolicyExamined
+from halfmq.core.events import DecisionEvent, PolicyChanged, PolicyExamined
 from halfmq.core.schema import producer_set
 from halfmq.core.state import Policy, State, Undecided, next_offset
 from halfmq.core.transaction.machine import check_cancelled, roll_back
@@ -132,7 +132,10 @@ def decide_set_producer(state: State, command: SetProducer, now_ms: int) -> Deci
     refused = _too_many(state, settings) or refuse_producer(state, settings)
     if refused is not None:
         return Decision(NOTHING, refused)
-    decision = Decision((producer_set(next_offset(state), settings),), ProducerIsSet(settings))
+    group = state.producer_groups.get(settings.name)
+    before = group.policy.session if group is not None and group.policy is not None else None
+    events = (PolicyChanged(settings.name, tuple(before.past), before.left),) if before is not None else ()
+    decision = Decision((producer_set(next_offset(state), settings),), ProducerIsSet(settings), (), events)
     return signed_if_space(state, decision, OperatorAction.SET_PRODUCER, settings.name, command.by)
 
 
