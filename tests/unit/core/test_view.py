@@ -12,7 +12,9 @@ from halfmq.model.settings import BrokerSettings, ProducerSettings
 
 SETTINGS = BrokerSettings()
 STATE = State(SETTINGS)
-BROKER = Path(view.__file__).parents[1] / "broker"
+SOURCE = Path(view.__file__).parents[1]
+#: Packages that cannot import core, or are it.
+BELOW = {"core", "store", "wire", "model", "runtime"}
 #: Makes the state that the engine is given.
 MAKES_STATE = {"recovery.py"}
 
@@ -52,7 +54,9 @@ def test_a_view_gives_nothing_that_can_be_changed(name: str) -> None:
 
 def test_no_shell_holds_the_state_itself() -> None:
     found = []
-    for path in sorted(BROKER.rglob("*.py")):
+    shells = [path for path in sorted(SOURCE.rglob("*.py")) if path.relative_to(SOURCE).parts[0] not in BELOW]
+    assert len(shells) > 100
+    for path in shells:
         if path.name in MAKES_STATE:
             continue
         for node in ast.walk(ast.parse(path.read_text())):

@@ -1,6 +1,7 @@
 """From a send to a command: a plain message, a half message, or a batch, with the fields of its property string.
 
-The property string is part of a stored message, whichever front door it came through; core does not read it.
+The property string is part of a stored message, whichever front door it came through; it decides nothing about a
+send in core, which gets fields.
 
 As in RocketMQ, the property TRAN_MSG makes a half, not the prepared bit of the sys flag. The bit without the property, which RocketMQ
 stores where no consumer will ever see it, is refused. A retry (``reconsume_times`` > 0, or a ``%RETRY%`` topic) copies all properties
