@@ -7,7 +7,7 @@ import itertools
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Final, cast
+from typing import Final
 
 from halfmq import limits
 from halfmq.model.ids import hash64, java_string_hash
@@ -52,7 +52,7 @@ _RARE: Final = frozenset(
         )
     }
 )  # fmt: skip
-_NO_PAIRS: Final[Mapping[bytes, bytes]] = {}
+_NO_PAIRS: Final[tuple[Mapping[bytes, bytes]]] = ({},)
 
 #: (all pairs if a name of ``_RARE`` may be among them, else empty; values of TRAN_MSG, PGROUP, UNIQ_KEY, TAGS, KEYS, b"" where missing).
 CommonValues = tuple[Mapping[bytes, bytes], bytes, bytes, bytes, bytes, bytes]
@@ -95,7 +95,7 @@ def common_values(properties: bytes) -> CommonValues:
         found = match(properties)
         if found is not None:
             if common is not None:
-                return _NO_PAIRS, *cast(tuple[bytes, bytes, bytes, bytes, bytes], found.group(*common))
+                return _NO_PAIRS + found.group(*common)  # type: ignore[return-value]  # five groups: a tuple
             pairs = dict(zip(names, found.groups(), strict=False))
             break
     else:
@@ -121,7 +121,8 @@ def _learn(properties: bytes) -> None:
     names = tuple([piece.partition(b"\x01")[0] for piece in whole.split(b"\x02")])
     if len(names) > _LAYOUT_NAMES_MAX or sum(map(len, names)) > _LAYOUT_BYTES_MAX:
         return
-    pattern = b"\x02".join([re.escape(name) + b"\x01([^\x01\x02]+)" for name in names]) + b"\x02?()"
+    # A value may contain 0x01, as in ``_cut``. Excluding one byte, a search takes a third of what it takes excluding two.
+    pattern = b"\x02".join([re.escape(name) + b"\x01([^\x02]+)" for name in names]) + b"\x02?()"
     match = re.compile(pattern).fullmatch
     if match(properties) is not None:  # otherwise it violates the rules
         numbers = {name: number for number, name in enumerate(names, 1)}  # of two pairs with one name the last wins
