@@ -31,6 +31,9 @@ RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 #: Width of a bucket of scheduled checks, ms, a power of two. Due times are rounded up, so that no check is early.
 CHECK_BUCKET_MS: Final = 64
+#: ``(at_ms + CHECK_ROUND_UP) & CHECK_BUCKET_MASK`` is the bucket of a due time.
+CHECK_ROUND_UP: Final = CHECK_BUCKET_MS - 1
+CHECK_BUCKET_MASK: Final = -CHECK_BUCKET_MS
 #: Maximum size in a base of one held queue, or of one client that holds some without its id.
 HOLDER_BYTES: Final = 12
 #: Up to this number of groups, empty groups are not searched for.
@@ -543,12 +546,6 @@ class State:
         #: Segment start -> ((topic id, queue ends), ...) at that time: the queue minimums after a trim up to there.
         self.bases: dict[int, tuple[tuple[int, tuple[int, ...]], ...]] = {}
 
-    @property
-    def grace_ms(self) -> int:
-        """Default grace period of a half, ms. Of its epoch, not of the current settings: redo must give the same result."""
-        said = self.epoch_grace_ms
-        return said if said >= 0 else self.settings.check_immunity_ms
-
     def producer_group(self, name: str) -> ProducerGroup:
         """The group, created on first use. Only its content makes it durable."""
         group = self.producer_groups.get(name)
@@ -612,6 +609,12 @@ def holders_bytes(holders: Mapping[tuple[int, int], str]) -> int:
 def next_offset(state: State) -> int:
     """Log offset of the next record."""
     return state.log_end if state.batch_open else state.log_end + BATCH_HEADER_BYTES
+
+
+def default_grace_ms(state: State) -> int:
+    """Default grace period of a half, ms. Of its epoch, not of the current settings: redo must give the same result."""
+    said = state.epoch_grace_ms
+    return said if said >= 0 else state.settings.check_immunity_ms
 
 
 def current_segment(state: State) -> int:

@@ -15,7 +15,7 @@ from halfmq.core.queues.deduplication import sent_before
 from halfmq.core.queues.delay import delay_refusal, due_at
 from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, Place, RecentMessage, State, Topic
 from halfmq.core.topics import PERMISSION_WRITE, Made, first_use, make_topic
-from halfmq.core.transaction.machine import DISK_FULL, NOT_STORED_BITS, body_too_large, prepare, too_many_properties
+from halfmq.core.transaction.machine import DISK_FULL, STORED_BITS, body_too_large, prepare, too_many_properties
 from halfmq.model.ids import hash64, offset_message_id
 from halfmq.model.properties import CLUSTER, MSG_REGION, TRACE_ON, UNIQ_KEY, append, without
 from halfmq.model.records import (
@@ -190,7 +190,7 @@ def store_message(
             return Decision(NOTHING, refused)
         due_ms = due_at(delay, now_ms)
     queue_offset = 0 if due_ms else topic.ends[queue_id]
-    sys_flag &= ~NOT_STORED_BITS
+    sys_flag &= STORED_BITS
     reply = Sent(offset, queue_id, queue_offset, unique_id)
     if due_ms:
         size += DELAYED_MESSAGE_AT - MESSAGE_AT

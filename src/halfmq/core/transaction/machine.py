@@ -54,8 +54,8 @@ from halfmq.model.stored_message import (
 )
 
 _ID: Final = re.compile(rf"[A-Za-z0-9._:-]{{1,{limits.TRANSACTION_ID_CHARS_MAX}}}")
-#: Bits of a client's sys flag that the broker sets itself or never.
-NOT_STORED_BITS: Final = SYS_TRANSACTION_MASK | SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
+#: Bits of a client's sys flag that are stored; the broker sets the others itself or never.
+STORED_BITS: Final = ~(SYS_TRANSACTION_MASK | SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6)
 #: Number of other groups that are searched for an unknown transaction, only for a better message: it must stay cheap.
 _GROUPS_EXAMINED_MAX: Final = 256
 _PAST_RETENTION: Final = "unknown, past retention"
@@ -112,7 +112,7 @@ def prepare(state: State, command: SendHalf, place: Place, now_ms: int) -> Decid
     if properties[-1] == 2:
         properties += topic.half_suffixes[queue_id]
     else:
-        properties = b"%b\x02%b" % (properties, topic.half_suffixes[queue_id])
+        properties = b"\x02".join((properties, topic.half_suffixes[queue_id]))
     properties_bytes = len(properties)
     born_host = command.born_host
     size = topic.frame_bytes + len(born_host) + body_bytes + properties_bytes
@@ -124,7 +124,7 @@ def prepare(state: State, command: SendHalf, place: Place, now_ms: int) -> Decid
     half_index = state.next_half_index
     record = HalfRecord(
         offset, size, topic.topic_id, topic.name, queue_id, half_index, command.flag,
-        command.sys_flag & ~NOT_STORED_BITS, command.born_time_ms, born_host, now_ms, settings.store_host,
+        command.sys_flag & STORED_BITS, command.born_time_ms, born_host, now_ms, settings.store_host,
         command.reconsume_times, 0, body, crc32(body) & 0x7FFFFFFF, properties, group_name, tx_id, command.index,
         command.count, command.tag_hash, command.key_hash, command.id_hash, delay, command.grace_ms, command.keys,
     )  # fmt: skip
