@@ -92,6 +92,7 @@ _KIND_COMMITTED: Final = int(Kind.COMMITTED)
 
 #: Head, prefix and the message up to its body in one pack, for the common message: version 1, both hosts IPv4.
 _V4_FIELDS: Final = "IIIiiqqiq8sq8siqi"
+_pack_length: Final = struct.Struct(">H").pack
 _pack_message_v4: Final = struct.Struct(_MESSAGE_HEAD.format + _V4_FIELDS).pack
 _V4: Final = struct.Struct(">" + _V4_FIELDS)
 
@@ -202,8 +203,12 @@ def _text(raw: bytes) -> str:
     return text
 
 
-def _pieces(kind: int, last: int, record: MessageRecord | HalfRecord) -> Pieces:
-    """Head, prefix and message. ``kind``: the first four bytes of the head, ``last``: those of the prefix after the topic id."""
+def _message(record: MessageRecord | HalfRecord, copy: Copy) -> Pieces:
+    """Head, prefix and message of a plain message or a half."""
+    # The first four bytes of the head, and those of the prefix after the topic id.
+    kind, last = _MESSAGE_WORD, 0
+    if type(record) is HalfRecord:
+        kind, last = _HALF_WORD, record.index << 16 | record.count
     topic = record.topic
     born_host = record.born_host
     store_host = record.store_host
@@ -213,21 +218,13 @@ def _pieces(kind: int, last: int, record: MessageRecord | HalfRecord) -> Pieces:
     body = record.body
     body_bytes = len(body)
     properties = record.properties
-    after = (_topic_tails.get(topic) or _topic_tail(topic)) + len(properties).to_bytes(2, "big") + properties
+    after = b"".join((_topic_tails.get(topic) or _topic_tail(topic), _pack_length(len(properties)), properties))
     before = _pack_message_v4(
         kind, record.size, record.topic_id, last, 88 + body_bytes + len(after), MAGIC_V1, record.body_crc,
         record.queue_id, record.flag, record.queue_offset, record.offset, record.sys_flag, record.born_time_ms,
         born_host, record.store_time_ms, store_host, record.reconsume_times, record.prepared_offset, body_bytes,
     )  # fmt: skip
     return before, body, after
-
-
-def _message(record: MessageRecord, copy: Copy) -> Pieces:
-    return _pieces(_MESSAGE_WORD, 0, record)
-
-
-def _half(record: HalfRecord, copy: Copy) -> Pieces:
-    return _pieces(_HALF_WORD, record.index << 16 | record.count, record)
 
 
 def _delayed(record: DelayedRecord, copy: Copy) -> Pieces:
@@ -276,7 +273,7 @@ def _committed(record: Committed, copy: Copy) -> bytes:
         _KIND_COMMITTED, 0, 0, record.size, record.decided_by, 0, len(raw_group), len(raw_id), len(refs)
     )
     if len(refs) == 1:
-        return head + raw_group + raw_id + _ref(refs[0])
+        return b"".join((head, raw_group, raw_id, _ref(refs[0])))
     return b"".join((head, raw_group, raw_id, *map(_ref, refs)))
 
 
@@ -341,7 +338,7 @@ def _trim(record: Trim, copy: Copy) -> bytes:
 ENCODE_BY_TYPE: Final[dict[type, Callable[[Any, Copy], Pieces | bytes]]] = for_each_kind(
     {
         MessageRecord: _message,
-        HalfRecord: _half,
+        HalfRecord: _message,
         CopiedHalf: _copied_half,
         Committed: _committed,
         RolledBack: _rolled_back,
