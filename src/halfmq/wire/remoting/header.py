@@ -102,10 +102,9 @@ _FAST: Final = {
 }
 #: Commands with the long names of the ``SendFields``.
 _LONG_NAMES: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE})
-#: Position of these bytes in a frame.
-_AT_CODE: Final = 12
-_AT_CODE_END: Final = 15
-_word_at: Final = struct.Struct(">I").unpack_from
+#: Serialisation and header length as one word, and these bytes.
+_start_of: Final = struct.Struct(">I8x3s").unpack_from
+_word_of: Final = struct.Struct(">I").unpack_from
 
 
 def decode(frame: bytes) -> Request[Any]:
@@ -115,19 +114,23 @@ def decode(frame: bytes) -> Request[Any]:
         InvalidHeader: fields of the command are invalid; the caller may respond.
         ProtocolError: unreadable; the caller must close the connection.
     """
-    word: int = _word_at(frame)[0]
+    try:
+        word, start = _start_of(frame)
+    except struct.error:  # shorter than any header with a code
+        word, start = _word_of(frame)[0], b""
     header_end = 4 + (word & 0xFFFFFF)
     if header_end > len(frame):
         raise ProtocolError(f"a header of {header_end - 4} bytes was announced in a frame of {len(frame)}")
     if word <= 0xFFFFFF:
-        fast = _FAST.get(frame[_AT_CODE:_AT_CODE_END])
+        fast = _FAST.get(start)
         if fast is not None:
+            code, read = fast
             try:
-                request = fast[1](frame[4:header_end])
+                request = read(frame[4:header_end])
             except (msgspec.MsgspecError, ValueError, RecursionError):
                 pass  # the general path decodes it or raises
             else:
-                if request.code == fast[0] and not request.flag & FLAG_RESPONSE:
+                if request.code == code and not request.flag & FLAG_RESPONSE:
                     request.body = frame[header_end:]
                     request.binary = False
                     return request
