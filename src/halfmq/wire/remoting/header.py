@@ -243,35 +243,30 @@ _PULLED_JSON: Final = (
     b'{"code":%d,"extFields":{"suggestWhichBrokerId":"0","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"},'
     b'"flag":1,"remark":"%b"' + _JSON_TAIL
 )
-_SENT_JSON: Final = '{"code":0,"extFields":{"msgId":"'
-_LANGUAGE_JSON: Final = f'"language":"{LANGUAGE_OURS}","opaque":'
-_VERSION_JSON: Final = f',"version":{VERSION_OURS}}}'
+_SENT_JSON: Final = (
+    b'{"code":0,"extFields":{"msgId":"%b","queueId":"%d","queueOffset":"%d","transactionId":"%b",'
+    b'"MSG_REGION":"DefaultRegion","TRACE_ON":"true"},"flag":1' + _JSON_TAIL
+)
 _EMPTY_JSON: Final = b'{"code":0,"extFields":{},"flag":1' + _JSON_TAIL
 
 
 def encode_send_response(
-    opaque: int, message_id: str, queue_id: int, queue_offset: int, transaction_id: str, *, binary: bool = False
+    opaque: int, message_id: bytes, queue_id: int, queue_offset: int, transaction_id: bytes, *, binary: bool = False
 ) -> bytes:
-    """The answer to a stored message, whole frame. ``message_id`` is the offset message id (for a batch: comma-joined).
-
-    ``transaction_id`` must hold no character that JSON escapes; it is left empty otherwise by the caller.
+    """The answer to a stored message, whole frame. ``message_id`` is the offset message id (for a batch: comma-joined), in UTF-8 as
+    ``transaction_id``, which must hold no character that JSON escapes; it is left empty otherwise by the caller.
     """
     if binary:
         ext = (
-            ("msgId", message_id),
+            ("msgId", message_id.decode()),
             ("queueId", str(queue_id)),
             ("queueOffset", str(queue_offset)),
-            ("transactionId", transaction_id),
+            ("transactionId", transaction_id.decode()),
             ("MSG_REGION", "DefaultRegion"),
             ("TRACE_ON", "true"),
         )
         return frames.assemble(encode_binary_header(0, opaque, FLAG_RESPONSE, None, ext), binary=True)
-    # An f-string, though the others are bytes: this is for every message, and costs a fifth less.
-    header = (
-        f'{_SENT_JSON}{message_id}","queueId":"{queue_id}","queueOffset":"{queue_offset}","transactionId":"{transaction_id}'
-        f'","MSG_REGION":"DefaultRegion","TRACE_ON":"true"}},"flag":1,{_LANGUAGE_JSON}{opaque}{_VERSION_JSON}'
-    ).encode()
-    return frames.assemble_head(header, 0)
+    return frames.assemble_head(_SENT_JSON % (message_id, queue_id, queue_offset, transaction_id, opaque), 0)
 
 
 def encode_empty_response(opaque: int, *, binary: bool = False) -> bytes:
