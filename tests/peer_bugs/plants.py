@@ -149,10 +149,10 @@ def commit_is_a_loop_over_the_queues(patch: pytest.MonkeyPatch) -> None:
     """Each message of a transaction is committed by a write of its own, the next one when the one before is safe."""
     ended = SendCommands._ended
     committed = apply_module._APPLY[Committed]
-    commit_one = machine._commit_one
+    commit = machine._commit
 
-    def one_half(state: Any, known: Any, decided_by: Any, offset: int, segment: int, now_ms: int) -> Decision:
-        return commit_one(state, known, known.halves[0], decided_by, offset)
+    def one_half(state: Any, known: Any, decided_by: Any, offset: int, segment: int, now_ms: int) -> Any:
+        return commit(state, replace(known, halves=known.halves[:1], count=1), decided_by, now_ms)
 
     def shows_one(state: Any, record: Committed) -> None:
         group = state.producer_groups[record.group]

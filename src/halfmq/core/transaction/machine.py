@@ -300,13 +300,9 @@ def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) 
     offset = state.log_end if state.batch_open else next_offset(state)
     segment = segment_start(offset, state.settings.segment_bytes)
     half = halves[0]
-    if count == 1 and half.offset >= segment and not half.delay:
-        return _commit_one(state, known, half, decided_by, offset)
-    return _commit_many(state, known, decided_by, offset, segment, now_ms)
-
-
-def _commit_one(state: State, known: Undecided, half: Half, decided_by: DecidedBy, offset: int) -> Decided:
-    """The common case: one half in the current segment."""
+    if count != 1 or half.offset < segment or half.delay:
+        return _commit_many(state, known, decided_by, offset, segment, now_ms)
+    # The common case: one half in the current segment.
     group_name = known.group
     tx_id = known.tx_id
     topic_id = half.topic_id
