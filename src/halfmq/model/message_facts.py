@@ -7,6 +7,7 @@ import itertools
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from operator import itemgetter
 from typing import Final
 
 from halfmq import limits
@@ -57,10 +58,13 @@ _NO_PAIRS: Final[tuple[Mapping[bytes, bytes]]] = ({},)
 #: (all pairs if a name of ``_RARE`` may be among them, else empty; values of TRAN_MSG, PGROUP, UNIQ_KEY, TAGS, KEYS, b"" where missing).
 CommonValues = tuple[Mapping[bytes, bytes], bytes, bytes, bytes, bytes, bytes]
 
-#: (names, match of a whole property string with these names in this order, numbers of the groups with the values of ``_COMMON``; None:
-#: there are names of ``_RARE``) of recent messages, newest first. A client writes the same names in the same order again and again, and
+#: (names, match of a whole property string with these names in this order, reader of the values of ``_COMMON`` from a match; None: there
+#: are names of ``_RARE``) of recent messages, newest first. A client writes the same names in the same order again and again, and
 #: a match takes half the time of a split.
-_Layout = tuple[tuple[bytes, ...], Callable[[bytes], re.Match[bytes] | None], tuple[int, ...] | None]
+_Values = tuple[bytes, bytes, bytes, bytes, bytes]
+_Layout = tuple[
+    tuple[bytes, ...], Callable[[bytes], re.Match[bytes] | None], Callable[[re.Match[bytes]], _Values] | None
+]
 _layouts: list[_Layout] = []
 _LAYOUTS_MAX: Final = 4
 #: One of this many strings without a known layout is learned: that takes some 200 us, and clients choose the names.
@@ -95,7 +99,7 @@ def common_values(properties: bytes) -> CommonValues:
         found = match(properties)
         if found is not None:
             if common is not None:
-                return _NO_PAIRS + found.group(*common)  # type: ignore[return-value]  # five groups: a tuple
+                return _NO_PAIRS + common(found)
             pairs = dict(zip(names, found.groups(), strict=False))
             break
     else:
@@ -126,7 +130,8 @@ def _learn(properties: bytes) -> None:
     match = re.compile(pattern).fullmatch
     if match(properties) is not None:  # otherwise it violates the rules
         numbers = {name: number for number, name in enumerate(names, 1)}  # of two pairs with one name the last wins
-        common = tuple([numbers.get(name, len(names) + 1) for name in _COMMON]) if _RARE.isdisjoint(names) else None
+        groups = [numbers.get(name, len(names) + 1) for name in _COMMON]
+        common: Callable[[re.Match[bytes]], _Values] | None = itemgetter(*groups) if _RARE.isdisjoint(names) else None
         _layouts.insert(0, (names, match, common))
         del _layouts[_LAYOUTS_MAX:]
 

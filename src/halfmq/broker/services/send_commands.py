@@ -76,7 +76,8 @@ def send_command(
     values = common_values(properties)
     is_half = values[1] == b"true" or values[1].lower() == b"true"
     if (is_half or request.sys_flag & SYS_TRANSACTION_MASK == SYS_PREPARED) and not (
-        request.reconsume_times > 0 or request.topic.startswith(_COPIES)
+        request.reconsume_times > 0
+        or ("%" in request.topic and request.topic.startswith(_COPIES))  # ``in`` alone takes a quarter
     ):
         return (
             _half(connection, born_host, request, body, properties, values) if is_half else _PREPARED_WITHOUT_PROPERTY
