@@ -458,7 +458,7 @@ class SessionState:
         self.published = 0
         #: Replies below this offset were released; at or after ``published``.
         self.answered = 0
-        #: Connection of the command whose records are being applied; 0 during redo. Set by the engine.
+        #: Connection of the command whose plain messages are being applied; 0 during redo. Set by the engine.
         self.sender = 0
         #: Groups with entries in ``due`` or ``early`` and a reachable producer, in the order of their turns. Some have lost one or the
         #: other since; check again before use. A group without a producer returns when one registers or polls; a group at its limit of
