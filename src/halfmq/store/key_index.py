@@ -63,8 +63,9 @@ class KeyIndex:
         hashes = key_hashes(topic, keys)
         if hashes:
             start = offset - offset % self._segment_bytes
-            staged = self._staged.get(start)
-            if staged is None:
+            try:
+                staged = self._staged[start]
+            except KeyError:
                 staged = self._staged[start] = []
             for value in hashes:  # mostly one, for which a comprehension costs more than the rest
                 staged.append(_pack_entry(value, offset))

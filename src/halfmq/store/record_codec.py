@@ -88,7 +88,9 @@ _unpack_ref: Final = _REF.unpack_from
 #: Bound once for the hot path: in CPython 3.11 ``Kind.HALF`` costs 0.1 us, as much as a call.
 _MESSAGE_WORD: Final = Kind.MESSAGE << 24
 _HALF_WORD: Final = Kind.HALF << 24
-_KIND_COMMITTED: Final = int(Kind.COMMITTED)
+_COMMITTED_WORD: Final = Kind.COMMITTED << 24
+#: As ``_VERDICT_HEAD``, with fewer values: each takes 50 instructions.
+_pack_committed_head: Final = struct.Struct(">IIBxHHH").pack
 
 #: Head, prefix and the message up to its body in one pack, for the common message: version 1, both hosts IPv4.
 _V4_FIELDS: Final = "IIIiiqqiq8sq8siqi"
@@ -269,9 +271,7 @@ def _committed(record: Committed, copy: Copy) -> bytes:
     refs = record.refs
     raw_group = record.group.encode()
     raw_id = record.tx_id.encode()
-    head = _VERDICT_HEAD.pack(
-        _KIND_COMMITTED, 0, 0, record.size, record.decided_by, 0, len(raw_group), len(raw_id), len(refs)
-    )
+    head = _pack_committed_head(_COMMITTED_WORD, record.size, record.decided_by, len(raw_group), len(raw_id), len(refs))
     if len(refs) == 1:
         return b"".join((head, raw_group, raw_id, _ref(refs[0])))
     return b"".join((head, raw_group, raw_id, *map(_ref, refs)))
