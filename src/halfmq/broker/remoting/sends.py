@@ -86,7 +86,7 @@ class SendCommands:
         message_id = self._id_prefix + hexlify(_pack_offset(reply.log_offset)).upper()
         connection.send(
             encode_send_response(
-                request.opaque, message_id, reply.queue_id, reply.queue_offset, unique_id, binary=request.binary
+                request.opaque, message_id, reply.queue_id, reply.queue_offset, unique_id, request.binary
             )
         )
 

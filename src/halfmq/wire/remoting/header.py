@@ -251,7 +251,7 @@ _EMPTY_JSON: Final = b'{"code":0,"extFields":{},"flag":1' + _JSON_TAIL
 
 
 def encode_send_response(
-    opaque: int, message_id: bytes, queue_id: int, queue_offset: int, transaction_id: bytes, *, binary: bool = False
+    opaque: int, message_id: bytes, queue_id: int, queue_offset: int, transaction_id: bytes, binary: bool = False
 ) -> bytes:
     """The answer to a stored message, whole frame. ``message_id`` is the offset message id (for a batch: comma-joined), in UTF-8 as
     ``transaction_id``, which must hold no character that JSON escapes; it is left empty otherwise by the caller.
