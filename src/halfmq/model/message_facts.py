@@ -6,11 +6,11 @@ Both must get the same values, or a queue entry written live would differ from o
 import itertools
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from operator import itemgetter
 from typing import Final
 
 from halfmq import limits
+from halfmq.model.cached import Cached
 from halfmq.model.ids import hash64, java_string_hash
 from halfmq.model.properties import (
     CHECK_IMMUNITY_SECONDS,
@@ -74,11 +74,9 @@ _LAYOUT_BYTES_MAX: Final = 1_024
 _misses = itertools.count(1)
 
 
-# A tag may be as long as a property string, so these are at most 32 MiB.
-@lru_cache(maxsize=1_024)
-def tag_hash(tags: bytes) -> int:
-    """Java's hash of a TAGS value, signed 32 bit, as in RocketMQ's consume queue."""
-    return java_string_hash(tags.decode("utf-8", "replace"))
+#: Java's hash of a TAGS value, signed 32 bit, as in RocketMQ's consume queue; 0 for none. A tag may be as long as a property string, so
+#: these are at most 32 MiB.
+tag_hashes: Final[Cached[bytes, int]] = Cached(lambda tags: java_string_hash(tags.decode("utf-8", "replace")), 1_024)
 
 
 def pairs_of(properties: bytes) -> dict[bytes, bytes]:
@@ -139,7 +137,7 @@ def _learn(properties: bytes) -> None:
 def tag_hash_of(properties: bytes) -> int:
     """0 without TAGS, as in RocketMQ."""
     tags = find(properties, TAGS)
-    return tag_hash(tags) if tags else 0
+    return tag_hashes[tags] if tags else 0
 
 
 def key_hash_of(properties: bytes) -> int:
@@ -187,7 +185,7 @@ def grace_in(pairs: Mapping[bytes, bytes]) -> int:
 def plain_facts(values: CommonValues) -> tuple[int, int, bytes]:
     """The last three fields of a ``MessageRecord``: tag hash, key hash, KEYS."""
     _, _, _, unique_id, tags, keys = values
-    return tag_hash(tags) if tags else 0, hash64(unique_id) if unique_id else 0, keys
+    return tag_hashes[tags], hash64(unique_id) if unique_id else 0, keys
 
 
 def half_facts(values: CommonValues) -> tuple[int, int, int, int, int, bytes]:
@@ -195,10 +193,10 @@ def half_facts(values: CommonValues) -> tuple[int, int, int, int, int, bytes]:
     pairs, _, _, unique_id, tags, keys = values
     key_hash = hash64(unique_id) if unique_id else 0
     if not pairs:
-        return tag_hash(tags) if tags else 0, key_hash, key_hash, NO_DELAY, -1, keys
+        return tag_hashes[tags], key_hash, key_hash, NO_DELAY, -1, keys
     tx_id = pairs.get(_HMQ_TX_ID)
     id_hash = key_hash if tx_id is None else hash64(tx_id)
-    return tag_hash(tags) if tags else 0, key_hash, id_hash, delay_in(pairs), grace_in(pairs), keys
+    return tag_hashes[tags], key_hash, id_hash, delay_in(pairs), grace_in(pairs), keys
 
 
 def _number(text: bytes | None) -> int:
