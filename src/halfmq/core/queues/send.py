@@ -79,10 +79,10 @@ def decide_send_half(state: State, command: SendHalf, now_ms: int) -> Decided:
 def _place(state: State, command: SendMessage | SendHalf | SendBatch) -> Place | Refused:
     """Topic, queue and first record of the message: the sender's queue if it chose one. Creates the topic if necessary."""
     offset = state.log_end if state.batch_open else state.log_end + BATCH_HEADER_BYTES
-    topic = state.topics_by_name.get(command.topic)
-    if topic is not None:
-        return topic, command.queue_id, NOTHING, offset
-    found = first_use(state, command.topic, command.default_queues, offset)
+    try:  # ``get`` takes twice as long
+        return state.topics_by_name[command.topic], command.queue_id, NOTHING, offset
+    except KeyError:
+        found = first_use(state, command.topic, command.default_queues, offset)
     if isinstance(found, Refused):
         return found
     topic, record = found
