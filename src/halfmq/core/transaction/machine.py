@@ -31,7 +31,6 @@ from halfmq.core.transaction.check_schedule import due_sooner
 from halfmq.core.transaction.next_check import to_number
 from halfmq.core.transaction.states import OF_SETTLED, Outcome, standing_state
 from halfmq.model.ids import hash64, offset_message_id
-from halfmq.model.placement import segment_start
 from halfmq.model.properties import UNIQ_KEY, append
 from halfmq.model.records import (
     MESSAGE_AT,
@@ -298,7 +297,9 @@ def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) 
             ),
         )
     offset = state.log_end if state.batch_open else next_offset(state)
-    segment = segment_start(offset, state.settings.segment_bytes)
+    segment = (
+        offset - offset % state.settings.segment_bytes
+    )  # inlined ``segment_start``: a call takes three times as long
     half = halves[0]
     if count != 1 or half.offset < segment or half.delay:
         return _commit_many(state, known, decided_by, offset, segment, now_ms)
