@@ -43,7 +43,9 @@ def main() -> None:
         "decode half (310, 1 KiB)": microseconds(lambda: decode(send_frame)),
         "decode END_TRANSACTION (37)": microseconds(lambda: decode(end_frame)),
         "split, a frame of 32 in one read": microseconds(lambda: FrameSplitter().feed(read), 2_000) / BATCH,
-        "encode the answer to a send": microseconds(lambda: encode_send_response(7, "7F" * 16, 1, 4, UNIQUE_ID)),
+        "encode the answer to a send": microseconds(
+            lambda: encode_send_response(7, b"7F" * 16, 1, 4, UNIQUE_ID.encode())
+        ),
         "yardstick: the half's header to dicts": microseconds(lambda: msgspec.json.decode(header)),
     }
     for name, figure in figures.items():

@@ -346,7 +346,7 @@ PLANTS: Final = (
         7,
         "a half is checked at once, while its local transaction runs",
         "core/apply.py",
-        "    grace_until_ms = now_ms + (grace_ms if grace_ms >= 0 else state.grace_ms)\n",
+        "    grace_until_ms = now_ms + (grace_ms if grace_ms >= 0 else default_grace_ms(state))\n",
         "    grace_until_ms = now_ms\n",
     ),
     Plant(

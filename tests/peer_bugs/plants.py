@@ -29,7 +29,7 @@ from halfmq.core import decide as decide_module
 from halfmq.core.commands import CopyForward, RequestedVerdict, Tick
 from halfmq.core.decision import Decision, Done, Refused, Settled
 from halfmq.core.engine import Engine, Failed
-from halfmq.core.state import Undecided
+from halfmq.core.state import Undecided, default_grace_ms
 from halfmq.core.transaction import check_schedule, machine, retention, states
 from halfmq.core.transaction.next_check import is_due, to_number
 from halfmq.errors import HalfmqError, SendTimeout
@@ -149,10 +149,10 @@ def commit_is_a_loop_over_the_queues(patch: pytest.MonkeyPatch) -> None:
     """Each message of a transaction is committed by a write of its own, the next one when the one before is safe."""
     ended = SendCommands._ended
     committed = apply_module._APPLY[Committed]
-    commit_one = machine._commit_one
+    commit = machine._commit
 
-    def one_half(state: Any, known: Any, decided_by: Any, offset: int, segment: int, now_ms: int) -> Decision:
-        return commit_one(state, known, known.halves[0], decided_by, offset)
+    def one_half(state: Any, known: Any, decided_by: Any, offset: int, segment: int, now_ms: int) -> Any:
+        return commit(state, replace(known, halves=known.halves[:1], count=1), decided_by, now_ms)
 
     def shows_one(state: Any, record: Committed) -> None:
         group = state.producer_groups[record.group]
@@ -284,7 +284,7 @@ def _immunity_on_the_clients_clock(patch: pytest.MonkeyPatch, believed: Callable
     def from_birth(state: Any, record: HalfRecord) -> None:
         behind_ms = state.batch_time_ms - record.message.born_time_ms
         if believed(behind_ms):
-            rest_ms = record.grace_ms if record.grace_ms >= 0 else state.grace_ms
+            rest_ms = record.grace_ms if record.grace_ms >= 0 else default_grace_ms(state)
             record = replace(record, grace_ms=max(0, rest_ms - behind_ms))
         half(state, record)
 

@@ -53,7 +53,7 @@ class BaselineProtocol(asyncio.Protocol):
         parts = encode(message, self.offset)
         offset = self.offset
         self.offset = offset + MESSAGE_AT + sum(map(len, parts))
-        return encode_send_response(opaque, f"7F00000100002A9F{offset:016X}", fields.queue_id, 0, unique.decode())
+        return encode_send_response(opaque, b"7F00000100002A9F%016X" % offset, fields.queue_id, 0, unique)
 
 
 async def serve() -> None:

@@ -28,6 +28,7 @@ from halfmq.core.state import (
     State,
     Undecided,
     Verdict,
+    default_grace_ms,
     set_holders,
 )
 from halfmq.core.transaction.next_check import NextCheck, ParkedCheck, from_number
@@ -189,7 +190,7 @@ def _half(state: State, record: HalfRecord) -> None:
         record.key_hash, record.delay,
     )  # fmt: skip
     now_ms = state.batch_time_ms
-    grace_until_ms = now_ms + (grace_ms if grace_ms >= 0 else state.grace_ms)
+    grace_until_ms = now_ms + (grace_ms if grace_ms >= 0 else default_grace_ms(state))
     state.topics_by_id[topic_id].derived.pending += 1
     state.next_half_index = half_index + 1
     derived = state.derived

@@ -6,7 +6,7 @@ broker.
 """
 
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 from msgspec import Struct
 
@@ -74,6 +74,7 @@ class Settled(Struct, frozen=True, gc=False):
     repeated: bool
 
 
+@final
 class Refused(NamedTuple):
     """Nothing was changed. If a verdict is the reason, ``standing`` is "COMMITTED" or "ROLLED_BACK", with its position."""
 

@@ -3,13 +3,13 @@
 from heapq import heappush
 
 from halfmq.core.copies import forget_copy, note_copy
-from halfmq.core.state import CHECK_BUCKET_MS, Delayed, ProducerGroup, State, drop_stale_deadlines
+from halfmq.core.state import CHECK_BUCKET_MASK, CHECK_ROUND_UP, Delayed, ProducerGroup, State, drop_stale_deadlines
 from halfmq.core.transaction.next_check import NextCheck, ParkedCheck, Scheduled
 
 
 def schedule(state: State, group: ProducerGroup, tx_id: str, at_ms: Scheduled) -> None:
     """Enter an undecided transaction in the bucket of its next check."""
-    bucket = (at_ms + (CHECK_BUCKET_MS - 1)) & -CHECK_BUCKET_MS
+    bucket = (at_ms + CHECK_ROUND_UP) & CHECK_BUCKET_MASK
     scheduled = group.derived.scheduled
     ids = scheduled.get(bucket)
     if ids is None:
@@ -29,7 +29,7 @@ def schedule_or_park(state: State, group: ProducerGroup, tx_id: str, check: Next
 def unschedule(state: State, group: ProducerGroup, tx_id: str, check: NextCheck) -> None:
     """Remove an undecided transaction from its bucket, if that is not due yet, or from the parked ones."""
     if type(check) is int:  # ``isinstance`` with the ``Enum`` takes five times as long
-        bucket = (check + (CHECK_BUCKET_MS - 1)) & -CHECK_BUCKET_MS
+        bucket = (check + CHECK_ROUND_UP) & CHECK_BUCKET_MASK
         scheduled = group.derived.scheduled
         ids = scheduled.get(bucket)
         if ids is not None:

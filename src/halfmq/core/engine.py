@@ -259,7 +259,8 @@ class Engine:
                 if decided:
                     if not state.batch_open:
                         self._open(state.log_end, now_ms)
-                    session.sender = command.connection if small else getattr(command, "connection", 0)  # type: ignore[union-attr]
+                    if not small or kind is SendMessage:  # only ``apply`` of plain messages asks for it
+                        session.sender = getattr(command, "connection", 0)
                     apply_all(state, decided)
                     records += decided
                 if events:

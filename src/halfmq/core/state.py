@@ -30,6 +30,9 @@ RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 #: Width of a bucket of scheduled checks, ms, a power of two. Due times are rounded up, so that no check is early.
 CHECK_BUCKET_MS: Final = 64
+#: ``(at_ms + CHECK_ROUND_UP) & CHECK_BUCKET_MASK`` is the bucket of a due time.
+CHECK_ROUND_UP: Final = CHECK_BUCKET_MS - 1
+CHECK_BUCKET_MASK: Final = -CHECK_BUCKET_MS
 #: Maximum size in a base of one held queue, or of one client that holds some without its id.
 HOLDER_BYTES: Final = 12
 #: Up to this number of groups, empty groups are not searched for.
@@ -454,7 +457,7 @@ class SessionState:
         self.published = 0
         #: Replies below this offset were released; at or after ``published``.
         self.answered = 0
-        #: Connection of the command whose records are being applied; 0 during redo. Set by the engine.
+        #: Connection of the command whose plain messages are being applied; 0 during redo. Set by the engine.
         self.sender = 0
         #: Groups with entries in ``due`` or ``early`` and a reachable producer, in the order of their turns. Some have lost one or the
         #: other since; check again before use. A group without a producer returns when one registers or polls; a group at its limit of
@@ -542,12 +545,6 @@ class State:
         #: Segment start -> ((topic id, queue ends), ...) at that time: the queue minimums after a trim up to there.
         self.bases: dict[int, tuple[tuple[int, tuple[int, ...]], ...]] = {}
 
-    @property
-    def grace_ms(self) -> int:
-        """Default grace period of a half, ms. Of its epoch, not of the current settings: redo must give the same result."""
-        said = self.epoch_grace_ms
-        return said if said >= 0 else self.settings.check_immunity_ms
-
     def producer_group(self, name: str) -> ProducerGroup:
         """The group, created on first use. Only its content makes it durable."""
         group = self.producer_groups.get(name)
@@ -611,3 +608,9 @@ def holders_bytes(holders: Mapping[tuple[int, int], str]) -> int:
 def next_offset(state: State) -> int:
     """Log offset of the next record."""
     return state.log_end if state.batch_open else state.log_end + BATCH_HEADER_BYTES
+
+
+def default_grace_ms(state: State) -> int:
+    """Default grace period of a half, ms. Of its epoch, not of the current settings: redo must give the same result."""
+    said = state.epoch_grace_ms
+    return said if said >= 0 else state.settings.check_immunity_ms

@@ -61,7 +61,7 @@ def hash64(text: bytes) -> int:
     """A signed 64-bit hash for look-ups in indexes; equal hashes must be verified with the actual key."""
     low = crc32(text)
     high = crc32(text, low ^ 0xA5A5A5A5)
-    return (high - 0x1_0000_0000 if high & 0x8000_0000 else high) << 32 | low
+    return (high if high < 0x8000_0000 else high - 0x1_0000_0000) << 32 | low
 
 
 def java_string_hash(text: str) -> int:

@@ -47,22 +47,21 @@ def encode_batch(
     parts: list[bytes] = [b""]
     summed: list[bytes] = [b""]
     for record in records:
-        if record.offset != place:
-            raise InvariantViolated(f"{type(record).__name__} says log offset {record.offset}, it would lie at {place}")
         pieces = ENCODE_BY_TYPE[type(record)](record, copy)
+        # The check stands in both branches: where records of several types pass, Python loads an attribute ten times slower.
         if type(pieces) is tuple:
             before, body, after = pieces
             parts += pieces
             summed += (before, after)
             size = len(before) + len(body) + len(after)
+            if record.offset != place or record.size != size:
+                raise _misplaced(record, place, size)
         else:
             parts.append(pieces)  # type: ignore[arg-type]
             summed.append(pieces)  # type: ignore[arg-type]
             size = len(pieces)
-        if record.size != size:
-            raise InvariantViolated(
-                f"{type(record).__name__} at {place} says it takes {record.size} bytes, encoded it is {size}"
-            )
+            if record.offset != place or record.size != size:
+                raise _misplaced(record, place, size)
         place += size
     length = place - start
     padded = aligned(place) - start
@@ -73,6 +72,13 @@ def encode_batch(
     parts[0] = BATCH_HEADER.pack(*fields, crc32(b"".join(summed)))
     parts.append(_PADDING[padded - length])
     return b"".join(parts)
+
+
+def _misplaced(record: Record, place: int, size: int) -> InvariantViolated:
+    name = type(record).__name__
+    if record.offset != place:
+        return InvariantViolated(f"{name} says log offset {record.offset}, it would lie at {place}")
+    return InvariantViolated(f"{name} at {place} says it takes {record.size} bytes, encoded it is {size}")
 
 
 class Header(NamedTuple):

@@ -162,8 +162,9 @@ class ConsumeQueues:
         Raises:
             InvariantViolated: ``queue_offset`` is not the end of the queue, so log and queue contradict each other.
         """
-        queue = self._queues.get((topic_id, queue_id))
-        if queue is None:
+        try:
+            queue = self._queues[topic_id, queue_id]
+        except KeyError:
             queue = self._new(topic_id, queue_id)
         if queue_offset != queue.end:
             self._start_at(queue, queue_offset)

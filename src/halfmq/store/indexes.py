@@ -186,11 +186,9 @@ class Indexes:
             raise InvariantViolated(
                 f"indexes stand at {self.position} and were given the batch at {batch_offset} again"
             )
-        follow = self._FOLLOW.get
+        follow = self._FOLLOW
         for record in records:
-            by = follow(type(record))
-            if by is not None:
-                by(self, record, broker_time_ms)
+            follow[type(record)](self, record, broker_time_ms)
         self.position = batch_end
 
     def flush(self) -> None:
@@ -296,6 +294,9 @@ class Indexes:
     def _trim(self, record: Trim, now_ms: int) -> None:
         self.log_start = self._trim_to = record.log_start
 
+    def _nothing(self, record: Record, now_ms: int) -> None:
+        pass
+
     _FOLLOW: Final[dict[type, Callable[..., None]]] = for_each_kind(
         {
             HalfRecord: _half,
@@ -311,8 +312,14 @@ class Indexes:
             TopicSet: _topic_set,
             TopicDeleted: _topic_deleted,
             Trim: _trim,
-        },
-        nothing=(GroupSet, OffsetsCommitted, EpochStarted, Base, ProducerSet, GroupDeleted, OperatorActed),
+            GroupSet: _nothing,
+            OffsetsCommitted: _nothing,
+            EpochStarted: _nothing,
+            Base: _nothing,
+            ProducerSet: _nothing,
+            GroupDeleted: _nothing,
+            OperatorActed: _nothing,
+        }
     )
 
     # --- recovery, checkpoints, trims

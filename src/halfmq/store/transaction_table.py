@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from halfmq.model.cached import Cached
 from halfmq.model.ids import hash64
 from halfmq.model.records import MESSAGE_AT, PARKED_MS, CopiedHalf, DecidedBy, HalfRecord
 from halfmq.runtime.disk import Disk
@@ -125,6 +126,9 @@ def row_hash(text: str) -> int:
     return hash64(text.encode())
 
 
+_group_hashes: Final[Cached[str, int]] = Cached(row_hash, 4_096)
+
+
 class TransactionTable:
     """One thread writes and reads."""
 
@@ -136,7 +140,6 @@ class TransactionTable:
         self._pages: dict[int, bytearray] = {}
         #: Numbers of pages that differ from the file.
         self._dirty: set[int] = set()
-        self._group_hashes: dict[str, int] = {}
         #: First half of undecided transactions with several halves.
         self._first_halves: dict[tuple[str, str], int] = {}
 
@@ -171,7 +174,7 @@ class TransactionTable:
             record.queue_id,
             index,
             count,
-            self._group_hashes.get(group) or self._group_hash(group),
+            _group_hashes[group],
             record.id_hash,
             now_ms,
             ROW_UNDECIDED,
@@ -277,7 +280,7 @@ class TransactionTable:
             half.queue_id,
             half.number,
             half.halves,
-            self._group_hashes.get(half.group) or self._group_hash(half.group),
+            _group_hashes[half.group],
             row_hash(half.tx_id),
             half.prepared_at_ms,
             half.next_check_at_ms,
@@ -453,12 +456,6 @@ class TransactionTable:
                 return bytes(_PAGE_BYTES)
             file = self._files.get(key, path)
         return file.read(number % _FILE_PAGES * _PAGE_BYTES, _PAGE_BYTES).ljust(_PAGE_BYTES, b"\0")
-
-    def _group_hash(self, group: str) -> int:
-        if len(self._group_hashes) >= 4_096:
-            self._group_hashes.clear()
-        value = self._group_hashes[group] = row_hash(group)
-        return value
 
     def _path(self, base: int) -> Path:
         return self._directory / f"{base:020d}.tx"

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 from halfmq.errors import HalfmqError, StoreDamaged, UsageError, WrongVersion
 from halfmq.model import properties as props
 from halfmq.model.ids import hash64
-from halfmq.model.message_facts import tag_hash
+from halfmq.model.message_facts import tag_hashes
 from halfmq.model.placement import segment_start
 from halfmq.model.records import (
     MESSAGE_AT,
@@ -461,7 +461,7 @@ class _IndexCheck:
         entry = QueueEntry(
             record.offset,
             record.size - MESSAGE_AT,
-            tag_hash(tag) if tag else 0,
+            tag_hashes[tag or b""],
             record.offset,
             now_ms,
             NO_HALF,

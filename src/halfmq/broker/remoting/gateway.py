@@ -166,8 +166,9 @@ class Gateway:
         if request.flag & 1:
             self.on_response(connection, request)
             return None
-        handler = self.handlers.get(request.code)
-        if handler is None:
+        try:  # ``get`` takes twice as long
+            handler = self.handlers[request.code]
+        except KeyError:
             self.unsupported_requests.command(connection.address, request)
             self.answer(
                 connection,

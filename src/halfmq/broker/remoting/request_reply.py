@@ -76,7 +76,7 @@ class RequestReply:
             self._gateway.answer(connection, request, *refusal(given))
         elif not request.is_oneway:
             queue_id = max(fields.queue_id, 0)
-            connection.send(encode_send_response(request.opaque, "0", queue_id, 0, "", binary=request.binary))
+            connection.send(encode_send_response(request.opaque, b"0", queue_id, 0, b"", binary=request.binary))
 
 
 def _text_of(host: bytes) -> str:

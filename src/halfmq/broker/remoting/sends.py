@@ -4,6 +4,8 @@ The hot path of the broker: ``services.sends`` and ``services.verdicts`` make on
 formatted here when the sequencer releases the reply.
 """
 
+import struct
+from binascii import hexlify
 from typing import Any, Final
 
 from halfmq.broker.remoting.connection import Connection
@@ -34,6 +36,8 @@ from halfmq.wire.remoting.message_codec import split_batch
 
 _WANTED: Final = {0: RequestedVerdict.UNKNOWN, 8: RequestedVerdict.COMMIT, 12: RequestedVerdict.ROLLBACK}
 
+#: ``hexlify`` of it takes a third of what the format ``016X`` does.
+_pack_offset: Final = struct.Struct(">q").pack
 #: Bound once for the hot path.
 _BY_PRODUCER: Final = DecidedBy.PRODUCER
 
@@ -53,7 +57,7 @@ class SendCommands:
         self._verdicts = verdicts
         self._durability = durability
         #: An offset message id is this and the log offset in 16 hex digits (``model.ids.offset_message_id``).
-        self._id_prefix = store_host.hex().upper()
+        self._id_prefix = store_host.hex().upper().encode()
         gateway.handlers |= {
             RequestCode.SEND_MESSAGE: self.send,
             RequestCode.SEND_MESSAGE_V2: self.send,
@@ -75,14 +79,14 @@ class SendCommands:
         connection, request = context
         if request.flag & 2:
             return
-        unique_id = reply.unique_id
+        unique_id = reply.unique_id.encode()
         # Bytes first: that is six times as fast.
-        if not (unique_id.encode().isalnum() or unique_id.isalnum() or is_transaction_id(unique_id)):
-            unique_id = ""  # it would need escaping; the client knows it anyway
-        message_id = f"{self._id_prefix}{reply.log_offset:016X}"
+        if not (unique_id.isalnum() or reply.unique_id.isalnum() or is_transaction_id(reply.unique_id)):
+            unique_id = b""  # it would need escaping; the client knows it anyway
+        message_id = self._id_prefix + hexlify(_pack_offset(reply.log_offset)).upper()
         connection.send(
             encode_send_response(
-                request.opaque, message_id, reply.queue_id, reply.queue_offset, unique_id, binary=request.binary
+                request.opaque, message_id, reply.queue_id, reply.queue_offset, unique_id, request.binary
             )
         )
 
@@ -99,9 +103,11 @@ class SendCommands:
         if not isinstance(reply, SentBatch):
             self._refused(context, reply)
         elif not request.is_oneway:
-            ids = ",".join(f"{self._id_prefix}{offset:016X}" for offset in reply.log_offsets)
+            ids = b",".join([b"%b%016X" % (self._id_prefix, offset) for offset in reply.log_offsets])
             connection.send(
-                encode_send_response(request.opaque, ids, reply.queue_id, reply.queue_offset, "", binary=request.binary)
+                encode_send_response(
+                    request.opaque, ids, reply.queue_id, reply.queue_offset, b"", binary=request.binary
+                )
             )
 
     # --- 37

@@ -15,7 +15,7 @@ from halfmq.core.queues.deduplication import sent_before
 from halfmq.core.queues.delay import delay_refusal, due_at
 from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, Place, RecentMessage, State, Topic
 from halfmq.core.topics import PERMISSION_WRITE, Made, first_use, make_topic
-from halfmq.core.transaction.machine import DISK_FULL, NOT_STORED_BITS, body_too_large, prepare, too_many_properties
+from halfmq.core.transaction.machine import DISK_FULL, STORED_BITS, body_too_large, prepare, too_many_properties
 from halfmq.model.ids import hash64, offset_message_id
 from halfmq.model.properties import CLUSTER, MSG_REGION, TRACE_ON, UNIQ_KEY, append, without
 from halfmq.model.records import (
@@ -59,7 +59,7 @@ def decide_send(state: State, command: SendMessage, now_ms: int) -> Decided:
 def decide_send_half(state: State, command: SendHalf, now_ms: int) -> Decided:
     """Store a half message, or repeat the reply to an earlier one. Replies as for ``machine.prepare``."""
     found = _place(state, command)
-    if isinstance(found, Refused):
+    if type(found) is Refused:  # where it is not one, ``isinstance`` takes four times as long
         return Decision(NOTHING, found)
     topic, queue_id, _, offset = found
     if queue_id >= topic.write_queues or not topic.permission & PERMISSION_WRITE:
@@ -79,10 +79,10 @@ def decide_send_half(state: State, command: SendHalf, now_ms: int) -> Decided:
 def _place(state: State, command: SendMessage | SendHalf | SendBatch) -> Place | Refused:
     """Topic, queue and first record of the message: the sender's queue if it chose one. Creates the topic if necessary."""
     offset = state.log_end if state.batch_open else state.log_end + BATCH_HEADER_BYTES
-    topic = state.topics_by_name.get(command.topic)
-    if topic is not None:
-        return topic, command.queue_id, NOTHING, offset
-    found = first_use(state, command.topic, command.default_queues, offset)
+    try:  # ``get`` takes twice as long
+        return state.topics_by_name[command.topic], command.queue_id, NOTHING, offset
+    except KeyError:
+        found = first_use(state, command.topic, command.default_queues, offset)
     if isinstance(found, Refused):
         return found
     topic, record = found
@@ -190,7 +190,7 @@ def store_message(
             return Decision(NOTHING, refused)
         due_ms = due_at(delay, now_ms)
     queue_offset = 0 if due_ms else topic.ends[queue_id]
-    sys_flag &= ~NOT_STORED_BITS
+    sys_flag &= STORED_BITS
     reply = Sent(offset, queue_id, queue_offset, unique_id)
     if due_ms:
         size += DELAYED_MESSAGE_AT - MESSAGE_AT

@@ -31,7 +31,6 @@ from halfmq.core.transaction.check_schedule import due_sooner
 from halfmq.core.transaction.next_check import to_number
 from halfmq.core.transaction.states import OF_SETTLED, Outcome, standing_state
 from halfmq.model.ids import hash64, offset_message_id
-from halfmq.model.placement import segment_start
 from halfmq.model.properties import UNIQ_KEY, append
 from halfmq.model.records import (
     MESSAGE_AT,
@@ -54,8 +53,8 @@ from halfmq.model.stored_message import (
 )
 
 _ID: Final = re.compile(rf"[A-Za-z0-9._:-]{{1,{limits.TRANSACTION_ID_CHARS_MAX}}}")
-#: Bits of a client's sys flag that the broker sets itself or never.
-NOT_STORED_BITS: Final = SYS_TRANSACTION_MASK | SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
+#: Bits of a client's sys flag that are stored; the broker sets the others itself or never.
+STORED_BITS: Final = ~(SYS_TRANSACTION_MASK | SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6)
 #: Number of other groups that are searched for an unknown transaction, only for a better message: it must stay cheap.
 _GROUPS_EXAMINED_MAX: Final = 256
 _PAST_RETENTION: Final = "unknown, past retention"
@@ -112,7 +111,7 @@ def prepare(state: State, command: SendHalf, place: Place, now_ms: int) -> Decid
     if properties[-1] == 2:
         properties += topic.half_suffixes[queue_id]
     else:
-        properties = b"%b\x02%b" % (properties, topic.half_suffixes[queue_id])
+        properties = b"\x02".join((properties, topic.half_suffixes[queue_id]))
     properties_bytes = len(properties)
     born_host = command.born_host
     size = topic.frame_bytes + len(born_host) + body_bytes + properties_bytes
@@ -124,7 +123,7 @@ def prepare(state: State, command: SendHalf, place: Place, now_ms: int) -> Decid
     half_index = state.next_half_index
     record = HalfRecord(
         offset, size, topic.topic_id, topic.name, queue_id, half_index, command.flag,
-        command.sys_flag & ~NOT_STORED_BITS, command.born_time_ms, born_host, now_ms, settings.store_host,
+        command.sys_flag & STORED_BITS, command.born_time_ms, born_host, now_ms, settings.store_host,
         command.reconsume_times, 0, body, crc32(body) & 0x7FFFFFFF, properties, group_name, tx_id, command.index,
         command.count, command.tag_hash, command.key_hash, command.id_hash, delay, command.grace_ms, command.keys,
     )  # fmt: skip
@@ -298,15 +297,13 @@ def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) 
             ),
         )
     offset = state.log_end if state.batch_open else next_offset(state)
-    segment = segment_start(offset, state.settings.segment_bytes)
+    segment = (
+        offset - offset % state.settings.segment_bytes
+    )  # inlined ``segment_start``: a call takes three times as long
     half = halves[0]
-    if count == 1 and half.offset >= segment and not half.delay:
-        return _commit_one(state, known, half, decided_by, offset)
-    return _commit_many(state, known, decided_by, offset, segment, now_ms)
-
-
-def _commit_one(state: State, known: Undecided, half: Half, decided_by: DecidedBy, offset: int) -> Decided:
-    """The common case: one half in the current segment."""
+    if count != 1 or half.offset < segment or half.delay:
+        return _commit_many(state, known, decided_by, offset, segment, now_ms)
+    # The common case: one half in the current segment.
     group_name = known.group
     tx_id = known.tx_id
     topic_id = half.topic_id

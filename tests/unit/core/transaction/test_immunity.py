@@ -10,7 +10,7 @@ from tests.support.durable_digest import durable_digest
 from halfmq.core.commands import CopyForward, TrimLog
 from halfmq.core.decision import Done
 from halfmq.core.snapshot import load_rows
-from halfmq.core.state import State
+from halfmq.core.state import State, default_grace_ms
 from halfmq.model.message_facts import GRACE_MAX_MS, grace_in
 from halfmq.model.records import Base, EpochStarted
 from halfmq.model.settings import BrokerSettings
@@ -89,9 +89,9 @@ def test_a_base_from_before_the_first_epoch_says_none_and_a_later_one_does() -> 
     log.roll()
     first = log.of(Base)[-1]
     assert len(msgspec.msgpack.decode(first.payload)) == 7, "nothing is said of limits of producers, nor of an epoch"
-    assert log.redone(log.batches[-1:]).grace_ms == 60_000
+    assert default_grace_ms(log.redone(log.batches[-1:])) == 60_000
     state = load_rows(SHORT, log.snapshot())
-    assert (state.epoch_grace_ms, state.grace_ms) == (-1, 500)
+    assert (state.epoch_grace_ms, default_grace_ms(state)) == (-1, 500)
     log.begin_epoch()
     log.roll()
     assert log.redone(log.batches[-1:]).epoch_grace_ms == 60_000

@@ -314,7 +314,7 @@ def read_as_client(frame: bytes) -> Request:
 
 @pytest.mark.parametrize("binary", [False, True])
 def test_the_answer_to_a_send_holds_what_java_dereferences(binary):
-    frame = encode_send_response(7, "7F000001000051AF0000000000000F9C", 1, 4, "FD00", binary=binary)
+    frame = encode_send_response(7, b"7F000001000051AF0000000000000F9C", 1, 4, b"FD00", binary=binary)
     answer = read_as_client(frame)
     assert (answer.code, answer.opaque, answer.flag, answer.binary) == (0, 7, 1, binary)
     assert answer.ext == json.loads(GOLDEN["json.half_sent_ext"]) | {"transactionId": "FD00"}

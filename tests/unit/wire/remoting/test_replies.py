@@ -23,7 +23,7 @@ def test_the_answer_of_a_4_9_8_broker_to_a_half():
 
 
 def test_our_own_answer_to_a_send():
-    reply = read_reply(decode(encode_send_response(7, "AB" * 16, 2, 5, "U")[4:]), SentReply)
+    reply = read_reply(decode(encode_send_response(7, b"AB" * 16, 2, 5, b"U")[4:]), SentReply)
     assert reply == SentReply("AB" * 16, 2, 5, "U")
 
 
