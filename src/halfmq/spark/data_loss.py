@@ -5,12 +5,14 @@ with the remaining messages. Pure functions.
 
 A store that ends before the offset of the query may belong to a broker that is starting (after a power loss it rebuilds its
 indexes), so the caller waits for ``brokerTimeout`` before it reports a loss; see ``is_regressed``.
+
+A broker of a RocketMQ cluster that is away has lost nothing: its queues keep their offsets; see ``with_away``.
 """
 
 from typing import NamedTuple
 
 from halfmq.errors import DataLost
-from halfmq.spark.offsets import Cut, QueueName, StreamOffset, queue_order
+from halfmq.spark.offsets import Cut, QueueName, StreamOffset, queue_broker, queue_order
 
 
 class Resumed(NamedTuple):
@@ -30,6 +32,29 @@ def is_regressed(offset: StreamOffset, cut: Cut) -> bool:
         if cut.topics.get(queue[0]) == offset.topics.get(queue[0]) and at > cut.queues.get(queue, (0, 0))[1]:
             return True
     return False
+
+
+def away_brokers(offset: StreamOffset | None, cut: Cut) -> dict[str, str]:
+    """Brokers whose queues the cut does not show, with the reason of each: those that did not respond, and those of ``offset``
+    that are not registered.
+    """
+    found = {name: why for name, why in cut.brokers.items() if why}
+    if cut.brokers and offset is not None and cut.store == offset.store:
+        for name in {queue_broker(name) for _, name in offset.queues} - cut.brokers.keys():
+            found[name] = "it is not registered with the name server"
+    return found
+
+
+def with_away(offset: StreamOffset, cut: Cut) -> Cut:
+    """``cut`` with the queues of ``offset`` whose brokers are away. They end where the query is: nothing is known to be lost, and
+    nothing can be read. Without them they would disappear from the offset, and be read again from their first message later.
+    """
+    away = away_brokers(offset, cut)
+    kept = {queue: (0, at) for queue, at in offset.queues.items() if queue_broker(queue[1]) in away}
+    if not kept:
+        return cut
+    topics = {topic: offset.topics.get(topic, 0) for topic, _ in kept}
+    return cut._replace(queues={**cut.queues, **kept}, topics={**topics, **cut.topics})
 
 
 def resume(offset: StreamOffset, cut: Cut) -> Resumed:

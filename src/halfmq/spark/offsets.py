@@ -41,6 +41,9 @@ class Cut(NamedTuple):
     """A consistent cut of the subscribed queues: (first offset, end offset) of each at log position ``position``.
 
     Contains only topics that exist. The end offset is one past the last message.
+
+    ``brokers``, of a RocketMQ cluster only: "" for each registered broker that responded, otherwise why it did not. The queues
+    of others are not in the cut, although they exist; see ``data_loss.with_away``.
     """
 
     store: str
@@ -48,6 +51,7 @@ class Cut(NamedTuple):
     position: int
     queues: dict[QueueName, tuple[int, int]]
     topics: dict[str, int]
+    brokers: dict[str, str] = {}  # noqa: RUF012 - never modified
 
 
 def queue_order(queue: QueueName) -> tuple[str, str, int]:
@@ -60,6 +64,11 @@ def queue_order(queue: QueueName) -> tuple[str, str, int]:
 def queue_number(name: str) -> int:
     """The number in a queue name."""
     return int(name.rpartition(":")[2])
+
+
+def queue_broker(name: str) -> str:
+    """The broker in a queue name; empty unless the queue belongs to a RocketMQ cluster."""
+    return name.rpartition(":")[0]
 
 
 def to_json(offset: StreamOffset) -> dict[str, Any]:

@@ -138,6 +138,8 @@ class _Reads:
         self._reader: Reader | None = None
         #: Reported losses, so that a polling stream logs each one once.
         self._reported: set[str] = set()
+        #: Brokers of the cluster that were away at the last cut.
+        self._away: frozenset[str] = frozenset()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_reader": None}
@@ -156,6 +158,24 @@ class _Reads:
         if what not in self._reported:
             self._reported.add(what)
             _log.warning("halfmq: continuing after data loss: %s", what)
+
+    def _cut(self, reader: Reader, read_to: StreamOffset | None, *, complete: bool) -> Cut:
+        """The newest cut, in which queues of brokers that are away have the offset that they have in ``read_to``.
+
+        Raises:
+            Unavailable: no broker of ``read_to`` responds, or with ``complete`` not every one.
+        """
+        cut = reader.cut()
+        away = data_loss.away_brokers(read_to, cut)
+        text = "; ".join(f"broker {name} is away: {why}" for name, why in sorted(away.items()))
+        if away and (complete or read_to is None or not cut.queues):
+            raise Unavailable(text)
+        for name in sorted(away.keys() - self._away):
+            _log.warning("halfmq: continuing without broker %s: %s; its queues keep their offsets", name, away[name])
+        for name in sorted(self._away - away.keys()):
+            _log.warning("halfmq: broker %s is back", name)
+        self._away = frozenset(away)
+        return cut if read_to is None else data_loss.with_away(read_to, cut)
 
     def _plan(self, starts: dict[QueueName, int], ends: dict[QueueName, int], cut: Cut) -> list[Ranges]:
         ranges = ranges_between(starts, ends, cut.topics)
@@ -203,7 +223,7 @@ class HalfmqBatchReader(_Reads, DataSourceReader):
         """
         reader = self._open()
         try:
-            cut = reader.cut()
+            cut = self._deadline().until(lambda: self._cut(reader, None, complete=True), "a batch needs all brokers")
         finally:
             reader.close()
         missing = [topic for topic in self._options.topics if topic not in cut.topics]
@@ -284,11 +304,14 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
             self._reader = None
 
     def _current_cut(self, read_to: StreamOffset | None) -> Cut:
-        """The newest cut; waits while the store ends before ``read_to``."""
+        """The newest cut; waits while the store ends before ``read_to``.
+
+        A stream continues without brokers that are away, except at its start, and with ``availableNow``, which ends once.
+        """
         reader = self._open()
 
         def attempt() -> Cut:
-            cut = reader.cut()
+            cut = self._cut(reader, read_to, complete=self._target is not None)
             if read_to is not None and data_loss.is_regressed(read_to, cut):
                 raise _Regressed(cut)
             return cut

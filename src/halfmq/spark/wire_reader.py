@@ -2,10 +2,12 @@
 
 A halfmq broker responds to HMQ_POSITION with the bounds of all queues at one log position, so a plan never splits a transaction.
 RocketMQ does not have this command: the reader queries the queues one after the other. (There a transaction has one message.)
+Brokers of a cluster come and go one by one, so a cut says which of them responded.
 
 Sockets block, since a Spark task does nothing else meanwhile. A request that fails with its connection is repeated on a new one.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -35,7 +37,15 @@ from halfmq.wire.remoting.codes import HMQ_POSITION, PullFlag, RequestCode, Resp
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.position import decode_answer, request_ext
 from halfmq.wire.remoting.replies import OffsetReply, PulledReply, read_reply
-from halfmq.wire.remoting.route import MASTER_ID, READ, BrokerData, Route, decode_cluster_info, decode_route
+from halfmq.wire.remoting.route import (
+    MASTER_ID,
+    READ,
+    BrokerData,
+    QueueData,
+    Route,
+    decode_cluster_info,
+    decode_route,
+)
 
 #: Responses are merged into record batches up to this size: a quarter of the direct reader's, for a lower latency.
 _BATCH_BYTES: Final = BATCH_BYTES // 4
@@ -69,6 +79,8 @@ class WireReader:
         self._cluster = ""
         #: Addresses of a cluster's brokers by name, from the latest route.
         self._brokers: dict[str, Address] = {}
+        #: Brokers of a cluster that did not respond: when to ask again, and why they did not.
+        self._failed: dict[str, tuple[float, str]] = {}
         #: Index of the server that responded last.
         self._server = 0
 
@@ -92,7 +104,7 @@ class WireReader:
     def _try_cut(self) -> Cut:
         address = self._find_halfmq()
         if address is None:
-            return self._stock_cut()
+            return self._stock_cut(self._registered())
         answer = self._ask(address, HMQ_POSITION, request_ext(self._topics))
         _succeeded(answer, "HMQ_POSITION")
         at = decode_answer(answer.ext, answer.body)
@@ -112,44 +124,76 @@ class WireReader:
         """
         if self._halfmq is not None and self._halfmq in self._connections:
             return self._halfmq
+        reasons = []
+        for data in sorted(self._registered().values(), key=lambda data: data.broker_name):
+            address = _master(data)
+            if address is None:
+                continue
+            try:
+                answer = self._ask(address, HMQ_POSITION, request_ext(()))
+                if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    _succeeded(answer, "HMQ_POSITION")
+            except Unavailable as reason:
+                reasons.append(f"broker {data.broker_name}: {reason}")
+                continue
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                self._cluster = data.cluster
+                return None
+            self._halfmq = address
+            self._store = decode_answer(answer.ext, answer.body).store
+            return address
+        raise Unavailable("; ".join(reasons) or "the name server has no brokers")
+
+    def _registered(self) -> dict[str, BrokerData]:
+        """The brokers that the name server knows, by name."""
         answer = self._ask_servers(RequestCode.GET_BROKER_CLUSTER_INFO, {})
         _succeeded(answer, "the list of brokers")
-        first = min(
-            (data for data in decode_cluster_info(answer.body) if _master(data)),
-            key=lambda data: data.broker_name,
-            default=None,
-        )
-        address = None if first is None else _master(first)
-        if first is None or address is None:
-            raise Unavailable("the name server has no brokers")
-        answer = self._ask(address, HMQ_POSITION, request_ext(()))
-        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            self._cluster = first.cluster
-            return None
-        _succeeded(answer, "HMQ_POSITION")
-        self._halfmq = address
-        self._store = decode_answer(answer.ext, answer.body).store
-        return address
+        return {data.broker_name: data for data in decode_cluster_info(answer.body)}
 
-    def _stock_cut(self) -> Cut:
-        queues: dict[QueueName, tuple[int, int]] = {}
-        topics = {}
-        for topic in self._topics:
-            route = self._route(topic)
-            if route is None:
-                continue
-            topics[topic] = 0
-            masters = {data.broker_name: data for data in route.brokers}
+    def _stock_cut(self, registered: dict[str, BrokerData]) -> Cut:
+        """``registered``: from before the routes are requested. A broker that leaves or joins meanwhile counts as away, since its
+        topics may be missing in the routes.
+        """
+        routes = {topic: route for topic in self._topics if (route := self._route(topic)) is not None}
+        names = registered.keys() & self._registered().keys()
+        brokers = {name: "" if _master(registered[name]) else "its master is not registered" for name in names}
+        found: dict[str, dict[QueueName, tuple[int, int]]] = {name: {} for name in names}
+        for topic, route in routes.items():
             for data in route.queues:
-                address = _master(masters[data.broker_name]) if data.broker_name in masters else None
-                if not data.permission & READ or address is None:
-                    continue
-                for number in range(data.read_queues):
-                    fields = {"topic": topic, "queueId": number}
-                    first = self._offset(address, RequestCode.GET_MIN_OFFSET, fields)
-                    end = self._offset(address, RequestCode.GET_MAX_OFFSET, fields)
-                    queues[topic, f"{data.broker_name}:{number}"] = (min(first, end), end)
-        return Cut(f"{STOCK_STORE}{self._cluster}", 0, NO_POSITION, queues, topics)
+                name = data.broker_name
+                if data.permission & READ and brokers.get(name) == "":
+                    try:
+                        found[name] |= self._stock_bounds(topic, data, registered[name])
+                    except Unavailable as reason:
+                        brokers[name] = str(reason)
+        queues = {queue: bounds for name in names if not brokers[name] for queue, bounds in found[name].items()}
+        topics = dict.fromkeys(routes, 0)
+        return Cut(f"{STOCK_STORE}{self._cluster}", 0, NO_POSITION, queues, topics, brokers)
+
+    def _stock_bounds(self, topic: str, data: QueueData, broker: BrokerData) -> dict[QueueName, tuple[int, int]]:
+        """Bounds of the queues of a topic on one broker.
+
+        Raises:
+            Unavailable: it does not respond, or did not a moment ago. At most a fifth of the time is spent on brokers that do not,
+                since the others are read meanwhile.
+        """
+        began = time.monotonic()
+        again, why = self._failed.pop(data.broker_name, (began, ""))
+        address = _master(broker)
+        try:
+            if began < again or address is None:
+                raise Unavailable(why)
+            queues = {}
+            for number in range(data.read_queues):
+                fields = {"topic": topic, "queueId": number}
+                first = self._offset(address, RequestCode.GET_MIN_OFFSET, fields)
+                end = self._offset(address, RequestCode.GET_MAX_OFFSET, fields)
+                queues[topic, f"{data.broker_name}:{number}"] = (min(first, end), end)
+            return queues
+        except Unavailable as reason:
+            now = time.monotonic()
+            self._failed[data.broker_name] = (max(again, now + 4 * (now - began)), str(reason))
+            raise
 
     def _offset(self, address: Address, code: RequestCode, fields: dict[str, object]) -> int:
         answer = self._ask(address, code, fields)
@@ -241,7 +285,7 @@ class WireReader:
             lost(f"messages {at} to {min(after, one.end) - 1} of {what} are past retention")
             return b"", min(after, one.end)
 
-        return self._deadline.until(attempt, what)
+        return self._deadline.until(attempt, f"{what} on broker {one.broker}" if one.broker else what)
 
     def _address(self, one: QueueRange) -> Address:
         """Address of the broker of the range; in a cluster from the route, again after a connection broke."""

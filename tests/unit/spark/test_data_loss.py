@@ -1,8 +1,8 @@
 """What is lost, by name."""
 
 from halfmq.errors import DataLost
-from halfmq.spark.data_loss import is_regressed, lost, restricted, resume
-from halfmq.spark.offsets import Cut, StreamOffset
+from halfmq.spark.data_loss import away_brokers, is_regressed, lost, restricted, resume, with_away
+from halfmq.spark.offsets import NO_POSITION, Cut, StreamOffset
 
 AT = StreamOffset("ab", 2, 100, {("orders", "0"): 5, ("orders", "1"): 7}, {"orders": 1})
 NOW = Cut("ab", 2, 200, {("orders", "0"): (0, 9), ("orders", "1"): (7, 7)}, {"orders": 1})
@@ -79,3 +79,19 @@ def test_the_error_says_what_to_do() -> None:
     assert isinstance(error, DataLost)
     assert "messages 1 to 2" in str(error)
     assert "failOnDataLoss=false" in error.hint
+
+
+def test_a_broker_that_is_away_has_lost_nothing_and_its_queues_stay_where_they_are() -> None:
+    at = StreamOffset(
+        "rocketmq:c", 0, NO_POSITION, {("t", "a:0"): 5, ("t", "b:0"): 7, ("u", "b:1"): 3}, {"t": 0, "u": 0}
+    )
+    shown = Cut(at.store, 0, NO_POSITION, {("t", "a:0"): (0, 9)}, {"t": 0}, {"a": "", "c": "no response"})
+    assert away_brokers(at, shown) == {"b": "it is not registered with the name server", "c": "no response"}
+    cut = with_away(at, shown)
+    assert resume(at, cut) == (at.queues, ())
+    assert resume(at._replace(queues={**at.queues, ("t", "b:0"): 2}), cut).starts["t", "b:0"] == 2
+    assert not is_regressed(at, cut)
+    assert cut.topics == at.topics
+    present = shown._replace(brokers={"a": "", "b": ""})
+    assert with_away(at, present) == present
+    assert [loss.split(" of ")[0] for loss in resume(at, present).losses] == ["queue b:0", "topic u no longer exists"]

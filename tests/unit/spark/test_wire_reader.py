@@ -1,9 +1,11 @@
 """Reading over the wire: a halfmq broker, a stock cluster, and everything that goes wrong on the way."""
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.support.ports import free_port
 from tests.support.scripted_server import ScriptedServer
 
@@ -14,7 +16,7 @@ from halfmq.spark.offsets import NO_POSITION, Cut
 from halfmq.spark.options import parse_options
 from halfmq.spark.partitions import QueueRange, Ranges
 from halfmq.spark.retry_deadline import RetryDeadline
-from halfmq.spark.source import HalfmqBatchReader
+from halfmq.spark.source import HalfmqBatchReader, HalfmqStreamReader
 from halfmq.spark.stored_rows import record_batch
 from halfmq.spark.wire_reader import WireReader, pulled_rows
 from halfmq.wire.remoting import route
@@ -153,7 +155,9 @@ def test_a_halfmq_broker_answers_with_one_position(broker: Broker) -> None:
 def test_a_stock_cluster_is_asked_queue_by_queue_and_has_no_position(broker: Broker) -> None:
     broker.stock = True
     cut = reader(broker, topics="orders,later").cut()
-    assert cut == Cut("rocketmq:c", 0, NO_POSITION, {("orders", "broker-a:0"): (0, 10)}, {"orders": 0})
+    assert cut == Cut(
+        "rocketmq:c", 0, NO_POSITION, {("orders", "broker-a:0"): (0, 10)}, {"orders": 0}, {"broker-a": ""}
+    )
     assert reader(broker, topics="later").cut().store == "rocketmq:c"
     assert read(reader(broker), 2, 9, store="rocketmq:c", broker="broker-a") == ([2, 3, 4, 5, 6, 7, 8], [])
 
@@ -296,3 +300,166 @@ def test_bodies_that_come_over_the_wire_are_verified_whatever_the_options_say(
     made = HalfmqBatchReader(parse_options({"url": broker.server.url, "subscribe": "orders", "columns": "value"}))
     with pytest.raises(DataLost, match="message 2 of queue 0 of topic orders: its body is damaged"):
         list(made.read(Ranges(STORE, (QueueRange("orders", 3, "", 0, 0, 4),))))
+
+
+# --- several brokers behind one name server
+
+
+class Cluster:
+    """A name server and its brokers. A broker that is not ``registered`` is in none of its responses."""
+
+    def __init__(self, *names: str) -> None:
+        self.brokers = {name: Broker() for name in names}
+        self.registered = set(names)
+        #: Clusters of brokers; "c" otherwise.
+        self.clusters: dict[str, str] = {}
+        #: Brokers that have topic "orders"; None: all.
+        self.with_topic: set[str] | None = None
+        #: Closed with it.
+        self.streams: list[HalfmqStreamReader] = []
+        self.server = ScriptedServer(self.answer)
+        for broker in self.brokers.values():
+            broker.stock = True
+
+    def data(self, name: str) -> route.BrokerData:
+        return route.BrokerData(self.clusters.get(name, "c"), name, {0: f"127.0.0.1:{self.brokers[name].server.port}"})
+
+    def answer(self, request: Request[Any]) -> bytes:
+        if request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            found = [self.data(name) for name in self.brokers if name in self.registered]
+            return encode_response(request, 0, body=route.encode_cluster_info(found, 401))
+        have = self.registered if self.with_topic is None else self.registered & self.with_topic
+        names = sorted(have) if request.ext.topic == "orders" else []
+        if not names:
+            return encode_response(request, ResponseCode.TOPIC_NOT_EXIST, "no topic")
+        queues = tuple(route.QueueData(name, 1, 1, 6) for name in names)
+        found_route = route.Route(tuple(self.data(name) for name in names), queues)
+        return encode_response(request, 0, body=route.encode_route(found_route, 401))
+
+    def stream(self, **more: str) -> HalfmqStreamReader:
+        given = {"url": self.server.url, "subscribe": "orders", "brokerTimeout": "200ms", **more}
+        made = HalfmqStreamReader(parse_options({"startingOffsets": "earliest", **given}).for_stream())
+        self.streams.append(made)
+        return made
+
+    def away(self, name: str) -> None:
+        """Unreachable, while the name server does not know yet."""
+        self.brokers[name].server.close()
+
+    def close(self) -> None:
+        for stream in self.streams:
+            stream.stop()
+        self.server.close()
+        for broker in self.brokers.values():
+            broker.server.close()
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    made = Cluster("broker-a", "broker-b")
+    yield made
+    made.close()
+
+
+def read_all(made: HalfmqStreamReader, planned: list[Any]) -> list[Any]:
+    return [batch for part in planned for batch in made.read(part)]
+
+
+BOTH_READ = {"broker-a:0": 10, "broker-b:0": 10}
+
+
+def both_read(stream: HalfmqStreamReader) -> dict[str, Any]:
+    end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    assert end["queues"] == {"orders": BOTH_READ}
+    return end
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+@pytest.mark.parametrize("known", [True, False])
+def test_queues_of_a_broker_that_is_away_keep_their_place_and_the_others_are_read(
+    cluster: Cluster, fail: str, known: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """``known``: the name server still lists it."""
+    made = cluster.stream(failOnDataLoss=fail)
+    start = both_read(made)
+    if known:
+        cluster.away("broker-b")
+        made.stop()
+    else:
+        cluster.registered.discard("broker-b")
+    assert made.latestOffset(start, ReadAllAvailable()) == start
+    cluster.brokers["broker-a"].end = 12
+    with caplog.at_level(logging.WARNING):
+        end = made.latestOffset(start, ReadAllAvailable())
+        again = cluster.stream(failOnDataLoss=fail).latestOffset(start, ReadAllAvailable())
+    assert end == again
+    assert end["queues"] == {"orders": {"broker-a:0": 12, "broker-b:0": 10}}
+    assert "broker-b" in caplog.text
+    assert "data loss" not in caplog.text
+    planned = made.partitions(start, end)
+    assert [(one.broker, one.start, one.end) for part in planned for one in part.ranges] == [("broker-a", 10, 12)]
+
+
+def test_a_broker_that_came_back_is_read_from_where_the_query_was(cluster: Cluster) -> None:
+    made = cluster.stream(failOnDataLoss="false")
+    start = both_read(made)
+    cluster.registered.discard("broker-b")
+    cluster.brokers["broker-a"].end = 12
+    without = made.latestOffset(start, ReadAllAvailable())
+    cluster.registered.add("broker-b")
+    cluster.brokers["broker-b"].end = 11
+    end = made.latestOffset(without, ReadAllAvailable())
+    assert end["queues"] == {"orders": {"broker-a:0": 12, "broker-b:0": 11}}
+    planned = made.partitions(without, end)
+    assert [(one.broker, one.start, one.end) for part in planned for one in part.ranges] == [("broker-b", 10, 11)]
+
+
+def test_a_topic_whose_brokers_are_all_away_stays_in_the_offset_and_is_waited_for(cluster: Cluster) -> None:
+    start = both_read(cluster.stream())
+    cluster.with_topic = {"broker-b"}  # the name server forgets a topic with its last broker
+    cluster.registered = {"broker-a"}
+    made = cluster.stream(failOnDataLoss="false")
+    only_b = {**start, "queues": {"orders": {"broker-b:0": 10}}}
+    with pytest.raises(ConnectError, match=r"broker-b.*not registered"):
+        made.latestOffset(only_b, ReadAllAvailable())
+
+
+def test_planned_messages_of_a_broker_that_is_away_are_waited_for_and_it_is_named(cluster: Cluster) -> None:
+    made = cluster.stream(failOnDataLoss="false")
+    start = made.initialOffset()
+    end = both_read(made)
+    cluster.registered.discard("broker-b")
+    planned = made.partitions(start, end)
+    ranges = [(one.broker, one.start, one.end) for part in planned for one in part.ranges]
+    assert ranges == [("broker-a", 0, 10), ("broker-b", 0, 10)]
+    with pytest.raises(ConnectError, match="broker-b"):
+        read_all(made, planned)
+    cluster.registered.add("broker-b")
+    cluster.away("broker-b")
+    with pytest.raises(ConnectError, match="queue 0 of topic orders on broker broker-b"):
+        read_all(made, planned)
+
+
+def test_a_start_a_batch_and_available_now_wait_for_every_broker_of_the_name_server(cluster: Cluster) -> None:
+    start = both_read(cluster.stream())
+    cluster.away("broker-b")
+    with pytest.raises(ConnectError, match="broker-b"):
+        cluster.stream().initialOffset()
+    batch = HalfmqBatchReader(
+        parse_options({"url": cluster.server.url, "subscribe": "orders", "brokerTimeout": "100ms"})
+    )
+    with pytest.raises(ConnectError, match="broker-b"):
+        batch.partitions()
+    with pytest.raises(ConnectError, match="broker-b"):
+        cluster.stream().prepareForTriggerAvailableNow()
+    now = cluster.stream()
+    now._target = Cut("rocketmq:c", 0, NO_POSITION, {("orders", "broker-b:0"): (0, 12)}, {"orders": 0})
+    with pytest.raises(ConnectError, match="broker-b"):
+        now.latestOffset(start, ReadAllAvailable())
+
+
+def test_a_queue_that_a_present_broker_no_longer_has_is_a_loss(cluster: Cluster) -> None:
+    start = both_read(cluster.stream())
+    cluster.with_topic = {"broker-a"}
+    with pytest.raises(DataLost, match="queue broker-b:0 of topic orders no longer exists"):
+        cluster.stream().latestOffset(start, ReadAllAvailable())
