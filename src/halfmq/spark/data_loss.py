@@ -12,7 +12,7 @@ A broker of a RocketMQ cluster that is away has lost nothing: its queues keep th
 from typing import NamedTuple
 
 from halfmq.errors import DataLost
-from halfmq.spark.offsets import Cut, QueueName, StreamOffset, queue_broker, queue_order
+from halfmq.spark.offsets import STOCK_STORE, Cut, QueueName, StreamOffset, queue_broker, queue_order
 
 
 class Resumed(NamedTuple):
@@ -24,7 +24,7 @@ class Resumed(NamedTuple):
 
 def is_regressed(offset: StreamOffset, cut: Cut) -> bool:
     """Whether the same store now ends before ``offset``. The caller may wait and try again."""
-    if cut.store != offset.store:
+    if not _is_same_store(offset, cut):
         return False
     if cut.epoch < offset.epoch or cut.position < offset.position:
         return True
@@ -39,7 +39,7 @@ def away_brokers(offset: StreamOffset | None, cut: Cut) -> dict[str, str]:
     that are not registered.
     """
     found = {name: why for name, why in cut.brokers.items() if why}
-    if cut.brokers and offset is not None and cut.store == offset.store:
+    if cut.brokers and offset is not None and _is_same_store(offset, cut):
         for name in {queue_broker(name) for _, name in offset.queues} - cut.brokers.keys():
             found[name] = "it is not registered with the name server"
     return found
@@ -54,20 +54,54 @@ def with_away(offset: StreamOffset, cut: Cut) -> Cut:
     if not kept:
         return cut
     topics = {topic: offset.topics.get(topic, 0) for topic, _ in kept}
-    return cut._replace(queues={**cut.queues, **kept}, topics={**topics, **cut.topics})
+    store = STOCK_STORE + ",".join(sorted(_clusters(cut.store) | _clusters(offset.store)))
+    return cut._replace(store=store, queues={**cut.queues, **kept}, topics={**topics, **cut.topics})
+
+
+def is_elsewhere(offset: StreamOffset, cut: Cut) -> bool:
+    """Whether ``cut`` is of another store that has none of the topics: the broker of the query may be away, and another one answer
+    in its place, so nothing is known to be lost.
+    """
+    return bool(offset.queues) and not cut.topics and not _is_same_store(offset, cut)
+
+
+def elsewhere(wanted: str, store: str, topics: tuple[str, ...]) -> str:
+    """The reason to wait for store ``wanted``, if only ``store`` (empty: several) responds, and has none of the topics."""
+    there = f"there is only store {store}" if store else "there are only brokers"
+    return f"store {wanted} is not registered with the name server; {there} without topic {', '.join(topics)}"
+
+
+def _is_same_store(offset: StreamOffset, cut: Cut) -> bool:
+    """Whether queue offsets of ``offset`` have the same meaning in ``cut``.
+
+    The topics of a query may be on several RocketMQ clusters of one name server, and a cut shows those whose brokers are there. They
+    are others than those of the offset only if a broker of the same name belongs to another cluster.
+    """
+    if cut.store == offset.store:
+        return True
+    if not (cut.store.startswith(STOCK_STORE) and offset.store.startswith(STOCK_STORE)):
+        return False
+    brokers = {queue_broker(name) for _, name in offset.queues}
+    return bool(_clusters(cut.store) & _clusters(offset.store)) or brokers.isdisjoint(cut.brokers)
+
+
+def _clusters(store: str) -> set[str]:
+    return set(store.removeprefix(STOCK_STORE).split(","))
 
 
 def resume(offset: StreamOffset, cut: Cut) -> Resumed:
     """Where a reader at ``offset`` continues in ``cut``. New queues start at their first offset; messages that retention has
-    already removed from them count as lost, as in Spark's Kafka source.
+    already removed from them count as lost, as in Spark's Kafka source. An offset without queues fits every store, since nothing was
+    read.
 
     ``offset`` must contain subscribed topics only; see ``restricted``.
     """
     firsts = {queue: first for queue, (first, _) in cut.queues.items()}
-    if cut.store != offset.store:
+    same = _is_same_store(offset, cut)
+    if not same and offset.queues:
         return Resumed(firsts, (f"this is store {cut.store or 'unknown'}, the query has read store {offset.store}",))
     losses = []
-    if cut.epoch < offset.epoch or cut.position < offset.position:
+    if same and (cut.epoch < offset.epoch or cut.position < offset.position):
         losses.append(
             f"the store is an older copy: it ends at epoch {cut.epoch}, position {cut.position}, "
             f"the query has read epoch {offset.epoch}, position {offset.position}"

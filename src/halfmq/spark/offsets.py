@@ -9,7 +9,7 @@ another store, an older copy of the store, or a topic that was deleted and creat
 order of keys is fixed.
 
 The name of a queue is its number. In a cluster of Apache RocketMQ several brokers have a queue 0, so there it is
-``broker:number``, ``store`` is ``rocketmq:CLUSTER``, and ``position`` is -1, since the brokers share no log.
+``broker:number``, ``store`` is ``rocketmq:CLUSTER[,CLUSTER...]``, and ``position`` is -1, since the brokers share no log.
 """
 
 from collections.abc import Mapping

@@ -170,6 +170,8 @@ class _Reads:
         text = "; ".join(f"broker {name} is away: {why}" for name, why in sorted(away.items()))
         if away and (complete or read_to is None or not cut.queues):
             raise Unavailable(text)
+        if read_to is not None and self._options.servers and data_loss.is_elsewhere(read_to, cut):
+            raise Unavailable(data_loss.elsewhere(read_to.store, cut.store, self._options.topics))
         for name in sorted(away.keys() - self._away):
             _log.warning("halfmq: continuing without broker %s: %s; its queues keep their offsets", name, away[name])
         for name in sorted(self._away - away.keys()):

@@ -9,13 +9,13 @@ Sockets block, since a Spark task does nothing else meanwhile. A request that fa
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
 
 from halfmq import limits
-from halfmq.errors import NotAuthorized, ProtocolError, RequestFailed
+from halfmq.errors import NotAuthorized, ProtocolError, RequestFailed, UsageError
 from halfmq.model.stored_message import (
     AT_QUEUE_OFFSET,
     AT_STORE_TIME_V4,
@@ -28,6 +28,7 @@ from halfmq.model.stored_message import (
 )
 from halfmq.spark.byte_slices import Ints, as_bytes, gather
 from halfmq.spark.connection import Address, Connection
+from halfmq.spark.data_loss import elsewhere
 from halfmq.spark.offsets import NO_POSITION, STOCK_STORE, Cut, QueueName
 from halfmq.spark.options import Options
 from halfmq.spark.partitions import QueueRange, Ranges
@@ -35,7 +36,7 @@ from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.stored_rows import BATCH_BYTES, BATCH_ROWS, StoredRows
 from halfmq.wire.remoting.codes import HMQ_POSITION, PullFlag, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request
-from halfmq.wire.remoting.position import decode_answer, request_ext
+from halfmq.wire.remoting.position import PositionAnswer, decode_answer, request_ext
 from halfmq.wire.remoting.replies import OffsetReply, PulledReply, read_reply
 from halfmq.wire.remoting.route import (
     MASTER_ID,
@@ -49,6 +50,8 @@ from halfmq.wire.remoting.route import (
 
 #: Responses are merged into record batches up to this size: a quarter of the direct reader's, for a lower latency.
 _BATCH_BYTES: Final = BATCH_BYTES // 4
+#: How often a query asks whether other brokers have its topics, besides after a broken connection. Precedent: RocketMQ's clients.
+IDENTIFY_S: Final = 30.0
 _V6_MORE: Final = 12
 _MESSAGE_MIN: Final = 88
 #: Temporary rejections: the broker is busy, starting or stopping.
@@ -63,6 +66,16 @@ _TEMPORARY: Final = frozenset(
 )
 
 
+class _Source(NamedTuple):
+    """What is read: a halfmq broker and its ``store``, or RocketMQ's brokers (``address`` is None). ``store`` is empty if several
+    brokers may get the topics, and none of them has any yet.
+    """
+
+    address: Address | None
+    store: str
+    has_topics: bool
+
+
 class WireReader:
     """Reads from the brokers that ``options.servers`` know. The caller must call ``close``."""
 
@@ -72,11 +85,9 @@ class WireReader:
         self._group = options.group
         self._deadline = deadline
         self._connections: dict[Address, Connection] = {}
-        #: Address of the halfmq broker, once identified, and its store at that time.
-        self._halfmq: Address | None = None
-        self._store = ""
-        #: Name of the RocketMQ cluster, once identified.
-        self._cluster = ""
+        #: What the name server led to, and when to ask it again.
+        self._source: _Source | None = None
+        self._identify_at = 0.0
         #: Addresses of a cluster's brokers by name, from the latest route.
         self._brokers: dict[str, Address] = {}
         #: Brokers of a cluster that did not respond: when to ask again, and why they did not.
@@ -102,12 +113,13 @@ class WireReader:
         return self._deadline.until(self._try_cut, f"brokers of {self._name()}")
 
     def _try_cut(self) -> Cut:
-        address = self._find_halfmq()
-        if address is None:
-            return self._stock_cut(self._registered())
-        answer = self._ask(address, HMQ_POSITION, request_ext(self._topics))
-        _succeeded(answer, "HMQ_POSITION")
-        at = decode_answer(answer.ext, answer.body)
+        source = self._find_source(recheck=True)
+        if source.address is None:
+            return self._stock_cut(self._registered()) if source.store else Cut("", 0, NO_POSITION, {}, {})
+        at = self._position(source.address)
+        if at is None:
+            self._source = None
+            raise Unavailable("a RocketMQ broker has replaced the halfmq broker")
         queues = {
             (topic, str(number)): bounds
             for topic, found in at.topics.items()
@@ -117,32 +129,84 @@ class WireReader:
             at.store, at.epoch, at.position, queues, {topic: found.topic_id for topic, found in at.topics.items()}
         )
 
-    def _find_halfmq(self) -> Address | None:
-        """Address of the halfmq broker; None for a RocketMQ cluster. Cached until the connection breaks.
+    def _position(self, address: Address) -> PositionAnswer | None:
+        """The subscribed topics of a halfmq broker at its position; None if the broker is a RocketMQ broker."""
+        answer = self._ask(address, HMQ_POSITION, request_ext(self._topics))
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return None
+        _succeeded(answer, "HMQ_POSITION")
+        return decode_answer(answer.ext, answer.body)
 
-        The request goes to a broker, since name servers before 5.0 do not respond to unknown commands.
+    def _find_source(self, *, recheck: bool = False) -> _Source:
+        """What to read. A halfmq broker is cached until its connection breaks; ``recheck``: at most for ``IDENTIFY_S``.
+
+        Raises:
+            UsageError: several brokers have the topics, and one of them is a halfmq broker.
         """
-        if self._halfmq is not None and self._halfmq in self._connections:
-            return self._halfmq
-        reasons = []
-        for data in sorted(self._registered().values(), key=lambda data: data.broker_name):
-            address = _master(data)
+        known = self._source if self._source is not None and self._source.address in self._connections else None
+        if known is not None and not (recheck and time.monotonic() >= self._identify_at):
+            return known
+        try:
+            self._source = self._identify()
+        except Unavailable:
+            if known is None or known.address not in self._connections:
+                raise
+            return known
+        self._identify_at = time.monotonic() + IDENTIFY_S
+        return self._source
+
+    def _identify(self) -> _Source:
+        """Ask the name server for the brokers that have the topics, and these who they are. Others do not matter: they may
+        belong to another cluster.
+
+        HMQ_POSITION goes to brokers only, since name servers before 5.0 do not respond to unknown commands.
+        """
+        registered = self._registered()
+        routed = registered.keys() & self._routed() if len(registered) > 1 else set()
+        reasons = {}
+        rocketmq = set()
+        halfmq: dict[str, tuple[Address, PositionAnswer]] = {}
+        for name in sorted(routed or registered):
+            address = _master(registered[name])
             if address is None:
+                reasons[name] = "its master is not registered"
                 continue
             try:
-                answer = self._ask(address, HMQ_POSITION, request_ext(()))
-                if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                    _succeeded(answer, "HMQ_POSITION")
+                at = self._position(address)
             except Unavailable as reason:
-                reasons.append(f"broker {data.broker_name}: {reason}")
+                reasons[name] = str(reason)
                 continue
-            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                self._cluster = data.cluster
-                return None
-            self._halfmq = address
-            self._store = decode_answer(answer.ext, answer.body).store
-            return address
-        raise Unavailable("; ".join(reasons) or "the name server has no brokers")
+            if at is None:
+                rocketmq.add(name)
+            else:
+                halfmq[name] = (address, at)
+        serving = [name for name, (_, at) in halfmq.items() if at.topics]
+        others = routed & (rocketmq | reasons.keys())
+        if serving and len(serving) + len(others) > 1:
+            self._refuse_several({name: registered[name] for name in [*serving, *others]})
+        if rocketmq and not serving and (routed & rocketmq or not halfmq):
+            return _Source(None, STOCK_STORE, bool(routed) or len(registered) == 1)
+        if not halfmq or (not serving and others):
+            raise Unavailable(
+                "; ".join(f"broker {name}: {why}" for name, why in reasons.items()) or "the name server has no brokers"
+            )
+        if not serving and len(registered) > 1:
+            return _Source(None, "", False)
+        address, at = halfmq[serving[0]] if serving else next(iter(halfmq.values()))
+        return _Source(address, at.store, bool(serving))
+
+    def _routed(self) -> set[str]:
+        """The brokers that have subscribed topics, according to the name server."""
+        routes = [self._route(topic) for topic in self._topics]
+        return {data.broker_name for route in routes if route for data in route.queues if data.permission & READ}
+
+    def _refuse_several(self, brokers: dict[str, BrokerData]) -> NoReturn:
+        """An offset contains one store and one position, so a query cannot read from several halfmq brokers."""
+        named = ", ".join(f"{name} ({brokers[name].addresses.get(MASTER_ID, 'no master')})" for name in sorted(brokers))
+        raise UsageError(
+            f"topics {', '.join(self._topics)} are on several brokers: {named}; a query reads one halfmq broker",
+            hint="start one query for each, with url=rocketmq:// and the address of the broker, which is a name server too",
+        )
 
     def _registered(self) -> dict[str, BrokerData]:
         """The brokers that the name server knows, by name."""
@@ -167,8 +231,10 @@ class WireReader:
                     except Unavailable as reason:
                         brokers[name] = str(reason)
         queues = {queue: bounds for name in names if not brokers[name] for queue, bounds in found[name].items()}
+        routed = {data.broker_name for route in routes.values() for data in route.queues} & names
+        clusters = sorted({registered[name].cluster for name in routed or registered})
         topics = dict.fromkeys(routes, 0)
-        return Cut(f"{STOCK_STORE}{self._cluster}", 0, NO_POSITION, queues, topics, brokers)
+        return Cut(STOCK_STORE + ",".join(clusters), 0, NO_POSITION, queues, topics, brokers)
 
     def _stock_bounds(self, topic: str, data: QueueData, broker: BrokerData) -> dict[QueueName, tuple[int, int]]:
         """Bounds of the queues of a topic on one broker.
@@ -212,17 +278,8 @@ class WireReader:
 
     def read(self, ranges: Ranges, lost: Callable[[str], None]) -> Iterator[StoredRows]:
         """The messages of ``ranges``. ``lost`` is called with a sentence about missing ones; if it returns, reading continues after them."""
-        if ranges.store.startswith(STOCK_STORE) or self._is_store(ranges.store, lost):
-            for one in ranges.ranges:
-                yield from self._read_range(one, ranges.store, lost)
-
-    def _is_store(self, planned: str, lost: Callable[[str], None]) -> bool:
-        """Whether the broker still has the planned store: queue offsets of another one would be meaningless."""
-        address = self._deadline.until(self._find_halfmq, f"brokers of {self._name()}")
-        store = STOCK_STORE if address is None else self._store
-        if store != planned:
-            lost(f"this is store {store}, but store {planned} was planned")
-        return store == planned
+        for one in ranges.ranges:
+            yield from self._read_range(one, ranges.store, lost)
 
     def _read_range(self, one: QueueRange, store: str, lost: Callable[[str], None]) -> Iterator[StoredRows]:
         """Merge pull responses into batches. ``parts`` contains the messages from ``begin`` to ``at``, except skipped ones."""
@@ -263,9 +320,8 @@ class WireReader:
         what = f"queue {one.queue} of topic {one.topic}"
 
         def attempt() -> tuple[bytes, int]:
-            address = self._address(one)
-            if not one.broker and self._store != store:
-                lost(f"this is store {self._store}, but store {store} was planned")
+            address = self._address_in_cluster(one) if one.broker else self._address_of_store(store, lost)
+            if address is None:
                 return b"", one.end
             answer = self._ask(address, RequestCode.PULL_MESSAGE, fields)
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
@@ -287,13 +343,20 @@ class WireReader:
 
         return self._deadline.until(attempt, f"{what} on broker {one.broker}" if one.broker else what)
 
-    def _address(self, one: QueueRange) -> Address:
-        """Address of the broker of the range; in a cluster from the route, again after a connection broke."""
-        if not one.broker:
-            address = self._find_halfmq()
-            if address is None:
-                raise Unavailable("this is a RocketMQ broker, but a halfmq broker was planned")
-            return address
+    def _address_of_store(self, planned: str, lost: Callable[[str], None]) -> Address | None:
+        """Address of the halfmq broker with the planned store; None if another store has taken its place, whose queue offsets would
+        be meaningless. A broker without the topics is another broker of the name server, and the planned one is away.
+        """
+        source = self._find_source()
+        if source.store == planned:
+            return source.address
+        if not source.has_topics:
+            raise Unavailable(elsewhere(planned, source.store, self._topics))
+        lost(f"this is store {source.store}, but store {planned} was planned")
+        return None
+
+    def _address_in_cluster(self, one: QueueRange) -> Address:
+        """Address of the broker of the range, from the route; from a new one after a connection broke."""
         known = self._brokers.get(one.broker)
         if known is not None and known in self._connections:
             return known

@@ -1,7 +1,7 @@
 """What is lost, by name."""
 
 from halfmq.errors import DataLost
-from halfmq.spark.data_loss import away_brokers, is_regressed, lost, restricted, resume, with_away
+from halfmq.spark.data_loss import away_brokers, is_elsewhere, is_regressed, lost, restricted, resume, with_away
 from halfmq.spark.offsets import NO_POSITION, Cut, StreamOffset
 
 AT = StreamOffset("ab", 2, 100, {("orders", "0"): 5, ("orders", "1"): 7}, {"orders": 1})
@@ -95,3 +95,29 @@ def test_a_broker_that_is_away_has_lost_nothing_and_its_queues_stay_where_they_a
     present = shown._replace(brokers={"a": "", "b": ""})
     assert with_away(at, present) == present
     assert [loss.split(" of ")[0] for loss in resume(at, present).losses] == ["queue b:0", "topic u no longer exists"]
+
+
+def test_an_offset_without_queues_has_read_nothing_of_any_store() -> None:
+    young = StreamOffset("", 0, NO_POSITION, {}, {})
+    assert resume(young, NOW) == (
+        {("orders", "0"): 0, ("orders", "1"): 7},
+        resume(young._replace(store="ab"), NOW).losses,
+    )
+    assert not is_regressed(young._replace(epoch=9), NOW)
+    assert not is_elsewhere(young, NOW._replace(queues={}, topics={}))
+
+
+def test_another_store_without_the_topics_is_no_proof_of_a_loss() -> None:
+    assert is_elsewhere(AT, Cut("cd", 9, 9, {}, {}))
+    assert not is_elsewhere(AT, NOW._replace(store="cd"))
+    assert not is_elsewhere(AT, Cut("ab", 2, 200, {}, {}))
+
+
+def test_clusters_of_one_name_server_are_one_store_unless_they_have_brokers_of_the_same_name() -> None:
+    at = StreamOffset("rocketmq:c", 0, NO_POSITION, {("t", "a:0"): 5}, {"t": 0})
+    other = Cut("rocketmq:d", 0, NO_POSITION, {("t", "x:0"): (0, 9)}, {"t": 0}, {"x": ""})
+    assert with_away(at, other).store == "rocketmq:c,d"
+    assert resume(at, with_away(at, other)) == ({("t", "a:0"): 5, ("t", "x:0"): 0}, ())
+    same_name = Cut("rocketmq:d", 0, NO_POSITION, {("t", "a:0"): (0, 9)}, {"t": 0}, {"a": ""})
+    assert "this is store rocketmq:d" in resume(at, same_name).losses[0]
+    assert "this is store ab" in resume(at, NOW).losses[0]

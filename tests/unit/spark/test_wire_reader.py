@@ -10,8 +10,9 @@ from tests.support.ports import free_port
 from tests.support.scripted_server import ScriptedServer
 
 from halfmq import limits
-from halfmq.errors import ConnectError, DataLost, NotAuthorized, ProtocolError, RequestFailed
+from halfmq.errors import ConnectError, DataLost, NotAuthorized, ProtocolError, RequestFailed, UsageError
 from halfmq.model.stored_message import SYS_COMMITTED, StoredMessage, body_crc_of, encode
+from halfmq.spark import wire_reader
 from halfmq.spark.offsets import NO_POSITION, Cut
 from halfmq.spark.options import parse_options
 from halfmq.spark.partitions import QueueRange, Ranges
@@ -47,6 +48,7 @@ class Broker:
     def __init__(self) -> None:
         self.first, self.end = 0, 10
         self.store = STORE
+        self.has_topic = True
         self.stock = False
         self.refuse: list[int] = []
         self.drop = 0
@@ -65,7 +67,7 @@ class Broker:
             case int() if request.code == HMQ_POSITION and not self.stock:
                 topics = (
                     {"orders": TopicBounds(3, ((self.first, self.end),))}
-                    if "orders" in asked_topics(request.ext)
+                    if self.has_topic and "orders" in asked_topics(request.ext)
                     else {}
                 )
                 ext, body = encode_answer(PositionAnswer(self.store, 2, 500, topics))
@@ -308,18 +310,17 @@ def test_bodies_that_come_over_the_wire_are_verified_whatever_the_options_say(
 class Cluster:
     """A name server and its brokers. A broker that is not ``registered`` is in none of its responses."""
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names: str, stock: bool = True) -> None:
         self.brokers = {name: Broker() for name in names}
         self.registered = set(names)
         #: Clusters of brokers; "c" otherwise.
         self.clusters: dict[str, str] = {}
-        #: Brokers that have topic "orders"; None: all.
-        self.with_topic: set[str] | None = None
         #: Closed with it.
         self.streams: list[HalfmqStreamReader] = []
         self.server = ScriptedServer(self.answer)
-        for broker in self.brokers.values():
-            broker.stock = True
+        for number, broker in enumerate(self.brokers.values()):
+            broker.stock = stock
+            broker.store = f"{number:032x}"
 
     def data(self, name: str) -> route.BrokerData:
         return route.BrokerData(self.clusters.get(name, "c"), name, {0: f"127.0.0.1:{self.brokers[name].server.port}"})
@@ -328,9 +329,8 @@ class Cluster:
         if request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
             found = [self.data(name) for name in self.brokers if name in self.registered]
             return encode_response(request, 0, body=route.encode_cluster_info(found, 401))
-        have = self.registered if self.with_topic is None else self.registered & self.with_topic
-        names = sorted(have) if request.ext.topic == "orders" else []
-        if not names:
+        names = [name for name in sorted(self.registered) if self.brokers[name].has_topic]
+        if not names or request.ext.topic != "orders":
             return encode_response(request, ResponseCode.TOPIC_NOT_EXIST, "no topic")
         queues = tuple(route.QueueData(name, 1, 1, 6) for name in names)
         found_route = route.Route(tuple(self.data(name) for name in names), queues)
@@ -341,6 +341,11 @@ class Cluster:
         made = HalfmqStreamReader(parse_options({"startingOffsets": "earliest", **given}).for_stream())
         self.streams.append(made)
         return made
+
+    def only(self, *names: str) -> None:
+        """Brokers that have topic "orders"."""
+        for name, broker in self.brokers.items():
+            broker.has_topic = name in names
 
     def away(self, name: str) -> None:
         """Unreachable, while the name server does not know yet."""
@@ -366,6 +371,10 @@ def read_all(made: HalfmqStreamReader, planned: list[Any]) -> list[Any]:
 
 
 BOTH_READ = {"broker-a:0": 10, "broker-b:0": 10}
+
+
+def end_of(stream: HalfmqStreamReader, start: dict[str, Any] | None = None) -> dict[str, Any]:
+    return stream.latestOffset(start or stream.initialOffset(), ReadAllAvailable())
 
 
 def both_read(stream: HalfmqStreamReader) -> dict[str, Any]:
@@ -416,7 +425,7 @@ def test_a_broker_that_came_back_is_read_from_where_the_query_was(cluster: Clust
 
 def test_a_topic_whose_brokers_are_all_away_stays_in_the_offset_and_is_waited_for(cluster: Cluster) -> None:
     start = both_read(cluster.stream())
-    cluster.with_topic = {"broker-b"}  # the name server forgets a topic with its last broker
+    cluster.only("broker-b")  # the name server forgets a topic with its last broker
     cluster.registered = {"broker-a"}
     made = cluster.stream(failOnDataLoss="false")
     only_b = {**start, "queues": {"orders": {"broker-b:0": 10}}}
@@ -460,6 +469,137 @@ def test_a_start_a_batch_and_available_now_wait_for_every_broker_of_the_name_ser
 
 def test_a_queue_that_a_present_broker_no_longer_has_is_a_loss(cluster: Cluster) -> None:
     start = both_read(cluster.stream())
-    cluster.with_topic = {"broker-a"}
+    cluster.only("broker-a")
     with pytest.raises(DataLost, match="queue broker-b:0 of topic orders no longer exists"):
         cluster.stream().latestOffset(start, ReadAllAvailable())
+
+
+@pytest.fixture
+def apart() -> Iterator[Cluster]:
+    """A cluster that sorts before the one that is read, and joins the name server later."""
+    made = Cluster("broker-0", "broker-a", "broker-b")
+    made.clusters["broker-0"] = "another"
+    made.registered.discard("broker-0")
+    yield made
+    made.close()
+
+
+def test_a_second_cluster_behind_the_name_server_is_not_another_store(apart: Cluster) -> None:
+    made = apart.stream()
+    apart.only("broker-a", "broker-b")
+    start = both_read(made)
+    apart.registered.add("broker-0")
+    assert end_of(made, start) == start
+    apart.brokers["broker-b"].end = 11
+    end = end_of(made, start)
+    assert (end["store"], end["queues"]) == ("rocketmq:c", {"orders": {"broker-a:0": 10, "broker-b:0": 11}})
+    apart.registered = {"broker-0"}
+    with pytest.raises(ConnectError, match=r"broker-a is away.*broker-b is away"):
+        end_of(apart.stream(failOnDataLoss="false"), end)
+
+
+def test_a_topic_on_two_clusters_is_read_from_both(apart: Cluster) -> None:
+    made = apart.stream()
+    start = both_read(made)
+    apart.registered.add("broker-0")
+    end = end_of(made, start)
+    assert (end["store"], end["queues"]) == ("rocketmq:another,c", {"orders": {"broker-0:0": 10, **BOTH_READ}})
+    apart.registered = {"broker-0"}
+    apart.brokers["broker-0"].end = 12
+    after = end_of(made, end)
+    assert (after["store"], after["queues"]) == ("rocketmq:another,c", {"orders": {"broker-0:0": 12, **BOTH_READ}})
+    apart.registered = {"broker-a", "broker-b"}
+    apart.brokers["broker-a"].end = 11
+    assert end_of(made, after)["queues"]["orders"] == {"broker-0:0": 12, "broker-a:0": 11, "broker-b:0": 10}
+    assert end_of(apart.stream(), start)["queues"]["orders"] == {"broker-a:0": 11, "broker-b:0": 10}
+
+
+def test_another_cluster_with_brokers_of_the_same_names_is_another_store(cluster: Cluster) -> None:
+    start = both_read(cluster.stream())
+    cluster.clusters = {"broker-a": "d", "broker-b": "d"}
+    with pytest.raises(DataLost, match="this is store rocketmq:d, the query has read store rocketmq:c"):
+        end_of(cluster.stream(), start)
+
+
+@pytest.fixture
+def pair() -> Iterator[Cluster]:
+    """Two halfmq brokers behind one name service; "broker-b" has the topic."""
+    made = Cluster("broker-a", "broker-b", stock=False)
+    made.only("broker-b")
+    yield made
+    made.close()
+
+
+def test_of_several_halfmq_brokers_the_one_with_the_topic_is_read(pair: Cluster) -> None:
+    made = pair.stream()
+    start = made.initialOffset()
+    end = end_of(made, start)
+    assert (end["store"], end["queues"]) == (pair.brokers["broker-b"].store, {"orders": {"0": 10}})
+    assert sum(batch.num_rows for batch in read_all(made, made.partitions(start, end))) == 10
+    pair.brokers["broker-a"].stock = True
+    assert end_of(pair.stream(), start) == end
+    pair.away("broker-a")
+    assert end_of(pair.stream(), start) == end
+
+
+@pytest.mark.parametrize("stock", [False, True])
+@pytest.mark.parametrize("away", [False, True])
+def test_a_topic_on_several_halfmq_brokers_is_refused_and_they_are_named(
+    pair: Cluster, stock: bool, away: bool
+) -> None:
+    start = end_of(pair.stream())
+    pair.only("broker-a", "broker-b")
+    pair.brokers["broker-a"].stock = stock
+    if away:
+        pair.away("broker-a")
+    for made in (pair.stream(), pair.stream(failOnDataLoss="false")):
+        with pytest.raises(UsageError, match=r"several brokers: broker-a .*broker-b .*one query for each") as refused:
+            end_of(made, start)
+        assert f"127.0.0.1:{pair.brokers['broker-b'].server.port}" in str(refused.value)
+
+
+def test_a_running_stream_notices_that_a_second_broker_has_the_topic(pair: Cluster) -> None:
+    made = pair.stream()
+    start = end_of(made)
+    pair.only("broker-a", "broker-b")
+    assert end_of(made, start) == start
+    made._reader._identify_at = 0.0  # as if IDENTIFY_S had passed
+    with pytest.raises(UsageError, match="several brokers"):
+        end_of(made, start)
+
+
+def test_a_name_service_that_is_away_does_not_stop_a_query_whose_broker_responds(
+    pair: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire_reader, "IDENTIFY_S", 0.0)
+    made = pair.stream()
+    start = end_of(made)
+    pair.server.close()
+    pair.brokers["broker-b"].end = 11
+    assert end_of(made, start)["queues"] == {"orders": {"0": 11}}
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_another_halfmq_broker_is_not_another_store_while_the_one_that_is_read_is_away(
+    pair: Cluster, fail: str
+) -> None:
+    made = pair.stream(failOnDataLoss=fail)
+    start = made.initialOffset()
+    end = end_of(made, start)
+    planned = made.partitions(start, end)
+    pair.registered = {"broker-a"}
+    with pytest.raises(ConnectError, match="without topic orders"):
+        end_of(pair.stream(failOnDataLoss=fail), end)
+    with pytest.raises(ConnectError, match="without topic orders"):
+        read_all(made, planned)
+
+
+def test_a_topic_that_no_broker_has_yet_is_waited_for_whatever_broker_creates_it(pair: Cluster) -> None:
+    pair.only()
+    made = pair.stream()
+    start = made.initialOffset()
+    assert end_of(made, start) == start
+    pair.only("broker-a")
+    end = end_of(made, start)
+    assert (end["store"], end["queues"]) == (pair.brokers["broker-a"].store, {"orders": {"0": 10}})
+    assert sum(batch.num_rows for batch in read_all(made, made.partitions(start, end))) == 10
