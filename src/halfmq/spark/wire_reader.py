@@ -116,7 +116,7 @@ class WireReader:
         source = self._find_source(recheck=True)
         if source.address is None:
             return self._stock_cut(self._registered()) if source.store else Cut("", 0, NO_POSITION, {}, {})
-        at = self._position(source.address)
+        at = self._position(source.address, self._topics)
         if at is None:
             self._source = None
             raise Unavailable("a RocketMQ broker has replaced the halfmq broker")
@@ -129,9 +129,9 @@ class WireReader:
             at.store, at.epoch, at.position, queues, {topic: found.topic_id for topic, found in at.topics.items()}
         )
 
-    def _position(self, address: Address) -> PositionAnswer | None:
-        """The subscribed topics of a halfmq broker at its position; None if the broker is a RocketMQ broker."""
-        answer = self._ask(address, HMQ_POSITION, request_ext(self._topics))
+    def _position(self, address: Address, topics: tuple[str, ...]) -> PositionAnswer | None:
+        """``topics`` of a halfmq broker at its position; None if the broker is a RocketMQ broker."""
+        answer = self._ask(address, HMQ_POSITION, request_ext(topics))
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None
         _succeeded(answer, "HMQ_POSITION")
@@ -172,7 +172,7 @@ class WireReader:
                 reasons[name] = "its master is not registered"
                 continue
             try:
-                at = self._position(address)
+                at = self._position(address, self._topics)
             except Unavailable as reason:
                 reasons[name] = str(reason)
                 continue
@@ -293,6 +293,8 @@ class WireReader:
                 size += len(body)
                 at = after
             if parts and (not body or size >= _BATCH_BYTES or at - begin >= BATCH_ROWS or at >= one.end):
+                if not self._deadline.until(lambda: self._is_planned_topic(one, store, begin, lost), one.topic):  # noqa: B023
+                    return
                 found = pulled_rows(b"".join(parts), one)
                 _report_gaps(one, found.queue_offsets, begin, min(at, one.end), lost)
                 if len(found.starts):
@@ -327,6 +329,8 @@ class WireReader:
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
                 lost(f"topic {one.topic} no longer exists")
                 return b"", one.end
+            if answer.code != 0 and not self._is_planned_topic(one, store, at, lost):
+                return b"", one.end
             if answer.code == ResponseCode.PULL_NOT_FOUND:
                 raise Unavailable(f"offset {at} was planned, but does not exist")
             if answer.code not in (0, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED):
@@ -342,6 +346,32 @@ class WireReader:
             return b"", min(after, one.end)
 
         return self._deadline.until(attempt, f"{what} on broker {one.broker}" if one.broker else what)
+
+    def _is_planned_topic(self, one: QueueRange, store: str, begin: int, lost: Callable[[str], None]) -> bool:
+        """Whether what was pulled until now is of the planned topic; otherwise messages from ``begin`` on are lost.
+
+        A pull names the topic, and not its id, so after the topic was deleted and created again it would return other messages. Ids
+        only increase: if the broker still has the planned one, all earlier pulls were from it. RocketMQ has no ids.
+        """
+        if one.broker:
+            return True
+        address = self._address_of_store(store, lost)
+        if address is None:
+            return False
+        at = self._position(address, (one.topic,))
+        if at is None or at.store != store:
+            self._source = None
+            raise Unavailable("another store is at the address of the broker")
+        found = at.topics.get(one.topic)
+        if found is not None and found.topic_id == one.topic_id:
+            return True
+        lost(
+            f"topic {one.topic} no longer exists"
+            if found is None
+            else f"topic {one.topic} was deleted and created again: messages {begin} to {one.end - 1} of queue {one.queue} "
+            "no longer exist"
+        )
+        return False
 
     def _address_of_store(self, planned: str, lost: Callable[[str], None]) -> Address | None:
         """Address of the halfmq broker with the planned store; None if another store has taken its place, whose queue offsets would

@@ -49,6 +49,7 @@ class Broker:
         self.first, self.end = 0, 10
         self.store = STORE
         self.has_topic = True
+        self.topic_id = 3
         self.stock = False
         self.refuse: list[int] = []
         self.drop = 0
@@ -66,7 +67,7 @@ class Broker:
         match request.code:
             case int() if request.code == HMQ_POSITION and not self.stock:
                 topics = (
-                    {"orders": TopicBounds(3, ((self.first, self.end),))}
+                    {"orders": TopicBounds(self.topic_id, ((self.first, self.end),))}
                     if self.has_topic and "orders" in asked_topics(request.ext)
                     else {}
                 )
@@ -222,7 +223,10 @@ def test_another_store_behind_the_address_is_a_loss_by_name(broker: Broker) -> N
     assert lost == [f"this is store {'cd' * 16}, but store {STORE} was planned"]
 
 
-def test_another_store_behind_the_address_in_the_middle_of_a_range_is_a_loss_by_name(broker: Broker) -> None:
+def test_another_store_behind_the_address_in_the_middle_of_a_range_is_a_loss_by_name(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire_reader, "BATCH_ROWS", 4)
     answer = broker.pull
 
     def pull(request: Request[Any]) -> bytes:
@@ -233,8 +237,57 @@ def test_another_store_behind_the_address_in_the_middle_of_a_range_is_a_loss_by_
 
     broker.pull = pull  # type: ignore[method-assign]
     found, lost = read(reader(broker), 0, 10)
-    assert found == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert found == [0, 1, 2, 3]
     assert lost == [f"this is store {'cd' * 16}, but store {STORE} was planned"]
+
+
+CREATED_AGAIN = "topic orders was deleted and created again: messages {} to 7 of queue 0 no longer exist"
+
+
+def test_a_topic_that_was_created_again_before_the_read_is_a_loss_by_name_and_no_row_of_it_is_returned(
+    broker: Broker,
+) -> None:
+    broker.topic_id = 4
+    assert read(reader(broker), 1, 8) == ([], [CREATED_AGAIN.format(1)])
+
+
+def test_a_topic_that_is_created_again_in_the_middle_of_a_read_is_a_loss_by_name(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire_reader, "BATCH_ROWS", 4)
+    answer = broker.pull
+
+    def pull(request: Request[Any]) -> bytes:
+        if request.ext.queue_offset == 5:
+            broker.topic_id = 4
+        return answer(request)
+
+    broker.pull = pull  # type: ignore[method-assign]
+    assert read(reader(broker), 1, 8) == ([1, 2, 3, 4], [CREATED_AGAIN.format(5)])
+
+
+@pytest.mark.parametrize(("first", "end"), [(0, 0), (0, 2), (9, 12)])
+def test_a_topic_that_was_created_again_without_the_planned_offsets_is_not_waited_for(
+    broker: Broker, first: int, end: int
+) -> None:
+    broker.topic_id, broker.first, broker.end = 4, first, end
+    assert read(reader(broker, timeout_ms=0), 3, 8) == ([], [CREATED_AGAIN.format(3)])
+
+
+def test_a_topic_that_is_deleted_after_its_last_pull_is_a_loss_by_name(broker: Broker) -> None:
+    answer = broker.pull
+
+    def pull(request: Request[Any]) -> bytes:
+        broker.has_topic = request.ext.queue_offset < 4
+        return answer(request)
+
+    broker.pull = pull  # type: ignore[method-assign]
+    assert read(reader(broker), 1, 8) == ([], ["topic orders no longer exists"])
+
+
+def test_a_rocketmq_cluster_has_no_ids_of_topics(broker: Broker) -> None:
+    broker.stock = True
+    assert read(reader(broker), 1, 8, store="rocketmq:c", broker="broker-a") == ([1, 2, 3, 4, 5, 6, 7], [])
 
 
 @pytest.mark.parametrize("left_out", [{0}, {5}, {2, 3, 6}, {9}])

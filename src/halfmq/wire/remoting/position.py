@@ -9,8 +9,10 @@ completely above them.
               {"orders": {"id": 3, "queues": [[0, 10], [0, 12]]}}
               queues by number, each [first offset, end offset: one past the last message below the position]
 
-Topics that do not exist are not in the response. Messages below an end offset are durable and can be pulled (11) at once. RocketMQ
-responds with REQUEST_CODE_NOT_SUPPORTED (3), which identifies it. The code fits in the 16 bits of a binary header. Pure functions.
+Topics that do not exist are not in the response. The id of a topic is never used again, so a reader that pulls by name knows from it
+whether the topic was deleted and created again meanwhile. Messages below an end offset are durable and can be pulled (11) at once.
+RocketMQ responds with REQUEST_CODE_NOT_SUPPORTED (3), which identifies it. The code fits in the 16 bits of a binary header. Pure
+functions.
 """
 
 from collections.abc import Iterable, Mapping
