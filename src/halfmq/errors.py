@@ -190,7 +190,7 @@ class MissingDependency(EnvironmentFailed):
 
 
 class DataLost(EnvironmentFailed):
-    """The next messages to read no longer exist: removed by retention, or the store was replaced. The text names them."""
+    """The next messages to read no longer exist (removed by retention, or the store was replaced) or are damaged. The text names them."""
 
     code = "data-lost"
 

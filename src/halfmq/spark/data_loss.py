@@ -1,4 +1,4 @@
-"""Detects messages that a query should read next but that no longer exist, and names them.
+"""Detects messages that a query should read next but that no longer exist, and names them. The readers report damage likewise.
 
 With ``failOnDataLoss`` (the default) the query fails with the text; otherwise the text is a warning, and the query continues
 with the remaining messages. Pure functions.
@@ -152,6 +152,6 @@ def restricted(offset: StreamOffset, topics: tuple[str, ...]) -> StreamOffset:
 def lost(losses: tuple[str, ...]) -> DataLost:
     """The exception for ``losses``."""
     return DataLost(
-        "messages that the query should read no longer exist: " + "; ".join(losses),
+        "messages that the query should read are missing or damaged: " + "; ".join(losses),
         hint="failOnDataLoss=false continues with the remaining messages; increase the retention to keep messages longer",
     )

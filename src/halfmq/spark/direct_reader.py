@@ -13,12 +13,13 @@ import os
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from halfmq.errors import StoreDamaged, UsageError
+from halfmq.errors import UsageError
 from halfmq.model.stored_message import MAGIC_V1, MAGIC_V2
 from halfmq.runtime.disk import RealDisk
 from halfmq.spark.byte_slices import Bytes, Ints, as_bytes, gather
@@ -39,6 +40,15 @@ T = TypeVar("T")
 
 #: Offset of the stored message in its record, by kind of record; 0: the record contains none.
 _MESSAGE_AT: Final = np.array(MESSAGE_AT_BY_KIND, dtype=np.int64)
+
+
+class _Entries(NamedTuple):
+    """Queue entries of one segment, from queue offset ``start`` on. ``segment``: log offset of its start."""
+
+    start: int
+    segment: int
+    offsets: Ints
+    sizes: Ints
 
 
 class DirectReader:
@@ -138,10 +148,7 @@ class DirectReader:
     def read(self, ranges: Ranges, lost: Callable[[str], None]) -> Iterator[StoredRows]:
         """The messages of ``ranges``; each batch is within one segment.
 
-        ``lost`` is called with a sentence about missing messages; if it returns, reading continues after the gap.
-
-        Raises:
-            StoreDamaged: a queue entry does not point to a message.
+        ``lost`` is called with a sentence about missing or damaged messages; if it returns, reading continues after them.
         """
         self._identify()
         if self._store != ranges.store:
@@ -201,55 +208,59 @@ class DirectReader:
                     f"retention: segment {number * self._segment_bytes} was removed"
                 )
                 continue
-            at = first
-            for cut in cut_points(sizes[first:last]):
-                part = slice(at, first + cut)
-                places = self._places(
-                    mapped[1], offsets[part] - number * self._segment_bytes, sizes[part], offsets[part]
-                )
-                at = first + cut
-                yield StoredRows(
-                    buffer=mapped[0],
-                    starts=places,
-                    sizes=sizes[part],
-                    queue_offsets=np.arange(start + part.start, start + part.stop, dtype=np.int64),
-                    store_times_ms=entries["store_time_ms"][part].astype(np.int64),
-                    transactional=entries["half_index"][part] >= 0,
-                    topic=one.topic,
-                    broker="",
-                    queue=one.queue,
-                )
+            found = _Entries(start + first, number * self._segment_bytes, offsets[first:last], sizes[first:last])
+            places, good = self._places(mapped[1], found)
+            if not good.all():
+                lost(self._damage(one, found, good))
+            kept = np.flatnonzero(good)
+            for chosen in np.split(kept, cut_points(sizes[first + kept])):
+                if len(chosen):
+                    rows = entries[first + chosen]
+                    yield StoredRows(
+                        buffer=mapped[0],
+                        starts=places[chosen],
+                        sizes=sizes[first + chosen],
+                        queue_offsets=start + first + chosen,
+                        store_times_ms=rows["store_time_ms"].astype(np.int64),
+                        transactional=rows["half_index"] >= 0,
+                        topic=one.topic,
+                        broker="",
+                        queue=one.queue,
+                    )
 
-    def _places(self, data: Bytes, records: Ints, sizes: Ints, offsets: Ints) -> Ints:
-        """Offsets of the stored messages in the segment, after a check of the size and magic number of each.
+    def _places(self, data: Bytes, found: "_Entries") -> tuple[Ints, npt.NDArray[np.bool_]]:
+        """Offsets of the stored messages in the segment, and whether size and magic number of each are right.
 
         The check is one vectorised read of eight bytes per message; without it a damaged segment would yield wrong rows.
         """
-        at = _MESSAGE_AT[data[records]]
+        records = found.offsets - found.segment
+        inside = records < len(data)
+        at = _MESSAGE_AT[data[records if inside.all() else np.where(inside, records, 0)]]
         places: Ints = records + at
-        ends = places + sizes
-        whole = int(ends.max()) <= len(data) and int(at.min()) > 0
-        if not whole or not (gather(data, places, ">u8") == (sizes << 32 | MAGIC_V1)).all():
-            self._reject_damaged(data, places, at, sizes, offsets)
-        return places
+        good = inside & (at > 0) & (places + found.sizes <= len(data))
+        heads = gather(data, places if good.all() else np.where(good, places, 0), ">u8")
+        # Messages with long topic names have another magic number.
+        good &= (heads == (found.sizes << 32 | MAGIC_V1)) | (heads == (found.sizes << 32 | MAGIC_V2))
+        return places, good
 
-    def _reject_damaged(self, data: Bytes, places: Ints, at: Ints, sizes: Ints, offsets: Ints) -> None:
-        """Raise, unless all messages are valid: those with long topic names have another magic number."""
-        in_segment = (at > 0) & (places + sizes <= len(data))
-        heads = gather(data, np.where(in_segment, places, 0), ">u8")
-        good = in_segment & ((heads == (sizes << 32 | MAGIC_V1)) | (heads == (sizes << 32 | MAGIC_V2)))
-        if not good.all():
-            bad = int(offsets[np.flatnonzero(~good)[0]])
-            raise StoreDamaged(
-                f"store {self._root}: the queue entry for log offset {bad} does not match a message there",
-                hint="run `halfmq store verify`; do not delete the directory",
-            )
+    def _damage(self, one: QueueRange, found: "_Entries", good: npt.NDArray[np.bool_]) -> str:
+        bad = np.flatnonzero(~good)
+        offset = int(found.offsets[bad[0]])
+        path = self._segment_path(found.segment)
+        return (
+            f"{len(bad)} of the messages {found.start + bad[0]} to {found.start + bad[-1]} of queue {one.queue} of topic "
+            f"{one.topic} cannot be read: the queue entry for log offset {offset} does not match a message there, in "
+            f"{path} at byte {offset - found.segment}; run `halfmq store verify`, and do not delete the directory"
+        )
+
+    def _segment_path(self, start: int) -> Path:
+        return self._shard / "log" / segment_name(start)
 
     def _segment(self, number: int) -> tuple[pa.Buffer, Bytes] | None:
         """The mapped segment; None if its file does not exist."""
         mapped = self._segments.get(number)
         if mapped is None:
-            path = self._shard / "log" / segment_name(number * self._segment_bytes)
+            path = self._segment_path(number * self._segment_bytes)
             try:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:

@@ -54,6 +54,9 @@ _BATCH_BYTES: Final = BATCH_BYTES // 4
 IDENTIFY_S: Final = 30.0
 _V6_MORE: Final = 12
 _MESSAGE_MIN: Final = 88
+_NO_MESSAGES: Final = (ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
+#: A halfmq broker rejects a pull with this field only if the message at this offset is damaged, which waiting does not change.
+_NEXT_OFFSET: Final = "nextBeginOffset"
 #: Temporary rejections: the broker is busy, starting or stopping.
 _TEMPORARY: Final = frozenset(
     {
@@ -333,13 +336,17 @@ class WireReader:
                 return b"", one.end
             if answer.code == ResponseCode.PULL_NOT_FOUND:
                 raise Unavailable(f"offset {at} was planned, but does not exist")
-            if answer.code not in (0, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED):
+            damaged = not one.broker and answer.code == ResponseCode.SYSTEM_ERROR and _NEXT_OFFSET in answer.ext
+            if not damaged and answer.code not in (0, *_NO_MESSAGES):
                 _succeeded(answer, f"a pull from {what}")
             after = read_reply(answer, PulledReply).next_begin_offset
             if answer.code == 0:
                 if after <= at:
                     raise ProtocolError(f"a pull from {what} at {at} returned next offset {after}")
                 return answer.body, after
+            if damaged and after <= at:
+                lost(f"message {at} of {what} cannot be read: {answer.remark}")
+                return b"", at + 1
             if after <= at:
                 raise Unavailable(f"the queue ends at {after}, before the planned offset {at}")
             lost(f"messages {at} to {min(after, one.end) - 1} of {what} are past retention")

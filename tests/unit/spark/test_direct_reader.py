@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.support.store_writer import V6, StoreWriter
 
-from halfmq.errors import ConnectError, DataLost, StoreDamaged, UsageError
+from halfmq.errors import ConnectError, DataLost, UsageError
 from halfmq.model import properties as props
 from halfmq.spark import direct_reader
 from halfmq.spark.direct_reader import DirectReader
@@ -332,18 +332,35 @@ def test_only_what_is_past_retention_is_lost_of_a_part_that_spans_queue_files(wr
     ]
 
 
-def test_an_entry_that_leads_to_no_message_is_damage_never_a_row(writer: StoreWriter) -> None:
-    writer.send("orders", 0, b"x" * 100)
-    writer.send("orders", 0, b"y" * 100)
+@pytest.mark.parametrize("how", ["size", "kind", "truncated"])
+def test_an_entry_that_leads_to_no_message_is_named_with_its_file_and_never_a_row(
+    writer: StoreWriter, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for body in (b"x", b"y", b"z"):
+        writer.send("orders", 0, body * 100)
     writer.publish()
-    source = reader(writer)
-    second = int(writer.indexes.queues.read(1, 0, 1, 1, 1 << 40)[0].offset)
+    number = 2 if how == "truncated" else 1
+    damaged = int(writer.indexes.queues.read(1, 0, number, 1, 1 << 40)[0].offset)
     path = writer.shard / "log" / f"{0:020d}.seg"
     data = bytearray(path.read_bytes())
-    data[second + 16 + 4 : second + 16 + 8] = bytes(4)
-    path.write_bytes(data)
-    with pytest.raises(StoreDamaged, match=f"log offset {second}"):
-        read(source, whole(source.cut()))
+    if how == "size":
+        data[damaged + 16 : damaged + 24] = bytes(8)
+    elif how == "kind":
+        data[damaged] = 255
+    path.write_bytes(data[: damaged + 50] if how == "truncated" else data)
+    planned = whole(reader(writer).cut())
+    found, lost = read(reader(writer), planned)
+    assert [row[2] for row in found] == [row for row in range(3) if row != number]
+    assert len(lost) == 1
+    assert f"1 of the messages {number} to {number} of queue 0 of topic orders cannot be read" in lost[0]
+    assert f"log offset {damaged}" in lost[0]
+    assert f"{path} at byte {damaged}" in lost[0]
+    given = {"path": str(writer.directory), "subscribe": "orders", "columns": "offset"}
+    with pytest.raises(DataLost, match=f"log offset {damaged}"):
+        list(HalfmqBatchReader(parse_options(given)).read(planned))
+    lenient = HalfmqBatchReader(parse_options({**given, "failOnDataLoss": "false"}))
+    assert sum(batch.num_rows for batch in lenient.read(planned)) == 2
+    assert f"log offset {damaged}" in caplog.text
 
 
 def test_a_damaged_body_is_noticed_where_bodies_are_verified(

@@ -347,6 +347,54 @@ def test_a_reader_can_be_closed_and_used_again(broker: Broker) -> None:
     source.close()
 
 
+def unreadable(broker: Broker, *damaged: int) -> None:
+    """As a halfmq broker responds: messages before the damage, then an error that names it, and nothing is skipped."""
+    answer = broker.pull
+
+    def pull(request: Request[Any]) -> bytes:
+        at = request.ext.queue_offset
+        if at in damaged:
+            ext = {"suggestWhichBrokerId": 0, "nextBeginOffset": at, "minOffset": 0, "maxOffset": 10}
+            return encode_response(request, ResponseCode.SYSTEM_ERROR, "its queue entry is damaged", ext)
+        broker.pull_messages_max = min([number - at for number in damaged if number > at], default=4)
+        return answer(request)
+
+    broker.pull = pull  # type: ignore[method-assign]
+
+
+def test_damage_that_the_broker_reports_is_a_loss_at_once_and_reading_goes_on_after_it(broker: Broker) -> None:
+    unreadable(broker, 2, 5, 6)
+    found, lost = read(reader(broker, timeout_ms=60_000), 0, 9)
+    assert found == [0, 1, 3, 4, 7, 8]
+    assert lost == [
+        f"message {number} of queue 0 of topic orders cannot be read: its queue entry is damaged"
+        for number in (2, 5, 6)
+    ]
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_damage_that_the_broker_reports_fails_the_task_or_is_a_warning(
+    broker: Broker, fail: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    unreadable(broker, 2)
+    given = {"url": broker.server.url, "subscribe": "orders", "columns": "offset", "failOnDataLoss": fail}
+    made = HalfmqBatchReader(parse_options(given))
+    part = Ranges(STORE, (QueueRange("orders", 3, "", 0, 0, 4),))
+    if fail == "true":
+        with pytest.raises(DataLost, match=r"missing or damaged: message 2 of queue 0 .*its queue entry is damaged"):
+            list(made.read(part))
+    else:
+        assert [row for batch in made.read(part) for row in batch.column(0).to_pylist()] == [0, 1, 3]
+        assert "message 2 of queue 0 of topic orders cannot be read" in caplog.text
+
+
+def test_a_system_error_of_a_rocketmq_broker_is_waited_for(broker: Broker) -> None:
+    broker.stock = True
+    unreadable(broker, 2)
+    with pytest.raises(ConnectError, match="its queue entry is damaged"):
+        read(reader(broker, timeout_ms=50), 0, 4, store="rocketmq:c", broker="broker-a")
+
+
 def test_bodies_that_come_over_the_wire_are_verified_whatever_the_options_say(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
