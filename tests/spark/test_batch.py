@@ -98,3 +98,13 @@ def test_what_cannot_be_read_is_said_in_words(
 def test_a_directory_without_a_store(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="holds no store"):
         spark.read.format("halfmq").load(str(tmp_path), subscribe="t").count()
+
+
+def test_a_view_and_a_file_url_and_why_there_are_no_tables(spark: Any, store: StoreWriter) -> None:
+    wanted = load(spark, store).count()
+    given = f"USING halfmq OPTIONS (path '{store.directory}', subscribe 'orders', columns 'queue,offset')"
+    spark.sql(f"CREATE TEMPORARY VIEW seen {given}")
+    assert spark.sql("SELECT count(*), max(queue) FROM seen").first() == (wanted, 3)
+    assert spark.read.format("halfmq").load(f"file://{store.directory}", subscribe="orders").count() == wanted
+    with pytest.raises(Exception, match=r"CREATE TABLE .* is not possible: Spark does not pass"):
+        spark.sql(f"CREATE TABLE kept {given}")

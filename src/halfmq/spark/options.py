@@ -39,6 +39,10 @@ OPTIONS: Final = {
 }
 _LOWER: Final = {name.lower(): name for name in OPTIONS}
 
+#: Spark's catalog adds this property to the options when a table is created (``CREATE TABLE ... USING halfmq``). Spark 4.3 does not
+#: pass the table's options when it is read: a Python source gets none at all.
+_TABLE_MARK: Final = "provider"
+
 EARLIEST: Final = -2
 LATEST: Final = -1
 #: Spark does not restart a failed query, so the source waits for a restart of the broker; ample for recovery.
@@ -46,6 +50,7 @@ BROKER_TIMEOUT_MS: Final = 120_000
 #: Predefined in RocketMQ brokers for administration, so pulls do not create a group.
 GROUP_DEFAULT: Final = "TOOLS_CONSUMER"
 
+_URL: Final = re.compile(r"(?:(?P<scheme>[a-z][a-z0-9+.-]+)://(?P<host>[^/]*)|file:)(?=/)", re.ASCII)
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?", re.ASCII)
 _QUEUE: Final = re.compile(r"(?:.+:)?(?:0|[1-9]\d*)", re.ASCII)
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
@@ -120,7 +125,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
     """
     values = _known(given)
     servers = _servers(values["url"]) if "url" in values else ()
-    path = os.path.abspath(values["path"]) if "path" in values else ""
+    path = _path(values["path"]) if "path" in values else ""
     if bool(servers) == bool(path):
         raise UsageError(
             "both url and path are set" if path else "neither url nor path is set",
@@ -150,6 +155,11 @@ def parse_options(given: Mapping[str, str]) -> Options:
 def _known(given: Mapping[str, str]) -> dict[str, str]:
     values: dict[str, str] = {}
     unknown = []
+    if _TABLE_MARK in given:
+        raise UsageError(
+            "CREATE TABLE ... USING halfmq is not possible: Spark does not pass the options of a table to a Python source",
+            hint="CREATE TEMPORARY VIEW ... USING halfmq OPTIONS (...)",
+        )
     for name, value in given.items():
         proper = _LOWER.get(name.lower())
         if proper is None:
@@ -160,6 +170,16 @@ def _known(given: Mapping[str, str]) -> dict[str, str]:
         known = "; ".join(f"{name}: {text}" for name, text in OPTIONS.items())
         raise UsageError(f"unknown option {', '.join(sorted(unknown))}", hint=f"options are {known}")
     return values
+
+
+def _path(value: str) -> str:
+    """The absolute path; ``file:`` URLs are literal (without % escapes), as elsewhere in Spark."""
+    match = _URL.match(value)
+    if match is not None:
+        if match["scheme"] not in (None, "file") or (match["host"] or "localhost") != "localhost":
+            raise UsageError(f"path {value!r} is not a directory of this machine", hint=OPTIONS["path"])
+        value = value[match.end() :]
+    return os.path.abspath(value)
 
 
 def _list(name: str, value: str) -> tuple[str, ...]:

@@ -99,3 +99,21 @@ def test_what_only_a_batch_or_only_a_stream_can_have() -> None:
     with pytest.raises(UsageError, match="batch"):
         parse_options({**LEAST, "endingOffsets": "latest"}).for_stream()
     assert parse_options({**LEAST, "endingOffsets": "latest"}).for_batch().ending == Bounds(LATEST, {})
+
+
+@pytest.mark.parametrize("path", ["/data/a b", "file:/data/a b", "file:///data/a b", "file://localhost/data/a b"])
+def test_a_path_may_be_a_file_url_as_spark_writes_it(path: str) -> None:
+    assert parse_options({"path": path, "subscribe": "orders"}).path == "/data/a b"
+
+
+@pytest.mark.parametrize("path", ["hdfs://host/data", "s3a://bucket/data", "file://host/data"])
+def test_a_path_of_another_file_system_or_machine_is_refused(path: str) -> None:
+    with pytest.raises(UsageError, match="this machine"):
+        parse_options({"path": path, "subscribe": "orders"})
+
+
+def test_a_table_of_sparks_catalog_is_refused_with_what_works_instead() -> None:
+    """Spark 4.3 would create it, and pass no options at all to each query."""
+    added = {"provider": "halfmq", "owner": "me", "location": "file:/data", "option.subscribe": "orders"}
+    with pytest.raises(UsageError, match=r"CREATE TABLE .* not possible.*CREATE TEMPORARY VIEW"):
+        parse_options({**LEAST, **added})
