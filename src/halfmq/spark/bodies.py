@@ -5,7 +5,8 @@ so the reader decompresses, one message at a time in Python: compressed bodies a
 Source: RocketMQ ``MessageSysFlag``, ``CompressionType``: 0 and 3 zlib, 1 LZ4 frames, 2 Zstandard.
 """
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
@@ -30,18 +31,41 @@ def body_column(
     bad: Callable[[int, str], None],
     whole: npt.NDArray[np.bool_] | None = None,
 ) -> pa.BinaryArray:
-    """Bodies as an Arrow column. ``bad(row, why)`` is called for a body that cannot be decompressed; if it returns, the value is null.
+    """Bodies as one column, see ``body_columns``; at most 2 GiB."""
+    ((_, _, column),) = body_columns(buffer, starts, lengths, sys_flags, bad, whole, sys.maxsize)
+    return column
 
-    ``whole``: False for rows that are null in any case; None: there are none.
+
+def body_columns(
+    buffer: pa.Buffer,
+    starts: Ints,
+    lengths: Ints,
+    sys_flags: npt.NDArray[np.int32],
+    bad: Callable[[int, str], None],
+    whole: npt.NDArray[np.bool_] | None,
+    unpacked_max: int,
+) -> Iterator[tuple[int, int, pa.BinaryArray]]:
+    """(first row, end row, bodies of these rows), as many rows at a time as have at most ``unpacked_max`` bytes of decompressed
+    bodies; a larger body is alone.
+
+    ``bad(row, why)`` is called for a body that cannot be decompressed; if it returns, the value is null. ``whole``: False for rows that
+    are null in any case; None: there are none.
     """
     packed = np.flatnonzero(sys_flags & SYS_COMPRESSED if whole is None else (sys_flags & SYS_COMPRESSED != 0) & whole)
     if not len(packed):
-        return binary_column(buffer, starts, lengths, valid=whole)
+        yield 0, len(starts), binary_column(buffer, starts, lengths, valid=whole)
+        return
     starts, lengths = starts.copy(), lengths.copy()
     valid = np.ones(len(starts), bool) if whole is None else whole.copy()
     in_more = np.zeros(len(starts), bool)
-    unpacked = []
-    place = 0
+    unpacked: list[bytes] = []
+    place = begin = 0
+
+    def column(end: int) -> pa.BinaryArray:
+        rows = slice(begin, end)
+        more = pa.py_buffer(b"".join(unpacked))
+        return binary_column(buffer, starts[rows], lengths[rows], valid=valid[rows], more=more, in_more=in_more[rows])
+
     view = memoryview(buffer)
     for row in packed.tolist():
         try:
@@ -50,10 +74,13 @@ def body_column(
             bad(row, f"its body cannot be decompressed: {error}")
             valid[row] = False
             continue
+        if unpacked and place + len(body) > unpacked_max:
+            yield begin, row, column(row)
+            unpacked, place, begin = [], 0, row
         starts[row], lengths[row], in_more[row] = place, len(body), True
         place += len(body)
         unpacked.append(body)
-    return binary_column(buffer, starts, lengths, valid=valid, more=pa.py_buffer(b"".join(unpacked)), in_more=in_more)
+    yield begin, len(starts), column(len(starts))
 
 
 def unpack(body: bytes, sys_flag: int) -> bytes:

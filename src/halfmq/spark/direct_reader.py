@@ -226,6 +226,7 @@ class DirectReader:
                         topic=one.topic,
                         broker="",
                         queue=one.queue,
+                        file=str(self._segment_path(found.segment)),
                     )
 
     def _places(self, data: Bytes, found: "_Entries") -> tuple[Ints, npt.NDArray[np.bool_]]:

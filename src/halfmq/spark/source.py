@@ -30,7 +30,7 @@ from halfmq.spark.partitions import Ranges, pack, ranges_between, task_count
 from halfmq.spark.read_limit import shares
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.schema import spark_schema
-from halfmq.spark.stored_rows import StoredRows, record_batch, split_compressed
+from halfmq.spark.stored_rows import StoredRows, record_batches
 
 _log: Final = logging.getLogger("halfmq.spark")
 
@@ -197,8 +197,7 @@ class _Reads:
         verify = self._options.verify_bodies or not self._options.path
         try:
             for found in reader.read(partition, self._lost):
-                for rows in split_compressed(found):
-                    yield record_batch(rows, self._options.columns, self._bad_body(rows), verify=verify)
+                yield from record_batches(found, self._options.columns, self._bad_body(found), verify=verify)
         finally:
             reader.close()
 

@@ -23,7 +23,7 @@ from halfmq.model.stored_message import (
     SYS_COMPRESSED,
     SYS_STORE_HOST_V6,
 )
-from halfmq.spark.bodies import body_column
+from halfmq.spark.bodies import body_column, body_columns
 from halfmq.spark.byte_slices import Ints, as_bytes, gather, string_column
 from halfmq.spark.properties_arrow import PropertyTable
 from halfmq.spark.schema import arrow_schema
@@ -34,6 +34,9 @@ BATCH_ROWS: Final = 16_384
 BATCH_BYTES: Final = 32 << 20
 #: The same with compressed bodies: text compresses to a tenth or less.
 PACKED_BATCH_BYTES: Final = 2 << 20
+#: Maximum decompressed bytes of a record batch, unless a single body is larger (``limits.DECOMPRESSED_BYTES_MAX``). Zeros compress to a
+#: thousandth, and an Arrow column holds at most 2 GiB.
+UNPACKED_BATCH_BYTES: Final = BATCH_BYTES
 
 #: An IPv6 host takes 20 bytes, an IPv4 host 8.
 _V6_MORE: Final = 12
@@ -64,6 +67,8 @@ class StoredRows(NamedTuple):
     topic: str
     broker: str
     queue: int
+    #: The file that ``buffer`` maps, for messages about damage; "" if there is none.
+    file: str = ""
 
 
 def record_batch(
@@ -77,6 +82,29 @@ def record_batch(
     if verify and "value" in columns:
         builder.verify_bodies()
     return pa.RecordBatch.from_arrays([builder.column(name) for name in columns], schema=arrow_schema(columns))
+
+
+def record_batches(
+    rows: StoredRows, columns: Sequence[str], bad: Callable[[int, str], None], *, verify: bool = True
+) -> Iterator[pa.RecordBatch]:
+    """The rows as record batches of bounded size, also where compressed bodies become large. See ``record_batch``."""
+    if "value" not in columns or not _has_compressed(rows):
+        yield record_batch(rows, columns, bad, verify=verify)
+        return
+    schema = arrow_schema(columns)
+    for part in split_compressed(rows):
+        builder = _Columns(part, bad, any(name in _FROM_PROPERTIES for name in columns))
+        if verify:
+            builder.verify_bodies()
+        others = {name: builder.column(name) for name in columns if name != "value"}
+        for begin, end, bodies in builder.bodies(UNPACKED_BATCH_BYTES):
+            cut = {name: column.slice(begin, end - begin) for name, column in others.items()}
+            yield pa.RecordBatch.from_arrays([cut.get(name, bodies) for name in columns], schema=schema)
+
+
+def _has_compressed(rows: StoredRows) -> bool:
+    flags = gather(as_bytes(rows.buffer), rows.starts + AT_SYS_FLAG, ">i4")
+    return bool((flags & SYS_COMPRESSED).any())
 
 
 class _Columns:
@@ -104,7 +132,8 @@ class _Columns:
         ends = self._body_starts + self._body_lengths
         bodies = map(view.__getitem__, map(slice, self._body_starts.tolist(), ends.tolist()))
         found = np.fromiter(map(crc32, bodies), np.uint32, len(stated)) & _CRC_MASK
-        self._exclude(found != stated)
+        damaged = found != stated
+        self._exclude(damaged if self._whole is None else damaged & self._whole)
 
     def _exclude(self, damaged: npt.NDArray[np.bool_]) -> None:
         if not damaged.any():
@@ -115,15 +144,32 @@ class _Columns:
         self._whole = ~damaged if self._whole is None else self._whole & ~damaged
 
     def _property_table(self) -> PropertyTable:
+        """The properties; none of a message whose lengths of topic and properties do not lead to its end, which is reported."""
         rows = self._rows
-        topic_at = self._body_starts + self._body_lengths
+        ends = rows.starts + rows.sizes
+        topic_at = np.minimum(self._body_starts + self._body_lengths, ends - 2)  # in the message, whatever it states
         version_1 = self._data[rows.starts + _MAGIC_LAST_AT] == _MAGIC_V1_LAST
         topic_bytes = self._data[topic_at].astype(np.int64)
         starts = topic_at + 1 + topic_bytes + 2
         if not version_1.all():
             long = np.flatnonzero(~version_1)
             starts[long] = topic_at[long] + 2 + gather(self._data, topic_at[long], ">u2") + 2
-        return PropertyTable(rows.buffer, starts, rows.starts + rows.sizes - starts)
+        damaged = starts > ends
+        stated = gather(self._data, np.where(damaged, rows.starts, starts - 2), ">u2").astype(np.int64)
+        # RocketMQ may append fields that it does not count.
+        damaged |= (stated > ends - starts) if rows.broker else (stated != ends - starts)
+        if damaged.any():
+            for row in np.flatnonzero(damaged if self._whole is None else damaged & self._whole).tolist():
+                self._bad_row(row, "its properties are damaged")
+            starts, stated = np.where(damaged, rows.starts, starts), np.where(damaged, 0, stated)
+        return PropertyTable(rows.buffer, starts, stated)
+
+    def bodies(self, unpacked_max: int) -> Iterator[tuple[int, int, pa.BinaryArray]]:
+        """Column ``value`` in parts; see ``body_columns``."""
+        return body_columns(
+            self._rows.buffer, self._body_starts, self._body_lengths, self._sys_flags, self._bad_row, self._whole,
+            unpacked_max,
+        )  # fmt: skip
 
     def column(self, name: str) -> pa.Array:
         rows = self._rows
@@ -167,13 +213,13 @@ class _Columns:
         return string_column(table.binary(starts, lengths, (there | own) & self._rows.transactional))
 
     def _bad_row(self, row: int, why: str) -> None:
-        self._bad(int(self._rows.queue_offsets[row]), why)
+        place = f", in {self._rows.file} at byte {self._rows.starts[row]}" if self._rows.file else ""
+        self._bad(int(self._rows.queue_offsets[row]), why + place)
 
 
 def split_compressed(rows: StoredRows) -> Iterator[StoredRows]:
     """``rows``, in smaller batches if bodies are compressed, since few stored bytes may become many."""
-    flags = gather(as_bytes(rows.buffer), rows.starts + AT_SYS_FLAG, ">i4")
-    if not (flags & SYS_COMPRESSED).any():
+    if not _has_compressed(rows):
         yield rows
         return
     start = 0

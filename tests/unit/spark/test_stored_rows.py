@@ -11,7 +11,14 @@ from halfmq.model import properties as props
 from halfmq.model.stored_message import SYS_COMPRESSED, StoredMessage, body_crc_of, encode
 from halfmq.spark import stored_rows
 from halfmq.spark.options import COLUMNS
-from halfmq.spark.stored_rows import BATCH_ROWS, StoredRows, cut_points, record_batch, split_compressed
+from halfmq.spark.stored_rows import (
+    BATCH_ROWS,
+    StoredRows,
+    cut_points,
+    record_batch,
+    record_batches,
+    split_compressed,
+)
 
 V4 = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 V6 = bytes(15) + b"\x01\x00\x00\x2a\x9f"
@@ -129,6 +136,59 @@ def test_a_length_that_leads_out_of_the_message_is_never_followed(length: int) -
         batch = record_batch(found, ("value",), lambda offset, why: said.append(offset), verify=verify)
         assert batch.column(0).to_pylist() == [b"a", None]
     assert set(said) == {41}
+
+
+#: Of ``message(b"0123456789", {"KEYS": "k"})``: length of the topic, and both bytes of that of the properties.
+@pytest.mark.parametrize(("at", "value"), [(98, 255), (98, 0), (98, 5), (105, 255), (106, 0), (106, 200)])
+@pytest.mark.parametrize("columns", [("keys", "value"), ("properties",), ("key", "transaction_id")])
+def test_a_damaged_length_of_topic_or_properties_is_named_with_its_file_and_byte(
+    at: int, value: int, columns: tuple[str, ...]
+) -> None:
+    said: list[tuple[int, str]] = []
+    whole = message(b"0123456789", {"KEYS": "k"})
+    assert whole[98:105] == b"\x06orders"
+    assert whole[105:107] == len(props.encode({"KEYS": "k"})).to_bytes(2, "big")
+    damaged = bytearray(whole)
+    damaged[at] = value
+    found = rows([whole, bytes(damaged)] if at == 98 else [bytes(damaged), whole])._replace(file="/data/0.seg")
+    bad = 1 if at == 98 else 0
+    batch = record_batch(found, columns, lambda offset, why: said.append((offset, why)))
+    start = int(found.starts[bad])
+    assert [offset for offset, _ in said] == [40 + bad]
+    assert said[0][1].endswith(f"its properties are damaged, in /data/0.seg at byte {start}")
+    for name in set(columns) - {"value", "transaction_id"}:
+        kept, lost = batch.column(name).to_pylist()[1 - bad], batch.column(name).to_pylist()[bad]
+        assert kept in ("k", b"k", [("KEYS", "k")])
+        assert not lost
+
+
+def test_a_damaged_length_of_a_body_is_named_with_its_file_and_byte() -> None:
+    said: list[str] = []
+    damaged = bytearray(message(b"0123456789", {"KEYS": "k"}))
+    damaged[84] = 1
+    found = rows([bytes(damaged)])._replace(file="/data/0.seg")
+    assert record_batch(found, ("value", "keys"), lambda _, why: said.append(why)).num_rows == 1
+    assert len(said) == 1
+    assert said[0].endswith(", in /data/0.seg at byte 3")
+
+
+def test_unpacked_bodies_of_a_batch_are_bounded_however_small_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_rows, "UNPACKED_BATCH_BYTES", 25_000)
+    bodies = [b"%d" % number * 10_000 for number in range(7)]
+    bodies[5] = b"5" * 60_000  # larger than a batch: alone
+    messages = [message(zlib.compress(body), {"KEYS": body[:1].decode()}, sys_flag=SYS_COMPRESSED) for body in bodies]
+    messages.insert(3, message(b"plain", {"KEYS": "p"}))
+    bodies.insert(3, b"plain")
+    found = list(record_batches(rows(messages), ("offset", "value", "keys", "properties"), nothing_bad))
+    values = [batch.column("value").to_pylist() for batch in found]
+    assert max(sum(map(len, part)) for part in values if len(part) > 1) <= 25_005
+    assert len(found) >= 4
+    assert [value for part in values for value in part] == bodies
+    keys = [key for batch in found for key in batch.column("keys").to_pylist()]
+    assert keys == ["0", "1", "2", "p", "3", "4", "5", "6"]
+    assert [dict(one)["KEYS"] for batch in found for one in batch.column("properties").to_pylist()] == keys
+    assert [offset for batch in found for offset in batch.column("offset").to_pylist()] == list(range(40, 48))
+    assert len(list(record_batches(rows(messages), ("offset",), nothing_bad))) == 1
 
 
 def test_packed_bodies_come_in_smaller_parts(monkeypatch: pytest.MonkeyPatch) -> None:
