@@ -854,8 +854,8 @@ PLANTS: Final = (
         0,
         "the first message of each further segment is left out of a batch",
         "spark/direct_reader.py",
-        "            at = first\n            for cut in",
-        "            at = first + (first > 0)\n            for cut in",
+        "            kept = np.flatnonzero(good)\n",
+        "            kept = np.flatnonzero(good)[int(first > 0) :]\n",
     ),
     # --- halfmq.wire
     Plant(
