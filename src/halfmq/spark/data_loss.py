@@ -12,57 +12,57 @@ A broker of a RocketMQ cluster that is away has lost nothing: its queues keep th
 from typing import NamedTuple
 
 from halfmq.errors import DataLost
-from halfmq.spark.offsets import STOCK_STORE, Cut, QueueName, StreamOffset, queue_broker, queue_order
+from halfmq.spark.offsets import ROCKETMQ_STORE, QueueBoundsSnapshot, QueueName, StreamOffset, queue_broker, queue_order
 
 
 class Resumed(NamedTuple):
-    """The next offset in each queue of the cut, and sentences that name what is missing before it."""
+    """The next offset in each queue of the snapshot, and sentences that name what is missing before it."""
 
     starts: dict[QueueName, int]
     losses: tuple[str, ...]
 
 
-def is_regressed(offset: StreamOffset, cut: Cut) -> bool:
+def is_regressed(offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> bool:
     """Whether the same store now ends before ``offset``. The caller may wait and try again."""
-    if not _is_same_store(offset, cut):
+    if not _is_same_store(offset, snapshot):
         return False
-    if cut.epoch < offset.epoch or cut.position < offset.position:
+    if snapshot.epoch < offset.epoch or snapshot.position < offset.position:
         return True
     for queue, at in offset.queues.items():
-        if cut.topics.get(queue[0]) == offset.topics.get(queue[0]) and at > cut.queues.get(queue, (0, 0))[1]:
+        if snapshot.topics.get(queue[0]) == offset.topics.get(queue[0]) and at > snapshot.queues.get(queue, (0, 0))[1]:
             return True
     return False
 
 
-def away_brokers(offset: StreamOffset | None, cut: Cut) -> dict[str, str]:
-    """Brokers whose queues the cut does not show, with the reason of each: those that did not respond, and those of ``offset``
+def away_brokers(offset: StreamOffset | None, snapshot: QueueBoundsSnapshot) -> dict[str, str]:
+    """Brokers whose queues the snapshot does not show, with the reason of each: those that did not respond, and those of ``offset``
     that are not registered.
     """
-    found = {name: why for name, why in cut.brokers.items() if why}
-    if cut.brokers and offset is not None and _is_same_store(offset, cut):
-        for name in {queue_broker(name) for _, name in offset.queues} - cut.brokers.keys():
+    found = {name: why for name, why in snapshot.brokers.items() if why}
+    if snapshot.brokers and offset is not None and _is_same_store(offset, snapshot):
+        for name in {queue_broker(name) for _, name in offset.queues} - snapshot.brokers.keys():
             found[name] = "it is not registered with the name server"
     return found
 
 
-def with_away(offset: StreamOffset, cut: Cut) -> Cut:
-    """``cut`` with the queues of ``offset`` whose brokers are away. They end where the query is: nothing is known to be lost, and
+def with_away(offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> QueueBoundsSnapshot:
+    """``snapshot`` with the queues of ``offset`` whose brokers are away. They end where the query is: nothing is known to be lost, and
     nothing can be read. Without them they would disappear from the offset, and be read again from their first message later.
     """
-    away = away_brokers(offset, cut)
+    away = away_brokers(offset, snapshot)
     kept = {queue: (0, at) for queue, at in offset.queues.items() if queue_broker(queue[1]) in away}
     if not kept:
-        return cut
+        return snapshot
     topics = {topic: offset.topics.get(topic, 0) for topic, _ in kept}
-    store = STOCK_STORE + ",".join(sorted(_clusters(cut.store) | _clusters(offset.store)))
-    return cut._replace(store=store, queues={**cut.queues, **kept}, topics={**topics, **cut.topics})
+    store = ROCKETMQ_STORE + ",".join(sorted(_clusters(snapshot.store) | _clusters(offset.store)))
+    return snapshot._replace(store=store, queues={**snapshot.queues, **kept}, topics={**topics, **snapshot.topics})
 
 
-def is_elsewhere(offset: StreamOffset, cut: Cut) -> bool:
-    """Whether ``cut`` is of another store that has none of the topics: the broker of the query may be away, and another one answer
+def is_elsewhere(offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> bool:
+    """Whether ``snapshot`` is of another store that has none of the topics: the broker of the query may be away, and another one answer
     in its place, so nothing is known to be lost.
     """
-    return bool(offset.queues) and not cut.topics and not _is_same_store(offset, cut)
+    return bool(offset.queues) and not snapshot.topics and not _is_same_store(offset, snapshot)
 
 
 def elsewhere(wanted: str, store: str, topics: tuple[str, ...]) -> str:
@@ -71,45 +71,47 @@ def elsewhere(wanted: str, store: str, topics: tuple[str, ...]) -> str:
     return f"store {wanted} is not registered with the name server; {there} without topic {', '.join(topics)}"
 
 
-def _is_same_store(offset: StreamOffset, cut: Cut) -> bool:
-    """Whether queue offsets of ``offset`` have the same meaning in ``cut``.
+def _is_same_store(offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> bool:
+    """Whether queue offsets of ``offset`` have the same meaning in ``snapshot``.
 
-    The topics of a query may be on several RocketMQ clusters of one name server, and a cut shows those whose brokers are there. They
+    The topics of a query may be on several RocketMQ clusters of one name server, and a snapshot shows those whose brokers are there. They
     are others than those of the offset only if a broker of the same name belongs to another cluster.
     """
-    if cut.store == offset.store:
+    if snapshot.store == offset.store:
         return True
-    if not (cut.store.startswith(STOCK_STORE) and offset.store.startswith(STOCK_STORE)):
+    if not (snapshot.store.startswith(ROCKETMQ_STORE) and offset.store.startswith(ROCKETMQ_STORE)):
         return False
     brokers = {queue_broker(name) for _, name in offset.queues}
-    return bool(_clusters(cut.store) & _clusters(offset.store)) or brokers.isdisjoint(cut.brokers)
+    return bool(_clusters(snapshot.store) & _clusters(offset.store)) or brokers.isdisjoint(snapshot.brokers)
 
 
 def _clusters(store: str) -> set[str]:
-    return set(store.removeprefix(STOCK_STORE).split(","))
+    return set(store.removeprefix(ROCKETMQ_STORE).split(","))
 
 
-def resume(offset: StreamOffset, cut: Cut) -> Resumed:
-    """Where a reader at ``offset`` continues in ``cut``. New queues start at their first offset; messages that retention has
+def resume(offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> Resumed:
+    """Where a reader at ``offset`` continues in ``snapshot``. New queues start at their first offset; messages that retention has
     already removed from them count as lost, as in Spark's Kafka source. An offset without queues fits every store, since nothing was
     read.
 
     ``offset`` must contain subscribed topics only; see ``restricted``.
     """
-    firsts = {queue: first for queue, (first, _) in cut.queues.items()}
-    same = _is_same_store(offset, cut)
+    firsts = {queue: first for queue, (first, _) in snapshot.queues.items()}
+    same = _is_same_store(offset, snapshot)
     if not same and offset.queues:
-        return Resumed(firsts, (f"this is store {cut.store or 'unknown'}, the query has read store {offset.store}",))
+        return Resumed(
+            firsts, (f"this is store {snapshot.store or 'unknown'}, the query has read store {offset.store}",)
+        )
     losses = []
-    if same and (cut.epoch < offset.epoch or cut.position < offset.position):
+    if same and (snapshot.epoch < offset.epoch or snapshot.position < offset.position):
         losses.append(
-            f"the store is an older copy: it ends at epoch {cut.epoch}, position {cut.position}, "
+            f"the store is an older copy: it ends at epoch {snapshot.epoch}, position {snapshot.position}, "
             f"the query has read epoch {offset.epoch}, position {offset.position}"
         )
     starts = dict(firsts)
     for queue in sorted(offset.queues, key=queue_order):
         at = offset.queues[queue]
-        start, loss = _resume_queue(queue, at, offset, cut)
+        start, loss = _resume_queue(queue, at, offset, snapshot)
         if start is not None:
             starts[queue] = start
         if loss:
@@ -117,23 +119,25 @@ def resume(offset: StreamOffset, cut: Cut) -> Resumed:
     losses += [
         f"messages 0 to {firsts[topic, name] - 1} of queue {name} of topic {topic}, which is new to the query, "
         "are past retention"
-        for topic, name in sorted(cut.queues.keys() - offset.queues.keys(), key=queue_order)
+        for topic, name in sorted(snapshot.queues.keys() - offset.queues.keys(), key=queue_order)
         if firsts[topic, name]
     ]
     return Resumed(starts, tuple(losses))
 
 
-def _resume_queue(queue: QueueName, at: int, offset: StreamOffset, cut: Cut) -> tuple[int | None, str]:
+def _resume_queue(
+    queue: QueueName, at: int, offset: StreamOffset, snapshot: QueueBoundsSnapshot
+) -> tuple[int | None, str]:
     """(next offset, or None if the queue does not exist; what is lost, or "")."""
     topic, name = queue
-    if topic not in cut.topics:
+    if topic not in snapshot.topics:
         return None, f"topic {topic} no longer exists" if at > 0 else ""
-    if cut.topics[topic] != offset.topics.get(topic, cut.topics[topic]):
-        first = cut.queues[queue][0] if queue in cut.queues else None
+    if snapshot.topics[topic] != offset.topics.get(topic, snapshot.topics[topic]):
+        first = snapshot.queues[queue][0] if queue in snapshot.queues else None
         return first, f"topic {topic} was deleted and created again; queue {name} starts at {first}"
-    if queue not in cut.queues:
+    if queue not in snapshot.queues:
         return None, f"queue {name} of topic {topic} no longer exists"
-    first, end = cut.queues[queue]
+    first, end = snapshot.queues[queue]
     if at < first:
         return first, f"messages {at} to {first - 1} of queue {name} of topic {topic} are past retention"
     if at > end:

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from halfmq.errors import ConnectError, TopicNotFound, UsageError
 from halfmq.spark import data_loss
-from halfmq.spark.offsets import Cut, QueueName, StreamOffset, ends_of, from_json, queue_order, to_json
+from halfmq.spark.offsets import QueueBoundsSnapshot, QueueName, StreamOffset, ends_of, from_json, queue_order, to_json
 from halfmq.spark.options import EARLIEST, LATEST, Bounds, Options, parse_options
 from halfmq.spark.partitions import Ranges, pack, ranges_between, task_count
 from halfmq.spark.read_limit import shares
@@ -38,7 +38,7 @@ _log: Final = logging.getLogger("halfmq.spark")
 class Reader(Protocol):
     """``DirectReader`` or ``WireReader``. Methods raise ConnectError if the store is unavailable for ``brokerTimeout``."""
 
-    def cut(self) -> Cut:
+    def snapshot(self) -> QueueBoundsSnapshot:
         """The bounds of all subscribed queues now."""
 
     def read(self, ranges: Ranges, lost: Callable[[str], None]) -> Iterator[StoredRows]:
@@ -88,8 +88,10 @@ class HalfmqDataSource(DataSource):
             )
 
 
-def resolved(bounds: Bounds | None, otherwise: int, cut: Cut, lost: Callable[[str], None]) -> dict[QueueName, int]:
-    """Offsets of all queues of ``cut`` according to ``bounds``; if None, all are ``otherwise`` (EARLIEST or LATEST).
+def resolved(
+    bounds: Bounds | None, otherwise: int, snapshot: QueueBoundsSnapshot, lost: Callable[[str], None]
+) -> dict[QueueName, int]:
+    """Offsets of all queues of ``snapshot`` according to ``bounds``; if None, all are ``otherwise`` (EARLIEST or LATEST).
 
     ``lost`` is called for offsets that do not exist; if it returns, the nearest existing offset is used.
 
@@ -99,10 +101,10 @@ def resolved(bounds: Bounds | None, otherwise: int, cut: Cut, lost: Callable[[st
     bounds = bounds or Bounds(otherwise, {})
     for topic, named in bounds.queues.items():
         for name, at in named.items():
-            if (topic, name) in cut.queues:
+            if (topic, name) in snapshot.queues:
                 continue
-            if topic in cut.topics and not bounds.of_stream:
-                there = sorted((queue for queue in cut.queues if queue[0] == topic), key=queue_order)
+            if topic in snapshot.topics and not bounds.of_stream:
+                there = sorted((queue for queue in snapshot.queues if queue[0] == topic), key=queue_order)
                 raise UsageError(
                     f"offset {at} of queue {name} of topic {topic} was requested; there is no such queue",
                     hint=f"its queues are {', '.join(queue for _, queue in there)}",
@@ -110,7 +112,7 @@ def resolved(bounds: Bounds | None, otherwise: int, cut: Cut, lost: Callable[[st
             if at > 0:
                 lost(f"offset {at} of queue {name} of topic {topic} was requested; there is no such queue")
     found = {}
-    for (topic, name), (first, end) in cut.queues.items():
+    for (topic, name), (first, end) in snapshot.queues.items():
         at = bounds.queues.get(topic, {}).get(name, bounds.everywhere)
         if at == EARLIEST:
             at = first
@@ -123,9 +125,9 @@ def resolved(bounds: Bounds | None, otherwise: int, cut: Cut, lost: Callable[[st
     return found
 
 
-def limited_to(cut: Cut, target: Cut) -> Cut:
-    """``cut`` without messages and queues that are newer than ``target``."""
-    both = {queue: bounds for queue, bounds in cut.queues.items() if queue in target.queues}
+def limited_to(snapshot: QueueBoundsSnapshot, target: QueueBoundsSnapshot) -> QueueBoundsSnapshot:
+    """``snapshot`` without messages and queues that are newer than ``target``."""
+    both = {queue: bounds for queue, bounds in snapshot.queues.items() if queue in target.queues}
     queues = {queue: (first, max(first, min(end, target.queues[queue][1]))) for queue, (first, end) in both.items()}
     return target._replace(queues=queues)
 
@@ -138,7 +140,7 @@ class _Reads:
         self._reader: Reader | None = None
         #: Reported losses, so that a polling stream logs each one once.
         self._reported: set[str] = set()
-        #: Brokers of the cluster that were away at the last cut.
+        #: Brokers of the cluster that were away at the last snapshot.
         self._away: frozenset[str] = frozenset()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -159,30 +161,32 @@ class _Reads:
             self._reported.add(what)
             _log.warning("halfmq: continuing after data loss: %s", what)
 
-    def _cut(self, reader: Reader, read_to: StreamOffset | None, *, complete: bool) -> Cut:
-        """The newest cut, in which queues of brokers that are away have the offset that they have in ``read_to``.
+    def _snapshot(self, reader: Reader, read_to: StreamOffset | None, *, complete: bool) -> QueueBoundsSnapshot:
+        """The newest snapshot, in which queues of brokers that are away have the offset that they have in ``read_to``.
 
         Raises:
             Unavailable: no broker of ``read_to`` responds, or with ``complete`` not every one.
         """
-        cut = reader.cut()
-        away = data_loss.away_brokers(read_to, cut)
+        snapshot = reader.snapshot()
+        away = data_loss.away_brokers(read_to, snapshot)
         text = "; ".join(f"broker {name} is away: {why}" for name, why in sorted(away.items()))
-        if away and (complete or read_to is None or not cut.queues):
+        if away and (complete or read_to is None or not snapshot.queues):
             raise Unavailable(text)
-        if read_to is not None and self._options.servers and data_loss.is_elsewhere(read_to, cut):
-            raise Unavailable(data_loss.elsewhere(read_to.store, cut.store, self._options.topics))
+        if read_to is not None and self._options.servers and data_loss.is_elsewhere(read_to, snapshot):
+            raise Unavailable(data_loss.elsewhere(read_to.store, snapshot.store, self._options.topics))
         for name in sorted(away.keys() - self._away):
             _log.warning("halfmq: continuing without broker %s: %s; its queues keep their offsets", name, away[name])
         for name in sorted(self._away - away.keys()):
             _log.warning("halfmq: broker %s is back", name)
         self._away = frozenset(away)
-        return cut if read_to is None else data_loss.with_away(read_to, cut)
+        return snapshot if read_to is None else data_loss.with_away(read_to, snapshot)
 
-    def _plan(self, starts: dict[QueueName, int], ends: dict[QueueName, int], cut: Cut) -> list[Ranges]:
-        ranges = ranges_between(starts, ends, cut.topics)
+    def _plan(
+        self, starts: dict[QueueName, int], ends: dict[QueueName, int], snapshot: QueueBoundsSnapshot
+    ) -> list[Ranges]:
+        ranges = ranges_between(starts, ends, snapshot.topics)
         messages = sum(one.end - one.start for one in ranges)
-        return pack(cut.store, ranges, task_count(messages, self._options.min_partitions)) if messages else []
+        return pack(snapshot.store, ranges, task_count(messages, self._options.min_partitions)) if messages else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of a partition; Spark calls it in a task.
@@ -208,9 +212,9 @@ class _Reads:
 class _Regressed(Unavailable):
     """The store ends before the offset of the query."""
 
-    def __init__(self, cut: Cut) -> None:
-        super().__init__(f"it ends at position {cut.position}, before the offset of the query")
-        self.cut = cut
+    def __init__(self, snapshot: QueueBoundsSnapshot) -> None:
+        super().__init__(f"it ends at position {snapshot.position}, before the offset of the query")
+        self.snapshot = snapshot
 
 
 class HalfmqBatchReader(_Reads, DataSourceReader):
@@ -224,19 +228,21 @@ class HalfmqBatchReader(_Reads, DataSourceReader):
         """
         reader = self._open()
         try:
-            cut = self._deadline().until(lambda: self._cut(reader, None, complete=True), "a batch needs all brokers")
+            snapshot = self._deadline().until(
+                lambda: self._snapshot(reader, None, complete=True), "a batch needs all brokers"
+            )
         finally:
             reader.close()
-        missing = [topic for topic in self._options.topics if topic not in cut.topics]
+        missing = [topic for topic in self._options.topics if topic not in snapshot.topics]
         if missing:
             raise TopicNotFound(
                 f"no topic {', '.join(missing)}",
                 response_code=17,
                 hint="a stream would wait until it exists",
             )
-        starts = resolved(self._options.starting, EARLIEST, cut, self._lost)
-        ends = resolved(self._options.ending, LATEST, cut, self._lost)
-        return list(self._plan(starts, ends, cut))
+        starts = resolved(self._options.starting, EARLIEST, snapshot, self._lost)
+        ends = resolved(self._options.ending, LATEST, snapshot, self._lost)
+        return list(self._plan(starts, ends, snapshot))
 
 
 class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -247,16 +253,16 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
         #: Resolved once, since Spark asks again during the first batch and "latest" must not move.
         self._initial: StreamOffset | None = None
         #: End of an ``availableNow`` query.
-        self._target: Cut | None = None
-        self._newest: Cut | None = None
+        self._target: QueueBoundsSnapshot | None = None
+        self._newest: QueueBoundsSnapshot | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         if self._initial is None:
-            cut = self._target or self._current_cut(None)
-            starts = resolved(self._options.starting, LATEST, cut, self._lost)
-            self._initial = ends_of(cut)._replace(queues=starts)
+            snapshot = self._target or self._current_snapshot(None)
+            starts = resolved(self._options.starting, LATEST, snapshot, self._lost)
+            self._initial = ends_of(snapshot)._replace(queues=starts)
             for topic in self._options.topics:
-                if topic not in cut.topics:
+                if topic not in snapshot.topics:
                     _log.warning("halfmq: topic %s does not exist yet; its messages are read once it does", topic)
         return to_json(self._initial)
 
@@ -265,23 +271,23 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self._current_cut(None)
+        self._target = self._current_snapshot(None)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """End of the next batch; ``start`` unchanged if there is nothing to read."""
         begin = data_loss.restricted(from_json(start), self._options.topics)
-        cut = self._current_cut(begin)
-        starts = self._resume(begin, cut)
+        snapshot = self._current_snapshot(begin)
+        starts = self._resume(begin, snapshot)
         if self._target is not None:
-            cut = limited_to(cut, self._target)
-        backlog = {queue: end - starts[queue] for queue, (_, end) in cut.queues.items() if end > starts[queue]}
+            snapshot = limited_to(snapshot, self._target)
+        backlog = {queue: end - starts[queue] for queue, (_, end) in snapshot.queues.items() if end > starts[queue]}
         total = sum(backlog.values())
         if total == 0 or (isinstance(limit, ReadMinRows) and self._target is None and total < limit.min_rows):
             return start
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else total
         taken = shares(backlog, most)
         ends = {queue: at + taken.get(queue, 0) for queue, at in starts.items()}
-        return to_json(ends_of(cut)._replace(queues=ends))
+        return to_json(ends_of(snapshot)._replace(queues=ends))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return None if self._newest is None else to_json(ends_of(self._newest))
@@ -290,11 +296,11 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
         """Plan the tasks between two offsets: the same messages also if Spark repeats the batch after a crash."""
         finish = data_loss.restricted(from_json(end), self._options.topics)
         begin = data_loss.restricted(from_json(start), self._options.topics)
-        cut = self._current_cut(finish)
-        kept = self._resume(finish, cut)  # also reports losses at the end offset
-        starts = self._resume(begin, cut)
+        snapshot = self._current_snapshot(finish)
+        kept = self._resume(finish, snapshot)  # also reports losses at the end offset
+        starts = self._resume(begin, snapshot)
         ends = {queue: kept[queue] for queue in finish.queues if queue in kept}
-        return list(self._plan(starts, ends, cut))
+        return list(self._plan(starts, ends, snapshot))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Does nothing: offsets are in Spark's checkpoint."""
@@ -304,29 +310,29 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
             self._reader.close()
             self._reader = None
 
-    def _current_cut(self, read_to: StreamOffset | None) -> Cut:
-        """The newest cut; waits while the store ends before ``read_to``.
+    def _current_snapshot(self, read_to: StreamOffset | None) -> QueueBoundsSnapshot:
+        """The newest snapshot; waits while the store ends before ``read_to``.
 
         A stream continues without brokers that are away, except at its start, and with ``availableNow``, which ends once.
         """
         reader = self._open()
 
-        def attempt() -> Cut:
-            cut = self._cut(reader, read_to, complete=self._target is not None)
-            if read_to is not None and data_loss.is_regressed(read_to, cut):
-                raise _Regressed(cut)
-            return cut
+        def attempt() -> QueueBoundsSnapshot:
+            snapshot = self._snapshot(reader, read_to, complete=self._target is not None)
+            if read_to is not None and data_loss.is_regressed(read_to, snapshot):
+                raise _Regressed(snapshot)
+            return snapshot
 
         try:
             self._newest = self._deadline().until(attempt, "the store of the query")
         except ConnectError as error:
             if not isinstance(error.__cause__, _Regressed):
                 raise
-            self._newest = error.__cause__.cut  # waiting did not help: the caller reports the loss
+            self._newest = error.__cause__.snapshot  # waiting did not help: the caller reports the loss
         return self._newest
 
-    def _resume(self, offset: StreamOffset, cut: Cut) -> dict[QueueName, int]:
-        resumed = data_loss.resume(offset, cut)
+    def _resume(self, offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> dict[QueueName, int]:
+        resumed = data_loss.resume(offset, snapshot)
         if resumed.losses:
             self._lost("; ".join(resumed.losses))
         return resumed.starts

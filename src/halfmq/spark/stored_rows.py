@@ -98,8 +98,8 @@ def record_batches(
             builder.verify_bodies()
         others = {name: builder.column(name) for name in columns if name != "value"}
         for begin, end, bodies in builder.bodies(UNPACKED_BATCH_BYTES):
-            cut = {name: column.slice(begin, end - begin) for name, column in others.items()}
-            yield pa.RecordBatch.from_arrays([cut.get(name, bodies) for name in columns], schema=schema)
+            snapshot = {name: column.slice(begin, end - begin) for name, column in others.items()}
+            yield pa.RecordBatch.from_arrays([snapshot.get(name, bodies) for name in columns], schema=schema)
 
 
 def _has_compressed(rows: StoredRows) -> bool:

@@ -2,7 +2,7 @@
 
 A halfmq broker responds to HMQ_POSITION with the bounds of all queues at one log position, so a plan never splits a transaction.
 RocketMQ does not have this command: the reader queries the queues one after the other. (There a transaction has one message.)
-Brokers of a cluster come and go one by one, so a cut says which of them responded.
+Brokers of a cluster come and go one by one, so a snapshot says which of them responded.
 
 Sockets block, since a Spark task does nothing else meanwhile. A request that fails with its connection is repeated on a new one.
 """
@@ -29,7 +29,7 @@ from halfmq.model.stored_message import (
 from halfmq.spark.byte_slices import Ints, as_bytes, gather
 from halfmq.spark.connection import Address, Connection
 from halfmq.spark.data_loss import elsewhere
-from halfmq.spark.offsets import NO_POSITION, STOCK_STORE, Cut, QueueName
+from halfmq.spark.offsets import NO_POSITION, ROCKETMQ_STORE, QueueBoundsSnapshot, QueueName
 from halfmq.spark.options import Options
 from halfmq.spark.partitions import QueueRange, Ranges
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
@@ -106,19 +106,23 @@ class WireReader:
 
     # --- planning
 
-    def cut(self) -> Cut:
+    def snapshot(self) -> QueueBoundsSnapshot:
         """The bounds of all subscribed queues now.
 
         Raises:
             ConnectError: no broker responded within ``brokerTimeout``.
             RequestFailed: permanent rejection.
         """
-        return self._deadline.until(self._try_cut, f"brokers of {self._name()}")
+        return self._deadline.until(self._try_snapshot, f"brokers of {self._name()}")
 
-    def _try_cut(self) -> Cut:
+    def _try_snapshot(self) -> QueueBoundsSnapshot:
         source = self._find_source(recheck=True)
         if source.address is None:
-            return self._stock_cut(self._registered()) if source.store else Cut("", 0, NO_POSITION, {}, {})
+            return (
+                self._rocketmq_snapshot(self._registered())
+                if source.store
+                else QueueBoundsSnapshot("", 0, NO_POSITION, {}, {})
+            )
         at = self._position(source.address, self._topics)
         if at is None:
             self._source = None
@@ -128,7 +132,7 @@ class WireReader:
             for topic, found in at.topics.items()
             for number, bounds in enumerate(found.queues)
         }
-        return Cut(
+        return QueueBoundsSnapshot(
             at.store, at.epoch, at.position, queues, {topic: found.topic_id for topic, found in at.topics.items()}
         )
 
@@ -188,7 +192,7 @@ class WireReader:
         if serving and len(serving) + len(others) > 1:
             self._refuse_several({name: registered[name] for name in [*serving, *others]})
         if rocketmq and not serving and (routed & rocketmq or not halfmq):
-            return _Source(None, STOCK_STORE, bool(routed) or len(registered) == 1)
+            return _Source(None, ROCKETMQ_STORE, bool(routed) or len(registered) == 1)
         if not halfmq or (not serving and others):
             raise Unavailable(
                 "; ".join(f"broker {name}: {why}" for name, why in reasons.items()) or "the name server has no brokers"
@@ -217,7 +221,7 @@ class WireReader:
         _succeeded(answer, "the list of brokers")
         return {data.broker_name: data for data in decode_cluster_info(answer.body)}
 
-    def _stock_cut(self, registered: dict[str, BrokerData]) -> Cut:
+    def _rocketmq_snapshot(self, registered: dict[str, BrokerData]) -> QueueBoundsSnapshot:
         """``registered``: from before the routes are requested. A broker that leaves or joins meanwhile counts as away, since its
         topics may be missing in the routes.
         """
@@ -230,16 +234,16 @@ class WireReader:
                 name = data.broker_name
                 if data.permission & READ and brokers.get(name) == "":
                     try:
-                        found[name] |= self._stock_bounds(topic, data, registered[name])
+                        found[name] |= self._rocketmq_bounds(topic, data, registered[name])
                     except Unavailable as reason:
                         brokers[name] = str(reason)
         queues = {queue: bounds for name in names if not brokers[name] for queue, bounds in found[name].items()}
         routed = {data.broker_name for route in routes.values() for data in route.queues} & names
         clusters = sorted({registered[name].cluster for name in routed or registered})
         topics = dict.fromkeys(routes, 0)
-        return Cut(STOCK_STORE + ",".join(clusters), 0, NO_POSITION, queues, topics, brokers)
+        return QueueBoundsSnapshot(ROCKETMQ_STORE + ",".join(clusters), 0, NO_POSITION, queues, topics, brokers)
 
-    def _stock_bounds(self, topic: str, data: QueueData, broker: BrokerData) -> dict[QueueName, tuple[int, int]]:
+    def _rocketmq_bounds(self, topic: str, data: QueueData, broker: BrokerData) -> dict[QueueName, tuple[int, int]]:
         """Bounds of the queues of a topic on one broker.
 
         Raises:

@@ -2,10 +2,10 @@
 
 from halfmq.errors import DataLost
 from halfmq.spark.data_loss import away_brokers, is_elsewhere, is_regressed, lost, restricted, resume, with_away
-from halfmq.spark.offsets import NO_POSITION, Cut, StreamOffset
+from halfmq.spark.offsets import NO_POSITION, QueueBoundsSnapshot, StreamOffset
 
 AT = StreamOffset("ab", 2, 100, {("orders", "0"): 5, ("orders", "1"): 7}, {"orders": 1})
-NOW = Cut("ab", 2, 200, {("orders", "0"): (0, 9), ("orders", "1"): (7, 7)}, {"orders": 1})
+NOW = QueueBoundsSnapshot("ab", 2, 200, {("orders", "0"): (0, 9), ("orders", "1"): (7, 7)}, {"orders": 1})
 
 
 def test_nothing_is_lost_while_the_queues_hold_what_comes_next() -> None:
@@ -42,7 +42,7 @@ def test_a_queue_that_ends_before_the_query_is_behind_and_a_loss() -> None:
 
 
 def test_a_topic_made_again_starts_at_its_beginning_and_waiting_does_not_help() -> None:
-    again = Cut("ab", 2, 200, {("orders", "0"): (0, 9), ("orders", "1"): (0, 2)}, {"orders": 5})
+    again = QueueBoundsSnapshot("ab", 2, 200, {("orders", "0"): (0, 9), ("orders", "1"): (0, 2)}, {"orders": 5})
     assert resume(AT, again).starts == {("orders", "0"): 0, ("orders", "1"): 0}
     assert all("created again" in loss for loss in resume(AT, again).losses)
     assert len(resume(AT, again).losses) == 2
@@ -50,7 +50,7 @@ def test_a_topic_made_again_starts_at_its_beginning_and_waiting_does_not_help() 
 
 
 def test_a_topic_that_is_gone_is_a_loss_only_if_something_was_read_of_it() -> None:
-    gone = Cut("ab", 2, 200, {}, {})
+    gone = QueueBoundsSnapshot("ab", 2, 200, {}, {})
     assert "no longer exists" in resume(AT, gone).losses[0]
     assert resume(AT._replace(queues={("orders", "0"): 0}), gone) == ({}, ())
 
@@ -85,13 +85,15 @@ def test_a_broker_that_is_away_has_lost_nothing_and_its_queues_stay_where_they_a
     at = StreamOffset(
         "rocketmq:c", 0, NO_POSITION, {("t", "a:0"): 5, ("t", "b:0"): 7, ("u", "b:1"): 3}, {"t": 0, "u": 0}
     )
-    shown = Cut(at.store, 0, NO_POSITION, {("t", "a:0"): (0, 9)}, {"t": 0}, {"a": "", "c": "no response"})
+    shown = QueueBoundsSnapshot(
+        at.store, 0, NO_POSITION, {("t", "a:0"): (0, 9)}, {"t": 0}, {"a": "", "c": "no response"}
+    )
     assert away_brokers(at, shown) == {"b": "it is not registered with the name server", "c": "no response"}
-    cut = with_away(at, shown)
-    assert resume(at, cut) == (at.queues, ())
-    assert resume(at._replace(queues={**at.queues, ("t", "b:0"): 2}), cut).starts["t", "b:0"] == 2
-    assert not is_regressed(at, cut)
-    assert cut.topics == at.topics
+    snapshot = with_away(at, shown)
+    assert resume(at, snapshot) == (at.queues, ())
+    assert resume(at._replace(queues={**at.queues, ("t", "b:0"): 2}), snapshot).starts["t", "b:0"] == 2
+    assert not is_regressed(at, snapshot)
+    assert snapshot.topics == at.topics
     present = shown._replace(brokers={"a": "", "b": ""})
     assert with_away(at, present) == present
     assert [loss.split(" of ")[0] for loss in resume(at, present).losses] == ["queue b:0", "topic u no longer exists"]
@@ -108,16 +110,16 @@ def test_an_offset_without_queues_has_read_nothing_of_any_store() -> None:
 
 
 def test_another_store_without_the_topics_is_no_proof_of_a_loss() -> None:
-    assert is_elsewhere(AT, Cut("cd", 9, 9, {}, {}))
+    assert is_elsewhere(AT, QueueBoundsSnapshot("cd", 9, 9, {}, {}))
     assert not is_elsewhere(AT, NOW._replace(store="cd"))
-    assert not is_elsewhere(AT, Cut("ab", 2, 200, {}, {}))
+    assert not is_elsewhere(AT, QueueBoundsSnapshot("ab", 2, 200, {}, {}))
 
 
 def test_clusters_of_one_name_server_are_one_store_unless_they_have_brokers_of_the_same_name() -> None:
     at = StreamOffset("rocketmq:c", 0, NO_POSITION, {("t", "a:0"): 5}, {"t": 0})
-    other = Cut("rocketmq:d", 0, NO_POSITION, {("t", "x:0"): (0, 9)}, {"t": 0}, {"x": ""})
+    other = QueueBoundsSnapshot("rocketmq:d", 0, NO_POSITION, {("t", "x:0"): (0, 9)}, {"t": 0}, {"x": ""})
     assert with_away(at, other).store == "rocketmq:c,d"
     assert resume(at, with_away(at, other)) == ({("t", "a:0"): 5, ("t", "x:0"): 0}, ())
-    same_name = Cut("rocketmq:d", 0, NO_POSITION, {("t", "a:0"): (0, 9)}, {"t": 0}, {"a": ""})
+    same_name = QueueBoundsSnapshot("rocketmq:d", 0, NO_POSITION, {("t", "a:0"): (0, 9)}, {"t": 0}, {"a": ""})
     assert "this is store rocketmq:d" in resume(at, same_name).losses[0]
     assert "this is store ab" in resume(at, NOW).losses[0]
