@@ -31,8 +31,8 @@ PLANTS: Final = (
         1,
         "an opposite verdict is answered as if it had been given",
         "core/transaction/machine.py",
-        "        case Outcome.CONFLICTS:\n            return Refused(",
-        "        case Outcome.CONFLICTS:\n            return Settled(group, tx_id, not committed, position, True)\n"
+        "        case SettledEffect.CONFLICTS:\n            return Refused(",
+        "        case SettledEffect.CONFLICTS:\n            return Settled(group, tx_id, not committed, position, True)\n"
         "            return Refused(",
     ),
     Plant(

@@ -29,7 +29,7 @@ from halfmq.core.state import Half, Place, ProducerGroup, State, Topic, Undecide
 from halfmq.core.transaction.admission import refuse_half
 from halfmq.core.transaction.check_schedule import due_sooner
 from halfmq.core.transaction.next_check import to_number
-from halfmq.core.transaction.states import OF_SETTLED, Outcome, standing_state
+from halfmq.core.transaction.states import OF_SETTLED, SettledEffect, standing_state
 from halfmq.model.ids import hash64, offset_message_id
 from halfmq.model.placement import segment_start
 from halfmq.model.properties import UNIQ_KEY, append
@@ -435,9 +435,9 @@ def _standing(
 ) -> Settled | Refused | Noted:
     standing = standing_state(committed)
     match OF_SETTLED[standing, wanted]:
-        case Outcome.REPEATS:
+        case SettledEffect.REPEATS:
             return Settled(group, tx_id, committed, position, True)
-        case Outcome.CONFLICTS:
+        case SettledEffect.CONFLICTS:
             return Refused(
                 Why.VERDICT_CONFLICT,
                 f"transaction {tx_id!r} is {standing.value} since position {position}; the first verdict is final",

@@ -21,7 +21,7 @@ class TransactionState(Enum):
     ROLLED_BACK = "ROLLED_BACK"
 
 
-class Outcome(Enum):
+class SettledEffect(Enum):
     """The entries of the table for a settled transaction."""
 
     REPEATS = "repeats"
@@ -30,12 +30,12 @@ class Outcome(Enum):
 
 
 OF_SETTLED = {
-    (TransactionState.COMMITTED, RequestedVerdict.COMMIT): Outcome.REPEATS,
-    (TransactionState.COMMITTED, RequestedVerdict.ROLLBACK): Outcome.CONFLICTS,
-    (TransactionState.COMMITTED, RequestedVerdict.UNKNOWN): Outcome.STAYS,
-    (TransactionState.ROLLED_BACK, RequestedVerdict.COMMIT): Outcome.CONFLICTS,
-    (TransactionState.ROLLED_BACK, RequestedVerdict.ROLLBACK): Outcome.REPEATS,
-    (TransactionState.ROLLED_BACK, RequestedVerdict.UNKNOWN): Outcome.STAYS,
+    (TransactionState.COMMITTED, RequestedVerdict.COMMIT): SettledEffect.REPEATS,
+    (TransactionState.COMMITTED, RequestedVerdict.ROLLBACK): SettledEffect.CONFLICTS,
+    (TransactionState.COMMITTED, RequestedVerdict.UNKNOWN): SettledEffect.STAYS,
+    (TransactionState.ROLLED_BACK, RequestedVerdict.COMMIT): SettledEffect.CONFLICTS,
+    (TransactionState.ROLLED_BACK, RequestedVerdict.ROLLBACK): SettledEffect.REPEATS,
+    (TransactionState.ROLLED_BACK, RequestedVerdict.UNKNOWN): SettledEffect.STAYS,
 }
 
 
