@@ -183,7 +183,7 @@ class Decision(NamedTuple):
 
 
 #: A ``Decision`` as a plain tuple, for the decisions of the hot path: Python creates it in half the time.
-Decided = tuple[tuple[Record, ...], Reply, tuple[Effect, ...], tuple[DecisionEvent, ...]]
+DecisionTuple = tuple[tuple[Record, ...], Reply, tuple[Effect, ...], tuple[DecisionEvent, ...]]
 
 NOTHING: tuple[()] = ()
 DONE = Decision(NOTHING, Done())

@@ -198,8 +198,8 @@ class Topic:
 
 
 #: Where a message of one decision will stand: topic, queue id, records of the same decision that come before it (a new topic), log
-#: offset. Without a name of its own, as ``decision.Decided``.
-Place = tuple[Topic, int, tuple[Record, ...], int]
+#: offset. A plain tuple, as ``decision.DecisionTuple``.
+Destination = tuple[Topic, int, tuple[Record, ...], int]
 
 
 class InFlight(NamedTuple):

@@ -22,10 +22,10 @@ from msgspec.structs import replace
 from halfmq import limits
 from halfmq.core.audit import signed
 from halfmq.core.commands import Actor, EndTransaction, RequestedVerdict, ResolveTransaction, SendHalf, SettledRow
-from halfmq.core.decision import NOTHING, Decided, Decision, Noted, Refused, Sent, Settled, WakeQueue, Why
+from halfmq.core.decision import NOTHING, DecisionTuple, Decision, Noted, Refused, Sent, Settled, WakeQueue, Why
 from halfmq.core.events import CheckCancelled, UnknownReceived
 from halfmq.core.queues.delay import delay_refusal, due_at
-from halfmq.core.state import Half, Place, ProducerGroup, State, Topic, Undecided, Verdict, next_offset
+from halfmq.core.state import Half, Destination, ProducerGroup, State, Topic, Undecided, Verdict, next_offset
 from halfmq.core.transaction.admission import refuse_half
 from halfmq.core.transaction.check_schedule import due_sooner
 from halfmq.core.transaction.next_check import to_number
@@ -68,7 +68,7 @@ _ROLLBACK: Final = RequestedVerdict.ROLLBACK
 # --- prepare ---------------------------------------------------------------------------------------------------
 
 
-def prepare(state: State, command: SendHalf, place: Place, now_ms: int) -> Decided:
+def prepare(state: State, command: SendHalf, place: Destination, now_ms: int) -> DecisionTuple:
     """Store a half message, or repeat the reply to an earlier send of it.
 
     Replies:
@@ -207,7 +207,7 @@ def too_many_properties(length: int) -> Refused:
 # --- settle ----------------------------------------------------------------------------------------------------
 
 
-def decide_end(state: State, command: EndTransaction, now_ms: int) -> Decided:
+def decide_end(state: State, command: EndTransaction, now_ms: int) -> DecisionTuple:
     """Settle a transaction: the first verdict wins, and repeating it is harmless.
 
     The reply must wait for the log's end at this decision even without records: a repeated or refused verdict must not be confirmed
@@ -243,7 +243,7 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> Decided:
     return Decision(due_sooner(state, known, now_ms) if answered else NOTHING, Noted(), (), (heard,))
 
 
-def _settled(group: ProducerGroup, tx_id: str, decided: Decided) -> Decided:
+def _settled(group: ProducerGroup, tx_id: str, decided: DecisionTuple) -> DecisionTuple:
     """The decision with ``CheckCancelled``, if it settles the transaction and a check was sent."""
     records, reply, effects, events = decided
     return records, reply, effects, (*events, *check_cancelled(group, tx_id)) if records else events
@@ -286,7 +286,7 @@ def decide_resolve(state: State, command: ResolveTransaction, now_ms: int) -> De
     )
 
 
-def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) -> Decided:
+def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) -> DecisionTuple:
     halves = known.halves
     count = known.count
     if count != len(halves):
@@ -305,7 +305,7 @@ def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) 
     return _commit_many(state, known, decided_by, offset, segment, now_ms)
 
 
-def _commit_one(state: State, known: Undecided, half: Half, decided_by: DecidedBy, offset: int) -> Decided:
+def _commit_one(state: State, known: Undecided, half: Half, decided_by: DecidedBy, offset: int) -> DecisionTuple:
     """The common case: one half in the current segment."""
     group_name = known.group
     tx_id = known.tx_id
@@ -368,7 +368,7 @@ def copy_half(known: Undecided, half: Half, offset: int) -> CopiedHalf:
     )  # fmt: skip
 
 
-def _roll_back(state: State, known: Undecided, decided_by: DecidedBy) -> Decided:
+def _roll_back(state: State, known: Undecided, decided_by: DecidedBy) -> DecisionTuple:
     record = roll_back(known, decided_by, next_offset(state))
     return Decision((record,), Settled(known.group, known.tx_id, False, record.offset, False))
 
