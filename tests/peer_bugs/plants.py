@@ -71,7 +71,9 @@ def verdict_leaves_the_half_undecided(patch: pytest.MonkeyPatch) -> None:
 @plant
 def opposite_verdict_is_answered_with_success(patch: pytest.MonkeyPatch) -> None:
     conflicts = states.SettledEffect.CONFLICTS
-    changed = {key: states.SettledEffect.REPEATS if what is conflicts else what for key, what in states.OF_SETTLED.items()}
+    changed = {
+        key: states.SettledEffect.REPEATS if what is conflicts else what for key, what in states.OF_SETTLED.items()
+    }
     patch.setattr(machine, "OF_SETTLED", changed)
 
 

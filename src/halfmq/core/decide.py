@@ -38,7 +38,7 @@ from halfmq.core.commands import (
     TrimLog,
     UnlockQueues,
 )
-from halfmq.core.decision import DecisionTuple, Decision, Done, SendCheck
+from halfmq.core.decision import Decision, DecisionTuple, Done, SendCheck
 from halfmq.core.events import LocksExpired, TimePassed, TrimStarted
 from halfmq.core.groups import decide_delete_group, decide_ensure_group, decide_set_group
 from halfmq.core.queues.delay import next_due_ms, release_due

@@ -48,8 +48,8 @@ class ChecksSent(NamedTuple):
     until_ms: int
     #: (transaction id, connection).
     asked: tuple[tuple[str, int], ...]
-    #: New value of ``ProducerSession.turn``.
-    turn: int
+    #: New value of ``ProducerSession.round_robin_index``.
+    round_robin_index: int
     #: Connections whose open request for checks was served.
     served: tuple[int, ...]
     #: Number of entries of ``due`` and ``early`` that were examined.

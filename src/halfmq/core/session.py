@@ -349,7 +349,7 @@ def _time_passed(state: State, event: TimePassed) -> None:
 
 
 def _queue_chosen(state: State, event: QueueChosen) -> None:
-    state.topics_by_id[event.topic_id].session.turn += 1
+    state.topics_by_id[event.topic_id].session.round_robin_index += 1
 
 
 def _group_gone(state: State, event: ConsumerGroupRemoved) -> None:

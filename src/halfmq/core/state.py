@@ -140,11 +140,11 @@ class TopicDerived:
 class TopicSession:
     """Session state of a topic."""
 
-    __slots__ = ("turn",)
+    __slots__ = ("round_robin_index",)
 
     def __init__(self) -> None:
         #: Incremented for each message whose sender leaves the choice of the queue to the broker.
-        self.turn = 0
+        self.round_robin_index = 0
 
 
 class Topic:
@@ -290,7 +290,7 @@ class ProducerSession:
         "members",
         "number",
         "pollers",
-        "turn",
+        "round_robin_index",
     )  # fmt: skip
 
     def __init__(self, number: int) -> None:
@@ -303,7 +303,7 @@ class ProducerSession:
         self.pollers: dict[int, str] = {}
         self.held_polls: dict[int, int] = {}
         #: Incremented by each check, so that members take turns.
-        self.turn = 0
+        self.round_robin_index = 0
         #: Ids whose bucket is due. Some were settled or checked since; check again before use.
         self.due: deque[str] = deque()
         #: Ids to check before their time because a producer connected; check again before use. Separate from ``due``, which has

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from halfmq import limits
 from halfmq.core.commands import BatchEntry, SendBatch, SendHalf, SendMessage
-from halfmq.core.decision import NOTHING, DecisionTuple, Decision, Refused, Sent, SentBatch, Why
+from halfmq.core.decision import NOTHING, Decision, DecisionTuple, Refused, Sent, SentBatch, Why
 from halfmq.core.events import QueueChosen
 from halfmq.core.queues.deduplication import sent_before
 from halfmq.core.queues.delay import delay_refusal, due_at
@@ -91,7 +91,7 @@ def _place(state: State, command: SendMessage | SendHalf | SendBatch) -> Destina
 
 def next_queue(topic: Topic) -> int:
     """The write queue for a sender that leaves the choice to the broker. Queues take turns, if the decision is ``chosen``."""
-    return (topic.session.turn + 1) % max(1, topic.write_queues)
+    return (topic.session.round_robin_index + 1) % max(1, topic.write_queues)
 
 
 def chosen(topic: Topic, decided: DecisionTuple) -> Decision:

@@ -197,7 +197,7 @@ class _Round:
     def __init__(self, group: ProducerGroup, now_ms: int) -> None:
         self.group = group
         self.waiting = dict(group.session.held_polls)
-        self.turn = group.session.turn
+        self.round_robin_index = group.session.round_robin_index
         self.asked: list[tuple[str, int]] = []
         #: Checks that may still get a response.
         self.in_flight = sum([asked.until_ms > now_ms for asked in group.session.in_flight.values()])
@@ -252,8 +252,8 @@ class _Round:
         that were served are removed by ``event``.
         """
         members, waiting = self.group.session.members, self.waiting
-        self.turn += 1
-        turn = self.turn % (len(members) + len(waiting))
+        self.round_robin_index += 1
+        turn = self.round_robin_index % (len(members) + len(waiting))
         if turn < len(members):
             return next(islice(members, turn, None))
         connection = next(islice(waiting, turn - len(members), None))
@@ -265,7 +265,7 @@ class _Round:
 
     def event(self, state: State, now_ms: int, *, in_turn: bool = False) -> ChecksSent:
         return ChecksSent(
-            self.group.name, now_ms, now_ms + state.settings.check_answer_ms, tuple(self.asked), self.turn,
+            self.group.name, now_ms, now_ms + state.settings.check_answer_ms, tuple(self.asked), self.round_robin_index,
             tuple(self._served), self.taken["due"], self.taken["early"], in_turn,
         )  # fmt: skip
 
@@ -294,7 +294,7 @@ def note_asked(state: State, event: ChecksSent) -> None:
         _forget_left(group, tx_id)
         group.session.in_flight.pop(tx_id, None)
         group.session.in_flight[tx_id] = InFlight(event.until_ms, connection)
-    group.session.turn = event.turn
+    group.session.round_robin_index = event.round_robin_index
     for connection in event.served:
         group.session.held_polls.pop(connection, None)  # its request is answered, even with fewer checks than requested
     if event.in_turn:

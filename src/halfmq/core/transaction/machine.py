@@ -22,10 +22,10 @@ from msgspec.structs import replace
 from halfmq import limits
 from halfmq.core.audit import signed
 from halfmq.core.commands import Actor, EndTransaction, RequestedVerdict, ResolveTransaction, SendHalf, SettledRow
-from halfmq.core.decision import NOTHING, DecisionTuple, Decision, Noted, Refused, Sent, Settled, WakeQueue, Why
+from halfmq.core.decision import NOTHING, Decision, DecisionTuple, Noted, Refused, Sent, Settled, WakeQueue, Why
 from halfmq.core.events import CheckCancelled, UnknownReceived
 from halfmq.core.queues.delay import delay_refusal, due_at
-from halfmq.core.state import Half, Destination, ProducerGroup, State, Topic, Undecided, Verdict, next_offset
+from halfmq.core.state import Destination, Half, ProducerGroup, State, Topic, Undecided, Verdict, next_offset
 from halfmq.core.transaction.admission import refuse_half
 from halfmq.core.transaction.check_schedule import due_sooner
 from halfmq.core.transaction.next_check import to_number
