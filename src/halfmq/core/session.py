@@ -52,7 +52,7 @@ from halfmq.core.transaction.check_schedule import (
     note_asked,
     note_check_cancelled,
     note_failed,
-    note_heard,
+    note_unknown,
     note_waiting,
 )
 from halfmq.core.transaction.past_limit import examine_rounds, note_changed, note_examined, note_left, note_resumed
@@ -376,7 +376,7 @@ _APPLY: Final[dict[type, Callable[[State, Any], tuple[MembersChanged, ...] | Non
     LogOffsetsNow: _log_offsets_now,
     TimePassed: _time_passed,
     QueueChosen: _queue_chosen,
-    UnknownReceived: note_heard,
+    UnknownReceived: note_unknown,
     CheckCancelled: note_check_cancelled,
     ChecksSent: note_asked,
     CheckWaits: note_waiting,

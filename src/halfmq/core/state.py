@@ -209,7 +209,7 @@ class InFlight(NamedTuple):
     connection: int
 
 
-class Heard(NamedTuple):
+class LastUnknown(NamedTuple):
     """The last UNKNOWN about a transaction."""
 
     at_ms: int
@@ -284,7 +284,7 @@ class ProducerSession:
         "due",
         "early",
         "full_until_ms",
-        "heard",
+        "last_unknown",
         "held_polls",
         "in_flight",
         "members",
@@ -314,7 +314,7 @@ class ProducerSession:
         #: Deadline of the oldest check in flight while the limit of checks in flight delays others; else 0.
         self.full_until_ms = 0
         #: By id, for ``story``.
-        self.heard: dict[str, Heard] = {}
+        self.last_unknown: dict[str, LastUnknown] = {}
 
 
 class ProducerGroup:

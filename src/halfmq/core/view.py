@@ -9,9 +9,9 @@ from typing import Protocol
 
 from halfmq.core.state import (
     Delayed,
-    Heard,
     InFlight,
     Jump,
+    LastUnknown,
     Member,
     QueueLock,
     RecentMessage,
@@ -70,7 +70,7 @@ class ProducerSessionView(Protocol):
     @property
     def in_flight(self) -> Mapping[str, InFlight]: ...
     @property
-    def heard(self) -> Mapping[str, Heard]: ...
+    def last_unknown(self) -> Mapping[str, LastUnknown]: ...
 
 
 class ProducerGroupView(Protocol):

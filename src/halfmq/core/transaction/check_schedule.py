@@ -59,8 +59,8 @@ from halfmq.core.events import (
     UnknownReceived,
 )
 from halfmq.core.state import (
-    Heard,
     InFlight,
+    LastUnknown,
     ProducerGroup,
     State,
     Undecided,
@@ -312,12 +312,12 @@ def note_waiting(state: State, event: CheckWaits) -> None:
         _forget_left(group, event.tx_id)
 
 
-def note_heard(state: State, event: UnknownReceived) -> None:
+def note_unknown(state: State, event: UnknownReceived) -> None:
     group = state.producer_groups.get(event.group)
     if group is not None:
         group.session.in_flight.pop(event.tx_id, None)
         take_turn(state, group)
-        group.session.heard[event.tx_id] = Heard(event.now_ms, event.remark)
+        group.session.last_unknown[event.tx_id] = LastUnknown(event.now_ms, event.remark)
 
 
 def note_check_cancelled(state: State, event: CheckCancelled) -> None:
@@ -326,7 +326,7 @@ def note_check_cancelled(state: State, event: CheckCancelled) -> None:
         return
     if group.session.in_flight.pop(event.tx_id, None) is not None:
         take_turn(state, group)
-    group.session.heard.pop(event.tx_id, None)
+    group.session.last_unknown.pop(event.tx_id, None)
 
 
 def note_failed(state: State, event: CheckFailed) -> None:

@@ -235,12 +235,12 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> DecisionTu
         return Decision(NOTHING, _wrong_offsets(tx_id, half_index, log_offset))
     if wanted is _COMMIT:
         decided = _commit(state, known, command.decided_by, now_ms)
-        return _settled(group, tx_id, decided) if group.session.in_flight or group.session.heard else decided
+        return _settled(group, tx_id, decided) if group.session.in_flight or group.session.last_unknown else decided
     if wanted is _ROLLBACK:
         return _settled(group, tx_id, _roll_back(state, known, command.decided_by))
     answered = tx_id in group.session.in_flight
-    heard = UnknownReceived(group_name, tx_id, now_ms, command.remark[:200])
-    return Decision(due_sooner(state, known, now_ms) if answered else NOTHING, Noted(), (), (heard,))
+    received = UnknownReceived(group_name, tx_id, now_ms, command.remark[:200])
+    return Decision(due_sooner(state, known, now_ms) if answered else NOTHING, Noted(), (), (received,))
 
 
 def _settled(group: ProducerGroup, tx_id: str, decided: DecisionTuple) -> DecisionTuple:
@@ -251,7 +251,9 @@ def _settled(group: ProducerGroup, tx_id: str, decided: DecisionTuple) -> Decisi
 
 def check_cancelled(group: ProducerGroup, tx_id: str) -> tuple[CheckCancelled, ...]:
     return (
-        (CheckCancelled(group.name, tx_id),) if tx_id in group.session.in_flight or tx_id in group.session.heard else ()
+        (CheckCancelled(group.name, tx_id),)
+        if tx_id in group.session.in_flight or tx_id in group.session.last_unknown
+        else ()
     )
 
 

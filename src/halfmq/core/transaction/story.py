@@ -112,10 +112,10 @@ def _checks(group: ProducerGroupView, known: Undecided, now_ms: int) -> tuple[st
         sentences.append("No check was sent yet.")
     if group.policy is not None and not isinstance(known.next_check, ParkedCheck):
         sentences += _policy(group.policy.settings)
-    heard = group.session.heard.get(known.tx_id)
-    if heard is not None:
-        said = f", with the remark: {heard.remark}" if heard.remark else ""
-        sentences.append(f"The last response came {span(now_ms - heard.at_ms)} ago and was UNKNOWN{said}.")
+    last_unknown = group.session.last_unknown.get(known.tx_id)
+    if last_unknown is not None:
+        said = f", with the remark: {last_unknown.remark}" if last_unknown.remark else ""
+        sentences.append(f"The last response came {span(now_ms - last_unknown.at_ms)} ago and was UNKNOWN{said}.")
     return tuple(sentences)
 
 
