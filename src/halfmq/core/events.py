@@ -96,12 +96,12 @@ class PolicyExamined(NamedTuple):
 
 
 class PolicyChanged(NamedTuple):
-    """A policy was changed or removed. ``past`` and ``left``: of the ``PolicySession`` before; the transactions that it found beyond a
-    limit are due again, and the checks that reached a producer stay known."""
+    """A policy was changed or removed. ``past`` and ``last_check_delivered``: of the ``PolicySession`` before; the transactions
+    that it found beyond a limit are due again, and the checks that reached a producer stay known."""
 
     group: str
     past: tuple[str, ...]
-    left: dict[str, int]
+    last_check_delivered: dict[str, int]
 
 
 class OffsetReported(NamedTuple):

@@ -55,7 +55,7 @@ from halfmq.core.transaction.check_schedule import (
     note_unknown,
     note_waiting,
 )
-from halfmq.core.transaction.past_limit import examine_rounds, note_changed, note_examined, note_left, note_resumed
+from halfmq.core.transaction.past_limit import examine_rounds, note_changed, note_delivered, note_examined, note_resumed
 from halfmq.core.transaction.retention import note_copied, note_look
 
 
@@ -207,10 +207,10 @@ def _poll_ended(state: State, event: PollEnded) -> tuple[MembersChanged, ...]:
     return ()
 
 
-def _check_left(state: State, event: CheckDelivered) -> tuple[MembersChanged, ...]:
+def _check_delivered(state: State, event: CheckDelivered) -> tuple[MembersChanged, ...]:
     group = state.producer_groups.get(event.producer)
     if group is not None:
-        note_left(group, event.tx_id, event.checks, event.now_ms, state.settings.check_answer_ms)
+        note_delivered(group, event.tx_id, event.checks, event.now_ms, state.settings.check_answer_ms)
     return ()
 
 
@@ -368,7 +368,7 @@ _APPLY: Final[dict[type, Callable[[State, Any], tuple[MembersChanged, ...] | Non
     Reachable: _reachable,
     Polling: _polling,
     PollEnded: _poll_ended,
-    CheckDelivered: _check_left,
+    CheckDelivered: _check_delivered,
     Unregistered: _unregistered,
     ConnectionClosed: _closed,
     Published: _published,

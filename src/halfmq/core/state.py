@@ -236,14 +236,14 @@ class Jump(NamedTuple):
 class PolicySession:
     """Progress of the policy of a producer group. Reset by a change of the policy and by a restart."""
 
-    __slots__ = ("left", "past", "scan", "scan_at_ms", "scan_next_ms")
+    __slots__ = ("last_check_delivered", "past", "scan", "scan_at_ms", "scan_next_ms")
 
     def __init__(self) -> None:
         #: Ids that exceeded a limit when last checked; check again before use. Each id once, however it got here: a decision does
         #: not see its own records.
         self.past: dict[str, None] = {}
         #: Id -> number of its last allowed check that reached a producer in time for a response. Some are settled.
-        self.left: dict[str, int] = {}
+        self.last_check_delivered: dict[str, int] = {}
         #: Ids still to check in this round, which continues in the next tick. The next round begins at ``scan_at_ms``, which is
         #: ``NEVER_MS`` if the policy has no age limit.
         self.scan: deque[str] = deque()
@@ -284,9 +284,9 @@ class ProducerSession:
         "due",
         "early",
         "full_until_ms",
-        "last_unknown",
         "held_polls",
         "in_flight",
+        "last_unknown",
         "members",
         "number",
         "pollers",

@@ -41,7 +41,7 @@ class TopicView(Protocol):
 
 class PolicySessionView(Protocol):
     @property
-    def left(self) -> Mapping[str, int]: ...
+    def last_check_delivered(self) -> Mapping[str, int]: ...
 
 
 class PolicyView(Protocol):

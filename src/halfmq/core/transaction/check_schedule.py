@@ -291,7 +291,7 @@ def note_asked(state: State, event: ChecksSent) -> None:
     for _ in range(event.early):
         group.session.early.popleft()
     for tx_id, connection in event.asked:
-        _forget_left(group, tx_id)
+        _forget_delivered(group, tx_id)
         group.session.in_flight.pop(tx_id, None)
         group.session.in_flight[tx_id] = InFlight(event.until_ms, connection)
     group.session.round_robin_index = event.round_robin_index
@@ -309,7 +309,7 @@ def note_asked(state: State, event: ChecksSent) -> None:
 def note_waiting(state: State, event: CheckWaits) -> None:
     group = state.producer_groups.get(event.group)
     if group is not None:
-        _forget_left(group, event.tx_id)
+        _forget_delivered(group, event.tx_id)
 
 
 def note_unknown(state: State, event: UnknownReceived) -> None:
@@ -342,10 +342,10 @@ def note_failed(state: State, event: CheckFailed) -> None:
     take_turn(state, group)
 
 
-def _forget_left(group: ProducerGroup, tx_id: str) -> None:
+def _forget_delivered(group: ProducerGroup, tx_id: str) -> None:
     """Another check follows: forget that an earlier one of the same number went out in time."""
     if group.policy is not None:
-        group.policy.session.left.pop(tx_id, None)
+        group.policy.session.last_check_delivered.pop(tx_id, None)
 
 
 def _checked(state: State, known: Undecided, checks: int, offset: int, now_ms: int) -> Checked:

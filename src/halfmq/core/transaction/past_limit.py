@@ -34,8 +34,8 @@ GROUPS_PER_TICK_MAX: Final = 64
 _ROUND_PART: Final = 64
 _ROUND_MIN_MS: Final = 1_000
 _ROUND_MAX_MS: Final = 60_000
-#: ``PolicySession.left`` is cleaned of settled transactions above this number, and above twice the undecided ones.
-_LEFT_KEPT: Final = 1_024
+#: ``PolicySession.last_check_delivered`` is cleaned of settled transactions above this number, and above twice the undecided ones.
+_DELIVERED_KEPT: Final = 1_024
 
 
 def is_at_limit(policy: PolicyView | None, known: Undecided) -> bool:
@@ -43,7 +43,7 @@ def is_at_limit(policy: PolicyView | None, known: Undecided) -> bool:
     if policy is None:
         return False
     limit = policy.settings.check_limit
-    return 0 < limit <= known.checks and policy.session.left.get(known.tx_id) == known.checks
+    return 0 < limit <= known.checks and policy.session.last_check_delivered.get(known.tx_id) == known.checks
 
 
 def is_in_flight(group: ProducerGroup, tx_id: str, now_ms: int) -> bool:
@@ -74,7 +74,7 @@ def sort_due(state: State, group: ProducerGroup, policy: Policy, ids: Iterable[s
             group.session.due.append(tx_id)
 
 
-def note_left(group: ProducerGroup, tx_id: str, checks: int, now_ms: int, answer_ms: int) -> None:
+def note_delivered(group: ProducerGroup, tx_id: str, checks: int, now_ms: int, answer_ms: int) -> None:
     """Check number ``checks`` was sent. It counts as the last one if at least half of the response timeout remains."""
     policy = group.policy
     if policy is None or not 0 < policy.settings.check_limit <= checks:
@@ -82,9 +82,11 @@ def note_left(group: ProducerGroup, tx_id: str, checks: int, now_ms: int, answer
     asked = group.session.in_flight.get(tx_id)
     if asked is None or now_ms > asked.until_ms - answer_ms // 2:
         return
-    policy.session.left[tx_id] = checks
-    if len(policy.session.left) > _LEFT_KEPT + 2 * len(group.undecided):
-        policy.session.left = {one: number for one, number in policy.session.left.items() if one in group.undecided}
+    policy.session.last_check_delivered[tx_id] = checks
+    if len(policy.session.last_check_delivered) > _DELIVERED_KEPT + 2 * len(group.undecided):
+        policy.session.last_check_delivered = {
+            one: number for one, number in policy.session.last_check_delivered.items() if one in group.undecided
+        }
 
 
 def note_resumed(state: State, event: ParkedResumed) -> None:
@@ -169,7 +171,7 @@ def note_changed(state: State, event: PolicyChanged) -> None:
     group.session.due += event.past
     take_turn(state, group)
     if group.policy is not None:
-        group.policy.session.left = event.left
+        group.policy.session.last_check_delivered = event.last_check_delivered
 
 
 def put_off(state: State, group: ProducerGroup, policy: Policy) -> None:

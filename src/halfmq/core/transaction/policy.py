@@ -134,7 +134,9 @@ def decide_set_producer(state: State, command: SetProducer, now_ms: int) -> Deci
         return Decision(NOTHING, refused)
     group = state.producer_groups.get(settings.name)
     before = group.policy.session if group is not None and group.policy is not None else None
-    events = (PolicyChanged(settings.name, tuple(before.past), before.left),) if before is not None else ()
+    events = (
+        (PolicyChanged(settings.name, tuple(before.past), before.last_check_delivered),) if before is not None else ()
+    )
     decision = Decision((producer_set(next_offset(state), settings),), ProducerIsSet(settings), (), events)
     return signed_if_space(state, decision, OperatorAction.SET_PRODUCER, settings.name, command.by)
 
