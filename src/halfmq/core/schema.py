@@ -158,9 +158,9 @@ def read_producer(state: State, payload: bytes) -> None:
     group.policy = Policy(settings) if check_limit or age_ms else None
     if group.policy is None:
         state.derived.policies.pop(name, None)
-        state.derived.looking.pop(name, None)
+        state.derived.policies_due.pop(name, None)
     else:
-        state.derived.policies[name] = state.derived.looking[name] = None
+        state.derived.policies[name] = state.derived.policies_due[name] = None
     drop_stale_deadlines(state)
     state.derived.base_bytes -= producer_bytes(state.producer_settings.pop(name, None))
     if not settings.is_default:

@@ -383,11 +383,12 @@ class ConsumerSession:
 class DerivedState:
     """Computed from durable state for speed. Redo and a snapshot rebuild it; none of it is stored.
 
-    Code that changes durable state must update it; ``transaction.invariants.check`` compares the two.
+    Code that changes durable state must update it; ``transaction.invariants.check`` compares the two. ``group_deadlines`` and
+    ``policies_due`` also follow session events: checks in flight and the rounds of policies enter and leave them.
     """
 
     __slots__ = (
-        "base_bytes", "copied", "delayed_heap", "group_deadlines", "groups_bytes", "held_by", "holders_bytes", "looking", "policies",
+        "base_bytes", "copied", "delayed_heap", "group_deadlines", "groups_bytes", "held_by", "holders_bytes", "policies", "policies_due",
         "undecided_bytes", "undecided_count", "undecided_groups",
     )  # fmt: skip
 
@@ -415,7 +416,7 @@ class DerivedState:
         self.policies: dict[str, None] = {}
         #: Groups whose policy the next tick applies, in the order of their turns. Separate from ``SessionState.asking``, since a policy
         #: also acts without a connected producer, and applying it costs more than a check.
-        self.looking: dict[str, None] = {}
+        self.policies_due: dict[str, None] = {}
         #: Heap of (due ms, first offset). Every delayed message is in it, or in ``SessionState.delayed_postponed``.
         self.delayed_heap: list[tuple[int, int]] = []
 

@@ -119,7 +119,7 @@ def move_due(state: State, now_ms: int) -> None:
             group.session.full_until_ms = 0
             take_turn(state, group)
         if policy is not None and policy.session.scan_at_ms == at_ms:
-            state.derived.looking[name] = None
+            state.derived.policies_due[name] = None
     drop_stale_deadlines(state)
 
 
@@ -141,7 +141,7 @@ def cut_backoff(state: State, group: ProducerGroup) -> None:
 
 def next_check_ms(state: State) -> int | None:
     """When a tick could send a check or apply a policy. None: not before another event. 0: at once."""
-    if state.session.asking or state.derived.looking:
+    if state.session.asking or state.derived.policies_due:
         return 0
     heap = state.derived.group_deadlines
     return heap[0][0] if heap else None

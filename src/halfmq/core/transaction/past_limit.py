@@ -69,7 +69,7 @@ def sort_due(state: State, group: ProducerGroup, policy: Policy, ids: Iterable[s
     for tx_id in ids:
         known = group.undecided[tx_id]
         if is_at_limit(policy, known) or (known.checks and why_past(policy, known, now_ms) is not None):
-            policy.session.past[tx_id] = state.derived.looking[group.name] = None
+            policy.session.past[tx_id] = state.derived.policies_due[group.name] = None
         else:
             group.session.due.append(tx_id)
 
@@ -136,7 +136,7 @@ def _note_when(policy: Policy, known: Undecided, now_ms: int) -> None:
 
 def examine_rounds(state: State, now_ms: int) -> None:
     """One step of each current round, up to a maximum number of groups. ``move_due`` starts rounds."""
-    for name in islice(state.derived.looking, GROUPS_PER_TICK_MAX):
+    for name in islice(state.derived.policies_due, GROUPS_PER_TICK_MAX):
         group = state.producer_groups[name]
         if group.policy is not None:
             examine_step(group, group.policy, now_ms)
@@ -145,7 +145,7 @@ def examine_rounds(state: State, now_ms: int) -> None:
 
 def note_examined(state: State, event: PolicyExamined) -> None:
     """The group takes its next turn after the others, if it has more work before its next round."""
-    state.derived.looking.pop(event.group, None)
+    state.derived.policies_due.pop(event.group, None)
     group = state.producer_groups.get(event.group)
     policy = group.policy if group is not None else None
     if group is None or policy is None:
@@ -158,7 +158,7 @@ def note_examined(state: State, event: PolicyExamined) -> None:
         group.session.due.extend(event.asked_again)
         take_turn(state, group)
     if policy.session.scan or policy.session.past:
-        state.derived.looking[event.group] = None
+        state.derived.policies_due[event.group] = None
     else:
         put_off(state, group, policy)
 

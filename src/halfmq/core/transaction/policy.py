@@ -59,8 +59,8 @@ def enforce(state: State, offset: int, bytes_max: int, now_ms: int, asked: Conta
     """
     acts = Acts([], [], [], False)
     end = offset + bytes_max
-    more = len(state.derived.looking) > GROUPS_PER_TICK_MAX
-    for name in islice(state.derived.looking, GROUPS_PER_TICK_MAX):
+    more = len(state.derived.policies_due) > GROUPS_PER_TICK_MAX
+    for name in islice(state.derived.policies_due, GROUPS_PER_TICK_MAX):
         group = state.producer_groups[name]
         policy = group.policy
         looked_at: list[str] = []
