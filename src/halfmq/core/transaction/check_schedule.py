@@ -168,7 +168,7 @@ def send_checks(state: State, offset: int, bytes_max: int, now_ms: int) -> DueCh
         group = state.producer_groups[name]
         groups += 1
         round_ = _Round(group, now_ms)
-        while round_.somebody and round_.in_flight < state.settings.checks_in_flight_max:
+        while round_.has_reachable_producer and round_.in_flight < state.settings.checks_in_flight_max:
             full = len(effects) >= CHECKS_PER_TICK_MAX or looked_at >= EXAMINED_PER_TICK_MAX or offset + 512 > end
             if full:
                 break
@@ -187,7 +187,7 @@ def send_checks(state: State, offset: int, bytes_max: int, now_ms: int) -> DueCh
             break
     heap = state.derived.group_deadlines
     more_due = bool(heap) and heap[0][0] <= now_ms
-    waiting = groups < len(state.session.asking) or any(_goes_on(state, event) for event in events)
+    waiting = groups < len(state.session.asking) or any(_has_more_work(state, event) for event in events)
     return DueChecks(records, effects, events, full or more_due or waiting)
 
 
@@ -208,7 +208,7 @@ class _Round:
         self._ids: set[str] = set()
 
     @property
-    def somebody(self) -> bool:
+    def has_reachable_producer(self) -> bool:
         """Whether a producer is reachable now."""
         return bool(self.group.session.members or self.waiting)
 
@@ -270,15 +270,15 @@ class _Round:
         )  # fmt: skip
 
 
-def _goes_on(state: State, event: DecisionEvent) -> bool:
+def _has_more_work(state: State, event: DecisionEvent) -> bool:
     """Whether the group takes another turn after the event: it has entries, a reachable producer, and is below its limit in flight."""
     if not isinstance(event, ChecksSent):
         return False
     group = state.producer_groups[event.group]
     left = len(group.session.due) + len(group.session.early) - event.due - event.early
-    somebody = group.session.members or group.session.held_polls.keys() - set(event.served)
+    reachable = group.session.members or group.session.held_polls.keys() - set(event.served)
     live = sum([asked.until_ms > event.now_ms for asked in group.session.in_flight.values()]) + len(event.asked)
-    return bool(left and somebody) and live < state.settings.checks_in_flight_max
+    return bool(left and reachable) and live < state.settings.checks_in_flight_max
 
 
 def note_asked(state: State, event: ChecksSent) -> None:
@@ -428,7 +428,7 @@ def decide_check_now(state: State, command: CheckNow, now_ms: int) -> Decision:
     until_ms = now_ms + state.settings.check_answer_ms
     taken_up = (ParkedResumed(group.name, until_ms),) if parked else ()
     round_ = _Round(group, now_ms)
-    if not round_.somebody:
+    if not round_.has_reachable_producer:
         checks = 0 if parked else known.checks
         record = replace(_checked(state, known, checks, offset, now_ms), next_check_at_ms=now_ms)
         return Decision((record,), Asked("", checks + 1), (), (*taken_up, CheckWaits(group.name, known.tx_id)))
@@ -464,7 +464,7 @@ def decide_check_parked(state: State, command: CheckParked, bytes_max: int, now_
     for tx_id in islice(parked, max(0, capacity)):
         if offset + 512 > end:
             break
-        if not round_.somebody:
+        if not round_.has_reachable_producer:
             break  # the fetching clients are served; they will send new requests
         record, effect = round_.ask(state, group.undecided[tx_id], 1, offset, now_ms)
         records.append(record)

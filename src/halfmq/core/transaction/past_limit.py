@@ -52,7 +52,7 @@ def is_in_flight(group: ProducerGroup, tx_id: str, now_ms: int) -> bool:
     return asked is not None and asked.until_ms > now_ms
 
 
-def why_past(policy: Policy, known: Undecided, now_ms: int) -> ParkedBecause | None:
+def exceeded_limit(policy: Policy, known: Undecided, now_ms: int) -> ParkedBecause | None:
     """The limit that it exceeds; None if it exceeds none, or is already parked."""
     if isinstance(known.next_check, ParkedCheck) or now_ms < known.grace_until_ms:
         return None
@@ -68,7 +68,7 @@ def sort_due(state: State, group: ProducerGroup, policy: Policy, ids: Iterable[s
     """Sort transactions whose check fell due: those at the check limit, or too old after at least one check, get no check."""
     for tx_id in ids:
         known = group.undecided[tx_id]
-        if is_at_limit(policy, known) or (known.checks and why_past(policy, known, now_ms) is not None):
+        if is_at_limit(policy, known) or (known.checks and exceeded_limit(policy, known, now_ms) is not None):
             policy.session.past[tx_id] = state.derived.policies_due[group.name] = None
         else:
             group.session.due.append(tx_id)
@@ -118,7 +118,7 @@ def examine_step(group: ProducerGroup, policy: Policy, now_ms: int) -> None:
         known = group.undecided.get(scan.popleft())
         if known is None:
             continue
-        if why_past(policy, known, now_ms) is None or is_in_flight(group, known.tx_id, now_ms):
+        if exceeded_limit(policy, known, now_ms) is None or is_in_flight(group, known.tx_id, now_ms):
             _note_when(policy, known, now_ms)
         else:
             policy.session.past[known.tx_id] = None
@@ -160,7 +160,7 @@ def note_examined(state: State, event: PolicyExamined) -> None:
     if policy.session.scan or policy.session.past:
         state.derived.policies_due[event.group] = None
     else:
-        put_off(state, group, policy)
+        schedule_next_scan(state, group, policy)
 
 
 def note_changed(state: State, event: PolicyChanged) -> None:
@@ -174,7 +174,7 @@ def note_changed(state: State, event: PolicyChanged) -> None:
         group.policy.session.last_check_delivered = event.last_check_delivered
 
 
-def put_off(state: State, group: ProducerGroup, policy: Policy) -> None:
+def schedule_next_scan(state: State, group: ProducerGroup, policy: Policy) -> None:
     """The group has no more work before its next round."""
     if policy.session.scan_at_ms < NEVER_MS:
         heappush(state.derived.group_deadlines, (policy.session.scan_at_ms, group.name))

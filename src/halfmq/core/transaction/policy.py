@@ -30,7 +30,7 @@ from halfmq.core.events import DecisionEvent, PolicyChanged, PolicyExamined
 from halfmq.core.schema import producer_set
 from halfmq.core.state import Policy, State, Undecided, next_offset
 from halfmq.core.transaction.machine import check_cancelled, roll_back
-from halfmq.core.transaction.past_limit import GROUPS_PER_TICK_MAX, is_in_flight, why_past
+from halfmq.core.transaction.past_limit import GROUPS_PER_TICK_MAX, exceeded_limit, is_in_flight
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
 from halfmq.model.records import DecidedBy, OperatorAction, Parked, ParkedBecause, Record, RolledBack, parked_size
@@ -75,7 +75,7 @@ def enforce(state: State, offset: int, bytes_max: int, now_ms: int, asked: Conta
                 if known is not None:
                     look_by_ms = now_ms + state.settings.check_answer_ms
                 continue
-            because = why_past(policy, known, now_ms)
+            because = exceeded_limit(policy, known, now_ms)
             if because is None:  # within the limits again: it gets checks like others
                 looked_at.append(tx_id)
                 again.append(tx_id)

@@ -13,10 +13,10 @@ from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.past_limit import (
     EXAMINED_MAX,
     examine_step,
+    exceeded_limit,
     is_at_limit,
     is_in_flight,
     note_delivered,
-    why_past,
 )
 from halfmq.model.records import Parked, ParkedBecause
 from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
@@ -82,10 +82,10 @@ def test_nothing_is_past_a_limit_inside_the_immunity_or_once_it_was_parked() -> 
     group = log.state.producer_groups["PG"]
     assert group.policy is not None
     known = group.undecided["T1"]
-    assert why_past(group.policy, known, log.now_ms + 99_999) is None
-    assert why_past(group.policy, known, log.now_ms + 100_000) is ParkedBecause.AGE
+    assert exceeded_limit(group.policy, known, log.now_ms + 99_999) is None
+    assert exceeded_limit(group.policy, known, log.now_ms + 100_000) is ParkedBecause.AGE
     log.run_to(log.now_ms + 100_000 + 2_000)
-    assert why_past(group.policy, group.undecided["T1"], log.now_ms) is None
+    assert exceeded_limit(group.policy, group.undecided["T1"], log.now_ms) is None
 
 
 def test_checks_that_left_are_remembered_for_those_that_are_undecided() -> None:
@@ -139,11 +139,11 @@ def test_past_the_check_limit_is_who_is_due_again_and_past_the_age_who_is_exactl
     assert policy is not None
     policy.session.last_check_delivered = {"T1": 1}
     known = replace(group.undecided["T1"], checks=1, next_check=log.now_ms + 9_000)
-    assert why_past(policy, known, log.now_ms + 8_999) is None
-    assert why_past(policy, known, log.now_ms + 9_000) is ParkedBecause.CHECKS
+    assert exceeded_limit(policy, known, log.now_ms + 8_999) is None
+    assert exceeded_limit(policy, known, log.now_ms + 9_000) is ParkedBecause.CHECKS
     young = replace(known, checks=0)
-    assert why_past(policy, young, log.now_ms + 59_999) is None
-    assert why_past(policy, young, log.now_ms + 60_000) is ParkedBecause.AGE
+    assert exceeded_limit(policy, young, log.now_ms + 59_999) is None
+    assert exceeded_limit(policy, young, log.now_ms + 60_000) is ParkedBecause.AGE
 
 
 def test_a_check_counts_as_the_last_one_while_half_of_the_time_to_answer_is_left() -> None:
