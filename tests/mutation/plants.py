@@ -64,8 +64,8 @@ PLANTS: Final = (
         1,
         "an operator's verdict is told as given where the other one stands",
         "core/transaction/machine.py",
-        "        NOTHING,\n        _standing(command.wanted, command.group, command.tx_id, committed=verdict.committed, "
-        "position=verdict.position),\n    )",
+        "        NOTHING,\n        _reply_for_settled(\n            command.wanted, command.group, command.tx_id, "
+        "committed=verdict.committed, position=verdict.position\n        ),\n    )",
         "        NOTHING,\n        Settled(command.group, command.tx_id, command.wanted == RequestedVerdict.COMMIT, verdict.position, True),\n    )",
     ),
     # --- 2, validity

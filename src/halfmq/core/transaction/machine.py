@@ -277,14 +277,16 @@ def decide_resolve(state: State, command: ResolveTransaction, now_ms: int) -> De
         return signed(decision, action, command.tx_id, by)
     verdict = group.settled.get(command.tx_id) if group is not None else None
     if verdict is None and command.settled is not None:
-        return Decision(NOTHING, _standing_in_row(state, command.settled, command.group, command.tx_id, command.wanted))
+        return Decision(NOTHING, _reply_for_row(state, command.settled, command.group, command.tx_id, command.wanted))
     if verdict is None:
         of_group = f" of group {command.group!r}" if command.group else ""
         text = f"transaction {command.tx_id!r}{of_group} is not undecided, and not among the recent verdicts"
         return Decision(NOTHING, Refused(Why.NOT_FOUND, text))
     return Decision(
         NOTHING,
-        _standing(command.wanted, command.group, command.tx_id, committed=verdict.committed, position=verdict.position),
+        _reply_for_settled(
+            command.wanted, command.group, command.tx_id, committed=verdict.committed, position=verdict.position
+        ),
     )
 
 
@@ -396,19 +398,19 @@ def _end_of_settled(state: State, group: ProducerGroup | None, command: EndTrans
     half_index, log_offset = command.half_index, command.log_offset
     verdict = group.settled.get(tx_id) if group is not None else None
     if verdict is not None:
-        if not _names(verdict, half_index, log_offset):
+        if not _matches_half(verdict, half_index, log_offset):
             return _wrong_offsets(tx_id, half_index, log_offset)
-        return _standing(wanted, group_name, tx_id, committed=verdict.committed, position=verdict.position)
+        return _reply_for_settled(wanted, group_name, tx_id, committed=verdict.committed, position=verdict.position)
     # The row comes before other groups: another group's transaction with this id is no reason to refuse a known verdict.
     if row is not None and row.half_index == half_index and row.first_offset in (log_offset, 0):
-        return _standing_in_row(state, row, group_name, tx_id, wanted)
+        return _reply_for_row(state, row, group_name, tx_id, wanted)
     for other in islice(state.producer_groups.values(), _GROUPS_EXAMINED_MAX):
         if other is not group and (tx_id in other.undecided or tx_id in other.settled):
             return Refused(Why.WRONG_GROUP, f"transaction {tx_id!r} is not of producer group {group_name!r}")
     return _not_found(state, group_name, tx_id, half_index, log_offset)
 
 
-def _names(verdict: Verdict, half_index: int, log_offset: int) -> bool:
+def _matches_half(verdict: Verdict, half_index: int, log_offset: int) -> bool:
     """Whether both offsets belong to one half of the settled transaction."""
     halves, places = verdict.half_indexes, verdict.first_offsets
     if not isinstance(halves, tuple) or not isinstance(places, tuple):
@@ -419,7 +421,7 @@ def _names(verdict: Verdict, half_index: int, log_offset: int) -> bool:
     return False
 
 
-def _standing_in_row(
+def _reply_for_row(
     state: State, row: SettledRow, group_name: str, tx_id: str, wanted: RequestedVerdict
 ) -> Settled | Refused | Noted:
     """The verdict in the transaction table, which has it as long as the verdict is in the log."""
@@ -429,10 +431,10 @@ def _standing_in_row(
         return _wrong_offsets(tx_id, row.half_index, row.first_offset)
     if row.verdict_position < state.log_start:
         return Refused(Why.NOT_FOUND, _PAST_RETENTION)
-    return _standing(wanted, group_name, tx_id, committed=row.committed, position=row.verdict_position)
+    return _reply_for_settled(wanted, group_name, tx_id, committed=row.committed, position=row.verdict_position)
 
 
-def _standing(
+def _reply_for_settled(
     wanted: RequestedVerdict, group: str, tx_id: str, *, committed: bool, position: int
 ) -> Settled | Refused | Noted:
     standing = standing_state(committed)
