@@ -42,7 +42,7 @@ class Why(Enum):
     SUBSCRIPTION_NOT_LATEST = "subscription-not-latest"
     SUBSCRIPTION_PARSE_FAILED = "subscription-parse-failed"
     #: An expression type of RocketMQ that this broker does not support.
-    FILTER_NOT_OFFERED = "filter-not-offered"
+    FILTER_NOT_SUPPORTED = "filter-not-offered"
     #: The client to call is not connected, or does not read.
     CLIENT_NOT_REACHED = "client-not-reached"
     #: The called client did not respond in time.
@@ -101,7 +101,7 @@ class ParkedChecked(NamedTuple):
     left: int
 
 
-class ProducerIsSet(NamedTuple):
+class ProducerSettingsStored(NamedTuple):
     """Limits and policy of a producer group from now on."""
 
     settings: ProducerSettings
@@ -121,14 +121,24 @@ class Done(NamedTuple):
     again: bool = False
 
 
-class GroupIsGone(NamedTuple):
+class ConsumerGroupDeleted(NamedTuple):
     """The consumer group no longer exists. ``kept``: its topics that remain because they contain messages."""
 
     kept: tuple[str, ...]
 
 
 Reply = (
-    Sent | SentBatch | Settled | Refused | Noted | Asked | ParkedChecked | ProducerIsSet | GroupIsGone | Locked | Done
+    Sent
+    | SentBatch
+    | Settled
+    | Refused
+    | Noted
+    | Asked
+    | ParkedChecked
+    | ProducerSettingsStored
+    | ConsumerGroupDeleted
+    | Locked
+    | Done
 )
 
 

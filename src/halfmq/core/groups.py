@@ -11,7 +11,7 @@ from typing import Final
 from halfmq import limits
 from halfmq.core.audit import signed, signed_if_space
 from halfmq.core.commands import DeleteGroup, EnsureGroup, SetGroup
-from halfmq.core.decision import DONE, NOTHING, Decision, Done, GroupIsGone, Refused, Why
+from halfmq.core.decision import DONE, NOTHING, ConsumerGroupDeleted, Decision, Done, Refused, Why
 from halfmq.core.events import ConsumerGroupRemoved, DecisionEvent
 from halfmq.core.queues.send import retry_topic
 from halfmq.core.schema import group_deleted, group_set
@@ -67,7 +67,7 @@ def decide_delete_group(state: State, command: DeleteGroup, now_ms: int) -> Deci
     """Delete the group, and its offsets if the command says so. Deleting an absent group succeeds.
 
     Replies:
-        GroupIsGone: with its remaining topics. Refused NOT_NOW: it has members.
+        ConsumerGroupDeleted: with its remaining topics. Refused NOT_NOW: it has members.
     """
     name = command.name
     session = state.session.consumers.get(name)
@@ -88,7 +88,7 @@ def decide_delete_group(state: State, command: DeleteGroup, now_ms: int) -> Deci
             records += (topic_deleted(offset + records[0].size, retry),)
             events += (topic_gone(retry),)
             topics.remove(retry.name)
-    decision = Decision(records, GroupIsGone(tuple(topics)), events=events)
+    decision = Decision(records, ConsumerGroupDeleted(tuple(topics)), events=events)
     return signed_if_space(state, decision, OperatorAction.DELETE_GROUP, name, command.by)
 
 

@@ -25,7 +25,7 @@ from halfmq import limits
 from halfmq.core.audit import signed_if_space
 from halfmq.core.base_space import refuse_producer
 from halfmq.core.commands import SetProducer
-from halfmq.core.decision import NOTHING, Decision, Effect, PolicyActed, ProducerIsSet, Refused, Why
+from halfmq.core.decision import NOTHING, Decision, Effect, PolicyActed, ProducerSettingsStored, Refused, Why
 from halfmq.core.events import DecisionEvent, PolicyChanged, PolicyExamined
 from halfmq.core.schema import producer_set
 from halfmq.core.state import Policy, State, Undecided, next_offset
@@ -117,7 +117,7 @@ def decide_set_producer(state: State, command: SetProducer, now_ms: int) -> Deci
     """Set limits and policy of a producer group. Parked transactions stay parked, and undecided ones are kept.
 
     Replies:
-        ProducerIsSet: the settings from now on. Refused, nothing was changed: INVALID_PARAMETER: the value is invalid; the text states
+        ProducerSettingsStored: the settings from now on. Refused, nothing was changed: INVALID_PARAMETER: the value is invalid; the text states
             the valid range. LIMIT_REACHED: there is no space, or too many groups have settings. Existing settings can always be
             changed and removed.
     """
@@ -137,7 +137,7 @@ def decide_set_producer(state: State, command: SetProducer, now_ms: int) -> Deci
     events = (
         (PolicyChanged(settings.name, tuple(before.past), before.last_check_delivered),) if before is not None else ()
     )
-    decision = Decision((producer_set(next_offset(state), settings),), ProducerIsSet(settings), (), events)
+    decision = Decision((producer_set(next_offset(state), settings),), ProducerSettingsStored(settings), (), events)
     return signed_if_space(state, decision, OperatorAction.SET_PRODUCER, settings.name, command.by)
 
 
