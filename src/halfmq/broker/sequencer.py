@@ -370,9 +370,8 @@ class Sequencer:
             due.append(held.popleft())
         batches = [batch for turn in due for batch in turn.batches]
         if batches:
-            if (
-                self._store.is_lagging and not self.indexes_lag
-            ):  # a reader needed the staged entries, and the disk was full
+            # A reader needed the staged entries, and the disk was full.
+            if self._store.is_lagging and not self.indexes_lag:
                 self._begin_to_lag()
             staged = self._staged
             new = [batch for batch in batches if batch.end > staged] if staged else batches

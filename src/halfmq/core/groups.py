@@ -16,7 +16,7 @@ from halfmq.core.events import ConsumerGroupRemoved, DecisionEvent
 from halfmq.core.queues.send import retry_topic
 from halfmq.core.schema import group_deleted, group_set
 from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, State, next_offset
-from halfmq.core.topics import make_group, refuse_group, topic_deleted, topic_gone
+from halfmq.core.topics import make_group, refuse_group, topic_deleted, topic_removed_event
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
 from halfmq.model.records import OperatorAction, Record
@@ -86,7 +86,7 @@ def decide_delete_group(state: State, command: DeleteGroup, now_ms: int) -> Deci
         events = (ConsumerGroupRemoved(name, command.with_offsets),)
         if retry is not None and not retry.derived.pending and retry.mins == retry.ends:
             records += (topic_deleted(offset + records[0].size, retry),)
-            events += (topic_gone(retry),)
+            events += (topic_removed_event(retry),)
             topics.remove(retry.name)
     decision = Decision(records, ConsumerGroupDeleted(tuple(topics)), events=events)
     return signed_if_space(state, decision, OperatorAction.DELETE_GROUP, name, command.by)

@@ -7,7 +7,7 @@ from halfmq.core import apply, base, base_bytes, base_space, topics
 from halfmq.core.base import base_payload
 from halfmq.core.commands import CommitOffset, DeleteTopic, EnsureGroup, SetGroup, SetProducer, SetTopic
 from halfmq.core.decision import Done, OffsetNotStored, ProducerSettingsStored, Refused, Why
-from halfmq.core.queues.offsets import MayBeLost, NotStored, Stored, query_offset
+from halfmq.core.queues.offsets import NotStored, PossiblyUnlogged, Stored, query_offset
 from halfmq.core.session import Unregistered
 from halfmq.core.transaction.invariants import check
 from halfmq.errors import InvariantViolated
@@ -170,7 +170,7 @@ def test_a_refused_offset_is_known_in_this_run_and_a_later_one_says_that_message
     log.session(Unregistered(1, "client-1", "", "CG"))
     log.tick()
     log.restart()
-    assert isinstance(query_offset(log.state, "CG", "wide", queue), MayBeLost)
+    assert isinstance(query_offset(log.state, "CG", "wide", queue), PossiblyUnlogged)
     assert query_offset(log.state, "CG", "wide", 0) == Stored(5)
     assert isinstance(query_offset(log.state, "CG", "unknown", 0), NotStored)
     assert isinstance(query_offset(log.state, "Nobody", "wide", 0), NotStored)

@@ -45,11 +45,11 @@ class NotStored(NamedTuple):
     """Respond with QUERY_NOT_FOUND (22) only: clients treat other codes as a failure and do not start the queue."""
 
 
-class MayBeLost(NamedTuple):
+class PossiblyUnlogged(NamedTuple):
     """No offset is stored, but one may have been refused: the group must not begin after the first message."""
 
 
-def query_offset(view: View, group: str, topic: str, queue_id: int) -> Stored | NotStored | MayBeLost:
+def query_offset(view: View, group: str, topic: str, queue_id: int) -> Stored | NotStored | PossiblyUnlogged:
     """The group's offset in the queue: the newest that it reported, logged or not."""
     found = view.topics_by_name.get(topic)
     if found is None:
@@ -59,7 +59,7 @@ def query_offset(view: View, group: str, topic: str, queue_id: int) -> Stored | 
         offset = offsets.get(group, {}).get(key)
         if offset is not None:
             return Stored(offset)
-    return NotStored() if group not in view.groups or has_space_for_offset(view, group) else MayBeLost()
+    return NotStored() if group not in view.groups or has_space_for_offset(view, group) else PossiblyUnlogged()
 
 
 def decide_commit_offset(state: State, command: CommitOffset, now_ms: int) -> Decision:

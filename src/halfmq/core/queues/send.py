@@ -14,7 +14,7 @@ from halfmq.core.events import QueueChosen
 from halfmq.core.queues.deduplication import sent_before
 from halfmq.core.queues.delay import delay_refusal, due_at
 from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, Destination, RecentMessage, State, Topic
-from halfmq.core.topics import PERMISSION_WRITE, Made, first_use, make_topic
+from halfmq.core.topics import PERMISSION_WRITE, NewTopic, first_use, make_topic
 from halfmq.core.transaction.machine import DISK_FULL, NOT_STORED_BITS, body_too_large, prepare, too_many_properties
 from halfmq.model.ids import hash64, offset_message_id
 from halfmq.model.properties import CLUSTER, MSG_REGION, TRACE_ON, UNIQ_KEY, append, without
@@ -279,7 +279,7 @@ def _derived_topic(
     if topic is not None:
         return topic, ()
     made = make_topic(state, offset, name, queues, queues, 6, ahead, by_hand=by_hand)
-    if isinstance(made, Made):
+    if isinstance(made, NewTopic):
         return made.topic, (made.record,)
     return made
 
