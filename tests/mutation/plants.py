@@ -256,7 +256,7 @@ PLANTS: Final = (
         "a step towards a trim looks once more after its bound was asked for, and carries what it finds then",
         "core/transaction/retention.py",
         "    count = 0\n    for what in state.session.copy_progress.found:\n",
-        "    count = 0\n    state.session.copy_progress.look()\n    for what in state.session.copy_progress.found:\n",
+        "    count = 0\n    state.session.copy_progress.search()\n    for what in state.session.copy_progress.found:\n",
     ),
     Plant(
         "any-clock-is-believed",

@@ -276,7 +276,7 @@ def undecided_transactions_expire(patch: pytest.MonkeyPatch) -> None:
 @plant
 def trim_takes_undecided_halves_along(patch: pytest.MonkeyPatch) -> None:
     """Files go by age, whatever lies in them."""
-    patch.setattr(retention, "_looked_at", lambda state, log_start: iter(()))
+    patch.setattr(retention, "_candidates", lambda state, log_start: iter(()))
 
 
 def _immunity_on_the_clients_clock(patch: pytest.MonkeyPatch, believed: Callable[[int], bool]) -> None:

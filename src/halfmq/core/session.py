@@ -56,7 +56,7 @@ from halfmq.core.transaction.check_schedule import (
     note_waiting,
 )
 from halfmq.core.transaction.past_limit import examine_rounds, note_changed, note_delivered, note_examined, note_resumed
-from halfmq.core.transaction.retention import note_copied, note_look
+from halfmq.core.transaction.retention import note_copied, start_search
 
 
 class ConsumerData(NamedTuple):
@@ -394,6 +394,6 @@ _APPLY: Final[dict[type, Callable[[State, Any], tuple[MembersChanged, ...] | Non
     TopicRemoved: forget_topic,
     ConsumerGroupRemoved: _group_gone,
     DelayedPostponed: note_postponed,
-    TrimStarted: note_look,
+    TrimStarted: start_search,
     CopiedForward: note_copied,
 }
