@@ -42,7 +42,7 @@ class Why(Enum):
     SUBSCRIPTION_NOT_LATEST = "subscription-not-latest"
     SUBSCRIPTION_PARSE_FAILED = "subscription-parse-failed"
     #: An expression type of RocketMQ that this broker does not support.
-    FILTER_NOT_SUPPORTED = "filter-not-offered"
+    FILTER_NOT_SUPPORTED = "filter-not-supported"
     #: The client to call is not connected, or does not read.
     CLIENT_NOT_REACHED = "client-not-reached"
     #: The called client did not respond in time.

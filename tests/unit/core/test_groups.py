@@ -150,7 +150,7 @@ def test_there_are_only_so_many_groups_and_a_deleted_one_makes_room() -> None:
     log.do(EnsureGroup("B"))
     for command in (EnsureGroup("C"), SetGroup("C", 3, 1, True)):
         text = refused(log.do(command), Why.LIMIT_REACHED).text
-        assert "2 (--groups-max)" in text
+        assert "limit of 2 consumer groups (--groups-max)" in text
     assert log.do(SetGroup("A", 3, 1, True)) == Done()
     log.restart()
     refused(log.do(EnsureGroup("C")), Why.LIMIT_REACHED)

@@ -12,6 +12,7 @@ from halfmq.core.transaction.next_check import ParkedCheck
 from halfmq.core.transaction.past_limit import is_at_limit
 from halfmq.core.transaction.states import standing_state
 from halfmq.core.view import ProducerGroupView, View
+from halfmq.model.durations import span
 from halfmq.model.records import DecidedBy, OperatorActed
 from halfmq.model.settings import PastLimit, ProducerSettings
 
@@ -192,12 +193,3 @@ def _settled(verdict: Verdict, now_ms: int, acted: OperatorActed | None) -> str:
 
 def checks(count: int) -> str:
     return "1 check" if count == 1 else f"{count} checks"
-
-
-def span(ms: int) -> str:
-    """A duration for people: 850 ms, 12 s, 5 min, 3 h, 2 days."""
-    ms = max(0, ms)
-    for unit_ms, name in ((86_400_000, "days"), (3_600_000, "h"), (60_000, "min"), (1_000, "s")):
-        if ms >= 2 * unit_ms or (unit_ms == 1_000 and ms >= unit_ms):
-            return f"{ms // unit_ms} {name}"
-    return f"{ms} ms"
