@@ -462,15 +462,15 @@ PLANTS: Final = (
         10,
         "what was answered last and is damaged now is cut as a torn tail, although the watermark page says it was durable",
         "store/store.py",
-        "recovery = find_out(files, found, page.durable if page is not None else 0)",
-        "recovery = find_out(files, found, 0)",
+        "recovery = examine_log(files, found, page.durable if page is not None else 0)",
+        "recovery = examine_log(files, found, 0)",
     ),
     Plant(
         "full-disk-keeps-the-page",
         10,
         "where a full disk keeps derived files back, the watermark page does not say what was answered and is durable",
         "store/store.py",
-        "            self._say(self._page.durable_to, durable)",
+        "            self._write_watermark(self._page.durable_to, durable)",
         "            pass",
     ),
     Plant(

@@ -35,7 +35,7 @@ from halfmq.store.identity import NAME as STORE_JSON
 from halfmq.store.identity import Identity, StoreLocks, read_identity, take_lock, write_identity
 from halfmq.store.indexes import FoundMessage, Indexes, indexes_are_there
 from halfmq.store.log_scan import LogScan
-from halfmq.store.recovery import CheckpointFound, Recovery, find_out, settle
+from halfmq.store.recovery import CheckpointFound, Recovery, examine_log, repair
 from halfmq.store.recovery_cases import Act
 from halfmq.store.segment import NO_SPACE, SegmentFiles
 from halfmq.store.snapshot import WholeSnapshot, read_snapshot, remove_snapshots, write_snapshot
@@ -324,7 +324,7 @@ class Store:
             if page is not None and page.position > 0 and not files.numbers():
                 # There was a log: names of segments are durable before anything in them is published.
                 found = (*found, CheckpointFound(page.position, page.epoch, False))
-            recovery = find_out(files, found, page.durable if page is not None else 0)
+            recovery = examine_log(files, found, page.durable if page is not None else 0)
             # A run that crashed before its first batch left its epoch only in the page.
             paged = page.epoch if page is not None else 0
             return cls(
@@ -369,7 +369,7 @@ class Store:
         difference = self.indexes.queues.difference(queues, log_start)
         if difference is not None:
             self._snapshot = None
-            self.recovery = find_out(
+            self.recovery = examine_log(
                 self.segments,
                 [CheckpointFound(slot.position, slot.epoch, False) for slot in self._slots],
                 self.recovery.durable_position,
@@ -434,7 +434,7 @@ class Store:
         """
         assert self._page is not None, "finish_recovery before redo"
         fsync = self.durability is Durability.FSYNC
-        settle(self._disk, self.segments, self.recovery)
+        repair(self._disk, self.segments, self.recovery)
         if fsync:
             self.log.sync(self.log.end)
         self._snapshot = None
@@ -631,7 +631,7 @@ class Store:
             return self._follow(position, broker_time_ms)
         synced = self.log.synced_position
         if synced != self._page_durable:
-            self._say(self._page.durable_to, synced)
+            self._write_watermark(self._page.durable_to, synced)
             self._page_durable = synced
         self._waiting = position, broker_time_ms
         self._high_watermark = position
@@ -667,9 +667,9 @@ class Store:
             if error.errno not in NO_SPACE:
                 raise
             self._high_watermark = self._written  # nobody has seen the staged entries
-            self._say(self._page.durable_to, durable)
+            self._write_watermark(self._page.durable_to, durable)
         else:
-            self._say(self._page.publish, position, self.indexes.log_start, broker_time_ms, durable)
+            self._write_watermark(self._page.publish, position, self.indexes.log_start, broker_time_ms, durable)
             self._lagging = None
             self._page_durable = durable
             self._high_watermark = self._written = position
@@ -689,7 +689,7 @@ class Store:
                 self.on_failed(StorePoisoned(f"indexes cannot be written: {error}", hint="restart to rebuild them"))
                 raise
 
-    def _say(self, write: Callable[..., None], *what: int) -> None:
+    def _write_watermark(self, write: Callable[..., None], *what: int) -> None:
         try:
             write(*what)
         except OSError as error:
@@ -753,7 +753,7 @@ class Store:
         """
         if self._topics_were_late and self._page is not None:
             self._topics_were_late = False
-            self._say(self._page.durable_to, self.log.synced_position)
+            self._write_watermark(self._page.durable_to, self.log.synced_position)
 
     def closed_segments(self) -> Iterator[tuple[int, int, int]]:
         """(start, start of the next one, broker time of the next one's first batch, ms) of full segments, oldest first.
