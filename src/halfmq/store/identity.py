@@ -63,7 +63,7 @@ class StoreLocks:
             if error.errno not in CANNOT_LOCK:
                 raise
             log.warning(
-                "the file system of %s locks no directories (%s): only %s keeps a second broker away, never remove it",
+                "the file system of %s cannot lock directories (%s): only %s keeps a second broker away, never remove it",
                 directory, error.strerror, self._directory / LOCK_NAME,
             )  # fmt: skip
             return

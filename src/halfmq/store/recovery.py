@@ -179,7 +179,7 @@ def _decided(
         case EndOfLog(at, seen):
             return Recovery(case, log_start, redo_from, at, durable, max(epoch, seen), rolls or {}, says)
         case TornTail(cut_at, seen, why, whole):
-            says += f"; cutting at {cut_at} ({why}), {whole} whole batches after it were never answered"
+            says += f"; cutting at {cut_at} ({why}), {whole} whole batches after it were never acknowledged"
             return Recovery(case, log_start, redo_from, cut_at, durable, max(epoch, seen), rolls or {}, says)
         case _:
             return Recovery(case, 0, 0, 0, 0, epoch, {}, says)

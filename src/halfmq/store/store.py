@@ -536,7 +536,7 @@ class Store:
 
         On that thread, since the segments to check may be detached meanwhile, and must not be unlinked before. It checks all segments written
         since the last check, so that a roll hides nothing: a file may have been removed or replaced before it. Truncation is not checked
-        for closed segments; ``missing_segments`` reports it.
+        for closed segments; ``SegmentFiles.missing`` reports it.
 
         Returns (number, problem) if only the segment prepared for the next roll is affected: pass the number to ``forget_segment``.
 
@@ -555,9 +555,9 @@ class Store:
             if what is not None:
                 self.log.failure = self.log.failure or OSError(errno.ESTALE, what[0])
                 raise StorePoisoned(
-                    f"{what[0]}, and the log {'goes' if number == written else 'went'} on in it",
-                    hint="nothing more is taken, which no start would find; bring that file back from where it was moved, or "
-                    "from a backup, then start",
+                    f"{what[0]}, and the log {'continues' if number == written else 'continued'} in it",
+                    hint="the broker accepts nothing more, since a start would not find it; bring that file back from where it was "
+                    "moved, or from a backup, then start",
                 )
         following = -(-end // self.segment_bytes)
         what = self.segments.what_is_wrong(following) if following in self.segments else None

@@ -288,7 +288,7 @@ def test_i_whole_batches_behind_the_damage_are_cut_with_it() -> None:
     found = examine_log(store.files(), [usable(store.ends[1])])
     assert (found.case.letter, found.end) == ("I", store.ends[4])
     damage = f"at {store.ends[4]}: a record ends beyond its batch"
-    what = f"cutting at {store.ends[4]} ({damage}), 4 whole batches after it were never answered"
+    what = f"cutting at {store.ends[4]} ({damage}), 4 whole batches after it were never acknowledged"
     assert found.says == f"case I: torn tail, snapshot; {what}"
 
 

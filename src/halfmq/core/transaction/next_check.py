@@ -53,5 +53,5 @@ def _parked(number: int) -> ParkedCheck:
         return ParkedCheck(number)
     except ValueError:
         raise InvariantViolated(
-            f"a transaction is parked for reason {number - PARKED_MS}, which there is not"
+            f"unknown parking reason {number - PARKED_MS} of a transaction"
         ) from None
