@@ -1,5 +1,5 @@
-"""The only way to change session state: connections, subscriptions, reports of the sequencer and of the disk, and events of
-decisions (``events``).
+"""Changes session state by events: of the outside (connections, subscriptions, reports of the sequencer and of the disk) and of
+decisions (``events``). ``state.SessionState`` names the two fields that change otherwise.
 
 None of it is logged. A restart loses it, and clients send it again with their next heartbeat. A client is identified by its
 connection: after a reconnect it is a new member once its heartbeat arrives.
@@ -115,7 +115,7 @@ class CheckDelivered(NamedTuple):
 
 
 class Unregistered(NamedTuple):
-    """UNREGISTER_CLIENT (35). An empty group name: the client is in no group of that kind."""
+    """A client left its groups. An empty group name: it is in no group of that kind."""
 
     connection: int
     client_id: str

@@ -1,11 +1,14 @@
 """The broker's state in memory, in three parts:
 
     State           durable: only ``apply`` changes it, live and in redo; bases and snapshots contain it
-    .derived        computed from durable state to make decisions fast; never stored
+    .derived        computed to make decisions fast, mostly from durable state; never stored
     .session        connections, subscriptions, the high watermark: lost by a restart
 
 A topic, a producer group and a policy have the same three parts: their own fields are durable, ``.derived`` and ``.session``
 are not.
+
+The one exception in ``producer_groups`` is an empty ``ProducerGroup``: it contains nothing durable. ``apply`` or a session event creates it
+on first use of its name, and ``session.forget_idle_groups`` removes it.
 
 Undecided transactions and their halves are immutable and are replaced on change. A snapshot is therefore a copy of references
 and can be encoded in another thread.
@@ -49,7 +52,7 @@ class Half(msgspec.Struct, frozen=True, gc=False, array_like=True):
     half_index: int
     #: Current place of its bytes; differs from ``first_offset`` after a copy.
     offset: int
-    #: Its identity for clients (``commitLogOffset``).
+    #: Its identity for clients, which return it with their verdict.
     first_offset: int
     topic_id: int
     queue_id: int
@@ -422,7 +425,11 @@ class DerivedState:
 
 
 class SessionState:
-    """Lost by a restart, and sent again by clients. Only ``session.apply_session`` changes it."""
+    """Lost by a restart, and sent again by clients.
+
+    Events of decisions and of the outside change it, through ``session.apply_session``. Two fields change otherwise: the engine sets
+    ``sender``, and a new ``ProducerGroup`` takes the next number of ``groups_numbered``, also when ``apply`` creates it.
+    """
 
     __slots__ = (
         "answered",

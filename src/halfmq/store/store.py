@@ -1,4 +1,7 @@
-"""The store: one log, its indexes, and checkpoints for a fast restart. Other packages use only this name.
+"""The store: one log, its indexes, and checkpoints for a fast restart. Only the broker writes, and only through ``Store``.
+
+Other packages import other modules of ``store`` for what needs no running store: types of entries and rows, and reading the files of
+a store (``halfmq store``, the direct reader of ``halfmq.spark``, the histories of ``halfmq.testing``).
 
 A start, in this order:
 

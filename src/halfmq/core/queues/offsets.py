@@ -4,9 +4,9 @@ A crash loses at most the last second, so consumers receive those messages again
 logged before the response: without it, a group that began at the end would begin there again and skip what it received in
 between.
 
-**A group without an offset.** Only "not found" (22) makes the client apply its ``consumeFromWhere``. A new queue, which still begins
-at 0, returns offset 0 instead, as in RocketMQ, unless the client sets ``setZeroIfNotFound=false``. A topic is often created by its
-first message, and a group that waited for it with CONSUME_FROM_LAST_OFFSET would otherwise begin after that very message. RocketMQ
+**A group without an offset.** Only the reply "no offset is stored" makes the client apply its own start position. A new queue, which
+still begins at 0, returns offset 0 instead, as in RocketMQ, unless the client declines that. A topic is often created by its
+first message, and a group that waited for it, and starts at the end of queues, would otherwise begin after that very message. RocketMQ
 treats a queue as new while its first message is in the machine's memory; here it is a number of log bytes, so that the result
 does not depend on the machine (``broker.services.queues``). This module decides by the stored offsets; the service knows the
 content of the queue.
@@ -42,7 +42,8 @@ class Stored(NamedTuple):
 
 
 class NotStored(NamedTuple):
-    """Respond with QUERY_NOT_FOUND (22) only: clients treat other codes as a failure and do not start the queue."""
+    """No offset is stored. The front door must reply exactly that: clients treat any other refusal as a failure, and do not start to
+    consume the queue."""
 
 
 class PossiblyUnlogged(NamedTuple):
