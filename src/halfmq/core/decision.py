@@ -59,6 +59,8 @@ class Sent(Struct, frozen=True, gc=False):
 
 
 class SentBatch(NamedTuple):
+    """All messages of a batch were stored, in order and in one queue. ``queue_offset``: of the first; each further one has the next."""
+
     log_offsets: tuple[int, ...]
     queue_id: int
     queue_offset: int
@@ -186,6 +188,11 @@ Effect = WakeQueue | SendCheck | PolicyActed | OffsetNotStored
 
 
 class Decision(NamedTuple):
+    """The outcome of one command. The caller applies and withholds its parts in the order that the module states.
+
+    ``records``: for the log, with offsets that follow its end; empty if the command is refused or changes session state only.
+    """
+
     records: tuple[Record, ...]
     reply: Reply
     effects: tuple[Effect, ...] = ()

@@ -131,6 +131,10 @@ class Batch(NamedTuple):
 
 
 class Step(NamedTuple):
+    """The outcome of ``Engine.step``. The caller writes ``batch``, and withholds replies and effects until the log is durable up to its
+    end after the step. Commands beyond the number of ``replies`` were not decided: pass them to the next step.
+    """
+
     #: Write it before the next step. None: the step logged nothing.
     batch: Batch | None
     #: One reply for each decided command, in order.

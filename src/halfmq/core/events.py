@@ -149,6 +149,8 @@ class LocksExpired(NamedTuple):
 
 
 class QueuesLocked(NamedTuple):
+    """The client holds these queues, (topic, queue id) each, until ``until_ms`` unless it renews the locks."""
+
     group: str
     client_id: str
     queues: tuple[tuple[str, int], ...]
@@ -172,6 +174,8 @@ class TopicRemoved(NamedTuple):
 
 
 class ConsumerGroupRemoved(NamedTuple):
+    """The consumer group was deleted: forget its locks and, ``with_offsets``, the offsets that it reported."""
+
     group: str
     with_offsets: bool
 

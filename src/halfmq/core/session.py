@@ -72,6 +72,10 @@ class ConsumerData(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
+    """A client is alive on this connection, with its version and language, and is in these producer and consumer groups. A named consumer
+    group gets the subscriptions of the heartbeat; groups that it does not name stay as they are.
+    """
+
     connection: int
     client_id: str
     version: int
@@ -124,6 +128,8 @@ class Unregistered(NamedTuple):
 
 
 class ConnectionClosed(NamedTuple):
+    """The connection is gone: it leaves all groups, and checks that it did not answer are due for other producers."""
+
     connection: int
 
 
@@ -135,6 +141,8 @@ class Published(NamedTuple):
 
 
 class DiskSpace(NamedTuple):
+    """Whether free disk space is below the reserve. While ``full``, new messages are refused and verdicts accepted."""
+
     full: bool
 
 
@@ -149,7 +157,7 @@ Event = (
 
 
 class MembersChanged(NamedTuple):
-    """Notify these members of the consumer group that its membership changed (40)."""
+    """Notify these members of the consumer group that its membership changed."""
 
     group: str
     connections: tuple[int, ...]

@@ -343,6 +343,8 @@ class ProducerGroup:
 
 
 class Subscription(NamedTuple):
+    """What a consumer group reads of one topic."""
+
     topic: str
     #: Tags separated by ``||``, ``*``, or an SQL92 expression.
     expression: str
@@ -352,6 +354,8 @@ class Subscription(NamedTuple):
 
 
 class Member(NamedTuple):
+    """A client in a consumer group, as it described itself in its last heartbeat. ``version``: number of the client library's version."""
+
     client_id: str
     version: int
     language: str

@@ -26,6 +26,8 @@ LOCK_NAME: Final = "lock"
 
 
 class Identity(NamedTuple):
+    """What ``store.json`` says: files with another ``store_id`` are of another store. ``segment_bytes`` never changes."""
+
     #: 16 bytes.
     store_id: bytes
     segment_bytes: int

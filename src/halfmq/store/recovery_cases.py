@@ -15,12 +15,16 @@ from typing import Final, NamedTuple
 
 
 class Log(Enum):
+    """The segment files, from the oldest to the start of the redo."""
+
     EMPTY = "no segment files"
     WHOLE = "segment files without a gap up to the redo"
     GAP = "a segment file is missing"
 
 
 class Checkpoint(Enum):
+    """The newest checkpoint that helps, or why none does."""
+
     NONE = "no checkpoint"
     USABLE = "a checkpoint with its snapshot"
     UNREADABLE = "a checkpoint whose snapshot is missing or damaged"
@@ -29,18 +33,24 @@ class Checkpoint(Enum):
 
 
 class OldestSegment(Enum):
+    """How the oldest segment begins; redo starts there without a usable checkpoint."""
+
     BASE = "the oldest segment begins with a base"
     BLANK = "the first segment of all has no whole batch at its beginning"
     NO_BASE = "the oldest segment of a trimmed log does not begin with a base"
 
 
 class Tail(Enum):
+    """How the scan of the log ended."""
+
     END = "the log ends in zeros"
     TORN = "torn tail"
     CORRUPT = "damage below a durable position"
 
 
 class Act(Enum):
+    """What the start does."""
+
     START_EMPTY = "start with an empty log"
     REDO_FROM_SNAPSHOT = "load the snapshot, redo the log after it"
     REDO_FROM_BASE = "redo the whole log from the base of its oldest segment; indexes are rebuilt"

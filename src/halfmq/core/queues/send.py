@@ -219,7 +219,7 @@ def _too_large(state: State, size: int) -> Refused:
 
 
 def _send_copy(state: State, command: SendMessage, place: Destination, now_ms: int) -> Decision:
-    """A copy of a message whose consumer failed, sent by the client because its send-back (36) failed.
+    """A copy of a message whose consumer failed, sent by the client because its send-back failed.
 
     It keeps the unique id of its original, so it is not deduplicated. Beyond the retry limit, or if the group consumes in order, it
     becomes a dead letter (RocketMQ ``SendMessageProcessor.handleRetryAndDLQ``; ``>`` here, ``>=`` in send-back).

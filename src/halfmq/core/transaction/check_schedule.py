@@ -282,6 +282,7 @@ def _has_more_work(state: State, event: DecisionEvent) -> bool:
 
 
 def note_asked(state: State, event: ChecksSent) -> None:
+    """The checks are in flight until ``until_ms``. The group takes another turn if it has more to check and is below its limit in flight."""
     group = state.producer_groups.get(event.group)
     if group is None:
         return
@@ -307,12 +308,14 @@ def note_asked(state: State, event: ChecksSent) -> None:
 
 
 def note_waiting(state: State, event: CheckWaits) -> None:
+    """The check is due and not sent: an earlier one of the same number no longer counts for the group's policy."""
     group = state.producer_groups.get(event.group)
     if group is not None:
         _forget_delivered(group, event.tx_id)
 
 
 def note_unknown(state: State, event: UnknownReceived) -> None:
+    """The response to the check arrived: it is no longer in flight, and ``story`` shows its time and remark."""
     group = state.producer_groups.get(event.group)
     if group is not None:
         group.session.in_flight.pop(event.tx_id, None)
@@ -330,6 +333,7 @@ def note_check_cancelled(state: State, event: CheckCancelled) -> None:
 
 
 def note_failed(state: State, event: CheckFailed) -> None:
+    """The check reached nobody: it is no longer in flight, and a closed connection gets no more. A record of the decision makes it due again."""
     group = state.producer_groups.get(event.group)
     if group is None:
         return

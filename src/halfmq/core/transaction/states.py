@@ -16,6 +16,8 @@ from halfmq.core.commands import RequestedVerdict
 
 
 class TransactionState(Enum):
+    """Clients and operators see these values. The last two are final."""
+
     UNDECIDED = "UNDECIDED"
     COMMITTED = "COMMITTED"
     ROLLED_BACK = "ROLLED_BACK"
