@@ -337,7 +337,9 @@ class _Walk:
             at = message_at + AT_QUEUE_OFFSET
             half_index = int.from_bytes(head[at : at + 8], "big", signed=True)
             if half_index != ref.half_index:
-                self._findings.damage("log", f"{what} as half {ref.half_index}, but half {half_index} is stored there", REPORT)
+                self._findings.damage(
+                    "log", f"{what} as half {ref.half_index}, but half {half_index} is stored there", REPORT
+                )
 
     # --- what only accelerates
 
