@@ -33,8 +33,8 @@ from halfmq.core.engine import Failed
 from halfmq.core.retention import ClosedSegment, RetentionLimits, trim_target
 from halfmq.core.session import DiskSpace
 from halfmq.core.snapshot import encode_rows
-from halfmq.core.transaction.story import span
 from halfmq.errors import StoreDamaged, StoreFull, StorePoisoned
+from halfmq.model.durations import span
 from halfmq.store.segment import SegmentStays
 from halfmq.store.store import Store
 

@@ -286,12 +286,12 @@ class Members:
         more = whole - sum(before.values())
         if (
             more > 0
-            and whole > limits.SUBSCRIPTIONS_BYTES_FREE
+            and whole > limits.SUBSCRIPTIONS_BYTES_PER_CONNECTION_EXEMPT
             and self.subscribed_bytes + more > limits.SUBSCRIPTIONS_BYTES_MAX
         ):
             return (
                 f"subscriptions of all clients hold {self.subscribed_bytes} of {limits.SUBSCRIPTIONS_BYTES_MAX} bytes: "
-                f"only {limits.SUBSCRIPTIONS_BYTES_FREE} more for each client now"
+                f"only {limits.SUBSCRIPTIONS_BYTES_PER_CONNECTION_EXEMPT} more for each client now"
             )
         return None
 

@@ -14,7 +14,7 @@ from halfmq.broker.services.actors import actor
 from halfmq.broker.services.peer import Peer, Say
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import SetProducer
-from halfmq.core.decision import PolicyActed, ProducerIsSet, Refused, Why
+from halfmq.core.decision import PolicyActed, ProducerSettingsStored, Refused, Why
 from halfmq.core.engine import Failed
 from halfmq.core.transaction.listing import group_stats, groups_from
 from halfmq.errors import InvalidName
@@ -97,7 +97,7 @@ class ProducerGroups:
             return
 
         def is_set(_: None, reply: Any) -> None:
-            if isinstance(reply, ProducerIsSet):
+            if isinstance(reply, ProducerSettingsStored):
                 self._say_set(peer, reply.settings)
                 # What was set, not what is in memory by now: a later change may not be durable yet.
                 answer(self._limits(reply.settings))

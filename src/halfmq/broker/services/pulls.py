@@ -216,7 +216,7 @@ class Pulls:
 
         Refusals: NO_PERMISSION, TOPIC_NOT_EXIST, INVALID_PARAMETER, GROUP_NOT_EXIST, LIMIT_REACHED: as named.
             SUBSCRIPTION_NOT_EXIST, SUBSCRIPTION_NOT_LATEST: send a heartbeat, and pull again.
-            SUBSCRIPTION_PARSE_FAILED, FILTER_NOT_OFFERED: of the expression and its type.
+            SUBSCRIPTION_PARSE_FAILED, FILTER_NOT_SUPPORTED: of the expression and its type.
         """
         group, commit_offset = request.group, request.commit_offset
         if group not in self._view.groups and (group != TOOLS_GROUP or commit_offset is not None):
@@ -281,7 +281,7 @@ class Pulls:
         parsed = parse_filter(expression, expression_type or "")
         if isinstance(parsed, TagFilter):
             return parsed.hashes
-        return Refused(Why.FILTER_NOT_OFFERED if parsed.unknown_type else Why.SUBSCRIPTION_PARSE_FAILED, parsed.text)
+        return Refused(Why.FILTER_NOT_SUPPORTED if parsed.unknown_type else Why.SUBSCRIPTION_PARSE_FAILED, parsed.text)
 
     # --- one look
 

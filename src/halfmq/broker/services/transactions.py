@@ -28,7 +28,7 @@ from halfmq.core.transaction.listing import (
     groups_from,
     has,
     oldest_undecided,
-    standing,
+    transaction_state,
     undecided_among,
 )
 from halfmq.core.transaction.states import standing_state
@@ -129,7 +129,7 @@ class Transactions:
         """
 
         def of(group: str) -> None:
-            if standing(self._sequencer.view, group, tx_id) == UNKNOWN:
+            if transaction_state(self._sequencer.view, group, tx_id) == UNKNOWN:
                 self._settled_verdict_lookup.look(group, tx_id, lambda look: told(group, look))
             else:
                 told(group, None)
@@ -142,7 +142,7 @@ class Transactions:
 
     def _story(self, group: str, tx_id: str, look: Look | None) -> Story | Refused:
         view, now_ms = self._sequencer.view, self._time.now_ms()
-        stands = standing(view, group, tx_id)
+        stands = transaction_state(view, group, tx_id)
         if isinstance(look, NotSearched) and stands == UNKNOWN:
             return Refused(Why.NOT_NOW, look.text)
         if isinstance(look, Found) and stands == UNKNOWN:
@@ -172,7 +172,7 @@ class Transactions:
         """
         if group:
             view = self._sequencer.view
-            answer([tx_id for tx_id in ids if standing(view, group, tx_id) == UNDECIDED])
+            answer([tx_id for tx_id in ids if transaction_state(view, group, tx_id) == UNDECIDED])
             return
         ids = [tx_id for tx_id in ids if len(tx_id) <= limits.TRANSACTION_ID_CHARS_MAX]
         wanted, anywhere = frozenset(ids), set[str]()
