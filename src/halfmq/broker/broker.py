@@ -343,12 +343,17 @@ class Broker:
         self._calls.peer_gone(number)
 
     def _fatal(self, error: BaseException) -> None:
-        """No reply may leave any more: close every connection, so that clients see an unknown outcome, and stop."""
+        """No reply may leave any more: close every connection of every front door, so that clients see an unknown outcome, and stop.
+
+        The HTTP port still accepts connections until ``close``, since ``/health`` tells probes the reason (decision 0039); whatever depends on
+        the log is withheld for ever by the sequencer.
+        """
         if self.failed.done():
             return
         log.critical("stopping: %s", error)
         self._ports.begin_drain()
-        self._gateway.close(abort=True)
+        for front_door in self._front_doors:
+            front_door.close(abort=True)
         if not isinstance(error, HalfmqError):
             error = StorePoisoned(f"the broker had to stop: {type(error).__name__}: {error}", hint="restart to recover")
         self.failed.set_result(error)
