@@ -55,7 +55,7 @@ from halfmq.broker.services.sends import Sends
 from halfmq.broker.services.settled_verdict_lookup import SettledVerdictLookup
 from halfmq.broker.services.stats import Stats
 from halfmq.broker.services.topics import Topics
-from halfmq.broker.services.traffic import LOOK_MS, Traffic
+from halfmq.broker.services.traffic import SAMPLE_MS, Traffic
 from halfmq.broker.services.transactions import Transactions
 from halfmq.broker.services.verdicts import Verdicts
 from halfmq.broker.slow_sync import SlowSync
@@ -289,7 +289,7 @@ class Broker:
         self._maintenance = Maintenance(
             self.config, sequencer, store, self._loop, self._offload, time, slow_sync, self._fatal
         )
-        self._maintenance.every("traffic", LOOK_MS, lambda: traffic.look(time.now_ms()))
+        self._maintenance.every("traffic", SAMPLE_MS, lambda: traffic.sample(time.now_ms()))
 
     def _from_sync_thread(self, call: Callable[[], None]) -> None:
         def while_open() -> None:
