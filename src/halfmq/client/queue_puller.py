@@ -457,10 +457,10 @@ class QueuePuller:
         with the next pull, and anything else is for an operator to decide."""
         log.error(
             "the body of message %s, topic %s, queue %d of %s, offset %d, %s"
-            " It is not handed out, and group %s does not pass it; pulled again in %g s. %s"
-            " set the group's offset to %d to go on without it",
+            " It is neither delivered nor skipped for group %s; it is pulled again in %g s. %s"
+            " To skip it, set the group's offset to %d",
             message.message_id, self.queue.topic, self.queue.queue, self.queue.broker, message.offset, why,
-            self._group, self._damaged_pause_s, _LOOK_AT_THE_DISK if why == _DAMAGED else "If it stays so,",
+            self._group, self._damaged_pause_s, _LOOK_AT_THE_DISK if why == _DAMAGED else "If this persists:",
             message.offset + 1,
         )  # fmt: skip
         tracker.pulled_up_to(message.offset)
