@@ -270,7 +270,7 @@ class QueuePuller:
                 self._pull_refused_with = ResponseCode.SUCCESS
             except (ConnectError, NotSent, NoAnswer) as error:
                 log.debug("%s: %s; retry in %.1f s", self.queue, error, pause_s)
-                self._context.router.suspect(self.queue.topic)
+                self._context.router.mark_stale(self.queue.topic)
                 await asyncio.sleep(pause_s * self._rng.uniform(0.7, 1.0))
                 pause_s = min(2 * pause_s, 2.0)
             except (RequestFailed, ProtocolError) as error:
@@ -544,7 +544,7 @@ class QueuePuller:
             # delivered again here, and may be handed back again.
             await attempts.refused(
                 refusal(answer.code, answer.remark or "", "handing a message back"),
-                stays=answer.code == ResponseCode.SYSTEM_ERROR,
+                permanent=answer.code == ResponseCode.SYSTEM_ERROR,
             )
 
     # --- commits --------------------------------------------------------------------------------------------------
