@@ -54,7 +54,7 @@ _REFUSED_PAUSE_S: Final = 3.0
 _DAMAGED_PAUSE_S: Final = 1.0
 _DAMAGED_PAUSE_MAX_S: Final = 60.0
 _DAMAGED: Final = "is damaged: its CRC differs from the stored one."
-_LOOK_AT_THE_DISK: Final = "If it stays so, look at the broker's disk (halfmq store verify), and"
+_CHECK_THE_DISK: Final = " If this persists, check the broker's disk (halfmq store verify)."
 #: A message that could not be handed back is delivered again in this process after this.
 _LOCAL_RETRY_S: Final = 5.0
 #: An unchanged offset is committed again after this, since a late commit of the previous owner may have overwritten it.
@@ -457,10 +457,10 @@ class QueuePuller:
         with the next pull, and anything else is for an operator to decide."""
         log.error(
             "the body of message %s, topic %s, queue %d of %s, offset %d, %s"
-            " It is neither delivered nor skipped for group %s; it is pulled again in %g s. %s"
+            " It is neither delivered nor skipped for group %s; it is pulled again in %g s.%s"
             " To skip it, set the group's offset to %d",
             message.message_id, self.queue.topic, self.queue.queue, self.queue.broker, message.offset, why,
-            self._group, self._damaged_pause_s, _LOOK_AT_THE_DISK if why == _DAMAGED else "If this persists:",
+            self._group, self._damaged_pause_s, _CHECK_THE_DISK if why == _DAMAGED else "",
             message.offset + 1,
         )  # fmt: skip
         tracker.pulled_up_to(message.offset)

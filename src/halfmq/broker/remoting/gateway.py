@@ -137,11 +137,15 @@ class Gateway:
 
     def _rejected(self, refusal: Refusal, host: str) -> Rejected:
         if refusal is Refusal.ADDRESS:
-            who, count, limit = f"{host} has", self.places.per_address_max, "--connections-per-address-max"
+            what, count, limit = (
+                f"connections from {host}",
+                self.places.per_address_max,
+                "--connections-per-address-max",
+            )
         else:
-            who, count = "all have", self.connections_max
+            what, count = "connections", self.connections_max
             limit = "--connections-max, or the limit of open files"
-        return Rejected(f"{who} {count} connections open: limit of {count} reached ({limit})")
+        return Rejected(f"{what}: limit of {count} reached ({limit})")
 
     def begun(self, connection: asyncio.BaseProtocol) -> None:
         """The connection that ``admit`` returned was made, or failed."""

@@ -8,7 +8,8 @@ Life of a request:
 
 Each request costs the bytes of its frame plus ``REQUEST_COST`` for its objects. A *read* (what one read of a socket contained, or the waiting
 frames handled in one turn) is counted as a whole when it is handled. It stops being pending when the sequencer has decided its last command,
-and is freed when that is durable. A read without commands is freed in the next round of the loop.
+and is freed when that is durable. A read without commands is freed when the commands before it are decided, in the next round of the loop at
+the earliest.
 
     limit on                     constant                        at the limit
     pending, one connection      ``INTAKE_TURN_BYTES_MAX``       the rest of its read waits for its next turn; it is not read from
