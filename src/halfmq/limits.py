@@ -140,7 +140,7 @@ RETRY_TIMES_MAX: Final = 16
 CONNECTION_IDLE_MS: Final = 120_000
 #: Maximum connections; fewer if the limit of open files requires it.
 CONNECTIONS_MAX: Final = 16_384
-#: Connections reserved for operators, at most a quarter of all; see ``broker.remoting.places``.
+#: Connections reserved for operators, at most a quarter of all; see ``broker.remoting.connection_admission``.
 OPERATOR_PLACES: Final = 16
 #: Maximum HTTP connections.
 HTTP_CONNECTIONS_MAX: Final = 32

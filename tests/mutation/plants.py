@@ -790,7 +790,7 @@ PLANTS: Final = (
         "a check answers ROLLBACK of a missing marker without writing the tombstone, and the local transaction commits later",
         "sql/marker.py",
         "            return self._fence(connection, tx_id, lock_wait_ms) if may_fence else _UNKNOWN\n",
-        "            return Decided(Outcome.ROLLBACK) if may_fence else _UNKNOWN\n",
+        "            return CheckResult(Outcome.ROLLBACK) if may_fence else _UNKNOWN\n",
     ),
     Plant(
         "young-is-fenced",
@@ -821,8 +821,8 @@ PLANTS: Final = (
         2,
         "the local transaction commits without its marker",
         "sql/local_work.py",
-        "        if not self._collected:\n            self._markers.erase(",
-        "        if self._collected:\n            self._markers.erase(",
+        "        if not self._collected:\n            self._markers.delete(",
+        "        if self._collected:\n            self._markers.delete(",
     ),
     # --- halfmq.spark
     Plant(

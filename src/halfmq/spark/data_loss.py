@@ -10,47 +10,49 @@ indexes), so the caller waits for ``brokerTimeout`` before it reports a loss; se
 from typing import NamedTuple
 
 from halfmq.errors import DataLost
-from halfmq.spark.offsets import Cut, QueueName, StreamOffset, queue_order
+from halfmq.spark.offsets import QueueBoundsSnapshot, QueueName, StreamOffset, queue_order
 
 
 class Resumed(NamedTuple):
-    """The next offset in each queue of the cut, and sentences that name what is missing before it."""
+    """The next offset in each queue of the snapshot, and sentences that name what is missing before it."""
 
     starts: dict[QueueName, int]
     losses: tuple[str, ...]
 
 
-def is_regressed(offset: StreamOffset, cut: Cut) -> bool:
+def is_regressed(offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> bool:
     """Whether the same store now ends before ``offset``. The caller may wait and try again."""
-    if cut.store != offset.store:
+    if snapshot.store != offset.store:
         return False
-    if cut.epoch < offset.epoch or cut.position < offset.position:
+    if snapshot.epoch < offset.epoch or snapshot.position < offset.position:
         return True
     for queue, at in offset.queues.items():
-        if cut.topics.get(queue[0]) == offset.topics.get(queue[0]) and at > cut.queues.get(queue, (0, 0))[1]:
+        if snapshot.topics.get(queue[0]) == offset.topics.get(queue[0]) and at > snapshot.queues.get(queue, (0, 0))[1]:
             return True
     return False
 
 
-def resume(offset: StreamOffset, cut: Cut) -> Resumed:
-    """Where a reader at ``offset`` continues in ``cut``. New queues start at their first offset; messages that retention has
+def resume(offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> Resumed:
+    """Where a reader at ``offset`` continues in ``snapshot``. New queues start at their first offset; messages that retention has
     already removed from them count as lost, as in Spark's Kafka source.
 
     ``offset`` must contain subscribed topics only; see ``restricted``.
     """
-    firsts = {queue: first for queue, (first, _) in cut.queues.items()}
-    if cut.store != offset.store:
-        return Resumed(firsts, (f"this is store {cut.store or 'unknown'}, the query has read store {offset.store}",))
+    firsts = {queue: first for queue, (first, _) in snapshot.queues.items()}
+    if snapshot.store != offset.store:
+        return Resumed(
+            firsts, (f"this is store {snapshot.store or 'unknown'}, the query has read store {offset.store}",)
+        )
     losses = []
-    if cut.epoch < offset.epoch or cut.position < offset.position:
+    if snapshot.epoch < offset.epoch or snapshot.position < offset.position:
         losses.append(
-            f"the store is an older copy: it ends at epoch {cut.epoch}, position {cut.position}, "
+            f"the store is an older copy: it ends at epoch {snapshot.epoch}, position {snapshot.position}, "
             f"the query has read epoch {offset.epoch}, position {offset.position}"
         )
     starts = dict(firsts)
     for queue in sorted(offset.queues, key=queue_order):
         at = offset.queues[queue]
-        start, loss = _resume_queue(queue, at, offset, cut)
+        start, loss = _resume_queue(queue, at, offset, snapshot)
         if start is not None:
             starts[queue] = start
         if loss:
@@ -58,23 +60,25 @@ def resume(offset: StreamOffset, cut: Cut) -> Resumed:
     losses += [
         f"messages 0 to {firsts[topic, name] - 1} of queue {name} of topic {topic}, which is new to the query, "
         "are past retention"
-        for topic, name in sorted(cut.queues.keys() - offset.queues.keys(), key=queue_order)
+        for topic, name in sorted(snapshot.queues.keys() - offset.queues.keys(), key=queue_order)
         if firsts[topic, name]
     ]
     return Resumed(starts, tuple(losses))
 
 
-def _resume_queue(queue: QueueName, at: int, offset: StreamOffset, cut: Cut) -> tuple[int | None, str]:
+def _resume_queue(
+    queue: QueueName, at: int, offset: StreamOffset, snapshot: QueueBoundsSnapshot
+) -> tuple[int | None, str]:
     """(next offset, or None if the queue does not exist; what is lost, or "")."""
     topic, name = queue
-    if topic not in cut.topics:
+    if topic not in snapshot.topics:
         return None, f"topic {topic} no longer exists" if at > 0 else ""
-    if cut.topics[topic] != offset.topics.get(topic, cut.topics[topic]):
-        first = cut.queues[queue][0] if queue in cut.queues else None
+    if snapshot.topics[topic] != offset.topics.get(topic, snapshot.topics[topic]):
+        first = snapshot.queues[queue][0] if queue in snapshot.queues else None
         return first, f"topic {topic} was deleted and created again; queue {name} starts at {first}"
-    if queue not in cut.queues:
+    if queue not in snapshot.queues:
         return None, f"queue {name} of topic {topic} no longer exists"
-    first, end = cut.queues[queue]
+    first, end = snapshot.queues[queue]
     if at < first:
         return first, f"messages {at} to {first - 1} of queue {name} of topic {topic} are past retention"
     if at > end:

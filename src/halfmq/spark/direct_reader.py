@@ -22,7 +22,7 @@ from halfmq.errors import StoreDamaged, UsageError
 from halfmq.model.stored_message import MAGIC_V1, MAGIC_V2
 from halfmq.runtime.disk import RealDisk
 from halfmq.spark.byte_slices import Bytes, Ints, as_bytes, gather
-from halfmq.spark.offsets import Cut
+from halfmq.spark.offsets import QueueBoundsSnapshot
 from halfmq.spark.options import Options
 from halfmq.spark.partitions import QueueRange, Ranges
 from halfmq.spark.queue_files import Entries, QueueFiles
@@ -52,8 +52,8 @@ class DirectReader:
         self._disk = RealDisk()
         self._segment_bytes = 0
         self._store = ""
-        #: Watermark page of the last cut, and this cut.
-        self._seen: tuple[tuple[bytes, int, int], Cut] | None = None
+        #: Watermark page of the last snapshot, and this snapshot.
+        self._seen: tuple[tuple[bytes, int, int], QueueBoundsSnapshot] | None = None
         self._segments: dict[int, tuple[pa.Buffer, Bytes]] = {}
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ class DirectReader:
 
     # --- planning
 
-    def cut(self) -> Cut:
+    def snapshot(self) -> QueueBoundsSnapshot:
         """The bounds of all subscribed queues now. Waits until the store has a high watermark.
 
         Raises:
@@ -70,18 +70,18 @@ class DirectReader:
             ConnectError: there was no high watermark within ``brokerTimeout``.
         """
         self._identify()
-        return self._deadline.until(self._try_cut, f"store {self._root}")
+        return self._deadline.until(self._try_snapshot, f"store {self._root}")
 
-    def _try_cut(self) -> Cut:
+    def _try_snapshot(self) -> QueueBoundsSnapshot:
         page = self._page()
         # Spark asks every 10 ms while idle. Each change of a queue or topic also changes the page.
         if self._seen is not None and self._seen[0] == (page.store, page.epoch, page.sequence):
             return self._seen[1]
-        page, cut = self._without_rebuild(self._cut_at)
-        self._seen = ((page.store, page.epoch, page.sequence), cut)
-        return cut
+        page, snapshot = self._without_rebuild(self._snapshot_at)
+        self._seen = ((page.store, page.epoch, page.sequence), snapshot)
+        return snapshot
 
-    def _cut_at(self, page: Watermark) -> Cut:
+    def _snapshot_at(self, page: Watermark) -> QueueBoundsSnapshot:
         _, topics = read_topics(self._disk, self._shard / "topics.json")
         wanted = [topic for topic in topics if topic.name in self._topics]
         queues = {
@@ -89,7 +89,9 @@ class DirectReader:
             for topic in wanted
             for queue in range(max(topic.read_queues, topic.write_queues))
         }
-        return Cut(self._store, page.epoch, page.position, queues, {topic.name: topic.topic_id for topic in wanted})
+        return QueueBoundsSnapshot(
+            self._store, page.epoch, page.position, queues, {topic.name: topic.topic_id for topic in wanted}
+        )
 
     def _without_rebuild(self, look: Callable[[Watermark], T]) -> tuple[Watermark, T]:
         """(watermark page, result of ``look``), if no broker began to rebuild the indexes meanwhile.

@@ -1,4 +1,4 @@
-"""The stream offset in Spark's checkpoint, and the cut: the bounds of all queues at one log position.
+"""The stream offset in Spark's checkpoint, and the snapshot: the bounds of all queues at one log position.
 
 The offset is the same for both readers, so a query can switch between them with its checkpoint:
 
@@ -21,7 +21,7 @@ OFFSET_VERSION: Final = 1
 #: ``position`` of a RocketMQ cluster.
 NO_POSITION: Final = -1
 #: Prefix of ``store`` for a RocketMQ cluster.
-STOCK_STORE: Final = "rocketmq:"
+ROCKETMQ_STORE: Final = "rocketmq:"
 
 #: (topic, queue name).
 QueueName = tuple[str, str]
@@ -37,8 +37,8 @@ class StreamOffset(NamedTuple):
     topics: dict[str, int]
 
 
-class Cut(NamedTuple):
-    """A consistent cut of the subscribed queues: (first offset, end offset) of each at log position ``position``.
+class QueueBoundsSnapshot(NamedTuple):
+    """A consistent snapshot of the subscribed queues: (first offset, end offset) of each at log position ``position``.
 
     Contains only topics that exist. The end offset is one past the last message.
     """
@@ -96,8 +96,12 @@ def from_json(value: Mapping[str, Any]) -> StreamOffset:
         raise UsageError(f"the offset in the checkpoint cannot be read: {error!r}") from error
 
 
-def ends_of(cut: Cut) -> StreamOffset:
-    """The offset after all messages of the cut."""
+def ends_of(snapshot: QueueBoundsSnapshot) -> StreamOffset:
+    """The offset after all messages of the snapshot."""
     return StreamOffset(
-        cut.store, cut.epoch, cut.position, {name: end for name, (_, end) in cut.queues.items()}, cut.topics
+        snapshot.store,
+        snapshot.epoch,
+        snapshot.position,
+        {name: end for name, (_, end) in snapshot.queues.items()},
+        snapshot.topics,
     )

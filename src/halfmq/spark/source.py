@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from halfmq.errors import ConnectError, TopicNotFound, UsageError
 from halfmq.spark import data_loss
-from halfmq.spark.offsets import Cut, QueueName, StreamOffset, ends_of, from_json, queue_order, to_json
+from halfmq.spark.offsets import QueueBoundsSnapshot, QueueName, StreamOffset, ends_of, from_json, queue_order, to_json
 from halfmq.spark.options import EARLIEST, LATEST, Bounds, Options, parse_options
 from halfmq.spark.partitions import Ranges, pack, ranges_between, task_count
 from halfmq.spark.read_limit import shares
@@ -38,7 +38,7 @@ _log: Final = logging.getLogger("halfmq.spark")
 class Reader(Protocol):
     """``DirectReader`` or ``WireReader``. Methods raise ConnectError if the store is unavailable for ``brokerTimeout``."""
 
-    def cut(self) -> Cut:
+    def snapshot(self) -> QueueBoundsSnapshot:
         """The bounds of all subscribed queues now."""
 
     def read(self, ranges: Ranges, lost: Callable[[str], None]) -> Iterator[StoredRows]:
@@ -68,16 +68,20 @@ class HalfmqDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """The name for ``format``; Spark calls it at registration."""
         return "halfmq"
 
     def schema(self) -> StructType:
+        """The columns; Spark calls it when a query gives none, and ``_check_schema`` compares with it."""
         return spark_schema(self._options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        """Spark calls it to plan a batch query."""
         self._check_schema(schema)
         return HalfmqBatchReader(self._options.for_batch())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Spark calls it once for each stream, in the process that keeps the reader for the life of the query."""
         self._check_schema(schema)
         return HalfmqStreamReader(self._options.for_stream())
 
@@ -88,8 +92,10 @@ class HalfmqDataSource(DataSource):
             )
 
 
-def resolved(bounds: Bounds | None, otherwise: int, cut: Cut, lost: Callable[[str], None]) -> dict[QueueName, int]:
-    """Offsets of all queues of ``cut`` according to ``bounds``; if None, all are ``otherwise`` (EARLIEST or LATEST).
+def resolved(
+    bounds: Bounds | None, otherwise: int, snapshot: QueueBoundsSnapshot, lost: Callable[[str], None]
+) -> dict[QueueName, int]:
+    """Offsets of all queues of ``snapshot`` according to ``bounds``; if None, all are ``otherwise`` (EARLIEST or LATEST).
 
     ``lost`` is called for offsets that do not exist; if it returns, the nearest existing offset is used.
 
@@ -99,10 +105,10 @@ def resolved(bounds: Bounds | None, otherwise: int, cut: Cut, lost: Callable[[st
     bounds = bounds or Bounds(otherwise, {})
     for topic, named in bounds.queues.items():
         for name, at in named.items():
-            if (topic, name) in cut.queues:
+            if (topic, name) in snapshot.queues:
                 continue
-            if topic in cut.topics and not bounds.of_stream:
-                there = sorted((queue for queue in cut.queues if queue[0] == topic), key=queue_order)
+            if topic in snapshot.topics and not bounds.of_stream:
+                there = sorted((queue for queue in snapshot.queues if queue[0] == topic), key=queue_order)
                 raise UsageError(
                     f"offset {at} of queue {name} of topic {topic} was requested; there is no such queue",
                     hint=f"its queues are {', '.join(queue for _, queue in there)}",
@@ -110,7 +116,7 @@ def resolved(bounds: Bounds | None, otherwise: int, cut: Cut, lost: Callable[[st
             if at > 0:
                 lost(f"offset {at} of queue {name} of topic {topic} was requested; there is no such queue")
     found = {}
-    for (topic, name), (first, end) in cut.queues.items():
+    for (topic, name), (first, end) in snapshot.queues.items():
         at = bounds.queues.get(topic, {}).get(name, bounds.everywhere)
         if at == EARLIEST:
             at = first
@@ -123,9 +129,9 @@ def resolved(bounds: Bounds | None, otherwise: int, cut: Cut, lost: Callable[[st
     return found
 
 
-def limited_to(cut: Cut, target: Cut) -> Cut:
-    """``cut`` without messages and queues that are newer than ``target``."""
-    both = {queue: bounds for queue, bounds in cut.queues.items() if queue in target.queues}
+def limited_to(snapshot: QueueBoundsSnapshot, target: QueueBoundsSnapshot) -> QueueBoundsSnapshot:
+    """``snapshot`` without messages and queues that are newer than ``target``."""
+    both = {queue: bounds for queue, bounds in snapshot.queues.items() if queue in target.queues}
     queues = {queue: (first, max(first, min(end, target.queues[queue][1]))) for queue, (first, end) in both.items()}
     return target._replace(queues=queues)
 
@@ -157,10 +163,12 @@ class _Reads:
             self._reported.add(what)
             _log.warning("halfmq: continuing after data loss: %s", what)
 
-    def _plan(self, starts: dict[QueueName, int], ends: dict[QueueName, int], cut: Cut) -> list[Ranges]:
-        ranges = ranges_between(starts, ends, cut.topics)
+    def _plan(
+        self, starts: dict[QueueName, int], ends: dict[QueueName, int], snapshot: QueueBoundsSnapshot
+    ) -> list[Ranges]:
+        ranges = ranges_between(starts, ends, snapshot.topics)
         messages = sum(one.end - one.start for one in ranges)
-        return pack(cut.store, ranges, task_count(messages, self._options.min_partitions)) if messages else []
+        return pack(snapshot.store, ranges, task_count(messages, self._options.min_partitions)) if messages else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of a partition; Spark calls it in a task.
@@ -187,9 +195,9 @@ class _Reads:
 class _Regressed(Unavailable):
     """The store ends before the offset of the query."""
 
-    def __init__(self, cut: Cut) -> None:
-        super().__init__(f"it ends at position {cut.position}, before the offset of the query")
-        self.cut = cut
+    def __init__(self, snapshot: QueueBoundsSnapshot) -> None:
+        super().__init__(f"it ends at position {snapshot.position}, before the offset of the query")
+        self.snapshot = snapshot
 
 
 class HalfmqBatchReader(_Reads, DataSourceReader):
@@ -203,19 +211,19 @@ class HalfmqBatchReader(_Reads, DataSourceReader):
         """
         reader = self._open()
         try:
-            cut = reader.cut()
+            snapshot = reader.snapshot()
         finally:
             reader.close()
-        missing = [topic for topic in self._options.topics if topic not in cut.topics]
+        missing = [topic for topic in self._options.topics if topic not in snapshot.topics]
         if missing:
             raise TopicNotFound(
                 f"no topic {', '.join(missing)}",
                 response_code=17,
                 hint="a stream would wait until it exists",
             )
-        starts = resolved(self._options.starting, EARLIEST, cut, self._lost)
-        ends = resolved(self._options.ending, LATEST, cut, self._lost)
-        return list(self._plan(starts, ends, cut))
+        starts = resolved(self._options.starting, EARLIEST, snapshot, self._lost)
+        ends = resolved(self._options.ending, LATEST, snapshot, self._lost)
+        return list(self._plan(starts, ends, snapshot))
 
 
 class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -226,83 +234,88 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
         #: Resolved once, since Spark asks again during the first batch and "latest" must not move.
         self._initial: StreamOffset | None = None
         #: End of an ``availableNow`` query.
-        self._target: Cut | None = None
-        self._newest: Cut | None = None
+        self._target: QueueBoundsSnapshot | None = None
+        self._newest: QueueBoundsSnapshot | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where the query starts (``startingOffsets``). Spark calls it only for a query without a checkpoint, possibly several times."""
         if self._initial is None:
-            cut = self._target or self._current_cut(None)
-            starts = resolved(self._options.starting, LATEST, cut, self._lost)
-            self._initial = ends_of(cut)._replace(queues=starts)
+            snapshot = self._target or self._current_snapshot(None)
+            starts = resolved(self._options.starting, LATEST, snapshot, self._lost)
+            self._initial = ends_of(snapshot)._replace(queues=starts)
             for topic in self._options.topics:
-                if topic not in cut.topics:
+                if topic not in snapshot.topics:
                     _log.warning("halfmq: topic %s does not exist yet; its messages are read once it does", topic)
         return to_json(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The most that one batch reads (``maxOffsetsPerTrigger``); Spark passes it to ``latestOffset``."""
         most = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self._current_cut(None)
+        """Fix the end of the query. Spark calls it once, at the start of a query with ``availableNow``."""
+        self._target = self._current_snapshot(None)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """End of the next batch; ``start`` unchanged if there is nothing to read."""
         begin = data_loss.restricted(from_json(start), self._options.topics)
-        cut = self._current_cut(begin)
-        starts = self._resume(begin, cut)
+        snapshot = self._current_snapshot(begin)
+        starts = self._resume(begin, snapshot)
         if self._target is not None:
-            cut = limited_to(cut, self._target)
-        backlog = {queue: end - starts[queue] for queue, (_, end) in cut.queues.items() if end > starts[queue]}
+            snapshot = limited_to(snapshot, self._target)
+        backlog = {queue: end - starts[queue] for queue, (_, end) in snapshot.queues.items() if end > starts[queue]}
         total = sum(backlog.values())
         if total == 0 or (isinstance(limit, ReadMinRows) and self._target is None and total < limit.min_rows):
             return start
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else total
         taken = shares(backlog, most)
         ends = {queue: at + taken.get(queue, 0) for queue, at in starts.items()}
-        return to_json(ends_of(cut)._replace(queues=ends))
+        return to_json(ends_of(snapshot)._replace(queues=ends))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """The newest end offsets, from which Spark computes the backlog for its progress reports; None before the first batch."""
         return None if self._newest is None else to_json(ends_of(self._newest))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Plan the tasks between two offsets: the same messages also if Spark repeats the batch after a crash."""
         finish = data_loss.restricted(from_json(end), self._options.topics)
         begin = data_loss.restricted(from_json(start), self._options.topics)
-        cut = self._current_cut(finish)
-        kept = self._resume(finish, cut)  # also reports losses at the end offset
-        starts = self._resume(begin, cut)
+        snapshot = self._current_snapshot(finish)
+        kept = self._resume(finish, snapshot)  # also reports losses at the end offset
+        starts = self._resume(begin, snapshot)
         ends = {queue: kept[queue] for queue in finish.queues if queue in kept}
-        return list(self._plan(starts, ends, cut))
+        return list(self._plan(starts, ends, snapshot))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Does nothing: offsets are in Spark's checkpoint."""
 
     def stop(self) -> None:
+        """Spark calls it when the query ends: close the reader."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
 
-    def _current_cut(self, read_to: StreamOffset | None) -> Cut:
-        """The newest cut; waits while the store ends before ``read_to``."""
+    def _current_snapshot(self, read_to: StreamOffset | None) -> QueueBoundsSnapshot:
+        """The newest snapshot; waits while the store ends before ``read_to``."""
         reader = self._open()
 
-        def attempt() -> Cut:
-            cut = reader.cut()
-            if read_to is not None and data_loss.is_regressed(read_to, cut):
-                raise _Regressed(cut)
-            return cut
+        def attempt() -> QueueBoundsSnapshot:
+            snapshot = reader.snapshot()
+            if read_to is not None and data_loss.is_regressed(read_to, snapshot):
+                raise _Regressed(snapshot)
+            return snapshot
 
         try:
             self._newest = self._deadline().until(attempt, "the store of the query")
         except ConnectError as error:
             if not isinstance(error.__cause__, _Regressed):
                 raise
-            self._newest = error.__cause__.cut  # waiting did not help: the caller reports the loss
+            self._newest = error.__cause__.snapshot  # waiting did not help: the caller reports the loss
         return self._newest
 
-    def _resume(self, offset: StreamOffset, cut: Cut) -> dict[QueueName, int]:
-        resumed = data_loss.resume(offset, cut)
+    def _resume(self, offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> dict[QueueName, int]:
+        resumed = data_loss.resume(offset, snapshot)
         if resumed.losses:
             self._lost("; ".join(resumed.losses))
         return resumed.starts

@@ -26,7 +26,7 @@ from halfmq.model.stored_message import (
 )
 from halfmq.spark.byte_slices import Ints, as_bytes, gather
 from halfmq.spark.connection import Address, Connection
-from halfmq.spark.offsets import NO_POSITION, STOCK_STORE, Cut, QueueName
+from halfmq.spark.offsets import NO_POSITION, ROCKETMQ_STORE, QueueBoundsSnapshot, QueueName
 from halfmq.spark.options import Options
 from halfmq.spark.partitions import QueueRange, Ranges
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
@@ -80,19 +80,19 @@ class WireReader:
 
     # --- planning
 
-    def cut(self) -> Cut:
+    def snapshot(self) -> QueueBoundsSnapshot:
         """The bounds of all subscribed queues now.
 
         Raises:
             ConnectError: no broker responded within ``brokerTimeout``.
             RequestFailed: permanent rejection.
         """
-        return self._deadline.until(self._try_cut, f"brokers of {self._name()}")
+        return self._deadline.until(self._try_snapshot, f"brokers of {self._name()}")
 
-    def _try_cut(self) -> Cut:
+    def _try_snapshot(self) -> QueueBoundsSnapshot:
         address = self._find_halfmq()
         if address is None:
-            return self._stock_cut()
+            return self._rocketmq_snapshot()
         answer = self._ask(address, HMQ_POSITION, request_ext(self._topics))
         _succeeded(answer, "HMQ_POSITION")
         at = decode_answer(answer.ext, answer.body)
@@ -101,7 +101,7 @@ class WireReader:
             for topic, found in at.topics.items()
             for number, bounds in enumerate(found.queues)
         }
-        return Cut(
+        return QueueBoundsSnapshot(
             at.store, at.epoch, at.position, queues, {topic: found.topic_id for topic, found in at.topics.items()}
         )
 
@@ -131,7 +131,7 @@ class WireReader:
         self._store = decode_answer(answer.ext, answer.body).store
         return address
 
-    def _stock_cut(self) -> Cut:
+    def _rocketmq_snapshot(self) -> QueueBoundsSnapshot:
         queues: dict[QueueName, tuple[int, int]] = {}
         topics = {}
         for topic in self._topics:
@@ -149,7 +149,7 @@ class WireReader:
                     first = self._offset(address, RequestCode.GET_MIN_OFFSET, fields)
                     end = self._offset(address, RequestCode.GET_MAX_OFFSET, fields)
                     queues[topic, f"{data.broker_name}:{number}"] = (min(first, end), end)
-        return Cut(f"{STOCK_STORE}{self._cluster}", 0, NO_POSITION, queues, topics)
+        return QueueBoundsSnapshot(f"{ROCKETMQ_STORE}{self._cluster}", 0, NO_POSITION, queues, topics)
 
     def _offset(self, address: Address, code: RequestCode, fields: dict[str, object]) -> int:
         answer = self._ask(address, code, fields)
@@ -168,14 +168,14 @@ class WireReader:
 
     def read(self, ranges: Ranges, lost: Callable[[str], None]) -> Iterator[StoredRows]:
         """The messages of ``ranges``. ``lost`` is called with a sentence about missing ones; if it returns, reading continues after them."""
-        if ranges.store.startswith(STOCK_STORE) or self._is_store(ranges.store, lost):
+        if ranges.store.startswith(ROCKETMQ_STORE) or self._is_store(ranges.store, lost):
             for one in ranges.ranges:
                 yield from self._read_range(one, ranges.store, lost)
 
     def _is_store(self, planned: str, lost: Callable[[str], None]) -> bool:
         """Whether the broker still has the planned store: queue offsets of another one would be meaningless."""
         address = self._deadline.until(self._find_halfmq, f"brokers of {self._name()}")
-        store = STOCK_STORE if address is None else self._store
+        store = ROCKETMQ_STORE if address is None else self._store
         if store != planned:
             lost(f"this is store {store}, but store {planned} was planned")
         return store == planned

@@ -122,6 +122,8 @@ class Finding(NamedTuple):
 
 
 class Report(NamedTuple):
+    """The result of ``verify``: what was found, and how much was checked. Without findings the store is intact as far as checked."""
+
     findings: tuple[Finding, ...]
     #: Number of checked batches, records, bodies, body_bytes, queue_entries, rows, keys, snapshots.
     counted: dict[str, int]

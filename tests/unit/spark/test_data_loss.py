@@ -2,10 +2,10 @@
 
 from halfmq.errors import DataLost
 from halfmq.spark.data_loss import is_regressed, lost, restricted, resume
-from halfmq.spark.offsets import Cut, StreamOffset
+from halfmq.spark.offsets import QueueBoundsSnapshot, StreamOffset
 
 AT = StreamOffset("ab", 2, 100, {("orders", "0"): 5, ("orders", "1"): 7}, {"orders": 1})
-NOW = Cut("ab", 2, 200, {("orders", "0"): (0, 9), ("orders", "1"): (7, 7)}, {"orders": 1})
+NOW = QueueBoundsSnapshot("ab", 2, 200, {("orders", "0"): (0, 9), ("orders", "1"): (7, 7)}, {"orders": 1})
 
 
 def test_nothing_is_lost_while_the_queues_hold_what_comes_next() -> None:
@@ -42,7 +42,7 @@ def test_a_queue_that_ends_before_the_query_is_behind_and_a_loss() -> None:
 
 
 def test_a_topic_made_again_starts_at_its_beginning_and_waiting_does_not_help() -> None:
-    again = Cut("ab", 2, 200, {("orders", "0"): (0, 9), ("orders", "1"): (0, 2)}, {"orders": 5})
+    again = QueueBoundsSnapshot("ab", 2, 200, {("orders", "0"): (0, 9), ("orders", "1"): (0, 2)}, {"orders": 5})
     assert resume(AT, again).starts == {("orders", "0"): 0, ("orders", "1"): 0}
     assert all("created again" in loss for loss in resume(AT, again).losses)
     assert len(resume(AT, again).losses) == 2
@@ -50,7 +50,7 @@ def test_a_topic_made_again_starts_at_its_beginning_and_waiting_does_not_help() 
 
 
 def test_a_topic_that_is_gone_is_a_loss_only_if_something_was_read_of_it() -> None:
-    gone = Cut("ab", 2, 200, {}, {})
+    gone = QueueBoundsSnapshot("ab", 2, 200, {}, {})
     assert "no longer exists" in resume(AT, gone).losses[0]
     assert resume(AT._replace(queues={("orders", "0"): 0}), gone) == ({}, ())
 

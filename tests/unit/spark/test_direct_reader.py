@@ -11,7 +11,7 @@ from halfmq.errors import ConnectError, DataLost, StoreDamaged, UsageError
 from halfmq.model import properties as props
 from halfmq.spark import direct_reader
 from halfmq.spark.direct_reader import DirectReader
-from halfmq.spark.offsets import Cut
+from halfmq.spark.offsets import QueueBoundsSnapshot
 from halfmq.spark.options import parse_options
 from halfmq.spark.partitions import QueueRange, Ranges, ranges_between
 from halfmq.spark.queue_files import Entries, QueueFiles
@@ -37,10 +37,10 @@ def reader(writer: StoreWriter, topics: str = "orders,loyalty", timeout_ms: int 
     return DirectReader(parse_options({"path": str(writer.directory), "subscribe": topics}), RetryDeadline(timeout_ms))
 
 
-def whole(cut: Cut) -> Ranges:
-    starts = {queue: first for queue, (first, _) in cut.queues.items()}
-    ends = {queue: end for queue, (_, end) in cut.queues.items()}
-    return Ranges(cut.store, tuple(ranges_between(starts, ends, cut.topics)))
+def whole(snapshot: QueueBoundsSnapshot) -> Ranges:
+    starts = {queue: first for queue, (first, _) in snapshot.queues.items()}
+    ends = {queue: end for queue, (_, end) in snapshot.queues.items()}
+    return Ranges(snapshot.store, tuple(ranges_between(starts, ends, snapshot.topics)))
 
 
 def read(source: DirectReader, ranges: Ranges) -> tuple[list[tuple[str, int, int, bytes, str | None]], list[str]]:
@@ -54,7 +54,7 @@ def read(source: DirectReader, ranges: Ranges) -> tuple[list[tuple[str, int, int
 
 def everything(writer: StoreWriter) -> list[tuple[str, int, int, bytes, str | None]]:
     source = reader(writer)
-    found, lost = read(source, whole(source.cut()))
+    found, lost = read(source, whole(source.snapshot()))
     assert lost == []
     return found
 
@@ -98,7 +98,7 @@ def test_a_topic_with_a_long_name_has_another_layout(writer: StoreWriter) -> Non
     writer.send(topic, 0, b"again", props.encode({"UNIQ_KEY": "U"}))
     writer.publish()
     source = reader(writer, topic)
-    assert read(source, whole(source.cut())) == ([(topic, 0, 0, b"again", None)], [])
+    assert read(source, whole(source.snapshot())) == ([(topic, 0, 0, b"again", None)], [])
 
 
 def test_a_transaction_is_wholly_on_one_side_of_every_cut(writer: StoreWriter) -> None:
@@ -109,9 +109,9 @@ def test_a_transaction_is_wholly_on_one_side_of_every_cut(writer: StoreWriter) -
         if number % 4:
             writer.commit(f"T{number}", halves)
         writer.publish()
-        cut = source.cut()
-        orders = cut.queues["orders", "0"][1] + cut.queues["orders", "1"][1]
-        assert orders == cut.queues["loyalty", "0"][1]
+        snapshot = source.snapshot()
+        orders = snapshot.queues["orders", "0"][1] + snapshot.queues["orders", "1"][1]
+        assert orders == snapshot.queues["loyalty", "0"][1]
         cuts += orders > 0
     assert cuts > 20
 
@@ -122,7 +122,7 @@ def test_what_is_written_but_not_published_is_not_seen(writer: StoreWriter) -> N
     writer.send("orders", 0, b"in the log and in its queue")
     writer.tick()
     assert writer.indexes.queues.bounds(writer.topics["orders"], 0) == (0, 2)
-    assert reader(writer).cut().queues["orders", "0"] == (0, 1)
+    assert reader(writer).snapshot().queues["orders", "0"] == (0, 1)
 
 
 def test_queues_are_looked_at_again_only_when_something_was_published(
@@ -131,14 +131,14 @@ def test_queues_are_looked_at_again_only_when_something_was_published(
     writer.send("orders", 0, b"x")
     writer.publish()
     source = reader(writer)
-    before = source.cut()
+    before = source.snapshot()
     looked: list[Path] = []
     monkeypatch.setattr(direct_reader, "QueueFiles", lambda path: looked.append(path) or QueueFiles(path))
-    assert source.cut() == before
+    assert source.snapshot() == before
     assert looked == []
     writer.send("orders", 0, b"x")
     writer.publish()
-    assert source.cut().queues["orders", "0"] == (0, 2)
+    assert source.snapshot().queues["orders", "0"] == (0, 2)
     assert len(looked) == 3
 
 
@@ -148,30 +148,30 @@ def test_timestamps_are_those_of_the_commit(writer: StoreWriter) -> None:
     writer.commit("T1", halves)
     writer.publish()
     source = reader(writer)
-    (rows,) = source.read(whole(source.cut()), lambda what: None)
+    (rows,) = source.read(whole(source.snapshot()), lambda what: None)
     assert rows.store_times_ms.tolist() == [writer.now_ms]
 
 
 def test_a_topic_that_does_not_exist_is_not_in_the_cut_and_an_empty_one_is(writer: StoreWriter) -> None:
     writer.publish()
-    cut = reader(writer, "loyalty,nowhere").cut()
-    assert cut.topics == {"loyalty": 2}
-    assert cut.queues == {("loyalty", "0"): (0, 0)}
+    snapshot = reader(writer, "loyalty,nowhere").snapshot()
+    assert snapshot.topics == {"loyalty": 2}
+    assert snapshot.queues == {("loyalty", "0"): (0, 0)}
 
 
 def test_a_directory_that_holds_no_store(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no store"):
-        DirectReader(parse_options({"path": str(tmp_path), "subscribe": "t"}), RetryDeadline(0)).cut()
+        DirectReader(parse_options({"path": str(tmp_path), "subscribe": "t"}), RetryDeadline(0)).snapshot()
 
 
 def test_a_store_that_has_published_nothing_or_is_being_made_again_is_waited_for(writer: StoreWriter) -> None:
     with pytest.raises(ConnectError, match="it has no high watermark"):
-        reader(writer).cut()
+        reader(writer).snapshot()
     writer.send("orders", 0, b"x")
     writer.publish()
     writer.page.rebuilding(0, 0, 0)
     with pytest.raises(ConnectError, match="rebuilding the indexes"):
-        reader(writer).cut()
+        reader(writer).snapshot()
 
 
 def test_a_segment_that_was_trimmed_after_the_plan_is_a_loss_by_name(writer: StoreWriter) -> None:
@@ -179,7 +179,7 @@ def test_a_segment_that_was_trimmed_after_the_plan_is_a_loss_by_name(writer: Sto
         writer.send("orders", 0, b"." * 2_000)
     writer.publish()
     source = reader(writer)
-    planned = whole(source.cut())
+    planned = whole(source.snapshot())
     writer.trim()
     found, lost = read(source, planned)
     kept = writer.indexes.queues.bounds(1, 0)[0]
@@ -194,7 +194,7 @@ def test_a_mapped_segment_outlives_its_file(writer: StoreWriter) -> None:
         writer.send("orders", 0, b"." * 2_000)
     writer.publish()
     source = reader(writer)
-    reading = source.read(whole(source.cut()), lambda what: None)
+    reading = source.read(whole(source.snapshot()), lambda what: None)
     first = next(reading)
     writer.trim()
     assert record_batch(first, ("value",), lambda offset, why: None).column(0).to_pylist()[0] == b"." * 2_000
@@ -204,7 +204,7 @@ def test_another_store_in_the_directory_is_a_loss_by_name(writer: StoreWriter) -
     writer.send("orders", 0, b"x")
     writer.publish()
     source = reader(writer)
-    planned = whole(source.cut())
+    planned = whole(source.snapshot())
     shutil.rmtree(writer.directory)
     StoreWriter(writer.directory).publish()
     found, lost = read(source, planned)
@@ -216,7 +216,7 @@ def test_a_deleted_topic_is_a_loss_by_name(writer: StoreWriter) -> None:
     writer.send("orders", 0, b"x")
     writer.publish()
     source = reader(writer)
-    planned = whole(source.cut())
+    planned = whole(source.snapshot())
     writer.delete_topic("orders")
     writer.publish()
     found, lost = read(source, planned)
@@ -228,7 +228,7 @@ def test_planned_entries_that_are_gone_for_now_are_waited_for(writer: StoreWrite
     writer.send("orders", 0, b"x")
     writer.publish()
     source = reader(writer)
-    planned = whole(source.cut())
+    planned = whole(source.snapshot())
     shutil.rmtree(writer.shard / "queues")
     with pytest.raises(ConnectError, match="queue 0 of topic orders"):
         read(source, planned)
@@ -262,7 +262,7 @@ def test_queues_that_a_starting_broker_removes_while_they_are_looked_at_are_not_
     monkeypatch.setattr(Disturbed, "disturb", start_over, raising=False)
     monkeypatch.setattr(direct_reader, "QueueFiles", Disturbed)
     with pytest.raises(ConnectError, match="rebuilding the indexes"):
-        source.cut()
+        source.snapshot()
 
 
 def test_a_broker_that_has_made_the_queues_again_meanwhile_is_looked_at_again(
@@ -287,10 +287,10 @@ def test_a_broker_that_has_made_the_queues_again_meanwhile_is_looked_at_again(
     monkeypatch.setattr(Disturbed, "disturb", live_again, raising=False)
     monkeypatch.setattr(direct_reader, "QueueFiles", Disturbed)
     source = reader(writer, timeout_ms=10_000)  # the writing here may take long, and is waited for
-    assert source.cut().queues["orders", "0"] == (0, 1)
-    assert source.cut().epoch == 2
+    assert source.snapshot().queues["orders", "0"] == (0, 1)
+    assert source.snapshot().epoch == 2
     lives.clear()
-    assert read(source, whole(source.cut()))[0] == [("orders", 0, 0, b"x", None)]
+    assert read(source, whole(source.snapshot()))[0] == [("orders", 0, 0, b"x", None)]
 
 
 def test_a_topic_that_a_starting_broker_has_not_named_yet_is_not_deleted(
@@ -299,7 +299,7 @@ def test_a_topic_that_a_starting_broker_has_not_named_yet_is_not_deleted(
     writer.send("orders", 0, b"x")
     writer.publish()
     source = reader(writer)
-    planned = whole(source.cut())
+    planned = whole(source.snapshot())
 
     def start_over(self: QueueFiles) -> None:
         if queue.exists():
@@ -343,7 +343,7 @@ def test_an_entry_that_leads_to_no_message_is_damage_never_a_row(writer: StoreWr
     data[second + 16 + 4 : second + 16 + 8] = bytes(4)
     path.write_bytes(data)
     with pytest.raises(StoreDamaged, match=f"log offset {second}"):
-        read(source, whole(source.cut()))
+        read(source, whole(source.snapshot()))
 
 
 def test_a_damaged_body_is_noticed_where_bodies_are_verified(
@@ -354,7 +354,7 @@ def test_a_damaged_body_is_noticed_where_bodies_are_verified(
     writer.publish()
     path = writer.shard / "log" / f"{0:020d}.seg"
     path.write_bytes(path.read_bytes().replace(b"body 1", b"bodx 1"))
-    planned = whole(reader(writer).cut())
+    planned = whole(reader(writer).snapshot())
 
     def values(**more: str) -> list[bytes | None]:
         given = {"path": str(writer.directory), "subscribe": "orders,loyalty", "columns": "value", **more}

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from halfmq.errors import UsageError
-from halfmq.spark.offsets import Cut, StreamOffset, ends_of, from_json, queue_order, to_json
+from halfmq.spark.offsets import QueueBoundsSnapshot, StreamOffset, ends_of, from_json, queue_order, to_json
 
 OFFSET = StreamOffset(
     "ab", 2, 4711, {("orders", "10"): 7, ("orders", "2"): 5, ("loyalty", "0"): 1}, {"orders": 1, "loyalty": 2}
@@ -53,5 +53,5 @@ def test_queues_are_ordered_by_topic_broker_and_number() -> None:
 
 
 def test_the_ends_of_a_cut() -> None:
-    cut = Cut("ab", 2, 9, {("orders", "0"): (3, 8)}, {"orders": 1})
-    assert ends_of(cut) == StreamOffset("ab", 2, 9, {("orders", "0"): 8}, {"orders": 1})
+    snapshot = QueueBoundsSnapshot("ab", 2, 9, {("orders", "0"): (3, 8)}, {"orders": 1})
+    assert ends_of(snapshot) == StreamOffset("ab", 2, 9, {("orders", "0"): 8}, {"orders": 1})

@@ -1,4 +1,4 @@
-"""What a batch plans and where a stream stands, without Spark running: cuts are given, reading is not done."""
+"""What a batch plans and where a stream stands, without Spark running: snapshots are given, reading is not done."""
 
 import json
 import logging
@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 
 from halfmq.errors import ConnectError, DataLost, TopicNotFound, UsageError
 from halfmq.spark import source
-from halfmq.spark.offsets import Cut
+from halfmq.spark.offsets import QueueBoundsSnapshot
 from halfmq.spark.options import parse_options
 from halfmq.spark.partitions import Ranges
 from halfmq.spark.source import HalfmqBatchReader, HalfmqDataSource, HalfmqStreamReader
@@ -18,16 +18,16 @@ from halfmq.spark.source import HalfmqBatchReader, HalfmqDataSource, HalfmqStrea
 STORE = "ab"
 
 
-class Cuts:
-    """A reader whose cuts a test sets."""
+class Snapshots:
+    """A reader whose snapshots a test sets."""
 
     def __init__(self) -> None:
         self.queues = {("orders", "0"): (0, 10), ("orders", "1"): (0, 5)}
         self.topics = {"orders": 1}
         self.store, self.epoch, self.position = STORE, 1, 1_000
 
-    def cut(self) -> Cut:
-        return Cut(self.store, self.epoch, self.position, dict(self.queues), dict(self.topics))
+    def snapshot(self) -> QueueBoundsSnapshot:
+        return QueueBoundsSnapshot(self.store, self.epoch, self.position, dict(self.queues), dict(self.topics))
 
     def close(self) -> None:
         pass
@@ -39,8 +39,8 @@ class Cuts:
 
 
 @pytest.fixture
-def cuts(monkeypatch: pytest.MonkeyPatch) -> Cuts:
-    made = Cuts()
+def snapshots(monkeypatch: pytest.MonkeyPatch) -> Snapshots:
+    made = Snapshots()
     monkeypatch.setattr(source, "open_reader", lambda options, deadline: made)
     return made
 
@@ -72,31 +72,31 @@ def planned(partitions: list[Any]) -> dict[int, tuple[int, int]]:
 # --- batch
 
 
-def test_a_batch_reads_everything_by_default(cuts: Cuts) -> None:
+def test_a_batch_reads_everything_by_default(snapshots: Snapshots) -> None:
     assert planned(batch().partitions()) == {0: (0, 10), 1: (0, 5)}
 
 
-def test_a_batch_between_offsets(cuts: Cuts) -> None:
+def test_a_batch_between_offsets(snapshots: Snapshots) -> None:
     made = batch(startingOffsets='{"orders":{"0":3}}', endingOffsets='{"orders":{"0":7,"1":0}}')
     assert planned(made.partitions()) == {0: (3, 7)}
 
 
-def test_a_batch_up_to_where_a_stream_stood(cuts: Cuts) -> None:
+def test_a_batch_up_to_where_a_stream_stood(snapshots: Snapshots) -> None:
     stood = json.dumps(stream(startingOffsets="latest").initialOffset())
-    cuts.grow("0", 4)
+    snapshots.grow("0", 4)
     assert planned(batch(endingOffsets=stood).partitions()) == {0: (0, 10), 1: (0, 5)}
 
 
-def test_an_empty_topic_is_an_empty_batch_and_a_missing_one_an_error(cuts: Cuts) -> None:
-    cuts.queues = {("orders", "0"): (0, 0)}
+def test_an_empty_topic_is_an_empty_batch_and_a_missing_one_an_error(snapshots: Snapshots) -> None:
+    snapshots.queues = {("orders", "0"): (0, 0)}
     assert batch().partitions() == []
-    cuts.queues, cuts.topics = {}, {}
+    snapshots.queues, snapshots.topics = {}, {}
     with pytest.raises(TopicNotFound, match="no topic orders"):
         batch().partitions()
 
 
-def test_offsets_that_are_not_there_are_a_loss(cuts: Cuts, caplog: pytest.LogCaptureFixture) -> None:
-    cuts.queues["orders", "0"] = (4, 10)
+def test_offsets_that_are_not_there_are_a_loss(snapshots: Snapshots, caplog: pytest.LogCaptureFixture) -> None:
+    snapshots.queues["orders", "0"] = (4, 10)
     with pytest.raises(DataLost, match="offset 2 of queue 0"):
         batch(startingOffsets='{"orders":{"0":2}}').partitions()
     with pytest.raises(DataLost, match="offset 11 of queue 0"):
@@ -110,7 +110,7 @@ def test_offsets_that_are_not_there_are_a_loss(cuts: Cuts, caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("at", [-2, -1, 0, 11])
-def test_a_queue_that_does_not_exist_is_refused_with_those_that_do(cuts: Cuts, at: int) -> None:
+def test_a_queue_that_does_not_exist_is_refused_with_those_that_do(snapshots: Snapshots, at: int) -> None:
     for lenient in ("true", "false"):
         asked = {"startingOffsets": json.dumps({"orders": {"99": at}}), "failOnDataLoss": lenient}
         with pytest.raises(UsageError, match=r"queue 99 of topic orders .*its queues are 0, 1"):
@@ -122,12 +122,12 @@ def test_a_queue_that_does_not_exist_is_refused_with_those_that_do(cuts: Cuts, a
                 batch(endingOffsets=asked["startingOffsets"]).partitions()
 
 
-def test_a_topic_that_does_not_exist_yet_may_have_any_queue(cuts: Cuts) -> None:
-    cuts.topics, cuts.queues = {}, {}
+def test_a_topic_that_does_not_exist_yet_may_have_any_queue(snapshots: Snapshots) -> None:
+    snapshots.topics, snapshots.queues = {}, {}
     assert stream(startingOffsets='{"orders":{"7":0}}').initialOffset()["queues"] == {}
 
 
-def test_min_partitions_splits(cuts: Cuts) -> None:
+def test_min_partitions_splits(snapshots: Snapshots) -> None:
     assert len(batch(minPartitions="5").partitions()) == 5
     assert planned(batch(minPartitions="5").partitions()) == {0: (0, 10), 1: (0, 5)}
 
@@ -135,29 +135,29 @@ def test_min_partitions_splits(cuts: Cuts) -> None:
 # --- stream
 
 
-def test_a_stream_starts_at_the_end_and_stays_there_until_something_comes(cuts: Cuts) -> None:
+def test_a_stream_starts_at_the_end_and_stays_there_until_something_comes(snapshots: Snapshots) -> None:
     made = stream()
     start = made.initialOffset()
-    cuts.grow("0", 3)
+    snapshots.grow("0", 3)
     assert made.initialOffset() == start
     end = made.latestOffset(start, ReadAllAvailable())
     assert planned(made.partitions(start, end)) == {0: (10, 13)}
 
 
-def test_nothing_new_gives_the_same_text_however_the_position_moves(cuts: Cuts) -> None:
+def test_nothing_new_gives_the_same_text_however_the_position_moves(snapshots: Snapshots) -> None:
     made = stream()
     start = json.loads(json.dumps(made.initialOffset()))
-    cuts.position += 5_000
-    cuts.epoch += 1
+    snapshots.position += 5_000
+    snapshots.epoch += 1
     assert json.dumps(made.latestOffset(start, ReadAllAvailable())) == json.dumps(start)
 
 
-def test_what_was_asked_for_as_start(cuts: Cuts) -> None:
+def test_what_was_asked_for_as_start(snapshots: Snapshots) -> None:
     assert stream(startingOffsets="earliest").initialOffset()["queues"] == {"orders": {"0": 0, "1": 0}}
     assert stream(startingOffsets='{"orders":{"0":4,"1":-1}}').initialOffset()["queues"] == {"orders": {"0": 4, "1": 5}}
 
 
-def test_a_limit_is_split_and_everything_comes_once(cuts: Cuts) -> None:
+def test_a_limit_is_split_and_everything_comes_once(snapshots: Snapshots) -> None:
     made = stream(startingOffsets="earliest", maxOffsetsPerTrigger="4")
     limit = made.getDefaultReadLimit()
     assert limit == ReadMaxRows(4)
@@ -172,7 +172,7 @@ def test_a_limit_is_split_and_everything_comes_once(cuts: Cuts) -> None:
     assert stream().getDefaultReadLimit() == ReadAllAvailable()
 
 
-def test_the_limit_of_the_engine_counts_not_the_option(cuts: Cuts) -> None:
+def test_the_limit_of_the_engine_counts_not_the_option(snapshots: Snapshots) -> None:
     made = stream(startingOffsets="earliest", maxOffsetsPerTrigger="4")
     end = made.latestOffset(made.initialOffset(), ReadAllAvailable())
     assert end["queues"] == {"orders": {"0": 10, "1": 5}}
@@ -180,48 +180,50 @@ def test_the_limit_of_the_engine_counts_not_the_option(cuts: Cuts) -> None:
     assert made.latestOffset(start, ReadMinRows(16)) == start
 
 
-def test_available_now_ends_where_it_began_to_look(cuts: Cuts) -> None:
+def test_available_now_ends_where_it_began_to_look(snapshots: Snapshots) -> None:
     made = stream(startingOffsets="earliest")
     made.prepareForTriggerAvailableNow()
-    cuts.grow("0", 100)
-    cuts.grow("7", 1)
+    snapshots.grow("0", 100)
+    snapshots.grow("7", 1)
     start = made.initialOffset()
     end = made.latestOffset(start, ReadAllAvailable())
     assert end["queues"] == {"orders": {"0": 10, "1": 5, "7": 0}}
     assert made.latestOffset(end, ReadAllAvailable()) == end
     latest = stream()
     latest.prepareForTriggerAvailableNow()
-    cuts.grow("0", 1)
+    snapshots.grow("0", 1)
     start = latest.initialOffset()
     assert start["queues"] == {"orders": {"0": 110, "1": 5, "7": 1}}
     assert latest.latestOffset(start, ReadAllAvailable()) == start
 
 
-def test_a_batch_that_is_run_again_is_the_same(cuts: Cuts) -> None:
+def test_a_batch_that_is_run_again_is_the_same(snapshots: Snapshots) -> None:
     first = stream(startingOffsets="earliest")
     start = first.initialOffset()
     end = first.latestOffset(start, ReadAllAvailable())
-    cuts.grow("0", 50)
-    cuts.epoch = 2
+    snapshots.grow("0", 50)
+    snapshots.epoch = 2
     again = stream()
     assert planned(again.partitions(start, end)) == planned(first.partitions(start, end)) == {0: (0, 10), 1: (0, 5)}
 
 
-def test_a_topic_that_does_not_exist_yet_is_read_from_its_first_message(cuts: Cuts) -> None:
-    topics, queues = cuts.topics, cuts.queues
-    cuts.topics, cuts.queues = {}, {}
+def test_a_topic_that_does_not_exist_yet_is_read_from_its_first_message(snapshots: Snapshots) -> None:
+    topics, queues = snapshots.topics, snapshots.queues
+    snapshots.topics, snapshots.queues = {}, {}
     made = stream()
     start = made.initialOffset()
     assert made.latestOffset(start, ReadAllAvailable()) == start
-    cuts.topics, cuts.queues = topics, queues
+    snapshots.topics, snapshots.queues = topics, queues
     end = made.latestOffset(start, ReadAllAvailable())
     assert planned(made.partitions(start, end)) == {0: (0, 10), 1: (0, 5)}
 
 
-def test_losses_stop_the_stream_by_name_or_are_passed_over(cuts: Cuts, caplog: pytest.LogCaptureFixture) -> None:
+def test_losses_stop_the_stream_by_name_or_are_passed_over(
+    snapshots: Snapshots, caplog: pytest.LogCaptureFixture
+) -> None:
     start = stream(startingOffsets="earliest").initialOffset()
     end = stream().latestOffset(start, ReadAllAvailable())
-    cuts.queues["orders", "0"] = (6, 12)
+    snapshots.queues["orders", "0"] = (6, 12)
     with pytest.raises(DataLost, match="messages 0 to 5 of queue 0 of topic orders"):
         stream().latestOffset(start, ReadAllAvailable())
     with pytest.raises(DataLost, match="messages 0 to 5"):
@@ -230,41 +232,41 @@ def test_losses_stop_the_stream_by_name_or_are_passed_over(cuts: Cuts, caplog: p
     with caplog.at_level(logging.WARNING):
         assert planned(careless.partitions(start, end)) == {0: (6, 10), 1: (0, 5)}
     assert "messages 0 to 5" in caplog.text
-    cuts.queues["orders", "0"] = (11, 12)
+    snapshots.queues["orders", "0"] = (11, 12)
     assert planned(careless.partitions(start, end)) == {1: (0, 5)}
 
 
-def test_another_store_or_an_older_copy_stops_the_stream(cuts: Cuts) -> None:
-    cuts.epoch = 3
+def test_another_store_or_an_older_copy_stops_the_stream(snapshots: Snapshots) -> None:
+    snapshots.epoch = 3
     start = stream().initialOffset()
-    cuts.epoch = 2
+    snapshots.epoch = 2
     with pytest.raises(DataLost, match="older copy"):
         stream().latestOffset(start, ReadAllAvailable())
-    cuts.epoch, cuts.store = 3, "cd"
+    snapshots.epoch, snapshots.store = 3, "cd"
     with pytest.raises(DataLost, match="this is store cd"):
         stream().latestOffset(start, ReadAllAvailable())
 
 
-def test_a_store_that_is_behind_is_waited_for(cuts: Cuts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_behind_is_waited_for(snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch) -> None:
     start = stream().initialOffset()
-    shown = [cuts.cut()._replace(position=5), cuts.cut()._replace(position=5), cuts.cut()]
-    monkeypatch.setattr(cuts, "cut", lambda: shown.pop(0) if len(shown) > 1 else shown[0])
+    shown = [snapshots.snapshot()._replace(position=5), snapshots.snapshot()._replace(position=5), snapshots.snapshot()]
+    monkeypatch.setattr(snapshots, "snapshot", lambda: shown.pop(0) if len(shown) > 1 else shown[0])
     assert stream(brokerTimeout="30s").latestOffset(start, ReadAllAvailable()) == start
     assert len(shown) == 1
 
 
-def test_a_broker_that_stays_away_is_not_called_a_loss(cuts: Cuts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_stays_away_is_not_called_a_loss(snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch) -> None:
     start = stream().initialOffset()
 
-    def away() -> Cut:
+    def away() -> QueueBoundsSnapshot:
         raise ConnectError("nobody listens")
 
-    monkeypatch.setattr(cuts, "cut", away)
+    monkeypatch.setattr(snapshots, "snapshot", away)
     with pytest.raises(ConnectError, match="nobody listens"):
         stream(failOnDataLoss="false").latestOffset(start, ReadAllAvailable())
 
 
-def test_the_newest_offset_is_reported_beside_the_one_that_was_taken(cuts: Cuts) -> None:
+def test_the_newest_offset_is_reported_beside_the_one_that_was_taken(snapshots: Snapshots) -> None:
     made = stream(startingOffsets="earliest", maxOffsetsPerTrigger="1")
     assert made.reportLatestOffset() is None
     made.latestOffset(made.initialOffset(), made.getDefaultReadLimit())
@@ -273,7 +275,7 @@ def test_the_newest_offset_is_reported_beside_the_one_that_was_taken(cuts: Cuts)
     assert reported["queues"] == {"orders": {"0": 10, "1": 5}}
 
 
-def test_a_reader_travels_to_a_task_without_its_connections(cuts: Cuts) -> None:
+def test_a_reader_travels_to_a_task_without_its_connections(snapshots: Snapshots) -> None:
     made = stream(startingOffsets="earliest")
     made.initialOffset()
     made._reader = object()  # type: ignore[assignment]  # stands for an open socket

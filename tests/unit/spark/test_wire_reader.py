@@ -10,7 +10,7 @@ from tests.support.scripted_server import ScriptedServer
 from halfmq import limits
 from halfmq.errors import ConnectError, DataLost, NotAuthorized, ProtocolError, RequestFailed
 from halfmq.model.stored_message import SYS_COMMITTED, StoredMessage, body_crc_of, encode
-from halfmq.spark.offsets import NO_POSITION, Cut
+from halfmq.spark.offsets import NO_POSITION, QueueBoundsSnapshot
 from halfmq.spark.options import parse_options
 from halfmq.spark.partitions import QueueRange, Ranges
 from halfmq.spark.retry_deadline import RetryDeadline
@@ -134,8 +134,8 @@ def test_the_name_server_is_never_asked_what_old_ones_do_not_answer(broker: Brok
         lambda request: broker.answer(request) if request.code == RequestCode.GET_BROKER_CLUSTER_INFO else b""
     )
     source = reader(broker, timeout_ms=0, url=names.url)
-    assert source.cut().position == 500
-    assert source.cut().position == 500
+    assert source.snapshot().position == 500
+    assert source.snapshot().position == 500
     assert [request.code for request in names.requests] == [RequestCode.GET_BROKER_CLUSTER_INFO]
     names.close()
 
@@ -143,18 +143,22 @@ def test_the_name_server_is_never_asked_what_old_ones_do_not_answer(broker: Brok
 def test_no_broker_is_registered_yet(broker: Broker) -> None:
     broker.brokers = lambda: ()  # type: ignore[method-assign]
     with pytest.raises(ConnectError, match="has no brokers"):
-        reader(broker, timeout_ms=50).cut()
+        reader(broker, timeout_ms=50).snapshot()
 
 
 def test_a_halfmq_broker_answers_with_one_position(broker: Broker) -> None:
-    assert reader(broker, topics="orders,later").cut() == Cut(STORE, 2, 500, {("orders", "0"): (0, 10)}, {"orders": 3})
+    assert reader(broker, topics="orders,later").snapshot() == QueueBoundsSnapshot(
+        STORE, 2, 500, {("orders", "0"): (0, 10)}, {"orders": 3}
+    )
 
 
 def test_a_stock_cluster_is_asked_queue_by_queue_and_has_no_position(broker: Broker) -> None:
     broker.stock = True
-    cut = reader(broker, topics="orders,later").cut()
-    assert cut == Cut("rocketmq:c", 0, NO_POSITION, {("orders", "broker-a:0"): (0, 10)}, {"orders": 0})
-    assert reader(broker, topics="later").cut().store == "rocketmq:c"
+    snapshot = reader(broker, topics="orders,later").snapshot()
+    assert snapshot == QueueBoundsSnapshot(
+        "rocketmq:c", 0, NO_POSITION, {("orders", "broker-a:0"): (0, 10)}, {"orders": 0}
+    )
+    assert reader(broker, topics="later").snapshot().store == "rocketmq:c"
     assert read(reader(broker), 2, 9, store="rocketmq:c", broker="broker-a") == ([2, 3, 4, 5, 6, 7, 8], [])
 
 
@@ -168,7 +172,7 @@ def test_a_range_is_read_over_several_pulls_and_not_beyond_its_end(broker: Broke
 def test_lost_connections_and_passing_refusals_are_waited_out(broker: Broker) -> None:
     source = reader(broker)
     broker.drop = 2
-    assert source.cut().position == 500
+    assert source.snapshot().position == 500
     broker.refuse = [ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY]
     broker.drop = 1
     assert read(source, 0, 10) == (list(range(10)), [])
@@ -176,21 +180,21 @@ def test_lost_connections_and_passing_refusals_are_waited_out(broker: Broker) ->
 
 def test_nobody_there_for_all_of_the_time(broker: Broker) -> None:
     with pytest.raises(ConnectError, match="brokers of rocketmq"):
-        reader(broker, timeout_ms=100, url=f"rocketmq://127.0.0.1:{free_port()}").cut()
+        reader(broker, timeout_ms=100, url=f"rocketmq://127.0.0.1:{free_port()}").snapshot()
 
 
 def test_a_second_name_server_is_tried_at_once(broker: Broker) -> None:
     url = f"rocketmq://127.0.0.1:{free_port()};127.0.0.1:{broker.server.port}"
-    assert reader(broker, timeout_ms=0, url=url).cut().position == 500
+    assert reader(broker, timeout_ms=0, url=url).snapshot().position == 500
 
 
 def test_refusals_that_waiting_does_not_change_are_raised_at_once(broker: Broker) -> None:
     broker.refuse = [ResponseCode.NO_PERMISSION]
     with pytest.raises(NotAuthorized, match="refused by the test"):
-        reader(broker, timeout_ms=60_000).cut()
+        reader(broker, timeout_ms=60_000).snapshot()
     broker.refuse = [ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST]
     with pytest.raises(RequestFailed, match="refused by the test") as error:
-        reader(broker, timeout_ms=60_000).cut()
+        reader(broker, timeout_ms=60_000).snapshot()
     assert error.value.response_code == 26
 
 
@@ -282,9 +286,9 @@ def test_pulled_fields_with_either_kind_of_host() -> None:
 
 def test_a_reader_can_be_closed_and_used_again(broker: Broker) -> None:
     source = reader(broker)
-    source.cut()
+    source.snapshot()
     source.close()
-    assert source.cut().position == 500
+    assert source.snapshot().position == 500
     source.close()
 
 

@@ -45,8 +45,8 @@ SYSTEM_TOPICS: Final = frozenset({"RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 _READ: Final = 4
 #: RocketMQ's maximum from memory, for a client that requests its 32 messages or fewer.
-_STOCK_MESSAGES: Final = 32
-_STOCK_BYTES: Final = 262_144
+_ROCKETMQ_MESSAGES: Final = 32
+_ROCKETMQ_BYTES: Final = 262_144
 #: Maximum size of a response while clients do not read theirs; the first message always fits.
 SMALL_PULL_BYTES: Final = 65_536
 #: Maximum number of held pulls of one peer; further ones get "nothing new" at once.
@@ -301,7 +301,7 @@ class Pulls:
                 return Pulled(_NOTHING_NEW, where.offset, low, high, bytearray())
             return Pulled(Status.OFFSET_MOVED, where.nearest, low, high, bytearray())
         count = min(max(request.messages_max, 1), limits.PULL_MESSAGES_MAX)
-        bytes_max = _STOCK_BYTES if count <= _STOCK_MESSAGES else limits.PULL_BYTES_MAX
+        bytes_max = _ROCKETMQ_BYTES if count <= _ROCKETMQ_MESSAGES else limits.PULL_BYTES_MAX
         if request.bytes_max > 0:
             bytes_max = min(request.bytes_max, limits.PULL_BYTES_MAX)
         outgoing = self._outgoing

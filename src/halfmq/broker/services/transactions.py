@@ -16,7 +16,7 @@ from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.actors import actor
 from halfmq.broker.services.group_scan import GroupScan
 from halfmq.broker.services.pages import LISTED_MAX
-from halfmq.broker.services.peer import Peer, Say
+from halfmq.broker.services.peer import Peer, ThrottledLog
 from halfmq.broker.services.settled_verdict_lookup import Found, Look, Missed, NotSearched, SettledVerdictLookup
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import CheckNow, CheckParked, RequestedVerdict, ResolveTransaction
@@ -91,10 +91,10 @@ class Transactions:
         scan: GroupScan,
         *,
         operator_of: Callable[[int], OperatorActed | None],
-        say: Say,
+        log_throttled: ThrottledLog,
         flush: Callable[[], None],
     ) -> None:
-        """``operator_of``: the operator behind the verdict at a log position (``Store.operator_of``). ``flush``: called after responses that
+        """``operator_of``: the operator behind the verdict at a log position (``CommitLog.operator_of``). ``flush``: called after responses that
         belong to no request and no turn of the sequencer, so that they are sent.
         """
         self._sequencer = sequencer
@@ -102,7 +102,7 @@ class Transactions:
         self._settled_verdict_lookup = settled_verdict_lookup
         self._scan = scan
         self._operator_of = operator_of
-        self._say = say
+        self._log_throttled = log_throttled
         self._flush = flush
 
     # --- to read: a front door holds these answers with ``Sequencer.after_durable``
@@ -230,10 +230,10 @@ class Transactions:
         who = f"operator {command.operator} from {peer.address}"
         what = f"{command.wanted.name} of transaction {command.tx_id} of group {command.group}"
         if not isinstance(reply, Settled):
-            self._say(log, logging.INFO, "verdict", peer, "%s: %s was refused: %s", who, what, reply.text)
+            self._log_throttled(log, logging.INFO, "verdict", peer, "%s: %s was refused: %s", who, what, reply.text)
         elif reply.repeated:
             text = "%s: %s, decided earlier at position %d"
-            self._say(log, logging.INFO, "repeated", peer, text, who, what, reply.position)
+            self._log_throttled(log, logging.INFO, "repeated", peer, text, who, what, reply.position)
         else:
             text = "%s decided: %s at position %d, reason: %s"
             log.warning(text, who, what, reply.position, reason or "none given")
