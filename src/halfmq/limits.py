@@ -74,7 +74,7 @@ UNDECIDED_GROUPS_MAX: Final = 65_536
 PRODUCER_GROUPS_FREE: Final = 65_536
 #: A connection in at most this many groups is accepted nevertheless, so that clients with very many groups cannot lock out others.
 #: Real producers are in one or two.
-PRODUCER_GROUPS_EACH: Final = 8
+PRODUCER_GROUPS_PER_CONNECTION_EXEMPT: Final = 8
 #: Maximum producer groups with their own limits or policy. These are durable, and part of each base.
 PRODUCERS_SET_MAX: Final = 4_096
 #: Minimum age at which a policy may park a transaction, ms: well after the first checks.
@@ -117,10 +117,10 @@ EXPRESSION_CHARS_MAX: Final = 16_384
 CLIENT_ID_CHARS_MAX: Final = 255
 #: Memory for all subscriptions of a connection, bytes: thousands of topics.
 SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX: Final = 4 << 20
-#: Memory for all subscriptions, bytes. Connections with at most ``SUBSCRIPTIONS_BYTES_FREE`` are accepted nevertheless, so that
-#: few clients cannot lock out others.
+#: Memory for all subscriptions, bytes. Connections with at most ``SUBSCRIPTIONS_BYTES_PER_CONNECTION_EXEMPT`` are accepted
+#: nevertheless, so that few clients cannot lock out others.
 SUBSCRIPTIONS_BYTES_MAX: Final = 256 << 20
-SUBSCRIPTIONS_BYTES_FREE: Final = 16_384
+SUBSCRIPTIONS_BYTES_PER_CONNECTION_EXEMPT: Final = 16_384
 #: Memory for waiting pulls, bytes: some 130,000 with few tags. At the limit, the oldest one gets the response "no new message".
 HELD_BYTES_MAX: Final = 128 << 20
 #: Maximum wait of a pull, ms: less than the Java client's timeout of 30 s.
@@ -140,7 +140,7 @@ RETRY_TIMES_MAX: Final = 16
 CONNECTION_IDLE_MS: Final = 120_000
 #: Maximum connections; fewer if the limit of open files requires it.
 CONNECTIONS_MAX: Final = 16_384
-#: Connections reserved for operators, at most a quarter of all; see ``broker.remoting.places``.
+#: Connections reserved for operators, at most a quarter of all; see ``broker.remoting.connection_admission``.
 OPERATOR_PLACES: Final = 16
 #: Maximum HTTP connections.
 HTTP_CONNECTIONS_MAX: Final = 32
@@ -155,7 +155,7 @@ QUEUE_LOCK_KEPT_MS: Final = 35_000
 #: send it first) get no locks. Protects memory.
 LOCKS_MAX: Final = 262_144
 #: Interval of removing expired locks while ``LOCKS_MAX`` is reached, ms.
-LOCKS_LOOK_MS: Final = 5_000
+LOCKS_EXPIRE_INTERVAL_MS: Final = 5_000
 #: Maximum size of lock holders in a base, bytes, unless a fraction of the base is less; in memory some 20 times that.
 HOLDERS_BYTES_MAX: Final = 4 << 20
 

@@ -35,11 +35,11 @@ from halfmq.runtime.disk import RealDisk
 from halfmq.testing.history import Recorder, Report, check_files
 from halfmq.testing.history.events import (
     Answered,
-    CheckHeard,
+    CheckReceived,
     CheckUnanswered,
     EndAsked,
     Fault,
-    HalfAsked,
+    HalfSent,
     Local,
     QueueRead,
     Seen,
@@ -230,7 +230,7 @@ class Load:
             op = f"{tx}.{attempt}"
             await self._connected.wait()
             self.record.record(
-                HalfAsked, op=op, group=GROUP, tx=tx, message=tx, topic=TOPIC, queue=queue, crc=crc32(body)
+                HalfSent, op=op, group=GROUP, tx=tx, message=tx, topic=TOPIC, queue=queue, crc=crc32(body)
             )
             ext = send_ext(TOPIC, GROUP, queue, pairs, queues=QUEUES, sys_flag=4)
             ext["g"] = born_ms  # the stock broker counts immunity from here
@@ -273,7 +273,7 @@ class Load:
             message, _, _ = decode_message(push.body)
             tx = (properties.find(message.properties, "UNIQ_KEY") or b"").decode()
             times = self._checks[tx] = self._checks.get(tx, 0) + 1
-            self.record.record(CheckHeard, group=GROUP, tx=tx, times=times)
+            self.record.record(CheckReceived, group=GROUP, tx=tx, times=times)
             ended = self._ended.get(tx)
             if ended is False:
                 self.record.record(CheckUnanswered, group=GROUP, tx=tx)
@@ -389,7 +389,7 @@ async def _topic_is_made(broker: Broker, world: Recorder) -> None:
         # A rolled-back half: it makes the topic and leaves nothing in it.
         unique = f"{time.monotonic_ns():032X}"
         world.record(
-            HalfAsked, op=unique, group=FIRST_GROUP, tx=unique, message=unique, topic=TOPIC, queue=0, crc=crc32(body)
+            HalfSent, op=unique, group=FIRST_GROUP, tx=unique, message=unique, topic=TOPIC, queue=0, crc=crc32(body)
         )
         half = await client.half(TOPIC, body, unique=unique, group=FIRST_GROUP, queues=QUEUES)
         if half.code == 0:

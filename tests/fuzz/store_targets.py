@@ -22,7 +22,7 @@ from halfmq.store.key_index import KeyIndex
 from halfmq.store.layout import CHECKPOINT, CHECKPOINT_SLOT_BYTES, WATERMARK, WATERMARK_SLOT_BYTES
 from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, TornTail
 from halfmq.store.open_files import OpenFiles
-from halfmq.store.recovery import find_out, settle
+from halfmq.store.recovery import examine_log, repair
 from halfmq.store.segment import SegmentFiles, segment_name
 from halfmq.store.transaction_table import TransactionTable
 from halfmq.store.watermark_page import Watermark, WatermarkPage, read_watermark_page
@@ -215,12 +215,12 @@ def run_log(data: bytes) -> None:
 def _settles(disk: FaultyDisk, stop: int, batches: int, refused: bool) -> None:
     """A start refuses, or cuts and then finds a clean end."""
     files = SegmentFiles(disk, LOG, SEGMENT)
-    recovery = outcome(StoreDamaged, find_out, files, ())
+    recovery = outcome(StoreDamaged, examine_log, files, ())
     if refused:
         same("a start", recovery.kind, "StoreDamaged")
     if recovery.error is None:
         same("recovered end", recovery.value.end, stop)
-        settle(disk, files, recovery.value)
+        repair(disk, files, recovery.value)
         again = list(LogScan(SegmentFiles(disk, LOG, SEGMENT)).from_batch(0, 0))
         same("batches after the cut", len(again) - 1, batches)
         hold(isinstance(again[-1], EndOfLog) and again[-1].at == stop, f"after the cut: {again[-1]}")

@@ -31,8 +31,8 @@ PLANTS: Final = (
         1,
         "an opposite verdict is answered as if it had been given",
         "core/transaction/machine.py",
-        "        case Outcome.CONFLICTS:\n            return Refused(",
-        "        case Outcome.CONFLICTS:\n            return Settled(group, tx_id, not committed, position, True)\n"
+        "        case SettledEffect.CONFLICTS:\n            return Refused(",
+        "        case SettledEffect.CONFLICTS:\n            return Settled(group, tx_id, not committed, position, True)\n"
         "            return Refused(",
     ),
     Plant(
@@ -64,8 +64,8 @@ PLANTS: Final = (
         1,
         "an operator's verdict is told as given where the other one stands",
         "core/transaction/machine.py",
-        "        NOTHING,\n        _standing(command.wanted, command.group, command.tx_id, committed=verdict.committed, "
-        "position=verdict.position),\n    )",
+        "        NOTHING,\n        _reply_for_settled(\n            command.wanted, command.group, command.tx_id, "
+        "committed=verdict.committed, position=verdict.position\n        ),\n    )",
         "        NOTHING,\n        Settled(command.group, command.tx_id, command.wanted == RequestedVerdict.COMMIT, verdict.position, True),\n    )",
     ),
     # --- 2, validity
@@ -256,7 +256,7 @@ PLANTS: Final = (
         "a step towards a trim looks once more after its bound was asked for, and carries what it finds then",
         "core/transaction/retention.py",
         "    count = 0\n    for what in state.session.copy_progress.found:\n",
-        "    count = 0\n    state.session.copy_progress.look()\n    for what in state.session.copy_progress.found:\n",
+        "    count = 0\n    state.session.copy_progress.search()\n    for what in state.session.copy_progress.found:\n",
     ),
     Plant(
         "any-clock-is-believed",
@@ -462,15 +462,15 @@ PLANTS: Final = (
         10,
         "what was answered last and is damaged now is cut as a torn tail, although the watermark page says it was durable",
         "store/store.py",
-        "recovery = find_out(files, found, page.durable if page is not None else 0)",
-        "recovery = find_out(files, found, 0)",
+        "recovery = examine_log(files, found, page.durable if page is not None else 0)",
+        "recovery = examine_log(files, found, 0)",
     ),
     Plant(
         "full-disk-keeps-the-page",
         10,
         "where a full disk keeps derived files back, the watermark page does not say what was answered and is durable",
         "store/store.py",
-        "            self._say(self._page.durable_to, durable)",
+        "            self._write_watermark(self._page.durable_to, durable)",
         "            pass",
     ),
     Plant(
@@ -790,7 +790,7 @@ PLANTS: Final = (
         "a check answers ROLLBACK of a missing marker without writing the tombstone, and the local transaction commits later",
         "sql/marker.py",
         "            return self._fence(connection, tx_id, lock_wait_ms) if may_fence else _UNKNOWN\n",
-        "            return Decided(Outcome.ROLLBACK) if may_fence else _UNKNOWN\n",
+        "            return CheckResult(Outcome.ROLLBACK) if may_fence else _UNKNOWN\n",
     ),
     Plant(
         "young-is-fenced",
@@ -821,8 +821,8 @@ PLANTS: Final = (
         2,
         "the local transaction commits without its marker",
         "sql/local_work.py",
-        "        if not self._collected:\n            self._markers.erase(",
-        "        if self._collected:\n            self._markers.erase(",
+        "        if not self._collected:\n            self._markers.delete(",
+        "        if self._collected:\n            self._markers.delete(",
     ),
     # --- halfmq.spark
     Plant(

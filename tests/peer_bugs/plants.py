@@ -70,8 +70,10 @@ def verdict_leaves_the_half_undecided(patch: pytest.MonkeyPatch) -> None:
 
 @plant
 def opposite_verdict_is_answered_with_success(patch: pytest.MonkeyPatch) -> None:
-    conflicts = states.Outcome.CONFLICTS
-    changed = {key: states.Outcome.REPEATS if what is conflicts else what for key, what in states.OF_SETTLED.items()}
+    conflicts = states.SettledEffect.CONFLICTS
+    changed = {
+        key: states.SettledEffect.REPEATS if what is conflicts else what for key, what in states.OF_SETTLED.items()
+    }
     patch.setattr(machine, "OF_SETTLED", changed)
 
 
@@ -274,7 +276,7 @@ def undecided_transactions_expire(patch: pytest.MonkeyPatch) -> None:
 @plant
 def trim_takes_undecided_halves_along(patch: pytest.MonkeyPatch) -> None:
     """Files go by age, whatever lies in them."""
-    patch.setattr(retention, "_looked_at", lambda state, log_start: iter(()))
+    patch.setattr(retention, "_candidates", lambda state, log_start: iter(()))
 
 
 def _immunity_on_the_clients_clock(patch: pytest.MonkeyPatch, believed: Callable[[int], bool]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from halfmq.broker.config import BrokerConfig
 from halfmq.core.commands import SetProducer
-from halfmq.core.decision import ProducerIsSet
+from halfmq.core.decision import ProducerSettingsStored
 from halfmq.model import properties as props
 from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
 from halfmq.model.stored_message import decode
@@ -147,7 +147,7 @@ class Stage:
         settings = ProducerSettings(group, check_limit, past_limit, set_by="kim")
         self.life.broker._sequencer.submit(SetProducer(settings), lambda _, reply: told.append(reply))
         self.life.settle()
-        assert told == [ProducerIsSet(settings)], f"the policy was refused: {told}"
+        assert told == [ProducerSettingsStored(settings)], f"the policy was refused: {told}"
 
     # --- transactions
 

@@ -36,10 +36,10 @@ from halfmq.core.commands import (
 )
 from halfmq.core.decision import (
     Asked,
+    ConsumerGroupDeleted,
     Done,
-    GroupIsGone,
     PolicyActed,
-    ProducerIsSet,
+    ProducerSettingsStored,
     Refused,
     SendCheck,
     Sent,
@@ -256,7 +256,7 @@ class Life:
         past = self.one_of([PastLimit.ROLLBACK, PastLimit.PARKED]) if limit else PastLimit.WAIT
         age_ms = self.one_of([0, 0, 60_000, 200_000])
         settings = ProducerSettings(group, limit, past, age_ms)
-        assert self.log.do(SetProducer(settings, None, self.by())) == ProducerIsSet(settings)
+        assert self.log.do(SetProducer(settings, None, self.by())) == ProducerSettingsStored(settings)
 
     def ask(self) -> None:
         if self.open:
@@ -271,7 +271,7 @@ class Life:
             self.log.session(LogOffsetsNow())
         if self.rng.random() < 0.2:
             gone = self.log.do(DeleteGroup(self.one_of(["CG", "CG2"]), self.rng.random() < 0.5, self.by()))
-            self.seen["group deleted" if isinstance(gone, GroupIsGone) else "group with members"] += 1
+            self.seen["group deleted" if isinstance(gone, ConsumerGroupDeleted) else "group with members"] += 1
 
     def locks(self) -> None:
         """Clients take turns with queues; the group's settings change meanwhile."""

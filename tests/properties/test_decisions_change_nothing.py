@@ -104,8 +104,8 @@ def test_a_decision_that_takes_its_turn_at_once_is_noticed(
     raised: Counter[type], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def next_queue(topic: Topic) -> int:
-        topic.session.turn += 1
-        return topic.session.turn % max(1, topic.write_queues)
+        topic.session.round_robin_index += 1
+        return topic.session.round_robin_index % max(1, topic.write_queues)
 
     monkeypatch.setattr(send_module, "next_queue", next_queue)
     with pytest.raises(AssertionError, match="changed the state"):

@@ -19,7 +19,7 @@ from tests.support.power_cuts import Lives, Lost, counts_of, is_broken, without_
 from halfmq.store.batch_codec import decode_batch, read_header
 from halfmq.store.commit_log import CommitLog
 from halfmq.store.log_scan import Batch, LogScan
-from halfmq.store.recovery import find_out, settle
+from halfmq.store.recovery import examine_log, repair
 from halfmq.store.segment import SegmentFiles
 
 SEEDS = int(os.environ.get("HALFMQ_SEEDS", "250"))
@@ -137,8 +137,8 @@ def test_taking_the_end_for_durable_without_a_sync_at_the_start_goes_red(monkeyp
 
 def start_without_sync(self: make.LogUnderTest) -> make.LogUnderTest:
     self.files = SegmentFiles(self.disk, self.directory, self.segment_bytes)
-    self.recovery = find_out(self.files, [])
+    self.recovery = examine_log(self.files, [])
     end = self.recovery.end
     self.log = CommitLog(self.disk, self.files, epoch=self.recovery.epoch + 1, end=end, synced_position=end)
-    settle(self.disk, self.files, self.recovery._replace(durable_position=end))
+    repair(self.disk, self.files, self.recovery._replace(durable_position=end))
     return self

@@ -97,7 +97,7 @@ def undecided(running: Running) -> set[str]:
 
 def heard(running: Running, tx_id: str) -> bool:
     """A check was answered, with UNKNOWN or a verdict."""
-    return tx_id in running.state.producer_groups[GROUP].session.heard or tx_id not in undecided(running)
+    return tx_id in running.state.producer_groups[GROUP].session.last_unknown or tx_id not in undecided(running)
 
 
 async def visible(running: Running) -> list[bytes]:

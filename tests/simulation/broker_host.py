@@ -21,7 +21,7 @@ from halfmq.errors import StoreDamaged
 from halfmq.model.settings import BrokerSettings
 from halfmq.store.group_flush import Job
 from halfmq.store.store import Durability
-from halfmq.testing.history.events import Began, Started
+from halfmq.testing.history.events import FileStarted, Started
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.swarm import Swarm
 from tests.support.faulty_disk import FaultyDisk, Operation, PowerLost
@@ -320,7 +320,7 @@ class BrokerHost:
         self._errors_at_start = self._disk_errors()
         self.broker.failed.add_done_callback(lambda _: self._stopped_by_itself(process))
         self._chronicle.note(
-            Began(t_us=self._scheduler.now_us, by=process.name, system="halfmq", durability=self.swarm.durability)  # type: ignore[arg-type]
+            FileStarted(t_us=self._scheduler.now_us, by=process.name, system="halfmq", durability=self.swarm.durability)  # type: ignore[arg-type]
         )
         task = process.create_task(self.broker.start())
         task.add_done_callback(lambda _: self._start_ended(process, task))

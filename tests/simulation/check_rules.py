@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from halfmq.testing.history.events import CheckHeard
+from halfmq.testing.history.events import CheckReceived
 from halfmq.wire.remoting.producer_groups import ProducerChange
 from tests.simulation.promises import Violation
 
@@ -30,7 +30,7 @@ class CheckLooks:
         key = pairs.get("PGROUP", ""), pairs.get("HMQ_TX_ID") or pairs.get("UNIQ_KEY", "")
         self._immune_until_us.setdefault(key, (now_us + 1_000 * ms, own))
 
-    def check(self, event: CheckHeard) -> None:
+    def check(self, event: CheckReceived) -> None:
         """
         Raises:
             Violation: the grace period of its transaction has not ended.

@@ -156,7 +156,7 @@ class CheckTimes:
         """
         sequencer = broker._sequencer
         state = sequencer.engine.state
-        if paused or state.session.disk_full or sequencer.behind or sequencer.failed is not None:
+        if paused or state.session.disk_full or sequencer.indexes_lag or sequencer.failed is not None:
             self._late.clear()
             return
         now_ms = sequencer._time.now_ms()

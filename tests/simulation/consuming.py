@@ -63,7 +63,7 @@ class Consuming:
         state = broker._sequencer.engine.state
         if not self.forgetful:
             self._look_at_offsets(state)
-        if not broker._sequencer.behind and broker._sequencer.failed is None:
+        if not broker._sequencer.indexes_lag and broker._sequencer.failed is None:
             self._look_at_parked(broker)
 
     def _look_at_offsets(self, state: Any) -> None:

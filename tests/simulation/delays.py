@@ -32,7 +32,7 @@ class Delays:
         state = sequencer.engine.state
         late = False
         if state.derived.delayed_heap and not (
-            paused or state.session.disk_full or sequencer.behind or sequencer.failed is not None
+            paused or state.session.disk_full or sequencer.indexes_lag or sequencer.failed is not None
         ):
             self._counts["look delayed is shown"] += 1
             late = min(state.derived.delayed_heap)[0] + _SLACK_MS < sequencer._time.now_ms()

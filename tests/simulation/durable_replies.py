@@ -108,7 +108,7 @@ class Leaving:
         self._effects.clear()
         self.checks.started(state)
         decide, after_durable, on_effects = sequencer._decide, sequencer.after_durable, sequencer._on_effects
-        leaves = broker._checks._leaves
+        is_sent = broker._checks._is_sent
 
         def decided(pending: Any) -> Any:
             turn = decide(pending)
@@ -128,15 +128,15 @@ class Leaving:
             self._look("an effect", end)
             on_effects(effects)
 
-        def check_leaves(check: Any, half: Any) -> bool:
-            left = bool(leaves(check, half))
-            self.checks.left(check, reached=left)
-            return left
+        def check_is_sent(check: Any, half: Any) -> bool:
+            sent = bool(is_sent(check, half))
+            self.checks.left(check, reached=sent)
+            return sent
 
         sequencer._decide = decided
         sequencer.after_durable = held
         sequencer._on_effects = effects_leave
-        broker._checks._leaves = check_leaves
+        broker._checks._is_sent = check_is_sent
 
     def _tell(self, context: Any, reply: Any) -> None:
         deliver, to, end = context

@@ -24,7 +24,7 @@ from halfmq.model.stored_message import StoredMessage, body_crc_of
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.store.store import Store
 from halfmq.store.verify import verify_store
-from halfmq.testing.history.events import Answered, Event, HalfAsked, Local, Logged, QueueRead, Seen
+from halfmq.testing.history.events import Answered, Event, HalfSent, Local, Logged, QueueRead, Seen
 from tests.simulation.broker_host import DATA, BrokerHost
 from tests.simulation.check_rules import CheckLooks
 from tests.simulation.chronicle import Chronicle
@@ -323,7 +323,7 @@ def look_at_fences(
     ahead_ms = {machine.name: machine.clock.ahead_ms for machine in machines}
     begun_us: dict[str, int] = {}
     for event in chronicle.events:
-        if type(event) is HalfAsked:
+        if type(event) is HalfSent:
             begun_us.setdefault(event.tx, event.t_us)
     for database in databases.values():
         for tx_id, (fenced_us, process) in database.fenced.items():

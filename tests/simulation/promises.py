@@ -7,7 +7,7 @@ history checker reads the same events afterwards and verifies more; this module 
 from collections import Counter
 from typing import NamedTuple
 
-from halfmq.testing.history.events import Answered, AnyEvent, Began, EndAsked, Fault, HalfAsked, PlainAsked, Seen
+from halfmq.testing.history.events import Answered, AnyEvent, EndAsked, Fault, FileStarted, HalfSent, PlainSent, Seen
 
 #: The broker's clock has a resolution of milliseconds.
 _TICK_US = 2_000
@@ -85,7 +85,7 @@ class Promises:
         self.log_start = 0
         #: Producer groups that ever had the policy "rollback": their transactions may be rolled back without a request.
         self.policy_groups: set[str] = set()
-        self._asked: dict[str, HalfAsked | PlainAsked | EndAsked] = {}
+        self._asked: dict[str, HalfSent | PlainSent | EndAsked] = {}
         #: Total by which the broker's clock was stepped forward; delayed messages do not wait that time.
         self._forward_us = 0
 
@@ -93,17 +93,17 @@ class Promises:
         kind = type(event)
         if kind is Answered:
             self._answered(event)  # type: ignore[arg-type]
-        elif kind is HalfAsked:
+        elif kind is HalfSent:
             self._half(event)  # type: ignore[arg-type]
         elif kind is EndAsked:
             self._end(event)  # type: ignore[arg-type]
-        elif kind is PlainAsked:
+        elif kind is PlainSent:
             self._plain(event)  # type: ignore[arg-type]
         elif kind is Seen:
             self._saw(event)  # type: ignore[arg-type]
         elif kind is Fault and event.what == "clock_step" and event.whom == "broker":  # type: ignore[union-attr]
             self._forward_us += max(0, int(event.detail.split()[0])) * 1_000  # type: ignore[union-attr]
-        elif kind is Began:
+        elif kind is FileStarted:
             self.policy_groups.update(event.policy_groups)  # type: ignore[union-attr]
 
     def forget_from(self, end: int) -> None:
@@ -125,7 +125,7 @@ class Promises:
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
-    def _half(self, event: HalfAsked) -> None:
+    def _half(self, event: HalfSent) -> None:
         tx = self.txs.get(event.tx)
         if tx is None:
             tx = self.txs[event.tx] = Tx(event.group, event.tx)
@@ -133,7 +133,7 @@ class Promises:
         self.tx_of[event.message] = tx
         self._asked[event.op] = event
 
-    def _plain(self, event: PlainAsked) -> None:
+    def _plain(self, event: PlainSent) -> None:
         plain = self.plains.get(event.message)
         if plain is None:
             plain = self.plains[event.message] = Plain(event.message, event.topic, event.crc, event.key)
@@ -153,9 +153,9 @@ class Promises:
         asked = self._asked.pop(event.op, None)
         if type(asked) is EndAsked:
             self._end_answered(event, asked)
-        elif type(asked) is HalfAsked:
+        elif type(asked) is HalfSent:
             self._half_answered(event, asked)
-        elif type(asked) is PlainAsked:
+        elif type(asked) is PlainSent:
             self._plain_answered(event, asked)
 
     def _end_answered(self, event: Answered, asked: EndAsked) -> None:
@@ -203,7 +203,7 @@ class Promises:
         ):
             raise Violation(f"Refused: {asked.verdict} of {tx.tx}, whose messages are all there: {event}", tx.tx)
 
-    def _half_answered(self, event: Answered, asked: HalfAsked) -> None:
+    def _half_answered(self, event: Answered, asked: HalfSent) -> None:
         tx = self.txs[asked.tx]
         if event.outcome == "settled":
             self.counts["look half after verdict"] += 1
@@ -218,7 +218,7 @@ class Promises:
             if tx.verdict is not None and tx.verdict_us < asked.t_us:
                 raise Violation(f"Agreement: a half of {tx.tx} was taken, though {tx.verdict} stands", tx.tx)
 
-    def _plain_answered(self, event: Answered, asked: PlainAsked) -> None:
+    def _plain_answered(self, event: Answered, asked: PlainSent) -> None:
         plain = self.plains[asked.message]
         if event.outcome == "ok":
             self.counts["look plain"] += 1

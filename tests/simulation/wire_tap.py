@@ -13,7 +13,15 @@ from halfmq.model import properties
 from halfmq.model.ids import parse_offset_message_id
 from halfmq.model.stored_message import body_crc_of
 from halfmq.model.stored_message import decode as decode_message
-from halfmq.testing.history.events import Answered, Began, CheckHeard, CheckUnanswered, EndAsked, HalfAsked, PlainAsked
+from halfmq.testing.history.events import (
+    Answered,
+    CheckReceived,
+    CheckUnanswered,
+    EndAsked,
+    FileStarted,
+    HalfSent,
+    PlainSent,
+)
 from halfmq.wire.remoting.check_polls import decode_handed_out
 from halfmq.wire.remoting.codes import EXT_POSITION, EXT_VERDICT, HMQ_POLL_CHECKS, HMQ_PRODUCER, HMQ_RESOLVE
 from halfmq.wire.remoting.frame import FrameSplitter
@@ -128,7 +136,7 @@ class WireTap:
                 group = pairs.get("PGROUP", ext.group)
                 self._firsts[operation] = pairs.get("HMQ_TX_ID", unique), group, unique
             chronicle.note(
-                HalfAsked(
+                HalfSent(
                     t_us=now_us, by=end.process.name, op=operation, group=pairs.get("PGROUP", ext.group),
                     tx=pairs.get("HMQ_TX_ID", unique), index=int(pairs.get("HMQ_TX_INDEX", "0")), message=unique,
                     topic=ext.topic, queue=ext.queue_id, crc=crc, key=key, delay_ms=delay_ms,
@@ -138,7 +146,7 @@ class WireTap:
         else:
             operation = self._operation(end, request, "delayed" if delay_ms else "plain", ext.topic)
             chronicle.note(
-                PlainAsked(
+                PlainSent(
                     t_us=now_us, by=end.process.name, op=operation, message=unique, topic=ext.topic, queue=ext.queue_id,
                     crc=crc, key=key, delay_ms=delay_ms,
                 )
@@ -152,7 +160,7 @@ class WireTap:
             unique = (properties.find(bytes(entry.properties), "UNIQ_KEY") or b"").decode()
             self.sent_tags.note(unique, bytes(entry.properties))
             self._chronicle.note(
-                PlainAsked(
+                PlainSent(
                     t_us=self._chronicle.now_us, by=end.process.name, op=f"{operation}#{number}", message=unique,
                     topic=request.ext.topic, queue=request.ext.queue_id, crc=body_crc_of(bytes(entry.body)),
                 )
@@ -196,7 +204,7 @@ class WireTap:
         if not change.is_empty:
             self._looks.changes.setdefault(group, []).append(change)
         if change.past_limit == "rollback":
-            self._chronicle.note(Began(t_us=self._chronicle.now_us, by=end.process.name, policy_groups=(group,)))
+            self._chronicle.note(FileStarted(t_us=self._chronicle.now_us, by=end.process.name, policy_groups=(group,)))
 
     # --- responses ---------------------------------------------------------------------------------------------------
 
@@ -268,7 +276,7 @@ class WireTap:
 
     def _check(self, end: End, text: bytes) -> None:
         pairs = properties.to_dict(text)
-        event = CheckHeard(
+        event = CheckReceived(
             t_us=self._chronicle.now_us, by=end.process.name, group=pairs.get("PGROUP", ""),
             tx=pairs.get("HMQ_TX_ID") or pairs.get("UNIQ_KEY", ""), times=int(pairs.get("TRANSACTION_CHECK_TIMES", "0")),
         )  # fmt: skip

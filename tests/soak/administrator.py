@@ -17,7 +17,7 @@ from halfmq.client.connector import Address
 from halfmq.errors import HalfmqError
 from halfmq.model import properties as names
 from halfmq.model.stored_message import body_crc_of
-from halfmq.testing.history.events import Answered, PlainAsked
+from halfmq.testing.history.events import Answered, PlainSent
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
 from tests.soak.notes import Counter, Notes, now_us
 from tests.soak.plan import Plan, load_plan
@@ -82,7 +82,7 @@ class Administrator:
     def _send(self, topic: str) -> None:
         self._sent += 1
         op, key, body = f"plain-{self._sent}", f"{self._notes.by}-{self._sent}", b"x" * 500
-        asked = PlainAsked(
+        asked = PlainSent(
             t_us=now_us(), by=self._notes.by, op=op, message=key, topic=topic, queue=0, crc=body_crc_of(body)
         )
         self._notes.write(asked)

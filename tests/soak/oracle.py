@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Engine, select
 
-from halfmq.testing.history.events import Answered, AnyEvent, HalfAsked, QueueRead, Seen
+from halfmq.testing.history.events import Answered, AnyEvent, HalfSent, QueueRead, Seen
 from halfmq.testing.history.reader import files_of
 from tests.soak import tables
 from tests.soak.plan import CREDITS_GROUP, FILTERED_GROUP, FILTERED_WATCHER, SUBSCRIBED_TAGS
@@ -109,7 +109,7 @@ def take_in(events: Iterable[AnyEvent]) -> Sight:
                 seen.append(event)
             case QueueRead():
                 read.append(event)
-            case HalfAsked():
+            case HalfSent():
                 asked[event.tx] = event.group
                 waiting[event.by, event.op] = event.tx
             case Answered():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from halfmq.testing.history.events import Event, HalfAsked, QueueRead, Seen
+from halfmq.testing.history.events import Event, HalfSent, QueueRead, Seen
 from tests.soak.oracle import Books, Credit, Sight, What, compare, take_in
 from tests.soak.plan import CREDITS_GROUP, FILTERED_GROUP, FILTERED_WATCHER, TAGS
 from tests.soak.plants import PLANTS, Plant, kinds
@@ -22,7 +22,7 @@ def collected() -> tuple[Books, Sight]:
             what = What(topic, number * 10 + index)
             message = f"M-{number}-{index}"
             events.append(
-                HalfAsked(t_us=1, by="service", op=message, group="g", tx=tx, index=index, message=message, topic=topic)
+                HalfSent(t_us=1, by="service", op=message, group="g", tx=tx, index=index, message=message, topic=topic)
             )
             if number == 4:
                 continue

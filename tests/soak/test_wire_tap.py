@@ -9,7 +9,7 @@ from halfmq import AsyncClient, Outcome
 from halfmq.client.outgoing import compose
 from halfmq.model.settings import BrokerSettings
 from halfmq.model.stored_message import body_crc_of
-from halfmq.testing.history.events import Answered, AnyEvent, CheckHeard, CheckUnanswered, EndAsked, HalfAsked
+from halfmq.testing.history.events import Answered, AnyEvent, CheckReceived, CheckUnanswered, EndAsked, HalfSent
 from halfmq.testing.history.reader import FileSource
 from tests.soak.notes import Notes
 from tests.soak.plan import Plan
@@ -46,7 +46,7 @@ async def test_a_transaction_and_a_check_are_recorded_as_sent_and_received(tmp_p
     events: list[AnyEvent] = [
         event for block in FileSource(tmp_path / "history" / "service.jsonl").blocks() for event in block.events
     ]
-    halves = [event for event in events if isinstance(event, HalfAsked)]
+    halves = [event for event in events if isinstance(event, HalfSent)]
     assert [(half.tx, half.index, half.topic, half.crc, half.key) for half in halves[:2]] == [
         (tx.id, 0, "a", body_crc_of(b"one"), "k"),
         (tx.id, 1, "b", body_crc_of(b"two"), ""),
@@ -60,7 +60,7 @@ async def test_a_transaction_and_a_check_are_recorded_as_sent_and_received(tmp_p
     ]
     assert (answered[ends[0].op].outcome, answered[ends[0].op].verdict) == ("ok", "COMMITTED")
     assert answered[ends[0].op].position > answered[halves[1].op].offset
-    assert [(event.tx, event.times) for event in events if isinstance(event, CheckHeard)] == [
+    assert [(event.tx, event.times) for event in events if isinstance(event, CheckReceived)] == [
         (asked.tx_id, 1),
         (asked.tx_id, 2),
     ]

@@ -12,7 +12,7 @@ from halfmq.client.connector import Address, TcpConnector
 from halfmq.model import properties as names
 from halfmq.model.ids import parse_offset_message_id
 from halfmq.model.stored_message import SYS_PREPARED, SYS_TRANSACTION_MASK, body_crc_of, decode
-from halfmq.testing.history.events import Answered, CheckHeard, CheckUnanswered, EndAsked, Event, HalfAsked
+from halfmq.testing.history.events import Answered, CheckReceived, CheckUnanswered, EndAsked, Event, HalfSent
 from halfmq.wire.remoting import header
 from halfmq.wire.remoting.codes import EXT_POSITION, EXT_VERDICT, RequestCode, ResponseCode
 from halfmq.wire.remoting.fields import CheckFields, EndFields, SendFields
@@ -70,10 +70,10 @@ class _Tap:
         self._notes.write(*events)
         return happened
 
-    def _half(self, opaque: int, send: SendFields, body: bytes) -> HalfAsked:
+    def _half(self, opaque: int, send: SendFields, body: bytes) -> HalfSent:
         text = names.to_dict(send.properties)
         self._open[opaque] = True
-        return HalfAsked(
+        return HalfSent(
             t_us=now_us(), by=self._notes.by, op=self._op(opaque), group=send.group,
             tx=text.get(names.HMQ_TX_ID) or text[names.UNIQ_KEY], index=int(text.get(names.HMQ_TX_INDEX, "0")),
             message=text[names.UNIQ_KEY], topic=send.topic, queue=send.queue_id, crc=body_crc_of(body),
@@ -124,10 +124,10 @@ class _Tap:
             verdict=standing, position=int(ext.get(EXT_POSITION, "-1")),
         )  # fmt: skip
 
-    def _check(self, fields: CheckFields, body: bytes) -> CheckHeard:
+    def _check(self, fields: CheckFields, body: bytes) -> CheckReceived:
         stored, _, _ = decode(body)
         text = names.to_dict(stored.properties)
-        return CheckHeard(
+        return CheckReceived(
             t_us=now_us(), by=self._notes.by, group=text.get(names.PGROUP, ""),
             tx=text.get(names.HMQ_TX_ID) or text.get(names.UNIQ_KEY) or fields.msg_id,
             times=int(text.get(names.TRANSACTION_CHECK_TIMES, "0")),

@@ -22,15 +22,15 @@ import msgspec
 from halfmq.testing.history.events import (
     Answered,
     AnyEvent,
-    Began,
-    CheckHeard,
+    CheckReceived,
     CheckUnanswered,
     EndAsked,
     Fault,
-    HalfAsked,
+    FileStarted,
+    HalfSent,
     Local,
     Logged,
-    PlainAsked,
+    PlainSent,
     QueueRead,
     Seen,
     Settled,
@@ -420,7 +420,7 @@ class World:
 
         self.ask(
             by,
-            lambda op: PlainAsked(
+            lambda op: PlainSent(
                 t_us=self.now, by=by, op=op, message=message.text, topic=message.topic, queue=message.queue,
                 crc=message.crc, key=message.key, delay_ms=message.delay_ms,
             ),
@@ -448,7 +448,7 @@ class World:
 
         self.ask(
             by,
-            lambda op: HalfAsked(
+            lambda op: HalfSent(
                 t_us=self.now, by=by, op=op, group=transaction.group, tx=transaction.tx, index=index,
                 message=message.text, topic=message.topic, queue=message.queue, crc=message.crc, key=message.key,
                 delay_ms=message.delay_ms,
@@ -501,7 +501,9 @@ class World:
             transaction.checks += 1
             by = f"producer-{transaction.group}-{self.rng.randrange(3)}"
             self.events.append(
-                CheckHeard(t_us=self.now, by=by, group=transaction.group, tx=transaction.tx, times=transaction.checks)
+                CheckReceived(
+                    t_us=self.now, by=by, group=transaction.group, tx=transaction.tx, times=transaction.checks
+                )
             )
             if transaction.group == "policy" and transaction.checks > 1 and transaction.tx in self.undecided:
                 self.settle(transaction, ROLLED_BACK, "policy")
@@ -590,7 +592,8 @@ class World:
         writers = dict.fromkeys(event.by for event in self.events)
         policy = ("policy",) if o.policy_group else ()
         began: list[AnyEvent] = [
-            Began(t_us=start - 1, by=by, system=system, policy_groups=policy, atomic=not o.stock) for by in writers
+            FileStarted(t_us=start - 1, by=by, system=system, policy_groups=policy, atomic=not o.stock)
+            for by in writers
         ]
         return History(
             o, began + sorted(self.events, key=lambda event: event.t_us), self.marks, sorted(self.restarts), settled_us,
@@ -651,16 +654,16 @@ def _shifted(
     """``event`` in tile ``number``; None: it is only in the first or only in the last tile."""
     kind = type(event)
     later: dict[str, object] = {"t_us": event.t_us + number * us}
-    if kind is Began and number:
+    if kind is FileStarted and number:
         return None
     if kind in (Settled, QueueRead) and not last:
         return None
     mark = f"{number}."
-    if isinstance(event, HalfAsked | PlainAsked | EndAsked | Answered):
+    if isinstance(event, HalfSent | PlainSent | EndAsked | Answered):
         later["op"] = mark + event.op
-    if isinstance(event, HalfAsked | EndAsked | Local | CheckHeard | CheckUnanswered | Logged | Seen) and event.tx:
+    if isinstance(event, HalfSent | EndAsked | Local | CheckReceived | CheckUnanswered | Logged | Seen) and event.tx:
         later["tx"] = mark + event.tx
-    if isinstance(event, HalfAsked | PlainAsked | Logged | Seen) and event.message:
+    if isinstance(event, HalfSent | PlainSent | Logged | Seen) and event.message:
         later["message"] = mark + event.message
     if isinstance(event, Local):
         later["messages"] = tuple(mark + one for one in event.messages)

@@ -51,7 +51,7 @@ from halfmq.model.records import (
 from halfmq.model.stored_message import StoredMessage, body_crc_of
 from halfmq.runtime.disk import Disk
 from halfmq.store.commit_log import CommitLog
-from halfmq.store.recovery import CheckpointFound, Recovery, find_out, settle
+from halfmq.store.recovery import CheckpointFound, Recovery, examine_log, repair
 from halfmq.store.segment import SegmentFiles
 
 HOST_V4 = b"\x0a\x01\x02\x03\x00\x00\x2a\x9f"
@@ -262,7 +262,7 @@ class LogUnderTest:
     def start(self, *, reserve_bytes: int = 0, published: int = 0) -> "LogUnderTest":
         """Recover, cut and sync, as ``Store`` does with durability fsync."""
         self.files = SegmentFiles(self.disk, self.directory, self.segment_bytes)
-        self.recovery = find_out(self.files, self.checkpoints, published)
+        self.recovery = examine_log(self.files, self.checkpoints, published)
         self.log = CommitLog(
             self.disk,
             self.files,
@@ -271,7 +271,7 @@ class LogUnderTest:
             synced_position=self.recovery.durable_position,
             reserve_bytes=reserve_bytes,
         )
-        settle(self.disk, self.files, self.recovery)
+        repair(self.disk, self.files, self.recovery)
         self.log.sync(self.log.end)
         self.log.prepare_next()
         return self

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from halfmq.testing.history.events import (
     Answered,
     AnyEvent,
-    Began,
-    CheckHeard,
+    CheckReceived,
     EndAsked,
-    HalfAsked,
+    FileStarted,
+    HalfSent,
     Local,
     Logged,
     QueueRead,
@@ -20,7 +20,6 @@ from halfmq.testing.history.events import (
     Verdict,
 )
 from halfmq.testing.history.report import (
-    BY_NOBODY,
     CHANGED,
     DUPLICATE,
     LOST,
@@ -29,6 +28,7 @@ from halfmq.testing.history.report import (
     REORDERED,
     STUCK,
     TORN,
+    UNREQUESTED,
 )
 from tests.support.histories import COMMITTED, ROLLED_BACK, Mark
 
@@ -59,7 +59,7 @@ class Plant:
         asked, answered, op = self._asked(step)
         message = f"{tx}.{index}"
         self.events += [
-            HalfAsked(t_us=asked, by="planter", op=op, group=GROUP, tx=tx, index=index, message=message, topic=TOPIC, queue=0, crc=7),
+            HalfSent(t_us=asked, by="planter", op=op, group=GROUP, tx=tx, index=index, message=message, topic=TOPIC, queue=0, crc=7),
             Answered(t_us=answered, by="planter", op=op, outcome="ok", offset=self.offset(step, index)),
         ]  # fmt: skip
         if logged:
@@ -118,7 +118,7 @@ class Plant:
                 end=self._places,
             )
         )
-        return [Began(t_us=0, by="planter"), *sorted(self.events, key=lambda event: event.t_us)]
+        return [FileStarted(t_us=0, by="planter"), *sorted(self.events, key=lambda event: event.t_us)]
 
 
 def clean(plant: Plant) -> None:
@@ -173,7 +173,7 @@ def reordered(plant: Plant) -> None:
         plant.seen(3, tx, place)
 
 
-def decided_by_nobody(plant: Plant) -> None:
+def unrequested_verdict(plant: Plant) -> None:
     """The application requests COMMITTED, and the broker reports ROLLED_BACK, which nobody requested."""
     plant.half(0, "T")
     plant.local(1, "T", COMMITTED)
@@ -202,7 +202,7 @@ def stuck(plant: Plant) -> None:
     plant.local(1, "T", COMMITTED)
     for step in (2, 3):
         us = plant.steps[step].us
-        plant.events.append(CheckHeard(t_us=us, by="planter", group=GROUP, tx="T", times=step))
+        plant.events.append(CheckReceived(t_us=us, by="planter", group=GROUP, tx="T", times=step))
         plant.end(step, "T", COMMITTED, "refused", by="check")
 
 
@@ -212,7 +212,7 @@ KINDS: dict[str, Callable[[Plant], None]] = {
     DUPLICATE: duplicate,
     TORN: torn,
     REORDERED: reordered,
-    BY_NOBODY: decided_by_nobody,
+    UNREQUESTED: unrequested_verdict,
     CHANGED: verdict_changed,
     NOT_DURABLE: not_durable,
     STUCK: stuck,

@@ -6,14 +6,14 @@ from halfmq.testing.history import Report, check_events
 from halfmq.testing.history.events import (
     Answered,
     AnyEvent,
-    Began,
-    CheckHeard,
+    CheckReceived,
     EndAsked,
     Fault,
-    HalfAsked,
+    FileStarted,
+    HalfSent,
     Local,
     Logged,
-    PlainAsked,
+    PlainSent,
     QueueRead,
     Seen,
     Settled,
@@ -32,7 +32,7 @@ class Tale:
     def __init__(self, **began: Any) -> None:
         self.now = 100
         self.ops = 0
-        self.events: list[AnyEvent] = [Began(t_us=0, by="p", **began)]
+        self.events: list[AnyEvent] = [FileStarted(t_us=0, by="p", **began)]
 
     def add(self, event: type[AnyEvent], /, **fields: Any) -> None:
         self.now += 10
@@ -48,14 +48,14 @@ class Tale:
         self.ops += 1
         asked = {name: fields.pop(name) for name in ("queue", "crc", "key", "delay_ms", "group") if name in fields}
         asked.setdefault("group", "g")
-        self.add(HalfAsked, op=str(self.ops), tx=tx, message=message or tx, index=index, topic=TOPIC, **asked)
+        self.add(HalfSent, op=str(self.ops), tx=tx, message=message or tx, index=index, topic=TOPIC, **asked)
         self._answer(outcome, **fields)
 
     def plain(self, message: str = "P", outcome: str | None = "ok", to: int = -1, **fields: Any) -> None:
         """``to``: the requested queue; ``queue``: the queue in the response."""
         self.ops += 1
         asked = {name: fields.pop(name) for name in ("crc", "key", "delay_ms") if name in fields}
-        self.add(PlainAsked, op=str(self.ops), message=message, topic=TOPIC, queue=to, **asked)
+        self.add(PlainSent, op=str(self.ops), message=message, topic=TOPIC, queue=to, **asked)
         self._answer(outcome, **fields)
 
     def end(self, tx: str = "T", verdict: Verdict = C, outcome: str | None = "ok", by: str = "application", group: str = "g", **fields: Any) -> None:  # fmt: skip
@@ -67,7 +67,7 @@ class Tale:
         self.add(Local, group=group, tx=tx, outcome=outcome, **fields)
 
     def check(self, tx: str = "T") -> None:
-        self.add(CheckHeard, group="g", tx=tx)
+        self.add(CheckReceived, group="g", tx=tx)
 
     def seen(self, message: str = "T", at: int = 0, queue: int = 0, reader: str = "r", topic: str = TOPIC, **fields: Any) -> None:  # fmt: skip
         self.add(Seen, reader=reader, message=message, topic=topic, queue=queue, queue_offset=at, **fields)

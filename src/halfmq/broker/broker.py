@@ -1,6 +1,9 @@
 """The composition root: one broker on one directory, made of parts that know as little of each other as possible.
 
-    Store -> redo -> State -> Sequencer -> handlers of commands -> Gateway -> two listener sockets
+    Store -> redo -> State -> Sequencer -> handlers of commands -> front doors -> two to four ports
+
+The front doors are the Gateway (broker port, name service, and the VIP channel if it is enabled) and the HttpFrontDoor (if
+``--http-port`` is given).
 
 Clock, disk, entropy, loop, sync thread and maintenance thread are passed in, so that the same broker runs as a process and in a
 simulation.
@@ -52,7 +55,7 @@ from halfmq.broker.services.sends import Sends
 from halfmq.broker.services.settled_verdict_lookup import SettledVerdictLookup
 from halfmq.broker.services.stats import Stats
 from halfmq.broker.services.topics import Topics
-from halfmq.broker.services.traffic import LOOK_MS, Traffic
+from halfmq.broker.services.traffic import SAMPLE_MS, Traffic
 from halfmq.broker.services.transactions import Transactions
 from halfmq.broker.services.verdicts import Verdicts
 from halfmq.broker.slow_sync import SlowSync
@@ -71,7 +74,7 @@ from halfmq.store.store import Store
 from halfmq.wire.remoting.header import Request
 
 if TYPE_CHECKING:
-    from halfmq.broker.http.door import HttpDoor
+    from halfmq.broker.http.door import HttpFrontDoor
 
 log = logging.getLogger("halfmq.broker")
 
@@ -117,7 +120,7 @@ class Broker:
         self._ports = BoundPorts(bind, config.host)
         #: Of all protocols; the gateway is one.
         self._front_doors: list[FrontDoor] = []
-        self._http: HttpDoor | None = None
+        self._http: HttpFrontDoor | None = None
         self._store: Store | None = None
         self._gateway: Gateway
         self._sequencer: Sequencer
@@ -196,9 +199,9 @@ class Broker:
         ]
         if config.http_port is not None:
             # Its library is installed with the server, not with the client.
-            from halfmq.broker.http.door import HttpDoor
+            from halfmq.broker.http.door import HttpFrontDoor
 
-            self._http = HttpDoor()
+            self._http = HttpFrontDoor()
             self._front_doors.append(self._http)
             plans.append(PortPlan("HTTP service", self._http, config.http_port, closed_last=True))
         await self._ports.bind(plans)
@@ -240,7 +243,7 @@ class Broker:
         groups = GroupsOnUse(sequencer)
         verdicts = Verdicts(sequencer, stored)
         SendCommands(
-            gateway, sequencer, Sends(sequencer, stored, gateway.say), verdicts, store_host=settings.store_host,
+            gateway, sequencer, Sends(sequencer, stored, gateway.log_throttled), verdicts, store_host=settings.store_host,
             durability=self.config.durability.value,
         )  # fmt: skip
         self._pulls = Pulls(sequencer, store, self._loop, groups, gateway.outgoing, gateway.flush)
@@ -260,7 +263,7 @@ class Broker:
             settled_verdict_lookup,
             scan,
             operator_of=store.log.operator_of,
-            say=gateway.say,
+            log_throttled=gateway.log_throttled,
             flush=gateway.flush,
         )
         Operators(gateway, sequencer, transactions, durability=self.config.durability.value)
@@ -269,7 +272,7 @@ class Broker:
             from halfmq.broker.http.resources import Resources
 
             Resources(self._http, sequencer, transactions, self._health)
-        ProducerGroupCommands(gateway, sequencer, ProducerGroups(sequencer, time, gateway.say))
+        ProducerGroupCommands(gateway, sequencer, ProducerGroups(sequencer, time, gateway.log_throttled))
         self._members = MemberRequests(gateway, sequencer, groups, time, broker_name=settings.broker_name)
         members = self._members.members
         requesters = PushedReplies(gateway, store_host=settings.store_host)
@@ -286,7 +289,7 @@ class Broker:
         self._maintenance = Maintenance(
             self.config, sequencer, store, self._loop, self._offload, time, slow_sync, self._fatal
         )
-        self._maintenance.every("traffic", LOOK_MS, lambda: traffic.look(time.now_ms()))
+        self._maintenance.every("traffic", SAMPLE_MS, lambda: traffic.sample(time.now_ms()))
 
     def _from_sync_thread(self, call: Callable[[], None]) -> None:
         def while_open() -> None:
@@ -324,9 +327,9 @@ class Broker:
                 log_policy_action(effect)
             elif type(effect) is OffsetNotStored and self._not_stored.is_due("offset"):
                 log.warning(
-                    "the offset of group %s in queue %d of topic %s was not stored, as others may be: topics, groups, their "
-                    "limits and offsets fill the head of a segment. Until topics are deleted such a group begins at the "
-                    "beginning after a start",
+                    "base record full: the offset of group %s in queue %d of topic %s was not stored, and others may not be "
+                    "either. Topics, groups, their limits and offsets fill the base record at the head of a segment. After a "
+                    "restart such a group begins at the beginning; delete topics to free space",
                     effect.group, effect.queue_id, effect.topic,
                 )  # fmt: skip
         self._check_polls.answer_served()
@@ -343,12 +346,17 @@ class Broker:
         self._calls.peer_gone(number)
 
     def _fatal(self, error: BaseException) -> None:
-        """No reply may leave any more: close every connection, so that clients see an unknown outcome, and stop."""
+        """No reply may leave any more: close every connection of every front door, so that clients see an unknown outcome, and stop.
+
+        The HTTP port still accepts connections until ``close``, since ``/health`` tells probes the reason (decision 0039); whatever depends on
+        the log is withheld for ever by the sequencer.
+        """
         if self.failed.done():
             return
         log.critical("stopping: %s", error)
         self._ports.begin_drain()
-        self._gateway.close(abort=True)
+        for front_door in self._front_doors:
+            front_door.close(abort=True)
         if not isinstance(error, HalfmqError):
             error = StorePoisoned(f"the broker had to stop: {type(error).__name__}: {error}", hint="restart to recover")
         self.failed.set_result(error)

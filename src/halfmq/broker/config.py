@@ -201,14 +201,14 @@ def check_caps(settings: BrokerSettings) -> None:
         ("consumer groups", "--groups-max", settings.groups_max, fit.groups),
     ):
         if asked < -1:
-            raise UsageError(f"{asked} {what} at most: not possible", hint="0 or more")
+            raise UsageError(f"{flag} {asked}: invalid number of {what}", hint="0 or more")
         if asked > most:
             needed = segment_bytes_for(settings)
             instead = (
                 f"a new store with --segment-bytes {needed}" if needed < 1 << 31 else "no segment size is large enough"
             )
             raise UsageError(
-                f"{flag} {asked}: the head of a log file of {settings.segment_bytes} bytes holds {most} {what} in any case",
+                f"{flag} {asked}: a segment of {settings.segment_bytes} bytes guarantees space for {most} {what} only",
                 hint=f"{flag} {most}, or {instead}",
             )
 

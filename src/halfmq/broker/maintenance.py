@@ -33,8 +33,8 @@ from halfmq.core.engine import Failed
 from halfmq.core.retention import ClosedSegment, RetentionLimits, trim_target
 from halfmq.core.session import DiskSpace
 from halfmq.core.snapshot import encode_rows
-from halfmq.core.transaction.story import span
 from halfmq.errors import StoreDamaged, StoreFull, StorePoisoned
+from halfmq.model.durations import span
 from halfmq.store.segment import SegmentStays
 from halfmq.store.store import Store
 
@@ -197,8 +197,8 @@ class Maintenance:
     def _log_clock_jump(self) -> None:
         jumps = self._sequencer.view.jumps
         log.warning(
-            "retention by age does not count %s: by so much the clock was ahead of the log at a start (the log's last entry: "
-            "%s; then: %s; such starts: %d). If the broker was down that long, confirm it by starting it once with "
+            "unconfirmed clock jump of %s is excluded from message age: the clock was ahead of the log at a start (last entry of the "
+            "log: %s; clock: %s; such starts: %d). If the broker was down that long, confirm it by starting it once with "
             "--trust-clock. If not, correct the clock before the next start. Until then what was stored before is kept until "
             "it is %s old without that time; retention by size continues",
             span(sum(by_ms for _, _, by_ms in jumps)),
@@ -257,9 +257,9 @@ class Maintenance:
             self._trimming = None
             log.warning("the log is not trimmed now: %s", getattr(reply, "text", reply))
             return
-        self._offload.run(lambda: self._store.secure_trim(start), self._then(lambda _: self._let_go(start)))
+        self._offload.run(lambda: self._store.secure_trim(start), self._then(lambda _: self._detach_segments(start)))
 
-    def _let_go(self, start: int) -> None:
+    def _detach_segments(self, start: int) -> None:
         gone = self._store.detach(start)
         unlinked = self._then(lambda tables: self._unlinked(start, tables))
 

@@ -41,7 +41,7 @@ class ThreadOffload:
         self._asked.put((work, done))
 
     def close(self) -> None:
-        """Wait for the running job, drop the others, and end the thread."""
+        """Wait until every requested job has run, and end the thread. Their ``done`` may not be called."""
         if self._thread is not None:
             self._asked.put(None)
             self._thread.join()

@@ -46,7 +46,9 @@ class Problems:
                 log.error("%s failed; nothing was changed, everything else continues", what, exc_info=error)
         elif isinstance(error, InvariantViolated):
             if self._throttle.is_due((what, "bound")):
-                log.error("the bound of %s was wrong: decided anew in the next segment", what, exc_info=error)
+                log.error(
+                    "the bound of %s was wrong: the command was decided again in the next segment", what, exc_info=error
+                )
         elif self._throttle.is_due((what, "no bound")):
             log.error("no bound for %s; it is decided all the same", what, exc_info=error)
 
@@ -58,7 +60,7 @@ class Problems:
         for start, texts in by_segment.items():
             if self._throttle.is_due(("aside", start)):
                 log.error(
-                    "delayed messages are not shown before the next start, %d of one segment so far: %s",
+                    "delayed messages will not be delivered before the next start, %d of one segment so far: %s",
                     len(texts),
                     texts[0],
                 )
@@ -66,7 +68,7 @@ class Problems:
                 self._not_shown_untold += len(texts)
         if self._not_shown_untold and not more and self._throttle.is_due("aside"):
             log.error(
-                "%d more delayed messages of such segments are not shown before the next start: %d in all",
+                "%d more delayed messages of such segments will not be delivered before the next start: %d in all",
                 self._not_shown_untold,
                 self._not_shown,
             )

@@ -119,7 +119,7 @@ class _TurnPace:
     def before(self) -> None:
         self._began_s = self.clock()
 
-    def behind(self, kind: type[Command]) -> bool:
+    def after_command(self, kind: type[Command]) -> bool:
         now_s = self.clock()
         if kind not in SMALL:
             before_s = self.took_s.get(kind, 0.0)
@@ -176,7 +176,7 @@ class Sequencer:
         #: Turns with withheld replies, in log order.
         self._held: deque[_Turn] = deque()
         #: Whether the indexes lag behind the released replies because the disk is full.
-        self.behind = False
+        self.indexes_lag = False
         #: The store already has the batches of withheld turns up to this offset; 0: none.
         self._staged = 0
         #: Whether a call of ``_write_late`` is scheduled.
@@ -231,14 +231,14 @@ class Sequencer:
 
         number = self.submitted
 
-        def behind() -> None:
+        def call_when_decided() -> None:
             if self.failed is None and self.decided < number:  # the turn ended early
-                self._loop.call_soon(behind)
+                self._loop.call_soon(call_when_decided)
                 return
             call(*arguments)
             self._on_released()
 
-        self._loop.call_soon(behind)
+        self._loop.call_soon(call_when_decided)
         return True
 
     def update_deadline(self) -> None:
@@ -370,7 +370,8 @@ class Sequencer:
             due.append(held.popleft())
         batches = [batch for turn in due for batch in turn.batches]
         if batches:
-            if self._store.is_lagging and not self.behind:  # a reader needed the staged entries, and the disk was full
+            # A reader needed the staged entries, and the disk was full.
+            if self._store.is_lagging and not self.indexes_lag:
                 self._begin_to_lag()
             staged = self._staged
             new = [batch for batch in batches if batch.end > staged] if staged else batches
@@ -379,17 +380,17 @@ class Sequencer:
                     due[-1].end,
                     batches[-1].broker_time_ms,
                     new,
-                    at_once=self.behind or any(turn.at_once for turn in due),
+                    at_once=self.indexes_lag or any(turn.at_once for turn in due),
                 )
             except StoreFull:  # nothing records that these are durable: ``catch_up`` releases them when there is space
                 self._staged = due[-1].end
                 held.extendleft(reversed(due))
-                if not self.behind:
+                if not self.indexes_lag:
                     self._begin_to_lag()
                 return
             self._staged = 0
             self.engine.note(Published(published, due[-1].end))
-            if published < due[-1].end or self.behind:
+            if published < due[-1].end or self.indexes_lag:
                 self._follow_late(published, due)
             elif self._store.indexes_wait and not self._write_scheduled:
                 self._write_scheduled = True
@@ -424,14 +425,14 @@ class Sequencer:
         except Exception as error:  # noqa: BLE001 - an index that cannot be written is a failed disk
             self._fail(error)
             return
-        if lags and not self.behind:
+        if lags and not self.indexes_lag:
             self._begin_to_lag()
 
     def _begin_to_lag(self) -> None:
         """The disk has no space for the indexes. The staged entries were already announced to readers, who cannot see them now; so every
         queue is announced again when there is space.
         """
-        self.behind = True
+        self.indexes_lag = True
         for topic in self.view.topics_by_id.values():
             self._late_wakes |= dict.fromkeys(WakeQueue(topic.topic_id, queue) for queue in range(len(topic.ends)))
         self.space_is_low()
@@ -439,12 +440,12 @@ class Sequencer:
     def _follow_late(self, published: int, due: Sequence[_Turn]) -> None:
         """The indexes lag, or have caught up; in the latter case held pulls read again."""
         lags = published < due[-1].end
-        if lags and not self.behind:
+        if lags and not self.indexes_lag:
             self._begin_to_lag()
-        self.behind = lags
+        self.indexes_lag = lags
         for turn in due:
             self._late_wakes |= dict.fromkeys(effect for effect in turn.effects if type(effect) is WakeQueue)
-        if self.behind:
+        if self.indexes_lag:
             self.space_is_low()
         else:
             self._wake_late()
@@ -452,19 +453,19 @@ class Sequencer:
     def _wake_late(self) -> None:
         late: list[Effect] = list(self._late_wakes)
         self._late_wakes = {}
-        self.behind = False
+        self.indexes_lag = False
         log.info("the indexes have caught up with the log at %d", self.view.session.published)
         if late:
             self._on_effects(late)
 
     def catch_up(self) -> bool:
         """Try again to publish what a full disk delayed. False: there is still no space. Call it at intervals."""
-        if not self.behind or self.failed is not None:
-            return not self.behind
+        if not self.indexes_lag or self.failed is not None:
+            return not self.indexes_lag
         try:
             self._release()
-            if not self.behind or self._staged:  # done, or replies still wait, which come first
-                return not self.behind
+            if not self.indexes_lag or self._staged:  # done, or replies still wait, which come first
+                return not self.indexes_lag
             published = self._store.catch_up()
             if not self._store.is_lagging:
                 self.engine.note(Published(published, self.view.session.answered))
@@ -474,7 +475,7 @@ class Sequencer:
             return False
         except Exception as error:  # noqa: BLE001 - an index that cannot be written is a failed disk
             self._fail(error)
-        return not self.behind
+        return not self.indexes_lag
 
     def _fail(self, error: BaseException) -> None:
         if self.failed is None:

@@ -1,4 +1,4 @@
-"""Blocking requests to a broker, for the commands of ``halfmq tx``. One connection per call, no retries."""
+"""Blocking requests to a broker, for the commands of ``halfmq tx``. One connection for each call of ``ask`` or ``ask_each``, no retries."""
 
 import socket
 from collections.abc import Iterator, Mapping, Sequence

@@ -16,8 +16,8 @@ import typer
 from halfmq.cli.ask import ask, ask_each
 from halfmq.client.connector import parse_url
 from halfmq.core.transaction.listing import UNDECIDED, UNKNOWN
-from halfmq.core.transaction.story import span
 from halfmq.errors import HalfmqError, OutcomeUnknown, UsageError
+from halfmq.model.durations import span
 from halfmq.model.pending import GroupStats, PendingTransaction
 from halfmq.wire.remoting import operators as wire
 from halfmq.wire.remoting import producer_groups as groups

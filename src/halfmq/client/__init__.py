@@ -3,7 +3,7 @@
     async_client.py  AsyncClient         sync.py  Client, the blocking facade over it      app.py  App: decorators
     producer.py      plain sends         prepare.py transaction.py verdicts.py             halves and verdicts
     consumer.py group_member.py queue_puller.py offset_tracker.py allocation.py key_order.py   consuming
-    check_listener.py feedback.py listener.py transaction_block.py marker_table.py                  checks; seams for users and sql
+    check_listener.py fetched_checks.py listener.py transaction_block.py marker_table.py                  checks; seams for users and sql
     connection.py connection_pool.py membership.py routing.py retry.py refusals.py connector.py      the network
     forks.py                                                                               what a forked child may do
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from halfmq.client.app import App
     from halfmq.client.async_client import AsyncClient
     from halfmq.client.consumer import Batch, Consumer
-    from halfmq.client.feedback import FetchedCheck
+    from halfmq.client.fetched_checks import FetchedCheck
     from halfmq.client.listener import TransactionListener
     from halfmq.client.message import Message
     from halfmq.client.outcome import Outcome
@@ -31,7 +31,7 @@ _WHERE = {
     "Batch": "consumer",
     "Client": "sync",
     "Consumer": "consumer",
-    "FetchedCheck": "feedback",
+    "FetchedCheck": "fetched_checks",
     "Message": "message",
     "Outcome": "outcome",
     "OutgoingMessage": "outgoing",

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     # Loaded with the first consumer or transaction: a service that only sends does not pay for them at its start.
     from halfmq.client.check_listener import CheckListener
     from halfmq.client.consumer import Consumer, ConsumerSpec
-    from halfmq.client.feedback import FetchedCheck
+    from halfmq.client.fetched_checks import FetchedCheck
     from halfmq.client.group_member import GroupMember
     from halfmq.client.marker_table import CheckFunction, MarkerTable, TransactionBlock
     from halfmq.client.message import Message
@@ -648,7 +648,7 @@ class AsyncClient:
 
     def _start_fetching(self) -> None:
         if self._check_functions and not self._is_fetching:
-            from halfmq.client.feedback import CheckFetcher
+            from halfmq.client.fetched_checks import CheckFetcher
 
             self._is_fetching = True  # until the client is closed
             self._spawn(CheckFetcher(self._context, self.group, self._check_listener, self._checks).run())
@@ -666,7 +666,7 @@ class AsyncClient:
             UsageError: a value is out of range. ConnectError: no broker responds. UnsupportedCombination: Apache RocketMQ
                 does not support it.
         """
-        from halfmq.client.feedback import fetch_any
+        from halfmq.client.fetched_checks import fetch_any
 
         context = self._open()
         if not self.group:
@@ -695,7 +695,7 @@ class AsyncClient:
             ConnectError: the lease ended with its connection; fetch again. TransactionUnknown: no response; the broker may
                 have it. RequestFailed: the broker no longer knows the transaction; drop the check.
         """
-        from halfmq.client.feedback import FetchedCheck
+        from halfmq.client.fetched_checks import FetchedCheck
         from halfmq.client.transaction_block import checked_outcome
 
         self._open()

@@ -45,7 +45,13 @@ class TransactionBlock(Protocol):
         sharding_key: object = None,
         delay: float | timedelta | None = None,
         properties: Mapping[str, str] | None = None,
-    ) -> None: ...
+    ) -> None:
+        """Add a message to the transaction. Nothing is sent before the end of the block.
+
+        Raises:
+            InvalidName, MessageTooLarge, UsageError: this message cannot be sent; the block may go on without it.
+        """
+        ...
 
 
 class TransactionCalls(Protocol):
@@ -59,15 +65,23 @@ class TransactionCalls(Protocol):
 
     group: str
 
-    def new_transaction_id(self) -> str: ...
+    def new_transaction_id(self) -> str:
+        """A new id, for the marker and for ``prepare``."""
+        ...
 
     async def prepare(
         self, messages: "Sequence[OutgoingMessage]", *, tx_id: str, name: str = "", query_id: str = ""
-    ) -> Prepared: ...
+    ) -> Prepared:
+        """Send the half messages. ``name`` routes checks to a check function, ``query_id`` is sent with the messages, for that function."""
+        ...
 
-    async def commit(self, prepared: Prepared) -> TransactionReceipt: ...
+    async def commit(self, prepared: Prepared) -> TransactionReceipt:
+        """Make the messages visible."""
+        ...
 
-    async def rollback(self, prepared: Prepared) -> TransactionReceipt: ...
+    async def rollback(self, prepared: Prepared) -> TransactionReceipt:
+        """Discard the messages."""
+        ...
 
 
 class BlockingTransactionCalls(Protocol):
@@ -75,15 +89,23 @@ class BlockingTransactionCalls(Protocol):
 
     group: str
 
-    def new_transaction_id(self) -> str: ...
+    def new_transaction_id(self) -> str:
+        """A new id, for the marker and for ``prepare``."""
+        ...
 
     def prepare(
         self, messages: "Sequence[OutgoingMessage]", *, tx_id: str, name: str = "", query_id: str = ""
-    ) -> Prepared: ...
+    ) -> Prepared:
+        """Send the half messages. ``name`` routes checks to a check function, ``query_id`` is sent with the messages, for that function."""
+        ...
 
-    def commit(self, prepared: Prepared) -> TransactionReceipt: ...
+    def commit(self, prepared: Prepared) -> TransactionReceipt:
+        """Make the messages visible."""
+        ...
 
-    def rollback(self, prepared: Prepared) -> TransactionReceipt: ...
+    def rollback(self, prepared: Prepared) -> TransactionReceipt:
+        """Discard the messages."""
+        ...
 
 
 class MarkerTable(Protocol):

@@ -23,11 +23,17 @@ _from_json: Final = msgspec.json.decode
 class Delivery(Protocol):
     """The source of a message (a ``QueuePuller``), which receives its acknowledgement. See the methods of ``Message``."""
 
-    def ack(self, message: "Message") -> None: ...
+    def ack(self, message: "Message") -> None:
+        """The message was processed: its offset may be committed. Does not block."""
+        ...
 
-    async def retry(self, message: "Message", delay: float | None) -> None: ...
+    async def retry(self, message: "Message", delay: float | None) -> None:
+        """Hand the message back to the broker for redelivery after ``delay`` seconds; None: the broker chooses."""
+        ...
 
-    async def reject(self, message: "Message") -> None: ...
+    async def reject(self, message: "Message") -> None:
+        """Move the message to the dead-letter queue of the group."""
+        ...
 
 
 class _Done:

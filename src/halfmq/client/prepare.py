@@ -101,7 +101,7 @@ class Preparation:
         attempts = self._context.attempts(f"transactional send to {message.topic}", self.left_s())
         while True:
             try:
-                route = router.at_hand(message.topic)
+                route = router.cached(message.topic)
                 if route is None:
                     route = await attempts.within(router.publish_route(message.topic))
             except (ConnectError, NotSent) as error:
@@ -124,7 +124,7 @@ class Preparation:
             failure = await self._send_missing()
             if failure is None:
                 return
-            self._context.router.suspect(self._halves[0].message.topic)
+            self._context.router.mark_stale(self._halves[0].message.topic)
             if isinstance(failure, RequestFailed):
                 await attempts.refused(failure)
             elif isinstance(failure, NoAnswer) and not self._atomic:

@@ -115,7 +115,7 @@ class Producer:
         failed: list[Target] = []
         while True:
             try:
-                route = router.at_hand(topic)
+                route = router.cached(topic)
                 if route is None:
                     route = await attempts.within(router.publish_route(topic))
                 target = router.choose(route, sharding_key, failed)
@@ -143,7 +143,7 @@ class Producer:
             except (ConnectError, NotSent, NoAnswer) as error:
                 if isinstance(error, NoAnswer):
                     failed.append(target)
-                router.suspect(topic)
+                router.mark_stale(topic)
                 await attempts.lost(error)
                 continue
             if answer.code in STORED:

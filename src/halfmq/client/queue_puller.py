@@ -54,7 +54,7 @@ _REFUSED_PAUSE_S: Final = 3.0
 _DAMAGED_PAUSE_S: Final = 1.0
 _DAMAGED_PAUSE_MAX_S: Final = 60.0
 _DAMAGED: Final = "is damaged: its CRC differs from the stored one."
-_LOOK_AT_THE_DISK: Final = "If it stays so, look at the broker's disk (halfmq store verify), and"
+_CHECK_THE_DISK: Final = " If this persists, check the broker's disk (halfmq store verify)."
 #: A message that could not be handed back is delivered again in this process after this.
 _LOCAL_RETRY_S: Final = 5.0
 #: An unchanged offset is committed again after this, since a late commit of the previous owner may have overwritten it.
@@ -270,7 +270,7 @@ class QueuePuller:
                 self._pull_refused_with = ResponseCode.SUCCESS
             except (ConnectError, NotSent, NoAnswer) as error:
                 log.debug("%s: %s; retry in %.1f s", self.queue, error, pause_s)
-                self._context.router.suspect(self.queue.topic)
+                self._context.router.mark_stale(self.queue.topic)
                 await asyncio.sleep(pause_s * self._rng.uniform(0.7, 1.0))
                 pause_s = min(2 * pause_s, 2.0)
             except (RequestFailed, ProtocolError) as error:
@@ -457,10 +457,10 @@ class QueuePuller:
         with the next pull, and anything else is for an operator to decide."""
         log.error(
             "the body of message %s, topic %s, queue %d of %s, offset %d, %s"
-            " It is not handed out, and group %s does not pass it; pulled again in %g s. %s"
-            " set the group's offset to %d to go on without it",
+            " It is neither delivered nor skipped for group %s; it is pulled again in %g s.%s"
+            " To skip it, set the group's offset to %d",
             message.message_id, self.queue.topic, self.queue.queue, self.queue.broker, message.offset, why,
-            self._group, self._damaged_pause_s, _LOOK_AT_THE_DISK if why == _DAMAGED else "If it stays so,",
+            self._group, self._damaged_pause_s, _CHECK_THE_DISK if why == _DAMAGED else "",
             message.offset + 1,
         )  # fmt: skip
         tracker.pulled_up_to(message.offset)
@@ -544,7 +544,7 @@ class QueuePuller:
             # delivered again here, and may be handed back again.
             await attempts.refused(
                 refusal(answer.code, answer.remark or "", "handing a message back"),
-                stays=answer.code == ResponseCode.SYSTEM_ERROR,
+                permanent=answer.code == ResponseCode.SYSTEM_ERROR,
             )
 
     # --- commits --------------------------------------------------------------------------------------------------

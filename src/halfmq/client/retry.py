@@ -136,14 +136,14 @@ class Attempts:
         if self._left <= 0 or not await self._wait():
             raise self._final(error)
 
-    async def refused(self, error: RequestFailed, *, stays: bool = False) -> None:
-        """Report an error response. Returns after the backoff if it is transient. ``stays``: it is permanent, whatever its code.
+    async def refused(self, error: RequestFailed, *, permanent: bool = False) -> None:
+        """Report an error response. Returns after the backoff if it is transient. ``permanent``: never retry it, whatever its code.
 
         Raises:
             RequestFailed: ``error`` itself. SendTimeout: an earlier attempt may have arrived.
         """
         self._left -= 1
-        if stays or error.response_code not in RETRIABLE or self._left <= 0 or not await self._wait():
+        if permanent or error.response_code not in RETRIABLE or self._left <= 0 or not await self._wait():
             raise self._final(error)
 
     async def _wait(self) -> bool:

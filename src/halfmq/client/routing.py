@@ -23,7 +23,7 @@ from halfmq.wire.remoting.codes import RequestCode, ResponseCode
 #: Precedent: RocketMQ ``pollNameServerInterval``.
 REFRESH_S: Final = 30.0
 #: Minimum interval between route queries for one topic after failures, seconds.
-SUSPECT_S: Final = 0.5
+STALE_S: Final = 0.5
 FORGOTTEN_S: Final = 60.0
 #: The template topic (RocketMQ's AUTO_CREATE_TOPIC_KEY_TOPIC): brokers that have it create topics on first use.
 TEMPLATE_TOPIC: Final = "TBW102"
@@ -135,7 +135,7 @@ class Router:
         Raises:
             TopicNotFound: it does not exist, and no broker creates topics on first use. ConnectError: as ``route``.
         """
-        known = self.at_hand(topic)
+        known = self.cached(topic)
         if known is not None:
             return known
         known = self._routes.get(topic)
@@ -151,7 +151,7 @@ class Router:
                 raise
             return guess
 
-    def at_hand(self, topic: str) -> Route | None:
+    def cached(self, topic: str) -> Route | None:
         """The route for sending if it is cached and usable, else None. Fast path before ``publish_route``."""
         known = self._routes.get(topic)
         if known is None:
@@ -180,10 +180,10 @@ class Router:
         """Drop the cached route: a broker reported that the topic does not exist."""
         self._routes.pop(topic, None)
 
-    def suspect(self, topic: str) -> None:
-        """A broker of this topic did not respond: refresh the route in the background, at most every ``SUSPECT_S``."""
+    def mark_stale(self, topic: str) -> None:
+        """A broker of this topic did not respond: refresh the route in the background, at most every ``STALE_S``."""
         known = self._routes.get(topic)
-        if known is not None and self._now() - known.fetched_at > SUSPECT_S:
+        if known is not None and self._now() - known.fetched_at > STALE_S:
             self._refresh_later(topic)
 
     def _refresh_later(self, topic: str) -> None:

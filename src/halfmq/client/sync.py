@@ -30,7 +30,7 @@ from halfmq.errors import HalfmqError, UsageError
 if TYPE_CHECKING:
     # Loaded when they are needed, as in ``async_client``.
     from halfmq.client.consumer import Consumer
-    from halfmq.client.feedback import FetchedCheck
+    from halfmq.client.fetched_checks import FetchedCheck
     from halfmq.client.marker_table import CheckFunction, MarkerTable, TransactionBlock
     from halfmq.client.transaction_block import BlockingTransaction
 

@@ -229,12 +229,12 @@ class Transactions:
                     connection = await attempts.within(context.broker(half.broker))
                 await connection.ready(attempts.timeout_s())
                 if not connection.is_halfmq:
-                    return await self._end_stock(settlement, half, connection, attempts.timeout_s())
+                    return await self._end_at_rocketmq(settlement, half, connection, attempts.timeout_s())
                 opaque = connection.next_opaque()
                 frame = settlement.frame(opaque, half, tx_id=settlement.prepared.tx_id)
                 answer = await connection.call(opaque, frame, attempts.timeout_s())
             except (ConnectError, NotSent, NoAnswer) as error:
-                context.router.suspect(half.topic)
+                context.router.mark_stale(half.topic)
                 await attempts.lost(error)
                 continue
             if answer.code == ResponseCode.SUCCESS:
@@ -244,10 +244,10 @@ class Transactions:
             # For an END a halfmq broker uses code 1 only for permanent errors: wrong group or offsets, unknown transaction.
             await attempts.refused(
                 refusal(answer.code, answer.remark or "", settlement.what, standing),
-                stays=answer.code == ResponseCode.SYSTEM_ERROR,
+                permanent=answer.code == ResponseCode.SYSTEM_ERROR,
             )
 
-    async def _end_stock(
+    async def _end_at_rocketmq(
         self, settlement: Settlement, half: PreparedHalf, connection: Connection, timeout_s: float
     ) -> None:
         """Send END once to an Apache RocketMQ broker; without a response it is left to the check.

@@ -290,7 +290,8 @@ def _parked(state: State, record: Parked) -> None:
 
 
 def _settle(state: State, group: ProducerGroup, tx_id: str) -> Undecided | None:
-    """Remove the transaction from the undecided ones, with all of its derived and session state."""
+    """Remove the transaction from the undecided ones, with its derived state. Its session state goes by events of the decision
+    (``CheckCancelled``) or is checked again before use."""
     undecided = group.undecided
     known = undecided.pop(tx_id, None)
     if known is None:

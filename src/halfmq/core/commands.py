@@ -144,7 +144,7 @@ class EndTransaction(msgspec.Struct, frozen=True, gc=False):
     group: str
     #: HMQ_TX_ID if the client is ours, else ``msgId`` (UNIQ_KEY).
     tx_id: str
-    #: ``tranStateTableOffset`` and ``commitLogOffset`` of any half of the transaction.
+    #: Half index and first log offset of any half of the transaction, as the reply to that half stated them.
     half_index: int
     log_offset: int
     wanted: RequestedVerdict

@@ -38,7 +38,7 @@ from halfmq.core.commands import (
     TrimLog,
     UnlockQueues,
 )
-from halfmq.core.decision import Decided, Decision, Done, SendCheck
+from halfmq.core.decision import Decision, DecisionTuple, Done, SendCheck
 from halfmq.core.events import LocksExpired, TimePassed, TrimStarted
 from halfmq.core.groups import decide_delete_group, decide_ensure_group, decide_set_group
 from halfmq.core.queues.delay import next_due_ms, release_due
@@ -275,7 +275,7 @@ _BEFORE: Final[dict[type, Callable[[State, Any, int], TimePassed | LocksExpired 
 }
 
 #: Decision function by type of command; same contract as ``decide``.
-DECIDE: Final[dict[type, Callable[[State, Any, int], Decided]]] = {
+DECIDE: Final[dict[type, Callable[[State, Any, int], DecisionTuple]]] = {
     SendMessage: decide_send,
     SendHalf: decide_send_half,
     SendBatch: decide_send_batch,

@@ -42,7 +42,7 @@ class Why(Enum):
     SUBSCRIPTION_NOT_LATEST = "subscription-not-latest"
     SUBSCRIPTION_PARSE_FAILED = "subscription-parse-failed"
     #: An expression type of RocketMQ that this broker does not support.
-    FILTER_NOT_OFFERED = "filter-not-offered"
+    FILTER_NOT_SUPPORTED = "filter-not-supported"
     #: The client to call is not connected, or does not read.
     CLIENT_NOT_REACHED = "client-not-reached"
     #: The called client did not respond in time.
@@ -59,6 +59,8 @@ class Sent(Struct, frozen=True, gc=False):
 
 
 class SentBatch(NamedTuple):
+    """All messages of a batch were stored, in order and in one queue. ``queue_offset``: of the first; each further one has the next."""
+
     log_offsets: tuple[int, ...]
     queue_id: int
     queue_offset: int
@@ -102,7 +104,7 @@ class ParkedChecked(NamedTuple):
     left: int
 
 
-class ProducerIsSet(NamedTuple):
+class ProducerSettingsStored(NamedTuple):
     """Limits and policy of a producer group from now on."""
 
     settings: ProducerSettings
@@ -122,14 +124,24 @@ class Done(NamedTuple):
     again: bool = False
 
 
-class GroupIsGone(NamedTuple):
+class ConsumerGroupDeleted(NamedTuple):
     """The consumer group no longer exists. ``kept``: its topics that remain because they contain messages."""
 
     kept: tuple[str, ...]
 
 
 Reply = (
-    Sent | SentBatch | Settled | Refused | Noted | Asked | ParkedChecked | ProducerIsSet | GroupIsGone | Locked | Done
+    Sent
+    | SentBatch
+    | Settled
+    | Refused
+    | Noted
+    | Asked
+    | ParkedChecked
+    | ProducerSettingsStored
+    | ConsumerGroupDeleted
+    | Locked
+    | Done
 )
 
 
@@ -177,6 +189,11 @@ Effect = WakeQueue | SendCheck | PolicyActed | OffsetNotStored
 
 
 class Decision(NamedTuple):
+    """The outcome of one command. The caller applies and withholds its parts in the order that the module states.
+
+    ``records``: for the log, with offsets that follow its end; empty if the command is refused or changes session state only.
+    """
+
     records: tuple[Record, ...]
     reply: Reply
     effects: tuple[Effect, ...] = ()
@@ -184,7 +201,7 @@ class Decision(NamedTuple):
 
 
 #: A ``Decision`` as a plain tuple, for the decisions of the hot path: Python creates it in half the time.
-Decided = tuple[tuple[Record, ...], Reply, tuple[Effect, ...], tuple[DecisionEvent, ...]]
+DecisionTuple = tuple[tuple[Record, ...], Reply, tuple[Effect, ...], tuple[DecisionEvent, ...]]
 
 NOTHING: tuple[()] = ()
 DONE = Decision(NOTHING, Done())

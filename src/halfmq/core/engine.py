@@ -55,12 +55,13 @@ from halfmq.errors import InvariantViolated, StoreFull
 from halfmq.model.placement import fits, next_segment_start, segment_start
 from halfmq.model.records import CopiedDelayed, CopiedHalf, Record, Released
 
-#: Number of sends and verdicts between two calls of ``Pace.behind``; they take about 0.5 ms.
+#: Number of sends and verdicts between two calls of ``Pace.after_command``; they take about 0.5 ms.
 PACE_COMMANDS: Final = 64
 
-#: Commands of the hot path. Far from the end of a segment (``_small_fit_until``) the engine computes no bound for them and does
-#: not check the size of their records: the largest frame limits a send, and ``core.transaction.admission`` limits a
-#: transaction. The largest case is a commit that copies 64 MiB of half messages.
+#: Commands of the hot path. They are small in almost all cases, so neither their bound nor their time is estimated: far from the end
+#: of a segment (``_small_fit_until``) the engine does not check the size of their records. Their size is limited elsewhere: the
+#: largest frame limits a send, and ``core.transaction.admission`` limits a transaction. The largest case, a commit that copies
+#: 64 MiB of half messages, is therefore in this set; ``_SMALL_BYTES_MAX`` leaves space for it.
 SMALL: Final[frozenset[type]] = frozenset({SendHalf, SendMessage, EndTransaction})
 _SMALL_BYTES_MAX: Final = limits.TRANSACTION_BYTES_MAX + 2 * limits.FRAME_BYTES_MAX
 
@@ -130,6 +131,10 @@ class Batch(NamedTuple):
 
 
 class Step(NamedTuple):
+    """The outcome of ``Engine.step``. The caller writes ``batch``, and withholds replies and effects until the log is durable up to its
+    end after the step. Commands beyond the number of ``replies`` were not decided: pass them to the next step.
+    """
+
     #: Write it before the next step. None: the step logged nothing.
     batch: Batch | None
     #: One reply for each decided command, in order.
@@ -161,7 +166,7 @@ class Pace(Protocol):
         """Called before a command that may take long."""
         ...
 
-    def behind(self, kind: type[Command]) -> bool:
+    def after_command(self, kind: type[Command]) -> bool:
         """Called after a command of type ``kind``, or after ``PACE_COMMANDS`` small ones, the last of this type. True ends the step."""
         ...
 
@@ -172,7 +177,7 @@ class NoPace:
     def before(self) -> None:
         pass
 
-    def behind(self, kind: type[Command]) -> bool:
+    def after_command(self, kind: type[Command]) -> bool:
         return False
 
 
@@ -198,12 +203,12 @@ _Damaged = list[tuple[CopiedHalf | CopiedDelayed, str]]
 class Engine:
     """One for each log. Not thread-safe."""
 
-    def __init__(self, state: State, disk: LogAccess) -> None:
+    def __init__(self, state: State, log_access: LogAccess) -> None:
         """``state``: a new one, or one loaded from a snapshot. The engine owns it from now on."""
         self.state = state
         #: Read-only.
         self.view: View = state
-        self._disk = disk
+        self._log_access = log_access
         self._segment_bytes = state.settings.segment_bytes
         #: Of the open batch, and of the running step.
         self._records: list[Record] = []
@@ -269,10 +274,10 @@ class Engine:
                 if more:
                     effects += more
                 replies.append(reply)
-                if not small and pace.behind(kind):
+                if not small and pace.after_command(kind):
                     more_to_do = False
                     break
-            more_to_do = more_to_do and len(replies) == wanted and not pace.behind(kind)
+            more_to_do = more_to_do and len(replies) == wanted and not pace.after_command(kind)
         return Step(self._closed(), replies, effects, problems)
 
     def replay(self, offset: int, broker_time_ms: int, records: Iterable[Record]) -> None:
@@ -356,7 +361,7 @@ class Engine:
         decision = self._decided(command, now_ms)
         if not decision.records or self._fit(decision.records):
             return decision
-        return self._came_too_large(command, decision, now_ms, pace, rolled=before is not None)
+        return self._exceeded_bound(command, decision, now_ms, pace, rolled=before is not None)
 
     def _decided(self, command: Command, now_ms: int) -> _Parts:
         try:
@@ -374,7 +379,7 @@ class Engine:
         self._problems.append(DecisionFailed(command, error))
         return _Parts((), Failed(f"{type(error).__name__}: {error}"))
 
-    def _came_too_large(
+    def _exceeded_bound(
         self, command: Command, decision: _Parts, now_ms: int, pace: Pace, *, rolled: bool
     ) -> _Parts | None:
         """Handle records that exceed the bound of ``command``: decide it again in the next segment.
@@ -450,7 +455,7 @@ class Engine:
         found = []
         for record in records:
             if isinstance(record, CopiedHalf | CopiedDelayed):
-                problem = self._disk.why_not_copied(record.source, record.message_bytes)
+                problem = self._log_access.why_not_copied(record.source, record.message_bytes)
                 if problem is not None:
                     found.append((record, problem))
         return found
@@ -496,7 +501,7 @@ class Engine:
         Raises:
             StoreFull: there is no space for another segment. Nothing was changed.
         """
-        self._disk.reserve_roll()
+        self._log_access.reserve_roll()
         previous_end = self.state.log_end
         full = previous_end % self._segment_bytes == 0
         self._open(previous_end if full else next_segment_start(previous_end, self._segment_bytes), now_ms)

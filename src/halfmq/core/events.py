@@ -48,8 +48,8 @@ class ChecksSent(NamedTuple):
     until_ms: int
     #: (transaction id, connection).
     asked: tuple[tuple[str, int], ...]
-    #: New value of ``ProducerSession.turn``.
-    turn: int
+    #: New value of ``ProducerSession.round_robin_index``.
+    round_robin_index: int
     #: Connections whose open request for checks was served.
     served: tuple[int, ...]
     #: Number of entries of ``due`` and ``early`` that were examined.
@@ -96,12 +96,12 @@ class PolicyExamined(NamedTuple):
 
 
 class PolicyChanged(NamedTuple):
-    """A policy was changed or removed. ``past`` and ``left``: of the ``PolicySession`` before; the transactions that it found beyond a
-    limit are due again, and the checks that reached a producer stay known."""
+    """A policy was changed or removed. ``past`` and ``last_check_delivered``: of the ``PolicySession`` before; the transactions
+    that it found beyond a limit are due again, and the checks that reached a producer stay known."""
 
     group: str
     past: tuple[str, ...]
-    left: dict[str, int]
+    last_check_delivered: dict[str, int]
 
 
 class OffsetReported(NamedTuple):
@@ -149,6 +149,8 @@ class LocksExpired(NamedTuple):
 
 
 class QueuesLocked(NamedTuple):
+    """The client holds these queues, (topic, queue id) each, until ``until_ms`` unless it renews the locks."""
+
     group: str
     client_id: str
     queues: tuple[tuple[str, int], ...]
@@ -172,6 +174,8 @@ class TopicRemoved(NamedTuple):
 
 
 class ConsumerGroupRemoved(NamedTuple):
+    """The consumer group was deleted: forget its locks and, ``with_offsets``, the offsets that it reported."""
+
     group: str
     with_offsets: bool
 

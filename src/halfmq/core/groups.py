@@ -11,12 +11,12 @@ from typing import Final
 from halfmq import limits
 from halfmq.core.audit import signed, signed_if_space
 from halfmq.core.commands import DeleteGroup, EnsureGroup, SetGroup
-from halfmq.core.decision import DONE, NOTHING, Decision, Done, GroupIsGone, Refused, Why
+from halfmq.core.decision import DONE, NOTHING, ConsumerGroupDeleted, Decision, Done, Refused, Why
 from halfmq.core.events import ConsumerGroupRemoved, DecisionEvent
 from halfmq.core.queues.send import retry_topic
 from halfmq.core.schema import group_deleted, group_set
 from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, State, next_offset
-from halfmq.core.topics import make_group, refuse_group, topic_deleted, topic_gone
+from halfmq.core.topics import make_group, refuse_group, topic_deleted, topic_removed_event
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
 from halfmq.model.records import OperatorAction, Record
@@ -67,7 +67,7 @@ def decide_delete_group(state: State, command: DeleteGroup, now_ms: int) -> Deci
     """Delete the group, and its offsets if the command says so. Deleting an absent group succeeds.
 
     Replies:
-        GroupIsGone: with its remaining topics. Refused NOT_NOW: it has members.
+        ConsumerGroupDeleted: with its remaining topics. Refused NOT_NOW: it has members.
     """
     name = command.name
     session = state.session.consumers.get(name)
@@ -86,9 +86,9 @@ def decide_delete_group(state: State, command: DeleteGroup, now_ms: int) -> Deci
         events = (ConsumerGroupRemoved(name, command.with_offsets),)
         if retry is not None and not retry.derived.pending and retry.mins == retry.ends:
             records += (topic_deleted(offset + records[0].size, retry),)
-            events += (topic_gone(retry),)
+            events += (topic_removed_event(retry),)
             topics.remove(retry.name)
-    decision = Decision(records, GroupIsGone(tuple(topics)), events=events)
+    decision = Decision(records, ConsumerGroupDeleted(tuple(topics)), events=events)
     return signed_if_space(state, decision, OperatorAction.DELETE_GROUP, name, command.by)
 
 

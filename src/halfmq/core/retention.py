@@ -24,6 +24,8 @@ class ClosedSegment(NamedTuple):
 
 
 class RetentionLimits(NamedTuple):
+    """What the operator configured; times in ms, sizes in bytes."""
+
     #: 0: no limit by age.
     retention_ms: int
     #: 0: no limit by size.
@@ -34,6 +36,10 @@ class RetentionLimits(NamedTuple):
 
 
 class TrimTarget(NamedTuple):
+    """The result of ``trim_target``. If ``log_start`` is after the current one, the caller copies forward up to it and then trims; the
+    other fields explain in log lines why it is not later.
+    """
+
     #: Start of the first segment to keep; the current start of the log if none may be removed.
     log_start: int
     #: A segment would be old enough if the clock had been trusted at a start.

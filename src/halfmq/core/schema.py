@@ -158,9 +158,9 @@ def read_producer(state: State, payload: bytes) -> None:
     group.policy = Policy(settings) if check_limit or age_ms else None
     if group.policy is None:
         state.derived.policies.pop(name, None)
-        state.derived.looking.pop(name, None)
+        state.derived.policies_due.pop(name, None)
     else:
-        state.derived.policies[name] = state.derived.looking[name] = None
+        state.derived.policies[name] = state.derived.policies_due[name] = None
     drop_stale_deadlines(state)
     state.derived.base_bytes -= producer_bytes(state.producer_settings.pop(name, None))
     if not settings.is_default:
@@ -200,6 +200,8 @@ class Head(NamedTuple):
 
 
 class TopicRow(NamedTuple):
+    """A topic, and the next and the first queue offset of each of its queues."""
+
     payload: bytes
     ends: list[int]
     mins: list[int]
@@ -245,6 +247,7 @@ def _load_grace(state: State, rows: list[int]) -> None:
 
 
 def topic_rows(state: State, order: Order = iter) -> list[TopicRow]:
+    """One row for each topic, for a base or a snapshot; the other functions of rows likewise. ``load_*`` adds them to a state."""
     topics = [state.topics_by_id[topic_id] for topic_id in order(state.topics_by_id)]
     return [TopicRow(topic_payload(topic), list(topic.ends), list(topic.mins)) for topic in topics]
 
@@ -258,6 +261,7 @@ def load_topics(state: State, rows: Iterable[TopicRow]) -> None:
 
 
 def group_rows(state: State, order: Order = iter) -> list[bytes]:
+    """The payload of each consumer group, with the holders of its queues."""
     return [group_payload(state.groups[name], state.holders.get(name)) for name in order(state.groups)]
 
 
@@ -267,6 +271,7 @@ def load_groups(state: State, rows: Iterable[bytes]) -> None:
 
 
 def producer_rows(state: State, order: Order = iter) -> list[bytes]:
+    """The payload of each producer group with its own limits or policy."""
     return [producer_payload(state.producer_settings[name]) for name in order(state.producer_settings)]
 
 
@@ -276,6 +281,7 @@ def load_producers(state: State, rows: Iterable[bytes]) -> None:
 
 
 def offset_rows(state: State, order: Order = iter) -> list[OffsetRow]:
+    """The logged offsets of each consumer group."""
     offsets = state.offsets
     return [(group, [(*key, offsets[group][key]) for key in order(offsets[group])]) for group in order(offsets)]
 

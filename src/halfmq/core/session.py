@@ -1,5 +1,5 @@
-"""The only way to change session state: connections, subscriptions, reports of the sequencer and of the disk, and events of
-decisions (``events``).
+"""Changes session state by events: of the outside (connections, subscriptions, reports of the sequencer and of the disk) and of
+decisions (``events``). ``state.SessionState`` names the two fields that change otherwise.
 
 None of it is logged. A restart loses it, and clients send it again with their next heartbeat. A client is identified by its
 connection: after a reconnect it is a new member once its heartbeat arrives.
@@ -52,11 +52,11 @@ from halfmq.core.transaction.check_schedule import (
     note_asked,
     note_check_cancelled,
     note_failed,
-    note_heard,
+    note_unknown,
     note_waiting,
 )
-from halfmq.core.transaction.past_limit import examine_rounds, note_changed, note_examined, note_left, note_resumed
-from halfmq.core.transaction.retention import note_copied, note_look
+from halfmq.core.transaction.past_limit import examine_rounds, note_changed, note_delivered, note_examined, note_resumed
+from halfmq.core.transaction.retention import note_copied, start_search
 
 
 class ConsumerData(NamedTuple):
@@ -72,6 +72,10 @@ class ConsumerData(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
+    """A client is alive on this connection, with its version and language, and is in these producer and consumer groups. A named consumer
+    group gets the subscriptions of the heartbeat; groups that it does not name stay as they are.
+    """
+
     connection: int
     client_id: str
     version: int
@@ -115,7 +119,7 @@ class CheckDelivered(NamedTuple):
 
 
 class Unregistered(NamedTuple):
-    """UNREGISTER_CLIENT (35). An empty group name: the client is in no group of that kind."""
+    """A client left its groups. An empty group name: it is in no group of that kind."""
 
     connection: int
     client_id: str
@@ -124,6 +128,8 @@ class Unregistered(NamedTuple):
 
 
 class ConnectionClosed(NamedTuple):
+    """The connection is gone: it leaves all groups, and checks that it did not answer are due for other producers."""
+
     connection: int
 
 
@@ -135,6 +141,8 @@ class Published(NamedTuple):
 
 
 class DiskSpace(NamedTuple):
+    """Whether free disk space is below the reserve. While ``full``, new messages are refused and verdicts accepted."""
+
     full: bool
 
 
@@ -149,7 +157,7 @@ Event = (
 
 
 class MembersChanged(NamedTuple):
-    """Notify these members of the consumer group that its membership changed (40)."""
+    """Notify these members of the consumer group that its membership changed."""
 
     group: str
     connections: tuple[int, ...]
@@ -207,10 +215,10 @@ def _poll_ended(state: State, event: PollEnded) -> tuple[MembersChanged, ...]:
     return ()
 
 
-def _check_left(state: State, event: CheckDelivered) -> tuple[MembersChanged, ...]:
+def _check_delivered(state: State, event: CheckDelivered) -> tuple[MembersChanged, ...]:
     group = state.producer_groups.get(event.producer)
     if group is not None:
-        note_left(group, event.tx_id, event.checks, event.now_ms, state.settings.check_answer_ms)
+        note_delivered(group, event.tx_id, event.checks, event.now_ms, state.settings.check_answer_ms)
     return ()
 
 
@@ -349,7 +357,7 @@ def _time_passed(state: State, event: TimePassed) -> None:
 
 
 def _queue_chosen(state: State, event: QueueChosen) -> None:
-    state.topics_by_id[event.topic_id].session.turn += 1
+    state.topics_by_id[event.topic_id].session.round_robin_index += 1
 
 
 def _group_gone(state: State, event: ConsumerGroupRemoved) -> None:
@@ -368,7 +376,7 @@ _APPLY: Final[dict[type, Callable[[State, Any], tuple[MembersChanged, ...] | Non
     Reachable: _reachable,
     Polling: _polling,
     PollEnded: _poll_ended,
-    CheckDelivered: _check_left,
+    CheckDelivered: _check_delivered,
     Unregistered: _unregistered,
     ConnectionClosed: _closed,
     Published: _published,
@@ -376,7 +384,7 @@ _APPLY: Final[dict[type, Callable[[State, Any], tuple[MembersChanged, ...] | Non
     LogOffsetsNow: _log_offsets_now,
     TimePassed: _time_passed,
     QueueChosen: _queue_chosen,
-    UnknownReceived: note_heard,
+    UnknownReceived: note_unknown,
     CheckCancelled: note_check_cancelled,
     ChecksSent: note_asked,
     CheckWaits: note_waiting,
@@ -394,6 +402,6 @@ _APPLY: Final[dict[type, Callable[[State, Any], tuple[MembersChanged, ...] | Non
     TopicRemoved: forget_topic,
     ConsumerGroupRemoved: _group_gone,
     DelayedPostponed: note_postponed,
-    TrimStarted: note_look,
+    TrimStarted: start_search,
     CopiedForward: note_copied,
 }

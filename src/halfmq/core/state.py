@@ -1,11 +1,14 @@
 """The broker's state in memory, in three parts:
 
     State           durable: only ``apply`` changes it, live and in redo; bases and snapshots contain it
-    .derived        computed from durable state to make decisions fast; never stored
+    .derived        computed to make decisions fast, mostly from durable state; never stored
     .session        connections, subscriptions, the high watermark: lost by a restart
 
 A topic, a producer group and a policy have the same three parts: their own fields are durable, ``.derived`` and ``.session``
 are not.
+
+The one exception in ``producer_groups`` is an empty ``ProducerGroup``: it contains nothing durable. ``apply`` or a session event creates it
+on first use of its name, and ``session.forget_idle_groups`` removes it.
 
 Undecided transactions and their halves are immutable and are replaced on change. A snapshot is therefore a copy of references
 and can be encoded in another thread.
@@ -52,7 +55,7 @@ class Half(msgspec.Struct, frozen=True, gc=False, array_like=True):
     half_index: int
     #: Current place of its bytes; differs from ``first_offset`` after a copy.
     offset: int
-    #: Its identity for clients (``commitLogOffset``).
+    #: Its identity for clients, which return it with their verdict.
     first_offset: int
     topic_id: int
     queue_id: int
@@ -143,11 +146,11 @@ class TopicDerived:
 class TopicSession:
     """Session state of a topic."""
 
-    __slots__ = ("turn",)
+    __slots__ = ("round_robin_index",)
 
     def __init__(self) -> None:
         #: Incremented for each message whose sender leaves the choice of the queue to the broker.
-        self.turn = 0
+        self.round_robin_index = 0
 
 
 class Topic:
@@ -201,8 +204,8 @@ class Topic:
 
 
 #: Where a message of one decision will stand: topic, queue id, records of the same decision that come before it (a new topic), log
-#: offset. Without a name of its own, as ``decision.Decided``.
-Place = tuple[Topic, int, tuple[Record, ...], int]
+#: offset. A plain tuple, as ``decision.DecisionTuple``.
+Destination = tuple[Topic, int, tuple[Record, ...], int]
 
 
 class InFlight(NamedTuple):
@@ -212,7 +215,7 @@ class InFlight(NamedTuple):
     connection: int
 
 
-class Heard(NamedTuple):
+class LastUnknown(NamedTuple):
     """The last UNKNOWN about a transaction."""
 
     at_ms: int
@@ -239,14 +242,14 @@ class Jump(NamedTuple):
 class PolicySession:
     """Progress of the policy of a producer group. Reset by a change of the policy and by a restart."""
 
-    __slots__ = ("left", "past", "scan", "scan_at_ms", "scan_next_ms")
+    __slots__ = ("last_check_delivered", "past", "scan", "scan_at_ms", "scan_next_ms")
 
     def __init__(self) -> None:
         #: Ids that exceeded a limit when last checked; check again before use. Each id once, however it got here: a decision does
         #: not see its own records.
         self.past: dict[str, None] = {}
         #: Id -> number of its last allowed check that reached a producer in time for a response. Some are settled.
-        self.left: dict[str, int] = {}
+        self.last_check_delivered: dict[str, int] = {}
         #: Ids still to check in this round, which continues in the next tick. The next round begins at ``scan_at_ms``, which is
         #: ``NEVER_MS`` if the policy has no age limit.
         self.scan: deque[str] = deque()
@@ -287,13 +290,13 @@ class ProducerSession:
         "due",
         "early",
         "full_until_ms",
-        "heard",
         "held_polls",
         "in_flight",
+        "last_unknown",
         "members",
         "number",
         "pollers",
-        "turn",
+        "round_robin_index",
     )  # fmt: skip
 
     def __init__(self, number: int) -> None:
@@ -306,7 +309,7 @@ class ProducerSession:
         self.pollers: dict[int, str] = {}
         self.held_polls: dict[int, int] = {}
         #: Incremented by each check, so that members take turns.
-        self.turn = 0
+        self.round_robin_index = 0
         #: Ids whose bucket is due. Some were settled or checked since; check again before use.
         self.due: deque[str] = deque()
         #: Ids to check before their time because a producer connected; check again before use. Separate from ``due``, which has
@@ -317,7 +320,7 @@ class ProducerSession:
         #: Deadline of the oldest check in flight while the limit of checks in flight delays others; else 0.
         self.full_until_ms = 0
         #: By id, for ``story``.
-        self.heard: dict[str, Heard] = {}
+        self.last_unknown: dict[str, LastUnknown] = {}
 
 
 class ProducerGroup:
@@ -343,6 +346,8 @@ class ProducerGroup:
 
 
 class Subscription(NamedTuple):
+    """What a consumer group reads of one topic."""
+
     topic: str
     #: Tags separated by ``||``, ``*``, or an SQL92 expression.
     expression: str
@@ -352,6 +357,8 @@ class Subscription(NamedTuple):
 
 
 class Member(NamedTuple):
+    """A client in a consumer group, as it described itself in its last heartbeat. ``version``: number of the client library's version."""
+
     client_id: str
     version: int
     language: str
@@ -386,11 +393,12 @@ class ConsumerSession:
 class DerivedState:
     """Computed from durable state for speed. Redo and a snapshot rebuild it; none of it is stored.
 
-    Code that changes durable state must update it; ``transaction.invariants.check`` compares the two.
+    Code that changes durable state must update it; ``transaction.invariants.check`` compares the two. ``group_deadlines`` and
+    ``policies_due`` also follow session events: checks in flight and the rounds of policies enter and leave them.
     """
 
     __slots__ = (
-        "base_bytes", "copied", "delayed_heap", "group_deadlines", "groups_bytes", "held_by", "holders_bytes", "looking", "policies",
+        "base_bytes", "copied", "delayed_heap", "group_deadlines", "groups_bytes", "held_by", "holders_bytes", "policies", "policies_due",
         "undecided_bytes", "undecided_count", "undecided_groups",
     )  # fmt: skip
 
@@ -418,13 +426,17 @@ class DerivedState:
         self.policies: dict[str, None] = {}
         #: Groups whose policy the next tick applies, in the order of their turns. Separate from ``SessionState.asking``, since a policy
         #: also acts without a connected producer, and applying it costs more than a check.
-        self.looking: dict[str, None] = {}
+        self.policies_due: dict[str, None] = {}
         #: Heap of (due ms, first offset). Every delayed message is in it, or in ``SessionState.delayed_postponed``.
         self.delayed_heap: list[tuple[int, int]] = []
 
 
 class SessionState:
-    """Lost by a restart, and sent again by clients. Only ``session.apply_session`` changes it."""
+    """Lost by a restart, and sent again by clients.
+
+    Events of decisions and of the outside change it, through ``session.apply_session``. Two fields change otherwise: the engine sets
+    ``sender``, and a new ``ProducerGroup`` takes the next number of ``groups_numbered``, also when ``apply`` creates it.
+    """
 
     __slots__ = (
         "answered",

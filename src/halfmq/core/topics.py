@@ -40,7 +40,7 @@ NOT_FOR_CLIENTS: Final = frozenset(
 _SYSTEM_PREFIX: Final = "rmq_sys_"
 
 
-class Made(NamedTuple):
+class NewTopic(NamedTuple):
     """A topic that this decision creates; it is not in the state until its record is applied."""
 
     topic: Topic
@@ -69,7 +69,7 @@ def make_topic(
     ahead: int = 0,
     *,
     by_hand: bool = False,
-) -> Made | Refused:
+) -> NewTopic | Refused:
     """A new topic and its record at ``offset``. ``ahead``: number of topics that the same decision creates before it.
 
     ``by_hand``: an administrator creates it, who may use names that are reserved for the broker.
@@ -78,7 +78,7 @@ def make_topic(
     if refused is not None:
         return refused
     if len(state.topics_by_id) + ahead >= state.caps.topics:
-        return _as_many_as_may_be(f"topic {name!r} was not made", "topics", state.caps.topics, "--topics-max")
+        return _limit_reached(f"topic {name!r} was not made", "topics", state.caps.topics, "--topics-max")
     needed = 2 * TOPIC_BYTES + len(name) + QUEUE_BYTES * max(read_queues, write_queues)
     refused = None if by_hand else refuse_named(state, needed, f"topic {name!r} was not made")
     if refused is not None:
@@ -87,11 +87,11 @@ def make_topic(
         return no_space(state, f"topic {name!r} was not made")
     record = topic_set(offset, state.next_topic_id + ahead, name, read_queues, write_queues, permission)
     topic = Topic(state.settings, record.topic_id, name, read_queues, write_queues, permission)
-    return Made(topic, record)
+    return NewTopic(topic, record)
 
 
-def _as_many_as_may_be(what: str, kind: str, most: int, flag: str) -> Refused:
-    text = f"{what}: there are as many {kind} as this broker may have, {most} ({flag}); delete unused ones"
+def _limit_reached(what: str, kind: str, most: int, flag: str) -> Refused:
+    text = f"{what}: the limit of {most} {kind} ({flag}) is reached; delete unused ones"
     return Refused(Why.LIMIT_REACHED, text)
 
 
@@ -102,7 +102,7 @@ def _refuse_queues(name: str, read_queues: int, write_queues: int) -> Refused | 
     return Refused(Why.INVALID_PARAMETER, f"topic {name!r}: 1 to {limits.QUEUES_PER_TOPIC_MAX} queues, not {queues}")
 
 
-def first_use(state: State, name: str, queues_wished: int, offset: int) -> Made | Refused:
+def first_use(state: State, name: str, queues_wished: int, offset: int) -> NewTopic | Refused:
     """Create the topic that a message or a route request names.
 
     As RocketMQ creates it from TBW102: with as many queues as the client requests, at most the template's. ``%RETRY%`` and
@@ -233,11 +233,11 @@ def decide_delete_topic(state: State, command: DeleteTopic, now_ms: int) -> Deci
             ),
         )
     record = topic_deleted(next_offset(state), topic)
-    decision = Decision((record,), Done(), events=(topic_gone(topic),))
+    decision = Decision((record,), Done(), events=(topic_removed_event(topic),))
     return signed_if_space(state, decision, OperatorAction.DELETE_TOPIC, topic.name, command.by)
 
 
-def topic_gone(topic: Topic) -> TopicRemoved:
+def topic_removed_event(topic: Topic) -> TopicRemoved:
     return TopicRemoved(topic.topic_id, len(topic.ends), tuple(topic.derived.groups))
 
 
@@ -252,7 +252,7 @@ def topic_deleted(offset: int, topic: Topic) -> TopicDeleted:
 def refuse_group(state: State, name: str) -> Refused | None:
     """Why there is no space for a new consumer group; None if there is."""
     if len(state.groups) >= state.caps.groups:
-        return _as_many_as_may_be(f"group {name!r} was not made", "consumer groups", state.caps.groups, "--groups-max")
+        return _limit_reached(f"group {name!r} was not made", "consumer groups", state.caps.groups, "--groups-max")
     share = groups_bytes_max(state.settings.segment_bytes)
     if state.derived.groups_bytes + group_bytes(name) > share:
         text = (

@@ -9,9 +9,9 @@ from typing import Protocol
 
 from halfmq.core.state import (
     Delayed,
-    Heard,
     InFlight,
     Jump,
+    LastUnknown,
     Member,
     QueueLock,
     RecentMessage,
@@ -23,6 +23,8 @@ from halfmq.model.settings import BrokerSettings, Caps, GroupSettings, ProducerS
 
 
 class TopicView(Protocol):
+    """A topic, with the first and the next queue offset of each queue."""
+
     @property
     def topic_id(self) -> int: ...
     @property
@@ -40,11 +42,15 @@ class TopicView(Protocol):
 
 
 class PolicySessionView(Protocol):
+    """Which last allowed checks reached a producer: transaction id -> number of the check."""
+
     @property
-    def left(self) -> Mapping[str, int]: ...
+    def last_check_delivered(self) -> Mapping[str, int]: ...
 
 
 class PolicyView(Protocol):
+    """The policy of a producer group."""
+
     @property
     def settings(self) -> ProducerSettings: ...
     @property
@@ -52,6 +58,8 @@ class PolicyView(Protocol):
 
 
 class ProducerDerivedView(Protocol):
+    """Message bytes of all undecided halves of a producer group, and its parked transactions."""
+
     @property
     def bytes(self) -> int: ...
     @property
@@ -59,6 +67,8 @@ class ProducerDerivedView(Protocol):
 
 
 class ProducerSessionView(Protocol):
+    """Connected producers of a group, by connection, and the checks that await a response, by transaction id."""
+
     @property
     def number(self) -> int: ...
     @property
@@ -70,10 +80,12 @@ class ProducerSessionView(Protocol):
     @property
     def in_flight(self) -> Mapping[str, InFlight]: ...
     @property
-    def heard(self) -> Mapping[str, Heard]: ...
+    def last_unknown(self) -> Mapping[str, LastUnknown]: ...
 
 
 class ProducerGroupView(Protocol):
+    """A producer group with its undecided transactions and recent verdicts, by transaction id."""
+
     @property
     def name(self) -> str: ...
     @property
@@ -110,6 +122,8 @@ class ConsumersView(Protocol):
 
 
 class SessionView(Protocol):
+    """What a restart loses; ``state.SessionState`` describes the fields."""
+
     @property
     def disk_full(self) -> bool: ...
     @property
@@ -131,6 +145,8 @@ class SessionView(Protocol):
 
 
 class DerivedView(Protocol):
+    """Sums over durable state; ``state.DerivedState`` describes the fields."""
+
     @property
     def base_bytes(self) -> int: ...
     @property

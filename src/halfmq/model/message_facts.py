@@ -1,6 +1,7 @@
-"""Values in a message's properties that determine its visibility: read by ``core`` at prepare, and by ``store`` from the disk.
+"""Values in a message's properties that determine its visibility: read by ``broker.services`` when a send arrives, by ``core`` when it
+sends a message back, and by ``store`` from the disk.
 
-Both must get the same values, or a queue entry written live would differ from one written by redo.
+All must get the same values, or a queue entry written live would differ from one written by redo.
 """
 
 import itertools

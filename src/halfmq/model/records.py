@@ -14,9 +14,9 @@ To add a kind: its number in ``Kind``, its type, ``Record``, ``TYPE_OF_KIND``, a
 Nothing fails without its part of ``docs/storage-format.md`` and, if indexes follow it, of tests/support/random_log.py.
 
 A record with a message contains the message's fields instead of a message object: from the decision to the log a half or a
-message is a single object, since every object costs time. A record with a ``payload`` has nothing else on disk, but a Base, whose
-``previous_end`` is before it. The payload is a msgpack array that **begins with the fields between** ``size`` **and** ``payload``,
-**in order** (``payload_of``); what follows, and the payload of a Base, belongs to ``core``. After a redo, ``source`` of a copied
+message is a single object, since every object costs time. On disk, a record with a ``payload`` consists of its head and the payload;
+only a Base also has ``previous_end``, between the two. The payload is a msgpack array that **begins with the fields between** ``size``
+**and** ``payload``, **in order** (``payload_of``); what follows, and the whole payload of a Base, belongs to ``core``. After a redo, ``source`` of a copied
 record is its own offset (its bytes are there now), and the fields of a record with a payload come from the payload.
 
 FMQ source (3.3.1) to ours: MESSAGE -> Message; PREPARE + PRE_MESSAGE -> Half; REF_MESSAGE and COMMIT -> Committed; TX_MESSAGE ->
@@ -128,8 +128,9 @@ class MessageRecord(StoredRecord, frozen=True, gc=False):
 class HalfRecord(StoredRecord, frozen=True, gc=False):
     """One half message of a transaction, under its own topic and queue, invisible.
 
-    ``queue_offset`` is the half index, since the message has no place in its queue yet. Everything else that recovery needs (group, transaction
-    id, index, count, name, grace period) is in the message's properties, so that it is written once.
+    ``queue_offset`` is the half index, since the message has no place in its queue yet. ``index`` and ``count`` are in the prefix of the
+    record. Everything else that recovery needs (group, transaction id, name, grace period) is in the message's properties, so that it is
+    written once.
     """
 
     group: str

@@ -103,6 +103,10 @@ def segment_bytes_for(settings: BrokerSettings) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
+    """Settings of one consumer group. ``retry_max_times``: redeliveries before a message goes to the dead-letter topic; ``retry_queues``:
+    queues of its ``%RETRY%`` topic.
+    """
+
     name: str
     retry_max_times: int = limits.RETRY_TIMES_MAX
     retry_queues: int = 1

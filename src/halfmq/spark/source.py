@@ -68,16 +68,20 @@ class HalfmqDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """The name for ``format``; Spark calls it at registration."""
         return "halfmq"
 
     def schema(self) -> StructType:
+        """The columns; Spark calls it when a query gives none, and ``_check_schema`` compares with it."""
         return spark_schema(self._options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        """Spark calls it to plan a batch query."""
         self._check_schema(schema)
         return HalfmqBatchReader(self._options.for_batch())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Spark calls it once for each stream, in the process that keeps the reader for the life of the query."""
         self._check_schema(schema)
         return HalfmqStreamReader(self._options.for_stream())
 
@@ -257,6 +261,7 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
         self._newest: QueueBoundsSnapshot | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where the query starts (``startingOffsets``). Spark calls it only for a query without a checkpoint, possibly several times."""
         if self._initial is None:
             snapshot = self._target or self._current_snapshot(None)
             starts = resolved(self._options.starting, LATEST, snapshot, self._lost)
@@ -267,10 +272,12 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
         return to_json(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The most that one batch reads (``maxOffsetsPerTrigger``); Spark passes it to ``latestOffset``."""
         most = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the end of the query. Spark calls it once, at the start of a query with ``availableNow``."""
         self._target = self._current_snapshot(None)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -290,6 +297,7 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
         return to_json(ends_of(snapshot)._replace(queues=ends))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """The newest end offsets, from which Spark computes the backlog for its progress reports; None before the first batch."""
         return None if self._newest is None else to_json(ends_of(self._newest))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -306,6 +314,7 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
         """Does nothing: offsets are in Spark's checkpoint."""
 
     def stop(self) -> None:
+        """Spark calls it when the query ends: close the reader."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from halfmq import limits
 from halfmq.client.outcome import Outcome
 from halfmq.errors import UsageError
-from halfmq.sql.marker import FENCE_LOCK_WAIT_MS, Decided, MarkerRows, wall_ms
+from halfmq.sql.marker import FENCE_LOCK_WAIT_MS, CheckResult, MarkerRows, wall_ms
 from halfmq.wire.remoting.codes import DECIDED_BY_MARKER
 
 #: Transactions remembered by ``AgeGuard``.
@@ -160,7 +160,7 @@ class MarkerChecks:
             decided = await connection.run_sync(lambda sync: self._decide(sync, asked))
         return self._outcome(decided, asked, engine.sync_engine)
 
-    def _decide(self, connection: Connection, asked: Asked) -> Decided:
+    def _decide(self, connection: Connection, asked: Asked) -> CheckResult:
         asked.decided_by = DECIDED_BY_MARKER
         return self._markers.decide(
             connection,
@@ -171,7 +171,7 @@ class MarkerChecks:
             lock_wait_ms=self._lock_wait_ms,
         )
 
-    def _outcome(self, decided: Decided, asked: Asked, engine: Engine) -> Outcome:
+    def _outcome(self, decided: CheckResult, asked: Asked, engine: Engine) -> Outcome:
         if decided.remark:
             asked.remark = f"{decided.remark} (asked: {_place(engine.url)})"
             self._warn(asked)

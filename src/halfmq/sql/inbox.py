@@ -124,7 +124,7 @@ class Inbox:
         return connection.execute(delete(self.table).where(self.table.c.handled_at_ms < before_ms)).rowcount
 
 
-def _refuse_what_is_not_ours_to_commit(session: Session) -> None:
+def _refuse_open_block_or_savepoint(session: Session) -> None:
     refuse_nested(session, "Inbox.once outside and mq.transaction inside works, or Inbox.claim inside mq.transaction")
     if session.in_nested_transaction():
         raise UsageError(
@@ -135,7 +135,7 @@ def _refuse_what_is_not_ours_to_commit(session: Session) -> None:
 
 @contextmanager
 def _once(inbox: Inbox, session: Session, message: HasMessageId, group: str) -> Iterator[bool]:
-    _refuse_what_is_not_ours_to_commit(session)
+    _refuse_open_block_or_savepoint(session)
     try:
         yield inbox.claim(session, message, group=group)
         session.commit()
@@ -146,7 +146,7 @@ def _once(inbox: Inbox, session: Session, message: HasMessageId, group: str) -> 
 
 @asynccontextmanager
 async def _once_async(inbox: Inbox, session: AsyncSession, message: HasMessageId, group: str) -> AsyncIterator[bool]:
-    _refuse_what_is_not_ours_to_commit(session.sync_session)
+    _refuse_open_block_or_savepoint(session.sync_session)
     try:
         yield await session.run_sync(lambda sync: inbox.claim(sync, message, group=group))
         await session.commit()

@@ -174,7 +174,7 @@ class LocalWork:
         self._refuse_other_engines()
         assert self._connection is not None
         if not self._collected:
-            self._markers.erase(self._connection, self._tx_id)
+            self._markers.delete(self._connection, self._tx_id)
         self._open = False
         return [
             one.message._replace(properties=names.append(one.message.properties, self._origin))

@@ -79,7 +79,7 @@ class Seen(NamedTuple):
     table: Bounds | None
 
 
-class Decided(NamedTuple):
+class CheckResult(NamedTuple):
     """The result of a check."""
 
     outcome: Outcome
@@ -87,7 +87,7 @@ class Decided(NamedTuple):
     remark: str = ""
 
 
-_UNKNOWN: Final = Decided(Outcome.UNKNOWN)
+_UNKNOWN: Final = CheckResult(Outcome.UNKNOWN)
 
 
 class MarkerRows:
@@ -127,7 +127,7 @@ class MarkerRows:
         connection.execute(insert(self.table).values(tx_id=tx_id, outcome=COMMITTED, written_at_ms=now_ms).inline())
         return origin
 
-    def erase(self, connection: Connection, tx_id: str) -> None:
+    def delete(self, connection: Connection, tx_id: str) -> None:
         """Delete the marker in the transaction that inserted it, because it sends no messages."""
         connection.execute(delete(self.table).where(self.table.c.tx_id == tx_id))
 
@@ -163,7 +163,7 @@ class MarkerRows:
         prepared_at_ms: int | None = None,
         may_fence: bool = True,
         lock_wait_ms: int = FENCE_LOCK_WAIT_MS,
-    ) -> Decided:
+    ) -> CheckResult:
         """Answer a check of ``tx_id``: COMMIT, ROLLBACK (final) or UNKNOWN.
 
         ``connection`` must have no open transaction; each step runs in a short one of its own. ``origin``: HMQ_TX_MARKER of the
@@ -187,18 +187,18 @@ class MarkerRows:
                 if table is None:
                     return _UNKNOWN  # blocked by a lock of another transaction
             if standing is not None:
-                return Decided(standing)
+                return CheckResult(standing)
             if why := why_absence_is_no_answer(self.table.fullname, table, origin, prepared_at_ms):
                 if table is None or not origin.startswith(f"{table.identity}."):
                     self.identity.forget()  # this process may have cached an outdated identity
-                return Decided(Outcome.UNKNOWN, why)
+                return CheckResult(Outcome.UNKNOWN, why)
             return self._fence(connection, tx_id, lock_wait_ms) if may_fence else _UNKNOWN
         except DBAPIError as error:
             if is_lock_wait(error):
                 return _UNKNOWN
             raise
 
-    def _fence(self, connection: Connection, tx_id: str, lock_wait_ms: int) -> Decided:
+    def _fence(self, connection: Connection, tx_id: str, lock_wait_ms: int) -> CheckResult:
         # A plain INSERT: with psycopg the row count of ON CONFLICT is -1, and INSERT IGNORE hides other errors. Conflicts
         # are rare, since the row was just read as absent.
         try:
@@ -210,8 +210,8 @@ class MarkerRows:
             with short_transaction(connection, lock_wait_ms):
                 standing, _ = self.look(connection, tx_id)
             # None: the conflicting transaction has rolled back meanwhile. The next check decides.
-            return _UNKNOWN if standing is None else Decided(standing)
-        return Decided(Outcome.ROLLBACK)
+            return _UNKNOWN if standing is None else CheckResult(standing)
+        return CheckResult(Outcome.ROLLBACK)
 
     @staticmethod
     def _reading_committed(connection: Connection) -> Connection:

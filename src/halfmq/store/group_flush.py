@@ -17,6 +17,8 @@ Job = Callable[[int], None]
 
 
 class Syncer(Protocol):
+    """Calls the job for requested positions, one at a time and on any thread; a call may cover several requests."""
+
     def request(self, position: int) -> None:
         """Call the job soon with this position or a later one. Returns at once."""
         ...

@@ -26,6 +26,8 @@ LOCK_NAME: Final = "lock"
 
 
 class Identity(NamedTuple):
+    """What ``store.json`` says: files with another ``store_id`` are of another store. ``segment_bytes`` never changes."""
+
     #: 16 bytes.
     store_id: bytes
     segment_bytes: int
@@ -63,7 +65,7 @@ class StoreLocks:
             if error.errno not in CANNOT_LOCK:
                 raise
             log.warning(
-                "the file system of %s locks no directories (%s): only %s keeps a second broker away, never remove it",
+                "the file system of %s cannot lock directories (%s): only %s keeps a second broker away, never remove it",
                 directory, error.strerror, self._directory / LOCK_NAME,
             )  # fmt: skip
             return

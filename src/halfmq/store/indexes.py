@@ -152,10 +152,10 @@ class Indexes:
         indexes.table.load()
         indexes.keys.load(redo_from, read_message)
         indexes._read_topics()
-        indexes._distrust_names()
+        indexes._mark_directories_unsynced()
         return indexes
 
-    def _distrust_names(self) -> None:
+    def _mark_directories_unsynced(self) -> None:
         """Mark all names for the first ``sync``: a killed process may have created names without syncing them.
 
         An existing name may not be on the disk; a checkpoint that relied on it would lose whole queues.
@@ -186,7 +186,7 @@ class Indexes:
             raise InvariantViolated(
                 f"indexes stand at {self.position} and were given the batch at {batch_offset} again"
             )
-        follow = self._FOLLOW
+        follow = self._INDEX_BY_TYPE
         for record in records:
             follow[type(record)](self, record, broker_time_ms)
         self.position = batch_end
@@ -297,7 +297,7 @@ class Indexes:
     def _nothing(self, record: Record, now_ms: int) -> None:
         pass
 
-    _FOLLOW: Final[dict[type, Callable[..., None]]] = for_each_kind(
+    _INDEX_BY_TYPE: Final[dict[type, Callable[..., None]]] = for_each_kind(
         {
             HalfRecord: _half,
             Committed: _committed,

@@ -1,6 +1,8 @@
 """Format on disk: every file of a store, its fields and its name. ``docs/storage-format.md`` describes it for people.
 
-Big-endian throughout. A change here requires a new ``STORE_FORMAT`` and a page in ``docs/decisions/``.
+Big-endian throughout. A change here requires a page in ``docs/decisions/`` and a new version: ``STORE_FORMAT`` if other versions must
+not open the store; the version of the file if it is only rebuilt or redone (checkpoint and snapshot: ``FORMAT_VERSION``; watermark
+page: ``WATERMARK_VERSION``). A batch of another ``BATCH_VERSION`` is no batch, so that change needs a new ``STORE_FORMAT`` as well.
 
     DIR/store.json                                  format version, store UUID, segment size
     DIR/lock                                        flock of the process that owns the store
@@ -19,7 +21,7 @@ from typing import Final
 
 #: Format of the store as a whole, in ``store.json``. 2: starts, bases and snapshots contain the epoch's grace period.
 STORE_FORMAT: Final = 2
-#: Format of checkpoint, snapshot and watermark page.
+#: Format of checkpoint and snapshot. The watermark page has its own, ``WATERMARK_VERSION``.
 FORMAT_VERSION: Final = 1
 
 # --- batch -----------------------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ class CorruptInterior(NamedTuple):
 Scanned = Batch | EndOfLog | TornTail | CorruptInterior
 
 
-class _Beyond(NamedTuple):
+class _Remainder(NamedTuple):
     """What lies after a place where no batch begins."""
 
     blank: bool
@@ -310,7 +310,7 @@ class LogScan:
                     return True
         return False
 
-    def _beyond(self, position: int) -> _Beyond:
+    def _beyond(self, position: int) -> _Remainder:
         """The complete batches after ``position``, and whether there is anything but zeros."""
         number, place = divmod(position, self._segment_bytes)
         blank, durable, epoch, count = True, 0, 0, 0
@@ -327,7 +327,7 @@ class LogScan:
                     epoch = max(epoch, header.epoch)
                     count += 1
                     beyond = header.end - segment.start
-        return _Beyond(blank, durable, epoch, count)
+        return _Remainder(blank, durable, epoch, count)
 
     def _whole_batches(self, segment: Segment, chunk_start: int, chunk: bytes, beyond: int) -> Iterator[Header]:
         """Complete batches that begin in the chunk, at or after place ``beyond``, found by their magic."""

@@ -1,9 +1,9 @@
 """Recovery at a start: examine the disk, choose the case, and later cut what was never acknowledged.
 
-``find_out`` changes nothing. It checks every byte of the log after the snapshot, so that a store that must be refused is refused before
+``examine_log`` changes nothing. It checks every byte of the log after the snapshot, so that a store that must be refused is refused before
 anything changes, and the following redo can trust what it reads.
 
-``settle`` makes the recovered log the durable log, before the first append:
+``repair`` makes the recovered log the durable log, before the first append:
 
     cut        everything after the end becomes zero, later segment files are removed, and both are synced: a new batch must not
                precede old ones that a later start could take for its continuation
@@ -14,7 +14,7 @@ rewritten even if they already read correctly. A cut also creates a file, ``cut`
 that finds it writes zeros even where it reads zeros. That file is never synced. After a power loss it is not needed, since
 everything that is read then is on the disk.
 
-A crash in ``settle`` leaves the same torn tail, or less of it, and the next start repeats it.
+A crash in ``repair`` leaves the same torn tail, or less of it, and the next start repeats it.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 from halfmq.errors import StoreDamaged, StoreFull
 from halfmq.runtime.disk import Disk
 from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, TornTail
-from halfmq.store.recovery_cases import Act, Case, Checkpoint, Evidence, Front, Log, Tail, case_of
+from halfmq.store.recovery_cases import Act, Case, Checkpoint, Evidence, Log, OldestSegment, Tail, case_of
 from halfmq.store.segment import SegmentFiles
 
 #: Bytes before the snapshot in which a start checks that batches follow each other; reading them takes a tenth of a second.
@@ -61,7 +61,7 @@ class Recovery(NamedTuple):
     says: str
 
 
-def find_out(files: SegmentFiles, checkpoints: Sequence[CheckpointFound], published: int = 0) -> Recovery:
+def examine_log(files: SegmentFiles, checkpoints: Sequence[CheckpointFound], published: int = 0) -> Recovery:
     """Examine everything and change nothing. ``published``: durable position according to the watermark page.
 
     Raises:
@@ -72,7 +72,7 @@ def find_out(files: SegmentFiles, checkpoints: Sequence[CheckpointFound], publis
     numbers = files.numbers()
     if not numbers:
         return _decided(
-            files, Evidence(Log.EMPTY, _newest(checkpoints, 0)[0], Front.BLANK, Tail.END), None, durable, epoch
+            files, Evidence(Log.EMPTY, _newest(checkpoints, 0)[0], OldestSegment.BLANK, Tail.END), None, durable, epoch
         )
     scan = LogScan(files)
     oldest = numbers[0] * files.segment_bytes
@@ -80,18 +80,18 @@ def find_out(files: SegmentFiles, checkpoints: Sequence[CheckpointFound], publis
     redo_from = position if state is Checkpoint.USABLE else oldest
     missing = _missing_below(files, scan, numbers[0], redo_from)
     if missing is not None:
-        evidence = Evidence(Log.GAP, state, Front.BASE, Tail.CORRUPT)
+        evidence = Evidence(Log.GAP, state, OldestSegment.BASE, Tail.CORRUPT)
         return _decided(files, evidence, CorruptInterior(*missing, durable), durable, epoch)
     if state is Checkpoint.USABLE and not scan.batch_ends_at(redo_from):
         at = files.path((redo_from - 1) // files.segment_bytes)
         damage = CorruptInterior(redo_from, at, "no whole batch ends where the checkpoint was taken", durable)
-        evidence = Evidence(Log.WHOLE, Checkpoint.PAST_END, Front.BASE, Tail.CORRUPT)
+        evidence = Evidence(Log.WHOLE, Checkpoint.PAST_END, OldestSegment.BASE, Tail.CORRUPT)
         return _decided(files, evidence, damage, durable, epoch)
     broken = _broken_before(files, scan, checkpoints, redo_from) if state is Checkpoint.USABLE else None
     if broken is not None:
         place, why = broken
         what = f"before the checkpoint at {redo_from} batches do not follow each other, as when two brokers wrote them: {why}"
-        evidence = Evidence(Log.WHOLE, Checkpoint.PAST_END, Front.BASE, Tail.CORRUPT)
+        evidence = Evidence(Log.WHOLE, Checkpoint.PAST_END, OldestSegment.BASE, Tail.CORRUPT)
         damage = CorruptInterior(place, files.path(place // files.segment_bytes), what, durable)
         return _decided(files, evidence, damage, durable, epoch)
     front = _front(scan, state, oldest)
@@ -123,10 +123,10 @@ def _newest(checkpoints: Sequence[CheckpointFound], oldest: int) -> tuple[Checkp
     return (Checkpoint.USABLE, position) if position >= oldest else (Checkpoint.BEFORE_START, 0)
 
 
-def _front(scan: LogScan, state: Checkpoint, oldest: int) -> Front:
+def _front(scan: LogScan, state: Checkpoint, oldest: int) -> OldestSegment:
     if state is Checkpoint.USABLE or scan.first_batch_has_base(oldest):
-        return Front.BASE
-    return Front.BLANK if oldest == 0 else Front.NO_BASE
+        return OldestSegment.BASE
+    return OldestSegment.BLANK if oldest == 0 else OldestSegment.NO_BASE
 
 
 def _missing_below(files: SegmentFiles, scan: LogScan, first: int, redo_from: int) -> tuple[int, Path, str] | None:
@@ -179,7 +179,7 @@ def _decided(
         case EndOfLog(at, seen):
             return Recovery(case, log_start, redo_from, at, durable, max(epoch, seen), rolls or {}, says)
         case TornTail(cut_at, seen, why, whole):
-            says += f"; cutting at {cut_at} ({why}), {whole} whole batches after it were never answered"
+            says += f"; cutting at {cut_at} ({why}), {whole} whole batches after it were never acknowledged"
             return Recovery(case, log_start, redo_from, cut_at, durable, max(epoch, seen), rolls or {}, says)
         case _:
             return Recovery(case, 0, 0, 0, 0, epoch, {}, says)
@@ -200,7 +200,7 @@ def _refusal(
     return StoreDamaged(text, hint=remedy)
 
 
-def settle(disk: Disk, files: SegmentFiles, recovery: Recovery) -> None:
+def repair(disk: Disk, files: SegmentFiles, recovery: Recovery) -> None:
     """Make the disk agree with ``recovery``; see the module. The caller then syncs the log up to its end, now or with its next checkpoint.
 
     Raises:

@@ -15,12 +15,16 @@ from typing import Final, NamedTuple
 
 
 class Log(Enum):
+    """The segment files, from the oldest to the start of the redo."""
+
     EMPTY = "no segment files"
     WHOLE = "segment files without a gap up to the redo"
     GAP = "a segment file is missing"
 
 
 class Checkpoint(Enum):
+    """The newest checkpoint that helps, or why none does."""
+
     NONE = "no checkpoint"
     USABLE = "a checkpoint with its snapshot"
     UNREADABLE = "a checkpoint whose snapshot is missing or damaged"
@@ -28,19 +32,25 @@ class Checkpoint(Enum):
     PAST_END = "a checkpoint at a position where no batch ends"
 
 
-class Front(Enum):
+class OldestSegment(Enum):
+    """How the oldest segment begins; redo starts there without a usable checkpoint."""
+
     BASE = "the oldest segment begins with a base"
     BLANK = "the first segment of all has no whole batch at its beginning"
     NO_BASE = "the oldest segment of a trimmed log does not begin with a base"
 
 
 class Tail(Enum):
+    """How the scan of the log ended."""
+
     END = "the log ends in zeros"
     TORN = "torn tail"
     CORRUPT = "damage below a durable position"
 
 
 class Act(Enum):
+    """What the start does."""
+
     START_EMPTY = "start with an empty log"
     REDO_FROM_SNAPSHOT = "load the snapshot, redo the log after it"
     REDO_FROM_BASE = "redo the whole log from the base of its oldest segment; indexes are rebuilt"
@@ -52,7 +62,7 @@ class Evidence(NamedTuple):
 
     log: Log
     checkpoint: Checkpoint
-    front: Front
+    front: OldestSegment
     tail: Tail
 
 
@@ -62,7 +72,7 @@ class Case(NamedTuple):
     letter: str
     log: frozenset[Log]
     checkpoint: frozenset[Checkpoint]
-    front: frozenset[Front]
+    front: frozenset[OldestSegment]
     tail: frozenset[Tail]
     act: Act
     cut: bool
@@ -77,7 +87,7 @@ class Case(NamedTuple):
         )
 
 
-_ANY_FRONT: Final = frozenset(Front)
+_ANY_FRONT: Final = frozenset(OldestSegment)
 _ANY_TAIL: Final = frozenset(Tail)
 _ANY_CHECKPOINT: Final = frozenset(Checkpoint)
 _WHOLE: Final = frozenset({Log.WHOLE})
@@ -87,8 +97,8 @@ _UNREADABLE: Final = frozenset({Checkpoint.UNREADABLE})
 _BEFORE_START: Final = frozenset({Checkpoint.BEFORE_START})
 #: Redo starts at the oldest segment.
 _FROM_START: Final = _NONE | _UNREADABLE | _BEFORE_START
-_BASE: Final = frozenset({Front.BASE})
-_BLANK: Final = frozenset({Front.BLANK})
+_BASE: Final = frozenset({OldestSegment.BASE})
+_BLANK: Final = frozenset({OldestSegment.BLANK})
 _END: Final = frozenset({Tail.END})
 _TORN: Final = frozenset({Tail.TORN})
 _CORRUPT: Final = frozenset({Tail.CORRUPT})
@@ -102,7 +112,7 @@ CASES: Final = (
          "a segment is missing in the middle"),
     Case("D", _WHOLE, frozenset({Checkpoint.PAST_END}), _ANY_FRONT, _ANY_TAIL, Act.REFUSE, False,
          "the checkpoint is newer than the log, or does not fit it"),
-    Case("E", _WHOLE, _FROM_START, frozenset({Front.NO_BASE}), _ANY_TAIL, Act.REFUSE, False,
+    Case("E", _WHOLE, _FROM_START, frozenset({OldestSegment.NO_BASE}), _ANY_TAIL, Act.REFUSE, False,
          "the oldest segment does not begin with a base, and no snapshot can replace it"),
     Case("F", _WHOLE, _USABLE, _ANY_FRONT, _CORRUPT, Act.REFUSE, False,
          "damage after the snapshot, below a durable position"),

@@ -1,4 +1,7 @@
-"""The store: one log, its indexes, and checkpoints for a fast restart. Other packages use only this name.
+"""The store: one log, its indexes, and checkpoints for a fast restart. Only the broker writes, and only through ``Store``.
+
+Other packages import other modules of ``store`` for what needs no running store: types of entries and rows, and reading the files of
+a store (``halfmq store``, the direct reader of ``halfmq.spark``, the histories of ``halfmq.testing``).
 
 A start, in this order:
 
@@ -35,7 +38,7 @@ from halfmq.store.identity import NAME as STORE_JSON
 from halfmq.store.identity import Identity, StoreLocks, read_identity, take_lock, write_identity
 from halfmq.store.indexes import FoundMessage, Indexes, indexes_are_there
 from halfmq.store.log_scan import LogScan
-from halfmq.store.recovery import CheckpointFound, Recovery, find_out, settle
+from halfmq.store.recovery import CheckpointFound, Recovery, examine_log, repair
 from halfmq.store.recovery_cases import Act
 from halfmq.store.segment import NO_SPACE, SegmentFiles
 from halfmq.store.snapshot import WholeSnapshot, read_snapshot, remove_snapshots, write_snapshot
@@ -324,7 +327,7 @@ class Store:
             if page is not None and page.position > 0 and not files.numbers():
                 # There was a log: names of segments are durable before anything in them is published.
                 found = (*found, CheckpointFound(page.position, page.epoch, False))
-            recovery = find_out(files, found, page.durable if page is not None else 0)
+            recovery = examine_log(files, found, page.durable if page is not None else 0)
             # A run that crashed before its first batch left its epoch only in the page.
             paged = page.epoch if page is not None else 0
             return cls(
@@ -369,7 +372,7 @@ class Store:
         difference = self.indexes.queues.difference(queues, log_start)
         if difference is not None:
             self._snapshot = None
-            self.recovery = find_out(
+            self.recovery = examine_log(
                 self.segments,
                 [CheckpointFound(slot.position, slot.epoch, False) for slot in self._slots],
                 self.recovery.durable_position,
@@ -434,7 +437,7 @@ class Store:
         """
         assert self._page is not None, "finish_recovery before redo"
         fsync = self.durability is Durability.FSYNC
-        settle(self._disk, self.segments, self.recovery)
+        repair(self._disk, self.segments, self.recovery)
         if fsync:
             self.log.sync(self.log.end)
         self._snapshot = None
@@ -536,7 +539,7 @@ class Store:
 
         On that thread, since the segments to check may be detached meanwhile, and must not be unlinked before. It checks all segments written
         since the last check, so that a roll hides nothing: a file may have been removed or replaced before it. Truncation is not checked
-        for closed segments; ``missing_segments`` reports it.
+        for closed segments; ``SegmentFiles.missing`` reports it.
 
         Returns (number, problem) if only the segment prepared for the next roll is affected: pass the number to ``forget_segment``.
 
@@ -555,9 +558,9 @@ class Store:
             if what is not None:
                 self.log.failure = self.log.failure or OSError(errno.ESTALE, what[0])
                 raise StorePoisoned(
-                    f"{what[0]}, and the log {'goes' if number == written else 'went'} on in it",
-                    hint="nothing more is taken, which no start would find; bring that file back from where it was moved, or "
-                    "from a backup, then start",
+                    f"{what[0]}, and the log {'continues' if number == written else 'continued'} in it",
+                    hint="the broker accepts nothing more, since a start would not find it; bring that file back from where it was "
+                    "moved, or from a backup, then start",
                 )
         following = -(-end // self.segment_bytes)
         what = self.segments.what_is_wrong(following) if following in self.segments else None
@@ -631,7 +634,7 @@ class Store:
             return self._follow(position, broker_time_ms)
         synced = self.log.synced_position
         if synced != self._page_durable:
-            self._say(self._page.durable_to, synced)
+            self._write_watermark(self._page.durable_to, synced)
             self._page_durable = synced
         self._waiting = position, broker_time_ms
         self._high_watermark = position
@@ -667,9 +670,9 @@ class Store:
             if error.errno not in NO_SPACE:
                 raise
             self._high_watermark = self._written  # nobody has seen the staged entries
-            self._say(self._page.durable_to, durable)
+            self._write_watermark(self._page.durable_to, durable)
         else:
-            self._say(self._page.publish, position, self.indexes.log_start, broker_time_ms, durable)
+            self._write_watermark(self._page.publish, position, self.indexes.log_start, broker_time_ms, durable)
             self._lagging = None
             self._page_durable = durable
             self._high_watermark = self._written = position
@@ -689,7 +692,7 @@ class Store:
                 self.on_failed(StorePoisoned(f"indexes cannot be written: {error}", hint="restart to rebuild them"))
                 raise
 
-    def _say(self, write: Callable[..., None], *what: int) -> None:
+    def _write_watermark(self, write: Callable[..., None], *what: int) -> None:
         try:
             write(*what)
         except OSError as error:
@@ -753,7 +756,7 @@ class Store:
         """
         if self._topics_were_late and self._page is not None:
             self._topics_were_late = False
-            self._say(self._page.durable_to, self.log.synced_position)
+            self._write_watermark(self._page.durable_to, self.log.synced_position)
 
     def closed_segments(self) -> Iterator[tuple[int, int, int]]:
         """(start, start of the next one, broker time of the next one's first batch, ms) of full segments, oldest first.

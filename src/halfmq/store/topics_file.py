@@ -21,6 +21,8 @@ _REMEDY: Final = "start the broker, or stop and start it: each start writes a da
 
 
 class TopicInfo(NamedTuple):
+    """A topic as ``topics.json`` lists it, for readers beside the broker."""
+
     topic_id: int
     name: str
     read_queues: int

@@ -89,7 +89,7 @@ class TransactionRow(NamedTuple):
     due_ms: int
 
 
-class Looked(NamedTuple):
+class SearchResult(NamedTuple):
     """Result of a search for a verdict by hashes. Equal hashes prove nothing: the caller compares names in the log."""
 
     #: (half index, row) of settled halves, newest first, at most ``CANDIDATES_MAX``.
@@ -392,7 +392,7 @@ class TransactionTable:
         row = TransactionRow._make(_WHOLE.unpack_from(page, (half_index & 31) << 7))
         return row if row.state != ROW_EMPTY else None
 
-    def find_settled(self, group: str, tx_id: str) -> Looked:
+    def find_settled(self, group: str, tx_id: str) -> SearchResult:
         """Settled halves of this transaction in the pages in memory, a few megabytes. Writer's thread.
 
         Empty ``group``: of any producer group.
@@ -401,9 +401,9 @@ class TransactionTable:
         found: list[tuple[int, TransactionRow]] = []
         for number in sorted(self._pages, reverse=True):
             found += _settled_in(self._pages[number], number * _PAGE_ROWS, pattern, at, CANDIDATES_MAX - len(found))
-        return Looked(found, len(self._pages) * _PAGE_ROWS, False)
+        return SearchResult(found, len(self._pages) * _PAGE_ROWS, False)
 
-    def search_settled(self, group: str, tx_id: str, files_max: int) -> Looked:
+    def search_settled(self, group: str, tx_id: str, files_max: int) -> SearchResult:
         """The same in the files, newest first, until something is found; in at most ``files_max`` files.
 
         Any thread; a file in the page cache takes a few milliseconds. Unflushed rows are not found.
@@ -413,11 +413,11 @@ class TransactionTable:
         looked_at = 0
         for number, base in enumerate(reversed(bases)):
             if number >= files_max:
-                return Looked([], looked_at, False)
+                return SearchResult([], looked_at, False)
             try:
                 file = self._disk.open(self._path(base), writable=False)
             except FileNotFoundError:  # trimmed meanwhile, and so are all before it
-                return Looked([], looked_at, True)
+                return SearchResult([], looked_at, True)
             try:
                 rows = file.read(0, _FILE_BYTES)
             finally:
@@ -425,8 +425,8 @@ class TransactionTable:
             looked_at += TRANSACTION_FILE_ROWS
             found = _settled_in(rows, base, pattern, at, CANDIDATES_MAX)
             if found:
-                return Looked(found, looked_at, False)
-        return Looked([], looked_at, True)
+                return SearchResult(found, looked_at, False)
+        return SearchResult([], looked_at, True)
 
     def _row_for_change(self, half_index: int) -> tuple[bytearray, int]:
         number = half_index >> 5

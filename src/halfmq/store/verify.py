@@ -122,6 +122,8 @@ class Finding(NamedTuple):
 
 
 class Report(NamedTuple):
+    """The result of ``verify``: what was found, and how much was checked. Without findings the store is intact as far as checked."""
+
     findings: tuple[Finding, ...]
     #: Number of checked batches, records, bodies, body_bytes, queue_entries, rows, keys, snapshots.
     counted: dict[str, int]
@@ -278,7 +280,7 @@ class _Walk:
                     return  # reported as a log that ends before the high watermark
                 what = f"torn end at {cut_at} ({why}), {whole} whole batches after it"
                 self._findings.note(
-                    "log", what, "nothing to do: it was never answered, a running broker or a start settles it"
+                    "log", what, "nothing to do: it was never acknowledged, a running broker or a start settles it"
                 )
             case CorruptInterior(at, file, why, position):
                 page = read_watermark_page(self._disk, self._shard / "published")
@@ -308,13 +310,13 @@ class _Walk:
             return  # an action that a later version added
         if type(following) is not _ACTED[acted.action]:
             there = "nothing" if following is None else f"a {type(following).__name__}"
-            self._findings.damage("log", f"{what}, after it stands {there}", REPORT)
+            self._findings.damage("log", f"{what}, but is followed by {there}", REPORT)
         elif isinstance(following, Committed | RolledBack) and (
             following.tx_id != acted.subject or following.decided_by != DecidedBy.OPERATOR
         ):
             by = following.decided_by
             self._findings.damage(
-                "log", f"{what}, after it stands the verdict of {following.tx_id!r}, decided by {by}", REPORT
+                "log", f"{what}, but is followed by the verdict of {following.tx_id!r}, decided by {by}", REPORT
             )
 
     def _check_ref(self, record: Committed | Released, ref: Ref) -> None:
@@ -337,7 +339,9 @@ class _Walk:
             at = message_at + AT_QUEUE_OFFSET
             half_index = int.from_bytes(head[at : at + 8], "big", signed=True)
             if half_index != ref.half_index:
-                self._findings.damage("log", f"{what} as half {ref.half_index}, there lies half {half_index}", REPORT)
+                self._findings.damage(
+                    "log", f"{what} as half {ref.half_index}, but half {half_index} is stored there", REPORT
+                )
 
     # --- what only accelerates
 

@@ -1,6 +1,7 @@
 """The composition root: a start recovers what was there, a failed start leaves nothing behind, a drain ends well."""
 
 import asyncio
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -214,6 +215,37 @@ async def test_sync_that_ends_after_the_close_is_reported_to_nobody(tmp_path: Pa
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not broker.failed.done()
+
+
+async def test_failed_disk_closes_the_connections_of_every_front_door(tmp_path: Path) -> None:
+    """RocketMQ's port and the HTTP port: open connections end without a further answer; only /health answers on a new one."""
+
+    async def answer(target: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.ports.http)
+        writer.write(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+        try:
+            return await asyncio.wait_for(reader.readline(), 0.2)
+        except TimeoutError:
+            return b""
+        finally:
+            writer.close()
+
+    async with serving(tmp_path, http_port=0) as running:
+        client = await running.client()
+        assert (await client.ask(106)).code == 0
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.ports.http)
+        writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"200" in await reader.readuntil(b"}")
+        running.broker._sequencer.sync_failed(OSError(5, "Input/output error"))
+        assert await asyncio.wait_for(running.broker.failed, 5)
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 5) == b"", "the connection was closed"
+        writer.close()
+        assert await answer(b"/transactions/undecided") == b""
+        assert b"503" in await answer(b"/health")
+        for port in (running.ports.broker, running.ports.names):
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", port)
 
 
 async def test_caps_that_do_not_fit_the_segments_of_the_store_are_refused_at_start(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ async def test_connections_beyond_the_limit_are_closed_and_the_others_are_served
         assert not running.broker._gateway.expected
         told = [record.getMessage() for record in caplog.records if record.name == "halfmq.listener"]
         assert 1 <= len(told) <= 2, "one line for each port"
-        assert "3 connections open" in told[0]
+        assert "limit of 3 reached" in told[0]
         for client in burst:
             await client.close()
         async with asyncio.timeout(5):

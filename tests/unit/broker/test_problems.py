@@ -48,8 +48,8 @@ def test_delayed_messages_are_said_for_each_segment_and_then_in_all(caplog: pyte
     problems.tell(DelayedNotShown(((100, "damaged"), (200, "damaged"), (70_000, "damaged")), more=True))
     problems.tell(DelayedNotShown(((300, "damaged"),), more=False))
     assert [line.partition(":")[0] for line in caplog.messages] == [
-        "delayed messages are not shown before the next start, 2 of one segment so far",
-        "delayed messages are not shown before the next start, 1 of one segment so far",
-        "1 more delayed messages of such segments are not shown before the next start",
+        "delayed messages will not be delivered before the next start, 2 of one segment so far",
+        "delayed messages will not be delivered before the next start, 1 of one segment so far",
+        "1 more delayed messages of such segments will not be delivered before the next start",
     ]
     assert caplog.messages[-1].endswith("4 in all")

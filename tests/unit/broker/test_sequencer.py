@@ -382,7 +382,7 @@ async def test_answers_wait_where_not_even_the_published_page_can_be_written(tmp
         answers = [await asyncio.wait_for(one, 2) for one in ends]
         assert {one.ext["HMQ_VERDICT"] for one in answers} == {"COMMITTED"}
         assert b"one" in (await asyncio.wait_for(parked, 2)).body
-        assert not running.broker._sequencer.behind
+        assert not running.broker._sequencer.indexes_lag
         assert not running.state.session.disk_full
         page = read_watermark_page(disk, tmp_path / "shard-0" / "published")
         assert isinstance(page, Watermark)
@@ -415,7 +415,7 @@ async def test_no_room_for_derived_files_stops_neither_verdicts_nor_the_broker(t
         disk.fail("write", errno.ENOSPC, path_ends=file, times=10_000)
         committed = await client.end(half, ID, COMMIT)
         assert committed.ext["HMQ_VERDICT"] == "COMMITTED"
-        assert running.broker._sequencer.behind
+        assert running.broker._sequencer.indexes_lag
         assert (await client.send("T", b"x", unique="1" * 32)).code == 14
         assert (await client.half("T", b"x", unique="2" * 32)).code == 14
         assert (await client.end(half, ID, 12)).ext["HMQ_VERDICT"] == "COMMITTED", "the first verdict stands"
@@ -435,7 +435,7 @@ async def test_no_room_for_derived_files_stops_neither_verdicts_nor_the_broker(t
         maintenance.check_free_space()
         assert b"one" in (await asyncio.wait_for(parked, 2)).body
         assert not running.state.session.disk_full
-        assert not running.broker._sequencer.behind
+        assert not running.broker._sequencer.indexes_lag
         assert (await client.send("T", b"x", unique="1" * 32)).code == 0
         assert (await client.ask(30, {"topic": "T", "queueId": "0"})).ext == {"offset": "2"}
         assert running.broker._sequencer.failed is None
@@ -568,7 +568,7 @@ async def test_delayed_message_that_cannot_be_copied_does_not_hold_up_the_others
         assert len(running.state.delayed) == 1
         assert not running.broker.failed.done()
         assert (await client.half("T", b"one", unique=ID)).code == 0
-    assert sum("not shown before the next start" in line for line in caplog.messages) == 1
+    assert sum("not be delivered before the next start" in line for line in caplog.messages) == 1
 
 
 class _Later(SystemClock):
@@ -611,7 +611,7 @@ async def test_many_delayed_messages_that_cannot_be_copied_are_put_aside_togethe
         check(running.state)
     assert max(looked.values()) <= RELEASES_MAX
     assert sum(looked.values()) == count, "each once"
-    told = [line for line in caplog.messages if "not shown before the next start" in line]
+    told = [line for line in caplog.messages if "not be delivered before the next start" in line]
     assert len(told) == segments + 1
     named = sum(int(line.partition(" of one segment")[0].rpartition(" ")[2]) for line in told[:-1])
     assert told[-1].startswith(f"{554 - named} more")
@@ -974,12 +974,12 @@ async def test_no_room_for_what_waits_refuses_new_messages_and_wakes_who_waited(
         assert (await client.send("T", b"second", unique="1" * 32)).code == 0
         await asyncio.sleep(10 * limits.INDEX_WAIT_S)
         assert not parked.done()
-        assert running.broker._sequencer.behind
+        assert running.broker._sequencer.indexes_lag
         assert running.state.session.disk_full
         disk.heal()
         maintenance.check_free_space()
         assert b"second" in (await asyncio.wait_for(parked, 2)).body
-        assert not running.broker._sequencer.behind
+        assert not running.broker._sequencer.indexes_lag
 
 
 @pytest.mark.parametrize("by_reader", [False, True], ids=["found by the next write", "found by a reader"])
@@ -1016,4 +1016,4 @@ async def test_who_waits_for_what_a_full_disk_took_back_is_woken_when_there_is_s
             disk.heal()
             maintenance.check_free_space()
         assert b"second" in (await asyncio.wait_for(parked, 5)).body
-        assert not sequencer.behind
+        assert not sequencer.indexes_lag

@@ -91,7 +91,7 @@ def test_the_log_of_a_store_is_looked_at_too(history: Path, tmp_path: Path) -> N
     sample_store(tmp_path / "store")
     result = run(app, [str(history), "--log", str(tmp_path / "store")])
     assert result.exit_code == 1  # that store is of other clients: nobody said its verdicts
-    assert "decided by nobody" in result.output
+    assert "unrequested verdict" in result.output
     assert "/tmp/halfmq-log-" not in result.output
     assert f"{tmp_path / 'store'} log offset " in result.output
     assert "was every sender of this broker recorded" in result.output

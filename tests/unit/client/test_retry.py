@@ -86,7 +86,7 @@ async def test_refusal_that_stays_is_raised_at_once_and_a_busy_broker_is_asked_a
 @in_virtual_time
 async def test_refusal_that_the_caller_knows_to_stay_is_raised_at_once_whatever_its_number() -> None:
     with pytest.raises(RequestFailed):
-        await attempts().refused(RequestFailed("wrong offsets", response_code=1), stays=True)
+        await attempts().refused(RequestFailed("wrong offsets", response_code=1), permanent=True)
     await attempts().refused(RequestFailed("something", response_code=1))
 
 

@@ -112,11 +112,11 @@ async def test_trouble_asks_again_but_not_in_a_storm() -> None:
     world.server.topics.add("t")
     await world.router.route("t")
     for _ in range(20):
-        world.router.suspect("t")
+        world.router.mark_stale("t")
     assert world.asked("t") == 1
     await asyncio.sleep(0.6)
     for _ in range(20):
-        world.router.suspect("t")
+        world.router.mark_stale("t")
     await asyncio.sleep(0.1)
     assert world.asked("t") == 2
 

@@ -23,7 +23,7 @@ from halfmq.core.commands import (
     SetTopic,
 )
 from halfmq.core.decide import size_bound
-from halfmq.core.decision import Done, ProducerIsSet
+from halfmq.core.decision import Done, ProducerSettingsStored
 from halfmq.core.queues.offsets import Stored, query_offset
 from halfmq.core.transaction.invariants import check
 from halfmq.model.placement import fits
@@ -207,6 +207,6 @@ def test_a_policy_is_taken_away_from_a_store_that_is_too_full(monkeypatch: pytes
     log.do(SetProducer(ProducerSettings("PG", skip_age_ms=3_600_000, set_by="ann")))
     too_full(log, monkeypatch, 350)
     away = SetProducer(ProducerSettings("PG", set_by="ann"), None, ANN._replace(reason="r" * 400))
-    assert isinstance(log.decide(away).reply, ProducerIsSet)
+    assert isinstance(log.decide(away).reply, ProducerSettingsStored)
     assert log.of(OperatorActed) == []
     assert log.do(DeleteTopic("fill-0")) == Done()

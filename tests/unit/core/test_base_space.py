@@ -6,8 +6,8 @@ from tests.support.core_log import CoreLog, consumer, message, refused, sent
 from halfmq.core import apply, base, base_bytes, base_space, topics
 from halfmq.core.base import base_payload
 from halfmq.core.commands import CommitOffset, DeleteTopic, EnsureGroup, SetGroup, SetProducer, SetTopic
-from halfmq.core.decision import Done, OffsetNotStored, ProducerIsSet, Refused, Why
-from halfmq.core.queues.offsets import MayBeLost, NotStored, Stored, query_offset
+from halfmq.core.decision import Done, OffsetNotStored, ProducerSettingsStored, Refused, Why
+from halfmq.core.queues.offsets import NotStored, PossiblyUnlogged, Stored, query_offset
 from halfmq.core.session import Unregistered
 from halfmq.core.transaction.invariants import check
 from halfmq.errors import InvariantViolated
@@ -72,11 +72,11 @@ def test_limits_of_producer_groups_are_refused_when_the_head_of_a_segment_would_
 def test_limits_that_are_there_can_be_changed_and_taken_away_and_that_makes_room() -> None:
     log, count = with_limits()
     changed = limits_of(0, skip_age_ms=1 << 52, undecided_max=1 << 52, undecided_bytes_max=1 << 52)
-    assert log.do(SetProducer(changed)) == ProducerIsSet(changed)
+    assert log.do(SetProducer(changed)) == ProducerSettingsStored(changed)
     nothing = limits_of(1, set_by="b" * 120, skip_age_ms=0)
     refused(log.do(SetProducer(limits_of(count))), Why.LIMIT_REACHED)
-    assert log.do(SetProducer(nothing)) == ProducerIsSet(nothing), "it takes limits away, whoever does"
-    assert log.do(SetProducer(limits_of(count))) == ProducerIsSet(limits_of(count))
+    assert log.do(SetProducer(nothing)) == ProducerSettingsStored(nothing), "it takes limits away, whoever does"
+    assert log.do(SetProducer(limits_of(count))) == ProducerSettingsStored(limits_of(count))
 
 
 def test_limits_that_are_taken_away_make_room_for_offsets() -> None:
@@ -170,7 +170,7 @@ def test_a_refused_offset_is_known_in_this_run_and_a_later_one_says_that_message
     log.session(Unregistered(1, "client-1", "", "CG"))
     log.tick()
     log.restart()
-    assert isinstance(query_offset(log.state, "CG", "wide", queue), MayBeLost)
+    assert isinstance(query_offset(log.state, "CG", "wide", queue), PossiblyUnlogged)
     assert query_offset(log.state, "CG", "wide", 0) == Stored(5)
     assert isinstance(query_offset(log.state, "CG", "unknown", 0), NotStored)
     assert isinstance(query_offset(log.state, "Nobody", "wide", 0), NotStored)

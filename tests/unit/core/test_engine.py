@@ -54,7 +54,7 @@ class Pace:
     def before(self) -> None:
         pass
 
-    def behind(self, kind: type[Command]) -> bool:
+    def after_command(self, kind: type[Command]) -> bool:
         self.asked.append(kind)
         self.left -= 1
         return self.left <= 0

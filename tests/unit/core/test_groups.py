@@ -5,7 +5,7 @@ from tests.support.core_log import CoreLog, consumer, message, refused, sent
 
 from halfmq.core.commands import CommitOffset, DeleteGroup, DeleteTopic, EnsureGroup, LockQueues, SetGroup, SetTopic
 from halfmq.core.decide import size_bound
-from halfmq.core.decision import Done, GroupIsGone, Why
+from halfmq.core.decision import ConsumerGroupDeleted, Done, Why
 from halfmq.core.queues.offsets import NotStored, Stored, query_offset
 from halfmq.core.session import ConnectionClosed
 from halfmq.core.transaction.invariants import check
@@ -64,7 +64,7 @@ def test_a_deleted_group_is_gone_with_its_offsets_and_its_empty_retry_topic_also
     empty = CoreLog()
     empty.do(SetTopic("orders", 2, 2, 6))
     bound = size_bound(log.state, DeleteGroup("CG", with_offsets=True))
-    assert log.do(DeleteGroup("CG", with_offsets=True)) == GroupIsGone(())
+    assert log.do(DeleteGroup("CG", with_offsets=True)) == ConsumerGroupDeleted(())
     assert sum(record.size for record in (*log.of(GroupDeleted), *log.of(TopicDeleted))) <= bound
     for _ in range(2):
         assert not log.state.groups
@@ -99,7 +99,7 @@ def test_nothing_in_memory_is_left_of_a_deleted_group(monkeypatch: pytest.Monkey
 
 def test_offsets_that_are_to_stay_are_there_for_a_group_of_this_name_until_they_are_deleted_too() -> None:
     log = with_offset()
-    assert log.do(DeleteGroup("CG", with_offsets=False)) == GroupIsGone(())
+    assert log.do(DeleteGroup("CG", with_offsets=False)) == ConsumerGroupDeleted(())
     refused(log.do(CommitOffset("CG", "orders", 0, 9)), Why.GROUP_NOT_EXIST)
     log.later(5_000)
     log.tick()
@@ -115,8 +115,8 @@ def test_offsets_that_are_to_stay_are_there_for_a_group_of_this_name_until_they_
 def test_a_group_that_is_not_there_is_as_good_as_deleted() -> None:
     log = with_offset()
     at = log.state.log_end
-    assert log.do(DeleteGroup("Other", with_offsets=True)) == GroupIsGone(())
-    assert log.do(DeleteGroup("x" * 5_000, with_offsets=True)) == GroupIsGone(())
+    assert log.do(DeleteGroup("Other", with_offsets=True)) == ConsumerGroupDeleted(())
+    assert log.do(DeleteGroup("x" * 5_000, with_offsets=True)) == ConsumerGroupDeleted(())
     assert log.state.log_end == at
 
 
@@ -126,7 +126,7 @@ def test_a_group_with_members_is_not_deleted_and_is_when_they_are_gone() -> None
     assert "client-1" in refused(log.do(DeleteGroup("CG", with_offsets=True)), Why.NOT_NOW).text
     assert query_offset(log.state, "CG", "orders", 0) == Stored(8)
     log.session(ConnectionClosed(1))
-    assert log.do(DeleteGroup("CG", with_offsets=True)) == GroupIsGone(())
+    assert log.do(DeleteGroup("CG", with_offsets=True)) == ConsumerGroupDeleted(())
 
 
 def test_topics_of_a_deleted_group_that_hold_messages_stay_and_are_named() -> None:
@@ -135,13 +135,13 @@ def test_topics_of_a_deleted_group_that_hold_messages_stay_and_are_named() -> No
     sent(log.do(message("M2", topic="%DLQ%CG")))
     log.do(EnsureGroup("Later"))
     sent(log.do(message("M3", topic="%RETRY%Later", DELAY="1")))
-    assert log.do(DeleteGroup("CG", with_offsets=True)) == GroupIsGone(("%RETRY%CG", "%DLQ%CG"))
-    assert log.do(DeleteGroup("Later", with_offsets=True)) == GroupIsGone(("%RETRY%Later",)), (
+    assert log.do(DeleteGroup("CG", with_offsets=True)) == ConsumerGroupDeleted(("%RETRY%CG", "%DLQ%CG"))
+    assert log.do(DeleteGroup("Later", with_offsets=True)) == ConsumerGroupDeleted(("%RETRY%Later",)), (
         "a message is to come there"
     )
     assert not log.of(TopicDeleted)
     assert log.do(DeleteTopic("%RETRY%CG")) == Done()
-    assert log.do(DeleteGroup("CG", with_offsets=True)) == GroupIsGone(("%DLQ%CG",))
+    assert log.do(DeleteGroup("CG", with_offsets=True)) == ConsumerGroupDeleted(("%DLQ%CG",))
 
 
 def test_there_are_only_so_many_groups_and_a_deleted_one_makes_room() -> None:
@@ -150,7 +150,7 @@ def test_there_are_only_so_many_groups_and_a_deleted_one_makes_room() -> None:
     log.do(EnsureGroup("B"))
     for command in (EnsureGroup("C"), SetGroup("C", 3, 1, True)):
         text = refused(log.do(command), Why.LIMIT_REACHED).text
-        assert "2 (--groups-max)" in text
+        assert "limit of 2 consumer groups (--groups-max)" in text
     assert log.do(SetGroup("A", 3, 1, True)) == Done()
     log.restart()
     refused(log.do(EnsureGroup("C")), Why.LIMIT_REACHED)

@@ -7,7 +7,7 @@ from tests.unit.core.test_snapshot import filled
 
 from halfmq.core.base import base_payload
 from halfmq.core.commands import LockQueues, SetProducer
-from halfmq.core.decision import ProducerIsSet
+from halfmq.core.decision import ProducerSettingsStored
 from halfmq.core.schema import ROW_KINDS, Head, group_payload, read_group
 from halfmq.core.snapshot import snapshot_rows
 from halfmq.core.state import State, holders_bytes
@@ -22,7 +22,9 @@ def full() -> CoreLog:
     log = filled()
     log.begin_epoch()
     log.do(LockQueues("CG", "me", (("orders", 0), ("orders", 1))))
-    assert isinstance(log.do(SetProducer(ProducerSettings("G1", 3, PastLimit.ROLLBACK, 60_000))), ProducerIsSet)
+    assert isinstance(
+        log.do(SetProducer(ProducerSettings("G1", 3, PastLimit.ROLLBACK, 60_000))), ProducerSettingsStored
+    )
     log.roll()
     return log
 

@@ -193,7 +193,7 @@ def test_there_are_only_so_many_topics_and_a_deleted_one_makes_room() -> None:
     sent(log.do(message("M1", topic="A")))
     log.do(SetTopic("B", 1, 1, 6))
     for command in (message("M2", topic="C"), EnsureTopic("C", 1), SetTopic("C", 1, 1, 6)):
-        assert "2 (--topics-max)" in refused(log.do(command), Why.LIMIT_REACHED).text
+        assert "limit of 2 topics (--topics-max)" in refused(log.do(command), Why.LIMIT_REACHED).text
     sent(log.do(message("M2", topic="A")))
     assert log.do(SetTopic("B", 4, 4, 6)) == Done()
     log.do(DeleteTopic("B"))

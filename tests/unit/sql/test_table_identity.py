@@ -370,7 +370,7 @@ def test_pruned_marker_is_unknown_and_what_was_never_there_is_fenced(
     clock[0] += 1
     rolled_back_later = written(engine, aged, "rolled back later")
     with engine.begin() as connection:
-        aged.erase(connection, "rolled back later")
+        aged.delete(connection, "rolled back later")
     clock[0] += 25 * HOUR_MS
     with engine.begin() as connection:
         assert pruned(connection, aged) == 1
@@ -459,13 +459,13 @@ def test_after_restored_absence_before_it_is_no_answer_and_after_it_is(shop: Sho
     markers = shop.log._markers
     before = written(shop.engine, markers, "before")
     with shop.engine.begin() as connection:
-        markers.erase(connection, "before")
+        markers.delete(connection, "before")
     with shop.sessions()() as session:
         shop.log.restored(session)
         session.commit()
     after = written(shop.engine, markers, "after")
     with shop.engine.begin() as connection:
-        markers.erase(connection, "after")
+        markers.delete(connection, "after")
     assert decide(shop.engine, markers, "before", before) == (Outcome.UNKNOWN, True)
     assert decide(shop.engine, markers, "after", after) == (Outcome.ROLLBACK, False)
 
@@ -475,7 +475,7 @@ def test_process_that_missed_restored_learns_it_from_a_check(shop: Shop) -> None
     running, elsewhere = shop.log._markers, MarkerRows(MetaData(), "mq_tx")
     before = written(shop.engine, running, "before")
     with shop.engine.begin() as connection:
-        running.erase(connection, "before")
+        running.delete(connection, "before")
         elsewhere.restored(connection)
     stale = written(shop.engine, running, "stale")
     assert stale.partition(".")[0] == before.partition(".")[0]

@@ -132,11 +132,11 @@ def test_a_broker_of_an_earlier_version_that_runs_is_seen_by_its_file() -> None:
 
 
 def test_where_directories_cannot_be_locked_the_file_is(caplog: pytest.LogCaptureFixture) -> None:
-    """NFS locks no directory."""
+    """NFS cannot lock a directory."""
     disk = disk_with_home()
     disk.fail("lock_directory", errno.EBADF, times=2)
     held = take_lock(disk, HOME)
-    assert "locks no directories" in caplog.text
+    assert "cannot lock directories" in caplog.text
     with pytest.raises(StoreInUse):
         take_lock(disk, HOME)
     assert held.why_lost() is None

@@ -10,7 +10,7 @@ from halfmq.errors import StoreDamaged, StoreFull
 from halfmq.store import recovery
 from halfmq.store import segment as segment_module
 from halfmq.store.log_scan import Batch, LogScan
-from halfmq.store.recovery import CUT, CheckpointFound, find_out, settle
+from halfmq.store.recovery import CUT, CheckpointFound, examine_log, repair
 from halfmq.store.recovery_cases import Act
 from halfmq.store.segment import SegmentFiles, segment_name
 
@@ -49,22 +49,22 @@ class Store:
         """Recover once, and tell every operation of it."""
         done: list[Operation] = []
         files = self.files()
-        found = find_out(files, checkpoints, published)
+        found = examine_log(files, checkpoints, published)
         self.disk.before = done.append
-        settle(self.disk, files, found)
+        repair(self.disk, files, found)
         self.disk.before = None
         return done
 
     def starts(self, *checkpoints: CheckpointFound) -> tuple[str, int, int]:
         """(letter, redo from, end)."""
-        found = find_out(self.files(), checkpoints)
+        found = examine_log(self.files(), checkpoints)
         return found.case.letter, found.redo_from, found.end
 
     def refused(self, *checkpoints: CheckpointFound) -> str:
         before = self.disk.image()
         steps = self.disk.steps
         with pytest.raises(StoreDamaged) as caught:
-            find_out(self.files(), checkpoints)
+            examine_log(self.files(), checkpoints)
         assert self.disk.image() == before
         assert self.disk.steps == steps, "nothing may be touched"
         assert "nothing was changed" in str(caught.value)
@@ -98,7 +98,7 @@ def unreadable(position: int, epoch: int = 1) -> CheckpointFound:
 def test_a_first_start() -> None:
     disk = FaultyDisk()
     disk.make_directories(HOME)
-    found = find_out(SegmentFiles(disk, HOME, make.SEGMENT), [])
+    found = examine_log(SegmentFiles(disk, HOME, make.SEGMENT), [])
     assert (found.case.letter, found.case.act) == ("A", Act.START_EMPTY)
     assert (found.log_start, found.redo_from, found.end, found.durable_position, found.epoch) == (0, 0, 0, 0, 0)
     assert (found.rolls, found.says) == ({}, "case A: first start")
@@ -113,7 +113,7 @@ def test_b_the_log_is_gone_and_a_checkpoint_is_left() -> None:
         (usable(0), "there was a log up to 0"),
     ):
         with pytest.raises(StoreDamaged) as caught:
-            find_out(SegmentFiles(disk, HOME, make.SEGMENT), [left])
+            examine_log(SegmentFiles(disk, HOME, make.SEGMENT), [left])
         case = "case B: the segment files are missing, a checkpoint or the watermark page exists"
         assert str(caught.value) == f"the log in {HOME} is damaged ({case}): {what} {REMEDY}"
 
@@ -149,7 +149,7 @@ def test_few_segments_are_open_while_those_before_a_snapshot_are_looked_at(monke
     monkeypatch.setattr(segment_module, "OPEN_SEGMENTS_MAX", 4)
     store = Store().write(16, body_bytes=40_000)
     files = store.files()
-    assert find_out(files, [usable(store.ends[-1])]).case.letter == "H"
+    assert examine_log(files, [usable(store.ends[-1])]).case.letter == "H"
     assert len(files.numbers()) >= 16
     assert len(files.opened) <= 6
 
@@ -285,16 +285,16 @@ def test_i_torn_tail_with_a_snapshot() -> None:
 def test_i_whole_batches_behind_the_damage_are_cut_with_it() -> None:
     store = Store().write(4).write(6, sync=False)
     store.flip(store.ends[4] + 70)
-    found = find_out(store.files(), [usable(store.ends[1])])
+    found = examine_log(store.files(), [usable(store.ends[1])])
     assert (found.case.letter, found.end) == ("I", store.ends[4])
     damage = f"at {store.ends[4]}: a record ends beyond its batch"
-    what = f"cutting at {store.ends[4]} ({damage}), 4 whole batches after it were never answered"
+    what = f"cutting at {store.ends[4]} ({damage}), 4 whole batches after it were never acknowledged"
     assert found.says == f"case I: torn tail, snapshot; {what}"
 
 
 def test_a_clean_start_says_its_case_only() -> None:
     store = Store().write(4)
-    assert find_out(store.files(), []).says == "case L: clean end, no checkpoint"
+    assert examine_log(store.files(), []).says == "case L: clean end, no checkpoint"
 
 
 @pytest.mark.parametrize("torn", [False, True])
@@ -306,7 +306,7 @@ def test_the_redo_is_told_where_the_log_leaves_each_segment(torn: bool, snapshot
         store.flip(store.ends[10] - 40)
     rolls = {end: -(-end // make.SEGMENT) * make.SEGMENT for end in (store.ends[2], store.ends[5], store.ends[8])}
     start = 0 if snapshot is None else store.ends[snapshot]
-    found = find_out(store.files(), [] if snapshot is None else [usable(start)])
+    found = examine_log(store.files(), [] if snapshot is None else [usable(start)])
     assert found.case.cut is torn
     assert found.redo_from == start
     assert found.rolls == {end: next_start for end, next_start in rolls.items() if end >= start}
@@ -348,7 +348,7 @@ def test_p_and_q_the_snapshot_is_older_than_the_logs_start() -> None:
     store = Store().write(12, body_bytes=20_000).write(1, sync=False)
     store.under.log.trim(2 * make.SEGMENT)
     assert store.starts(usable(store.ends[0])) == ("P", 2 * make.SEGMENT, store.ends[12])
-    found = find_out(store.files(), [usable(store.ends[0])])
+    found = examine_log(store.files(), [usable(store.ends[0])])
     assert (found.log_start, found.durable_position) == (2 * make.SEGMENT, store.ends[11])
     store.flip(store.ends[11] + 70)
     assert store.starts(usable(store.ends[0])) == ("Q", 2 * make.SEGMENT, store.ends[11])
@@ -356,15 +356,15 @@ def test_p_and_q_the_snapshot_is_older_than_the_logs_start() -> None:
 
 def test_the_epoch_is_the_highest_that_was_ever_there() -> None:
     store = Store().write(3)
-    assert find_out(store.files(), []).epoch == 1
-    assert find_out(store.files(), [usable(store.ends[1], 8)]).epoch == 8
+    assert examine_log(store.files(), []).epoch == 1
+    assert examine_log(store.files(), [usable(store.ends[1], 8)]).epoch == 8
     store.under.log.epoch = 12
     store.write(2, sync=False)
     store.flip(store.ends[3] + 70)
-    assert find_out(store.files(), [usable(store.ends[1], 8)]).epoch == 12
+    assert examine_log(store.files(), [usable(store.ends[1], 8)]).epoch == 12
     store.under.log.epoch = 13
     store.write(1, sync=False)
-    assert find_out(store.files(), []).epoch == 13, "also of a batch that is cut"
+    assert examine_log(store.files(), []).epoch == 13, "also of a batch that is cut"
 
 
 def test_cutting_makes_everything_behind_zero_and_durable() -> None:
@@ -451,7 +451,7 @@ def test_a_cut_whose_sync_failed_is_made_again(published: bool) -> None:
     store.disk.failed_sync_keeps_share = 0.0
     store.disk.fail("sync")
     with pytest.raises(OSError, match="error"):
-        settle(store.disk, files, find_out(files, [], durable))
+        repair(store.disk, files, examine_log(files, [], durable))
     store.disk.kill(drop_cache=False)
     assert store.disk.exists(HOME / CUT)
     make.LogUnderTest(store.disk, HOME).start(published=durable)
@@ -487,7 +487,7 @@ def test_no_room_to_get_it_back_is_a_full_disk() -> None:
     store.disk.fill(0)
     files = store.files()
     with pytest.raises(StoreFull, match="free some space"):
-        settle(store.disk, files, find_out(files, []))
+        repair(store.disk, files, examine_log(files, []))
 
 
 def test_a_restored_segment_with_holes_gets_its_space_before_the_disk_is_full() -> None:
@@ -626,10 +626,10 @@ def test_few_segments_are_open_when_much_is_written_again(monkeypatch: pytest.Mo
     store = Store().write(24, sync=False, body_bytes=40_000)
     monkeypatch.setattr(segment_module, "OPEN_SEGMENTS_MAX", 4)
     files = store.files()
-    found = find_out(files, [])
+    found = examine_log(files, [])
     done: list[Operation] = []
     store.disk.before = done.append
-    settle(store.disk, files, found)
+    repair(store.disk, files, found)
     written = {one.path for one in done if one.kind == "write"}
     assert len(written) > 10
     assert len(files.opened) == 4
@@ -642,7 +642,7 @@ def test_few_segments_are_open_when_much_is_written_again(monkeypatch: pytest.Mo
 def test_what_was_trimmed_away_was_durable() -> None:
     store = Store().write(6, sync=False, body_bytes=20_000)
     store.disk.remove(store.seg(0))
-    found = find_out(store.files(), [])
+    found = examine_log(store.files(), [])
     assert (found.log_start, found.durable_position, found.end) == (make.SEGMENT, make.SEGMENT, store.ends[5])
 
 

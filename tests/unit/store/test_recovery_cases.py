@@ -5,9 +5,9 @@ from itertools import product
 
 import pytest
 
-from halfmq.store.recovery_cases import CASES, Act, Checkpoint, Evidence, Front, Log, Tail, case_of
+from halfmq.store.recovery_cases import CASES, Act, Checkpoint, Evidence, Log, OldestSegment, Tail, case_of
 
-ALL = [Evidence(*found) for found in product(Log, Checkpoint, Front, Tail)]
+ALL = [Evidence(*found) for found in product(Log, Checkpoint, OldestSegment, Tail)]
 
 
 @pytest.mark.parametrize("evidence", ALL)
@@ -49,5 +49,5 @@ def test_a_snapshot_is_used_only_where_it_can_be() -> None:
 
 def test_an_empty_start_never_forgets_a_log() -> None:
     for evidence in where(lambda one: case_of(one).act is Act.START_EMPTY):
-        assert evidence.log is Log.EMPTY or evidence.front is Front.BLANK, evidence
+        assert evidence.log is Log.EMPTY or evidence.front is OldestSegment.BLANK, evidence
         assert evidence.checkpoint is not Checkpoint.USABLE, evidence

@@ -1105,7 +1105,7 @@ def test_a_segment_that_was_removed_and_rolled_over_between_two_looks_stops_the_
     disk.remove(store.segments.path(written))
     while store.log.end // make.SEGMENT < written + 2:
         broker.turn([("send", 0, b"x" * 9_000)])
-    with pytest.raises(StorePoisoned, match="was removed under a running broker, and the log went on in it"):
+    with pytest.raises(StorePoisoned, match="was removed under a running broker, and the log continued in it"):
         store.check_written_segment()
     with pytest.raises(StorePoisoned):
         broker.turn([("send", 0, b"x")])
@@ -1127,7 +1127,7 @@ def test_a_segment_that_is_cut_short_behind_its_roll_is_told_and_stops_nobody(
     assert "was cut short under a running broker" in what
     broker.turn([("send", 0, b"x")])
     disk.open(store.segments.path(store.log.end // make.SEGMENT)).truncate(100)
-    with pytest.raises(StorePoisoned, match=r"was cut short .*, and the log goes on in it"):
+    with pytest.raises(StorePoisoned, match=r"was cut short .*, and the log continues in it"):
         store.check_written_segment()
 
 

@@ -10,7 +10,7 @@ from halfmq.model.records import PARKED_MS, DecidedBy, HalfRecord, ParkedBecause
 from halfmq.store.layout import ROW_COMMITTED, ROW_EMPTY, ROW_ROLLED_BACK, ROW_UNDECIDED, TRANSACTION_ROW
 from halfmq.store.open_files import OpenFiles
 from halfmq.store.transaction_table import (
-    Looked,
+    SearchResult,
     TransactionRow,
     TransactionTable,
     UndecidedHalf,
@@ -200,11 +200,11 @@ def test_a_verdict_is_found_by_names_in_memory_and_in_the_newest_file_that_has_i
     ((index, row),) = rows.search_settled("g", "T1", 9).found
     assert (index, row.verdict_position) == (40_000, 900)
     assert [index for index, _ in rows.search_settled("", "T2", 9).found] == [6]
-    assert rows.search_settled("g", "T2", 1) == Looked([], 32_768, False), "one file only was to be looked at"
-    assert rows.search_settled("g", "T3", 9) == Looked([], 65_536, True)
+    assert rows.search_settled("g", "T2", 1) == SearchResult([], 32_768, False), "one file only was to be looked at"
+    assert rows.search_settled("g", "T3", 9) == SearchResult([], 65_536, True)
     assert rows.search_settled("other", "T1", 9).found == []
     rows.drop(0)
-    assert rows.search_settled("g", "T2", 9) == Looked([], 32_768, True)
+    assert rows.search_settled("g", "T2", 9) == SearchResult([], 32_768, True)
 
 
 def test_bytes_of_a_row_that_only_look_like_the_names_are_none() -> None:

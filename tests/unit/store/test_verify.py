@@ -326,8 +326,8 @@ def test_what_an_operator_did_stands_behind_who_did_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("acted", "decided_by", "says"),
     [
-        (make.operator_acted(OperatorAction.COMMIT, "by-hand"), 4, "after it stands a RolledBack"),
-        (make.operator_acted(OperatorAction.DELETE_TOPIC, "by-hand"), 4, "after it stands a RolledBack"),
+        (make.operator_acted(OperatorAction.COMMIT, "by-hand"), 4, "but is followed by a RolledBack"),
+        (make.operator_acted(OperatorAction.DELETE_TOPIC, "by-hand"), 4, "but is followed by a RolledBack"),
         (make.operator_acted(OperatorAction.ROLL_BACK, "another"), 4, "the verdict of 'by-hand'"),
         (make.operator_acted(OperatorAction.ROLL_BACK, "by-hand"), 1, "decided by 1"),
     ],
@@ -352,4 +352,4 @@ def test_somebody_who_did_nothing_is_damage_and_an_action_of_a_later_version_is_
         writer.tick()
     writer.publish()
     (found,) = verify_store(RealDisk(), tmp_path).findings
-    assert "after it stands nothing" in found.what
+    assert "but is followed by nothing" in found.what

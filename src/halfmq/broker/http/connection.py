@@ -2,7 +2,7 @@
 
 One request is processed at a time, and its connection is not read meanwhile: pipelined requests that were already received wait, the rest
 stays in the socket. A connection thus holds one read, one request and one response. A client that does not send a complete
-request, or does not read its response, within ``PATIENCE_S`` is closed.
+request, or does not read its response, within ``REQUEST_TIMEOUT_S`` is closed.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ log = logging.getLogger("halfmq.http")
 HEADER_BYTES_MAX: Final = 8_192
 HEADERS_MAX: Final = 64
 #: Maximum time from the last response to the next complete request, s; also that of an idle connection.
-PATIENCE_S: Final = 15.0
+REQUEST_TIMEOUT_S: Final = 15.0
 
 #: Takes the status and a value for JSON. Called once, on the loop; the connection may be closed by then.
 Answer = Callable[[int, object], None]
@@ -72,7 +72,7 @@ class HttpConnection(asyncio.Protocol):
     def _wait(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-        self._deadline = asyncio.get_running_loop().call_later(PATIENCE_S, self._too_slow)
+        self._deadline = asyncio.get_running_loop().call_later(REQUEST_TIMEOUT_S, self._too_slow)
 
     def _too_slow(self) -> None:
         assert self.transport is not None

@@ -15,7 +15,7 @@ Resource = Callable[[dict[str, str], Answer], None]
 _PARAMETERS_MAX: Final = 8
 
 
-class HttpDoor:
+class HttpFrontDoor:
     """A ``front_door.FrontDoor``. The composition root fills ``resources`` before the first connection."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class HttpDoor:
     def admit(self, host: str) -> HttpConnection | Rejected:
         """A connection from ``host``, or the reason for a rejection."""
         if len(self.connections) >= limits.HTTP_CONNECTIONS_MAX:
-            return Rejected(f"all have {limits.HTTP_CONNECTIONS_MAX} HTTP connections open, as many as may be")
+            return Rejected(f"HTTP connections: limit of {limits.HTTP_CONNECTIONS_MAX} reached")
         connection = HttpConnection(self._serve, self.connections.discard)
         self.connections.add(connection)
         return connection

@@ -3,7 +3,7 @@
 from typing import Final
 
 from halfmq.broker.http.connection import Answer
-from halfmq.broker.http.door import HttpDoor
+from halfmq.broker.http.door import HttpFrontDoor
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.health import Health
 from halfmq.broker.services.pages import page_count, page_start
@@ -16,7 +16,7 @@ _DONE: Final = Done()
 class Resources:
     """The resources of the HTTP port: health, and undecided transactions."""
 
-    def __init__(self, door: HttpDoor, sequencer: Sequencer, transactions: Transactions, health: Health) -> None:
+    def __init__(self, door: HttpFrontDoor, sequencer: Sequencer, transactions: Transactions, health: Health) -> None:
         self._sequencer = sequencer
         self._transactions = transactions
         self._health = health

@@ -152,7 +152,7 @@ class AdminStats:
             QueueProgress(self._queue(found.topic, one.queue_id), one.end, one.offset, one.pulled, one.done_time_ms)
             for one in found.queues
         ]
-        return GroupProgress(found.given_per_s, tuple(queues))
+        return GroupProgress(found.delivered_per_s, tuple(queues))
 
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic, self._view.settings.broker_name, queue_id)
@@ -251,7 +251,7 @@ class AdminStats:
         if kind == "TOPIC_PUT_NUMS" and not group:
             found = self._stats.written(topic)
         elif kind == "GROUP_GET_NUMS" and group:
-            found = self._stats.given(topic, group)
+            found = self._stats.delivered(topic, group)
         if found is None:
             self._refuse(connection, request, ResponseCode.SYSTEM_ERROR, f"The stats <{kind}> <{key}> not exist")
             return
@@ -260,21 +260,21 @@ class AdminStats:
 
     def runtime_info(self, connection: Connection, request: Request[Any]) -> None:
         """28. Only figures that this broker has: those that only RocketMQ's broker has are omitted."""
-        found = self._stats.figures()
-        written, given = found.written_by_day, found.given_by_day
+        found = self._stats.broker_stats()
+        written, delivered = found.written_by_day, found.delivered_by_day
         table = {
             "brokerVersion": str(VERSION_OURS),
             "brokerVersionDesc": _VERSION_NAME,
             "bootTimestamp": str(found.began_ms),
             "runtime": _running(found.now_ms - found.began_ms),
             "putTps": " ".join(f"{put:.2f}" for put, _ in found.rates),
-            "getTransferedTps": " ".join(f"{given:.2f}" for _, given in found.rates),
+            "getTransferedTps": " ".join(f"{delivered:.2f}" for _, delivered in found.rates),
             "msgPutTotalTodayNow": str(found.written),
             "msgPutTotalTodayMorning": str(written.this_morning),
             "msgPutTotalYesterdayMorning": str(written.yesterday_morning),
-            "msgGetTotalTodayNow": str(found.given),
-            "msgGetTotalTodayMorning": str(given.this_morning),
-            "msgGetTotalYesterdayMorning": str(given.yesterday_morning),
+            "msgGetTotalTodayNow": str(found.delivered),
+            "msgGetTotalTodayMorning": str(delivered.this_morning),
+            "msgGetTotalYesterdayMorning": str(delivered.yesterday_morning),
             "sendThreadPoolQueueSize": str(found.backlog),
             "sendThreadPoolQueueHeadWaitTimeMills": str(found.backlog_wait_ms),
             # Pulls are served when they are read, and no part of the log is locked: these are constant.

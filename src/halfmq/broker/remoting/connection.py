@@ -103,9 +103,9 @@ class Connection(asyncio.Protocol):
         "is_open",
         "later_bytes",
         "number",
+        "pending",
         "taken",
         "transport",
-        "undecided",
         "unfinished_bytes",
         "used_s",
     )
@@ -130,7 +130,7 @@ class Connection(asyncio.Protocol):
         #: Received frames that are not handled. Only while it ``_handles_nothing``.
         self._later: deque[bytes] = deque()
         #: State of ``intake``.
-        self.undecided = 0
+        self.pending = 0
         self.taken = 0
         self.later_bytes = 0
         self.used_s = 0.0
@@ -184,7 +184,7 @@ class Connection(asyncio.Protocol):
             if not self.awaits_turn:
                 self._take_later()
             else:
-                intake.leave(self, self._cost_of_later())
+                intake.set_waiting_cost(self, self._cost_of_later())
             return
         work, handle, clock = intake.work, gateway.frame, intake.clock
         before = work.submitted
@@ -204,12 +204,12 @@ class Connection(asyncio.Protocol):
                     break
         self._later += left
         later_bytes = self._cost_of_later() if self._later else 0
-        intake.took(self, cost - later_bytes, before, clock() + work.expected_s - began)
+        intake.record_read(self, cost - later_bytes, before, clock() + work.expected_s - began)
         if later_bytes:
             if self.is_full:
                 gateway.outgoing.note(self, 0)
             else:
-                intake.leave(self, later_bytes)
+                intake.set_waiting_cost(self, later_bytes)
 
     def _take_later(self) -> None:
         """Handle waiting frames as far as ``intake`` allows."""
@@ -229,12 +229,12 @@ class Connection(asyncio.Protocol):
                 if handle(self, frame) is False:
                     later.clear()
                 seconds = clock() + work.expected_s - began
-            intake.took(self, spent, before, seconds)
+            intake.record_read(self, spent, before, seconds)
         if later and self.is_full:
             self._gateway.outgoing.note(self, 0)
         elif later:
             intake.wait(self)
-            intake.leave(self, self._cost_of_later())
+            intake.set_waiting_cost(self, self._cost_of_later())
 
     def _cost_of_later(self) -> int:
         return sum(map(len, self._later)) + REQUEST_COST * len(self._later)
@@ -246,7 +246,7 @@ class Connection(asyncio.Protocol):
     def take_more(self) -> None:
         """The connection's turn: handle waiting frames, and read again."""
         self._end_pause(_TURN)
-        self._gateway.intake.leave(self, 0)
+        self._gateway.intake.set_waiting_cost(self, 0)
         if not self.is_full:
             self._take_later()
         self.read_again()
@@ -269,7 +269,7 @@ class Connection(asyncio.Protocol):
         self.is_open = False
         self._out.clear()
         self._later.clear()
-        self._gateway.intake.leave(self, 0)
+        self._gateway.intake.set_waiting_cost(self, 0)
         self._gateway.closed(self, error)
 
     # --- for the gateway
@@ -306,7 +306,7 @@ class Connection(asyncio.Protocol):
         left = self.transport.get_write_buffer_size()
         return max(left, self._largest) + self._cost_of_later(), left
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Close without waiting until responses are sent."""
         self._later.clear()
         self.transport.abort()

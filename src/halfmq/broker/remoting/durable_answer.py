@@ -35,5 +35,5 @@ class DurableAnswers:
             self._gateway.answer(connection, request, code, remark, ext, body)
 
         if body:
-            self._gateway.intake.owe(connection, len(body))
+            self._gateway.intake.count_withheld_response(connection, len(body))
         self._sequencer.after_durable(told, None, _DONE)

@@ -21,9 +21,9 @@ from halfmq import limits
 from halfmq.broker.front_door import Rejected
 from halfmq.broker.log_throttle import LogThrottle
 from halfmq.broker.remoting.connection import Connection
+from halfmq.broker.remoting.connection_admission import ConnectionAdmission, Refusal
 from halfmq.broker.remoting.intake import Intake
 from halfmq.broker.remoting.outgoing_bytes import OutgoingBytes
-from halfmq.broker.remoting.places import Places, Refusal
 from halfmq.broker.remoting.unfinished_frames import UnfinishedFrames
 from halfmq.broker.remoting.unsupported_requests import UnsupportedRequests
 from halfmq.broker.sequencer import BACKLOG_MAX
@@ -52,7 +52,7 @@ _SAY_EACH_S: Final = 10.0
 _SAID_TOGETHER_MAX: Final = 50
 _OPERATORS_ONLY: Final = "all connections for clients are taken (--connections-max, --connections-per-address-max); this one is for operators"
 #: Accepted while draining, too: they are one-way, so their sender could not notice a refusal.
-_NEVER_SENT_AWAY: Final = frozenset({RequestCode.END_TRANSACTION, RequestCode.UNREGISTER_CLIENT})
+SERVED_WHILE_DRAINING: Final = frozenset({RequestCode.END_TRANSACTION, RequestCode.UNREGISTER_CLIENT})
 
 
 class Gateway:
@@ -69,7 +69,7 @@ class Gateway:
         outgoing_bytes_max: int = limits.OUTGOING_BYTES_MAX,
         connections_per_address_max: int | None = None,
     ) -> None:
-        self.places = Places(connections_max, connections_per_address_max)
+        self.places = ConnectionAdmission(connections_max, connections_per_address_max)
         self.outgoing = OutgoingBytes(loop, outgoing_bytes_max)
         self.unfinished_frames = UnfinishedFrames(loop, unfinished_bytes_max)
         self.intake = Intake(loop, clock, flush=self.flush)
@@ -137,11 +137,15 @@ class Gateway:
 
     def _rejected(self, refusal: Refusal, host: str) -> Rejected:
         if refusal is Refusal.ADDRESS:
-            who, count, limit = f"{host} has", self.places.per_address_max, "--connections-per-address-max"
+            what, count, limit = (
+                f"connections from {host}",
+                self.places.per_address_max,
+                "--connections-per-address-max",
+            )
         else:
-            who, count = "all have", self.connections_max
+            what, count = "connections", self.connections_max
             limit = "--connections-max, or the limit of open files"
-        return Rejected(f"{who} {count} connections open, as many as may be ({limit})")
+        return Rejected(f"{what}: limit of {count} reached ({limit})")
 
     def begun(self, connection: asyncio.BaseProtocol) -> None:
         """The connection that ``admit`` returned was made, or failed."""
@@ -157,7 +161,7 @@ class Gateway:
         try:
             request = decode(frame)
         except InvalidHeader as error:
-            self.say(log, logging.INFO, "header", connection, "%s", error)
+            self.log_throttled(log, logging.INFO, "header", connection, "%s", error)
             self.answer(connection, error.request, ResponseCode.SYSTEM_ERROR, str(error))
             return None
         except ProtocolError as error:
@@ -177,7 +181,7 @@ class Gateway:
                 f" request type {request.code} not supported",
             )
             return None
-        if self.draining and request.version > V5_3_1 and request.code not in _NEVER_SENT_AWAY:
+        if self.draining and request.version > V5_3_1 and request.code not in SERVED_WHILE_DRAINING:
             self.answer(connection, request, ResponseCode.GO_AWAY, "this broker is stopping")
             return None
         if self.places.on_operators and not self.places.may_ask(connection.number, request.code):
@@ -208,7 +212,7 @@ class Gateway:
                 log.error("command %d of %s was refused: %s", request.code, connection.address, error)
         else:
             kind = ("failed", request.code)
-            self.say(log, logging.ERROR, kind, connection, "command %d failed", request.code, error=error)
+            self.log_throttled(log, logging.ERROR, kind, connection, "command %d failed", request.code, error=error)
             text = f"{type(error).__name__}: {error}"
         self.answer(connection, request, ResponseCode.SYSTEM_ERROR, text)
 
@@ -255,9 +259,11 @@ class Gateway:
         return True
 
     def unfinished(self, connection: Connection, held: int, missing: int, *, another: bool) -> None:
+        """Count an unfinished frame of this connection, which may have to wait, or be closed (``UnfinishedFrames.note``)."""
         self.unfinished_frames.note(connection, held, missing, another=another)
 
     def broken(self, connection: Connection, error: BrokenFrame) -> None:
+        """The bytes are no frames: log it, say so if it is TLS, and close the connection."""
         if error.is_tls:
             self.unsupported_requests.tls(connection.address)
             connection.transport.close()
@@ -265,11 +271,11 @@ class Gateway:
             self._drop(connection, error)
 
     def _drop(self, connection: Connection, error: ProtocolError) -> None:
-        self.say(log, logging.WARNING, "closing", connection, "it is closed: %s", error)
+        self.log_throttled(log, logging.WARNING, "closing", connection, "it is closed: %s", error)
         connection.flush()
         connection.transport.close()
 
-    def say(
+    def log_throttled(
         self,
         logger: logging.Logger,
         level: int,
@@ -293,12 +299,14 @@ class Gateway:
     # --- connections -----------------------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
+        """The connection was made: it counts among ``connections``, and is read from if ``intake`` allows it."""
         self.expected.discard(connection.number)
         self.connections[connection.number] = connection
         if self.intake.stops(connection):
             connection.stop_reading()
 
     def closed(self, connection: Connection, error: BaseException | None) -> None:
+        """The connection has ended: free its memory and its place, and tell the services (``on_closed``)."""
         self.unfinished_frames.gone(connection.number)
         self.places.free(connection.number)
         self.outgoing.gone(connection.number)
@@ -306,9 +314,11 @@ class Gateway:
             self.on_closed(connection.number)
 
     def drained(self, connection: Connection) -> None:
+        """The client reads again: tell the services, which may have withheld something from it (``on_drained``)."""
         self.on_drained(connection)
 
     def dirty(self, connection: Connection) -> None:
+        """The connection has responses to write: the next ``flush`` writes them."""
         self._dirty.append(connection)
 
     def flush(self) -> None:
@@ -324,6 +334,7 @@ class Gateway:
                 connection.resume()
 
     def overloaded(self, connection: Connection) -> bool:
+        """Whether too many replies wait for the disk; if so, the connection is not read from until ``flush`` finds half as many."""
         if self._backlog() < BACKLOG_MAX:
             return False
         self._paused.append(connection)
@@ -332,7 +343,7 @@ class Gateway:
     def released(self) -> None:
         """Replies were released: write them, and continue with waiting requests."""
         self.flush()
-        self.intake.settle()
+        self.intake.release_finished()
 
     def _stop_reading(self) -> None:
         for connection in self.connections.values():
@@ -349,7 +360,9 @@ class Gateway:
         for connection in list(self.connections.values()):
             if connection.generation + _IDLE_CHECKS < self.generation:
                 silent_s = limits.CONNECTION_IDLE_MS // 1000
-                self.say(log, logging.INFO, "silent", connection, "it is closed: silent for more than %d s", silent_s)
+                self.log_throttled(
+                    log, logging.INFO, "silent", connection, "it is closed: silent for more than %d s", silent_s
+                )
                 connection.transport.abort()
         self._idle_handle = self._loop.call_later(IDLE_CHECK_MS / 1000, self._close_idle)
 

@@ -1,27 +1,35 @@
-"""Flow control for received requests: their memory, whose turn it is, and which connections are not read from.
+"""Flow control for received requests: how much memory and time they may take, which connection is served next, and which are not read from.
 
-A request is *undecided* until the sequencer's turn, and then *held* until the log is durable up to it. Both take memory, so both are
-counted, in bytes of frames plus ``REQUEST_COST`` for the objects of each request. A read is counted as a whole when it is handled, and
-released when the sequencer has passed it (when it is decided, if it led to no command); single commands cost nothing.
+Life of a request:
 
-    undecided, of one connection   ``INTAKE_TURN_BYTES_MAX``: the rest of its read waits for the next turn, and no more is read
-    undecided, of all              ``INTAKE_ALL_TURN_BYTES_MAX``: the rest waits
-    time, of one connection        ``INTAKE_TURN_S`` in one round of the loop: the rest of its read waits
-    time, of all                   ``INTAKE_ALL_TURN_S`` in one round: the rest waits
-    taken in, of one connection    ``INTAKE_CONNECTION_BYTES_MAX``: it waits until the disk has followed
-    taken in, of all               ``INTAKE_BYTES_MAX``: until half of it is released, connections with more than
-                                   ``INTAKE_SHARE_BYTES`` of it, including the whole of a partly received frame, are not read
-                                   from; those with less still are. A quarter above the bound no connection is read from.
+    waiting   received, and not handled: its connection waits for its turn
+    pending   handled: its command is submitted, and the sequencer has not decided it
+    held      decided: its reply is withheld until the log is durable up to the command
 
-The sender of a single request thus waits for the current turn and for its own, in which every other connection has at most a share of
-the first size, however much it sends. Each bound may be exceeded by one frame, since otherwise no large frame could be received; the
-time by four frames of one read, which are handled without reading the clock.
+Each request costs the bytes of its frame plus ``REQUEST_COST`` for its objects. A *read* (what one read of a socket contained, or the waiting
+frames handled in one turn) is counted as a whole when it is handled. It stops being pending when the sequencer has decided its last command,
+and is freed when that is durable. A read without commands is freed when the commands before it are decided, in the next round of the loop at
+the earliest.
 
-Time includes the handling of a request and the expected time of its command in the sequencer. Waiting connections have their turn in the
-order of used time. A connection that used little counts as at most one share behind the one that had the last turn (start-time
-fair queueing): turns cannot be saved up. One cheap request therefore precedes all waiting expensive ones.
+    limit on                     constant                        at the limit
+    pending, one connection      ``INTAKE_TURN_BYTES_MAX``       the rest of its read waits for its next turn; it is not read from
+    pending, all                 ``INTAKE_ALL_TURN_BYTES_MAX``   the rest waits
+    time, one connection         ``INTAKE_TURN_S`` a round       the rest of its read waits
+    time, all                    ``INTAKE_ALL_TURN_S`` a round   the rest waits
+    pending + held, one          ``INTAKE_CONNECTION_BYTES_MAX`` it waits until enough of its requests are durable
+    all states, all connections  ``INTAKE_BYTES_MAX``            connections above ``INTAKE_SHARE_BYTES`` (which includes the full size of a
+                                                                 partly received frame) are not read from until the sum has halved;
+                                                                 a quarter above the limit, no connection is read from
 
-Clients that do not read their responses are handled in ``outgoing_bytes``. Decision 0030.
+The sender of a single request thus waits for at most the current turn and its own; in these, every other connection has at most
+``INTAKE_TURN_BYTES_MAX``, however much it sends. Each byte limit may be exceeded by one frame, since a large frame could not be received
+otherwise; the time limits may be exceeded by ``connection.FEW`` frames, which are handled without reading the clock.
+
+Time is that of handling a request plus the expected time of its command in the sequencer. Connections that wait have their turns in the
+order of used time (start-time fair queueing), so a cheap request precedes waiting expensive ones. A connection that used little counts as at
+most one ``INTAKE_TURN_S`` behind the one that had the last turn: unused time cannot be saved up.
+
+``outgoing_bytes`` limits the responses that clients do not read. Decision 0030.
 """
 
 import asyncio
@@ -53,7 +61,7 @@ class Work(Protocol):
 
     @property
     def expected_s(self) -> float:
-        """Expected time to decide the undecided commands, s; without sends and verdicts."""
+        """Expected time to decide the commands that are not decided yet, s; without sends and verdicts."""
         ...
 
     @property
@@ -66,8 +74,8 @@ class IntakeConnection(Protocol):
     """A connection."""
 
     is_open: bool
-    #: Counted here.
-    undecided: int
+    #: Cost of its pending requests; and of these, the held ones and what it keeps. Counted here.
+    pending: int
     taken: int
     #: Cost of its received and unhandled frames; counted while it waits for its turn.
     later_bytes: int
@@ -121,12 +129,12 @@ class Intake:
         self.on_start: Callable[[], None] = lambda: None
         #: Connections for which ``stops`` was true: they continue when they have little again.
         self._stopped_connections: dict[IntakeConnection, None] = {}
-        #: Cost of undecided requests, of undecided and held ones, and of unhandled frames of waiting connections.
-        self.undecided = 0
+        #: Of all connections: cost of pending requests; of these and the held ones; of waiting frames.
+        self.pending = 0
         self.taken = 0
         self.later = 0
-        #: (number of its last command, connection, cost, whether it led to a command) of each read, in order; then the decided ones.
-        self._undecided: deque[tuple[int, IntakeConnection, int, bool]] = deque()
+        #: (number of its last command, connection, cost, whether it led to a command) of each read, in order: pending ones, then held ones.
+        self._pending: deque[tuple[int, IntakeConnection, int, bool]] = deque()
         self._held: deque[tuple[int, IntakeConnection, int, bool]] = deque()
         #: Heap of (``used_s``, number, connection): the least used time first, then the order of arrival.
         self._waiting: list[tuple[float, int, IntakeConnection]] = []
@@ -136,11 +144,11 @@ class Intake:
         #: Connections wait, or one has just had its turn: used time is recorded for all.
         self._crowded = False
         #: ``used_s`` of the connection with the last turn, and the maximum of all.
-        self._turn_s = self._most_s = 0.0
+        self._turn_s = self._max_used_s = 0.0
         #: Whether ``_go_on`` is scheduled.
         self._scheduled = False
-        #: Whether ``_come_round`` is scheduled.
-        self._settles = False
+        #: Whether ``_release_next_round`` is scheduled.
+        self._release_scheduled = False
 
     # --- in
 
@@ -150,29 +158,29 @@ class Intake:
             return 0
         if self.spent_s >= limits.INTAKE_ALL_TURN_S or self.work.expected_s >= limits.INTAKE_ALL_TURN_S:
             return 0
-        return min(limits.INTAKE_TURN_BYTES_MAX - taker.undecided, limits.INTAKE_ALL_TURN_BYTES_MAX - self.undecided)
+        return min(limits.INTAKE_TURN_BYTES_MAX - taker.pending, limits.INTAKE_ALL_TURN_BYTES_MAX - self.pending)
 
-    def took(self, taker: IntakeConnection, cost: int, before: int, seconds: float = 0.0) -> None:
-        """Requests of this connection were handled. ``before``: ``work.submitted`` before that. ``seconds``: the time used, including the
+    def record_read(self, taker: IntakeConnection, cost: int, before: int, seconds: float = 0.0) -> None:
+        """Count a read of this connection, whose requests were handled. ``before``: ``work.submitted`` before that. ``seconds``: the time used, including the
         expected time of their commands.
 
         Requests that led to no command count until the next round of the loop, so that they are limited per turn as well.
         """
         work = self.work
         last = work.submitted
-        if last == before and not self._settles and last == work.decided:
-            self._settles = True
-            self._loop.call_soon(self._come_round)
-        # Inlined ``_count`` and ``_look_at``, since it runs for every read.
-        self._undecided.append((last, taker, cost, last != before))
-        taker.undecided = undecided = taker.undecided + cost
+        if last == before and not self._release_scheduled and last == work.decided:
+            self._release_scheduled = True
+            self._loop.call_soon(self._release_next_round)
+        # Inlined ``_count`` and ``_check_limits``, since it runs for every read.
+        self._pending.append((last, taker, cost, last != before))
+        taker.pending = pending = taker.pending + cost
         taker.taken = taken = taker.taken + cost
-        self.undecided += cost
+        self.pending += cost
         self.taken += cost
         self.spent_s = spent_s = self.spent_s + seconds
         if spent_s >= limits.INTAKE_TURN_S or self._crowded:
             self._note_time(taker, seconds)
-        if undecided >= limits.INTAKE_TURN_BYTES_MAX or taken >= limits.INTAKE_CONNECTION_BYTES_MAX:
+        if pending >= limits.INTAKE_TURN_BYTES_MAX or taken >= limits.INTAKE_CONNECTION_BYTES_MAX:
             self.wait(taker)
         if self.stopped or self.taken + self.later >= limits.INTAKE_BYTES_MAX:
             self._stop_if_full(taker)
@@ -186,7 +194,7 @@ class Intake:
         self._stopped_connections[taker] = None
         return True
 
-    def _has_less(self, taker: IntakeConnection) -> None:
+    def _resume_if_below_share(self, taker: IntakeConnection) -> None:
         if taker in self._stopped_connections and not self.stops(taker):
             del self._stopped_connections[taker]
             taker.read_again()
@@ -204,12 +212,12 @@ class Intake:
         late = seconds >= limits.INTAKE_TURN_S
         if late or self._crowded:
             taker.used_s = used_s = max(taker.used_s, self._turn_s - limits.INTAKE_TURN_S) + seconds
-            self._most_s = max(self._most_s, used_s)
+            self._max_used_s = max(self._max_used_s, used_s)
         if late:
             self.wait(taker)
 
-    def owe(self, taker: IntakeConnection, cost: int) -> None:
-        """A response of that many bytes is withheld until everything submitted by now is durable."""
+    def count_withheld_response(self, taker: IntakeConnection, cost: int) -> None:
+        """Count a response of ``cost`` bytes, which is withheld until everything submitted by now is durable."""
         last = self.work.submitted
         if last != self.work.released:
             self._count(last, taker, cost)
@@ -218,13 +226,13 @@ class Intake:
         """Something that it sent is kept until ``give_back``."""
         taker.taken += cost
         self.taken += cost
-        self._look_at(taker)
+        self._check_limits(taker)
 
     def give_back(self, taker: IntakeConnection, cost: int) -> None:
         """``cost`` bytes that a connection kept are free again."""
         taker.taken -= cost
         self.taken -= cost
-        self._has_less(taker)
+        self._resume_if_below_share(taker)
         self._go_on_soon()
 
     def wait(self, taker: IntakeConnection) -> None:
@@ -237,26 +245,26 @@ class Intake:
             if self.work.decided == self.work.submitted:  # no turn of the sequencer will trigger it
                 self._go_on_soon()
 
-    def leave(self, taker: IntakeConnection, later_bytes: int) -> None:
-        """Cost of received frames that a connection has not handled while it waits for its turn; else 0."""
+    def set_waiting_cost(self, taker: IntakeConnection, later_bytes: int) -> None:
+        """Set the cost of received frames that a connection has not handled while it waits for its turn; 0: it waits no longer."""
         self.later += later_bytes - taker.later_bytes
         taker.later_bytes = later_bytes
         self._stop_if_full(taker)
         if not taker.is_open:
             self._stopped_connections.pop(taker, None)
         elif self._stopped_connections:
-            self._has_less(taker)
+            self._resume_if_below_share(taker)
 
     def _count(self, last: int, taker: IntakeConnection, cost: int) -> None:
-        self._undecided.append((last, taker, cost, True))
-        taker.undecided += cost
+        self._pending.append((last, taker, cost, True))
+        taker.pending += cost
         taker.taken += cost
-        self.undecided += cost
+        self.pending += cost
         self.taken += cost
-        self._look_at(taker)
+        self._check_limits(taker)
 
-    def _look_at(self, taker: IntakeConnection) -> None:
-        if taker.undecided >= limits.INTAKE_TURN_BYTES_MAX or taker.taken >= limits.INTAKE_CONNECTION_BYTES_MAX:
+    def _check_limits(self, taker: IntakeConnection) -> None:
+        if taker.pending >= limits.INTAKE_TURN_BYTES_MAX or taker.taken >= limits.INTAKE_CONNECTION_BYTES_MAX:
             self.wait(taker)
         self._stop_if_full(taker)
 
@@ -274,45 +282,46 @@ class Intake:
         elif self.stops(taker):
             taker.stop_reading()
 
-    def _come_round(self) -> None:
-        self._settles = False
-        self.settle()
+    def _release_next_round(self) -> None:
+        """The round of the loop after a read that led to no command."""
+        self._release_scheduled = False
+        self.release_finished()
 
     # --- out
 
     def turned(self) -> None:
         """Call it after each turn of the sequencer. Small amounts wait for the release that follows soon."""
-        if self._waiting or self.stopped or self.undecided >= limits.INTAKE_TURN_BYTES_MAX // 2:
-            self.settle()
+        if self._waiting or self.stopped or self.pending >= limits.INTAKE_TURN_BYTES_MAX // 2:
+            self.release_finished()
 
-    def settle(self) -> None:
+    def release_finished(self) -> None:
         """Call it after each release: free what the sequencer has finished, and let waiting connections continue."""
-        if self._undecided or self._held:
-            self._settle()
+        if self._pending or self._held:
+            self._release_finished()
         if self._waiting or self.stopped:
             self._go_on_soon()
 
-    def _settle(self) -> None:
-        undecided, held, work, stopped = self._undecided, self._held, self.work, self._stopped_connections
+    def _release_finished(self) -> None:
+        pending, held, work, stopped = self._pending, self._held, self.work, self._stopped_connections
         decided, released = work.decided, work.released
-        while undecided and undecided[0][0] <= decided:
-            read = undecided.popleft()
+        while pending and pending[0][0] <= decided:
+            read = pending.popleft()
             last, taker, cost, is_held = read
-            taker.undecided -= cost
-            self.undecided -= cost
+            taker.pending -= cost
+            self.pending -= cost
             if is_held and last > released:
                 held.append(read)
             else:
                 taker.taken -= cost
                 self.taken -= cost
                 if stopped:
-                    self._has_less(taker)
+                    self._resume_if_below_share(taker)
         while held and held[0][0] <= released:
             _, taker, cost, _ = held.popleft()
             taker.taken -= cost
             self.taken -= cost
             if stopped:
-                self._has_less(taker)
+                self._resume_if_below_share(taker)
 
     def _go_on_soon(self) -> None:
         if (self._waiting or self.stopped) and not self._scheduled:
@@ -323,27 +332,27 @@ class Intake:
         """Another round: each waiting connection has its turn, least used time first, until the limits of all are reached."""
         self._scheduled = False
         self.spent_s = 0.0
-        self._settle()
+        self._release_finished()
         waiting, self._waiting = self._waiting, []
         no_space = []
-        while waiting and self.undecided < limits.INTAKE_ALL_TURN_BYTES_MAX:
+        while waiting and self.pending < limits.INTAKE_ALL_TURN_BYTES_MAX:
             if self.spent_s >= limits.INTAKE_ALL_TURN_S or self.work.expected_s >= limits.INTAKE_ALL_TURN_S:
                 break  # in the first case ``_go_on`` runs again; in the second the sequencer's turn triggers it
-            one = heappop(waiting)
-            used_s, _, taker = one
+            entry = heappop(waiting)
+            used_s, _, taker = entry
             if not taker.is_open:
                 continue
             if self.room(taker) > 0:
                 self._turn_s = max(self._turn_s, used_s)
                 taker.take_more()
             else:
-                no_space.append(one)
-        for one in (*no_space, *self._waiting):
-            heappush(waiting, one)
+                no_space.append(entry)
+        for entry in (*no_space, *self._waiting):
+            heappush(waiting, entry)
         self._waiting = waiting
         if not waiting:
             self._crowded = False
-            self._turn_s = self._most_s  # all are equal
+            self._turn_s = self._max_used_s  # all are equal
         if self.stopped and self.taken + self.later <= limits.INTAKE_BYTES_MAX // 2:
             self.stopped = self.full = False
             self._stopped_connections.clear()

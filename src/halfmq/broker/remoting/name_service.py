@@ -20,7 +20,7 @@ from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.refusals import refusal
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.topics import RETRY_QUEUES, TopicQueues, Topics
-from halfmq.core.decision import Done, GroupIsGone, Refused
+from halfmq.core.decision import ConsumerGroupDeleted, Done, Refused
 from halfmq.core.engine import Failed
 from halfmq.model.settings import BrokerSettings
 from halfmq.wire.remoting import java_json
@@ -174,13 +174,13 @@ class NameService:
         )
 
     def _done(
-        self, connection: Connection, request: Request[Any], reply: Done | GroupIsGone | Refused | Failed
+        self, connection: Connection, request: Request[Any], reply: Done | ConsumerGroupDeleted | Refused | Failed
     ) -> None:
         """SUCCESS. The remark, which RocketMQ's clients ignore, names the remaining topics of a deleted group."""
         match reply:
             case Done():
                 self._gateway.answer(connection, request, ResponseCode.SUCCESS)
-            case GroupIsGone(kept):
+            case ConsumerGroupDeleted(kept):
                 text = f"what is in {' and '.join(kept)} stays, see deleteTopic" if kept else None
                 self._gateway.answer(connection, request, ResponseCode.SUCCESS, text)
             case Refused() | Failed():

@@ -36,13 +36,13 @@ class Peer(Protocol):
         """Bytes kept for its client, including requests that wait for it; and bytes that the client has yet to read."""
         ...
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Close it, and discard unread responses."""
         ...
 
 
 class _Full:
-    """A full connection."""
+    """A connection whose client does not read: its transport is full."""
 
     __slots__ = ("bytes", "left", "peer", "since_s", "until")
 
@@ -51,7 +51,7 @@ class _Full:
         #: At the last check: bytes kept, and bytes to read.
         self.bytes = 0
         self.left = 0
-        #: Since when it has read nothing. At ``until`` bytes to read it has read something.
+        #: Time of its last progress. It has made progress when ``left`` falls to ``until``.
         self.since_s = since_s
         self.until = 0
 
@@ -146,7 +146,7 @@ class OutgoingBytes:
 
     def _close(self, full: _Full) -> None:
         self.gone(full.peer.number)
-        full.peer.cut()
+        full.peer.abort()
         self._closed += 1
         now = self._loop.time()
         if now - self._said_at >= _SAY_EACH_S:

@@ -1,22 +1,25 @@
 """Limits the memory of partly received requests, over all connections, and decides which connections are read from near the limit.
 
-One connection may have received part of a frame of 16 MiB; thousands that do must not exhaust the machine's memory. Bytes are counted when a
-read ends in the middle of a frame, which is rare. The limit has three parts, so the sum is exact:
+One connection may have received a part of a frame of 16 MiB; thousands that do must not exhaust the machine's memory. Bytes are counted when a
+read ends in the middle of a frame, which is rare. Complete frames are never counted or delayed: a client that sends its requests in one
+piece notices nothing.
 
-    shared, half or more        a frame is admitted if its whole size is at most a quarter of what is free here. That size is
-                                reserved for it, and it is read until it is complete.
-    the elder's, one frame      for the frame that has waited longest, whatever its size.
-    waiting ones', a quarter    all other connections are not read from, and the kernel holds their senders back. The smallest
-                                frame that fits is admitted first. If they hold too much, the one that has waited longest is
-                                closed: only a large number gets here, since each holds at most one read.
+An unfinished frame is *admitted*, and read until it is complete, or its connection *waits*: it is not read from, and the kernel holds its
+sender back. The limit has three parts, so that the sum is exact:
 
-Small frames overtake large ones: an admitted frame left three times its size free, so frames that are larger by a third or more never
-delay a smaller one. There is no deadlock: while any frame waits there is an elder, and admitted frames have their space. An
-admitted frame that is not complete after ``ADMITTED_S`` while others wait is closed; time in which the broker itself did not read it
-(``held_up``) does not count, to the accuracy of a check. Nothing of an unfinished request was executed, so sending it again is safe:
-clients do so, on a new connection.
+    shared, half or more      for admitted frames. A frame is admitted if its full size is at most a quarter of what is free here; that
+                              size is reserved for it.
+    oldest waiting, one frame if no frame has this part, the one that has waited longest is admitted into it, whatever its size.
+    waiting, a quarter        for what waiting connections have already sent. When space becomes free, the smallest frame that fits is
+                              admitted first. If waiting connections hold more than this part, the one that has waited longest is closed;
+                              this takes a large number of them, since each holds at most one read.
 
-Complete frames are never counted or delayed: a client that sends its requests in one piece notices nothing. Decision 0025.
+Small frames overtake large ones: an admitted frame left three times its size free, so a frame never waits for one that is larger by a third
+or more. There is no deadlock: while any frame waits, one is admitted as the oldest waiting, and every admitted frame has its space.
+
+An admitted frame that is not complete after ``ADMITTED_S``, while others wait, is closed. Time in which the broker did not read its
+connection for another reason (``held_up``) does not count, to the accuracy of a check. No part of an unfinished request was executed, so
+clients repeat it safely on a new connection. Decision 0025.
 """
 
 import asyncio
@@ -84,11 +87,11 @@ class UnfinishedFrames:
         #: Sum of ``_held``, and the share of waiting connections.
         self.bytes = 0
         self._waiting_held = 0
-        #: By connection number. The size of each but the elder counts in ``_shared``, which never exceeds its maximum.
+        #: By connection number. The size of each but ``_oldest_waiting`` counts in ``_shared``, which never exceeds its maximum.
         self._admitted: dict[int, _Admitted] = {}
         self._shared = 0
-        #: Connection number. Not None while any waits.
-        self._elder: int | None = None
+        #: Connection number of the frame that was admitted as the oldest waiting one. Not None while any waits.
+        self._oldest_waiting: int | None = None
         #: By connection number, in the order of waiting: connection, and size of its frame.
         self._waiting: dict[int, tuple[Reader, int]] = {}
         #: (size, connection number) of those, sorted.
@@ -112,18 +115,18 @@ class UnfinishedFrames:
         """
         number, size = reader.number, held + missing
         admitted = self._admitted.get(number)
-        # The length of a frame is in its first four bytes: a frame that proves larger must be admitted anew.
+        # The length of a frame is in its first four bytes: a frame that proves larger must be admitted again.
         if held and admitted is not None and not another and size == admitted.size:
             self.bytes += held - self._held[number]
             self._held[number] = held
             return
         waited = number in self._waiting
         self._forget(number)
-        self._let_in()  # before the next frame of this connection, which came later
+        self._admit_waiting()  # before the next frame of this connection, which came later
         if held:
             self._held[number] = held
             self.bytes += held
-            if not (self._fits(size) or self._elder is None):
+            if not (self._fits(size) or self._oldest_waiting is None):
                 self._wait(reader, size)
                 return
             self._admit(reader, size)
@@ -134,7 +137,7 @@ class UnfinishedFrames:
         """The connection ended, and its bytes are free."""
         if number in self._held:
             self._forget(number)
-            self._let_in()
+            self._admit_waiting()
 
     def stop(self) -> None:
         """Close no connections from now on."""
@@ -151,12 +154,12 @@ class UnfinishedFrames:
         return size * _PART <= self._shared_max - self._shared
 
     def _admit(self, reader: Reader, size: int) -> None:
-        """Admit the frame in the shared part if it fits, else as the elder, which does not exist then."""
+        """Admit the frame in the shared part if it fits, else as the oldest waiting one, of which there is none then."""
         self._admitted[reader.number] = _Admitted(reader, size, self._loop.time() + ADMITTED_S)
         if self._fits(size):
             self._shared += size
         else:
-            self._elder = reader.number
+            self._oldest_waiting = reader.number
 
     def _wait(self, reader: Reader, size: int) -> None:
         self._waiting[reader.number] = reader, size
@@ -169,12 +172,12 @@ class UnfinishedFrames:
         while self._waiting_held > self._waiting_max:
             self._reject(next(iter(self._waiting.values()))[0])
 
-    def _let_in(self) -> None:
-        """Admit the smallest frames that fit (if one does not, no larger one does), and an elder."""
+    def _admit_waiting(self) -> None:
+        """Admit the smallest frames that fit (if one does not, no larger one does), and the oldest waiting one."""
         while self._waiting:
             if self._fits(self._by_size[0][0]):
                 number = self._by_size[0][1]
-            elif self._elder is None:
+            elif self._oldest_waiting is None:
                 number = next(iter(self._waiting))
             else:
                 return
@@ -198,16 +201,16 @@ class UnfinishedFrames:
         now = self._loop.time()
         unread_s, self._looked_at = now - self._looked_at, now
         late = []
-        for number, one in self._admitted.items():
-            until_s = max(one.until_s, self._pressed_since + ADMITTED_S)
-            if one.reader.held_up:
-                self._admitted[number] = one._replace(until_s=until_s + unread_s)
+        for number, admitted in self._admitted.items():
+            until_s = max(admitted.until_s, self._pressed_since + ADMITTED_S)
+            if admitted.reader.held_up:
+                self._admitted[number] = admitted._replace(until_s=until_s + unread_s)
             elif until_s <= now:
-                late.append(one)
+                late.append(admitted)
         for admitted in late:
             if self._waiting:
                 self._reject(admitted.reader)
-                self._let_in()
+                self._admit_waiting()
         if self._waiting:
             self._timer = self._loop.call_later(_LOOK_S, self._look)
 
@@ -233,8 +236,8 @@ class UnfinishedFrames:
         admitted = self._admitted.pop(number, None)
         if number in self._waiting:
             self._leave(number)
-        elif number == self._elder:
-            self._elder = None
+        elif number == self._oldest_waiting:
+            self._oldest_waiting = None
         elif admitted is not None:
             self._shared -= admitted.size
         self.bytes -= self._held.pop(number, 0)

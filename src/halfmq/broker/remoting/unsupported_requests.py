@@ -43,10 +43,10 @@ class UnsupportedRequests:
         if not self._is_due((_host(peer), request.code)):
             return
         ext = request.ext if isinstance(request.ext, dict) else {}
-        group = ext.get("consumerGroup") or ext.get("producerGroup") or ext.get("group") or "not said"
+        group = ext.get("consumerGroup") or ext.get("producerGroup") or ext.get("group") or "unknown"
         name = _NAMES.get(request.code)
         log.warning(
-            "client %s, group %s: command %d%s is not offered here%s",
+            "client %s, group %s: command %d%s is not supported%s",
             peer, _short(group), request.code, f" ({name})" if name else "",
             "; configure the consumer to pull (setClientRebalance(true), the default)" if name else "",
         )  # fmt: skip
@@ -63,7 +63,7 @@ class UnsupportedRequests:
         """A subscription with an unsupported expression type."""
         if self._is_due((_short(group), _short(topic))):
             log.warning(
-                "client %s, group %s: it subscribes to topic %s by %s %r and gets nothing: only tags are offered here",
+                "client %s, group %s: it subscribes to topic %s by %s %r and gets nothing: only tags are supported",
                 _short(client_id), _short(group), _short(topic), _short(expression_type), _short(expression),
             )  # fmt: skip
 

@@ -50,17 +50,18 @@ class Checks:
     def send(self, check: SendCheck) -> None:
         """Deliver a check whose record is durable, and tell core the result."""
         half = self._half(check)
-        if self._leaves(check, half):
+        if self._is_sent(check, half):
             if self._sequencer.view.derived.policies:
-                left = CheckDelivered(check.group, check.tx_id, check.checks, self._time.now_ms())
-                self._sequencer.engine.note(left)
+                delivered = CheckDelivered(check.group, check.tx_id, check.checks, self._time.now_ms())
+                self._sequencer.engine.note(delivered)
             return
         if half is not None and self._producers.is_connected(check.connection):
             self._remember(check)
         # First: a check decided in the same turn must not be numbered as if this one had been sent.
         self._sequencer.submit_first(CheckNotSent(check.group, check.tx_id, check.connection, half is None))
 
-    def _leaves(self, check: SendCheck, half: bytes | None) -> bool:
+    def _is_sent(self, check: SendCheck, half: bytes | None) -> bool:
+        """Hand the check to its poll or push it. False: neither is possible."""
         if self._polls.expects(check):
             return self._polls.add(check, half)
         group = self._sequencer.view.producer_groups.get(check.group)

@@ -80,7 +80,7 @@ class Members:
         sequencer: Sequencer,
         groups: GroupsOnUse,
         time: BrokerTime,
-        unlike: SubscriptionConflicts,
+        subscription_conflicts: SubscriptionConflicts,
         *,
         on_changed: Callable[[str, int], None],
         on_unsupported: Callable[[str, str, Subscription], None],
@@ -94,7 +94,7 @@ class Members:
         self._view = sequencer.view
         self._groups = groups
         self._time = time
-        self._subscription_conflicts = unlike
+        self._subscription_conflicts = subscription_conflicts
         self._on_changed = on_changed
         self._on_unsupported = on_unsupported
         self._locks_logged = LogThrottle(lambda: time.now_ms() / 1000, rest_s=_LOCKS_LOGGED_S)
@@ -286,12 +286,12 @@ class Members:
         more = whole - sum(before.values())
         if (
             more > 0
-            and whole > limits.SUBSCRIPTIONS_BYTES_FREE
+            and whole > limits.SUBSCRIPTIONS_BYTES_PER_CONNECTION_EXEMPT
             and self.subscribed_bytes + more > limits.SUBSCRIPTIONS_BYTES_MAX
         ):
             return (
                 f"subscriptions of all clients hold {self.subscribed_bytes} of {limits.SUBSCRIPTIONS_BYTES_MAX} bytes: "
-                f"only {limits.SUBSCRIPTIONS_BYTES_FREE} more for each client now"
+                f"only {limits.SUBSCRIPTIONS_BYTES_PER_CONNECTION_EXEMPT} more for each client now"
             )
         return None
 
@@ -367,8 +367,8 @@ class Members:
         peer, answer = context
         if isinstance(reply, Locked) and reply.is_full and self._locks_logged.is_due("full"):
             log.warning(
-                "%d queue locks are held, of which there may be %d: clients that consume in order get no more before some "
-                "run out (60 s); the last was refused to %s",
+                "queue lock limit reached (%d of %d): consumers in order get no more queues until some locks expire (60 s); "
+                "the last refusal was to %s",
                 self._view.session.locks_held, limits.LOCKS_MAX, peer.address,
             )  # fmt: skip
         answer(reply)

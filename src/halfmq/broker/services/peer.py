@@ -45,7 +45,7 @@ class Peer(Protocol):
         ...
 
 
-class Say(Protocol):
+class ThrottledLog(Protocol):
     """Logs an action of a peer: once for its address and ``kind``, then rarely, with a count, since peers choose how often they act."""
 
     def __call__(

@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple
 from halfmq import limits
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.actors import actor
-from halfmq.broker.services.peer import Peer, Say
+from halfmq.broker.services.peer import Peer, ThrottledLog
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import SetProducer
-from halfmq.core.decision import PolicyActed, ProducerIsSet, Refused, Why
+from halfmq.core.decision import PolicyActed, ProducerSettingsStored, Refused, Why
 from halfmq.core.engine import Failed
 from halfmq.core.transaction.listing import group_stats, groups_from
 from halfmq.errors import InvalidName
@@ -60,11 +60,11 @@ class LimitsChange(NamedTuple):
 class ProducerGroups:
     """Statistics, limits and policies of producer groups."""
 
-    def __init__(self, sequencer: Sequencer, time: BrokerTime, say: Say) -> None:
+    def __init__(self, sequencer: Sequencer, time: BrokerTime, log_throttled: ThrottledLog) -> None:
         self._sequencer = sequencer
         self._view = sequencer.view
         self._time = time
-        self._say = say
+        self._log_throttled = log_throttled
 
     def figures(self, group: str, start: int) -> GroupStatsPage:
         """Statistics of one group, or, if ``group`` is empty, of a page of all. ``start``: ``following`` of the previous page, or 0."""
@@ -97,7 +97,7 @@ class ProducerGroups:
             return
 
         def is_set(_: None, reply: Any) -> None:
-            if isinstance(reply, ProducerIsSet):
+            if isinstance(reply, ProducerSettingsStored):
                 self._say_set(peer, reply.settings)
                 # What was set, not what is in memory by now: a later change may not be durable yet.
                 answer(self._limits(reply.settings))
@@ -111,7 +111,7 @@ class ProducerGroups:
 
     def _say_set(self, peer: Peer, settings: ProducerSettings) -> None:
         # Each group is logged, and many at intervals: each change has its record in the log.
-        self._say(
+        self._log_throttled(
             log, logging.WARNING, ("limits", settings.name), peer,
             "operator %s from %s set producer group %s: check limit %d, then %s; skip age %d ms; at most %d undecided, %d "
             "bytes (-1: as the broker's)",

@@ -45,8 +45,8 @@ SYSTEM_TOPICS: Final = frozenset({"RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 _READ: Final = 4
 #: RocketMQ's maximum from memory, for a client that requests its 32 messages or fewer.
-_STOCK_MESSAGES: Final = 32
-_STOCK_BYTES: Final = 262_144
+_ROCKETMQ_MESSAGES: Final = 32
+_ROCKETMQ_BYTES: Final = 262_144
 #: Maximum size of a response while clients do not read theirs; the first message always fits.
 SMALL_PULL_BYTES: Final = 65_536
 #: Maximum number of held pulls of one peer; further ones get "nothing new" at once.
@@ -216,7 +216,7 @@ class Pulls:
 
         Refusals: NO_PERMISSION, TOPIC_NOT_EXIST, INVALID_PARAMETER, GROUP_NOT_EXIST, LIMIT_REACHED: as named.
             SUBSCRIPTION_NOT_EXIST, SUBSCRIPTION_NOT_LATEST: send a heartbeat, and pull again.
-            SUBSCRIPTION_PARSE_FAILED, FILTER_NOT_OFFERED: of the expression and its type.
+            SUBSCRIPTION_PARSE_FAILED, FILTER_NOT_SUPPORTED: of the expression and its type.
         """
         group, commit_offset = request.group, request.commit_offset
         if group not in self._view.groups and (group != TOOLS_GROUP or commit_offset is not None):
@@ -281,7 +281,7 @@ class Pulls:
         parsed = parse_filter(expression, expression_type or "")
         if isinstance(parsed, TagFilter):
             return parsed.hashes
-        return Refused(Why.FILTER_NOT_OFFERED if parsed.unknown_type else Why.SUBSCRIPTION_PARSE_FAILED, parsed.text)
+        return Refused(Why.FILTER_NOT_SUPPORTED if parsed.unknown_type else Why.SUBSCRIPTION_PARSE_FAILED, parsed.text)
 
     # --- one look
 
@@ -301,7 +301,7 @@ class Pulls:
                 return Pulled(_NOTHING_NEW, where.offset, low, high, bytearray())
             return Pulled(Status.OFFSET_MOVED, where.nearest, low, high, bytearray())
         count = min(max(request.messages_max, 1), limits.PULL_MESSAGES_MAX)
-        bytes_max = _STOCK_BYTES if count <= _STOCK_MESSAGES else limits.PULL_BYTES_MAX
+        bytes_max = _ROCKETMQ_BYTES if count <= _ROCKETMQ_MESSAGES else limits.PULL_BYTES_MAX
         if request.bytes_max > 0:
             bytes_max = min(request.bytes_max, limits.PULL_BYTES_MAX)
         outgoing = self._outgoing

@@ -13,7 +13,7 @@ from halfmq.core.commands import Actor, CommitOffset
 from halfmq.core.decision import Done, Refused
 from halfmq.core.engine import Failed
 from halfmq.core.queues.assignment import assigned_queues
-from halfmq.core.queues.offsets import MayBeLost, Stored, query_offset
+from halfmq.core.queues.offsets import PossiblyUnlogged, Stored, query_offset
 from halfmq.store.consume_queue import QueueEntry
 
 #: A queue that was never trimmed counts as new while the log from its first message on is not longer than this. A new group starts
@@ -136,7 +136,7 @@ class Queues:
         known = query_offset(self._view, group, topic, queue_id)
         if isinstance(known, Stored):
             return known.offset
-        if isinstance(known, MayBeLost):
+        if isinstance(known, PossiblyUnlogged):
             return self.bounds(topic, queue_id)[0]
         return 0 if new_from_start and self._is_new(topic, queue_id) else None
 

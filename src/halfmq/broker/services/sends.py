@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
 from halfmq.broker.sequencer import Deliver, Sequencer
-from halfmq.broker.services.peer import Peer, Say
+from halfmq.broker.services.peer import Peer, ThrottledLog
 from halfmq.broker.services.send_commands import BatchMessage, SendRequest, batch_command, send_command
 from halfmq.core.commands import SendBack
 from halfmq.core.decision import Refused
@@ -29,10 +29,10 @@ class VisibleMessages(Protocol):
 class Sends:
     """``deliver(context, reply)`` is called once: at once for a send that cannot become a command, else when its reply is durable."""
 
-    def __init__(self, sequencer: Sequencer, stored: VisibleMessages, say: Say) -> None:
+    def __init__(self, sequencer: Sequencer, stored: VisibleMessages, log_throttled: ThrottledLog) -> None:
         self._sequencer = sequencer
         self._stored = stored
-        self._say = say
+        self._log_throttled = log_throttled
 
     def send(self, peer: Peer, request: SendRequest, body: bytes, deliver: Deliver, context: Any) -> None:
         """A plain message or a half message. Replies: Sent, Refused, Failed."""
@@ -72,7 +72,7 @@ class Sends:
         if message is not None and body_crc_of(message.body) != message.body_crc:
             # A damaged message must not be written again: no start would accept the new record.
             text = f"the body of the message at log offset {log_offset} is damaged: its CRC differs from the stored one"
-            self._say(
+            self._log_throttled(
                 log, logging.ERROR, ("damaged", log_offset), peer,
                 "not handed back to group %s: %s (halfmq store verify)", group, text,
             )  # fmt: skip

@@ -16,9 +16,7 @@ from halfmq.broker.services.messages import settled_row
 from halfmq.core.commands import SettledRow
 from halfmq.core.view import View
 from halfmq.errors import StoreDamaged
-from halfmq.store.transaction_table import Looked, row_hash
-
-__all__ = ["FILES_MAX", "LOOKS_MAX", "Found", "Missed", "NotSearched", "SettledVerdictLookup", "row_hash"]
+from halfmq.store.transaction_table import SearchResult
 
 #: Maximum number of files that one search reads: 16,777,216 halves, 2 GiB; one to five seconds if they are not cached.
 FILES_MAX = 512
@@ -52,11 +50,11 @@ _PAST_RETENTION: Final = Missed("its verdict is past retention: the log begins a
 class SettledVerdictReads(Protocol):
     """What this service needs from the store."""
 
-    def find_settled(self, group: str, tx_id: str) -> Looked:
+    def find_settled(self, group: str, tx_id: str) -> SearchResult:
         """Candidates in the pages in memory; on the loop."""
         ...
 
-    def search_settled(self, group: str, tx_id: str, files_max: int) -> Looked:
+    def search_settled(self, group: str, tx_id: str, files_max: int) -> SearchResult:
         """Candidates in the newest ``files_max`` files; blocks, so call it on the maintenance thread."""
         ...
 
@@ -83,7 +81,7 @@ class SettledVerdictLookup:
 
         Only for transactions that are not in memory: for an undecided or recently settled one the result is wrong.
         """
-        found = self._true_one(self._store.find_settled(group, tx_id), group, tx_id)
+        found = self._confirmed_match(self._store.find_settled(group, tx_id), group, tx_id)
         if found is not None:
             then(found)
             return
@@ -95,14 +93,14 @@ class SettledVerdictLookup:
 
         def looked(result: object) -> None:
             self._looking -= 1
-            if isinstance(result, Looked):
-                then(self._true_one(result, group, tx_id) or _missed(result))
+            if isinstance(result, SearchResult):
+                then(self._confirmed_match(result, group, tx_id) or _missed(result))
             else:
                 then(NotSearched(f"the transaction table could not be read: {result}"))
 
         self._offload.run(lambda: self._store.search_settled(group, tx_id, files_max), looked)
 
-    def _true_one(self, looked: Looked, group: str, tx_id: str) -> Look | None:
+    def _confirmed_match(self, looked: SearchResult, group: str, tx_id: str) -> Look | None:
         """The newest candidate whose verdict record contains these names; "past retention" if that record is gone."""
         past: Look | None = None
         for half_index, row in looked.found:
@@ -120,7 +118,7 @@ class SettledVerdictLookup:
         return past
 
 
-def _missed(looked: Looked) -> Missed:
+def _missed(looked: SearchResult) -> Missed:
     if looked.whole:
         return Missed(
             "the transaction table has no verdict of it either; it was never prepared here, or is past retention"

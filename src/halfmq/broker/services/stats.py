@@ -47,17 +47,17 @@ class QueueProgress(NamedTuple):
     end: int
     #: Next message that the group has not finished.
     offset: int
-    #: Offset after the last message given to a member.
+    #: Offset after the last message delivered to a member.
     pulled: int
     #: Store time of the last message that the group has finished, ms; 0: none.
     done_time_ms: int
 
 
 class TopicProgress(NamedTuple):
-    """Progress of a group in one topic. ``given_per_s``: messages given to its members, over the last minute."""
+    """Progress of a group in one topic. ``delivered_per_s``: messages delivered to its members, over the last minute."""
 
     topic: str
-    given_per_s: float
+    delivered_per_s: float
     queues: tuple[QueueProgress, ...]
 
 
@@ -92,12 +92,12 @@ class BrokerStats(NamedTuple):
 
     began_ms: int
     now_ms: int
-    #: (messages written, messages given) per second, over the last 10 s, minute and 10 minutes.
+    #: (messages written, messages delivered) per second, over the last 10 s, minute and 10 minutes.
     rates: tuple[tuple[float, float], ...]
     written: int
     written_by_day: DayCount
-    given: int
-    given_by_day: DayCount
+    delivered: int
+    delivered_by_day: DayCount
     #: Number of replies that wait for the disk, and the wait of the oldest, ms.
     backlog: int
     backlog_wait_ms: int
@@ -161,7 +161,7 @@ class Stats:
         return [
             TopicProgress(
                 topic.name,
-                self._traffic.given_recently(group, topic.name)[0] / MINUTE_S,
+                self._traffic.delivered_recently(group, topic.name)[0] / MINUTE_S,
                 tuple([self._queue(group, topic, queue_id) for queue_id in range(topic.read_queues)]),
             )
             for topic in topics
@@ -183,7 +183,7 @@ class Stats:
         known = query_offset(self._view, group, topic.name, queue_id)
         # Without a stored offset, and with one before the start of the queue, the lag is what the queue contains.
         offset = min(known.offset, high) if isinstance(known, Stored) else low
-        pulled = self._traffic.pulled_to(group, topic.topic_id, queue_id)
+        pulled = self._traffic.delivered_to(group, topic.topic_id, queue_id)
         time_ms = self._time_of(topic.topic_id, queue_id, offset - 1) if offset > low else 0
         return QueueProgress(queue_id, high, max(offset, low), min(max(offset, low, pulled), high), time_ms)
 
@@ -236,9 +236,11 @@ class Stats:
             return None
         return LastPeriods(*[self._written_recently(topic, seconds) for seconds in (MINUTE_S, HOUR_S, DAY_S)])
 
-    def given(self, name: str, group: str) -> LastPeriods | None:
-        """Number of the topic's messages given to members of the group; None: it does not exist."""
-        return LastPeriods(*self._traffic.given_recently(group, name)) if name in self._view.topics_by_name else None
+    def delivered(self, name: str, group: str) -> LastPeriods | None:
+        """Number of the topic's messages delivered to members of the group; None: it does not exist."""
+        return (
+            LastPeriods(*self._traffic.delivered_recently(group, name)) if name in self._view.topics_by_name else None
+        )
 
     def _written_recently(self, topic: TopicView, seconds: int) -> int:
         """Counted by queue entries."""
@@ -249,7 +251,7 @@ class Stats:
             count += max(0, high - self._store.search_by_time(topic.topic_id, queue_id, since_ms, upper=False))
         return count
 
-    def figures(self) -> BrokerStats:
+    def broker_stats(self) -> BrokerStats:
         """Statistics of the whole broker."""
         view, traffic, now_ms = self._view, self._traffic, self._time.now_ms()
         try:
@@ -260,10 +262,10 @@ class Stats:
             traffic.began_ms,
             now_ms,
             tuple([traffic.rates(now_ms, seconds) for seconds in (10, 60, 600)]),
-            traffic.put,
-            traffic.puts_by_day,
-            traffic.given,
-            traffic.gives_by_day,
+            traffic.published,
+            traffic.published_by_day,
+            traffic.delivered,
+            traffic.delivered_by_day,
             self._sequencer.backlog,
             self._sequencer.waits_ms(now_ms),
             view.log_start,

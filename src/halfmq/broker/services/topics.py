@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.peer import Peer
 from halfmq.core.commands import Actor, Command, DeleteGroup, DeleteTopic, EnsureTopic, SetGroup, SetTopic
-from halfmq.core.decision import Done, GroupIsGone, Refused, Reply
+from halfmq.core.decision import ConsumerGroupDeleted, Done, Refused, Reply
 from halfmq.core.engine import Failed
 from halfmq.core.state import RETRY_PREFIX
 
@@ -114,7 +114,7 @@ class Topics:
         name: str,
         *,
         with_offsets: bool,
-        answer: Callable[[GroupIsGone | Done | Refused | Failed], None],
+        answer: Callable[[ConsumerGroupDeleted | Done | Refused | Failed], None],
     ) -> None:
         """``with_offsets``: a later group of this name starts over."""
         self._submit(DeleteGroup(name, with_offsets, _by(peer)), answer)

@@ -1,7 +1,7 @@
 """Traffic since the broker's start: statistics for administrators, which no decision uses.
 
-Messages that became visible are counted with their queue entries, messages given to consumers by the pulls; both counters only increase.
-Sampling them every five seconds gives the rates. Messages given to each group are counted in spans of ten seconds, minutes and
+Messages that became visible are counted with their queue entries, messages delivered to consumers by the pulls; both counters only increase.
+Sampling them every five seconds gives the rates. Messages delivered to each group are counted in spans of ten seconds, minutes and
 hours, so that a group without traffic costs nothing.
 
 A restart begins at zero, as in RocketMQ. Rates of a topic's new messages are not here: its queue entries have times.
@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-#: Interval of the calls of ``look``, ms.
-LOOK_MS: Final = 5_000
+#: Interval of the calls of ``sample``, ms.
+SAMPLE_MS: Final = 5_000
 #: Longest span of a rate, ms.
 _RATE_MAX_MS: Final = 600_000
 _DAY_MS: Final = 86_400_000
@@ -20,7 +20,7 @@ _DAY_MS: Final = 86_400_000
 #: names.
 PAIRS_MAX: Final = 4_096
 #: Maximum number of queues of groups whose last pull is kept, for the same reason.
-PULLED_MAX: Final = 65_536
+DELIVERED_TO_MAX: Final = 65_536
 
 #: (group, topic).
 Pair = tuple[str, str]
@@ -34,7 +34,7 @@ class DayCount:
         self.this_morning = 0
         self.yesterday_morning = 0
 
-    def look(self, now_ms: int, total: int) -> None:
+    def sample(self, now_ms: int, total: int) -> None:
         """Record ``total`` at this time; detects a new day."""
         day = now_ms // _DAY_MS
         if self._day >= 0 and day != self._day:
@@ -44,61 +44,61 @@ class DayCount:
 
 
 class Traffic:
-    """Call ``look`` every ``LOOK_MS``."""
+    """Call ``sample`` every ``SAMPLE_MS``."""
 
-    def __init__(self, put_total: Callable[[], int], now_ms: int) -> None:
-        """``put_total``: number of messages that became visible, which only increases."""
+    def __init__(self, published_total: Callable[[], int], now_ms: int) -> None:
+        """``published_total``: number of messages that became visible, which only increases."""
         self.began_ms = now_ms
-        self._put_total = put_total
-        self._put_before = put_total()
-        #: Number of messages given to consumers.
-        self.given = 0
-        self.puts_by_day = DayCount()
-        self.gives_by_day = DayCount()
-        #: (time ms, put, given), oldest first, including one that is older than any span.
-        self._looks: deque[tuple[int, int, int]] = deque([(now_ms, 0, 0)])
-        #: Messages given since the span began, and the spans before it: six of ten seconds, sixty of a minute, and hours.
+        self._published_total = published_total
+        self._published_before = published_total()
+        #: Number of messages delivered to consumers.
+        self.delivered = 0
+        self.published_by_day = DayCount()
+        self.delivered_by_day = DayCount()
+        #: (time ms, published, delivered), oldest first, including one that is older than any span.
+        self._samples: deque[tuple[int, int, int]] = deque([(now_ms, 0, 0)])
+        #: Messages delivered since the span began, and the spans before it: six of ten seconds, sixty of a minute, and hours.
         self._span: dict[Pair, int] = {}
         self._span_began_ms = now_ms
         self._tens: deque[dict[Pair, int]] = deque(maxlen=6)
         self._minutes: deque[dict[Pair, int]] = deque(maxlen=60)
         self._hours: deque[dict[Pair, int]] = deque(maxlen=24)
         self._spans = 0
-        self._pulled: dict[tuple[str, int, int], int] = {}
+        self._delivered_to: dict[tuple[str, int, int], int] = {}
 
     @property
-    def put(self) -> int:
+    def published(self) -> int:
         """Number of messages that became visible since the start."""
-        return self._put_total() - self._put_before
+        return self._published_total() - self._published_before
 
     # --- what a pull says
 
     def note(self, group: str, topic: str, topic_id: int, queue_id: int, next_offset: int, count: int) -> None:
-        """A member of ``group`` was given ``count`` messages, up to ``next_offset``."""
-        self.given += count
+        """``count`` messages were delivered to a member of ``group``, up to ``next_offset``."""
+        self.delivered += count
         pair = (group, topic)
         span = self._span
         if pair in span or len(span) < PAIRS_MAX:
             span[pair] = span.get(pair, 0) + count
-        pulled = self._pulled
-        if len(pulled) >= PULLED_MAX:
-            pulled.clear()  # the next pulls fill it again
-        pulled[group, topic_id, queue_id] = next_offset
+        delivered_to = self._delivered_to
+        if len(delivered_to) >= DELIVERED_TO_MAX:
+            delivered_to.clear()  # the next pulls fill it again
+        delivered_to[group, topic_id, queue_id] = next_offset
 
-    def pulled_to(self, group: str, topic_id: int, queue_id: int) -> int:
-        """Offset after the last message of the queue that the group was given; 0: unknown."""
-        return self._pulled.get((group, topic_id, queue_id), 0)
+    def delivered_to(self, group: str, topic_id: int, queue_id: int) -> int:
+        """Offset after the last message of the queue that was delivered to the group; 0: unknown."""
+        return self._delivered_to.get((group, topic_id, queue_id), 0)
 
     # --- time passes
 
-    def look(self, now_ms: int) -> None:
+    def sample(self, now_ms: int) -> None:
         """Sample the counters at this time, and begin a new span of ten seconds if it is due."""
-        put, looks = self.put, self._looks
-        looks.append((now_ms, put, self.given))
-        while len(looks) > 1 and looks[1][0] <= now_ms - _RATE_MAX_MS:
-            looks.popleft()
-        self.puts_by_day.look(now_ms, put)
-        self.gives_by_day.look(now_ms, self.given)
+        published, samples = self.published, self._samples
+        samples.append((now_ms, published, self.delivered))
+        while len(samples) > 1 and samples[1][0] <= now_ms - _RATE_MAX_MS:
+            samples.popleft()
+        self.published_by_day.sample(now_ms, published)
+        self.delivered_by_day.sample(now_ms, self.delivered)
         while self._span_began_ms + 10_000 <= now_ms:
             if self._span_began_ms + _DAY_MS <= now_ms:  # the machine slept: all counts are older than any span
                 self._span_began_ms = now_ms
@@ -121,18 +121,20 @@ class Traffic:
     # --- figures
 
     def rates(self, now_ms: int, seconds: int) -> tuple[float, float]:
-        """(messages that became visible, messages given) per second, over the last ``seconds`` at least."""
-        began_ms, put, given = self._looks[0]
-        for look in self._looks:
-            if look[0] > now_ms - seconds * 1_000:
+        """(messages that became visible, messages delivered) per second, over the last ``seconds`` at least."""
+        began_ms, published, delivered = self._samples[0]
+        for sample in self._samples:
+            if sample[0] > now_ms - seconds * 1_000:
                 break
-            began_ms, put, given = look
+            began_ms, published, delivered = sample
         passed = max(now_ms - began_ms, 1_000) / 1_000
-        return (self.put - put) / passed, (self.given - given) / passed
+        return (self.published - published) / passed, (self.delivered - delivered) / passed
 
-    def given_recently(self, group: str, topic: str) -> tuple[int, int, int]:
-        """Messages of the topic given to the group in the last minute, hour and day, as far as the spans tell: without the first ten seconds
-        of the minute, and so on.
+    def delivered_recently(self, group: str, topic: str) -> tuple[int, int, int]:
+        """Messages of the topic delivered to the group in about the last minute, hour and day.
+
+        Each number is at most one span too small: the minute is counted in spans of ten seconds, so up to its first ten seconds may be
+        missing; the hour up to a minute, the day up to an hour.
         """
         pair = (group, topic)
         now, tens, minutes = self._span.get(pair, 0), list(self._tens), list(self._minutes)

@@ -16,7 +16,7 @@ from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.actors import actor
 from halfmq.broker.services.group_scan import GroupScan
 from halfmq.broker.services.pages import LISTED_MAX
-from halfmq.broker.services.peer import Peer, Say
+from halfmq.broker.services.peer import Peer, ThrottledLog
 from halfmq.broker.services.settled_verdict_lookup import Found, Look, Missed, NotSearched, SettledVerdictLookup
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import CheckNow, CheckParked, RequestedVerdict, ResolveTransaction
@@ -28,7 +28,7 @@ from halfmq.core.transaction.listing import (
     groups_from,
     has,
     oldest_undecided,
-    standing,
+    transaction_state,
     undecided_among,
 )
 from halfmq.core.transaction.states import standing_state
@@ -91,10 +91,10 @@ class Transactions:
         scan: GroupScan,
         *,
         operator_of: Callable[[int], OperatorActed | None],
-        say: Say,
+        log_throttled: ThrottledLog,
         flush: Callable[[], None],
     ) -> None:
-        """``operator_of``: the operator behind the verdict at a log position (``Store.operator_of``). ``flush``: called after responses that
+        """``operator_of``: the operator behind the verdict at a log position (``CommitLog.operator_of``). ``flush``: called after responses that
         belong to no request and no turn of the sequencer, so that they are sent.
         """
         self._sequencer = sequencer
@@ -102,7 +102,7 @@ class Transactions:
         self._settled_verdict_lookup = settled_verdict_lookup
         self._scan = scan
         self._operator_of = operator_of
-        self._say = say
+        self._log_throttled = log_throttled
         self._flush = flush
 
     # --- to read: a front door holds these answers with ``Sequencer.after_durable``
@@ -129,7 +129,7 @@ class Transactions:
         """
 
         def of(group: str) -> None:
-            if standing(self._sequencer.view, group, tx_id) == UNKNOWN:
+            if transaction_state(self._sequencer.view, group, tx_id) == UNKNOWN:
                 self._settled_verdict_lookup.look(group, tx_id, lambda look: told(group, look))
             else:
                 told(group, None)
@@ -142,7 +142,7 @@ class Transactions:
 
     def _story(self, group: str, tx_id: str, look: Look | None) -> Story | Refused:
         view, now_ms = self._sequencer.view, self._time.now_ms()
-        stands = standing(view, group, tx_id)
+        stands = transaction_state(view, group, tx_id)
         if isinstance(look, NotSearched) and stands == UNKNOWN:
             return Refused(Why.NOT_NOW, look.text)
         if isinstance(look, Found) and stands == UNKNOWN:
@@ -172,7 +172,7 @@ class Transactions:
         """
         if group:
             view = self._sequencer.view
-            answer([tx_id for tx_id in ids if standing(view, group, tx_id) == UNDECIDED])
+            answer([tx_id for tx_id in ids if transaction_state(view, group, tx_id) == UNDECIDED])
             return
         ids = [tx_id for tx_id in ids if len(tx_id) <= limits.TRANSACTION_ID_CHARS_MAX]
         wanted, anywhere = frozenset(ids), set[str]()
@@ -230,10 +230,10 @@ class Transactions:
         who = f"operator {command.operator} from {peer.address}"
         what = f"{command.wanted.name} of transaction {command.tx_id} of group {command.group}"
         if not isinstance(reply, Settled):
-            self._say(log, logging.INFO, "verdict", peer, "%s: %s was refused: %s", who, what, reply.text)
+            self._log_throttled(log, logging.INFO, "verdict", peer, "%s: %s was refused: %s", who, what, reply.text)
         elif reply.repeated:
             text = "%s: %s, decided earlier at position %d"
-            self._say(log, logging.INFO, "repeated", peer, text, who, what, reply.position)
+            self._log_throttled(log, logging.INFO, "repeated", peer, text, who, what, reply.position)
         else:
             text = "%s decided: %s at position %d, reason: %s"
             log.warning(text, who, what, reply.position, reason or "none given")

@@ -20,6 +20,7 @@ UNIQUE_ID_CHARS_MAX: Final = 128
 
 
 def remember(state: State, topic: Topic, sent: RecentMessage) -> None:
+    """Enter a stored plain message in the window. The oldest entry leaves if there are more than ``dedup_ids_max``."""
     if len(sent.unique_id) > UNIQUE_ID_CHARS_MAX:
         return
     topic.derived.sent[sent.unique_id] = sent
@@ -30,6 +31,7 @@ def remember(state: State, topic: Topic, sent: RecentMessage) -> None:
 
 
 def remember_verdict(state: State, group: ProducerGroup, verdict: Verdict) -> None:
+    """Enter a verdict in the window, under the same maximum."""
     group.settled[verdict.tx_id] = verdict
     window = state.verdicts
     window.append(verdict)

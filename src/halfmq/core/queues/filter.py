@@ -39,7 +39,7 @@ class FilterRefused:
 def parse_filter(expression: str, expression_type: str = TAG) -> TagFilter | FilterRefused:
     """The filter of a subscription. An absent type means TAG, as in RocketMQ."""
     if expression_type not in ("", TAG):
-        return FilterRefused(f"expression type {expression_type[:_SHOWN]!r} is not offered here, TAG is", True)
+        return FilterRefused(f"expression type {expression_type[:_SHOWN]!r} is not supported; use TAG", True)
     if len(expression) <= _SHORT:
         return _parsed_short(expression)
     if len(expression) <= limits.EXPRESSION_CHARS_MAX:

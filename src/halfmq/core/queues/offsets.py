@@ -4,9 +4,9 @@ A crash loses at most the last second, so consumers receive those messages again
 logged before the response: without it, a group that began at the end would begin there again and skip what it received in
 between.
 
-**A group without an offset.** Only "not found" (22) makes the client apply its ``consumeFromWhere``. A new queue, which still begins
-at 0, returns offset 0 instead, as in RocketMQ, unless the client sets ``setZeroIfNotFound=false``. A topic is often created by its
-first message, and a group that waited for it with CONSUME_FROM_LAST_OFFSET would otherwise begin after that very message. RocketMQ
+**A group without an offset.** Only the reply "no offset is stored" makes the client apply its own start position. A new queue, which
+still begins at 0, returns offset 0 instead, as in RocketMQ, unless the client declines that. A topic is often created by its
+first message, and a group that waited for it, and starts at the end of queues, would otherwise begin after that very message. RocketMQ
 treats a queue as new while its first message is in the machine's memory; here it is a number of log bytes, so that the result
 does not depend on the machine (``broker.services.queues``). This module decides by the stored offsets; the service knows the
 content of the queue.
@@ -42,14 +42,15 @@ class Stored(NamedTuple):
 
 
 class NotStored(NamedTuple):
-    """Respond with QUERY_NOT_FOUND (22) only: clients treat other codes as a failure and do not start the queue."""
+    """No offset is stored. The front door must reply exactly that: clients treat any other refusal as a failure, and do not start to
+    consume the queue."""
 
 
-class MayBeLost(NamedTuple):
+class PossiblyUnlogged(NamedTuple):
     """No offset is stored, but one may have been refused: the group must not begin after the first message."""
 
 
-def query_offset(view: View, group: str, topic: str, queue_id: int) -> Stored | NotStored | MayBeLost:
+def query_offset(view: View, group: str, topic: str, queue_id: int) -> Stored | NotStored | PossiblyUnlogged:
     """The group's offset in the queue: the newest that it reported, logged or not."""
     found = view.topics_by_name.get(topic)
     if found is None:
@@ -59,7 +60,7 @@ def query_offset(view: View, group: str, topic: str, queue_id: int) -> Stored | 
         offset = offsets.get(group, {}).get(key)
         if offset is not None:
             return Stored(offset)
-    return NotStored() if group not in view.groups or has_space_for_offset(view, group) else MayBeLost()
+    return NotStored() if group not in view.groups or has_space_for_offset(view, group) else PossiblyUnlogged()
 
 
 def decide_commit_offset(state: State, command: CommitOffset, now_ms: int) -> Decision:

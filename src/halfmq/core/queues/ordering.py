@@ -161,7 +161,7 @@ def note_run_out(state: State, event: LocksExpired) -> None:
     session = state.session.consumers.get(event.group)
     if session is not None and event.now_ms - session.locks_checked_at_ms >= limits.QUEUE_LOCK_MS:
         _drop_expired(state, session, event.now_ms)
-    if event.is_short and event.now_ms - state.session.locks_checked_at_ms >= limits.LOCKS_LOOK_MS:
+    if event.is_short and event.now_ms - state.session.locks_checked_at_ms >= limits.LOCKS_EXPIRE_INTERVAL_MS:
         state.session.locks_checked_at_ms = event.now_ms
         for session in state.session.consumers.values():
             _drop_expired(state, session, event.now_ms)

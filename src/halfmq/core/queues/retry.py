@@ -1,4 +1,4 @@
-"""CONSUMER_SEND_MSG_BACK (36): a consumer failed on a message. Deliver it to its group again later, or to the dead-letter queue.
+"""A consumer failed on a message and sends it back. Deliver it to its group again later, or to the dead-letter queue.
 
 The copy goes to ``%RETRY%group`` with the delay of its level, or to ``%DLQ%group`` after the maximum number of attempts. It keeps
 body, flags, birth and properties, including the unique id, and states its origin. Source: RocketMQ

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from halfmq import limits
 from halfmq.core.commands import BatchEntry, SendBatch, SendHalf, SendMessage
-from halfmq.core.decision import NOTHING, Decided, Decision, Refused, Sent, SentBatch, Why
+from halfmq.core.decision import NOTHING, Decision, DecisionTuple, Refused, Sent, SentBatch, Why
 from halfmq.core.events import QueueChosen
 from halfmq.core.queues.deduplication import sent_before
 from halfmq.core.queues.delay import delay_refusal, due_at
-from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, Place, RecentMessage, State, Topic
-from halfmq.core.topics import PERMISSION_WRITE, Made, first_use, make_topic
+from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX, Destination, RecentMessage, State, Topic
+from halfmq.core.topics import PERMISSION_WRITE, NewTopic, first_use, make_topic
 from halfmq.core.transaction.machine import DISK_FULL, STORED_BITS, body_too_large, prepare, too_many_properties
 from halfmq.model.ids import hash64, offset_message_id
 from halfmq.model.properties import CLUSTER, MSG_REGION, TRACE_ON, UNIQ_KEY, append, without
@@ -33,7 +33,7 @@ _new = tuple.__new__
 _POP_RECEIPT: Final = "POP_CK"
 
 
-def decide_send(state: State, command: SendMessage, now_ms: int) -> Decided:
+def decide_send(state: State, command: SendMessage, now_ms: int) -> DecisionTuple:
     """Store a plain message, or repeat the reply to an earlier send with the same id.
 
     Replies:
@@ -56,7 +56,7 @@ def decide_send(state: State, command: SendMessage, now_ms: int) -> Decided:
     return _send_plain(state, command, found, now_ms)
 
 
-def decide_send_half(state: State, command: SendHalf, now_ms: int) -> Decided:
+def decide_send_half(state: State, command: SendHalf, now_ms: int) -> DecisionTuple:
     """Store a half message, or repeat the reply to an earlier one. Replies as for ``machine.prepare``."""
     found = _place(state, command)
     if type(found) is Refused:  # where it is not one, ``isinstance`` takes four times as long
@@ -76,7 +76,7 @@ def decide_send_half(state: State, command: SendHalf, now_ms: int) -> Decided:
     return prepare(state, command, found, now_ms)
 
 
-def _place(state: State, command: SendMessage | SendHalf | SendBatch) -> Place | Refused:
+def _place(state: State, command: SendMessage | SendHalf | SendBatch) -> Destination | Refused:
     """Topic, queue and first record of the message: the sender's queue if it chose one. Creates the topic if necessary."""
     offset = state.log_end if state.batch_open else state.log_end + BATCH_HEADER_BYTES
     try:  # ``get`` takes twice as long
@@ -91,10 +91,10 @@ def _place(state: State, command: SendMessage | SendHalf | SendBatch) -> Place |
 
 def next_queue(topic: Topic) -> int:
     """The write queue for a sender that leaves the choice to the broker. Queues take turns, if the decision is ``chosen``."""
-    return (topic.session.turn + 1) % max(1, topic.write_queues)
+    return (topic.session.round_robin_index + 1) % max(1, topic.write_queues)
 
 
-def chosen(topic: Topic, decided: Decided) -> Decision:
+def chosen(topic: Topic, decided: DecisionTuple) -> Decision:
     """The decision, with an event that it used the topic's ``next_queue``."""
     records, reply, effects, events = decided
     return Decision(records, reply, effects, (*events, QueueChosen(topic.topic_id)) if records else events)
@@ -118,7 +118,7 @@ def _sent_before(state: State, topic: Topic, command: SendMessage) -> Sent | Non
     return None if sent is None else Sent(sent.log_offset, sent.queue_id, sent.queue_offset, unique_id)
 
 
-def _send_plain(state: State, command: SendMessage, place: Place, now_ms: int) -> Decision:
+def _send_plain(state: State, command: SendMessage, place: Destination, now_ms: int) -> Decision:
     if command.unique_id:
         sent = _sent_before(state, place[0], command)
         if sent is not None:
@@ -129,7 +129,7 @@ def _send_plain(state: State, command: SendMessage, place: Place, now_ms: int) -
     return store_message(state, place, draft_of(command, place), command.unique_id, facts, command.delay, now_ms)
 
 
-def draft_of(command: SendMessage, place: Place) -> StoredMessage:
+def draft_of(command: SendMessage, place: Destination) -> StoredMessage:
     body = command.body
     return _new(
         StoredMessage,
@@ -154,7 +154,7 @@ def named(state: State, message: _Named, offset: int) -> _Named:
 
 def store_message(
     state: State,
-    place: Place,
+    place: Destination,
     draft: StoredMessage,
     unique_id: str,
     facts: tuple[int, int, bytes],
@@ -218,8 +218,8 @@ def _too_large(state: State, size: int) -> Refused:
 # --- retries that a client sends itself ------------------------------------------------------------------------
 
 
-def _send_copy(state: State, command: SendMessage, place: Place, now_ms: int) -> Decision:
-    """A copy of a message whose consumer failed, sent by the client because its send-back (36) failed.
+def _send_copy(state: State, command: SendMessage, place: Destination, now_ms: int) -> Decision:
+    """A copy of a message whose consumer failed, sent by the client because its send-back failed.
 
     It keeps the unique id of its original, so it is not deduplicated. Beyond the retry limit, or if the group consumes in order, it
     becomes a dead letter (RocketMQ ``SendMessageProcessor.handleRetryAndDLQ``; ``>`` here, ``>=`` in send-back).
@@ -279,7 +279,7 @@ def _derived_topic(
     if topic is not None:
         return topic, ()
     made = make_topic(state, offset, name, queues, queues, 6, ahead, by_hand=by_hand)
-    if isinstance(made, Made):
+    if isinstance(made, NewTopic):
         return made.topic, (made.record,)
     return made
 
@@ -329,7 +329,7 @@ def _batch_sent_before(state: State, topic: Topic, command: SendBatch) -> SentBa
     return SentBatch(tuple([sent.log_offset for sent in before]), first.queue_id, first.queue_offset)
 
 
-def _store_batch(state: State, place: Place, command: SendBatch, now_ms: int) -> Decision:
+def _store_batch(state: State, place: Destination, command: SendBatch, now_ms: int) -> Decision:
     topic, queue_id, made, offset = place
     records = list(made)
     places: list[int] = []

@@ -118,6 +118,6 @@ def producer_groups_refusal(view: View, connection: int, names: Iterable[str]) -
     most = view.settings.undecided_groups_max + limits.PRODUCER_GROUPS_FREE
     if not new or len(view.producer_groups) + new <= most:
         return None
-    if len(named.union(view.session.produces.get(connection, ()))) <= limits.PRODUCER_GROUPS_EACH:
+    if len(named.union(view.session.produces.get(connection, ()))) <= limits.PRODUCER_GROUPS_PER_CONNECTION_EXEMPT:
         return None
     return f"{len(view.producer_groups)} producer groups are known, and {most} may be (--undecided-groups-max)"

@@ -59,8 +59,8 @@ from halfmq.core.events import (
     UnknownReceived,
 )
 from halfmq.core.state import (
-    Heard,
     InFlight,
+    LastUnknown,
     ProducerGroup,
     State,
     Undecided,
@@ -119,7 +119,7 @@ def move_due(state: State, now_ms: int) -> None:
             group.session.full_until_ms = 0
             take_turn(state, group)
         if policy is not None and policy.session.scan_at_ms == at_ms:
-            state.derived.looking[name] = None
+            state.derived.policies_due[name] = None
     drop_stale_deadlines(state)
 
 
@@ -141,7 +141,7 @@ def cut_backoff(state: State, group: ProducerGroup) -> None:
 
 def next_check_ms(state: State) -> int | None:
     """When a tick could send a check or apply a policy. None: not before another event. 0: at once."""
-    if state.session.asking or state.derived.looking:
+    if state.session.asking or state.derived.policies_due:
         return 0
     heap = state.derived.group_deadlines
     return heap[0][0] if heap else None
@@ -168,7 +168,7 @@ def send_checks(state: State, offset: int, bytes_max: int, now_ms: int) -> DueCh
         group = state.producer_groups[name]
         groups += 1
         round_ = _Round(group, now_ms)
-        while round_.somebody and round_.in_flight < state.settings.checks_in_flight_max:
+        while round_.has_reachable_producer and round_.in_flight < state.settings.checks_in_flight_max:
             full = len(effects) >= CHECKS_PER_TICK_MAX or looked_at >= EXAMINED_PER_TICK_MAX or offset + 512 > end
             if full:
                 break
@@ -187,7 +187,7 @@ def send_checks(state: State, offset: int, bytes_max: int, now_ms: int) -> DueCh
             break
     heap = state.derived.group_deadlines
     more_due = bool(heap) and heap[0][0] <= now_ms
-    waiting = groups < len(state.session.asking) or any(_goes_on(state, event) for event in events)
+    waiting = groups < len(state.session.asking) or any(_has_more_work(state, event) for event in events)
     return DueChecks(records, effects, events, full or more_due or waiting)
 
 
@@ -197,7 +197,7 @@ class _Round:
     def __init__(self, group: ProducerGroup, now_ms: int) -> None:
         self.group = group
         self.waiting = dict(group.session.held_polls)
-        self.turn = group.session.turn
+        self.round_robin_index = group.session.round_robin_index
         self.asked: list[tuple[str, int]] = []
         #: Checks that may still get a response.
         self.in_flight = sum([asked.until_ms > now_ms for asked in group.session.in_flight.values()])
@@ -208,7 +208,7 @@ class _Round:
         self._ids: set[str] = set()
 
     @property
-    def somebody(self) -> bool:
+    def has_reachable_producer(self) -> bool:
         """Whether a producer is reachable now."""
         return bool(self.group.session.members or self.waiting)
 
@@ -252,8 +252,8 @@ class _Round:
         that were served are removed by ``event``.
         """
         members, waiting = self.group.session.members, self.waiting
-        self.turn += 1
-        turn = self.turn % (len(members) + len(waiting))
+        self.round_robin_index += 1
+        turn = self.round_robin_index % (len(members) + len(waiting))
         if turn < len(members):
             return next(islice(members, turn, None))
         connection = next(islice(waiting, turn - len(members), None))
@@ -265,23 +265,24 @@ class _Round:
 
     def event(self, state: State, now_ms: int, *, in_turn: bool = False) -> ChecksSent:
         return ChecksSent(
-            self.group.name, now_ms, now_ms + state.settings.check_answer_ms, tuple(self.asked), self.turn,
+            self.group.name, now_ms, now_ms + state.settings.check_answer_ms, tuple(self.asked), self.round_robin_index,
             tuple(self._served), self.taken["due"], self.taken["early"], in_turn,
         )  # fmt: skip
 
 
-def _goes_on(state: State, event: DecisionEvent) -> bool:
+def _has_more_work(state: State, event: DecisionEvent) -> bool:
     """Whether the group takes another turn after the event: it has entries, a reachable producer, and is below its limit in flight."""
     if not isinstance(event, ChecksSent):
         return False
     group = state.producer_groups[event.group]
     left = len(group.session.due) + len(group.session.early) - event.due - event.early
-    somebody = group.session.members or group.session.held_polls.keys() - set(event.served)
+    reachable = group.session.members or group.session.held_polls.keys() - set(event.served)
     live = sum([asked.until_ms > event.now_ms for asked in group.session.in_flight.values()]) + len(event.asked)
-    return bool(left and somebody) and live < state.settings.checks_in_flight_max
+    return bool(left and reachable) and live < state.settings.checks_in_flight_max
 
 
 def note_asked(state: State, event: ChecksSent) -> None:
+    """The checks are in flight until ``until_ms``. The group takes another turn if it has more to check and is below its limit in flight."""
     group = state.producer_groups.get(event.group)
     if group is None:
         return
@@ -291,10 +292,10 @@ def note_asked(state: State, event: ChecksSent) -> None:
     for _ in range(event.early):
         group.session.early.popleft()
     for tx_id, connection in event.asked:
-        _forget_left(group, tx_id)
+        _forget_delivered(group, tx_id)
         group.session.in_flight.pop(tx_id, None)
         group.session.in_flight[tx_id] = InFlight(event.until_ms, connection)
-    group.session.turn = event.turn
+    group.session.round_robin_index = event.round_robin_index
     for connection in event.served:
         group.session.held_polls.pop(connection, None)  # its request is answered, even with fewer checks than requested
     if event.in_turn:
@@ -307,17 +308,19 @@ def note_asked(state: State, event: ChecksSent) -> None:
 
 
 def note_waiting(state: State, event: CheckWaits) -> None:
+    """The check is due and not sent: an earlier one of the same number no longer counts for the group's policy."""
     group = state.producer_groups.get(event.group)
     if group is not None:
-        _forget_left(group, event.tx_id)
+        _forget_delivered(group, event.tx_id)
 
 
-def note_heard(state: State, event: UnknownReceived) -> None:
+def note_unknown(state: State, event: UnknownReceived) -> None:
+    """The response to the check arrived: it is no longer in flight, and ``story`` shows its time and remark."""
     group = state.producer_groups.get(event.group)
     if group is not None:
         group.session.in_flight.pop(event.tx_id, None)
         take_turn(state, group)
-        group.session.heard[event.tx_id] = Heard(event.now_ms, event.remark)
+        group.session.last_unknown[event.tx_id] = LastUnknown(event.now_ms, event.remark)
 
 
 def note_check_cancelled(state: State, event: CheckCancelled) -> None:
@@ -326,10 +329,11 @@ def note_check_cancelled(state: State, event: CheckCancelled) -> None:
         return
     if group.session.in_flight.pop(event.tx_id, None) is not None:
         take_turn(state, group)
-    group.session.heard.pop(event.tx_id, None)
+    group.session.last_unknown.pop(event.tx_id, None)
 
 
 def note_failed(state: State, event: CheckFailed) -> None:
+    """The check reached nobody: it is no longer in flight, and a closed connection gets no more. A record of the decision makes it due again."""
     group = state.producer_groups.get(event.group)
     if group is None:
         return
@@ -342,10 +346,10 @@ def note_failed(state: State, event: CheckFailed) -> None:
     take_turn(state, group)
 
 
-def _forget_left(group: ProducerGroup, tx_id: str) -> None:
+def _forget_delivered(group: ProducerGroup, tx_id: str) -> None:
     """Another check follows: forget that an earlier one of the same number went out in time."""
     if group.policy is not None:
-        group.policy.session.left.pop(tx_id, None)
+        group.policy.session.last_check_delivered.pop(tx_id, None)
 
 
 def _checked(state: State, known: Undecided, checks: int, offset: int, now_ms: int) -> Checked:
@@ -428,7 +432,7 @@ def decide_check_now(state: State, command: CheckNow, now_ms: int) -> Decision:
     until_ms = now_ms + state.settings.check_answer_ms
     taken_up = (ParkedResumed(group.name, until_ms),) if parked else ()
     round_ = _Round(group, now_ms)
-    if not round_.somebody:
+    if not round_.has_reachable_producer:
         checks = 0 if parked else known.checks
         record = replace(_checked(state, known, checks, offset, now_ms), next_check_at_ms=now_ms)
         return Decision((record,), Asked("", checks + 1), (), (*taken_up, CheckWaits(group.name, known.tx_id)))
@@ -464,7 +468,7 @@ def decide_check_parked(state: State, command: CheckParked, bytes_max: int, now_
     for tx_id in islice(parked, max(0, capacity)):
         if offset + 512 > end:
             break
-        if not round_.somebody:
+        if not round_.has_reachable_producer:
             break  # the fetching clients are served; they will send new requests
         record, effect = round_.ask(state, group.undecided[tx_id], 1, offset, now_ms)
         records.append(record)

@@ -48,7 +48,7 @@ def _problems(state: State) -> Iterator[str]:
         ("groups with any", state.derived.undecided_groups, sum(bool(group.undecided) for group in groups)),
     ):
         yield "" if says == is_ else f"{says} {name} are counted, which are {is_}"
-    for name in state.derived.looking:
+    for name in state.derived.policies_due:
         yield "" if name in state.derived.policies else f"group {name} is to be looked at and has no policy"
     counted = recount(state)
     said = (state.derived.base_bytes, state.derived.groups_bytes)
@@ -158,7 +158,9 @@ def _group(state: State, group: ProducerGroup) -> Iterator[str]:
         at_ms = group.policy.session.scan_at_ms
         rests = not (group.policy.session.past or group.policy.session.scan)
         looked = rests and (at_ms >= NEVER_MS or (at_ms, group.name) in heap)
-        yield "" if looked or group.name in state.derived.looking else f"{group.name}: nobody looks after its policy"
+        yield (
+            "" if looked or group.name in state.derived.policies_due else f"{group.name}: nobody looks after its policy"
+        )
     for tx_id in group.session.in_flight:
         yield "" if tx_id in group.undecided else f"{group.name}/{tx_id}: settled and in flight"
 

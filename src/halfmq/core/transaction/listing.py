@@ -105,7 +105,7 @@ def has(group: ProducerGroupView, tx_id: str) -> bool:
     return tx_id in group.undecided or tx_id in group.settled
 
 
-def standing(view: View, group: str, tx_id: str) -> str:
+def transaction_state(view: View, group: str, tx_id: str) -> str:
     """UNDECIDED, COMMITTED, ROLLED_BACK, or UNKNOWN: never prepared here, or settled before the deduplication window."""
     producers = view.producer_groups.get(group)
     if producers is None:

@@ -22,14 +22,14 @@ from msgspec.structs import replace
 from halfmq import limits
 from halfmq.core.audit import signed
 from halfmq.core.commands import Actor, EndTransaction, RequestedVerdict, ResolveTransaction, SendHalf, SettledRow
-from halfmq.core.decision import NOTHING, Decided, Decision, Noted, Refused, Sent, Settled, WakeQueue, Why
+from halfmq.core.decision import NOTHING, Decision, DecisionTuple, Noted, Refused, Sent, Settled, WakeQueue, Why
 from halfmq.core.events import CheckCancelled, UnknownReceived
 from halfmq.core.queues.delay import delay_refusal, due_at
-from halfmq.core.state import Half, Place, ProducerGroup, State, Topic, Undecided, Verdict, next_offset
+from halfmq.core.state import Destination, Half, ProducerGroup, State, Topic, Undecided, Verdict, next_offset
 from halfmq.core.transaction.admission import refuse_half
 from halfmq.core.transaction.check_schedule import due_sooner
 from halfmq.core.transaction.next_check import to_number
-from halfmq.core.transaction.states import OF_SETTLED, Outcome, standing_state
+from halfmq.core.transaction.states import OF_SETTLED, SettledEffect, standing_state
 from halfmq.model.ids import hash64, offset_message_id
 from halfmq.model.properties import UNIQ_KEY, append
 from halfmq.model.records import (
@@ -67,7 +67,7 @@ _ROLLBACK: Final = RequestedVerdict.ROLLBACK
 # --- prepare ---------------------------------------------------------------------------------------------------
 
 
-def prepare(state: State, command: SendHalf, place: Place, now_ms: int) -> Decided:
+def prepare(state: State, command: SendHalf, place: Destination, now_ms: int) -> DecisionTuple:
     """Store a half message, or repeat the reply to an earlier send of it.
 
     Replies:
@@ -206,7 +206,7 @@ def too_many_properties(length: int) -> Refused:
 # --- settle ----------------------------------------------------------------------------------------------------
 
 
-def decide_end(state: State, command: EndTransaction, now_ms: int) -> Decided:
+def decide_end(state: State, command: EndTransaction, now_ms: int) -> DecisionTuple:
     """Settle a transaction: the first verdict wins, and repeating it is harmless.
 
     The reply must wait for the log's end at this decision even without records: a repeated or refused verdict must not be confirmed
@@ -234,15 +234,15 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> Decided:
         return Decision(NOTHING, _wrong_offsets(tx_id, half_index, log_offset))
     if wanted is _COMMIT:
         decided = _commit(state, known, command.decided_by, now_ms)
-        return _settled(group, tx_id, decided) if group.session.in_flight or group.session.heard else decided
+        return _settled(group, tx_id, decided) if group.session.in_flight or group.session.last_unknown else decided
     if wanted is _ROLLBACK:
         return _settled(group, tx_id, _roll_back(state, known, command.decided_by))
     answered = tx_id in group.session.in_flight
-    heard = UnknownReceived(group_name, tx_id, now_ms, command.remark[:200])
-    return Decision(due_sooner(state, known, now_ms) if answered else NOTHING, Noted(), (), (heard,))
+    received = UnknownReceived(group_name, tx_id, now_ms, command.remark[:200])
+    return Decision(due_sooner(state, known, now_ms) if answered else NOTHING, Noted(), (), (received,))
 
 
-def _settled(group: ProducerGroup, tx_id: str, decided: Decided) -> Decided:
+def _settled(group: ProducerGroup, tx_id: str, decided: DecisionTuple) -> DecisionTuple:
     """The decision with ``CheckCancelled``, if it settles the transaction and a check was sent."""
     records, reply, effects, events = decided
     return records, reply, effects, (*events, *check_cancelled(group, tx_id)) if records else events
@@ -250,7 +250,9 @@ def _settled(group: ProducerGroup, tx_id: str, decided: Decided) -> Decided:
 
 def check_cancelled(group: ProducerGroup, tx_id: str) -> tuple[CheckCancelled, ...]:
     return (
-        (CheckCancelled(group.name, tx_id),) if tx_id in group.session.in_flight or tx_id in group.session.heard else ()
+        (CheckCancelled(group.name, tx_id),)
+        if tx_id in group.session.in_flight or tx_id in group.session.last_unknown
+        else ()
     )
 
 
@@ -274,18 +276,20 @@ def decide_resolve(state: State, command: ResolveTransaction, now_ms: int) -> De
         return signed(decision, action, command.tx_id, by)
     verdict = group.settled.get(command.tx_id) if group is not None else None
     if verdict is None and command.settled is not None:
-        return Decision(NOTHING, _standing_in_row(state, command.settled, command.group, command.tx_id, command.wanted))
+        return Decision(NOTHING, _reply_for_row(state, command.settled, command.group, command.tx_id, command.wanted))
     if verdict is None:
         of_group = f" of group {command.group!r}" if command.group else ""
         text = f"transaction {command.tx_id!r}{of_group} is not undecided, and not among the recent verdicts"
         return Decision(NOTHING, Refused(Why.NOT_FOUND, text))
     return Decision(
         NOTHING,
-        _standing(command.wanted, command.group, command.tx_id, committed=verdict.committed, position=verdict.position),
+        _reply_for_settled(
+            command.wanted, command.group, command.tx_id, committed=verdict.committed, position=verdict.position
+        ),
     )
 
 
-def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) -> Decided:
+def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) -> DecisionTuple:
     halves = known.halves
     count = known.count
     if count != len(halves):
@@ -297,9 +301,8 @@ def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) 
             ),
         )
     offset = state.log_end if state.batch_open else next_offset(state)
-    segment = (
-        offset - offset % state.settings.segment_bytes
-    )  # inlined ``segment_start``: a call takes three times as long
+    # ``segment_start`` inlined: a call takes three times as long.
+    segment = offset - offset % state.settings.segment_bytes
     half = halves[0]
     if count != 1 or half.offset < segment or half.delay:
         return _commit_many(state, known, decided_by, offset, segment, now_ms)
@@ -365,7 +368,7 @@ def copy_half(known: Undecided, half: Half, offset: int) -> CopiedHalf:
     )  # fmt: skip
 
 
-def _roll_back(state: State, known: Undecided, decided_by: DecidedBy) -> Decided:
+def _roll_back(state: State, known: Undecided, decided_by: DecidedBy) -> DecisionTuple:
     record = roll_back(known, decided_by, next_offset(state))
     return Decision((record,), Settled(known.group, known.tx_id, False, record.offset, False))
 
@@ -391,19 +394,19 @@ def _end_of_settled(state: State, group: ProducerGroup | None, command: EndTrans
     half_index, log_offset = command.half_index, command.log_offset
     verdict = group.settled.get(tx_id) if group is not None else None
     if verdict is not None:
-        if not _names(verdict, half_index, log_offset):
+        if not _matches_half(verdict, half_index, log_offset):
             return _wrong_offsets(tx_id, half_index, log_offset)
-        return _standing(wanted, group_name, tx_id, committed=verdict.committed, position=verdict.position)
+        return _reply_for_settled(wanted, group_name, tx_id, committed=verdict.committed, position=verdict.position)
     # The row comes before other groups: another group's transaction with this id is no reason to refuse a known verdict.
     if row is not None and row.half_index == half_index and row.first_offset in (log_offset, 0):
-        return _standing_in_row(state, row, group_name, tx_id, wanted)
+        return _reply_for_row(state, row, group_name, tx_id, wanted)
     for other in islice(state.producer_groups.values(), _GROUPS_EXAMINED_MAX):
         if other is not group and (tx_id in other.undecided or tx_id in other.settled):
             return Refused(Why.WRONG_GROUP, f"transaction {tx_id!r} is not of producer group {group_name!r}")
     return _not_found(state, group_name, tx_id, half_index, log_offset)
 
 
-def _names(verdict: Verdict, half_index: int, log_offset: int) -> bool:
+def _matches_half(verdict: Verdict, half_index: int, log_offset: int) -> bool:
     """Whether both offsets belong to one half of the settled transaction."""
     halves, places = verdict.half_indexes, verdict.first_offsets
     if not isinstance(halves, tuple) or not isinstance(places, tuple):
@@ -414,7 +417,7 @@ def _names(verdict: Verdict, half_index: int, log_offset: int) -> bool:
     return False
 
 
-def _standing_in_row(
+def _reply_for_row(
     state: State, row: SettledRow, group_name: str, tx_id: str, wanted: RequestedVerdict
 ) -> Settled | Refused | Noted:
     """The verdict in the transaction table, which has it as long as the verdict is in the log."""
@@ -424,17 +427,17 @@ def _standing_in_row(
         return _wrong_offsets(tx_id, row.half_index, row.first_offset)
     if row.verdict_position < state.log_start:
         return Refused(Why.NOT_FOUND, _PAST_RETENTION)
-    return _standing(wanted, group_name, tx_id, committed=row.committed, position=row.verdict_position)
+    return _reply_for_settled(wanted, group_name, tx_id, committed=row.committed, position=row.verdict_position)
 
 
-def _standing(
+def _reply_for_settled(
     wanted: RequestedVerdict, group: str, tx_id: str, *, committed: bool, position: int
 ) -> Settled | Refused | Noted:
     standing = standing_state(committed)
     match OF_SETTLED[standing, wanted]:
-        case Outcome.REPEATS:
+        case SettledEffect.REPEATS:
             return Settled(group, tx_id, committed, position, True)
-        case Outcome.CONFLICTS:
+        case SettledEffect.CONFLICTS:
             return Refused(
                 Why.VERDICT_CONFLICT,
                 f"transaction {tx_id!r} is {standing.value} since position {position}; the first verdict is final",

@@ -52,6 +52,4 @@ def _parked(number: int) -> ParkedCheck:
     try:
         return ParkedCheck(number)
     except ValueError:
-        raise InvariantViolated(
-            f"a transaction is parked for reason {number - PARKED_MS}, which there is not"
-        ) from None
+        raise InvariantViolated(f"unknown parking reason {number - PARKED_MS} of a transaction") from None

@@ -34,8 +34,8 @@ GROUPS_PER_TICK_MAX: Final = 64
 _ROUND_PART: Final = 64
 _ROUND_MIN_MS: Final = 1_000
 _ROUND_MAX_MS: Final = 60_000
-#: ``PolicySession.left`` is cleaned of settled transactions above this number, and above twice the undecided ones.
-_LEFT_KEPT: Final = 1_024
+#: ``PolicySession.last_check_delivered`` is cleaned of settled transactions above this number, and above twice the undecided ones.
+_DELIVERED_KEPT: Final = 1_024
 
 
 def is_at_limit(policy: PolicyView | None, known: Undecided) -> bool:
@@ -43,7 +43,7 @@ def is_at_limit(policy: PolicyView | None, known: Undecided) -> bool:
     if policy is None:
         return False
     limit = policy.settings.check_limit
-    return 0 < limit <= known.checks and policy.session.left.get(known.tx_id) == known.checks
+    return 0 < limit <= known.checks and policy.session.last_check_delivered.get(known.tx_id) == known.checks
 
 
 def is_in_flight(group: ProducerGroup, tx_id: str, now_ms: int) -> bool:
@@ -52,7 +52,7 @@ def is_in_flight(group: ProducerGroup, tx_id: str, now_ms: int) -> bool:
     return asked is not None and asked.until_ms > now_ms
 
 
-def why_past(policy: Policy, known: Undecided, now_ms: int) -> ParkedBecause | None:
+def exceeded_limit(policy: Policy, known: Undecided, now_ms: int) -> ParkedBecause | None:
     """The limit that it exceeds; None if it exceeds none, or is already parked."""
     if isinstance(known.next_check, ParkedCheck) or now_ms < known.grace_until_ms:
         return None
@@ -68,13 +68,13 @@ def sort_due(state: State, group: ProducerGroup, policy: Policy, ids: Iterable[s
     """Sort transactions whose check fell due: those at the check limit, or too old after at least one check, get no check."""
     for tx_id in ids:
         known = group.undecided[tx_id]
-        if is_at_limit(policy, known) or (known.checks and why_past(policy, known, now_ms) is not None):
-            policy.session.past[tx_id] = state.derived.looking[group.name] = None
+        if is_at_limit(policy, known) or (known.checks and exceeded_limit(policy, known, now_ms) is not None):
+            policy.session.past[tx_id] = state.derived.policies_due[group.name] = None
         else:
             group.session.due.append(tx_id)
 
 
-def note_left(group: ProducerGroup, tx_id: str, checks: int, now_ms: int, answer_ms: int) -> None:
+def note_delivered(group: ProducerGroup, tx_id: str, checks: int, now_ms: int, answer_ms: int) -> None:
     """Check number ``checks`` was sent. It counts as the last one if at least half of the response timeout remains."""
     policy = group.policy
     if policy is None or not 0 < policy.settings.check_limit <= checks:
@@ -82,9 +82,11 @@ def note_left(group: ProducerGroup, tx_id: str, checks: int, now_ms: int, answer
     asked = group.session.in_flight.get(tx_id)
     if asked is None or now_ms > asked.until_ms - answer_ms // 2:
         return
-    policy.session.left[tx_id] = checks
-    if len(policy.session.left) > _LEFT_KEPT + 2 * len(group.undecided):
-        policy.session.left = {one: number for one, number in policy.session.left.items() if one in group.undecided}
+    policy.session.last_check_delivered[tx_id] = checks
+    if len(policy.session.last_check_delivered) > _DELIVERED_KEPT + 2 * len(group.undecided):
+        policy.session.last_check_delivered = {
+            one: number for one, number in policy.session.last_check_delivered.items() if one in group.undecided
+        }
 
 
 def note_resumed(state: State, event: ParkedResumed) -> None:
@@ -116,7 +118,7 @@ def examine_step(group: ProducerGroup, policy: Policy, now_ms: int) -> None:
         known = group.undecided.get(scan.popleft())
         if known is None:
             continue
-        if why_past(policy, known, now_ms) is None or is_in_flight(group, known.tx_id, now_ms):
+        if exceeded_limit(policy, known, now_ms) is None or is_in_flight(group, known.tx_id, now_ms):
             _note_when(policy, known, now_ms)
         else:
             policy.session.past[known.tx_id] = None
@@ -134,7 +136,7 @@ def _note_when(policy: Policy, known: Undecided, now_ms: int) -> None:
 
 def examine_rounds(state: State, now_ms: int) -> None:
     """One step of each current round, up to a maximum number of groups. ``move_due`` starts rounds."""
-    for name in islice(state.derived.looking, GROUPS_PER_TICK_MAX):
+    for name in islice(state.derived.policies_due, GROUPS_PER_TICK_MAX):
         group = state.producer_groups[name]
         if group.policy is not None:
             examine_step(group, group.policy, now_ms)
@@ -143,7 +145,7 @@ def examine_rounds(state: State, now_ms: int) -> None:
 
 def note_examined(state: State, event: PolicyExamined) -> None:
     """The group takes its next turn after the others, if it has more work before its next round."""
-    state.derived.looking.pop(event.group, None)
+    state.derived.policies_due.pop(event.group, None)
     group = state.producer_groups.get(event.group)
     policy = group.policy if group is not None else None
     if group is None or policy is None:
@@ -156,9 +158,9 @@ def note_examined(state: State, event: PolicyExamined) -> None:
         group.session.due.extend(event.asked_again)
         take_turn(state, group)
     if policy.session.scan or policy.session.past:
-        state.derived.looking[event.group] = None
+        state.derived.policies_due[event.group] = None
     else:
-        put_off(state, group, policy)
+        schedule_next_scan(state, group, policy)
 
 
 def note_changed(state: State, event: PolicyChanged) -> None:
@@ -169,10 +171,10 @@ def note_changed(state: State, event: PolicyChanged) -> None:
     group.session.due += event.past
     take_turn(state, group)
     if group.policy is not None:
-        group.policy.session.left = event.left
+        group.policy.session.last_check_delivered = event.last_check_delivered
 
 
-def put_off(state: State, group: ProducerGroup, policy: Policy) -> None:
+def schedule_next_scan(state: State, group: ProducerGroup, policy: Policy) -> None:
     """The group has no more work before its next round."""
     if policy.session.scan_at_ms < NEVER_MS:
         heappush(state.derived.group_deadlines, (policy.session.scan_at_ms, group.name))

@@ -25,12 +25,12 @@ from halfmq import limits
 from halfmq.core.audit import signed_if_space
 from halfmq.core.base_space import refuse_producer
 from halfmq.core.commands import SetProducer
-from halfmq.core.decision import NOTHING, Decision, Effect, PolicyActed, ProducerIsSet, Refused, Why
+from halfmq.core.decision import NOTHING, Decision, Effect, PolicyActed, ProducerSettingsStored, Refused, Why
 from halfmq.core.events import DecisionEvent, PolicyChanged, PolicyExamined
 from halfmq.core.schema import producer_set
 from halfmq.core.state import Policy, State, Undecided, next_offset
 from halfmq.core.transaction.machine import check_cancelled, roll_back
-from halfmq.core.transaction.past_limit import GROUPS_PER_TICK_MAX, is_in_flight, why_past
+from halfmq.core.transaction.past_limit import GROUPS_PER_TICK_MAX, exceeded_limit, is_in_flight
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
 from halfmq.model.records import DecidedBy, OperatorAction, Parked, ParkedBecause, Record, RolledBack, parked_size
@@ -59,8 +59,8 @@ def enforce(state: State, offset: int, bytes_max: int, now_ms: int, asked: Conta
     """
     acts = Acts([], [], [], False)
     end = offset + bytes_max
-    more = len(state.derived.looking) > GROUPS_PER_TICK_MAX
-    for name in islice(state.derived.looking, GROUPS_PER_TICK_MAX):
+    more = len(state.derived.policies_due) > GROUPS_PER_TICK_MAX
+    for name in islice(state.derived.policies_due, GROUPS_PER_TICK_MAX):
         group = state.producer_groups[name]
         policy = group.policy
         looked_at: list[str] = []
@@ -75,7 +75,7 @@ def enforce(state: State, offset: int, bytes_max: int, now_ms: int, asked: Conta
                 if known is not None:
                     look_by_ms = now_ms + state.settings.check_answer_ms
                 continue
-            because = why_past(policy, known, now_ms)
+            because = exceeded_limit(policy, known, now_ms)
             if because is None:  # within the limits again: it gets checks like others
                 looked_at.append(tx_id)
                 again.append(tx_id)
@@ -117,7 +117,7 @@ def decide_set_producer(state: State, command: SetProducer, now_ms: int) -> Deci
     """Set limits and policy of a producer group. Parked transactions stay parked, and undecided ones are kept.
 
     Replies:
-        ProducerIsSet: the settings from now on. Refused, nothing was changed: INVALID_PARAMETER: the value is invalid; the text states
+        ProducerSettingsStored: the settings from now on. Refused, nothing was changed: INVALID_PARAMETER: the value is invalid; the text states
             the valid range. LIMIT_REACHED: there is no space, or too many groups have settings. Existing settings can always be
             changed and removed.
     """
@@ -134,8 +134,10 @@ def decide_set_producer(state: State, command: SetProducer, now_ms: int) -> Deci
         return Decision(NOTHING, refused)
     group = state.producer_groups.get(settings.name)
     before = group.policy.session if group is not None and group.policy is not None else None
-    events = (PolicyChanged(settings.name, tuple(before.past), before.left),) if before is not None else ()
-    decision = Decision((producer_set(next_offset(state), settings),), ProducerIsSet(settings), (), events)
+    events = (
+        (PolicyChanged(settings.name, tuple(before.past), before.last_check_delivered),) if before is not None else ()
+    )
+    decision = Decision((producer_set(next_offset(state), settings),), ProducerSettingsStored(settings), (), events)
     return signed_if_space(state, decision, OperatorAction.SET_PRODUCER, settings.name, command.by)
 
 

@@ -37,7 +37,7 @@ class CopyProgress:
     def __init__(self, state: State, log_start: int) -> None:
         self.log_start = log_start
         #: The rest of the search, one entry for each transaction or delayed message: None if it is after the start.
-        self.rest = _looked_at(state, log_start)
+        self.rest = _candidates(state, log_start)
         #: To copy: (group, id, half index), or the first offset of a delayed message.
         self.found: deque[tuple[str, str, int] | int] = deque()
         #: Whether the search is complete.
@@ -48,7 +48,7 @@ class CopyProgress:
         """Whether everything was searched and copied."""
         return self.seen and not self.found
 
-    def look(self) -> None:
+    def search(self) -> None:
         """Search until something is found, the search is complete, or this search reaches its limit."""
         if self.found or self.seen:
             return
@@ -61,7 +61,7 @@ class CopyProgress:
                 self.found.append(what)  # type: ignore[arg-type]  # _END was handled above
 
 
-def _looked_at(state: State, log_start: int) -> Iterator[tuple[str, str, int] | int | None]:
+def _candidates(state: State, log_start: int) -> Iterator[tuple[str, str, int] | int | None]:
     """All undecided and delayed messages at the time of the first step."""
     groups = [(group, list(group.undecided)) for group in state.producer_groups.values()]
     delayed = list(state.delayed)
@@ -109,10 +109,10 @@ def decide_copy_forward(state: State, command: CopyForward, now_ms: int) -> Deci
     return Decision(tuple(records), Done(again=again), (), (CopiedForward(command.log_start, count),))
 
 
-def note_look(state: State, event: TrimStarted) -> None:
+def start_search(state: State, event: TrimStarted) -> None:
     if state.session.copy_progress is None or state.session.copy_progress.log_start != event.log_start:
         state.session.copy_progress = CopyProgress(state, event.log_start)
-        state.session.copy_progress.look()
+        state.session.copy_progress.search()
 
 
 def note_copied(state: State, event: CopiedForward) -> None:
@@ -120,7 +120,7 @@ def note_copied(state: State, event: CopiedForward) -> None:
     if progress is not None and progress.log_start == event.log_start:
         for _ in range(event.count):
             progress.found.popleft()
-        progress.look()
+        progress.search()
 
 
 def _copy(state: State, what: tuple[str, str, int] | int, log_start: int, offset: int) -> Record | None:

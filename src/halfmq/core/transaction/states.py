@@ -16,12 +16,14 @@ from halfmq.core.commands import RequestedVerdict
 
 
 class TransactionState(Enum):
+    """Clients and operators see these values. The last two are final."""
+
     UNDECIDED = "UNDECIDED"
     COMMITTED = "COMMITTED"
     ROLLED_BACK = "ROLLED_BACK"
 
 
-class Outcome(Enum):
+class SettledEffect(Enum):
     """The entries of the table for a settled transaction."""
 
     REPEATS = "repeats"
@@ -30,12 +32,12 @@ class Outcome(Enum):
 
 
 OF_SETTLED = {
-    (TransactionState.COMMITTED, RequestedVerdict.COMMIT): Outcome.REPEATS,
-    (TransactionState.COMMITTED, RequestedVerdict.ROLLBACK): Outcome.CONFLICTS,
-    (TransactionState.COMMITTED, RequestedVerdict.UNKNOWN): Outcome.STAYS,
-    (TransactionState.ROLLED_BACK, RequestedVerdict.COMMIT): Outcome.CONFLICTS,
-    (TransactionState.ROLLED_BACK, RequestedVerdict.ROLLBACK): Outcome.REPEATS,
-    (TransactionState.ROLLED_BACK, RequestedVerdict.UNKNOWN): Outcome.STAYS,
+    (TransactionState.COMMITTED, RequestedVerdict.COMMIT): SettledEffect.REPEATS,
+    (TransactionState.COMMITTED, RequestedVerdict.ROLLBACK): SettledEffect.CONFLICTS,
+    (TransactionState.COMMITTED, RequestedVerdict.UNKNOWN): SettledEffect.STAYS,
+    (TransactionState.ROLLED_BACK, RequestedVerdict.COMMIT): SettledEffect.CONFLICTS,
+    (TransactionState.ROLLED_BACK, RequestedVerdict.ROLLBACK): SettledEffect.REPEATS,
+    (TransactionState.ROLLED_BACK, RequestedVerdict.UNKNOWN): SettledEffect.STAYS,
 }
 
 

@@ -12,6 +12,7 @@ from halfmq.core.transaction.next_check import ParkedCheck
 from halfmq.core.transaction.past_limit import is_at_limit
 from halfmq.core.transaction.states import standing_state
 from halfmq.core.view import ProducerGroupView, View
+from halfmq.model.durations import span
 from halfmq.model.records import DecidedBy, OperatorActed
 from halfmq.model.settings import PastLimit, ProducerSettings
 
@@ -112,10 +113,10 @@ def _checks(group: ProducerGroupView, known: Undecided, now_ms: int) -> tuple[st
         sentences.append("No check was sent yet.")
     if group.policy is not None and not isinstance(known.next_check, ParkedCheck):
         sentences += _policy(group.policy.settings)
-    heard = group.session.heard.get(known.tx_id)
-    if heard is not None:
-        said = f", with the remark: {heard.remark}" if heard.remark else ""
-        sentences.append(f"The last response came {span(now_ms - heard.at_ms)} ago and was UNKNOWN{said}.")
+    last_unknown = group.session.last_unknown.get(known.tx_id)
+    if last_unknown is not None:
+        said = f", with the remark: {last_unknown.remark}" if last_unknown.remark else ""
+        sentences.append(f"The last response came {span(now_ms - last_unknown.at_ms)} ago and was UNKNOWN{said}.")
     return tuple(sentences)
 
 
@@ -192,12 +193,3 @@ def _settled(verdict: Verdict, now_ms: int, acted: OperatorActed | None) -> str:
 
 def checks(count: int) -> str:
     return "1 check" if count == 1 else f"{count} checks"
-
-
-def span(ms: int) -> str:
-    """A duration for people: 850 ms, 12 s, 5 min, 3 h, 2 days."""
-    ms = max(0, ms)
-    for unit_ms, name in ((86_400_000, "days"), (3_600_000, "h"), (60_000, "min"), (1_000, "s")):
-        if ms >= 2 * unit_ms or (unit_ms == 1_000 and ms >= unit_ms):
-            return f"{ms // unit_ms} {name}"
-    return f"{ms} ms"

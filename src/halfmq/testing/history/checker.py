@@ -25,9 +25,9 @@ from halfmq.testing.history.messages import Messages
 from halfmq.testing.history.order import Order, Places
 from halfmq.testing.history.reader import EventsSource, FileSource, Source, Sources, files_of
 from halfmq.testing.history.report import (
-    BY_NOBODY,
     CHECKS,
     PHANTOM,
+    UNREQUESTED,
     Coverage,
     Evidence,
     Finding,
@@ -228,10 +228,10 @@ class HistoryCheck:
             yield "the run did not settle (settled): nothing is reported as stuck"
         if not facts.log_records:
             yield "the log was not read (--log DIR): acknowledgements are not compared with it"
-        elif self._findings.counts[BY_NOBODY] or self._findings.counts[PHANTOM]:
+        elif self._findings.counts[UNREQUESTED] or self._findings.counts[PHANTOM]:
             yield (
                 "was every sender of this broker recorded? Messages of others are reported as phantoms, and their verdicts as "
-                "decided by nobody"
+                "unrequested"
             )
         if not facts.broker_starts:
             yield "no broker was restarted (started)"

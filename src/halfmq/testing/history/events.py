@@ -18,7 +18,7 @@ import msgspec
 FORMAT: Final = 1
 
 Verdict = Literal["COMMITTED", "ROLLED_BACK"]
-#: Who requested a verdict. ``policy`` is legal only for groups that ``Began`` names.
+#: Who requested a verdict. ``policy`` is legal only for groups that ``FileStarted`` names.
 DecidedBy = Literal["application", "check", "marker", "operator", "policy"]
 
 
@@ -31,7 +31,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="e", omit_defau
     by: str
 
 
-class Began(Event, tag="began", frozen=True, kw_only=True):
+class FileStarted(Event, tag="began", frozen=True, kw_only=True):
     """First line of each file."""
 
     format: int = FORMAT
@@ -47,7 +47,7 @@ class Began(Event, tag="began", frozen=True, kw_only=True):
 # --- requests of clients, and responses ---------------------------------------------------------------------------
 
 
-class HalfAsked(Event, tag="half", frozen=True, kw_only=True):
+class HalfSent(Event, tag="half", frozen=True, kw_only=True):
     """A half message is sent, or sent again with the same ``message``."""
 
     op: str
@@ -65,7 +65,7 @@ class HalfAsked(Event, tag="half", frozen=True, kw_only=True):
     delay_ms: int = 0
 
 
-class PlainAsked(Event, tag="plain", frozen=True, kw_only=True):
+class PlainSent(Event, tag="plain", frozen=True, kw_only=True):
     """A non-transactional message is sent."""
 
     op: str
@@ -117,14 +117,14 @@ class Local(Event, tag="local", frozen=True, kw_only=True):
     group: str
     tx: str
     outcome: Verdict
-    #: Unique ids of the messages that it sent; empty: those of the ``HalfAsked`` events.
+    #: Unique ids of the messages that it sent; empty: those of the ``HalfSent`` events.
     messages: tuple[str, ...] = ()
 
 
 # --- checks -------------------------------------------------------------------------------------------------------
 
 
-class CheckHeard(Event, tag="check", frozen=True, kw_only=True):
+class CheckReceived(Event, tag="check", frozen=True, kw_only=True):
     """A producer received a check. ``times``: the broker's count of checks, from 1."""
 
     group: str
@@ -233,6 +233,6 @@ class Settled(Event, tag="settled", frozen=True, kw_only=True):
 
 
 AnyEvent = (
-    Began | HalfAsked | PlainAsked | EndAsked | Answered | Local | CheckHeard | CheckUnanswered | Seen | QueueRead
+    FileStarted | HalfSent | PlainSent | EndAsked | Answered | Local | CheckReceived | CheckUnanswered | Seen | QueueRead
     | Logged | Fault | Started | Settled
 )  # fmt: skip

@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from typing import Final, NamedTuple
 
-from halfmq.testing.history.events import Began, Fault, QueueRead, Settled, Started
+from halfmq.testing.history.events import Fault, FileStarted, QueueRead, Settled, Started
 
 #: The queue number that stands for the log.
 LOG_QUEUE: Final = 0
@@ -67,7 +67,7 @@ class Facts:
 
     # --- for the first pass ---------------------------------------------------------------------------------------
 
-    def began(self, began: Began) -> None:
+    def began(self, began: FileStarted) -> None:
         """Take the first event of a file."""
         if began.system:
             self.systems.add(began.system)

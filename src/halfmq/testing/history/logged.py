@@ -14,7 +14,7 @@ import msgspec
 from halfmq.errors import InvariantViolated
 from halfmq.runtime.disk import Disk
 from halfmq.store.dump import dump_store
-from halfmq.testing.history.events import AnyEvent, Began, Logged
+from halfmq.testing.history.events import AnyEvent, FileStarted, Logged
 from halfmq.testing.history.reader import FileSource
 
 #: The log calls an application that decided for itself ``producer``.
@@ -80,7 +80,7 @@ def log_events(
         StoreDamaged: damage that is not a torn end.
     """
     topics: dict[int, str] = {}
-    yield Began(t_us=t_us, by=by)
+    yield FileStarted(t_us=t_us, by=by)
     for line in dump_store(disk, directory, note=note):
         record = _decode(line)
         if counts is not None:

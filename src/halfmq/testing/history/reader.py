@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from halfmq.errors import UsageError
-from halfmq.testing.history.events import FORMAT, AnyEvent, Began
+from halfmq.testing.history.events import FORMAT, AnyEvent, FileStarted
 
 #: Bytes read at once: some 5,000 events.
 BLOCK_BYTES: Final = 1 << 20
@@ -161,7 +161,7 @@ class FileSource:
     def _check(self, line: int, event: AnyEvent | None) -> None:
         """Check that ``event`` (None: an unreadable line) is legal at ``line``."""
         if self._torn_at is not None:
-            if type(event) is not Began:
+            if type(event) is not FileStarted:
                 raise self._not_an_event()
             self.torn += 1
             self._torn_at = None
@@ -170,7 +170,7 @@ class FileSource:
             self._begun = True
 
     def _check_first(self, event: AnyEvent) -> None:
-        if type(event) is not Began:
+        if type(event) is not FileStarted:
             raise UsageError(f"{self.path}: the first line must be a `began`; is this a history?")
         if event.format != FORMAT:
             raise UsageError(f"{self.path}: format {event.format}; this program reads format {FORMAT}")

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import msgspec
 
-from halfmq.testing.history.events import AnyEvent, Began
+from halfmq.testing.history.events import AnyEvent, FileStarted
 
 
 def monotonic_us() -> int:
@@ -27,7 +27,7 @@ def monotonic_us() -> int:
 
 
 class Recorder:
-    """Appends events to ``path``, after a first ``Began`` line.
+    """Appends events to ``path``, after a first ``FileStarted`` line.
 
     ``by``: the writer, unique among the files of a history. ``clock``: microseconds, the same clock for all files.
     ``began``: fields of the first line (``system="rocketmq 5.4.0"``, ``policy_groups``, ...).
@@ -52,7 +52,7 @@ class Recorder:
         size = os.fstat(self._file).st_size
         if size and os.pread(self._file, 1, size - 1) != b"\n":
             self._write(b"\n")
-        self.record(Began, **began)
+        self.record(FileStarted, **began)
 
     def record(self, kind: type[AnyEvent], /, **fields: Any) -> None:
         """Write one event with the current time, after everything noted before it."""
@@ -108,7 +108,7 @@ class MemoryRecorder:
         self.by = by
         self._clock = clock
         self.events: list[AnyEvent] = [] if events is None else events
-        self.record(Began, **began)
+        self.record(FileStarted, **began)
 
     def record(self, kind: type[AnyEvent], /, **fields: Any) -> None:
         """See ``Recorder.record``."""

@@ -16,12 +16,12 @@ PHANTOM: Final = "phantom"
 DUPLICATE: Final = "duplicate"
 TORN: Final = "torn"
 REORDERED: Final = "reordered"
-BY_NOBODY: Final = "decided by nobody"
+UNREQUESTED: Final = "unrequested verdict"
 CHANGED: Final = "verdict changed"
 NOT_DURABLE: Final = "acknowledged but not durable"
 STUCK: Final = "stuck"
 #: All kinds, in the order of the promises.
-KINDS: Final = (CHANGED, BY_NOBODY, PHANTOM, LOST, DUPLICATE, TORN, NOT_DURABLE, STUCK, REORDERED)
+KINDS: Final = (CHANGED, UNREQUESTED, PHANTOM, LOST, DUPLICATE, TORN, NOT_DURABLE, STUCK, REORDERED)
 
 
 class Check(NamedTuple):
@@ -34,7 +34,7 @@ class Check(NamedTuple):
 
 CHECKS: Final = (
     Check(1, CHANGED, "transactions whose verdict was reported at least twice"),
-    Check(2, BY_NOBODY, "transactions whose verdict was reported"),
+    Check(2, UNREQUESTED, "transactions whose verdict was reported"),
     Check(2, PHANTOM, "messages that were seen, or are visible in the log"),
     Check(3, LOST, "messages that had to be visible in completely read queues"),
     Check(3, LOST, "visible messages that a reader had to see"),

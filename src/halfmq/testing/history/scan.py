@@ -31,15 +31,15 @@ import msgspec
 from halfmq.testing.history.events import (
     Answered,
     AnyEvent,
-    Began,
-    CheckHeard,
+    CheckReceived,
     CheckUnanswered,
     EndAsked,
     Fault,
-    HalfAsked,
+    FileStarted,
+    HalfSent,
     Local,
     Logged,
-    PlainAsked,
+    PlainSent,
     QueueRead,
     Seen,
     Settled,
@@ -75,7 +75,7 @@ LOG_COPY: Final = 2
 _LOG_KINDS: Final = {"message": LOG_MESSAGE, "half": LOG_HALF, "copy": LOG_COPY}
 _LOG_VERDICTS: Final = {"commit": "COMMITTED", "rollback": "ROLLED_BACK"}
 
-Request = HalfAsked | PlainAsked | EndAsked
+Request = HalfSent | PlainSent | EndAsked
 
 #: Every request with the last response to it.
 _REQUESTS_WITH_ANSWERS: Final = """
@@ -112,13 +112,13 @@ class Scan:
         for side in ("requests", "answers"):
             tables.database.execute(f"CREATE TABLE {side} (writer, op, place, event, PRIMARY KEY (writer, op, place))")
         self._take: dict[type, Callable[[Any, int], None]] = {
-            Began: self._began,
-            HalfAsked: self._request,
-            PlainAsked: self._request,
+            FileStarted: self._began,
+            HalfSent: self._request,
+            PlainSent: self._request,
             EndAsked: self._request,
             Answered: self._answered,
             Local: self._local,
-            CheckHeard: self._check,
+            CheckReceived: self._check,
             CheckUnanswered: self._nothing,
             Seen: self._seen,
             QueueRead: self._queue_read,
@@ -221,7 +221,7 @@ class Scan:
             self.transactions.add(row)
             return
         message: str = request.message  # type: ignore[union-attr]
-        if kind is HalfAsked:
+        if kind is HalfSent:
             group, tx, index = request.group, request.tx, request.index  # type: ignore[union-attr]
         else:
             group, tx, index = "", "", 0
@@ -276,14 +276,14 @@ class Scan:
         for message in local.messages:
             self.messages.add((message, LISTED, place, local.group, local.tx))
 
-    def _check(self, check: CheckHeard, place: int) -> None:
+    def _check(self, check: CheckReceived, place: int) -> None:
         key = f"{check.group}\n{check.tx}"
         self.transactions.add((key, CHECK, check.t_us, place))
 
     def _nothing(self, event: AnyEvent, place: int) -> None:
         pass
 
-    def _began(self, began: Began, place: int) -> None:
+    def _began(self, began: FileStarted, place: int) -> None:
         self.facts.began(began)
 
     def _queue_read(self, read: QueueRead, place: int) -> None:

@@ -4,7 +4,7 @@ Three sources of a verdict must agree: its requests (of application, check, mark
 acknowledged or logged; and the database (``Local``), which is the reference unless an operator decided
 otherwise. Visibility is checked against the reference, not against the broker's acknowledgements.
 
-Each cause is reported once: a transaction whose verdict changed, was decided by nobody, is stuck or was not durable is not
+Each cause is reported once: a transaction whose verdict changed, was requested by nobody, is stuck or was not durable is not
 reported as lost or torn too.
 """
 
@@ -290,7 +290,7 @@ class Transactions:
         ]
         named = False
         if acknowledged or transaction.records:
-            named = self._changed(transaction) or self._by_nobody(transaction)
+            named = self._changed(transaction) or self._is_unrequested(transaction)
         if transaction.seen and not named:
             named = self._phantom(transaction)
         in_queue = self._in_log_places(transaction, expected)
@@ -354,7 +354,7 @@ class Transactions:
 
     # --- promise 2 ------------------------------------------------------------------------------------------------
 
-    def _by_nobody(self, transaction: TransactionFacts) -> bool:
+    def _is_unrequested(self, transaction: TransactionFacts) -> bool:
         self._examined[AT_VALIDITY] += 1
         by_policy = transaction.group in self._facts.policy_groups
         for row in transaction.records:

@@ -9,7 +9,9 @@ Pure functions; the only state is the incomplete frame in ``FrameSplitter``. For
     binary_header.py   headers in the ROCKETMQ serialisation
     codes.py           request and response codes, languages, versions, flags
     java_json.py       fastjson's extensions of JSON
-    route.py heartbeat.py group_bodies.py    JSON bodies
+    route.py heartbeat.py group_bodies.py    JSON bodies of RocketMQ's commands; admin_stats.py   of its commands for statistics
+    operators.py producer_groups.py check_polls.py    halfmq's own commands: their fields and bodies
+    position.py        the store's position, which halfmq adds to responses
     message_codec.py   batches, sends, checks, pulled messages; compression.py   their bodies
     replies.py         response headers as typed structs
 """

@@ -12,7 +12,7 @@ from halfmq import limits
 from halfmq.broker.front_door import Rejected
 from halfmq.broker.http import connection as connection
 from halfmq.broker.http.connection import HEADER_BYTES_MAX, HEADERS_MAX, Answer, HttpConnection
-from halfmq.broker.http.door import HttpDoor
+from halfmq.broker.http.door import HttpFrontDoor
 from halfmq.broker.listener import bind
 
 Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -22,7 +22,7 @@ PUT = b"PUT /one HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc"
 
 class Stage:
     def __init__(self) -> None:
-        self.door = HttpDoor()
+        self.door = HttpFrontDoor()
         #: Requests that ``/later`` has not answered.
         self.waiting: list[Answer] = []
         self.served = 0
@@ -211,7 +211,7 @@ async def test_a_peer_that_ends_its_side_still_gets_its_answers() -> None:
 async def test_slow_senders_and_idle_connections_are_closed_and_those_who_wait_for_us_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(connection, "REQUEST_TIMEOUT_S", 0.1)
     async with stage() as made:
         waits, idle, slow = await made.peer(), await made.peer(), await made.peer()
         waits[1].write(GET.replace(b"/one", b"/later"))
@@ -233,7 +233,7 @@ async def test_slow_senders_and_idle_connections_are_closed_and_those_who_wait_f
 
 
 async def test_a_peer_that_reads_nothing_is_not_answered_further_and_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(connection, "REQUEST_TIMEOUT_S", 0.3)
     async with stage() as made:
         answered = 0
 
@@ -267,10 +267,10 @@ async def test_connections_beyond_the_limit_are_rejected_and_one_that_never_bega
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(limits, "HTTP_CONNECTIONS_MAX", 1)
-    door = HttpDoor()
+    door = HttpFrontDoor()
     first = door.admit("10.0.0.1")
     assert isinstance(first, HttpConnection)
-    assert door.admit("10.0.0.1") == Rejected("all have 1 HTTP connections open, as many as may be")
+    assert door.admit("10.0.0.1") == Rejected("HTTP connections: limit of 1 reached")
     door.begun(first)
     assert isinstance(door.admit("10.0.0.1"), HttpConnection)
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from halfmq.broker.http.door import HttpDoor
+from halfmq.broker.http.door import HttpFrontDoor
 
 
 def told(method: str, target: str) -> tuple[int, Any]:
-    door, answers = HttpDoor(), []  # type: tuple[HttpDoor, list[tuple[int, Any]]]
+    door, answers = HttpFrontDoor(), []  # type: tuple[HttpFrontDoor, list[tuple[int, Any]]]
     door.resources["/a"] = (frozenset({"x", "y"}), lambda given, answer: answer(200, given))
     door._serve(method, target, lambda status, body: answers.append((status, body)))
     (only,) = answers

@@ -45,7 +45,7 @@ class Peer:
         self.left = left
         self.stopped = False
         self.is_open = True
-        self.undecided = self.taken = self.later_bytes = 0
+        self.pending = self.taken = self.later_bytes = 0
         self.awaits_turn = False
         self.used_s = 0.0
         self.unfinished_bytes = 0
@@ -62,7 +62,7 @@ class Peer:
 
     def take_more(self) -> None:
         self.awaits_turn = False
-        self.intake.leave(self, 0)
+        self.intake.set_waiting_cost(self, 0)
         self.work()
 
     def work(self) -> None:
@@ -73,10 +73,10 @@ class Peer:
             handled += 1
             self.intake.work.submitted += 1  # type: ignore[misc]
         self.turns.append(handled)
-        self.intake.took(self, handled * 10, before)
+        self.intake.record_read(self, handled * 10, before)
         if self.left:
             self.intake.wait(self)
-            self.intake.leave(self, 10)
+            self.intake.set_waiting_cost(self, 10)
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def turn(intake: Intake, sequencer: Sequencer, *, durable: bool = True) -> None:
     sequencer.decided = sequencer.submitted
     if durable:
         sequencer.released = sequencer.decided
-    intake.settle()
+    intake.release_finished()
 
 
 def test_one_connection_has_one_part_of_each_turn_and_everybody_comes_in_between(loop: Loop) -> None:
@@ -117,7 +117,7 @@ def test_one_connection_has_one_part_of_each_turn_and_everybody_comes_in_between
     assert max(flooding.turns) == TURN // 10
     turn(intake, sequencer)
     loop.run()
-    assert (intake.taken, intake.undecided, intake.later, flooding.awaits_turn) == (0, 0, 0, False)
+    assert (intake.taken, intake.pending, intake.later, flooding.awaits_turn) == (0, 0, 0, False)
 
 
 def test_turns_of_a_crowd_are_bounded_and_go_round(loop: Loop) -> None:
@@ -183,16 +183,16 @@ def test_a_quarter_above_the_bound_nobody_is_read_from_and_before_that_only_who_
     intake, sequencer = made(loop)
     much, little, newest = Peer(intake), Peer(intake), Peer(intake)
     sequencer.submitted = 1
-    intake.took(much, MOST, 0)
-    intake.took(little, 50, 0)
+    intake.record_read(much, MOST, 0)
+    intake.record_read(little, 50, 0)
     assert (intake.stopped, intake.full) == (True, False)
     assert (intake.stops(much), intake.stops(little), little.stopped) == (True, False, False)
-    intake.took(little, 1, 0)
+    intake.record_read(little, 1, 0)
     assert (intake.stops(little), little.stopped, intake.stops(newest)) == (True, True, False)
     newest.unfinished_bytes = 51
     assert intake.stops(newest)
     newest.unfinished_bytes = 0
-    intake.took(little, MOST // 4, 0)
+    intake.record_read(little, MOST // 4, 0)
     assert (intake.full, intake.stops(newest)) == (True, True)
     turn(intake, sequencer)
     loop.run()
@@ -214,7 +214,7 @@ def test_who_was_stopped_goes_on_when_it_has_little_although_others_keep_it_full
             intake.keep(peer, MOST // 10)
         assert intake.stopped
         sequencer.submitted += 1
-        intake.took(honest, MOST // 8 + 1, sequencer.submitted - 1)
+        intake.record_read(honest, MOST // 8 + 1, sequencer.submitted - 1)
         assert honest.stopped
         turn(intake, sequencer)
         loop.run()
@@ -234,14 +234,14 @@ def test_who_was_stopped_for_something_kept_or_read_goes_on_when_that_is_gone(
     others, keeping, reading, gone = Peer(intake), Peer(intake), Peer(intake), Peer(intake)
     intake.keep(others, MOST)
     intake.keep(keeping, 51)
-    intake.leave(reading, 51)
+    intake.set_waiting_cost(reading, 51)
     intake.keep(gone, 51)
     assert [peer.stopped for peer in (keeping, reading, gone)] == [True] * 3
     intake.give_back(keeping, 51)
-    intake.leave(reading, 0)
+    intake.set_waiting_cost(reading, 0)
     assert [peer.stopped for peer in (keeping, reading, gone)] == [False, False, True]
     gone.is_open = False
-    intake.leave(gone, 0)
+    intake.set_waiting_cost(gone, 0)
     intake.give_back(gone, 51)
     assert gone.stopped, "nobody reads from who is gone"
 
@@ -254,22 +254,22 @@ def test_an_estimate_puts_nobody_behind_all_others_for_as_long_as_it_says(loop: 
     for _ in range(4):
         for peer in crowd:
             sequencer.submitted += 1
-            intake.took(peer, 10, sequencer.submitted - 1, limits.INTAKE_TURN_S)
+            intake.record_read(peer, 10, sequencer.submitted - 1, limits.INTAKE_TURN_S)
             turn(intake, sequencer)
             loop.run()
     honest = Peer(intake)
     sequencer.submitted += 1
-    intake.took(honest, 10, sequencer.submitted - 1, 0.3)
+    intake.record_read(honest, 10, sequencer.submitted - 1, 0.3)
     assert honest.used_s <= intake._turn_s + limits.INTAKE_ALL_TURN_S
 
 
 def test_answers_that_are_held_and_what_waits_elsewhere_count_too(loop: Loop) -> None:
     intake, sequencer = made(loop)
     asking = Peer(intake)
-    intake.owe(asking, 5_000)
+    intake.count_withheld_response(asking, 5_000)
     assert asking.taken == 0, "nothing is held: the answer leaves at once"
     sequencer.submitted = sequencer.decided = 1
-    intake.owe(asking, ONE)
+    intake.count_withheld_response(asking, ONE)
     assert asking.awaits_turn
     turn(intake, sequencer)
     loop.run()
@@ -299,12 +299,12 @@ def test_requests_that_become_no_command_have_turns_too(loop: Loop) -> None:
     for peer in peers:
         for _ in range(20):
             cost = min(10, max(0, intake.room(peer)))
-            intake.took(peer, cost, 0)
-        assert peer.undecided <= TURN + 10
-    assert intake.undecided == sum(peer.undecided for peer in peers) > 0
+            intake.record_read(peer, cost, 0)
+        assert peer.pending <= TURN + 10
+    assert intake.pending == sum(peer.pending for peer in peers) > 0
     assert peers[0].awaits_turn
     loop.run()
-    assert intake.undecided == intake.taken == 0
+    assert intake.pending == intake.taken == 0
     loop.run()
     assert not any(peer.awaits_turn for peer in peers)
 
@@ -314,7 +314,7 @@ def test_requests_that_become_no_command_do_not_wait_for_the_disk(loop: Loop) ->
     intake, sequencer = made(loop)
     flooding, asking = Peer(intake, 5), Peer(intake)
     flooding.work()
-    intake.took(asking, 50, sequencer.submitted)
+    intake.record_read(asking, 50, sequencer.submitted)
     assert asking.taken == 50
     turn(intake, sequencer, durable=False)
     assert (asking.taken, flooding.taken, intake.taken) == (0, 50, 50)
@@ -327,10 +327,10 @@ def test_a_connection_that_ended_leaves_nothing(loop: Loop) -> None:
     flooding = Peer(intake, 500)
     flooding.work()
     flooding.is_open = False
-    intake.leave(flooding, 0)
+    intake.set_waiting_cost(flooding, 0)
     turn(intake, sequencer)
     loop.run()
-    assert (intake.taken, intake.undecided, intake.later) == (0, 0, 0)
+    assert (intake.taken, intake.pending, intake.later) == (0, 0, 0)
     assert flooding.turns == [TURN // 10]
 
 
@@ -351,7 +351,7 @@ class Slow(Peer):
             seconds += self.each_s
         self.turns.append(handled)
         if handled:
-            self.intake.took(self, handled, 0, seconds)
+            self.intake.record_read(self, handled, 0, seconds)
         if self.left:
             self.intake.wait(self)
 
@@ -380,7 +380,7 @@ def test_time_of_one_round_is_bounded_for_one_and_for_all_and_a_cheap_request_go
     for _ in range(2_000):
         loop.run()
     assert not any(peer.left or peer.awaits_turn for peer in costly)
-    assert intake.taken == intake.undecided == 0
+    assert intake.taken == intake.pending == 0
 
 
 def test_nobody_brings_more_while_the_sequencer_is_expected_to_need_a_turn_for_what_it_has(loop: Loop) -> None:
@@ -434,7 +434,7 @@ async def test_an_honest_request_waits_behind_one_part_of_a_flood(tmp_path: Path
         bodies = (await honest.pull("Flood", 0, count=3)).body
         assert bodies.index(b"0" * 31 + b"0") < bodies.index(b"0" * 31 + b"1") < bodies.index(b"0" * 31 + b"2")
         intake = running.broker._gateway.intake
-        assert (intake.taken, intake.undecided, intake.later) == (0, 0, 0)
+        assert (intake.taken, intake.pending, intake.later) == (0, 0, 0)
 
 
 async def test_a_disk_that_does_not_follow_stops_the_flood_and_nobody_else(

@@ -292,7 +292,7 @@ async def test_a_heartbeat_that_is_refused_and_one_that_is_taken_in_part_are_cod
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "PRODUCER_GROUPS_FREE", 0)
-    monkeypatch.setattr(limits, "PRODUCER_GROUPS_EACH", 0)
+    monkeypatch.setattr(limits, "PRODUCER_GROUPS_PER_CONNECTION_EXEMPT", 0)
     async with serving(tmp_path, settings=BrokerSettings(undecided_groups_max=1)) as running:
         client = await running.client()
         refused = await client.heartbeat("me", producers=["no spaces"], consumers={"C": ["T"]})

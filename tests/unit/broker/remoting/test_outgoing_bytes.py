@@ -57,7 +57,7 @@ class Peer:
         self.left += count
         self._outgoing.note(self, count)
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         self.is_cut = True
 
 

@@ -8,7 +8,7 @@ from halfmq.core.engine import Failed
 
 #: What clients and tools know them by.
 REASONS = {
-    1: {Why.NOT_FOUND, Why.WRONG_GROUP, Why.WRONG_OFFSETS, Why.FILTER_NOT_OFFERED, Why.CLIENT_NOT_REACHED},
+    1: {Why.NOT_FOUND, Why.WRONG_GROUP, Why.WRONG_OFFSETS, Why.FILTER_NOT_SUPPORTED, Why.CLIENT_NOT_REACHED},
     2: {Why.LIMIT_REACHED, Why.NOT_NOW},
     13: {Why.MESSAGE_ILLEGAL},
     14: {Why.STORE_FULL},

@@ -17,7 +17,7 @@ from halfmq.broker.remoting import unfinished_frames as unfinished_frames
 from halfmq.broker.remoting.unfinished_frames import _SAY_EACH_S, ADMITTED_S, UnfinishedFrames
 
 FRAME = 1_000
-#: 4,016: waiting ones hold 1,004, the elder's frame 1,004, and 2,008 are shared: 502 the most of one.
+#: 4,016: waiting ones hold 1,004, the oldest waiting frame 1,004, and 2,008 are shared: 502 the most of one.
 BOUND = 4 * (FRAME + 4)
 
 
@@ -132,9 +132,9 @@ def crowded(size: int = FRAME + 4, first: int = 40, crowd: int = 100) -> House:
 def test_frames_that_take_a_quarter_of_what_is_free_at_most_are_all_read_from() -> None:
     house = House()
     peers = [house.peer(100, 50) for _ in range(17)]
-    elder, waiting = house.peer(100, 50), house.peer(100, 50)
+    oldest, waiting = house.peer(100, 50), house.peer(100, 50)
     assert all(peer.reads for peer in peers)
-    assert (elder.reads, waiting.reads) == (True, False)
+    assert (oldest.reads, waiting.reads) == (True, False)
     house.check()
     assert peers[0].send(50)
     assert waiting.reads, "there is room again"
@@ -178,12 +178,12 @@ def test_the_smallest_of_who_waits_comes_first() -> None:
 
 def test_whoever_waits_longest_is_next_however_large_and_however_many_small_ones_come() -> None:
     house = House()
-    elder, largest, later = house.peer(900, 10), house.peer(FRAME + 4, 10), house.peer(600, 10)
+    oldest, largest, later = house.peer(900, 10), house.peer(FRAME + 4, 10), house.peer(600, 10)
     small = [house.peer(100, 50) for _ in range(30)]
-    assert (elder.reads, largest.reads, later.reads) == (True, False, False)
-    elder.size, elder.held = 700, 20  # its frame is whole, and twenty bytes of the next one came with it
-    house.frames.note(elder, 20, 680, another=True)
-    assert (elder.reads, largest.reads, later.reads) == (False, True, False), "who had its turn comes after who waits"
+    assert (oldest.reads, largest.reads, later.reads) == (True, False, False)
+    oldest.size, oldest.held = 700, 20  # its frame is whole, and twenty bytes of the next one came with it
+    house.frames.note(oldest, 20, 680, another=True)
+    assert (oldest.reads, largest.reads, later.reads) == (False, True, False), "who had its turn comes after who waits"
     assert not all(peer.reads for peer in small)
     house.check()
     assert largest.send(FRAME - 6)

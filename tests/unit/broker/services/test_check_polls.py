@@ -131,7 +131,7 @@ def test_names_and_numbers_of_groups_are_bounded() -> None:
 
 def test_a_poll_for_a_new_group_is_refused_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "PRODUCER_GROUPS_FREE", 1)
-    monkeypatch.setattr(limits, "PRODUCER_GROUPS_EACH", 0)
+    monkeypatch.setattr(limits, "PRODUCER_GROUPS_PER_CONNECTION_EXEMPT", 0)
     bench = Bench(undecided_groups_max=1)
     bench.sequencer.note(producer(2, 0, "P1", "P2"))
     assert "--undecided-groups-max" in bench.poll(group="P3")[0].text

@@ -180,4 +180,4 @@ def test_core_is_told_that_a_check_left_only_where_a_policy_counts_it() -> None:
     bench.checks.send(bench.due())
     policy = bench.sequencer.view.producer_groups["PG"].policy
     assert policy is not None
-    assert dict(policy.session.left) == {"T1": 1}
+    assert dict(policy.session.last_check_delivered) == {"T1": 1}

@@ -146,7 +146,7 @@ def test_a_subscription_whose_type_is_not_offered_is_registered_and_named() -> N
 
 def test_new_producer_groups_are_left_out_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "PRODUCER_GROUPS_FREE", 3)
-    monkeypatch.setattr(limits, "PRODUCER_GROUPS_EACH", 2)
+    monkeypatch.setattr(limits, "PRODUCER_GROUPS_PER_CONNECTION_EXEMPT", 2)
     bench, two = Bench(BrokerSettings(undecided_groups_max=2)), FakePeer(2)
     assert bench.register(FakePeer(1), heartbeat(producers=("P0", "P1", "P2", "P3", "P4"))) == [Registered(None)]
     (left,) = bench.register(two, heartbeat("two", "C", producers=("another", "third", "P1")))
@@ -166,7 +166,7 @@ def test_new_producer_groups_are_left_out_where_there_are_too_many(monkeypatch: 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX", 40_000)
     monkeypatch.setattr(limits, "SUBSCRIPTIONS_BYTES_MAX", 60_000)
-    monkeypatch.setattr(limits, "SUBSCRIPTIONS_BYTES_FREE", 4_000)
+    monkeypatch.setattr(limits, "SUBSCRIPTIONS_BYTES_PER_CONNECTION_EXEMPT", 4_000)
 
 
 LONG = "x" * 15_000
@@ -218,7 +218,7 @@ def test_who_goes_while_its_groups_are_made_counts_no_longer() -> None:
 
 def test_producer_groups_of_heartbeats_that_wait_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "PRODUCER_GROUPS_FREE", 0)
-    monkeypatch.setattr(limits, "PRODUCER_GROUPS_EACH", 1)
+    monkeypatch.setattr(limits, "PRODUCER_GROUPS_PER_CONNECTION_EXEMPT", 1)
     bench = Bench(BrokerSettings(undecided_groups_max=4))
     bench.sequencer.is_held = True
     asked = [
@@ -421,7 +421,7 @@ def test_a_full_lock_table_is_logged_once_a_minute(
     for _ in range(3):
         assert bench.lock("one", 0, 1, 2, 3, 4) == [0, 1, 2, 3]
         assert bench.lock("two", 5) == []
-    assert [line for line in caplog.messages if "4 queue locks are held" in line] == caplog.messages
+    assert [line for line in caplog.messages if "queue lock limit reached (4 of" in line] == caplog.messages
     assert len(caplog.messages) == 1
     bench.passed_ms += 60_000
     bench.lock("two", 5)

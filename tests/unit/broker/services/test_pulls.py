@@ -90,7 +90,7 @@ def test_group_is_looked_at_before_topic_queue_and_subscription() -> None:
     assert bench.one(**wrong).why is Why.TOPIC_NOT_EXIST
     assert bench.one(**{**wrong, "topic": "T"}).why is Why.INVALID_PARAMETER
     assert bench.one(subscription=("||", "TAG")).why is Why.SUBSCRIPTION_PARSE_FAILED
-    assert bench.one(subscription=("a > 1", "SQL92")).why is Why.FILTER_NOT_OFFERED
+    assert bench.one(subscription=("a > 1", "SQL92")).why is Why.FILTER_NOT_SUPPORTED
     assert isinstance(bench.one(), Pulled)
 
 

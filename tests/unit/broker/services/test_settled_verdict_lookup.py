@@ -11,6 +11,7 @@ from tests.support.raw_client import Answer, RawClient
 
 from halfmq.broker.services import settled_verdict_lookup as settled_verdict_lookup
 from halfmq.model.settings import BrokerSettings
+from halfmq.store.transaction_table import row_hash
 
 STORY, RESOLVE, ASK = 29_003, 29_004, 29_006
 ONE = "AC10000100002A9F0000000000000001"
@@ -133,7 +134,7 @@ async def test_a_row_of_another_transaction_with_the_same_hashes_is_not_believed
         await settled(client, TWO, 8)
         table = running.broker._store.indexes.table  # type: ignore[union-attr]
         page, at = table._row_for_change(0)
-        page[at + 48 : at + 56] = settled_verdict_lookup.row_hash(THREE).to_bytes(8, "big", signed=True)
+        page[at + 48 : at + 56] = row_hash(THREE).to_bytes(8, "big", signed=True)
         assert (await resolve(client, THREE, "COMMIT")).code == 1
         assert (await client.ask(STORY, {"txId": THREE})).ext["state"] == "UNKNOWN"
 

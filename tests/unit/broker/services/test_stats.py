@@ -197,24 +197,24 @@ def test_counters_of_a_topic_and_of_a_group_in_it() -> None:
         entries[0] = entries[0]._replace(store_time_ms=NOW_MS - ago_ms)
     assert bench.stats.written("T") == LastPeriods(12, 13, 14)
     bench.traffic.note("C", "T", bench.topic, 0, 7, 4)
-    assert bench.stats.given("T", "C") == LastPeriods(4, 4, 4)
-    assert bench.stats.given("T", "D") == LastPeriods(0, 0, 0)
-    assert bench.stats.written("Nowhere") is bench.stats.given("Nowhere", "C") is None
+    assert bench.stats.delivered("T", "C") == LastPeriods(4, 4, 4)
+    assert bench.stats.delivered("T", "D") == LastPeriods(0, 0, 0)
+    assert bench.stats.written("Nowhere") is bench.stats.delivered("Nowhere", "C") is None
 
 
 def test_figures_of_the_broker_are_there_also_where_the_first_segment_cannot_be_read() -> None:
     bench = Bench()
     bench.core.do(half("T1"))
     bench.traffic.note("C", "T", bench.topic, 0, 7, 4)
-    now = bench.stats.figures()
+    now = bench.stats.broker_stats()
     assert (now.began_ms, now.now_ms, now.backlog, now.backlog_wait_ms) == (NOW_MS - 5_000, NOW_MS, 2, 30)
-    assert (now.written, now.given, now.undecided, now.log_began_ms) == (0, 4, 1, 7)
-    assert [given for _, given in now.rates] == [4 / 5] * 3
+    assert (now.written, now.delivered, now.undecided, now.log_began_ms) == (0, 4, 1, 7)
+    assert [delivered for _, delivered in now.rates] == [4 / 5] * 3
     assert now.high_watermark == bench.sequencer.view.session.published
     assert (now.free_bytes, now.index_lag_bytes) == (1 << 30, 0)
     published = bench.sequencer.view.session.published
     bench.sequencer.note(Published(published, published + 40))
-    assert bench.stats.figures().index_lag_bytes == 40
+    assert bench.stats.broker_stats().index_lag_bytes == 40
     bench.sequencer.note(Published(published, published))
     bench.store.began_ms = None
-    assert bench.stats.figures()._replace(log_began_ms=7) == now
+    assert bench.stats.broker_stats()._replace(log_began_ms=7) == now

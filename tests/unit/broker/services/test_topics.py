@@ -7,7 +7,7 @@ from tests.support.services import CoreSequencer, FakePeer
 
 from halfmq.broker.services.topics import REPLY_TOPIC_SUFFIX, TEMPLATE, TopicQueues, Topics
 from halfmq.core.commands import Actor, DeleteGroup, DeleteTopic, EnsureGroup, EnsureTopic, SetGroup, SetTopic
-from halfmq.core.decision import Done, GroupIsGone, Why
+from halfmq.core.decision import ConsumerGroupDeleted, Done, Why
 from halfmq.model.settings import BrokerSettings
 
 CLOSED = BrokerSettings(segment_bytes=1 << 16, auto_create_topics=False)
@@ -86,7 +86,7 @@ def test_changes_name_who_made_them_and_refusals_come_back() -> None:
         DeleteTopic("T", by),
         DeleteGroup("C", True, by),
     ]
-    assert [answers[number] for number in (0, 2, 3, 4)] == [Done(), Done(), Done(), GroupIsGone(())]
+    assert [answers[number] for number in (0, 2, 3, 4)] == [Done(), Done(), Done(), ConsumerGroupDeleted(())]
     assert answers[1].why is Why.INVALID_PARAMETER
 
 
@@ -96,4 +96,4 @@ def test_a_group_that_is_deleted_says_which_of_its_topics_stay() -> None:
     sequencer.core.do(message("1", topic="%RETRY%C"))
     answers: list[Any] = []
     topics.delete_group(FakePeer(), "C", with_offsets=False, answer=answers.append)
-    assert answers == [GroupIsGone(("%RETRY%C",))]
+    assert answers == [ConsumerGroupDeleted(("%RETRY%C",))]

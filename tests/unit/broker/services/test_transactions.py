@@ -40,7 +40,7 @@ class Stage:
             self,  # type: ignore[arg-type]
             self.scan,
             operator_of=lambda position: self.acted(position),
-            say=lambda logger, level, kind, peer, text, *more: self.said.append((kind, text % more)),
+            log_throttled=lambda logger, level, kind, peer, text, *more: self.said.append((kind, text % more)),
             flush=self.flush,
         )
 

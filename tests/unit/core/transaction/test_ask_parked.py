@@ -9,7 +9,7 @@ from tests.unit.core.transaction.test_policy import ASIDE, run
 
 from halfmq.core.commands import CheckParked, RequestedVerdict, SetProducer
 from halfmq.core.decide import size_bound
-from halfmq.core.decision import ParkedChecked, ProducerIsSet, SendCheck, Settled, Why
+from halfmq.core.decision import ParkedChecked, ProducerSettingsStored, SendCheck, Settled, Why
 from halfmq.core.session import CheckDelivered, ConnectionClosed
 from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.listing import group_stats
@@ -21,7 +21,7 @@ def parked(count: int, *, age: bool = False, segment_bytes: int = 65_536, **sett
     """A group with ``count`` transactions that its policy parked, T0 first, and a producer."""
     log = CoreLog(BrokerSettings(segment_bytes=segment_bytes, check_interval_ms=1_000, **settings))
     limits = ProducerSettings("PG", skip_age_ms=60_000) if age else ProducerSettings("PG", 1, ASIDE)
-    assert log.do(SetProducer(limits)) == ProducerIsSet(limits)
+    assert log.do(SetProducer(limits)) == ProducerSettingsStored(limits)
     log.session(producer(1, log.now_ms))
     for number in range(count):
         log.do(half(f"T{number}"))

@@ -7,7 +7,14 @@ from tests.support.core_log import CoreLog, end, half, part, producer
 from halfmq.core.commands import RequestedVerdict, SetProducer
 from halfmq.core.state import InFlight, ProducerGroup, State, Undecided
 from halfmq.core.transaction import listing
-from halfmq.core.transaction.listing import group_stats, groups_from, has, oldest_undecided, standing, undecided_among
+from halfmq.core.transaction.listing import (
+    group_stats,
+    groups_from,
+    has,
+    oldest_undecided,
+    transaction_state,
+    undecided_among,
+)
 from halfmq.model.pending import PendingTransaction
 from halfmq.model.settings import PastLimit, ProducerSettings
 
@@ -59,10 +66,10 @@ def test_where_an_id_is_known_and_how_it_stands() -> None:
     assert [group.name for group in groups.values() if has(group, "T1")] == ["one", "two"]
     log.do(end("T1", reply, RequestedVerdict.ROLLBACK, group="two"))
     assert has(groups["two"], "T1"), "its verdict is known"
-    assert [standing(log.state, group, "T1") for group in ("one", "two", "three")] == [
+    assert [transaction_state(log.state, group, "T1") for group in ("one", "two", "three")] == [
         "UNDECIDED", "ROLLED_BACK", "UNKNOWN",
     ]  # fmt: skip
-    assert standing(log.state, "one", "T2") == "UNKNOWN"
+    assert transaction_state(log.state, "one", "T2") == "UNKNOWN"
     assert not has(groups["one"], "T2")
 
 
@@ -87,7 +94,7 @@ def test_what_was_parked_is_among_the_undecided_ones() -> None:
     log.run_to(log.now_ms + 70_000)
     assert group_stats(log.state, "PG", log.now_ms)[0].parked == 1
     assert undecided_among(log.state.producer_groups["PG"], ["T1", "T2", "T3"]) == ["T1"]
-    assert standing(log.state, "PG", "T1") == "UNDECIDED"
+    assert transaction_state(log.state, "PG", "T1") == "UNDECIDED"
 
 
 def test_each_figure_of_a_transaction_and_what_is_missing() -> None:

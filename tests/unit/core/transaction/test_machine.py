@@ -406,9 +406,9 @@ def test_unknown_changes_nothing_but_is_remembered_for_the_story() -> None:
     log = CoreLog()
     reply = log.do(half("T1"))
     assert nothing_logged(log, end("T1", reply, RequestedVerdict.UNKNOWN, remark="x" * 300)) == Noted()
-    assert log.state.producer_groups["PG"].session.heard["T1"] == (log.now_ms, "x" * 200)
+    assert log.state.producer_groups["PG"].session.last_unknown["T1"] == (log.now_ms, "x" * 200)
     log.do(end("T1", reply))
-    assert not log.state.producer_groups["PG"].session.heard
+    assert not log.state.producer_groups["PG"].session.last_unknown
 
 
 def test_a_full_disk_stops_new_halves_and_no_verdicts() -> None:

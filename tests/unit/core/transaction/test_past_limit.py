@@ -13,10 +13,10 @@ from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.past_limit import (
     EXAMINED_MAX,
     examine_step,
+    exceeded_limit,
     is_at_limit,
     is_in_flight,
-    note_left,
-    why_past,
+    note_delivered,
 )
 from halfmq.model.records import Parked, ParkedBecause
 from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
@@ -82,10 +82,10 @@ def test_nothing_is_past_a_limit_inside_the_immunity_or_once_it_was_parked() -> 
     group = log.state.producer_groups["PG"]
     assert group.policy is not None
     known = group.undecided["T1"]
-    assert why_past(group.policy, known, log.now_ms + 99_999) is None
-    assert why_past(group.policy, known, log.now_ms + 100_000) is ParkedBecause.AGE
+    assert exceeded_limit(group.policy, known, log.now_ms + 99_999) is None
+    assert exceeded_limit(group.policy, known, log.now_ms + 100_000) is ParkedBecause.AGE
     log.run_to(log.now_ms + 100_000 + 2_000)
-    assert why_past(group.policy, group.undecided["T1"], log.now_ms) is None
+    assert exceeded_limit(group.policy, group.undecided["T1"], log.now_ms) is None
 
 
 def test_checks_that_left_are_remembered_for_those_that_are_undecided() -> None:
@@ -95,13 +95,13 @@ def test_checks_that_left_are_remembered_for_those_that_are_undecided() -> None:
     assert policy is not None
     for number in range(3_000):
         group.session.in_flight[f"T{number}"] = InFlight(log.now_ms + 5_000, 1)
-        note_left(group, f"T{number}", 2, log.now_ms, 5_000)
-    assert len(policy.session.left) <= 1_100
-    note_left(group, "T1", 1, log.now_ms, 5_000)
-    note_left(group, "never asked", 2, log.now_ms, 5_000)
+        note_delivered(group, f"T{number}", 2, log.now_ms, 5_000)
+    assert len(policy.session.last_check_delivered) <= 1_100
+    note_delivered(group, "T1", 1, log.now_ms, 5_000)
+    note_delivered(group, "never asked", 2, log.now_ms, 5_000)
     group.session.in_flight["late"] = InFlight(log.now_ms + 2_000, 1)
-    note_left(group, "late", 2, log.now_ms, 5_000)
-    assert not {"never asked", "late"} & policy.session.left.keys()
+    note_delivered(group, "late", 2, log.now_ms, 5_000)
+    assert not {"never asked", "late"} & policy.session.last_check_delivered.keys()
 
 
 def test_the_limit_is_reached_by_exactly_that_many_checks_of_which_the_last_left() -> None:
@@ -113,11 +113,11 @@ def test_the_limit_is_reached_by_exactly_that_many_checks_of_which_the_last_left
     assert policy is not None
     assert not is_at_limit(None, known)
     for checks, left, reached in ((2, 2, False), (3, 2, False), (3, 3, True), (4, 3, False), (4, 4, True)):
-        policy.session.left = {"T1": left}
+        policy.session.last_check_delivered = {"T1": left}
         assert is_at_limit(policy, replace(known, checks=checks)) is reached, (checks, left)
-    policy.session.left = {}
+    policy.session.last_check_delivered = {}
     assert not is_at_limit(policy, replace(known, checks=3))
-    policy.session.left = {"T1": 0}
+    policy.session.last_check_delivered = {"T1": 0}
     policy.settings = ProducerSettings("PG")
     assert not is_at_limit(policy, known), "no limit is not a limit of 0"
 
@@ -137,13 +137,13 @@ def test_past_the_check_limit_is_who_is_due_again_and_past_the_age_who_is_exactl
     group = log.state.producer_groups["PG"]
     policy = group.policy
     assert policy is not None
-    policy.session.left = {"T1": 1}
+    policy.session.last_check_delivered = {"T1": 1}
     known = replace(group.undecided["T1"], checks=1, next_check=log.now_ms + 9_000)
-    assert why_past(policy, known, log.now_ms + 8_999) is None
-    assert why_past(policy, known, log.now_ms + 9_000) is ParkedBecause.CHECKS
+    assert exceeded_limit(policy, known, log.now_ms + 8_999) is None
+    assert exceeded_limit(policy, known, log.now_ms + 9_000) is ParkedBecause.CHECKS
     young = replace(known, checks=0)
-    assert why_past(policy, young, log.now_ms + 59_999) is None
-    assert why_past(policy, young, log.now_ms + 60_000) is ParkedBecause.AGE
+    assert exceeded_limit(policy, young, log.now_ms + 59_999) is None
+    assert exceeded_limit(policy, young, log.now_ms + 60_000) is ParkedBecause.AGE
 
 
 def test_a_check_counts_as_the_last_one_while_half_of_the_time_to_answer_is_left() -> None:
@@ -152,15 +152,15 @@ def test_a_check_counts_as_the_last_one_while_half_of_the_time_to_answer_is_left
     policy = group.policy
     assert policy is not None
     for late_ms, counts in ((0, True), (2_500, True), (2_501, False)):
-        policy.session.left = {}
+        policy.session.last_check_delivered = {}
         group.session.in_flight["T1"] = InFlight(log.now_ms + 5_000, 1)
-        note_left(group, "T1", 2, log.now_ms + late_ms, 5_000)
-        assert (policy.session.left == {"T1": 2}) is counts, late_ms
-    policy.session.left = {}
-    note_left(group, "T1", 1, log.now_ms, 5_000)
-    assert policy.session.left == {}, "one more is allowed"
-    note_left(group, "T1", 3, log.now_ms, 5_000)
-    assert policy.session.left == {"T1": 3}, "as is one that an operator asked for"
+        note_delivered(group, "T1", 2, log.now_ms + late_ms, 5_000)
+        assert (policy.session.last_check_delivered == {"T1": 2}) is counts, late_ms
+    policy.session.last_check_delivered = {}
+    note_delivered(group, "T1", 1, log.now_ms, 5_000)
+    assert policy.session.last_check_delivered == {}, "one more is allowed"
+    note_delivered(group, "T1", 3, log.now_ms, 5_000)
+    assert policy.session.last_check_delivered == {"T1": 3}, "as is one that an operator asked for"
 
 
 def test_who_is_undecided_keeps_the_check_that_left_however_many_are_swept_out() -> None:
@@ -171,11 +171,11 @@ def test_who_is_undecided_keeps_the_check_that_left_however_many_are_swept_out()
     assert policy is not None
     for name in ("kept", *(f"T{number}" for number in range(1_025))):
         group.session.in_flight[name] = InFlight(log.now_ms + 5_000, 1)
-        note_left(group, name, 2, log.now_ms, 5_000)
-    assert len(policy.session.left) == 1_026, "1,024 and two for each that is undecided"
+        note_delivered(group, name, 2, log.now_ms, 5_000)
+    assert len(policy.session.last_check_delivered) == 1_026, "1,024 and two for each that is undecided"
     group.session.in_flight["last"] = InFlight(log.now_ms + 5_000, 1)
-    note_left(group, "last", 2, log.now_ms, 5_000)
-    assert policy.session.left == {"kept": 2}
+    note_delivered(group, "last", 2, log.now_ms, 5_000)
+    assert policy.session.last_check_delivered == {"kept": 2}
 
 
 def test_a_round_rests_for_a_part_of_the_age_within_bounds() -> None:
@@ -255,9 +255,9 @@ def test_without_a_check_limit_nobody_remembers_which_checks_left() -> None:
     log = aged()
     group = log.state.producer_groups["PG"]
     group.session.in_flight["T1"] = InFlight(log.now_ms + 5_000, 1)
-    note_left(group, "T1", 1, log.now_ms, 5_000)
+    note_delivered(group, "T1", 1, log.now_ms, 5_000)
     assert group.policy is not None
-    assert group.policy.session.left == {}
+    assert group.policy.session.last_check_delivered == {}
 
 
 def test_a_check_limit_alone_looks_for_no_age_and_runs_no_timer() -> None:

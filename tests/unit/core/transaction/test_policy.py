@@ -21,7 +21,16 @@ from halfmq.core.commands import (
     TrimLog,
 )
 from halfmq.core.decide import next_deadline_ms
-from halfmq.core.decision import Asked, Done, ParkedChecked, PolicyActed, ProducerIsSet, SendCheck, Settled, Why
+from halfmq.core.decision import (
+    Asked,
+    Done,
+    ParkedChecked,
+    PolicyActed,
+    ProducerSettingsStored,
+    SendCheck,
+    Settled,
+    Why,
+)
 from halfmq.core.events import ParkedResumed
 from halfmq.core.session import CheckDelivered, ConnectionClosed, PollEnded, Polling, apply_session
 from halfmq.core.snapshot import load_rows
@@ -51,7 +60,7 @@ DAY_MS = 86_400_000
 
 def with_policy(limit: int = 0, past: PastLimit = PastLimit.WAIT, *, connected: bool = True, **more: Any) -> CoreLog:
     log = CoreLog(BrokerSettings(segment_bytes=65_536, check_interval_ms=1_000))
-    assert log.do(SetProducer(ProducerSettings("PG", limit, past, **more, set_by="ada"))) == ProducerIsSet(
+    assert log.do(SetProducer(ProducerSettings("PG", limit, past, **more, set_by="ada"))) == ProducerSettingsStored(
         ProducerSettings("PG", limit, past, **more, set_by="ada")
     )
     if connected:
@@ -174,7 +183,7 @@ def test_what_is_not_named_stays_as_it_stands_when_the_change_is_decided() -> No
     log = with_policy(3, ROLLBACK)
     reply = log.do(SetProducer(ProducerSettings("PG", undecided_max=500, set_by="bob"), ("undecided_max",)))
     stands = ProducerSettings("PG", 3, ROLLBACK, undecided_max=500, set_by="bob")
-    assert reply == ProducerIsSet(stands)
+    assert reply == ProducerSettingsStored(stands)
     assert log.state.producer_settings["PG"] == stands
 
 
@@ -422,9 +431,9 @@ def test_only_so_many_groups_have_settings_and_these_can_be_changed_and_taken_aw
     at = log.state.log_end
     assert "2 may" in refused(log.do(SetProducer(ProducerSettings("C", undecided_max=7))), Why.LIMIT_REACHED).text
     assert log.state.log_end == at
-    assert isinstance(log.do(SetProducer(ProducerSettings("A", undecided_max=8))), ProducerIsSet)
-    assert isinstance(log.do(SetProducer(ProducerSettings("A"))), ProducerIsSet)
-    assert isinstance(log.do(SetProducer(ProducerSettings("C", undecided_max=7))), ProducerIsSet)
+    assert isinstance(log.do(SetProducer(ProducerSettings("A", undecided_max=8))), ProducerSettingsStored)
+    assert isinstance(log.do(SetProducer(ProducerSettings("A"))), ProducerSettingsStored)
+    assert isinstance(log.do(SetProducer(ProducerSettings("C", undecided_max=7))), ProducerSettingsStored)
     assert sorted(log.state.producer_settings) == ["B", "C"]
 
 
@@ -559,7 +568,11 @@ def test_a_record_about_a_transaction_that_redo_does_not_know_is_nothing() -> No
 def test_what_may_be_set_ends_exactly_there(settings: ProducerSettings, says: str) -> None:
     log = CoreLog()
     reply = log.do(SetProducer(settings))
-    assert (reply == ProducerIsSet(settings)) if not says else (refused(reply, Why.INVALID_PARAMETER).text == says)
+    assert (
+        (reply == ProducerSettingsStored(settings))
+        if not says
+        else (refused(reply, Why.INVALID_PARAMETER).text == says)
+    )
     assert not (says and log.of(ProducerSet))
 
 

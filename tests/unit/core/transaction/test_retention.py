@@ -319,10 +319,10 @@ def test_nothing_more_is_looked_at_while_something_found_waits_to_be_carried(mon
     log.roll()
     carrying = retention.CopyProgress(log.state, SEGMENT)
     for _ in range(3):
-        carrying.look()
+        carrying.search()
         assert list(carrying.found) == [("PG", "T0", 0)]
     carrying.found.clear()
-    carrying.look()
+    carrying.search()
     assert (list(carrying.found), carrying.done) == ([("PG", "T1", 1)], False)
 
 

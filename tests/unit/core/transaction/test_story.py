@@ -7,7 +7,8 @@ from halfmq.core.commands import CopyForward, RequestedVerdict, ResolveTransacti
 from halfmq.core.decision import Done
 from halfmq.core.session import ConnectionClosed
 from halfmq.core.state import InFlight
-from halfmq.core.transaction.story import check_is_open, span, story
+from halfmq.core.transaction.story import check_is_open, story
+from halfmq.model.durations import span
 from halfmq.model.settings import PastLimit, ProducerSettings
 
 
@@ -94,12 +95,6 @@ def test_an_unknown_transaction_is_not_made_up() -> None:
     assert story(log.state, "", "T1", log.now_ms)[0].startswith("Transaction T1 is not undecided, ")
     log.do(half("T1", group="Other"))
     assert "but of Other" in told(log)
-
-
-def test_spans_are_for_people() -> None:
-    assert [span(ms) for ms in (-5, 999, 1_000, 119_000, 120_000, 7_200_000, 200_000_000)] == [
-        "0 ms", "999 ms", "1 s", "119 s", "2 min", "2 h", "2 days",
-    ]  # fmt: skip
 
 
 def test_the_whole_story_from_one_message_to_its_commit() -> None:
@@ -267,13 +262,6 @@ def test_a_verdict_by_a_newer_version_names_nobody() -> None:
     settled = log.state.producer_groups["PG"].settled
     settled["T1"] = replace(settled["T1"], decided_by=99)
     assert told(log).endswith(f"at log position {position}; its message became visible at that position.")
-
-
-def test_a_span_changes_its_unit_at_exactly_two_of_it() -> None:
-    for unit_ms, more, less in (
-        (86_400_000, "2 days", "47 h"), (3_600_000, "2 h", "119 min"), (60_000, "2 min", "119 s"), (500, "1 s", "999 ms"),
-    ):  # fmt: skip
-        assert (span(2 * unit_ms), span(2 * unit_ms - 1)) == (more, less)
 
 
 def test_immunity_and_the_wait_for_an_answer_end_exactly_then() -> None:

@@ -16,7 +16,7 @@ from halfmq.core.commands import (
     SetProducer,
     TrimLog,
 )
-from halfmq.core.decision import Asked, Done, Noted, ProducerIsSet, Refused, SendCheck, Sent, Settled, Why
+from halfmq.core.decision import Asked, Done, Noted, ProducerSettingsStored, Refused, SendCheck, Sent, Settled, Why
 from halfmq.core.session import CheckDelivered, ConnectionClosed
 from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.next_check import ParkedCheck
@@ -64,7 +64,7 @@ class World:
         return self.log.do(end(TX, self.first or made_up, wanted, **options))
 
     def policy(self, limit: int = 0, past: PastLimit = PastLimit.WAIT, age_ms: int = 0) -> None:
-        assert self.log.do(SetProducer(ProducerSettings("PG", limit, past, age_ms))) == ProducerIsSet(
+        assert self.log.do(SetProducer(ProducerSettings("PG", limit, past, age_ms))) == ProducerSettingsStored(
             ProducerSettings("PG", limit, past, age_ms)
         )
 

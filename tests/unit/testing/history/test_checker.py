@@ -12,7 +12,7 @@ from tests.support.planted import KINDS, planted, steps_inside
 from halfmq.errors import UsageError
 from halfmq.testing.history import HistoryCheck, Report, check_events, check_files, checker
 from halfmq.testing.history.checker import MEMORY_BYTES_MIN
-from halfmq.testing.history.events import Answered, AnyEvent, Began, EndAsked, Fault
+from halfmq.testing.history.events import Answered, AnyEvent, EndAsked, Fault, FileStarted
 from halfmq.testing.history.reader import EventsSource
 from halfmq.testing.history.report import CHECKS
 from halfmq.testing.history.transactions import Transactions
@@ -63,7 +63,7 @@ def damaged(seed: int) -> list[AnyEvent]:
     ]
     for _ in range(rng.randrange(4)):
         at = rng.randrange(len(events))
-        if not isinstance(events[at], Began | EndAsked):
+        if not isinstance(events[at], FileStarted | EndAsked):
             del events[at]
     return events
 
@@ -76,8 +76,8 @@ def test_splitting_and_shuffling_the_files_changes_nothing(seed: int, tmp_path: 
     whole.write_bytes(b"".join(_encode(event) + b"\n" for event in events))
     expected = check_files([whole])
     assert not expected.clean
-    began = [event for event in events if isinstance(event, Began)]
-    rest = [event for event in events if not isinstance(event, Began)]
+    began = [event for event in events if isinstance(event, FileStarted)]
+    rest = [event for event in events if not isinstance(event, FileStarted)]
     rng.shuffle(rest)
     count = rng.randint(2, 9)
     paths = []
@@ -122,7 +122,7 @@ def test_the_fast_path_for_usual_transactions_equals_the_general_path(
 
 def test_unanswered_one_way_requests_do_not_stay_in_memory() -> None:
     """More requests than may wait. A response that comes much later is still joined with its request."""
-    events: list[AnyEvent] = [Began(t_us=0, by="p")]
+    events: list[AnyEvent] = [FileStarted(t_us=0, by="p")]
     events += [EndAsked(t_us=1, by="p", op=str(n), group="g", tx=str(n), verdict="COMMITTED") for n in range(5_000)]
     events += [Answered(t_us=2, by="p", op="0", outcome="ok"), Answered(t_us=3, by="p", op="0", outcome="unknown")]
     with HistoryCheck(1, memory_bytes=MEMORY_BYTES_MIN) as check:
@@ -137,7 +137,7 @@ def test_unanswered_one_way_requests_do_not_stay_in_memory() -> None:
 
 def test_a_self_contradictory_history_is_rejected() -> None:
     twice = [
-        Began(t_us=0, by="p"),
+        FileStarted(t_us=0, by="p"),
         EndAsked(t_us=1, by="p", op="1", group="g", tx="a", verdict="COMMITTED"),
         EndAsked(t_us=1, by="p", op="1", group="g", tx="b", verdict="COMMITTED"),
     ]
@@ -151,7 +151,7 @@ def test_a_self_contradictory_history_is_rejected() -> None:
 
 
 def test_notes_say_what_limits_a_report() -> None:
-    report = check_events([Began(t_us=0, by="p"), Answered(t_us=2, by="p", op="0", outcome="ok")])
+    report = check_events([FileStarted(t_us=0, by="p"), Answered(t_us=2, by="p", op="0", outcome="ok")])
     text = "\n".join(report.notes)
     for part in ("1 responses to requests that are in no file", "queue_read", "settled", "--log", "restarted"):
         assert part in text
@@ -159,7 +159,7 @@ def test_notes_say_what_limits_a_report() -> None:
 
 def test_the_garbage_collection_setting_is_restored() -> None:
     assert gc.isenabled()
-    check_events([Began(t_us=0, by="p"), Fault(t_us=1, by="p", what="kill", whom="broker")])
+    check_events([FileStarted(t_us=0, by="p"), Fault(t_us=1, by="p", what="kill", whom="broker")])
     assert gc.isenabled()
 
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from halfmq.testing.history import check_files
-from halfmq.testing.history.events import Answered, AnyEvent, HalfAsked, Local, Logged
+from halfmq.testing.history.events import Answered, AnyEvent, HalfSent, Local, Logged
 
 PAGE = Path(__file__).parents[4] / "docs" / "check-history.md"
 _decode = msgspec.json.Decoder(AnyEvent).decode
@@ -16,7 +16,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def test_events_have_golden_bytes() -> None:
-    assert _encode(HalfAsked(t_us=5, by="p", op="1", group="g", tx="T", message="M", topic="t", queue=2)) == (
+    assert _encode(HalfSent(t_us=5, by="p", op="1", group="g", tx="T", message="M", topic="t", queue=2)) == (
         b'{"e":"half","t_us":5,"by":"p","op":"1","group":"g","tx":"T","message":"M","topic":"t","queue":2}'
     )
     assert _encode(Answered(t_us=5, by="p", op="1", outcome="settled", verdict="COMMITTED", position=64)) == (

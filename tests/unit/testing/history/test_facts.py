@@ -1,6 +1,6 @@
 """Facts about the whole history: restarts, reads, start of the log."""
 
-from halfmq.testing.history.events import Began, Fault, QueueRead, Settled, Started
+from halfmq.testing.history.events import Fault, FileStarted, QueueRead, Settled, Started
 from halfmq.testing.history.facts import FAR, Facts
 
 
@@ -59,7 +59,7 @@ def test_the_last_settled_counts() -> None:
 def test_acknowledgements_are_void_only_after_a_power_loss_with_durability_memory() -> None:
     for durability, what, forgets in (("memory", "power", True), ("memory", "kill", False), ("fsync", "power", False)):
         facts = Facts()
-        facts.began(Began(t_us=0, by="p", durability=durability))  # type: ignore[arg-type]
+        facts.began(FileStarted(t_us=0, by="p", durability=durability))  # type: ignore[arg-type]
         facts.faults[Fault(t_us=1, by="p", what=what).what] += 1
         assert facts.acknowledgements_void is forgets
 

@@ -11,14 +11,14 @@ from halfmq.runtime.disk import RealDisk
 from halfmq.store.dump import KIND_OF
 from halfmq.testing.history import check_files
 from halfmq.testing.history import logged as logged
-from halfmq.testing.history.events import Began, Logged
+from halfmq.testing.history.events import FileStarted, Logged
 from halfmq.testing.history.logged import log_events, log_source, write_log
 
 
 def test_records_contain_their_messages_topics_and_verdicts(tmp_path: Path) -> None:
     sample_store(tmp_path)
     first, *records = log_events(RealDisk(), tmp_path)
-    assert isinstance(first, Began)
+    assert isinstance(first, FileStarted)
     logged = [record for record in records if isinstance(record, Logged)]
     assert [record.offset for record in logged] == sorted(record.offset for record in logged)
     halves = {record.offset: record for record in logged if record.kind in ("half", "copy")}
@@ -39,7 +39,7 @@ def test_a_log_without_recorded_clients_gives_violations(tmp_path: Path) -> None
     path = write_log(RealDisk(), tmp_path / "store", tmp_path / "log.jsonl")
     report = check_files([path])
     verdicts = sum(1 for event in log_events(RealDisk(), tmp_path / "store") if getattr(event, "kind", "") in ("commit", "rollback"))  # fmt: skip
-    assert report.counts["decided by nobody"] == verdicts > 0
+    assert report.counts["unrequested verdict"] == verdicts > 0
     counts: Counter[str] = Counter()
     list(log_events(RealDisk(), tmp_path / "store", counts=counts))
     said = sum(count for name, count in counts.items() if name.startswith("verdict by "))

@@ -21,7 +21,6 @@ from halfmq.testing.history.messages import Messages
 from halfmq.testing.history.order import Order
 from halfmq.testing.history.reader import EventsSource, files_of
 from halfmq.testing.history.report import (
-    BY_NOBODY,
     CHANGED,
     DUPLICATE,
     LOST,
@@ -30,6 +29,7 @@ from halfmq.testing.history.report import (
     REORDERED,
     STUCK,
     TORN,
+    UNREQUESTED,
 )
 from halfmq.testing.history.transactions import Transactions
 
@@ -79,7 +79,7 @@ def test_each_kind_is_found_in_a_small_history_wherever_it_is_planted() -> None:
     ("judge", "method", "missed"),
     [
         (Transactions, "_changed", {CHANGED}),
-        (Transactions, "_by_nobody", {BY_NOBODY}),
+        (Transactions, "_is_unrequested", {UNREQUESTED}),
         (Transactions, "_phantom", {PHANTOM}),
         (Transactions, "_missing", {LOST, TORN}),
         (Transactions, "_forgotten", {NOT_DURABLE}),

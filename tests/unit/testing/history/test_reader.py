@@ -9,7 +9,7 @@ import pytest
 from halfmq.errors import UsageError
 from halfmq.testing.history import check_files
 from halfmq.testing.history import reader as reader_module
-from halfmq.testing.history.events import AnyEvent, Began, Fault
+from halfmq.testing.history.events import AnyEvent, Fault, FileStarted
 from halfmq.testing.history.reader import EventsSource, FileSource, Sources, files_of
 
 BEGAN = b'{"e":"began","t_us":1,"by":"p"}\n'
@@ -49,7 +49,7 @@ def test_a_complete_last_line_that_is_not_an_event_is_an_error(tmp_path: Path) -
 
 def test_a_restarted_process_continues_after_its_torn_line(tmp_path: Path) -> None:
     file = source(tmp_path, BEGAN + fault(1) + b'{"e":"fa\n' + BEGAN + fault(2))
-    assert [type(event) for event in events(file)] == [Began, Fault, Began, Fault]
+    assert [type(event) for event in events(file)] == [FileStarted, Fault, FileStarted, Fault]
     assert file.torn == 1
     assert '"w2"' in file.line(5)
 

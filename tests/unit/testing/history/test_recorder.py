@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from halfmq.testing.history.events import AnyEvent, Began, Fault, PlainAsked
+from halfmq.testing.history.events import AnyEvent, Fault, FileStarted, PlainSent
 from halfmq.testing.history.recorder import MemoryRecorder, Recorder, monotonic_us
 
 decode = msgspec.json.Decoder(AnyEvent).decode
@@ -23,7 +23,7 @@ def test_the_first_line_describes_the_recording(tmp_path: Path) -> None:
     with Recorder(tmp_path / "h", "p1", lambda: 7, system="halfmq 0.1.0", policy_groups=("g",)) as recorder:
         recorder.record(Fault, what="kill", whom="broker")
     assert lines(tmp_path / "h") == [
-        Began(t_us=7, by="p1", system="halfmq 0.1.0", policy_groups=("g",)),
+        FileStarted(t_us=7, by="p1", system="halfmq 0.1.0", policy_groups=("g",)),
         Fault(t_us=7, by="p1", what="kill", whom="broker"),
     ]
 
@@ -58,7 +58,7 @@ def test_a_file_that_ends_in_half_a_line_is_continued_on_a_new_line(tmp_path: Pa
     Recorder(tmp_path / "h", "p", lambda: 2).close()
     first, torn, again = (tmp_path / "h").read_bytes().splitlines()
     assert torn == b'{"e":"pla'
-    assert (decode(first), decode(again)) == (Began(t_us=1, by="p"), Began(t_us=2, by="p"))
+    assert (decode(first), decode(again)) == (FileStarted(t_us=1, by="p"), FileStarted(t_us=2, by="p"))
 
 
 def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
 
     def write(number: int) -> None:
         for turn in range(200):
-            recorder.record(PlainAsked, op=f"{number}.{turn}", message="m" * 300, topic="t")
+            recorder.record(PlainSent, op=f"{number}.{turn}", message="m" * 300, topic="t")
 
     threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
     for thread in threads:

@@ -1,6 +1,6 @@
 """The first pass: responses are joined with their requests, whatever the order of files."""
 
-from halfmq.testing.history.events import Answered, AnyEvent, Began, EndAsked, HalfAsked
+from halfmq.testing.history.events import Answered, AnyEvent, EndAsked, FileStarted, HalfSent
 from halfmq.testing.history.reader import Block
 from halfmq.testing.history.scan import ASKED, NO_ANSWER, OK, REQUESTED, Scan
 from halfmq.testing.history.tables import Row, Tables
@@ -18,7 +18,7 @@ def scanned(*events: AnyEvent, waiting_max: int = 100, at_once: int = 100) -> Sc
     return scan
 
 
-HALF = HalfAsked(t_us=1, by="p", op="1", group="g", tx="T", message="M", topic="t")
+HALF = HalfSent(t_us=1, by="p", op="1", group="g", tx="T", message="M", topic="t")
 END = EndAsked(t_us=3, by="p", op="2", group="g", tx="T", verdict="COMMITTED")
 ANSWERS = (
     Answered(t_us=2, by="p", op="1", outcome="ok", offset=64),
@@ -36,7 +36,7 @@ def test_a_response_may_be_read_before_its_request() -> None:
 
 
 def test_requests_that_were_moved_to_the_database_are_joined_with_their_responses() -> None:
-    scan = scanned(HALF, END, Began(t_us=0, by="q"), *ANSWERS, waiting_max=0, at_once=1)
+    scan = scanned(HALF, END, FileStarted(t_us=0, by="q"), *ANSWERS, waiting_max=0, at_once=1)
     (half,), (end,) = rows(scan)
     assert (half[6], end[8]) == (OK, OK)
     assert scan.answers_alone == 0
@@ -69,6 +69,6 @@ def test_an_unknown_outcome_is_no_response() -> None:
 
 def test_places_are_line_numbers() -> None:
     scan = Scan(Tables(8 << 20), 10)
-    scan.block(Block(7, [Began(t_us=0, by="p"), HALF, ANSWERS[0]], 1), 5 << 40)
+    scan.block(Block(7, [FileStarted(t_us=0, by="p"), HALF, ANSWERS[0]], 1), 5 << 40)
     (half,), _ = rows(scan)
     assert (half[3], half[5]) == (5 << 40 | 8, 5 << 40 | 9)

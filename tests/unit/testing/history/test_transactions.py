@@ -6,7 +6,7 @@ import pytest
 from tests.support.tales import TOPIC, C, R, Tale
 
 from halfmq.testing.history.events import Fault
-from halfmq.testing.history.report import BY_NOBODY, CHANGED, DUPLICATE, LOST, NOT_DURABLE, PHANTOM, STUCK, TORN
+from halfmq.testing.history.report import CHANGED, DUPLICATE, LOST, NOT_DURABLE, PHANTOM, STUCK, TORN, UNREQUESTED
 
 
 def test_a_committed_transaction_that_was_received_is_clean() -> None:
@@ -92,7 +92,7 @@ def test_a_verdict_that_nobody_requested_is_reported() -> None:
     tale.half()
     tale.log("half", 0, tx="T", message="T")
     tale.commit(64, (0, 0))
-    assert tale.found() == {BY_NOBODY: 1}
+    assert tale.found() == {UNREQUESTED: 1}
     assert tale.sentence() == "COMMITTED was in the log, but nobody requested COMMITTED"
 
 
@@ -102,12 +102,12 @@ def test_a_verdict_acknowledged_before_it_was_requested_is_reported() -> None:
     tale.half()
     tale.half(outcome="settled", stands=R)
     tale.end(verdict=R, by="check")
-    assert tale.found() == {BY_NOBODY: 1}
+    assert tale.found() == {UNREQUESTED: 1}
     assert "before ROLLED_BACK was requested" in tale.sentence()
 
 
 def test_only_an_operator_may_decide_against_the_database() -> None:
-    for by, found in (("application", {BY_NOBODY: 1}), ("check", {BY_NOBODY: 1}), ("operator", {})):
+    for by, found in (("application", {UNREQUESTED: 1}), ("check", {UNREQUESTED: 1}), ("operator", {})):
         tale = Tale()
         tale.half()
         tale.local(outcome=C)
@@ -116,7 +116,7 @@ def test_only_an_operator_may_decide_against_the_database() -> None:
 
 
 def test_a_policy_decides_only_in_its_groups() -> None:
-    for groups, found in (((), {BY_NOBODY: 1}), (("g",), {})):
+    for groups, found in (((), {UNREQUESTED: 1}), (("g",), {})):
         tale = Tale(policy_groups=groups)
         tale.half(offset=0)
         tale.local(outcome=C)
@@ -132,15 +132,15 @@ def test_a_policy_never_commits() -> None:
     tale.half(offset=0)
     tale.log("half", 0, tx="T", message="T")
     tale.commit(64, (0, 0), by="policy")
-    assert tale.found() == {BY_NOBODY: 1}
+    assert tale.found() == {UNREQUESTED: 1}
     assert "policies never commit" in tale.sentence()
 
 
 def test_in_a_group_with_a_policy_other_verdicts_must_still_be_requested() -> None:
     """A rollback by the policy has a record that says so; any other verdict of the group must have been requested."""
     for told, decided_by, found in (
-        (C, "", {BY_NOBODY: 1}),
-        (R, "check", {BY_NOBODY: 1}),
+        (C, "", {UNREQUESTED: 1}),
+        (R, "check", {UNREQUESTED: 1}),
         (R, "policy", {}),
         (R, "", {}),
     ):
@@ -417,9 +417,9 @@ def test_an_acknowledged_verdict_whose_every_request_was_refused_is_reported() -
     tale.half()
     tale.end(verdict=R, outcome="refused")
     tale.half(outcome="settled", stands=R)
-    assert tale.found() == {BY_NOBODY: 1}
+    assert tale.found() == {UNREQUESTED: 1}
     tale.end(verdict=R, outcome="ok")
-    assert tale.found() == {BY_NOBODY: 1}
+    assert tale.found() == {UNREQUESTED: 1}
     assert "before ROLLED_BACK was requested" in tale.sentence()
 
 
@@ -545,10 +545,10 @@ def test_transactions_that_may_be_decided_or_need_no_verdict_are_not_stuck() -> 
 
 def test_a_verdict_that_the_log_attributes_to_an_operator_must_be_requested_by_one() -> None:
     for by, outcome, found in (
-        ("application", "ok", {BY_NOBODY: 1}),
+        ("application", "ok", {UNREQUESTED: 1}),
         ("operator", "ok", {}),
         ("operator", None, {}),
-        ("operator", "refused", {BY_NOBODY: 1}),
+        ("operator", "refused", {UNREQUESTED: 1}),
     ):
         tale = Tale()
         tale.half(offset=0)

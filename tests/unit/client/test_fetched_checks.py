@@ -300,4 +300,4 @@ async def test_a_damaged_half_is_not_handed_to_anybody() -> None:
 
 
 def test_public_name() -> None:
-    assert FetchedCheck.__module__ == "halfmq.client.feedback"
+    assert FetchedCheck.__module__ == "halfmq.client.fetched_checks"

@@ -3,7 +3,7 @@
     ordinary places      all but the last; one address gets three quarters of all, or ``--connections-per-address-max``
     operators' places    the last ``OPERATOR_PLACES``, for connections without an ordinary place, and only for operators' commands
 
-A connection on an operators' place may send all commands except those of a working client (``NOT_HERE``). Such a command gets "busy" and the
+A connection on an operators' place may send all commands except those of a working client (``CLIENT_ONLY_CODES``). Such a command gets "busy" and the
 connection is closed, unless an ordinary place is free by now, which it then gets. If these places are taken too, a new
 connection replaces one of them: while at least half have not sent a request yet, the oldest of those; else the one with the oldest last
 request. A flood of connections, even from the operator's own machine, thus cannot lock out somebody who sends a request at once,
@@ -20,7 +20,7 @@ from halfmq import limits
 from halfmq.wire.remoting.codes import HMQ_POLL_CHECKS, RequestCode
 
 #: Commands of working clients.
-NOT_HERE: Final = frozenset({
+CLIENT_ONLY_CODES: Final = frozenset({
     RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
     RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.HEART_BEAT,
     HMQ_POLL_CHECKS,
@@ -36,7 +36,7 @@ class Refusal(Enum):
     ADDRESS = auto()
 
 
-class Places:
+class ConnectionAdmission:
     """Identifies connections by their numbers."""
 
     def __init__(self, connections_max: int, per_address_max: int | None = None) -> None:
@@ -86,7 +86,7 @@ class Places:
         """Whether this connection's request may be served. Call it while any is ``on_operators``."""
         if number not in self._quiet and number not in self._asked:
             return True
-        if code in NOT_HERE:
+        if code in CLIENT_ONLY_CODES:
             address = self._address[number]
             if self.refusal(address) is not None:
                 return False

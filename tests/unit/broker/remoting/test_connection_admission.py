@@ -8,14 +8,14 @@ from tests.support.in_process import Running, serving
 from tests.support.raw_client import RawClient, send_ext
 
 from halfmq import limits
-from halfmq.broker.remoting.places import NOT_HERE, Places, Refusal, network_of
+from halfmq.broker.remoting.connection_admission import CLIENT_ONLY_CODES, ConnectionAdmission, Refusal, network_of
 
 LIST, SEND, ROUTE = 29_002, 310, 105
 FLOOD, OTHER = "10.0.0.1", "10.0.0.2"
 
 
 def test_one_address_has_three_quarters_of_all_and_others_the_rest() -> None:
-    places = Places(1_000)
+    places = ConnectionAdmission(1_000)
     number = 0
     while places.refusal(FLOOD) is None:
         number += 1
@@ -33,7 +33,7 @@ def test_one_address_has_three_quarters_of_all_and_others_the_rest() -> None:
 
 
 def test_what_an_address_may_have_can_be_said() -> None:
-    places = Places(1_000, 2)
+    places = ConnectionAdmission(1_000, 2)
     places.take(1, FLOOD)
     places.take(2, FLOOD)
     assert places.refusal(FLOOD) is Refusal.ADDRESS
@@ -50,7 +50,7 @@ def test_an_ipv6_address_is_its_network_of_64_bits() -> None:
 
 
 def test_operators_places_are_held_against_who_asks_by_nobody_who_does_not() -> None:
-    places = Places(8)
+    places = ConnectionAdmission(8)
     assert places.operators_place() == 0
     places.take_operators(1, FLOOD)
     assert places.operators_place() == 0
@@ -66,7 +66,7 @@ def test_operators_places_are_held_against_who_asks_by_nobody_who_does_not() -> 
 
 
 def test_who_has_just_come_has_a_moment_to_ask_while_others_come_who_all_ask() -> None:
-    places = Places(64)
+    places = ConnectionAdmission(64)
     for number in range(1, 17):
         places.take_operators(number, FLOOD)
         assert places.may_ask(number, LIST)
@@ -79,15 +79,15 @@ def test_who_has_just_come_has_a_moment_to_ask_while_others_come_who_all_ask() -
 
 
 def test_where_there_are_hardly_any_places_none_is_for_operators() -> None:
-    assert Places(3).operators_place() is None
+    assert ConnectionAdmission(3).operators_place() is None
 
 
 def test_a_clients_work_is_not_done_on_an_operators_place_unless_an_ordinary_one_is_free() -> None:
-    places = Places(8)
+    places = ConnectionAdmission(8)
     for number in range(1, 7):
         places.take(number, f"10.0.1.{number}")
     places.take_operators(7, OTHER)
-    for code in NOT_HERE:
+    for code in CLIENT_ONLY_CODES:
         assert not places.may_ask(7, code)
     assert places.may_ask(7, ROUTE)
     assert places.may_ask(1, SEND)
