@@ -11,6 +11,7 @@ from halfmq.core.events import DelayedPostponed
 from halfmq.core.queues.delay import due_at
 from halfmq.core.session import apply_session
 from halfmq.core.transaction.invariants import check
+from halfmq.model.ids import java_string_hash
 from halfmq.model.message_facts import delay_of
 from halfmq.model.placement import SEGMENT_BYTES_MIN
 from halfmq.model.properties import encode
@@ -73,9 +74,9 @@ def test_only_so_many_messages_wait_and_what_was_prepared_is_committed_all_the_s
 
 def test_a_release_in_another_segment_carries_the_message_first_in_the_same_batch() -> None:
     log = CoreLog()
-    log.do(message("M1", DELAY="1"))
+    log.do(message("M1", DELAY="1", TAGS="TagA"))
     log.roll()
-    log.do(message("M2", DELAY="1"))
+    log.do(message("M2", DELAY="1", TAGS="TagB"))
     log.run_to(log.now_ms + 2_000)
     *_, carried, released = log.batches[-1].records
     assert isinstance(carried, CopiedDelayed)
@@ -84,6 +85,8 @@ def test_a_release_in_another_segment_carries_the_message_first_in_the_same_batc
     assert [(ref.first_offset, ref.offset) for ref in released.refs] == [
         (first.offset, carried.offset), (second.offset, second.offset),
     ]  # fmt: skip
+    assert carried.tag_hash == java_string_hash("TagA")
+    assert [ref.tag_hash for ref in released.refs] == [java_string_hash("TagA"), java_string_hash("TagB")]
     assert not log.state.delayed
     check(log.state)
 
