@@ -296,7 +296,7 @@ class SegmentFiles:
         try:
             self._disk.remove(path)
         except FileNotFoundError:
-            pass
+            pass  # an earlier run removed it, and was stopped before it could say so
         except OSError as error:
             raise SegmentStays(f"{path} cannot be removed: {error.strerror or error}") from error
 
