@@ -26,21 +26,31 @@ _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
 }
+#: spark-submit sets it for the Python program, which then must not replace the master that was submitted.
+_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 
 
-def builder(name: str, master: str = "local[*]") -> SparkSession.Builder:
+def builder(name: str, master: str | None = None) -> SparkSession.Builder:
     """A session builder; call ``getOrCreate()`` on it.
 
+    ``master``: a cluster, or None: the one of spark-submit, without it this machine (``local[*]``).
+
     Sets JAVA_HOME, PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON in the environment of this process: workers otherwise run the first
-    ``python3`` in PATH, which may lack the packages.
+    ``python3`` in PATH, which may lack the packages. On a cluster where executors need another path, set PYSPARK_PYTHON before: all tasks
+    run it, and on the driver the planner.
 
     Raises:
         MissingDependency: no Java 17 or later was found.
     """
     os.environ["JAVA_HOME"] = str(find_java().home)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    made = SparkSession.builder.appName(name).master(master)
+    python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Spark runs it for a source that it discovers itself (``pyspark_halfmq``), also in tasks on executors: so it must be the same.
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
+    made = SparkSession.builder.appName(name)
+    if master is None and _SUBMITTED not in os.environ:
+        master = "local[*]"
+    if master is not None:
+        made = made.master(master)
     for key, value in _SETTINGS.items():
         made = made.config(key, value)
     return made

@@ -12,7 +12,7 @@ from halfmq.spark.java import Java
 
 def test_the_builder_has_the_settings_and_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "find_java", lambda: Java(tmp_path, 17, "the test"))
-    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_GATEWAY_PORT"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     made = session.builder("a test")
@@ -23,3 +23,24 @@ def test_the_builder_has_the_settings_and_the_environment(tmp_path: Path, monkey
     assert settings["spark.sql.streaming.checkpointFileManagerClass"].endswith("FileSystemBasedCheckpointFileManager")
     assert os.environ["JAVA_HOME"] == str(tmp_path)
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+
+def test_a_submitted_master_is_kept_and_a_given_one_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "find_java", lambda: Java(tmp_path, 17, "the test"))
+    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert "spark.master" not in session.builder("a test")._options
+    assert session.builder("a test", "spark://h:7077")._options["spark.master"] == "spark://h:7077"
+
+
+def test_a_python_of_the_cluster_is_that_of_a_discovered_source_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "find_java", lambda: Java(tmp_path, 17, "the test"))
+    monkeypatch.setenv("JAVA_HOME", "")
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/spark-env/bin/python")
+    monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "")
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON")
+    session.builder("a test")
+    assert os.environ["PYSPARK_PYTHON"] == os.environ["PYSPARK_DRIVER_PYTHON"] == "/opt/spark-env/bin/python"
