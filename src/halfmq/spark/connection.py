@@ -42,7 +42,7 @@ class Connection:
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return cls(address, stream)
 
-    def ask(self, code: int, fields: Mapping[str, object]) -> Request[dict[str, str]]:
+    def ask(self, code: int, fields: Mapping[str, object], body: bytes = b"") -> Request[dict[str, str]]:
         """Send a request and return the response, which may have any code.
 
         Raises:
@@ -51,7 +51,7 @@ class Connection:
         """
         self._opaque += 1
         try:
-            self._stream.sendall(encode_request(code, self._opaque, fields))
+            self._stream.sendall(encode_request(code, self._opaque, fields, body))
             while True:
                 data = self._stream.recv(_READ_BYTES)
                 if not data:

@@ -10,7 +10,8 @@ rows.
 
 import mmap
 import os
-from collections.abc import Callable, Iterator
+import socket
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -20,12 +21,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from halfmq.errors import UsageError
+from halfmq.limits import SIZE_SAMPLE_MESSAGES
 from halfmq.model.stored_message import MAGIC_V1, MAGIC_V2
 from halfmq.runtime.disk import RealDisk
 from halfmq.spark.byte_slices import Bytes, Ints, as_bytes, gather
 from halfmq.spark.offsets import QueueBoundsSnapshot
 from halfmq.spark.options import Options
-from halfmq.spark.partitions import QueueRange, Ranges
+from halfmq.spark.partitions import QueueRange, Ranges, sample_start
 from halfmq.spark.queue_files import Entries, QueueFiles
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.stored_rows import BATCH_ROWS, StoredRows, cut_points
@@ -82,6 +84,18 @@ class DirectReader:
         self._identify()
         return self._deadline.until(self._try_snapshot, f"store {self._root}")
 
+    def size_samples(self, sliced: Sequence[QueueRange]) -> list[tuple[int, int]]:
+        """(messages, their bytes) of some messages of each slice, for ``partitions.slice_bytes``; (0, 0) if they were just removed."""
+        found = []
+        for one in sliced:
+            start = sample_start(one)
+            try:
+                entries = self._queue(one.topic_id, one.queue).read(start, min(one.end, start + SIZE_SAMPLE_MESSAGES))
+                found.append((len(entries), int(entries["size"].sum(dtype=np.int64))))
+            except FileNotFoundError:
+                found.append((0, 0))
+        return found
+
     def _try_snapshot(self) -> QueueBoundsSnapshot:
         page = self._page()
         # Spark asks every 10 ms while idle. Each change of a queue or topic also changes the page.
@@ -126,7 +140,11 @@ class DirectReader:
         """Read ``store.json`` again, since the directory may contain another store by now."""
         identity = read_identity(self._disk, self._root)
         if identity is None:
-            raise UsageError(f"{self._root} holds no store", hint="path is the data directory of a halfmq broker")
+            raise UsageError(
+                f"{self._root} holds no store on {socket.gethostname()}",
+                hint="path is the data directory of a halfmq broker, under the same path on the driver and all executors; "
+                "without a shared directory read over the network (url)",
+            )
         if identity.store_id.hex() != self._store:
             self._segments.clear()
         self._store = identity.store_id.hex()

@@ -1,15 +1,36 @@
-"""Splits the queue ranges of a read into tasks of about equal size. Pure functions."""
+"""Splits the queue ranges of a read into tasks of about equal bytes. Pure functions.
+
+The process that plans knows nothing of the cluster: Spark starts it without a SparkContext, and passes neither master nor parallelism. So
+the number of tasks follows from the bytes to read, as in Spark's file sources, and a large read occupies a cluster of any size. The
+cores of the driver only round it up, since with ``local[*]`` the tasks run on them.
+
+Sizes are estimates: the mean of some consecutive messages of each *slice*, a short range. Where a broker tells no sizes (Apache
+RocketMQ), all messages count the same.
+"""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 
+import numpy as np
 from pyspark.sql.datasource import InputPartition
 
+from halfmq.limits import SIZE_SAMPLE_MESSAGES
 from halfmq.spark.offsets import QueueName, queue_number, queue_order
 
-#: A task has an overhead of some 10 ms in Spark, so smaller tasks do not pay.
+#: A task has an overhead of some 10 ms in Spark, so smaller tasks do not pay, in messages and in bytes.
 MESSAGES_PER_TASK_MIN: Final = 20_000
+BYTES_PER_TASK_MIN: Final = 4 << 20
+#: A task reads about this much: 0.1 to 0.3 s of work, and a read of 10 GiB still occupies 160 cores. Precedent: Spark's file sources,
+#: ``spark.sql.files.maxPartitionBytes``, with 128 MiB; their files are compressed.
+BYTES_PER_TASK: Final = 64 << 20
+#: Assumed size of a message, stored, if it is unknown.
+MESSAGE_BYTES_ASSUMED: Final = 1_024
+#: A plan is split into about this many slices, at least ``_SLICES_PER_RANGE_MIN`` for each range, since a queue with few messages may
+#: have most of the bytes.
+_SLICES: Final = 512
+_SLICES_PER_RANGE_MIN: Final = 4
 
 
 class QueueRange(NamedTuple):
@@ -53,29 +74,94 @@ def ranges_between(
     ]
 
 
-def task_count(messages: int, asked: int | None) -> int:
-    """Number of tasks: ``asked`` if given, else one per core, fewer for few messages."""
-    if asked is not None:
-        return max(1, min(asked, messages))
-    return max(1, min(os.cpu_count() or 1, messages // MESSAGES_PER_TASK_MIN))
+def slices(ranges: Iterable[QueueRange]) -> list[QueueRange]:
+    """Split non-empty ranges into slices of equal numbers of messages, in order, for ``pack``."""
+    ranges = list(ranges)
+    total = sum(one.end - one.start for one in ranges)
+    found = []
+    for one in ranges:
+        length = one.end - one.start
+        count = min(-(-length // SIZE_SAMPLE_MESSAGES), max(_SLICES_PER_RANGE_MIN, _SLICES * length // total))
+        edges = [one.start + length * number // count for number in range(count + 1)]
+        found += [one._replace(start=start, end=end) for start, end in pairwise(edges)]
+    return found
 
 
-def pack(store: str, ranges: Iterable[QueueRange], tasks: int) -> list[Ranges]:
-    """Split ``ranges`` into ``tasks`` partitions of about equal size, in order; a range may be split. Empty if there are no messages."""
-    waiting = [one for one in ranges if one.end > one.start]
-    total = sum(one.end - one.start for one in waiting)
-    packed: list[Ranges] = []
-    done = 0
-    current: list[QueueRange] = []
-    for one in waiting:
+def sample_start(one: QueueRange) -> int:
+    """The offset from which on up to ``SIZE_SAMPLE_MESSAGES`` messages represent a slice: they are in its middle."""
+    return one.start + max(0, one.end - one.start - SIZE_SAMPLE_MESSAGES) // 2
+
+
+def slice_bytes(sliced: Sequence[QueueRange], samples: Sequence[tuple[int, int]]) -> list[int] | None:
+    """Estimated bytes of each slice, from (messages, their bytes) of its sample. A slice without a sample has the mean of all; None if
+    none has one.
+    """
+    messages = sum(count for count, _ in samples)
+    if not messages:
+        return None
+    mean = sum(size for _, size in samples) / messages
+    return [
+        round((one.end - one.start) * (size / count if count else mean))
+        for one, (count, size) in zip(sliced, samples, strict=True)
+    ]
+
+
+def task_count(messages: int, size: int | None, asked: int | None) -> int:
+    """Number of tasks, from 1 to ``messages``: one for each ``BYTES_PER_TASK``, at least ``asked``.
+
+    If ``asked`` is None it is a multiple of the driver's cores, and fewer than these only for little work.
+
+    Args:
+        messages: number of messages.
+        size: their bytes; None if unknown.
+        asked: option ``minPartitions``.
+    """
+    size = messages * MESSAGE_BYTES_ASSUMED if size is None else size
+    needed = -(-size // BYTES_PER_TASK)
+    if asked is None:
+        cores = os.cpu_count() or 1
+        worthwhile = max(messages // MESSAGES_PER_TASK_MIN, size // BYTES_PER_TASK_MIN)
+        needed = min(worthwhile, -(-needed // cores) * cores)
+    return max(1, min(max(needed, asked or 1), messages))
+
+
+def pack(store: str, ranges: Iterable[QueueRange], tasks: int, sizes: Sequence[int] | None = None) -> list[Ranges]:
+    """Split ``ranges`` into ``tasks`` partitions in order; a range may be split. Empty if there are no messages.
+
+    Partitions have about equal bytes if ``sizes`` are given, the bytes of each range; otherwise equal numbers of messages. Each has at
+    least one message, so ``tasks`` must not exceed the number of messages.
+    """
+    ranges = list(ranges)
+    lengths = np.array([one.end - one.start for one in ranges], dtype=np.int64)
+    # Every message counts at least 1 byte, so that offsets increase with bytes.
+    weights = lengths if sizes is None else np.maximum(lengths, np.array(sizes, dtype=np.int64))
+    messages_before = np.concatenate(([0], np.cumsum(lengths)))
+    bytes_before = np.concatenate(([0], np.cumsum(weights)))
+    total = int(messages_before[-1])
+    if not total:
+        return []
+    goals = np.arange(1, tasks) * (float(bytes_before[-1]) / tasks)
+    wanted = np.rint(np.interp(goals, bytes_before, messages_before)).astype(np.int64).tolist()
+    cuts = [0]
+    for number, cut in enumerate(wanted, 1):
+        cuts.append(min(max(cut, cuts[-1] + 1), total - (tasks - number)))
+    packed: list[list[QueueRange]] = [[] for _ in range(tasks)]
+    task = 0
+    cuts.append(total)
+    for one, before in zip(ranges, messages_before.tolist(), strict=False):
         start = one.start
         while start < one.end:
-            goal = total * (len(packed) + 1) // tasks
-            taken = min(one.end - start, goal - done)
-            current.append(one._replace(start=start, end=start + taken))
-            start += taken
-            done += taken
-            if done == goal:
-                packed.append(Ranges(store, tuple(current)))
-                current = []
-    return packed
+            end = min(one.end, one.start + cuts[task + 1] - before)
+            _append(packed[task], one._replace(start=start, end=end))
+            start = end
+            if before + end - one.start == cuts[task + 1]:
+                task += 1
+    return [Ranges(store, tuple(one)) for one in packed]
+
+
+def _append(ranges: list[QueueRange], one: QueueRange) -> None:
+    """Append, or lengthen the last range if ``one`` continues it."""
+    if ranges and ranges[-1]._replace(start=one.start, end=one.end) == one and ranges[-1].end == one.start:
+        ranges[-1] = ranges[-1]._replace(end=one.end)
+    else:
+        ranges.append(one)

@@ -8,7 +8,9 @@ batch of ``availableNow``.
 """
 
 import logging
-from collections.abc import Callable, Iterator, MutableMapping
+import socket
+import sys
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -22,11 +24,12 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from halfmq.errors import ConnectError, TopicNotFound, UsageError
+from halfmq import __version__
+from halfmq.errors import ConnectError, MissingDependency, TopicNotFound, UsageError
 from halfmq.spark import data_loss
 from halfmq.spark.offsets import QueueBoundsSnapshot, QueueName, StreamOffset, ends_of, from_json, queue_order, to_json
 from halfmq.spark.options import EARLIEST, LATEST, Bounds, Options, parse_options
-from halfmq.spark.partitions import Ranges, pack, ranges_between, task_count
+from halfmq.spark.partitions import QueueRange, Ranges, pack, ranges_between, slice_bytes, slices, task_count
 from halfmq.spark.read_limit import shares
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.schema import spark_schema
@@ -40,6 +43,9 @@ class Reader(Protocol):
 
     def snapshot(self) -> QueueBoundsSnapshot:
         """The bounds of all subscribed queues now."""
+
+    def size_samples(self, sliced: Sequence[QueueRange]) -> list[tuple[int, int]] | None:
+        """(messages, their bytes) of some messages of each slice; None if unknown."""
 
     def read(self, ranges: Ranges, lost: Callable[[str], None]) -> Iterator[StoredRows]:
         """The messages of ``ranges``; ``lost`` is called with a sentence about missing ones, and may raise."""
@@ -136,6 +142,21 @@ def limited_to(snapshot: QueueBoundsSnapshot, target: QueueBoundsSnapshot) -> Qu
     return target._replace(queues=queues)
 
 
+def _unpickled(version: str, cls: "type[_Reads]") -> "_Reads":
+    """The copy of a reader that a task gets, still without its state.
+
+    Raises:
+        MissingDependency: this process imports another version of halfmq than the one that planned.
+    """
+    if version != __version__:
+        raise MissingDependency(
+            f"this task imports halfmq {__version__} with {sys.executable} on {socket.gethostname()}; the read was planned with "
+            f"halfmq {version}",
+            hint="install the same version for the Python of the driver and of all executors; docs/spark.md, On a cluster",
+        )
+    return cls.__new__(cls)
+
+
 class _Reads:
     """Common part of batch and stream readers."""
 
@@ -147,8 +168,9 @@ class _Reads:
         #: Brokers of the cluster that were away at the last snapshot.
         self._away: frozenset[str] = frozenset()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_reader": None}
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A task calls ``_unpickled``, which checks the version, before it unpickles the state, whose classes may differ.
+        return _unpickled, (__version__, type(self)), {**self.__dict__, "_reader": None}
 
     def _open(self) -> Reader:
         if self._reader is None:
@@ -188,9 +210,14 @@ class _Reads:
     def _plan(
         self, starts: dict[QueueName, int], ends: dict[QueueName, int], snapshot: QueueBoundsSnapshot
     ) -> list[Ranges]:
-        ranges = ranges_between(starts, ends, snapshot.topics)
-        messages = sum(one.end - one.start for one in ranges)
-        return pack(snapshot.store, ranges, task_count(messages, self._options.min_partitions)) if messages else []
+        sliced = slices(ranges_between(starts, ends, snapshot.topics))
+        messages = sum(one.end - one.start for one in sliced)
+        if not messages:
+            return []
+        samples = self._open().size_samples(sliced)
+        sizes = None if samples is None else slice_bytes(sliced, samples)
+        size = None if sizes is None else sum(sizes)
+        return pack(snapshot.store, sliced, task_count(messages, size, self._options.min_partitions), sizes)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of a partition; Spark calls it in a task.
@@ -232,11 +259,14 @@ class HalfmqBatchReader(_Reads, DataSourceReader):
         """
         reader = self._open()
         try:
-            snapshot = self._deadline().until(
-                lambda: self._snapshot(reader, None, complete=True), "a batch needs all brokers"
-            )
+            return self._partitions(reader)
         finally:
             reader.close()
+
+    def _partitions(self, reader: Reader) -> list[InputPartition]:
+        snapshot = self._deadline().until(
+            lambda: self._snapshot(reader, None, complete=True), "a batch needs all brokers"
+        )
         missing = [topic for topic in self._options.topics if topic not in snapshot.topics]
         if missing:
             raise TopicNotFound(

@@ -8,7 +8,7 @@ Sockets block, since a Spark task does nothing else meanwhile. A request that fa
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, NoReturn
 
 import numpy as np
@@ -31,12 +31,12 @@ from halfmq.spark.connection import Address, Connection
 from halfmq.spark.data_loss import elsewhere
 from halfmq.spark.offsets import NO_POSITION, ROCKETMQ_STORE, QueueBoundsSnapshot, QueueName
 from halfmq.spark.options import Options
-from halfmq.spark.partitions import QueueRange, Ranges
+from halfmq.spark.partitions import QueueRange, Ranges, sample_start
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.stored_rows import BATCH_BYTES, BATCH_ROWS, StoredRows
-from halfmq.wire.remoting.codes import HMQ_POSITION, PullFlag, RequestCode, ResponseCode
+from halfmq.wire.remoting.codes import EXT_DAMAGED, HMQ_POSITION, PullFlag, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request
-from halfmq.wire.remoting.position import PositionAnswer, decode_answer, request_ext
+from halfmq.wire.remoting.position import PositionAnswer, decode_answer, encode_samples, request_ext
 from halfmq.wire.remoting.replies import OffsetReply, PulledReply, read_reply
 from halfmq.wire.remoting.route import (
     MASTER_ID,
@@ -136,12 +136,37 @@ class WireReader:
             at.store, at.epoch, at.position, queues, {topic: found.topic_id for topic, found in at.topics.items()}
         )
 
-    def _position(self, address: Address, topics: tuple[str, ...]) -> PositionAnswer | None:
+    def size_samples(self, sliced: Sequence[QueueRange]) -> list[tuple[int, int]] | None:
+        """(messages, their bytes) of some messages of each slice, for ``partitions.slice_bytes``; None from a broker that does not tell.
+
+        Only an estimate, so it waits for nobody.
+        """
+        address = None if self._source is None else self._source.address
+        if address is None:
+            return None
+        found: list[tuple[int, int]] = []
+        try:
+            for first in range(0, len(sliced), limits.SIZE_SAMPLES_MAX):
+                # The response lists the samples of each topic; slices are ordered by topic.
+                samples: dict[str, list[tuple[int, int]]] = {}
+                for one in sliced[first : first + limits.SIZE_SAMPLES_MAX]:
+                    samples.setdefault(one.topic, []).append((one.queue, sample_start(one)))
+                at = self._position(address, tuple(samples), encode_samples(samples))
+                for topic, asked in samples.items():
+                    sizes = at.topics[topic].sizes if at is not None and topic in at.topics else ()
+                    if len(sizes) != len(asked):
+                        return None  # an older broker, or the topic was just deleted
+                    found += sizes
+        except Unavailable:
+            return None
+        return found
+
+    def _position(self, address: Address, topics: tuple[str, ...], body: bytes = b"") -> PositionAnswer | None:
         """``topics`` of a halfmq broker at its position; None if the broker is a RocketMQ broker."""
-        answer = self._ask(address, HMQ_POSITION, request_ext(topics))
+        answer = self._ask(address, HMQ_POSITION, request_ext(topics), body)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None
-        _succeeded(answer, "HMQ_POSITION")
+        _succeeded(answer, f"HMQ_POSITION to {address[0]}:{address[1]}")
         return decode_answer(answer.ext, answer.body)
 
     def _find_source(self, *, recheck: bool = False) -> _Source:
@@ -423,12 +448,14 @@ class WireReader:
                 self._server = (self._server + 1) % len(self._servers)
         raise Unavailable("; ".join(reasons))
 
-    def _ask(self, address: Address, code: int, fields: dict[str, object] | dict[str, str]) -> Request[dict[str, str]]:
+    def _ask(
+        self, address: Address, code: int, fields: dict[str, object] | dict[str, str], body: bytes = b""
+    ) -> Request[dict[str, str]]:
         connection = self._connections.get(address)
         if connection is None:
             connection = self._connections[address] = Connection.open(address)
         try:
-            return connection.ask(code, fields)
+            return connection.ask(code, fields, body)
         except (Unavailable, ProtocolError):
             del self._connections[address]
             connection.close()
@@ -449,12 +476,12 @@ def _succeeded(answer: Request[dict[str, str]], what: str) -> None:
 
     Raises:
         Unavailable: temporary rejection.
-        NotAuthorized, RequestFailed: permanent rejection.
+        NotAuthorized, RequestFailed: permanent rejection, also because of damage.
     """
     if answer.code == ResponseCode.SUCCESS:
         return
     text = f"{what} was rejected with code {answer.code}: {answer.remark or 'no reason given'}"
-    if answer.code in _TEMPORARY:
+    if answer.code in _TEMPORARY and EXT_DAMAGED not in answer.ext:
         raise Unavailable(text)
     if answer.code == ResponseCode.NO_PERMISSION:
         raise NotAuthorized(text, response_code=answer.code)

@@ -1,6 +1,7 @@
 """The store's files on this machine: what is visible, at one position, and what is said when something is gone."""
 
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -157,6 +158,33 @@ def test_a_topic_that_does_not_exist_is_not_in_the_cut_and_an_empty_one_is(write
     snapshot = reader(writer, "loyalty,nowhere").snapshot()
     assert snapshot.topics == {"loyalty": 2}
     assert snapshot.queues == {("loyalty", "0"): (0, 0)}
+
+
+def test_sizes_of_samples(writer: StoreWriter) -> None:
+    for number in range(100):
+        writer.send("orders", 0, b"x" * (100 if number < 50 else 10_000))
+    writer.publish()
+    source = reader(writer)
+    source.snapshot()
+    head = 91 + len("orders")
+    one = QueueRange("orders", writer.topics["orders"], "", 0, 0, 100)
+    assert source.size_samples([one._replace(end=20), one._replace(start=60), one._replace(start=98)]) == [
+        (16, 16 * (100 + head)),
+        (16, 16 * (10_000 + head)),
+        (2, 2 * (10_000 + head)),
+    ]
+    (writer.shard / "queues" / str(one.topic_id) / "0" / f"{0:020d}.q").unlink()
+    assert source.size_samples([one]) == [(0, 0)]
+
+
+def test_a_task_that_does_not_see_the_directory_names_its_machine(writer: StoreWriter, tmp_path: Path) -> None:
+    writer.send("orders", 0, b"x")
+    writer.publish()
+    ranges = whole(reader(writer).snapshot())
+    elsewhere = DirectReader(parse_options({"path": str(tmp_path / "none"), "subscribe": "orders"}), RetryDeadline(50))
+    with pytest.raises(UsageError, match=f"none holds no store on {socket.gethostname()}") as error:
+        list(elsewhere.read(ranges, [].append))
+    assert "all executors" in error.value.hint
 
 
 def test_a_directory_that_holds_no_store(tmp_path: Path) -> None:

@@ -3,16 +3,18 @@
 import json
 import logging
 import pickle
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from halfmq.errors import ConnectError, DataLost, TopicNotFound, UsageError
+from halfmq.errors import ConnectError, DataLost, MissingDependency, TopicNotFound, UsageError
+from halfmq.spark import options as options_module
 from halfmq.spark import source
 from halfmq.spark.offsets import QueueBoundsSnapshot
 from halfmq.spark.options import parse_options
-from halfmq.spark.partitions import Ranges
+from halfmq.spark.partitions import QueueRange, Ranges
 from halfmq.spark.source import HalfmqBatchReader, HalfmqDataSource, HalfmqStreamReader
 
 STORE = "ab"
@@ -25,9 +27,14 @@ class Snapshots:
         self.queues = {("orders", "0"): (0, 10), ("orders", "1"): (0, 5)}
         self.topics = {"orders": 1}
         self.store, self.epoch, self.position = STORE, 1, 1_000
+        #: Bytes of a message, by queue; empty: unknown.
+        self.sizes: dict[int, int] = {}
 
     def snapshot(self) -> QueueBoundsSnapshot:
         return QueueBoundsSnapshot(self.store, self.epoch, self.position, dict(self.queues), dict(self.topics))
+
+    def size_samples(self, sliced: Sequence[QueueRange]) -> list[tuple[int, int]] | None:
+        return [(1, self.sizes[one.queue]) for one in sliced] if self.sizes else None
 
     def close(self) -> None:
         pass
@@ -306,3 +313,40 @@ def test_spark_finds_the_source_by_itself() -> None:
     import pyspark_halfmq
 
     assert pyspark_halfmq.DefaultSource is HalfmqDataSource
+
+
+def test_tasks_of_a_batch_and_of_a_stream_have_equal_bytes(snapshots: Snapshots) -> None:
+    snapshots.queues = {("orders", "0"): (0, 1_000), ("orders", "1"): (0, 1_000)}
+    by_count = [4, 4]
+    assert [_tasks_of(batch(minPartitions="8"), queue) for queue in (0, 1)] == by_count
+    snapshots.sizes = {0: 300, 1: 3 * 300}
+    assert [_tasks_of(batch(minPartitions="8"), queue) for queue in (0, 1)] == [2, 6]
+    running = stream(startingOffsets="earliest", minPartitions="8")
+    start = running.initialOffset()
+    end = running.latestOffset(start, ReadAllAvailable())
+    parts = running.partitions(start, end)
+    assert [sum(part.ranges[0].queue == queue for part in parts) for queue in (0, 1)] == [2, 6]
+
+
+def _tasks_of(reader: HalfmqBatchReader, queue: int) -> int:
+    return sum(part.ranges[0].queue == queue for part in reader.partitions())
+
+
+def test_large_messages_are_many_tasks_without_an_option(snapshots: Snapshots) -> None:
+    snapshots.queues = {("orders", "0"): (0, 1_000)}
+    snapshots.sizes = {0: 1 << 20}
+    assert len(batch().partitions()) >= 1_000 // 64
+
+
+def test_a_task_with_another_version_of_halfmq_says_so(snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch) -> None:
+    for planned_by in (batch(), stream()):
+        pickled = pickle.dumps(planned_by)
+        assert type(pickle.loads(pickled)) is type(planned_by)
+        with monkeypatch.context() as patch:
+            patch.setattr(source, "__version__", "0.0.9")
+            patch.delattr(options_module, "Options")  # classes of the state differ between versions
+            with pytest.raises(
+                MissingDependency, match=r"imports halfmq 0\.0\.9 with .*planned with halfmq \d"
+            ) as error:
+                pickle.loads(pickled)
+        assert "driver and of all executors" in error.value.hint

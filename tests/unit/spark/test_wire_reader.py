@@ -15,17 +15,18 @@ from halfmq.model.stored_message import SYS_COMMITTED, StoredMessage, body_crc_o
 from halfmq.spark import wire_reader
 from halfmq.spark.offsets import NO_POSITION, QueueBoundsSnapshot
 from halfmq.spark.options import parse_options
-from halfmq.spark.partitions import QueueRange, Ranges
+from halfmq.spark.partitions import QueueRange, Ranges, sample_start, slices
 from halfmq.spark.retry_deadline import RetryDeadline
 from halfmq.spark.source import HalfmqBatchReader, HalfmqStreamReader
 from halfmq.spark.stored_rows import record_batch
 from halfmq.spark.wire_reader import WireReader, pulled_rows
 from halfmq.wire.remoting import route
-from halfmq.wire.remoting.codes import HMQ_POSITION, RequestCode, ResponseCode
+from halfmq.wire.remoting.codes import EXT_DAMAGED, HMQ_POSITION, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request, encode_pull_response_head, encode_response
 from halfmq.wire.remoting.position import (
     PositionAnswer,
     TopicBounds,
+    asked_samples,
     asked_topics,
     encode_answer,
 )
@@ -52,6 +53,9 @@ class Broker:
         self.topic_id = 3
         self.stock = False
         self.refuse: list[int] = []
+        self.refusal_ext: dict[str, str] = {}
+        #: Requests with samples; negative: as a broker that ignores them.
+        self.sample_requests = 0
         self.drop = 0
         self.pull_messages_max = 4
         #: Closed with it.
@@ -63,11 +67,14 @@ class Broker:
             self.drop -= 1
             return None
         if self.refuse:
-            return encode_response(request, self.refuse.pop(0), "refused by the test")
+            return encode_response(request, self.refuse.pop(0), "refused by the test", self.refusal_ext)
         match request.code:
             case int() if request.code == HMQ_POSITION and not self.stock:
+                samples = asked_samples(request.body).get("orders", [])
+                self.sample_requests += bool(samples)
+                sizes = tuple((16, 1_000 + offset) for _, offset in samples) if self.sample_requests >= 0 else ()
                 topics = (
-                    {"orders": TopicBounds(self.topic_id, ((self.first, self.end),))}
+                    {"orders": TopicBounds(self.topic_id, ((self.first, self.end),), sizes)}
                     if self.has_topic and "orders" in asked_topics(request.ext)
                     else {}
                 )
@@ -201,6 +208,45 @@ def test_refusals_that_waiting_does_not_change_are_raised_at_once(broker: Broker
     with pytest.raises(RequestFailed, match="refused by the test") as error:
         reader(broker, timeout_ms=60_000).snapshot()
     assert error.value.response_code == 26
+
+
+def test_damage_is_told_at_once_with_what_the_broker_says(broker: Broker) -> None:
+    broker.refuse = [ResponseCode.SYSTEM_ERROR] * 100
+    broker.refusal_ext = {EXT_DAMAGED: "true"}
+    address = f"127.0.0.1:{broker.server.port}"
+    with pytest.raises(RequestFailed, match=f"HMQ_POSITION to {address} was rejected with code 1: refused by the test"):
+        _ = reader(broker, timeout_ms=60_000)._position(("127.0.0.1", broker.server.port), ("orders",))
+    with pytest.raises(RequestFailed, match="refused by the test"):
+        reader(broker, timeout_ms=60_000).snapshot()
+    assert len(broker.refuse) == 98
+
+
+def test_code_1_without_damage_may_pass(broker: Broker) -> None:
+    broker.refuse = [ResponseCode.SYSTEM_ERROR]
+    assert reader(broker).snapshot().position == 500
+
+
+def test_sizes_of_samples_and_none_from_brokers_that_do_not_tell(broker: Broker) -> None:
+    broker.end = 5_000
+    source = reader(broker)
+    assert source.size_samples([QueueRange("orders", 3, "", 0, 0, 10)]) is None, "no broker is known before a snapshot"
+    source.snapshot()
+    sliced = slices([QueueRange("orders", 3, "", 0, 0, 5_000)])
+    assert len(sliced) > limits.SIZE_SAMPLES_MAX
+    samples = source.size_samples(sliced)
+    assert samples == [(16, 1_000 + sample_start(one)) for one in sliced]
+    assert broker.sample_requests == -(-len(sliced) // limits.SIZE_SAMPLES_MAX)
+    broker.sample_requests = -1_000_000  # an older broker: none
+    assert source.size_samples(sliced) is None
+    broker.drop = 1
+    assert source.size_samples(sliced) is None, "an estimate waits for nobody"
+
+
+def test_a_rocketmq_cluster_tells_no_sizes(broker: Broker) -> None:
+    broker.stock = True
+    source = reader(broker)
+    source.snapshot()
+    assert source.size_samples([QueueRange("orders", 0, "broker-a", 0, 0, 10)]) is None
 
 
 def test_messages_past_retention_are_a_loss_by_name_and_reading_goes_on(broker: Broker) -> None:

@@ -12,6 +12,7 @@ Responses are collected on their connections and written with one write for each
 """
 
 import asyncio
+import errno
 import itertools
 import logging
 from collections.abc import Callable, Hashable, Mapping
@@ -29,7 +30,7 @@ from halfmq.broker.remoting.unsupported_requests import UnsupportedRequests
 from halfmq.broker.sequencer import BACKLOG_MAX
 from halfmq.broker.services.peer import Peer
 from halfmq.errors import ProtocolError, StoreDamaged
-from halfmq.wire.remoting.codes import V5_3_1, RequestCode, ResponseCode
+from halfmq.wire.remoting.codes import EXT_DAMAGED, V5_3_1, RequestCode, ResponseCode
 from halfmq.wire.remoting.frame import BrokenFrame
 from halfmq.wire.remoting.header import (
     InvalidHeader,
@@ -51,6 +52,8 @@ _IDLE_CHECKS: Final = 4
 _SAY_EACH_S: Final = 10.0
 _SAID_TOGETHER_MAX: Final = 50
 _OPERATORS_ONLY: Final = "all connections for clients are taken (--connections-max, --connections-per-address-max); this one is for operators"
+#: Errors of a read that say nothing about the file: memory or descriptors are short for the moment.
+_TRANSIENT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR})
 #: Accepted while draining, too: they are one-way, so their sender could not notice a refusal.
 SERVED_WHILE_DRAINING: Final = frozenset({RequestCode.END_TRANSACTION, RequestCode.UNREGISTER_CLIENT})
 
@@ -204,17 +207,20 @@ class Gateway:
 
     def _failed(self, connection: Connection, request: Request[Any], error: Exception) -> None:
         text = str(error)
+        ext = None
         if isinstance(error, ProtocolError):
             pass  # the frame was valid, its body was not: the client's mistake; the connection may stay
         elif isinstance(error, StoreDamaged | OSError):
             # The disk's fault, not a bug: the requester is told which file cannot be read, everything else is served.
+            if not isinstance(error, OSError) or error.errno not in _TRANSIENT:
+                ext = {EXT_DAMAGED: "true"}
             if self._unreadable_said.is_due(text):
                 log.error("command %d of %s was refused: %s", request.code, connection.address, error)
         else:
             kind = ("failed", request.code)
             self.log_throttled(log, logging.ERROR, kind, connection, "command %d failed", request.code, error=error)
             text = f"{type(error).__name__}: {error}"
-        self.answer(connection, request, ResponseCode.SYSTEM_ERROR, text)
+        self.answer(connection, request, ResponseCode.SYSTEM_ERROR, text, ext)
 
     def answer(
         self,

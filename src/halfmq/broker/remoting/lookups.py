@@ -19,6 +19,7 @@ from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.position import (
     PositionAnswer,
     TopicBounds,
+    asked_samples,
     asked_topics,
     encode_answer,
 )
@@ -118,7 +119,13 @@ class Lookups:
     def position(self, connection: Connection, request: Request[Any]) -> None:
         """HMQ_POSITION. Withheld until the topics themselves are durable."""
         found = self._queues.position(asked_topics(request.ext))
-        topics = {name: TopicBounds(topic.topic_id, topic.queues) for name, topic in found.topics.items()}
+        samples = asked_samples(request.body)
+        topics = {
+            name: TopicBounds(
+                topic.topic_id, topic.queues, self._queues.sampled_sizes(name, samples[name]) if name in samples else ()
+            )
+            for name, topic in found.topics.items()
+        }
         ext, body = encode_answer(PositionAnswer(found.store, found.epoch, found.position, topics))
         self._durably.tell(connection, request, ResponseCode.SUCCESS, None, ext, body)
 

@@ -14,6 +14,8 @@ from halfmq.core.decision import Done, Refused
 from halfmq.core.engine import Failed
 from halfmq.core.queues.assignment import assigned_queues
 from halfmq.core.queues.offsets import PossiblyUnlogged, Stored, query_offset
+from halfmq.errors import StoreDamaged
+from halfmq.limits import SIZE_SAMPLE_MESSAGES
 from halfmq.store.consume_queue import QueueEntry
 
 #: A queue that was never trimmed counts as new while the log from its first message on is not longer than this. A new group starts
@@ -107,6 +109,24 @@ class Queues:
                 bounds = tuple(self._store.bounds(topic.topic_id, queue) for queue in range(len(topic.ends)))
                 topics[name] = TopicBounds(topic.topic_id, bounds)
         return Position(self._store.uuid, self._view.epoch, self._view.session.published, topics)
+
+    def sampled_sizes(self, topic: str, samples: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+        """For each (queue, offset): how many messages from the offset on were examined, at most ``SIZE_SAMPLE_MESSAGES``, and their bytes
+        in the log. (0, 0): there are none, or their entries cannot be read.
+
+        Bound the number of samples: each is one read of the disk. They are estimates, so damage does not fail the others; a pull reports it.
+        """
+        known = self._view.topics_by_name.get(topic)
+        if known is None:
+            return ()
+        found = []
+        for queue_id, offset in samples:
+            try:
+                entries = self._store.read_queue(known.topic_id, queue_id, offset, SIZE_SAMPLE_MESSAGES)
+            except (StoreDamaged, OSError):
+                entries = []
+            found.append((len(entries), sum(entry.message_bytes for entry in entries)))
+        return tuple(found)
 
     # --- groups
 

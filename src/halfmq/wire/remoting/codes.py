@@ -169,6 +169,8 @@ EXT_VERDICT: Final = "HMQ_VERDICT"
 EXT_POSITION: Final = "HMQ_POSITION"
 EXT_DURABILITY: Final = "HMQ_DURABILITY"
 EXT_REPEATED: Final = "HMQ_REPEATED"
+#: In a response with code 1: "true" if files of the store are damaged or cannot be read, so that the same request will fail again.
+EXT_DAMAGED: Final = "HMQ_DAMAGED"
 #: In an END_TRANSACTION that answers a check: "marker" if the outcome is from the marker table, not from application code.
 EXT_DECIDED_BY: Final = "HMQ_DECIDED_BY"
 DECIDED_BY_MARKER: Final = "marker"

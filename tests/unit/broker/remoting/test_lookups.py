@@ -1,6 +1,7 @@
 """Offsets by queue, by time and by group; messages by offset and by key; every queue at one position."""
 
 import asyncio
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from halfmq.core.decide import DECIDE
 from halfmq.core.decision import Decision, Refused, Why
 from halfmq.errors import StoreDamaged
 from halfmq.model.stored_message import decode
+from halfmq.store.store import Store
+from halfmq.wire.remoting.codes import EXT_DAMAGED, HMQ_POSITION
+from halfmq.wire.remoting.position import decode_answer, encode_samples, request_ext
 
 ID = "AC10000100002A9F0000000000000001"
 QUEUE = {"topic": "T", "queueId": "0"}
@@ -236,3 +240,46 @@ async def test_an_offset_that_is_looked_for_behind_a_turn_and_cannot_be_read_is_
         asked = client.ask(14, {"consumerGroup": "C", **QUEUE})
         _, answer = await asyncio.wait_for(asyncio.gather(committed, asked), 5)
         assert (answer.code, answer.remark) == (1, "the queue cannot be read")
+
+
+async def test_position_tells_sizes_of_messages_on_request(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        offsets = await sent(client, 20)
+        samples = encode_samples({"T": [(0, 0), (0, 18), (0, 20), (3, 0)], "Nowhere": [(0, 0)]})
+        answer = await client.ask(HMQ_POSITION, request_ext(["T", "Nowhere"]), samples)
+        bounds = decode_answer(answer.ext, answer.body).topics
+        size = len((await client.ask(33, {"offset": offsets[0]})).body)
+        assert bounds["T"].sizes == ((16, 16 * size), (2, 2 * size), (0, 0), (0, 0))
+        assert bounds["T"].queues[0] == (0, 20)
+        assert bounds.keys() == {"T"}
+        assert (await client.ask(HMQ_POSITION, request_ext(["T"]), b"{")).code == 1
+        assert (await client.ask(HMQ_POSITION, request_ext(["T"]))).code == 0, "the connection stays"
+
+
+@pytest.mark.parametrize(
+    ("error", "damaged"),
+    [
+        (StoreDamaged("queue.q is truncated"), True),
+        (FileNotFoundError(errno.ENOENT, "gone", "queue.q"), True),
+        (OSError(errno.EIO, "Input/output error", "queue.q"), True),
+        (OSError(errno.EMFILE, "Too many open files", "queue.q"), False),
+        (ZeroDivisionError("queue.q"), False),
+    ],
+)
+async def test_damage_is_marked_in_the_refusal_and_what_may_pass_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, damaged: bool
+) -> None:
+    """Goal: a reader that waits for a busy broker does not wait for a damaged one."""
+
+    def bounds(*_: object) -> tuple[int, int]:
+        raise error
+
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "bounds", bounds)
+            answer = await client.ask(HMQ_POSITION, request_ext(["T"]))
+        assert (answer.code, "queue.q" in str(answer.remark)) == (1, True)
+        assert answer.ext == ({EXT_DAMAGED: "true"} if damaged else {})

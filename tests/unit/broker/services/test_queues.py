@@ -11,6 +11,7 @@ from halfmq.broker.services.queues import Position, Queues, TopicBounds
 from halfmq.core.commands import Actor, CommitOffset, EnsureGroup, SetTopic
 from halfmq.core.decision import Done, Why
 from halfmq.core.queues import offsets
+from halfmq.errors import StoreDamaged
 
 
 class Bench:
@@ -148,3 +149,37 @@ def test_members_share_the_queues_out_and_nothing_is_known_without_members_or_to
     assert [assigned(f"client-{number}") for number in (1, 2, 3)] == [range(1), range(1, 2), range(0)]
     assert assigned("client-1", is_broadcasting=True) == range(2)
     assert assigned("client-1", "Nowhere") is None
+
+
+def test_sampled_sizes_are_of_a_few_messages_from_each_offset_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    for number in range(40):
+        bench.stored.add(bench.topic, 0, b"x" * (100 if number < 20 else 1_000))
+    head = len(bench.stored.stored_view(1_000)) - 100
+    samples = bench.queues.sampled_sizes("T", [(0, 0), (0, 10), (0, 35), (0, 99), (7, 0)])
+    assert samples == (
+        (16, 16 * (head + 100)),
+        (16, 16 * head + 10 * 100 + 6 * 1_000),
+        (5, 5 * (head + 1_000)),
+        (0, 0),
+        (0, 0),
+    )
+    assert bench.queues.sampled_sizes("Nowhere", [(0, 0)]) == ()
+
+
+@pytest.mark.parametrize("error", [StoreDamaged("truncated"), OSError("gone")])
+def test_a_sample_that_cannot_be_read_does_not_fail_the_others(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    bench = Bench()
+    bench.stored.add(bench.topic, 0)
+    read = bench.stored.read_queue
+
+    def damaged(topic_id: int, queue_id: int, offset: int, most: int) -> Any:
+        if queue_id == 1:
+            raise error
+        return read(topic_id, queue_id, offset, most)
+
+    monkeypatch.setattr(bench.stored, "read_queue", damaged)
+    found = bench.queues.sampled_sizes("T", [(1, 0), (0, 0)])
+    assert [count for count, _ in found] == [0, 1]

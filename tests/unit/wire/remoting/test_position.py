@@ -3,14 +3,17 @@
 import pytest
 
 from halfmq.errors import ProtocolError
+from halfmq.limits import SIZE_SAMPLES_MAX
 from halfmq.wire.remoting.codes import HMQ_POSITION
 from halfmq.wire.remoting.header import decode, encode_request, encode_response
 from halfmq.wire.remoting.position import (
     PositionAnswer,
     TopicBounds,
+    asked_samples,
     asked_topics,
     decode_answer,
     encode_answer,
+    encode_samples,
     request_ext,
 )
 
@@ -33,6 +36,30 @@ def test_the_bytes_of_an_answer() -> None:
     assert body == b'{"orders":{"id":7,"queues":[[0,10],[4,4]]},"empty":{"id":8,"queues":[]}}'
 
 
+@pytest.mark.parametrize("binary", [False, True])
+def test_samples_and_their_sizes_come_through_both_serialisations(binary: bool) -> None:
+    samples = {"orders": [(0, 5), (1, 7)], "empty": [(0, 0)]}
+    ext = request_ext(samples)
+    request = decode(encode_request(HMQ_POSITION, 5, ext, encode_samples(samples), binary=binary)[4:])
+    assert asked_samples(request.body) == samples
+    answer = ANSWER._replace(topics={"orders": TopicBounds(7, ((0, 10),), ((16, 4_711), (0, 0)))})
+    found, body = encode_answer(answer)
+    assert body == b'{"orders":{"id":7,"queues":[[0,10]],"sizes":[[16,4711],[0,0]]}}'
+    assert decode_answer(found, body) == answer
+
+
+def test_a_request_asks_for_a_bounded_number_of_samples() -> None:
+    many = {"a": [(0, 1)] * (SIZE_SAMPLES_MAX - 1), "b": [(0, 1)] * 5, "c": [(0, 1)]}
+    found = asked_samples(encode_samples(many))
+    assert {topic: len(samples) for topic, samples in found.items()} == {"a": SIZE_SAMPLES_MAX - 1, "b": 1, "c": 0}
+
+
+@pytest.mark.parametrize("body", [b"x", b"[1]", b'{"t":[[1]]}', b'{"t":[["0",1]]}', b"[" * 100_000])
+def test_samples_that_make_no_sense_are_a_protocol_error(body: bytes) -> None:
+    with pytest.raises(ProtocolError, match="HMQ_POSITION"):
+        asked_samples(body)
+
+
 def test_no_topics_asks_for_the_position_alone() -> None:
     request = decode(encode_request(HMQ_POSITION, 5, request_ext(()))[4:])
     assert asked_topics(request.ext) == ()
@@ -49,6 +76,8 @@ def test_no_topics_asks_for_the_position_alone() -> None:
         ({"store": "a", "epoch": "1", "position": "1"}, b'{"t":{"id":1,"queues":[[0]]}}'),
         ({"store": "a", "epoch": "1", "position": "1"}, b'{"t":{"id":1,"queues":[[5,4]]}}'),
         ({"store": "a", "epoch": "1", "position": "1"}, b'{"t":{"id":1,"queues":[[-1,4]]}}'),
+        ({"store": "a", "epoch": "1", "position": "1"}, b'{"t":{"id":1,"queues":[],"sizes":[[2,1]]}}'),
+        ({"store": "a", "epoch": "1", "position": "1"}, b'{"t":{"id":1,"queues":[],"sizes":[[-1,4]]}}'),
     ],
 )
 def test_an_answer_that_makes_no_sense_is_refused(ext: dict[str, str], body: bytes) -> None:
