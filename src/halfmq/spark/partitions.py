@@ -19,12 +19,12 @@ from pyspark.sql.datasource import InputPartition
 from halfmq.limits import SIZE_SAMPLE_MESSAGES
 from halfmq.spark.offsets import QueueName, queue_number, queue_order
 
-#: A task has an overhead of some 10 ms in Spark, so smaller tasks do not pay, in messages and in bytes.
+#: A task has an overhead of some 30 ms in Spark, so smaller tasks do not pay, in messages and in bytes.
 MESSAGES_PER_TASK_MIN: Final = 20_000
 BYTES_PER_TASK_MIN: Final = 4 << 20
-#: A task reads about this much: 0.1 to 0.3 s of work, and a read of 10 GiB still occupies 160 cores. Precedent: Spark's file sources,
-#: ``spark.sql.files.maxPartitionBytes``, with 128 MiB; their files are compressed.
-BYTES_PER_TASK: Final = 64 << 20
+#: A task reads about this much: 0.5 s of work, or 1 s with all columns. Spark needs 30 ms of a core to start a Python task, so with half of
+#: it a scan of 1 GiB on two cores takes 13 % longer, and with this 4 %. Precedent: ``spark.sql.files.maxPartitionBytes``, 128 MiB.
+BYTES_PER_TASK: Final = 256 << 20
 #: Assumed size of a message, stored, if it is unknown.
 MESSAGE_BYTES_ASSUMED: Final = 1_024
 #: A plan is split into about this many slices, at least ``_SLICES_PER_RANGE_MIN`` for each range, since a queue with few messages may
