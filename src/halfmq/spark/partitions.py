@@ -22,14 +22,14 @@ from halfmq.spark.offsets import QueueName, queue_number, queue_order
 #: A task has an overhead of some 30 ms in Spark, so smaller tasks do not pay, in messages and in bytes.
 MESSAGES_PER_TASK_MIN: Final = 20_000
 BYTES_PER_TASK_MIN: Final = 4 << 20
-#: A task reads about this much: 0.5 s of work, or 1 s with all columns. Spark needs 30 ms of a core to start a Python task, so with half of
-#: it a scan of 1 GiB on two cores takes 13 % longer, and with this 4 %. Precedent: ``spark.sql.files.maxPartitionBytes``, 128 MiB.
-BYTES_PER_TASK: Final = 256 << 20
+#: A task reads about this much: 0.8 s of work, or 2 s with all columns. Spark needs 30 ms of a core to start a Python task, so that smaller
+#: tasks would cost more than 5 % on the machine of the driver. Compare ``spark.sql.files.maxPartitionBytes``: 128 MiB, of tasks in Java.
+BYTES_PER_TASK: Final = 512 << 20
 #: Assumed size of a message, stored, if it is unknown.
 MESSAGE_BYTES_ASSUMED: Final = 1_024
-#: A plan is split into about this many slices, at least ``_SLICES_PER_RANGE_MIN`` for each range, since a queue with few messages may
+#: A plan is split into about this many slices (a sample from the files takes 70 us), at least ``_SLICES_PER_RANGE_MIN`` for each range, since a queue with few messages may
 #: have most of the bytes.
-_SLICES: Final = 512
+_SLICES: Final = 128
 _SLICES_PER_RANGE_MIN: Final = 4
 
 

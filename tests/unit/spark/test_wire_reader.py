@@ -15,7 +15,7 @@ from halfmq.model.stored_message import SYS_COMMITTED, StoredMessage, body_crc_o
 from halfmq.spark import wire_reader
 from halfmq.spark.offsets import NO_POSITION, QueueBoundsSnapshot
 from halfmq.spark.options import parse_options
-from halfmq.spark.partitions import QueueRange, Ranges, sample_start, slices
+from halfmq.spark.partitions import QueueRange, Ranges, sample_start
 from halfmq.spark.retry_deadline import RetryDeadline
 from halfmq.spark.source import HalfmqBatchReader, HalfmqStreamReader
 from halfmq.spark.stored_rows import record_batch
@@ -231,7 +231,7 @@ def test_sizes_of_samples_and_none_from_brokers_that_do_not_tell(broker: Broker)
     source = reader(broker)
     assert source.size_samples([QueueRange("orders", 3, "", 0, 0, 10)]) is None, "no broker is known before a snapshot"
     source.snapshot()
-    sliced = slices([QueueRange("orders", 3, "", 0, 0, 5_000)])
+    sliced = [QueueRange("orders", 3, "", 0, at, at + 16) for at in range(0, 4_800, 16)]
     assert len(sliced) > limits.SIZE_SAMPLES_MAX
     samples = source.size_samples(sliced)
     assert samples == [(16, 1_000 + sample_start(one)) for one in sliced]
