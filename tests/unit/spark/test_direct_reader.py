@@ -177,6 +177,27 @@ def test_sizes_of_samples(writer: StoreWriter) -> None:
     assert source.size_samples([one]) == [(0, 0)]
 
 
+def test_a_queue_of_large_messages_beside_one_of_small_ones_gives_tasks_of_equal_bytes(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "mixed", segment_bytes=1 << 20)
+    writer.topic("orders", 2)
+    sizes = {0: 50_000, 1: 100}
+    for number in range(2_000):
+        writer.send("orders", 1, b"x" * sizes[1])
+        if number % 20 == 0:
+            writer.send("orders", 0, b"x" * sizes[0])
+    writer.publish()
+    given = {"path": str(writer.directory), "subscribe": "orders", "minPartitions": "5"}
+    parts = HalfmqBatchReader(parse_options(given).for_batch()).partitions()
+    head = 91 + len("orders")
+    found = [
+        sum((one.end - one.start) * (sizes[one.queue] + head) for one in part.ranges)  # type: ignore[attr-defined]
+        for part in parts
+    ]
+    assert len(found) == 5
+    mean = sum(found) / 5
+    assert max(abs(size - mean) for size in found) <= sizes[0] + head, "a cut is wrong by half a message on each side"
+
+
 def test_a_task_that_does_not_see_the_directory_names_its_machine(writer: StoreWriter, tmp_path: Path) -> None:
     writer.send("orders", 0, b"x")
     writer.publish()
