@@ -8,7 +8,8 @@ Sockets block, since a Spark task does nothing else meanwhile. A request that fa
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Final, NamedTuple, NoReturn
 
 import numpy as np
@@ -29,12 +30,20 @@ from halfmq.model.stored_message import (
 from halfmq.spark.byte_slices import Ints, as_bytes, gather
 from halfmq.spark.connection import Address, Connection
 from halfmq.spark.data_loss import elsewhere
-from halfmq.spark.offsets import NO_POSITION, ROCKETMQ_STORE, QueueBoundsSnapshot, QueueName
+from halfmq.spark.offsets import (
+    NO_POSITION,
+    ROCKETMQ_STORE,
+    QueueBoundsSnapshot,
+    QueueName,
+    queue_broker,
+    queue_number,
+)
 from halfmq.spark.options import Options
 from halfmq.spark.partitions import QueueRange, Ranges
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.stored_rows import BATCH_BYTES, BATCH_ROWS, StoredRows
-from halfmq.wire.remoting.codes import HMQ_POSITION, PullFlag, RequestCode, ResponseCode
+from halfmq.wire.remoting.codes import HMQ_FITTING, HMQ_POSITION, PullFlag, RequestCode, ResponseCode
+from halfmq.wire.remoting.fitting import FittingRequest, decode_fitting, fitting_ext
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.position import PositionAnswer, decode_answer, request_ext
 from halfmq.wire.remoting.replies import OffsetReply, PulledReply, read_reply
@@ -46,12 +55,15 @@ from halfmq.wire.remoting.route import (
     Route,
     decode_cluster_info,
     decode_route,
+    decode_topic_list,
 )
 
 #: Responses are merged into record batches up to this size: a quarter of the direct reader's, for a lower latency.
 _BATCH_BYTES: Final = BATCH_BYTES // 4
 #: How often a query asks whether other brokers have its topics, besides after a broken connection. Precedent: RocketMQ's clients.
 IDENTIFY_S: Final = 30.0
+#: Messages from which the size of others is estimated.
+_SAMPLE_MESSAGES: Final = 32
 _V6_MORE: Final = 12
 _MESSAGE_MIN: Final = 88
 _NO_MESSAGES: Final = (ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
@@ -84,10 +96,14 @@ class WireReader:
 
     def __init__(self, options: Options, deadline: RetryDeadline) -> None:
         self._servers = options.servers
+        self._subscription = options.subscription
+        #: The topics to read; with a pattern, those that exist.
         self._topics = options.topics
         self._group = options.group
         self._deadline = deadline
         self._connections: dict[Address, Connection] = {}
+        #: Position at which the pattern chose ``_topics``. A RocketMQ cluster has none, so there it chooses for each snapshot.
+        self._chosen_at = NO_POSITION
         #: What the name server led to, and when to ask it again.
         self._source: _Source | None = None
         self._identify_at = 0.0
@@ -116,6 +132,31 @@ class WireReader:
         return self._deadline.until(self._try_snapshot, f"brokers of {self._name()}")
 
     def _try_snapshot(self) -> QueueBoundsSnapshot:
+        """With a pattern, the topics are requested once more after the position: topics that did not exist before may have messages of
+        a transaction below it.
+        """
+        while True:
+            snapshot = self._snapshot_of_topics()
+            if not self._subscription.pattern or snapshot.position == self._chosen_at != NO_POSITION:
+                return snapshot
+            existing = self._existing()
+            is_complete = set(existing) <= set(self._topics)
+            if existing != self._topics:
+                self._topics = existing
+                self._identify_at = 0.0  # they may be on other brokers
+            if is_complete:
+                self._chosen_at = snapshot.position
+                return snapshot
+
+    def _existing(self) -> tuple[str, ...]:
+        """The topics of the name server that the pattern matches."""
+        answer = self._ask_servers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
+        _succeeded(answer, "the list of topics")
+        brokers = self._registered().values() if self._find_source().store == ROCKETMQ_STORE else ()
+        names = {data.broker_name for data in brokers} | {data.cluster for data in brokers}
+        return self._subscription.chosen(decode_topic_list(answer.body), names)
+
+    def _snapshot_of_topics(self) -> QueueBoundsSnapshot:
         source = self._find_source(recheck=True)
         if source.address is None:
             return (
@@ -135,6 +176,98 @@ class WireReader:
         return QueueBoundsSnapshot(
             at.store, at.epoch, at.position, queues, {topic: found.topic_id for topic, found in at.topics.items()}
         )
+
+    def offsets_at(
+        self, times_ms: Mapping[QueueName, int], snapshot: QueueBoundsSnapshot
+    ) -> dict[QueueName, int | None]:
+        """The first message of each queue stored at its time (ms since 1970) or later; None if ``snapshot`` has none.
+
+        As the brokers find it. RocketMQ brokers that know no boundary type (4.x) may return a message next to it.
+
+        Raises:
+            ConnectError, RequestFailed: as ``snapshot``.
+        """
+        found: dict[QueueName, int | None] = {}
+        for queue, time_ms in times_ms.items():
+            first, end = snapshot.queues[queue]
+            at = (
+                self._deadline.until(partial(self._offset_at, queue, time_ms, snapshot), _in_words(queue))
+                if first < end
+                else end
+            )
+            found[queue] = None if at >= end else max(first, at)
+        return found
+
+    def _offset_at(self, queue: QueueName, time_ms: int, snapshot: QueueBoundsSnapshot) -> int:
+        fields = {
+            "topic": queue[0], "queueId": queue_number(queue[1]), "timestamp": time_ms, "boundaryType": "LOWER"
+        }  # fmt: skip
+        return self._offset(self._address_of(queue, snapshot), RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
+
+    def fitting(
+        self, queue: QueueName, start: int, end: int, bytes_max: int, snapshot: QueueBoundsSnapshot
+    ) -> tuple[int, int]:
+        """(number, bytes) of the messages from ``start`` on, before ``end``, whose stored sizes add up to at most ``bytes_max``.
+
+        A RocketMQ broker does not tell sizes: there both are estimated from the first messages, at most ``_SAMPLE_MESSAGES``.
+        """
+        count = size = 0
+        while start + count < end and size < bytes_max:
+            fits = self._deadline.until(
+                partial(self._try_fitting, queue, start + count, end, bytes_max - size, snapshot), _in_words(queue)
+            )
+            if fits is None:
+                fits = self._deadline.until(
+                    partial(self._estimate, queue, start + count, end, bytes_max - size, snapshot), _in_words(queue)
+                )
+                return count + fits[0], size + fits[1]
+            if fits[0] == 0:
+                break
+            count += fits[0]
+            size += fits[1]
+        return count, size
+
+    def _try_fitting(
+        self, queue: QueueName, start: int, end: int, bytes_max: int, snapshot: QueueBoundsSnapshot
+    ) -> tuple[int, int] | None:
+        """As ``fitting``, of a bounded number of messages; None: the broker does not know the command."""
+        request = FittingRequest(queue[0], queue_number(queue[1]), start, end, bytes_max)
+        if queue_broker(queue[1]):
+            return None
+        answer = self._ask(self._address_of(queue, snapshot), HMQ_FITTING, fitting_ext(request))
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return None
+        _succeeded(answer, "HMQ_FITTING")
+        return decode_fitting(answer.ext)
+
+    def _estimate(
+        self, queue: QueueName, start: int, end: int, bytes_max: int, snapshot: QueueBoundsSnapshot
+    ) -> tuple[int, int]:
+        """As ``fitting``, from the mean size of the first messages. What cannot be pulled counts nothing: ``read`` reports it."""
+        fields = self._pull_fields(queue[0], queue_number(queue[1]), start, min(end - start, _SAMPLE_MESSAGES))
+        answer = self._ask(self._address_of(queue, snapshot), RequestCode.PULL_MESSAGE, fields)
+        if answer.code in _TEMPORARY:
+            _succeeded(answer, "a pull")
+        if answer.code != ResponseCode.SUCCESS:
+            return end - start, 0
+        pulled = max(1, read_reply(answer, PulledReply).next_begin_offset - start)
+        mean = max(1, len(answer.body) // pulled)
+        count = min(end - start, bytes_max // mean)
+        return count, count * mean
+
+    def _address_of(self, queue: QueueName, snapshot: QueueBoundsSnapshot) -> Address:
+        """Address of the broker that has the queue.
+
+        Raises:
+            Unavailable: another store is at its address, or it is not in the route.
+        """
+        topic, name = queue
+        if queue_broker(name):
+            return self._address_in_cluster(QueueRange(topic, 0, queue_broker(name), queue_number(name), 0, 0))
+        source = self._find_source()
+        if source.address is None or source.store != snapshot.store:
+            raise Unavailable("another store is at the address of the broker")
+        return source.address
 
     def _position(self, address: Address, topics: tuple[str, ...]) -> PositionAnswer | None:
         """``topics`` of a halfmq broker at its position; None if the broker is a RocketMQ broker."""
@@ -285,6 +418,8 @@ class WireReader:
 
     def read(self, ranges: Ranges, lost: Callable[[str], None]) -> Iterator[StoredRows]:
         """The messages of ``ranges``. ``lost`` is called with a sentence about missing ones; if it returns, reading continues after them."""
+        if self._subscription.pattern:
+            self._topics = tuple(sorted({one.topic for one in ranges.ranges}))
         for one in ranges.ranges:
             yield from self._read_range(one, ranges.store, lost)
 
@@ -312,20 +447,7 @@ class WireReader:
 
     def _pull(self, one: QueueRange, at: int, store: str, lost: Callable[[str], None]) -> tuple[bytes, int]:
         """(stored messages from ``at`` on, next offset). The last messages may be beyond the range."""
-        fields = {
-            "consumerGroup": self._group,
-            "topic": one.topic,
-            "queueId": one.queue,
-            "queueOffset": at,
-            "maxMsgNums": min(one.end - at, limits.PULL_MESSAGES_MAX),
-            "maxMsgBytes": limits.PULL_BYTES_MAX,
-            "sysFlag": int(PullFlag.SUBSCRIPTION),
-            "commitOffset": 0,
-            "suspendTimeoutMillis": 0,
-            "subscription": "*",
-            "subVersion": 0,
-            "expressionType": "TAG",
-        }
+        fields = self._pull_fields(one.topic, one.queue, at, min(one.end - at, limits.PULL_MESSAGES_MAX))
         what = f"queue {one.queue} of topic {one.topic}"
 
         def attempt() -> tuple[bytes, int]:
@@ -357,6 +479,22 @@ class WireReader:
             return b"", min(after, one.end)
 
         return self._deadline.until(attempt, f"{what} on broker {one.broker}" if one.broker else what)
+
+    def _pull_fields(self, topic: str, queue: int, at: int, messages_max: int) -> dict[str, object]:
+        return {
+            "consumerGroup": self._group,
+            "topic": topic,
+            "queueId": queue,
+            "queueOffset": at,
+            "maxMsgNums": messages_max,
+            "maxMsgBytes": limits.PULL_BYTES_MAX,
+            "sysFlag": int(PullFlag.SUBSCRIPTION),
+            "commitOffset": 0,
+            "suspendTimeoutMillis": 0,
+            "subscription": "*",
+            "subVersion": 0,
+            "expressionType": "TAG",
+        }
 
     def _is_planned_topic(self, one: QueueRange, store: str, begin: int, lost: Callable[[str], None]) -> bool:
         """Whether what was pulled until now is of the planned topic; otherwise messages from ``begin`` on are lost.
@@ -392,7 +530,7 @@ class WireReader:
         if source.store == planned:
             return source.address
         if not source.has_topics:
-            raise Unavailable(elsewhere(planned, source.store, self._topics))
+            raise Unavailable(elsewhere(planned, source.store, self._subscription.in_words()))
         lost(f"this is store {source.store}, but store {planned} was planned")
         return None
 
@@ -436,6 +574,10 @@ class WireReader:
 
     def _name(self) -> str:
         return "rocketmq://" + ";".join(f"{host}:{port}" for host, port in self._servers)
+
+
+def _in_words(queue: QueueName) -> str:
+    return f"queue {queue[1]} of topic {queue[0]}"
 
 
 def _master(broker: BrokerData) -> Address | None:

@@ -74,6 +74,7 @@ def test_every_column_of_a_message() -> None:
         "message_id": "U1",
         "transaction_id": None,
         "properties": list(pairs.items()),
+        "headers": [{"key": "colour", "value": b"red"}],
         "broker": None,
     }
 

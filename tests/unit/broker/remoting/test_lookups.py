@@ -220,6 +220,19 @@ async def test_every_queue_at_one_position(tmp_path: Path) -> None:
         assert len(answer.ext["store"]) == 32
 
 
+async def test_how_many_messages_fit_into_a_number_of_bytes(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 3)
+        asked = {"topic": "T", "queueId": "0", "offset": "0", "end": "3"}
+        whole = await client.ask(29_012, {**asked, "bytes": "1000000"})
+        assert (whole.code, whole.ext["count"]) == (0, "3")
+        fewer = await client.ask(29_012, {**asked, "bytes": str(int(whole.ext["bytes"]) - 1)})
+        assert (fewer.code, fewer.ext["count"]) == (0, "2")
+        nowhere = await client.ask(29_012, {**asked, "topic": "Nowhere", "bytes": "1000000"})
+        assert (nowhere.code, nowhere.ext) == (0, {"count": "0", "bytes": "0"})
+
+
 async def test_an_offset_that_is_looked_for_behind_a_turn_and_cannot_be_read_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
