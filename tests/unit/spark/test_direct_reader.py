@@ -19,7 +19,7 @@ from halfmq.spark.retry_deadline import RetryDeadline
 from halfmq.spark.source import HalfmqBatchReader
 from halfmq.spark.stored_rows import record_batch
 from halfmq.store.layout import QUEUE_FILE_ENTRIES
-from halfmq.store.topics_file import write_topics
+from halfmq.store.topics_file import TopicInfo, write_topics
 from halfmq.store.watermark_page import WatermarkPage
 
 COLUMNS = ("topic", "queue", "offset", "value", "transaction_id", "timestamp")
@@ -157,6 +157,83 @@ def test_a_topic_that_does_not_exist_is_not_in_the_cut_and_an_empty_one_is(write
     snapshot = reader(writer, "loyalty,nowhere").snapshot()
     assert snapshot.topics == {"loyalty": 2}
     assert snapshot.queues == {("loyalty", "0"): (0, 0)}
+
+
+def test_offsets_by_time_within_the_snapshot(writer: StoreWriter) -> None:
+    begin_ms = writer.now_ms
+    for _ in range(20):
+        writer.send("orders", 0, b"x")
+        writer.tick(10)
+    writer.publish()
+    source = reader(writer)
+    snapshot = source.snapshot()
+    writer.send("orders", 0, b"after the snapshot")
+    writer.publish()
+    for time_ms, expected in (
+        (0, 0), (begin_ms, 0), (begin_ms + 1, 1), (begin_ms + 50, 5), (begin_ms + 190, 19), (begin_ms + 191, None),
+        (begin_ms + 200, None),
+    ):  # fmt: skip
+        found = source.offsets_at({("orders", "0"): time_ms, ("orders", "1"): time_ms}, snapshot)
+        assert found == {("orders", "0"): expected, ("orders", "1"): None}
+
+
+def test_messages_past_retention_have_no_time_and_no_size(writer: StoreWriter) -> None:
+    for number in range(60):
+        writer.send("orders", 0, str(number).encode().ljust(4_000))
+    writer.publish()
+    source = reader(writer)
+    before = source.snapshot()
+    sizes = [
+        entry.message_bytes for entry in writer.indexes.queues.read(writer.topics["orders"], 0, 0, 60, writer.log.end)
+    ]
+    assert source.fitting(("orders", "0"), 3, 60, sum(sizes[3:9]), before) == (6, sum(sizes[3:9]))
+    writer.trim()
+    first = writer.indexes.queues.bounds(writer.topics["orders"], 0)[0]
+    assert 9 < first < 59
+    assert source.offsets_at({("orders", "0"): 0}, before) == {("orders", "0"): first}
+    assert source.fitting(("orders", "0"), 3, 60, sizes[first], before) == (first - 3 + 1, sizes[first])
+    assert source.fitting(("orders", "0"), 3, first - 1, 1, before) == (first - 4, 0)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"), [("orders|loy.*", {"orders", "loyalty"}), ("order", set()), (".*", {"orders", "loyalty"})]
+)
+def test_a_pattern_chooses_among_the_topics_of_the_store(writer: StoreWriter, pattern: str, found: set[str]) -> None:
+    writer.topic("%RETRY%orders", 1)
+    writer.publish()
+    options = parse_options({"path": str(writer.directory), "subscribePattern": pattern})
+    source = DirectReader(options, RetryDeadline(50))
+    names_and_ids = [TopicInfo(number, name, 1, 1, 6) for name, number in writer.topics.items()]
+    write_topics(writer.disk, writer.shard / "topics.json", writer.store_id.hex(), names_and_ids)
+    assert set(source.snapshot().topics) == found
+    names_and_ids.append(TopicInfo(9, "loyal-later", 1, 1, 6))
+    write_topics(writer.disk, writer.shard / "topics.json", writer.store_id.hex(), names_and_ids)
+    writer.send("orders", 0, b"the creation of a topic moves the position")
+    writer.publish()
+    later = {"loyal-later"} if pattern != "order" else set()
+    assert set(source.snapshot().topics) == found | later
+
+
+def test_messages_with_other_tags_are_skipped_by_the_hash_in_the_entry(writer: StoreWriter) -> None:
+    """Their segment is not even looked at."""
+    for number, tag in enumerate(["Aa", "x", "BB", None, "Aa"]):
+        writer.send("orders", 0, b"%d" % number, props.encode({"TAGS": tag}) if tag else b"")
+    writer.publish()
+    options = parse_options({"path": str(writer.directory), "subscribe": "orders", "tags": "Aa"})
+    source = DirectReader(options, RetryDeadline(50))
+    found, lost = read(source, whole(source.snapshot()))
+    assert [row[2] for row in found] == [0, 2, 4], "BB has the same hash; its text is compared later"
+    assert lost == []
+    nothing = DirectReader(
+        parse_options({"path": str(writer.directory), "subscribe": "orders", "tags": "none"}), RetryDeadline(50)
+    )
+    assert read(nothing, whole(source.snapshot())) == ([], [])
+    for path in (writer.shard / "log").glob("*"):
+        path.unlink()
+    assert read(nothing, whole(source.snapshot())) == ([], [])
+    one = reader(writer)
+    _, lost = read(one, whole(source.snapshot()))
+    assert lost
 
 
 def test_a_directory_that_holds_no_store(tmp_path: Path) -> None:
