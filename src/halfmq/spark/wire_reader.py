@@ -182,7 +182,8 @@ class WireReader:
     ) -> dict[QueueName, int | None]:
         """The first message of each queue stored at its time (ms since 1970) or later; None if ``snapshot`` has none.
 
-        As the brokers find it. RocketMQ brokers that know no boundary type (4.x) may return a message next to it.
+        RocketMQ 4.x returns the nearest message instead, or any of several with this time, so the answer of a RocketMQ broker is
+        compared with the messages themselves, and searched for among them if it is wrong.
 
         Raises:
             ConnectError, RequestFailed: as ``snapshot``.
@@ -190,13 +191,48 @@ class WireReader:
         found: dict[QueueName, int | None] = {}
         for queue, time_ms in times_ms.items():
             first, end = snapshot.queues[queue]
-            at = (
-                self._deadline.until(partial(self._offset_at, queue, time_ms, snapshot), _in_words(queue))
-                if first < end
-                else end
-            )
-            found[queue] = None if at >= end else max(first, at)
+            if first == end:
+                found[queue] = None
+                continue
+            at = self._deadline.until(partial(self._offset_at, queue, time_ms, snapshot), _in_words(queue))
+            at = min(max(first, at), end)
+            if queue_broker(queue[1]):
+                at = self._checked_offset(queue, at, time_ms, snapshot)
+            found[queue] = None if at == end else at
         return found
+
+    def _checked_offset(self, queue: QueueName, at: int, time_ms: int, snapshot: QueueBoundsSnapshot) -> int:
+        """The first message at ``time_ms`` or later, which ``at`` may be; the end if all are older."""
+
+        def is_older(offset: int) -> bool:
+            stored_ms = self._deadline.until(partial(self._store_time_ms, queue, offset, snapshot), _in_words(queue))
+            return stored_ms < time_ms
+
+        low, high = snapshot.queues[queue]
+        if at < high and is_older(at):
+            low = at + 1
+        else:
+            high = at
+            if at > low and is_older(at - 1):
+                low = at
+        while low < high:
+            middle = (low + high) // 2
+            if is_older(middle):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _store_time_ms(self, queue: QueueName, offset: int, snapshot: QueueBoundsSnapshot) -> int:
+        """The store time of a message; -1 if the broker does not have it, as for messages past retention."""
+        topic, name = queue
+        one = QueueRange(topic, 0, queue_broker(name), queue_number(name), offset, offset + 1)
+        fields = self._pull_fields(topic, one.queue, offset, 1)
+        answer = self._ask(self._address_of(queue, snapshot), RequestCode.PULL_MESSAGE, fields)
+        if answer.code in _TEMPORARY:
+            _succeeded(answer, "a pull")
+        times_ms = pulled_rows(answer.body, one).store_times_ms if answer.code == ResponseCode.SUCCESS else ()
+        return int(times_ms[0]) if len(times_ms) else -1
 
     def _offset_at(self, queue: QueueName, time_ms: int, snapshot: QueueBoundsSnapshot) -> int:
         fields = {

@@ -1,7 +1,7 @@
 """Reading over the wire: a halfmq broker, a stock cluster, and everything that goes wrong on the way."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -57,6 +57,8 @@ class Broker:
         self.soon: list[str] = []
         #: Whether it knows HMQ_FITTING.
         self.tells_sizes = True
+        #: What it answers to a search by time instead of the right offset.
+        self.search_answer: Callable[[int], int] | None = None
         self.topic_id = 3
         self.stock = False
         self.refuse: list[int] = []
@@ -89,6 +91,7 @@ class Broker:
                 return encode_response(request, 0, body=msgspec.json.encode({"topicList": [*self.names, *own]}))
             case RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
                 at = min(max(request.ext.timestamp - 1_000, self.first), self.end)
+                at = self.search_answer(at) if self.search_answer else at
                 return encode_response(request, 0, ext={"offset": at})
             case int() if request.code == HMQ_FITTING and self.tells_sizes and not self.stock:
                 sizes = [len(stored(at, b"body %d" % at)) for at in range(request.ext.offset, request.ext.end)][:3]
@@ -203,6 +206,26 @@ def test_offsets_by_time_are_those_of_the_broker_within_the_snapshot(broker: Bro
         assert source.offsets_at({queue: time_ms}, snapshot) == {queue: expected}
     asked = [sent.ext for sent in broker.server.requests if sent.code == RequestCode.SEARCH_OFFSET_BY_TIMESTAMP]
     assert {(ext.topic, ext.queue_id, ext.boundary_type) for ext in asked} == {("orders", 0, "LOWER")}
+
+
+@pytest.mark.parametrize("wrong", [-1, 1, -3, 4, -100, 100])
+def test_a_wrong_answer_of_a_stock_broker_is_corrected(broker: Broker, wrong: int) -> None:
+    """RocketMQ 4.x returns the nearest message, and the last one if all are older."""
+    broker.stock, broker.first, broker.end = True, 2, 30
+    broker.search_answer = lambda at: min(max(at + wrong, 0), broker.end - 1)
+    source = reader(broker)
+    snapshot = source.snapshot()
+    queue = ("orders", "broker-a:0")
+    for time_ms, expected in ((0, 2), (1_002, 2), (1_003, 3), (1_017, 17), (1_029, 29), (1_030, None), (5_000, None)):
+        assert source.offsets_at({queue: time_ms}, snapshot) == {queue: expected}
+
+
+def test_a_right_answer_of_a_stock_broker_costs_two_messages(broker: Broker) -> None:
+    broker.stock, broker.end = True, 1_000
+    source = reader(broker)
+    source.offsets_at({("orders", "broker-a:0"): 1_500}, source.snapshot())
+    pulls = [sent.ext for sent in broker.server.requests if sent.code == RequestCode.PULL_MESSAGE]
+    assert [(pull.queue_offset, pull.max_msg_nums) for pull in pulls] == [(500, 1), (499, 1)]
 
 
 def test_an_empty_queue_has_no_message_at_any_time(broker: Broker) -> None:
