@@ -42,8 +42,8 @@ from halfmq.spark.options import Options
 from halfmq.spark.partitions import QueueRange, Ranges
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.stored_rows import BATCH_BYTES, BATCH_ROWS, StoredRows
+from halfmq.wire.remoting import fitting
 from halfmq.wire.remoting.codes import HMQ_FITTING, HMQ_POSITION, PullFlag, RequestCode, ResponseCode
-from halfmq.wire.remoting.fitting import FittingRequest, decode_fitting, fitting_ext
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.position import PositionAnswer, decode_answer, request_ext
 from halfmq.wire.remoting.replies import OffsetReply, PulledReply, read_reply
@@ -231,7 +231,9 @@ class WireReader:
         answer = self._ask(self._address_of(queue, snapshot), RequestCode.PULL_MESSAGE, fields)
         if answer.code in _TEMPORARY:
             _succeeded(answer, "a pull")
-        times_ms = pulled_rows(answer.body, one).store_times_ms if answer.code == ResponseCode.SUCCESS else ()
+        if answer.code != ResponseCode.SUCCESS:
+            return -1
+        times_ms = pulled_rows(answer.body, one).store_times_ms
         return int(times_ms[0]) if len(times_ms) else -1
 
     def _offset_at(self, queue: QueueName, time_ms: int, snapshot: QueueBoundsSnapshot) -> int:
@@ -267,14 +269,14 @@ class WireReader:
         self, queue: QueueName, start: int, end: int, bytes_max: int, snapshot: QueueBoundsSnapshot
     ) -> tuple[int, int] | None:
         """As ``fitting``, of a bounded number of messages; None: the broker does not know the command."""
-        request = FittingRequest(queue[0], queue_number(queue[1]), start, end, bytes_max)
+        request = fitting.FittingRequest(queue[0], queue_number(queue[1]), start, end, bytes_max)
         if queue_broker(queue[1]):
             return None
-        answer = self._ask(self._address_of(queue, snapshot), HMQ_FITTING, fitting_ext(request))
+        answer = self._ask(self._address_of(queue, snapshot), HMQ_FITTING, fitting.encode_request(request))
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None
         _succeeded(answer, "HMQ_FITTING")
-        return decode_fitting(answer.ext)
+        return fitting.decode_answer(answer.ext)
 
     def _estimate(
         self, queue: QueueName, start: int, end: int, bytes_max: int, snapshot: QueueBoundsSnapshot

@@ -21,9 +21,8 @@ from halfmq.spark.retry_deadline import RetryDeadline
 from halfmq.spark.source import HalfmqBatchReader, HalfmqStreamReader
 from halfmq.spark.stored_rows import record_batch
 from halfmq.spark.wire_reader import WireReader, pulled_rows
-from halfmq.wire.remoting import route
+from halfmq.wire.remoting import fitting, route
 from halfmq.wire.remoting.codes import HMQ_FITTING, HMQ_POSITION, RequestCode, ResponseCode
-from halfmq.wire.remoting.fitting import encode_fitting
 from halfmq.wire.remoting.header import Request, encode_pull_response_head, encode_response
 from halfmq.wire.remoting.position import (
     PositionAnswer,
@@ -94,9 +93,11 @@ class Broker:
                 at = self.search_answer(at) if self.search_answer else at
                 return encode_response(request, 0, ext={"offset": at})
             case int() if request.code == HMQ_FITTING and self.tells_sizes and not self.stock:
-                sizes = [len(stored(at, b"body %d" % at)) for at in range(request.ext.offset, request.ext.end)][:3]
-                fits = [count for count in range(len(sizes) + 1) if sum(sizes[:count]) <= request.ext.bytes_max]
-                return encode_response(request, 0, ext=encode_fitting(fits[-1], sum(sizes[: fits[-1]])))
+                asked = fitting.decode_request(request.ext)
+                assert isinstance(asked, fitting.FittingRequest)
+                sizes = [len(stored(at, b"body %d" % at)) for at in range(asked.offset, asked.end)][:3]
+                fits = [count for count in range(len(sizes) + 1) if sum(sizes[:count]) <= asked.bytes_max]
+                return encode_response(request, 0, ext=fitting.encode_answer(fits[-1], sum(sizes[: fits[-1]])))
             case RequestCode.GET_ROUTEINFO_BY_TOPIC if request.ext.topic in self.names:
                 address = {0: f"127.0.0.1:{self.server.port}"}
                 found = route.Route(

@@ -14,8 +14,8 @@ from halfmq.broker.services.messages import StoredMessages
 from halfmq.broker.services.queues import Queues
 from halfmq.core.decision import Done, Refused, Why
 from halfmq.core.engine import Failed
+from halfmq.wire.remoting import fitting
 from halfmq.wire.remoting.codes import HMQ_FITTING, HMQ_POSITION, RequestCode, ResponseCode
-from halfmq.wire.remoting.fitting import encode_fitting
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.position import (
     PositionAnswer,
@@ -125,12 +125,13 @@ class Lookups:
         self._durably.tell(connection, request, ResponseCode.SUCCESS, None, ext, body)
 
     def fitting(self, connection: Connection, request: Request[Any]) -> None:
-        """HMQ_FITTING."""
-        fields = request.ext
-        count, size_bytes = self._queues.fitting(
-            fields.topic, fields.queue_id, fields.offset, fields.end, fields.bytes_max
-        )
-        self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, encode_fitting(count, size_bytes))
+        """HMQ_FITTING: how many messages fit into a number of bytes."""
+        asked = fitting.decode_request(request.ext)
+        if isinstance(asked, str):
+            self._gateway.answer(connection, request, ResponseCode.INVALID_PARAMETER, asked)
+            return
+        ext = fitting.encode_answer(*self._queues.fitting(*asked))
+        self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, ext)
 
     # --- messages
 

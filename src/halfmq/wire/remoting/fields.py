@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct, field
 
-from halfmq.wire.remoting.codes import EXT_DECIDED_BY, EXT_SENT_AGAIN, EXT_TX_ID, HMQ_FITTING, RequestCode
+from halfmq.wire.remoting.codes import EXT_DECIDED_BY, EXT_SENT_AGAIN, EXT_TX_ID, RequestCode
 
 Int32 = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 Int64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -126,16 +126,6 @@ class SearchOffsetFields(Fields, gc=False):
     queue_id: Int32
     timestamp: Int64
     boundary_type: str = "LOWER"
-
-
-class FittingFields(Fields, gc=False):
-    """HMQ_FITTING."""
-
-    topic: str
-    queue_id: Int32
-    offset: Int64
-    end: Int64
-    bytes_max: Int64 = field(name="bytes")
 
 
 class ConsumerListFields(Fields, gc=False):
@@ -308,5 +298,4 @@ FIELDS_OF_COMMAND: Final[dict[int, type[Fields]]] = {
     RequestCode.PUT_KV_CONFIG: KeyFields,
     RequestCode.GET_KV_CONFIG: KeyFields,
     RequestCode.DELETE_KV_CONFIG: KeyFields,
-    HMQ_FITTING: FittingFields,
 }

@@ -2,7 +2,7 @@
 
 A reader that plans by size (Spark's ``maxBytesPerTrigger``) must not transfer the messages twice.
 
-    request   code 29012, ext ``topic``, ``queueId``, ``offset`` and ``end``: messages [offset, end); ``bytes``: their stored sizes
+    request   code 29011, ext ``topic``, ``queueId``, ``offset`` and ``end``: messages [offset, end); ``bytes``: their stored sizes
               together are at most this
     response  code 0, ext ``count`` and ``bytes`` of the messages from ``offset`` on that fit
 
@@ -15,6 +15,10 @@ from typing import Final, NamedTuple
 
 from halfmq.errors import ProtocolError
 
+EXT_TOPIC: Final = "topic"
+EXT_QUEUE: Final = "queueId"
+EXT_OFFSET: Final = "offset"
+EXT_END: Final = "end"
 EXT_COUNT: Final = "count"
 EXT_BYTES: Final = "bytes"
 
@@ -29,23 +33,37 @@ class FittingRequest(NamedTuple):
     bytes_max: int
 
 
-def fitting_ext(request: FittingRequest) -> dict[str, str]:
+def encode_request(request: FittingRequest) -> dict[str, str]:
     """Ext fields of the request."""
     return {
-        "topic": request.topic,
-        "queueId": str(request.queue_id),
-        "offset": str(request.offset),
-        "end": str(request.end),
+        EXT_TOPIC: request.topic,
+        EXT_QUEUE: str(request.queue_id),
+        EXT_OFFSET: str(request.offset),
+        EXT_END: str(request.end),
         EXT_BYTES: str(request.bytes_max),
     }
 
 
-def encode_fitting(count: int, size_bytes: int) -> dict[str, str]:
+def decode_request(ext: Mapping[str, str]) -> FittingRequest | str:
+    """The request, or a text that says what is wrong with it."""
+    topic = ext.get(EXT_TOPIC, "")
+    if not topic:
+        return f"{EXT_TOPIC} is missing"
+    numbers = []
+    for name in (EXT_QUEUE, EXT_OFFSET, EXT_END, EXT_BYTES):
+        value = ext.get(name, "")
+        if not (value.isascii() and value.isdigit() and len(value) < 20):
+            return f"{name} {value[:20]!r}: not a number from 0"
+        numbers.append(int(value))
+    return FittingRequest(topic, *numbers)
+
+
+def encode_answer(count: int, size_bytes: int) -> dict[str, str]:
     """Ext fields of the response."""
     return {EXT_COUNT: str(count), EXT_BYTES: str(size_bytes)}
 
 
-def decode_fitting(ext: Mapping[str, str]) -> tuple[int, int]:
+def decode_answer(ext: Mapping[str, str]) -> tuple[int, int]:
     """(count, bytes) of a response.
 
     Raises:

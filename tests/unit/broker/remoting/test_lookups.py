@@ -14,6 +14,7 @@ from halfmq.core.decide import DECIDE
 from halfmq.core.decision import Decision, Refused, Why
 from halfmq.errors import StoreDamaged
 from halfmq.model.stored_message import decode
+from halfmq.wire.remoting.codes import HMQ_FITTING
 
 ID = "AC10000100002A9F0000000000000001"
 QUEUE = {"topic": "T", "queueId": "0"}
@@ -225,11 +226,13 @@ async def test_how_many_messages_fit_into_a_number_of_bytes(tmp_path: Path) -> N
         client = await running.client()
         await sent(client, 3)
         asked = {"topic": "T", "queueId": "0", "offset": "0", "end": "3"}
-        whole = await client.ask(29_012, {**asked, "bytes": "1000000"})
+        whole = await client.ask(HMQ_FITTING, {**asked, "bytes": "1000000"})
         assert (whole.code, whole.ext["count"]) == (0, "3")
-        fewer = await client.ask(29_012, {**asked, "bytes": str(int(whole.ext["bytes"]) - 1)})
+        fewer = await client.ask(HMQ_FITTING, {**asked, "bytes": str(int(whole.ext["bytes"]) - 1)})
         assert (fewer.code, fewer.ext["count"]) == (0, "2")
-        nowhere = await client.ask(29_012, {**asked, "topic": "Nowhere", "bytes": "1000000"})
+        malformed = await client.ask(HMQ_FITTING, asked)
+        assert (malformed.code, malformed.remark) == (29, "bytes '': not a number from 0")
+        nowhere = await client.ask(HMQ_FITTING, {**asked, "topic": "Nowhere", "bytes": "1000000"})
         assert (nowhere.code, nowhere.ext) == (0, {"count": "0", "bytes": "0"})
 
 
