@@ -236,6 +236,22 @@ def test_messages_with_other_tags_are_skipped_by_the_hash_in_the_entry(writer: S
     assert lost
 
 
+def test_a_batch_has_only_messages_with_the_text_of_a_tag(writer: StoreWriter) -> None:
+    for number, tag in enumerate(["Aa", "x", "BB", None, "Aa"]):
+        writer.send("orders", 0, b"%d" % number, props.encode({"TAGS": tag}) if tag else b"")
+    writer.publish()
+    options = {"path": str(writer.directory), "subscribe": "orders", "columns": "value"}
+    for tags, expected in (
+        ("Aa", [b"0", b"4"]),
+        ("BB||x", [b"1", b"2"]),
+        ("none", []),
+        ("*", [b"0", b"1", b"2", b"3", b"4"]),
+    ):
+        made = HalfmqBatchReader(parse_options({**options, "tags": tags}).for_batch())
+        batches = [batch for part in made.partitions() for batch in made.read(part)]
+        assert [value for batch in batches for value in batch["value"].to_pylist()] == expected
+
+
 def test_a_directory_that_holds_no_store(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no store"):
         DirectReader(parse_options({"path": str(tmp_path), "subscribe": "t"}), RetryDeadline(0)).snapshot()

@@ -592,10 +592,12 @@ class Cluster:
         if request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
             found = [self.data(name) for name in self.brokers if name in self.registered]
             return encode_response(request, 0, body=route.encode_cluster_info(found, 401))
-        names = [name for name in sorted(self.registered) if self.brokers[name].has_topic]
+        having = [name for name in sorted(self.registered) if self.brokers[name].has_topic]
         if request.code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
-            return encode_response(request, 0, body=msgspec.json.encode({"topicList": ["orders"] if names else []}))
-        if not names or request.ext.topic != "orders":
+            topics = sorted({topic for name in having for topic in self.brokers[name].names})
+            return encode_response(request, 0, body=msgspec.json.encode({"topicList": topics}))
+        names = [name for name in having if request.ext.topic in self.brokers[name].names]
+        if not names:
             return encode_response(request, ResponseCode.TOPIC_NOT_EXIST, "no topic")
         queues = tuple(route.QueueData(name, 1, 1, 6) for name in names)
         found_route = route.Route(tuple(self.data(name) for name in names), queues)
@@ -881,3 +883,14 @@ def test_a_pattern_finds_the_one_broker_of_several_that_has_topics(pair: Cluster
     end = end_of(made, start)
     assert (end["store"], end["queues"]) == (pair.brokers["broker-a"].store, {"orders": {"0": 10}})
     assert sum(batch.num_rows for batch in read_all(made, made.partitions(start, end))) == 10
+
+
+def test_a_new_topic_of_a_pattern_on_a_second_broker_is_refused_at_once(pair: Cluster) -> None:
+    """Not read from a snapshot in which it is missing, and not only after ``IDENTIFY_S``."""
+    made = pair.stream(subscribePattern="ord.*")
+    start = end_of(made)
+    pair.only("broker-a", "broker-b")
+    pair.brokers["broker-a"].names = ["ordinary"]
+    pair.brokers["broker-b"].position += 100
+    with pytest.raises(UsageError, match=r"several brokers: broker-a .*broker-b"):
+        end_of(made, start)
