@@ -177,6 +177,33 @@ def test_offsets_by_time_within_the_snapshot(writer: StoreWriter) -> None:
         assert found == {("orders", "0"): expected, ("orders", "1"): None}
 
 
+def test_a_time_splits_no_transaction(writer: StoreWriter) -> None:
+    begin_ms = writer.now_ms
+    for number in range(8):
+        halves = [("orders", queue, b"%d" % number, b"") for queue in (0, 1)]
+        prepared = writer.prepare(f"T{number}", halves)
+        for _ in range(number % 3):
+            writer.send("orders", number % 2, b"plain")
+        writer.tick(5)
+        writer.commit(f"T{number}", prepared)
+        writer.tick(number % 3)
+    writer.publish()
+    splits = 0
+    for time_ms in range(begin_ms - 1, writer.now_ms + 2):
+        options = {"path": str(writer.directory), "subscribe": "orders", "columns": "queue,value"}
+        late = {"startingTimestamp": str(time_ms), "startingOffsetsByTimestampStrategy": "latest"}
+        sides = []
+        for more in (late, {"endingTimestamp": str(time_ms)}):
+            made = HalfmqBatchReader(parse_options({**options, **more}).for_batch())
+            rows = [row for part in made.partitions() for batch in made.read(part) for row in batch.to_pylist()]
+            by_queue = [{row["value"] for row in rows if row["queue"] == queue} - {b"plain"} for queue in (0, 1)]
+            assert by_queue[0] == by_queue[1]
+            sides.append(len(by_queue[0]))
+        assert sum(sides) == 8
+        splits += 0 < sides[0] < 8
+    assert splits > 10
+
+
 def test_messages_past_retention_have_no_time_and_no_size(writer: StoreWriter) -> None:
     for number in range(60):
         writer.send("orders", 0, str(number).encode().ljust(4_000))
