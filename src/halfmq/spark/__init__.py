@@ -12,6 +12,7 @@
     read_limit.py     limits of a trigger                        partitions.py    queue ranges of a task
     tag_filter.py     option ``tags``
     stored_rows.py    stored messages to Arrow                   properties_arrow.py, bodies.py   columns of it
+    queue_lookups.py  offsets by time, and sizes, of a broker
     direct_reader.py  the files of a store on this machine       wire_reader.py   a broker, or a RocketMQ cluster
     source.py         Spark's interfaces                         java.py session.py   starting Spark
 

@@ -9,7 +9,6 @@ Sockets block, since a Spark task does nothing else meanwhile. A request that fa
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Final, NamedTuple, NoReturn
 
 import numpy as np
@@ -40,10 +39,10 @@ from halfmq.spark.offsets import (
 )
 from halfmq.spark.options import Options
 from halfmq.spark.partitions import QueueRange, Ranges
+from halfmq.spark.queue_lookups import QueueLookups, in_words, pull_fields
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.stored_rows import BATCH_BYTES, BATCH_ROWS, StoredRows
-from halfmq.wire.remoting import fitting
-from halfmq.wire.remoting.codes import HMQ_FITTING, HMQ_POSITION, PullFlag, RequestCode, ResponseCode
+from halfmq.wire.remoting.codes import HMQ_POSITION, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.position import PositionAnswer, decode_answer, request_ext
 from halfmq.wire.remoting.replies import OffsetReply, PulledReply, read_reply
@@ -62,8 +61,8 @@ from halfmq.wire.remoting.route import (
 _BATCH_BYTES: Final = BATCH_BYTES // 4
 #: How often a query asks whether other brokers have its topics, besides after a broken connection. Precedent: RocketMQ's clients.
 IDENTIFY_S: Final = 30.0
-#: Messages from which the size of others is estimated.
-_SAMPLE_MESSAGES: Final = 32
+#: How often a snapshot is repeated at once because new topics of the pattern were created meanwhile.
+_REPEATS_MAX: Final = 16
 _V6_MORE: Final = 12
 _MESSAGE_MIN: Final = 88
 _NO_MESSAGES: Final = (ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
@@ -101,6 +100,7 @@ class WireReader:
         self._topics = options.topics
         self._group = options.group
         self._deadline = deadline
+        self._lookups = QueueLookups(self._ask_queue, options.group, deadline)
         self._connections: dict[Address, Connection] = {}
         #: Position at which the pattern chose ``_topics``. A RocketMQ cluster has none, so there it chooses for each snapshot.
         self._chosen_at = NO_POSITION
@@ -135,7 +135,7 @@ class WireReader:
         """With a pattern, the topics are requested once more after the position: topics that did not exist before may have messages of
         a transaction below it.
         """
-        while True:
+        for _ in range(_REPEATS_MAX):
             snapshot = self._snapshot_of_topics()
             if not self._subscription.pattern or snapshot.position == self._chosen_at != NO_POSITION:
                 return snapshot
@@ -147,6 +147,7 @@ class WireReader:
             if is_complete:
                 self._chosen_at = snapshot.position
                 return snapshot
+        raise Unavailable("new topics are created all the time")
 
     def _existing(self) -> tuple[str, ...]:
         """The topics of the name server that the pattern matches."""
@@ -182,116 +183,31 @@ class WireReader:
     ) -> dict[QueueName, int | None]:
         """The first message of each queue stored at its time (ms since 1970) or later; None if ``snapshot`` has none.
 
-        RocketMQ 4.x returns the nearest message instead, or any of several with this time, so the answer of a RocketMQ broker is
-        compared with the messages themselves, and searched for among them if it is wrong.
-
         Raises:
             ConnectError, RequestFailed: as ``snapshot``.
         """
-        found: dict[QueueName, int | None] = {}
-        for queue, time_ms in times_ms.items():
-            first, end = snapshot.queues[queue]
-            if first == end:
-                found[queue] = None
-                continue
-            at = self._deadline.until(partial(self._offset_at, queue, time_ms, snapshot), _in_words(queue))
-            at = min(max(first, at), end)
-            if queue_broker(queue[1]):
-                at = self._checked_offset(queue, at, time_ms, snapshot)
-            found[queue] = None if at == end else at
-        return found
-
-    def _checked_offset(self, queue: QueueName, at: int, time_ms: int, snapshot: QueueBoundsSnapshot) -> int:
-        """The first message at ``time_ms`` or later, which ``at`` may be; the end if all are older."""
-
-        def is_older(offset: int) -> bool:
-            stored_ms = self._deadline.until(partial(self._store_time_ms, queue, offset, snapshot), _in_words(queue))
-            return stored_ms < time_ms
-
-        low, high = snapshot.queues[queue]
-        if at < high and is_older(at):
-            low = at + 1
-        else:
-            high = at
-            if at > low and is_older(at - 1):
-                low = at
-        while low < high:
-            middle = (low + high) // 2
-            if is_older(middle):
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    def _store_time_ms(self, queue: QueueName, offset: int, snapshot: QueueBoundsSnapshot) -> int:
-        """The store time of a message; -1 if the broker does not have it, as for messages past retention."""
-        topic, name = queue
-        one = QueueRange(topic, 0, queue_broker(name), queue_number(name), offset, offset + 1)
-        fields = self._pull_fields(topic, one.queue, offset, 1)
-        answer = self._ask(self._address_of(queue, snapshot), RequestCode.PULL_MESSAGE, fields)
-        if answer.code in _TEMPORARY:
-            _succeeded(answer, "a pull")
-        if answer.code != ResponseCode.SUCCESS:
-            return -1
-        times_ms = pulled_rows(answer.body, one).store_times_ms
-        return int(times_ms[0]) if len(times_ms) else -1
-
-    def _offset_at(self, queue: QueueName, time_ms: int, snapshot: QueueBoundsSnapshot) -> int:
-        fields = {
-            "topic": queue[0], "queueId": queue_number(queue[1]), "timestamp": time_ms, "boundaryType": "LOWER"
-        }  # fmt: skip
-        return self._offset(self._address_of(queue, snapshot), RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
+        return {queue: self._lookups.offset_at(queue, time_ms, snapshot) for queue, time_ms in times_ms.items()}
 
     def fitting(
         self, queue: QueueName, start: int, end: int, bytes_max: int, snapshot: QueueBoundsSnapshot
     ) -> tuple[int, int]:
-        """(number, bytes) of the messages from ``start`` on, before ``end``, whose stored sizes add up to at most ``bytes_max``.
+        """(number, bytes) of the messages from ``start`` on, before ``end``, whose stored sizes add up to at most ``bytes_max``;
+        of a RocketMQ broker an estimate.
 
-        A RocketMQ broker does not tell sizes: there both are estimated from the first messages, at most ``_SAMPLE_MESSAGES``.
+        Raises:
+            ConnectError, RequestFailed: as ``snapshot``.
         """
-        count = size = 0
-        while start + count < end and size < bytes_max:
-            fits = self._deadline.until(
-                partial(self._try_fitting, queue, start + count, end, bytes_max - size, snapshot), _in_words(queue)
-            )
-            if fits is None:
-                fits = self._deadline.until(
-                    partial(self._estimate, queue, start + count, end, bytes_max - size, snapshot), _in_words(queue)
-                )
-                return count + fits[0], size + fits[1]
-            if fits[0] == 0:
-                break
-            count += fits[0]
-            size += fits[1]
-        return count, size
+        return self._lookups.fitting(queue, start, end, bytes_max, snapshot)
 
-    def _try_fitting(
-        self, queue: QueueName, start: int, end: int, bytes_max: int, snapshot: QueueBoundsSnapshot
-    ) -> tuple[int, int] | None:
-        """As ``fitting``, of a bounded number of messages; None: the broker does not know the command."""
-        request = fitting.FittingRequest(queue[0], queue_number(queue[1]), start, end, bytes_max)
-        if queue_broker(queue[1]):
-            return None
-        answer = self._ask(self._address_of(queue, snapshot), HMQ_FITTING, fitting.encode_request(request))
-        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            return None
-        _succeeded(answer, "HMQ_FITTING")
-        return fitting.decode_answer(answer.ext)
-
-    def _estimate(
-        self, queue: QueueName, start: int, end: int, bytes_max: int, snapshot: QueueBoundsSnapshot
-    ) -> tuple[int, int]:
-        """As ``fitting``, from the mean size of the first messages. What cannot be pulled counts nothing: ``read`` reports it."""
-        fields = self._pull_fields(queue[0], queue_number(queue[1]), start, min(end - start, _SAMPLE_MESSAGES))
-        answer = self._ask(self._address_of(queue, snapshot), RequestCode.PULL_MESSAGE, fields)
-        if answer.code in _TEMPORARY:
-            _succeeded(answer, "a pull")
-        if answer.code != ResponseCode.SUCCESS:
-            return end - start, 0
-        pulled = max(1, read_reply(answer, PulledReply).next_begin_offset - start)
-        mean = max(1, len(answer.body) // pulled)
-        count = min(end - start, bytes_max // mean)
-        return count, count * mean
+    def _ask_queue(
+        self, queue: QueueName, snapshot: QueueBoundsSnapshot, code: int, fields: Mapping[str, object]
+    ) -> Request[dict[str, str]]:
+        """Ask the broker of a queue. A pull, and a command that the broker does not know, may be answered by a rejection."""
+        answer = self._ask(self._address_of(queue, snapshot), code, dict(fields))
+        is_pull = code == RequestCode.PULL_MESSAGE and answer.code not in _TEMPORARY
+        if not is_pull and answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            _succeeded(answer, f"request {code} for {in_words(queue)}")
+        return answer
 
     def _address_of(self, queue: QueueName, snapshot: QueueBoundsSnapshot) -> Address:
         """Address of the broker that has the queue.
@@ -485,7 +401,7 @@ class WireReader:
 
     def _pull(self, one: QueueRange, at: int, store: str, lost: Callable[[str], None]) -> tuple[bytes, int]:
         """(stored messages from ``at`` on, next offset). The last messages may be beyond the range."""
-        fields = self._pull_fields(one.topic, one.queue, at, min(one.end - at, limits.PULL_MESSAGES_MAX))
+        fields = pull_fields(self._group, one.topic, one.queue, at, min(one.end - at, limits.PULL_MESSAGES_MAX))
         what = f"queue {one.queue} of topic {one.topic}"
 
         def attempt() -> tuple[bytes, int]:
@@ -517,22 +433,6 @@ class WireReader:
             return b"", min(after, one.end)
 
         return self._deadline.until(attempt, f"{what} on broker {one.broker}" if one.broker else what)
-
-    def _pull_fields(self, topic: str, queue: int, at: int, messages_max: int) -> dict[str, object]:
-        return {
-            "consumerGroup": self._group,
-            "topic": topic,
-            "queueId": queue,
-            "queueOffset": at,
-            "maxMsgNums": messages_max,
-            "maxMsgBytes": limits.PULL_BYTES_MAX,
-            "sysFlag": int(PullFlag.SUBSCRIPTION),
-            "commitOffset": 0,
-            "suspendTimeoutMillis": 0,
-            "subscription": "*",
-            "subVersion": 0,
-            "expressionType": "TAG",
-        }
 
     def _is_planned_topic(self, one: QueueRange, store: str, begin: int, lost: Callable[[str], None]) -> bool:
         """Whether what was pulled until now is of the planned topic; otherwise messages from ``begin`` on are lost.
@@ -612,10 +512,6 @@ class WireReader:
 
     def _name(self) -> str:
         return "rocketmq://" + ";".join(f"{host}:{port}" for host, port in self._servers)
-
-
-def _in_words(queue: QueueName) -> str:
-    return f"queue {queue[1]} of topic {queue[0]}"
 
 
 def _master(broker: BrokerData) -> Address | None:

@@ -285,7 +285,7 @@ def test_a_busy_broker_is_asked_again_for_sizes(broker: Broker) -> None:
     source = reader(broker)
     snapshot = source.snapshot()
     broker.refuse = [ResponseCode.SYSTEM_BUSY]
-    assert source.fitting(("orders", "0"), 0, 10, 1 << 40, snapshot)[0] == 10
+    assert source.fitting(("orders", "0"), 0, 10, 1 << 40, snapshot) == (10, 10 * len(stored(0, b"body 0")))
     broker.tells_sizes, broker.refuse = False, [ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.SYSTEM_BUSY]
     assert source.fitting(("orders", "0"), 0, 10, 1 << 40, snapshot)[0] == 10
 
@@ -313,6 +313,20 @@ def test_a_topic_created_after_the_list_and_before_the_position_is_in_the_snapsh
     broker.position += 100
     broker.soon = ["orders-eu"]
     assert set(source.snapshot().topics) == {"orders", "orders-eu"}
+
+
+def test_topics_that_are_created_all_the_time_do_not_hold_a_snapshot_for_ever(broker: Broker) -> None:
+    source = reader(broker, timeout_ms=0, pattern="orders.*")
+    answer = broker.answer
+
+    def creating(request: Request[Any]) -> bytes | None:
+        if request.code == HMQ_POSITION:
+            broker.soon = [f"orders-{len(broker.names)}"]
+        return answer(request)
+
+    broker.server.answer = creating
+    with pytest.raises(ConnectError, match="created all the time"):
+        source.snapshot()
 
 
 def test_an_idle_stream_does_not_ask_for_the_topics_again(broker: Broker) -> None:
