@@ -79,3 +79,12 @@ def pack(store: str, ranges: Iterable[QueueRange], tasks: int) -> list[Ranges]:
                 packed.append(Ranges(store, tuple(current)))
                 current = []
     return packed
+
+
+def split_larger(packed: Iterable[Ranges], messages_max: int) -> list[Ranges]:
+    """``packed``, with each partition of more than ``messages_max`` messages split into equal parts."""
+    split: list[Ranges] = []
+    for one in packed:
+        messages = sum(part.end - part.start for part in one.ranges)
+        split += [one] if messages <= messages_max else pack(one.store, one.ranges, -(-messages // messages_max))
+    return split

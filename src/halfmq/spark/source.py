@@ -22,7 +22,7 @@ from halfmq.spark import data_loss
 from halfmq.spark.bounds import EARLIEST, LATEST, TimeBounds, ends_by_time, resolved, starts_by_time
 from halfmq.spark.offsets import QueueBoundsSnapshot, QueueName, StreamOffset, ends_of, from_json, to_json
 from halfmq.spark.options import Options, parse_options
-from halfmq.spark.partitions import Ranges, pack, ranges_between, task_count
+from halfmq.spark.partitions import Ranges, pack, ranges_between, split_larger, task_count
 from halfmq.spark.read_limit import Limits, TriggerDelay, shares, shares_within_bytes
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.schema import spark_schema
@@ -174,11 +174,9 @@ class _Reads:
     ) -> list[Ranges]:
         ranges = ranges_between(starts, ends, snapshot.topics)
         messages = sum(one.end - one.start for one in ranges)
-        if not messages:
-            return []
-        tasks = task_count(messages, self._options.min_partitions)
-        tasks = max(tasks, -(-messages // (self._options.max_records_per_partition or messages)))
-        return pack(snapshot.store, ranges, tasks)
+        packed = pack(snapshot.store, ranges, task_count(messages, self._options.min_partitions)) if messages else []
+        most = self._options.max_records_per_partition
+        return packed if most is None else split_larger(packed, most)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of a partition; Spark calls it in a task.
