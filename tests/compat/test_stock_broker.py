@@ -7,6 +7,7 @@ each, which the receipt says; and no message is visible twice although the broke
 """
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from halfmq import App, AsyncClient, Client, Message, Outcome, Transaction, TransactionListener
 from halfmq.client import compose
+from halfmq.errors import UsageError
 from halfmq.spark.offsets import from_json
 from halfmq.spark.options import parse_options
 from halfmq.spark.source import HalfmqBatchReader, HalfmqStreamReader
@@ -236,6 +238,50 @@ def test_the_spark_source_reads_a_stock_cluster_like_a_halfmq_broker(url: str) -
     ]
     assert len(streamed) == MESSAGES + 1
     assert stream.latestOffset(end, ReadAllAvailable()) == end
+    stream.stop()
+
+
+def test_the_options_of_the_spark_source_work_with_a_stock_cluster(url: str) -> None:
+    """Times, sizes, tags, headers, and the topics of a pattern, without those of the cluster. Spark itself is not started."""
+    topic = "options-lines"
+    with Client(url, group="options") as mq:
+        for number in range(40):
+            mq.send(topic, f"{number:02}", tag="even" if number % 2 == 0 else "odd", properties={"colour": "red"})
+            if number == 19:
+                time.sleep(0.1)
+                between_ms = round(time.time() * 1_000)
+                time.sleep(0.1)
+    given = {"url": url, "subscribe": topic, "brokerTimeout": "20s", "columns": "value,tag,headers"}
+
+    def batch(**more: str) -> list[str]:
+        reader = HalfmqBatchReader(parse_options({**given, **more}).for_batch())
+        rows = wait_for(reader, 0)
+        assert all(row["headers"] == [{"key": "colour", "value": b"red"}] for row in rows)
+        return sorted(row["value"].decode() for row in rows)
+
+    every = [f"{number:02}" for number in range(40)]
+    wait_for(HalfmqBatchReader(parse_options(given).for_batch()), 40)
+    assert batch() == every
+    assert batch(startingTimestamp=str(between_ms)) == every[20:]
+    assert batch(endingTimestamp=str(between_ms)) == every[:20]
+    assert batch(tags="even || other") == every[::2]
+    later = {"startingTimestamp": str(between_ms + 600_000)}
+    with pytest.raises(UsageError, match="no message at or after"):
+        batch(**later)
+    assert batch(**later, startingOffsetsByTimestampStrategy="latest") == []
+    pattern = {"url": url, "subscribePattern": ".*", "brokerTimeout": "20s", "startingOffsets": "earliest"}
+    stream = HalfmqStreamReader(parse_options({**pattern, "maxBytesPerTrigger": "4k"}).for_stream())
+    start = at = stream.initialOffset()
+    assert topic in start["topics"]
+    assert not any(
+        "%" in name or "Cluster" in name or "broker" in name.lower() or "SYS" in name for name in start["topics"]
+    )
+    planned = []
+    while (after := stream.latestOffset(at, stream.getDefaultReadLimit())) != at:
+        planned += [one for part in stream.partitions(at, after) for one in part.ranges if one.topic == topic]  # type: ignore[attr-defined]
+        assert sum(one.end - one.start for part in stream.partitions(at, after) for one in part.ranges) <= 40  # type: ignore[attr-defined]
+        at = after
+    assert sum(one.end - one.start for one in planned) == 40
     stream.stop()
 
 

@@ -10,6 +10,7 @@ from halfmq.broker.config import BrokerConfig
 from halfmq.errors import ProtocolError
 from halfmq.wire.remoting import (
     check_polls,
+    fitting,
     group_bodies,
     heartbeat,
     message_codec,
@@ -19,6 +20,7 @@ from halfmq.wire.remoting import (
 )
 from halfmq.wire.remoting.codes import (
     HMQ_ASK,
+    HMQ_FITTING,
     HMQ_POLL_CHECKS,
     HMQ_POSITION,
     HMQ_PRODUCER,
@@ -285,7 +287,8 @@ def _conversations() -> tuple[bytes, ...]:
         [half_send, (HMQ_STORY, {"group": "P", "txId": "H" * 32}, b""),
          (HMQ_RESOLVE, {"group": "P", "txId": "H" * 32, "verdict": "COMMIT", "operator": "me", "reason": "r"}, b""),
          (HMQ_UNDECIDED, {}, operators.encode_ids(["H" * 32])),
-         (HMQ_POSITION, position.request_ext(["T", "Nowhere"]), b"")],
+         (HMQ_POSITION, position.request_ext(["T", "Nowhere"]), b""),
+         (HMQ_FITTING, fitting.encode_request(fitting.FittingRequest("T", 0, 0, 9, 1_000)), b"")],
         [(17, {"topic": "New", "readQueueNums": "2", "writeQueueNums": "2", "perm": "6"}, b""), (351, {"topic": "New"}, b""),
          (215, {"topic": "New"}, b""), (200, {}, b'{"groupName":"C2"}'), (207, {"groupName": "C2"}, b""),
          (203, {"consumerGroup": "C"}, b""), (204, {"producerGroup": "P"}, b""), (208, {"consumerGroup": "C"}, b"")],

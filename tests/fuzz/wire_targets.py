@@ -17,6 +17,7 @@ from halfmq.model.pending import GroupStats
 from halfmq.wire.remoting import (
     check_polls,
     compression,
+    fitting,
     group_bodies,
     heartbeat,
     java_json,
@@ -243,6 +244,7 @@ def _read_as_answer(answer: Request[dict[str, str]]) -> None:
     for shape in _REPLIES:
         outcome(ProtocolError, replies.read_reply, answer, shape)
     outcome(ProtocolError, position.decode_answer, answer.ext, answer.body)
+    outcome(ProtocolError, fitting.decode_answer, answer.ext)
     outcome(ProtocolError, operators.decode_pending, answer.ext, answer.body)
     outcome(ProtocolError, operators.decode_story, answer.body)
 
@@ -327,6 +329,7 @@ BODIES: Final[tuple[tuple[Decode, Callable[[Any], bytes] | None], ...]] = (
     (route.decode_route, lambda value: route.encode_route(value, V4_9_8)),
     (route.decode_route, lambda value: route.encode_route(value, 0)),
     (route.decode_cluster_info, _cluster),
+    (route.decode_topic_list, lambda value: java_json.dumps({"topicList": list(value)})),
     (group_bodies.decode_lock_request, group_bodies.encode_lock_request),
     (group_bodies.decode_lock_response, group_bodies.encode_lock_response),
     (group_bodies.decode_member_list, group_bodies.encode_member_list),
@@ -623,7 +626,7 @@ TARGETS: Final = (
         "written again and is the same; every request can be answered",
         run_header, _header_seeds,
         ("halfmq.wire.remoting.header", "halfmq.wire.remoting.binary_header", "halfmq.wire.remoting.fields",
-         "halfmq.wire.remoting.replies", "halfmq.wire.remoting.position"),
+         "halfmq.wire.remoting.replies", "halfmq.wire.remoting.position", "halfmq.wire.remoting.fitting"),
         fresh=700, split=split_frame, join=join_frame,
     ),
     Target(

@@ -857,6 +857,38 @@ PLANTS: Final = (
         "            kept = np.flatnonzero(good)\n",
         "            kept = np.flatnonzero(good)[int(first > 0) :]\n",
     ),
+    Plant(
+        "spark-starts-after-the-time",
+        0,
+        "a read from files leaves out the messages stored exactly at its start, and over the network it does not",
+        "spark/queue_files.py",
+        '["store_time_ms"][0]) < time_ms:\n',
+        '["store_time_ms"][0]) <= time_ms:\n',
+    ),
+    Plant(
+        "spark-believes-the-hash-of-a-tag",
+        0,
+        "Spark returns messages whose tag only has the same hash as a requested one",
+        "spark/source.py",
+        "                found = with_tags(rows, self._options.tags, self._bad_body(rows))\n",
+        "                found = rows\n",
+    ),
+    Plant(
+        "spark-splits-a-transaction-with-a-new-topic",
+        0,
+        "a plan by pattern leaves out a topic that was created before its position",
+        "spark/wire_reader.py",
+        "            is_complete = set(existing) <= set(self._topics)\n",
+        "            is_complete = True\n",
+    ),
+    Plant(
+        "spark-ends-without-the-rest",
+        0,
+        "a query with availableNow ends without its last messages, since they are fewer than minOffsetsPerTrigger",
+        "spark/source.py",
+        "        rows_min = None if self._target is not None else limits.rows_min\n",
+        "        rows_min = limits.rows_min\n",
+    ),
     # --- halfmq.wire
     Plant(
         "splitter-forgets-the-rest",

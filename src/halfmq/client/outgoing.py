@@ -17,19 +17,6 @@ from halfmq.model.ids import checked_name
 
 _to_json: Final = msgspec.json.Encoder().encode
 
-#: Property names reserved by the protocol. Precedent: RocketMQ ``MessageConst.STRING_HASH_SET``; its client refuses them too.
-RESERVED: Final = frozenset(
-    (
-        *("KEYS", "TAGS", "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP"),
-        *("MIN_OFFSET", "MAX_OFFSET", "BUYER_ID", "ORIGIN_MESSAGE_ID", "TRANSFER_FLAG", "CORRECTION_FLAG"),
-        *("MQ2_FLAG", "RECONSUME_TIME", "MSG_REGION", "UNIQ_KEY", "EXTEND_UNIQ_INFO", "MAX_RECONSUME_TIMES"),
-        *("CONSUME_START_TIME", "INSTANCE_ID", "CLUSTER", "TRACE_ON", "DUP_INFO", "__transactionId__"),
-        *("TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "INNER_NUM", "INNER_BASE"),
-        *("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "__SHARDINGKEY"),
-        *("HMQ_TX_ID", "HMQ_TX_INDEX", "HMQ_TX_COUNT", "HMQ_TX_NAME", "HMQ_QUERY_ID", "HMQ_TX_MARKER"),
-    )
-)
-
 
 class OutgoingMessage(NamedTuple):
     """A validated message, made by ``compose``. ``properties``: the encoded property string, still without message id."""
@@ -221,7 +208,7 @@ def _checked_properties(properties: Mapping[str, str]) -> Iterable[tuple[str, st
     for name, value in properties.items():
         if not isinstance(name, str):
             raise UsageError(f"a property is named {name!r}", hint="names are text")
-        if name in RESERVED:
+        if name in names.RESERVED:
             raise UsageError(f"property {name!r} is reserved", hint="use the argument for it, or another name")
         if not isinstance(value, str) or not value:
             raise UsageError(f"property {name!r} must be text that is not empty", hint=f"it is {value!r}")

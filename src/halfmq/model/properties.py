@@ -53,6 +53,33 @@ HMQ_QUERY_ID: Final = "HMQ_QUERY_ID"
 #: The marker table of the transaction, and the marker's time: a check needs them to trust that a marker is absent.
 HMQ_TX_MARKER: Final = "HMQ_TX_MARKER"
 
+#: Property names reserved by the protocol. Precedent: RocketMQ ``MessageConst.STRING_HASH_SET``; its client refuses them too.
+RESERVED: Final = frozenset(
+    (
+        *("KEYS", "TAGS", "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP"),
+        *("MIN_OFFSET", "MAX_OFFSET", "BUYER_ID", "ORIGIN_MESSAGE_ID", "TRANSFER_FLAG", "CORRECTION_FLAG"),
+        *("MQ2_FLAG", "RECONSUME_TIME", "MSG_REGION", "UNIQ_KEY", "EXTEND_UNIQ_INFO", "MAX_RECONSUME_TIMES"),
+        *("CONSUME_START_TIME", "INSTANCE_ID", "CLUSTER", "TRACE_ON", "DUP_INFO", "__transactionId__"),
+        *("TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "INNER_NUM", "INNER_BASE"),
+        *("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "__SHARDINGKEY"),
+        *("HMQ_TX_ID", "HMQ_TX_INDEX", "HMQ_TX_COUNT", "HMQ_TX_NAME", "HMQ_QUERY_ID", "HMQ_TX_MARKER"),
+    )
+)
+#: Properties that are not the user's: also those that brokers write, although clients do not refuse them. The names of request-reply
+#: (CORRELATION_ID, TTL and others) are not among them, since a user may mean something else by them.
+SYSTEM: Final = RESERVED | {
+    *(CHECK_IMMUNITY_SECONDS, PUSH_REPLY_TIME, "ARRIVE_TIME", DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID),
+    *(
+        "TIMER_OUT_MS",
+        "TIMER_ENQUEUE_MS",
+        "TIMER_DEQUEUE_MS",
+        "TIMER_ROLL_TIMES",
+        "TIMER_DEL_UNIQKEY",
+        "TIMER_DELAY_LEVEL",
+    ),
+    *("INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"),
+}
+
 
 def find(properties: bytes, name: str) -> bytes | None:
     """The value of ``name``; None if it is missing or empty. The last of several wins."""

@@ -7,9 +7,12 @@
     spark.readStream.format("halfmq").option("url", "rocketmq://127.0.0.1:9876").option("subscribe", "orders").load()
 
     options.py        options and their validation               schema.py        columns
+    subscription.py   topics by name or pattern                  bounds.py        start and end by offset or time
     offsets.py        stream offsets; bounds of all queues       data_loss.py     detects missing messages
-    read_limit.py     messages per trigger and queue             partitions.py    queue ranges of a task
+    read_limit.py     limits of a trigger                        partitions.py    queue ranges of a task
+    tag_filter.py     option ``tags``
     stored_rows.py    stored messages to Arrow                   properties_arrow.py, bodies.py   columns of it
+    queue_lookups.py  offsets by time, and sizes, of a broker
     direct_reader.py  the files of a store on this machine       wire_reader.py   a broker, or a RocketMQ cluster
     source.py         Spark's interfaces                         java.py session.py   starting Spark
 

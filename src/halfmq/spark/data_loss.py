@@ -9,6 +9,7 @@ indexes), so the caller waits for ``brokerTimeout`` before it reports a loss; se
 A broker of a RocketMQ cluster that is away has lost nothing: its queues keep their offsets; see ``with_away``.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from halfmq.errors import DataLost
@@ -65,10 +66,12 @@ def is_elsewhere(offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> bool:
     return bool(offset.queues) and not snapshot.topics and not _is_same_store(offset, snapshot)
 
 
-def elsewhere(wanted: str, store: str, topics: tuple[str, ...]) -> str:
-    """The reason to wait for store ``wanted``, if only ``store`` (empty: several) responds, and has none of the topics."""
+def elsewhere(wanted: str, store: str, topics: str) -> str:
+    """The reason to wait for store ``wanted``, if only ``store`` (empty: several) responds, and has none of ``topics``, which
+    ``Subscription.in_words`` describes.
+    """
     there = f"there is only store {store}" if store else "there are only brokers"
-    return f"store {wanted} is not registered with the name server; {there} without topic {', '.join(topics)}"
+    return f"store {wanted} is not registered with the name server; {there} without {topics}"
 
 
 def _is_same_store(offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> bool:
@@ -145,11 +148,11 @@ def _resume_queue(
     return at, ""
 
 
-def restricted(offset: StreamOffset, topics: tuple[str, ...]) -> StreamOffset:
+def restricted(offset: StreamOffset, is_subscribed: Callable[[str], bool]) -> StreamOffset:
     """``offset`` without topics that are no longer subscribed."""
     return offset._replace(
-        queues={queue: at for queue, at in offset.queues.items() if queue[0] in topics},
-        topics={topic: number for topic, number in offset.topics.items() if topic in topics},
+        queues={queue: at for queue, at in offset.queues.items() if is_subscribed(queue[0])},
+        topics={topic: number for topic, number in offset.topics.items() if is_subscribed(topic)},
     )
 
 

@@ -11,7 +11,7 @@ rows.
 import mmap
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -22,10 +22,11 @@ import pyarrow as pa
 
 from halfmq.errors import UsageError
 from halfmq.limits import SIZE_SAMPLE_MESSAGES
+from halfmq.model.ids import java_string_hash
 from halfmq.model.stored_message import MAGIC_V1, MAGIC_V2
 from halfmq.runtime.disk import RealDisk
 from halfmq.spark.byte_slices import Bytes, Ints, as_bytes, gather
-from halfmq.spark.offsets import QueueBoundsSnapshot
+from halfmq.spark.offsets import QueueBoundsSnapshot, QueueName, queue_number
 from halfmq.spark.options import Options
 from halfmq.spark.partitions import QueueRange, Ranges, sample_start
 from halfmq.spark.queue_files import Entries, QueueFiles
@@ -45,9 +46,9 @@ _MESSAGE_AT: Final = np.array(MESSAGE_AT_BY_KIND, dtype=np.int64)
 
 
 class _Entries(NamedTuple):
-    """Queue entries of one segment, from queue offset ``start`` on. ``segment``: log offset of its start."""
+    """Queue entries of one segment. ``segment``: log offset of its start."""
 
-    start: int
+    queue_offsets: Ints
     segment: int
     offsets: Ints
     sizes: Ints
@@ -59,7 +60,9 @@ class DirectReader:
     def __init__(self, options: Options, deadline: RetryDeadline) -> None:
         self._root = Path(options.path)
         self._shard = self._root / "shard-0"
-        self._topics = options.topics
+        self._subscription = options.subscription
+        #: Hashes of the requested tags; None: all messages.
+        self._tag_hashes = np.array([java_string_hash(tag) for tag in options.tags], np.int64) if options.tags else None
         self._deadline = deadline
         self._disk = RealDisk()
         self._segment_bytes = 0
@@ -107,7 +110,7 @@ class DirectReader:
 
     def _snapshot_at(self, page: Watermark) -> QueueBoundsSnapshot:
         _, topics = read_topics(self._disk, self._shard / "topics.json")
-        wanted = [topic for topic in topics if topic.name in self._topics]
+        wanted = [topic for topic in topics if self._subscription.includes(topic.name)]
         queues = {
             (topic.name, str(queue)): self._queue(topic.topic_id, queue).bounds(page.log_start, page.position)
             for topic in wanted
@@ -116,6 +119,47 @@ class DirectReader:
         return QueueBoundsSnapshot(
             self._store, page.epoch, page.position, queues, {topic.name: topic.topic_id for topic in wanted}
         )
+
+    def offsets_at(
+        self, times_ms: Mapping[QueueName, int], snapshot: QueueBoundsSnapshot
+    ) -> dict[QueueName, int | None]:
+        """The first message of each queue stored at its time (ms since 1970) or later; None if ``snapshot`` has none.
+
+        Raises:
+            ConnectError: as ``snapshot``.
+        """
+        found: dict[QueueName, int | None] = {}
+        for name, time_ms in times_ms.items():
+            end = snapshot.queues[name][1]
+            at = self._in_queue(name, snapshot, lambda queue, first: queue.first_at_time(first, end, time_ms))  # noqa: B023
+            found[name] = at if at < end else None
+        return found
+
+    def fitting(
+        self, queue: QueueName, start: int, end: int, bytes_max: int, snapshot: QueueBoundsSnapshot
+    ) -> tuple[int, int]:
+        """(number, bytes) of the messages from ``start`` on, before ``end``, whose stored sizes add up to at most ``bytes_max``.
+
+        Messages past retention have no size; ``read`` reports them.
+        """
+
+        def look(files: QueueFiles, first: int) -> tuple[int, int]:
+            kept = min(max(start, first), end)
+            count, size = files.fitting(kept, end, bytes_max)
+            return kept - start + count, size
+
+        return self._in_queue(queue, snapshot, look)
+
+    def _in_queue(self, name: QueueName, snapshot: QueueBoundsSnapshot, look: Callable[[QueueFiles, int], T]) -> T:
+        """``look(files, first existing offset)`` of a queue; the offset is at most the end of the queue in ``snapshot``."""
+        files = self._queue(snapshot.topics[name[0]], queue_number(name[1]))
+        end = snapshot.queues[name][1]
+
+        def attempt(page: Watermark) -> T:
+            return look(files, min(files.bounds(page.log_start, page.position)[0], end))
+
+        what = f"queue {name[1]} of topic {name[0]}"
+        return self._deadline.until(lambda: self._without_rebuild(attempt)[1], what)
 
     def _without_rebuild(self, look: Callable[[Watermark], T]) -> tuple[Watermark, T]:
         """(watermark page, result of ``look``), if no broker began to rebuild the indexes meanwhile.
@@ -215,6 +259,12 @@ class DirectReader:
     def _read_entries(
         self, one: QueueRange, start: int, entries: Entries, lost: Callable[[str], None]
     ) -> Iterator[StoredRows]:
+        queue_offsets: Ints = np.arange(start, start + len(entries))
+        if self._tag_hashes is not None:  # pages of the log that hold no wanted message are not read
+            wanted = np.flatnonzero(np.isin(entries["tag_hash"], self._tag_hashes))
+            if not len(wanted):
+                return
+            entries, queue_offsets = entries[wanted], queue_offsets[wanted]
         offsets: Ints = entries["offset"].astype(np.int64)
         sizes: Ints = entries["size"].astype(np.int64)
         segments = offsets // self._segment_bytes
@@ -224,11 +274,13 @@ class DirectReader:
             mapped = self._segment(number)
             if mapped is None:
                 lost(
-                    f"messages {start + first} to {start + last - 1} of queue {one.queue} of topic {one.topic} are past "
-                    f"retention: segment {number * self._segment_bytes} was removed"
+                    f"messages {queue_offsets[first]} to {queue_offsets[last - 1]} of queue {one.queue} of topic {one.topic} are "
+                    f"past retention: segment {number * self._segment_bytes} was removed"
                 )
                 continue
-            found = _Entries(start + first, number * self._segment_bytes, offsets[first:last], sizes[first:last])
+            found = _Entries(
+                queue_offsets[first:last], number * self._segment_bytes, offsets[first:last], sizes[first:last]
+            )
             places, good = self._places(mapped[1], found)
             if not good.all():
                 lost(self._damage(one, found, good))
@@ -240,7 +292,7 @@ class DirectReader:
                         buffer=mapped[0],
                         starts=places[chosen],
                         sizes=sizes[first + chosen],
-                        queue_offsets=start + first + chosen,
+                        queue_offsets=queue_offsets[first + chosen],
                         store_times_ms=rows["store_time_ms"].astype(np.int64),
                         transactional=rows["half_index"] >= 0,
                         topic=one.topic,
@@ -269,8 +321,8 @@ class DirectReader:
         offset = int(found.offsets[bad[0]])
         path = self._segment_path(found.segment)
         return (
-            f"{len(bad)} of the messages {found.start + bad[0]} to {found.start + bad[-1]} of queue {one.queue} of topic "
-            f"{one.topic} cannot be read: the queue entry for log offset {offset} does not match a message there, in "
+            f"{len(bad)} of the messages {found.queue_offsets[bad[0]]} to {found.queue_offsets[bad[-1]]} of queue {one.queue} of "
+            f"topic {one.topic} cannot be read: the queue entry for log offset {offset} does not match a message there, in "
             f"{path} at byte {offset - found.segment}; run `halfmq store verify`, and do not delete the directory"
         )
 

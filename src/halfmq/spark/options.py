@@ -9,31 +9,47 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from halfmq.errors import UsageError
 from halfmq.model.urls import has_credentials, shown_url
+from halfmq.spark.bounds import EARLIEST, LATEST, Bounds, TimeBounds, parse_offsets, parse_time, parse_times
+from halfmq.spark.subscription import Subscription
+from halfmq.wire.remoting.heartbeat import EVERYTHING, tags_of
 
-#: All columns; the last two are not in the default schema. Spark converts maps slowly: ``properties`` doubles the time of a scan
-#: (Spark's Kafka source excludes headers by default for the same reason). ``broker`` is of use in a cluster only.
+#: All columns; the last three are not in the default schema. Spark converts maps and arrays slowly: ``properties`` doubles the time of
+#: a scan (Spark's Kafka source excludes headers by default for the same reason). ``broker`` is of use in a cluster only.
 COLUMNS: Final = (
     "key", "value", "topic", "queue", "offset", "timestamp", "tag", "keys", "message_id", "transaction_id", "properties",
-    "broker",
+    "headers", "broker",
 )  # fmt: skip
-COLUMNS_DEFAULT: Final = COLUMNS[:-2]
+COLUMNS_DEFAULT: Final = COLUMNS[:-3]
+HEADERS: Final = "headers"
 
 #: Options and their descriptions, as in error messages.
 OPTIONS: Final = {
     "url": "rocketmq://HOST:PORT[;HOST:PORT...], name servers: read from brokers",
     "path": "data directory of a broker on this machine: read its files directly",
     "subscribe": "topics, separated by commas",
+    "subscribePattern": "instead of subscribe: a regular expression (Python) that matches whole names of topics",
+    "tags": 'tags, as "a || b" or JSON ["a","b"]: only messages with one of them',
     "startingOffsets": 'earliest, latest, or JSON {"topic":{"queue":offset}} (-2 earliest, -1 latest) or a stream offset',
+    "startingTimestamp": "milliseconds since 1970: start at the first message of each queue stored then or later",
+    "startingOffsetsByTimestamp": 'JSON {"topic":{"queue":milliseconds}}',
+    "startingOffsetsByTimestampStrategy": "a queue without a message at or after the start: error (default) or latest",
     "endingOffsets": "batch only: latest, or JSON as above",
+    "endingTimestamp": "batch only: milliseconds since 1970: end before the first message of each queue stored then or later",
+    "endingOffsetsByTimestamp": 'batch only: JSON {"topic":{"queue":milliseconds}}',
     "maxOffsetsPerTrigger": "stream only: maximum number of messages of a trigger",
+    "maxBytesPerTrigger": "stream only: maximum stored bytes of a trigger: a number, or with a unit (64k, 16m, 1g)",
+    "minOffsetsPerTrigger": "stream only: number of messages to wait for, at most for maxTriggerDelay",
+    "maxTriggerDelay": "stream only: how long minOffsetsPerTrigger may delay a trigger, with a unit (30s, 15m); default 15m",
     "minPartitions": "minimum number of tasks of a read",
+    "maxRecordsPerPartition": "maximum number of messages of a task",
     "failOnDataLoss": "true (default): fail if messages are missing; false: warn and continue with the remaining ones",
     "brokerTimeout": "how long to wait for an unavailable broker: seconds, or with a unit (500ms, 30s, 5m); default 120s",
-    "columns": "columns, separated by commas; fewer are faster; properties and broker are not in the default",
+    "columns": "columns, separated by commas; fewer are faster; properties, headers and broker are not in the default",
+    "includeHeaders": "true adds column headers; default false",
     "verifyBodies": "path only: true verifies the CRC of each body; default false; with url it is always verified",
     "group": "consumer group in pull requests; no offsets are stored",
 }
@@ -43,28 +59,18 @@ _LOWER: Final = {name.lower(): name for name in OPTIONS}
 #: pass the table's options when it is read: a Python source gets none at all.
 _TABLE_MARK: Final = "provider"
 
-EARLIEST: Final = -2
-LATEST: Final = -1
 #: Spark does not restart a failed query, so the source waits for a restart of the broker; ample for recovery.
 BROKER_TIMEOUT_MS: Final = 120_000
+#: Precedent: Spark's Kafka source.
+TRIGGER_DELAY_MS: Final = 900_000
 #: Predefined in RocketMQ brokers for administration, so pulls do not create a group.
 GROUP_DEFAULT: Final = "TOOLS_CONSUMER"
 
 _URL: Final = re.compile(r"(?:(?P<scheme>[a-z][a-z0-9+.-]+)://(?P<host>[^/]*)|file:)(?=/)", re.ASCII)
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?", re.ASCII)
-_QUEUE: Final = re.compile(r"(?:.+:)?(?:0|[1-9]\d*)", re.ASCII)
-_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Offsets to start or end at. ``queues``: topic -> queue name -> offset, EARLIEST or LATEST; ``everywhere``: EARLIEST or LATEST,
-    for all other queues. ``of_stream``: from a stream offset, so a missing queue was deleted; otherwise it is a typing error.
-    """
-
-    everywhere: int
-    queues: dict[str, dict[str, int]]
-    of_stream: bool = False
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)?", re.ASCII)
+_BYTES: Final = re.compile(r"(\d+)\s*([kmgt]?)b?", re.ASCII | re.IGNORECASE)
+_UNIT_BYTES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +79,20 @@ class Options:
 
     servers: tuple[tuple[str, int], ...]
     path: str
-    topics: tuple[str, ...]
+    subscription: Subscription
+    #: Empty: messages with any tag, and those without one.
+    tags: tuple[str, ...]
     #: None: not set; a stream then starts at the latest offsets, a batch at the earliest.
-    starting: Bounds | None
-    ending: Bounds | None
+    starting: Bounds | TimeBounds | None
+    ending: Bounds | TimeBounds | None
+    #: Start a queue at its end if ``starting`` is a time after its last message; otherwise this is an error.
+    without_match_latest: bool
     max_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
     min_partitions: int | None
+    max_records_per_partition: int | None
     fail_on_data_loss: bool
     broker_timeout_ms: int
     columns: tuple[str, ...]
@@ -86,17 +100,27 @@ class Options:
     #: The wire reader always verifies.
     verify_bodies: bool
 
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Topics of ``subscribe``; empty with ``subscribePattern``."""
+        return self.subscription.names
+
     def for_batch(self) -> "Options":
         """Check the options for a batch read.
 
         Raises:
             UsageError: an option is for streams only, or the batch could not contain anything.
         """
-        if self.max_offsets_per_trigger is not None:
-            raise UsageError("maxOffsetsPerTrigger is for streams", hint="endingOffsets bounds a batch")
-        if self.starting is not None and _names(self.starting, LATEST):
+        for name, value in (
+            ("maxOffsetsPerTrigger", self.max_offsets_per_trigger),
+            ("maxBytesPerTrigger", self.max_bytes_per_trigger),
+            ("minOffsetsPerTrigger", self.min_offsets_per_trigger),
+        ):
+            if value is not None:
+                raise UsageError(f"{name} is for streams", hint="endingOffsets bounds a batch")
+        if isinstance(self.starting, Bounds) and _names(self.starting, LATEST):
             raise UsageError("startingOffsets of a batch cannot be latest", hint="there would be nothing to read")
-        if self.ending is not None and _names(self.ending, EARLIEST):
+        if isinstance(self.ending, Bounds) and _names(self.ending, EARLIEST):
             raise UsageError("endingOffsets cannot be earliest", hint="there would be nothing to read")
         return self
 
@@ -104,13 +128,20 @@ class Options:
         """Check the options for a stream.
 
         Raises:
-            UsageError: ``endingOffsets`` is set.
+            UsageError: the end is set.
         """
         if self.ending is not None:
             raise UsageError(
-                "endingOffsets is for batch reads", hint="use trigger(availableNow=True) to stop at the end"
+                "endingOffsets, endingTimestamp and endingOffsetsByTimestamp are for batch reads",
+                hint="use trigger(availableNow=True) to stop at the end",
             )
         return self
+
+    def __str__(self) -> str:
+        """Where and what is read, for messages and logs."""
+        where = self.path or "rocketmq://" + ";".join(f"{host}:{port}" for host, port in self.servers)
+        tags = f", tags={' || '.join(self.tags)}" if self.tags else ""
+        return f"halfmq[{where}, {self.subscription}{tags}]"
 
 
 def _names(bounds: Bounds, special: int) -> bool:
@@ -131,25 +162,80 @@ def parse_options(given: Mapping[str, str]) -> Options:
             "both url and path are set" if path else "neither url nor path is set",
             hint=f"one of them: url = {OPTIONS['url']}; path = {OPTIONS['path']}",
         )
-    topics = _list("subscribe", values.get("subscribe", ""))
+    subscription = _subscription(values)
+    rows_max, rows_min = _count("maxOffsetsPerTrigger", values), _count("minOffsetsPerTrigger", values)
+    if rows_max is not None and rows_min is not None and rows_min > rows_max:
+        raise UsageError(
+            f"minOffsetsPerTrigger {rows_min} is more than maxOffsetsPerTrigger {rows_max}",
+            hint="no trigger could read as many",
+        )
+    return Options(
+        servers=servers,
+        path=path,
+        subscription=subscription,
+        tags=_tags(values.get("tags", EVERYTHING)),
+        starting=_bounds("starting", values, EARLIEST, subscription),
+        ending=_bounds("ending", values, LATEST, subscription),
+        without_match_latest=_choice("startingOffsetsByTimestampStrategy", values, ("error", "latest")) == "latest",
+        max_offsets_per_trigger=rows_max,
+        max_bytes_per_trigger=_size_bytes("maxBytesPerTrigger", values),
+        min_offsets_per_trigger=rows_min,
+        max_trigger_delay_ms=_duration_ms("maxTriggerDelay", values, TRIGGER_DELAY_MS, unit=""),
+        min_partitions=_count("minPartitions", values),
+        max_records_per_partition=_count("maxRecordsPerPartition", values),
+        fail_on_data_loss=_flag("failOnDataLoss", values, default=True),
+        broker_timeout_ms=_duration_ms("brokerTimeout", values, BROKER_TIMEOUT_MS),
+        columns=_columns(values),
+        group=values.get("group", "").strip() or GROUP_DEFAULT,
+        verify_bodies=_flag("verifyBodies", values, default=False),
+    )
+
+
+def _subscription(values: Mapping[str, str]) -> Subscription:
+    if "subscribePattern" not in values:
+        return Subscription(_list("subscribe", values.get("subscribe", "")))
+    if "subscribe" in values:
+        raise UsageError("both subscribe and subscribePattern are set", hint="one of them")
+    pattern = values["subscribePattern"].strip()
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise UsageError(
+            f"subscribePattern is {pattern!r}: {error}", hint="a regular expression in Python's syntax"
+        ) from error
+    if not pattern:
+        raise UsageError("subscribePattern is empty", hint=OPTIONS["subscribePattern"])
+    return Subscription(pattern=pattern)
+
+
+def _tags(text: str) -> tuple[str, ...]:
+    """The tags; empty: all messages."""
+    if not text.strip().startswith("["):
+        tags = tags_of(text)
+        if not tags and text.strip() not in ("", EVERYTHING) and EVERYTHING not in _parts(text):
+            raise UsageError(f"tags is {text!r}, which names no tag", hint=OPTIONS["tags"])
+        return tuple(dict.fromkeys(tags))
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"tags is {text!r}: {error}", hint=OPTIONS["tags"]) from error
+    if not found or not all(isinstance(tag, str) and tag for tag in found):
+        raise UsageError(f"tags is {text!r}", hint=OPTIONS["tags"])
+    return tuple(dict.fromkeys(found))
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split("||")]
+
+
+def _columns(values: Mapping[str, str]) -> tuple[str, ...]:
     columns = _list("columns", values["columns"]) if "columns" in values else COLUMNS_DEFAULT
     unknown = [name for name in columns if name not in COLUMNS]
     if unknown:
         raise UsageError(f"no such column: {', '.join(unknown)}", hint=f"there are {', '.join(COLUMNS)}")
-    return Options(
-        servers=servers,
-        path=path,
-        topics=topics,
-        starting=_bounds("startingOffsets", values, EARLIEST, topics),
-        ending=_bounds("endingOffsets", values, LATEST, topics),
-        max_offsets_per_trigger=_count("maxOffsetsPerTrigger", values),
-        min_partitions=_count("minPartitions", values),
-        fail_on_data_loss=_flag("failOnDataLoss", values, default=True),
-        broker_timeout_ms=_duration_ms("brokerTimeout", values, BROKER_TIMEOUT_MS),
-        columns=columns,
-        group=values.get("group", "").strip() or GROUP_DEFAULT,
-        verify_bodies=_flag("verifyBodies", values, default=False),
-    )
+    if _flag("includeHeaders", values, default=False) and HEADERS not in columns:
+        columns = (*columns, HEADERS)
+    return columns
 
 
 def _known(given: Mapping[str, str]) -> dict[str, str]:
@@ -222,46 +308,44 @@ def _flag(name: str, values: Mapping[str, str], *, default: bool) -> bool:
     return text == "true"
 
 
-def _duration_ms(name: str, values: Mapping[str, str], default: int) -> int:
+def _duration_ms(name: str, values: Mapping[str, str], default: int, unit: str = "s") -> int:
+    """``unit``: of a number without one; empty: it is rejected, as Spark's Kafka source takes it for milliseconds."""
     if name not in values:
         return default
     match = _DURATION.fullmatch(values[name].strip())
-    if match is None:
+    if match is None or not (match[2] or unit):
         raise UsageError(f"{name} is {values[name]!r}", hint=OPTIONS[name])
-    return int(float(match[1]) * _UNIT_MS[match[2] or "s"])
+    return int(float(match[1]) * _UNIT_MS[match[2] or unit])
 
 
-def _bounds(name: str, values: Mapping[str, str], otherwise: int, topics: tuple[str, ...]) -> Bounds | None:
-    """``otherwise``: EARLIEST or LATEST, for queues that the JSON does not contain."""
+def _size_bytes(name: str, values: Mapping[str, str]) -> int | None:
     if name not in values:
         return None
-    text = values[name].strip()
-    if text.lower() == "earliest":
-        return Bounds(EARLIEST, {})
-    if text.lower() == "latest":
-        return Bounds(LATEST, {})
-    of_stream = False
-    try:
-        decoded = json.loads(text)
-        if isinstance(decoded, dict) and decoded.get("v") == 1 and isinstance(decoded.get("queues"), dict):
-            decoded = decoded["queues"]  # a stream offset, as in checkpoints and progress reports
-            of_stream = True
-        queues = _offsets_of(decoded)
-    except ValueError as error:
-        raise UsageError(f"{name} is {text!r}: {error}", hint=OPTIONS["startingOffsets"]) from error
-    unsubscribed = sorted(queues.keys() - set(topics))
-    if unsubscribed:
-        raise UsageError(f"{name} contains topics that are not subscribed: {', '.join(unsubscribed)}")
-    return Bounds(otherwise, queues, of_stream)
+    match = _BYTES.fullmatch(values[name].strip())
+    if match is None or int(match[1]) < 1:
+        raise UsageError(f"{name} is {values[name]!r}", hint="bytes, at least 1; or with a unit: 64k, 16m, 1g")
+    return int(match[1]) * _UNIT_BYTES[match[2].lower()]
 
 
-def _offsets_of(decoded: Any) -> dict[str, dict[str, int]]:
-    if not isinstance(decoded, dict) or not all(isinstance(queues, dict) for queues in decoded.values()):
-        raise ValueError("not of the form {topic: {queue: offset}}")
-    for topic, queues in decoded.items():
-        for queue, offset in queues.items():
-            if not _QUEUE.fullmatch(queue):
-                raise ValueError(f"{queue!r} is not a queue of {topic}: queues are numbers, in a cluster BROKER:NUMBER")
-            if isinstance(offset, bool) or not isinstance(offset, int) or offset < EARLIEST:
-                raise ValueError(f"offset of {topic}/{queue} is {offset!r}")
-    return {topic: dict(queues) for topic, queues in decoded.items()}
+def _choice(name: str, values: Mapping[str, str], choices: tuple[str, ...]) -> str:
+    """One of ``choices``; the first is the default."""
+    text = values.get(name, choices[0]).strip().lower()
+    if text not in choices:
+        raise UsageError(f"{name} is {text!r}", hint=" or ".join(choices))
+    return text
+
+
+def _bounds(
+    prefix: str, values: Mapping[str, str], otherwise: int, subscription: Subscription
+) -> Bounds | TimeBounds | None:
+    """The bounds of ``prefix``, "starting" or "ending": the first option of three that is set. Precedent: Spark's Kafka source.
+
+    ``otherwise``: EARLIEST or LATEST, for queues that the JSON does not contain.
+    """
+    if (name := f"{prefix}Timestamp") in values:
+        return parse_time(name, values[name].strip())
+    if (name := f"{prefix}OffsetsByTimestamp") in values:
+        return parse_times(name, values[name].strip(), subscription, OPTIONS["startingOffsetsByTimestamp"])
+    if (name := f"{prefix}Offsets") in values:
+        return parse_offsets(name, values[name].strip(), otherwise, subscription, OPTIONS["startingOffsets"])
+    return None

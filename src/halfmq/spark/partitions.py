@@ -165,3 +165,12 @@ def _append(ranges: list[QueueRange], one: QueueRange) -> None:
         ranges[-1] = ranges[-1]._replace(end=one.end)
     else:
         ranges.append(one)
+
+
+def split_larger(packed: Iterable[Ranges], messages_max: int) -> list[Ranges]:
+    """``packed``, with each partition of more than ``messages_max`` messages split into equal parts."""
+    split: list[Ranges] = []
+    for one in packed:
+        messages = sum(part.end - part.start for part in one.ranges)
+        split += [one] if messages <= messages_max else pack(one.store, one.ranges, -(-messages // messages_max))
+    return split

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from halfmq.spark.byte_slices import Bytes, Ints, as_bytes, binary_column, gather, string_column
 
@@ -85,6 +86,30 @@ class PropertyTable:
             names, values, value_lengths = names.take(pa.array(kept)), values[kept], value_lengths[kept]
         texts = string_column(binary_column(self._buffer, values, value_lengths))
         return pa.MapArray.from_arrays(pa.array(first_pairs.astype(np.int32), pa.int32()), names, texts)
+
+    def lists(self, excluded: pa.Array) -> pa.ListArray:
+        """The properties of each row whose names are not in ``excluded`` (text), as a list of (name, value as bytes) in their order; of
+        several with the same name, the last. Null for a row without any.
+        """
+        pairs = self._pairs
+        names = string_column(binary_column(self._buffer, pairs.names, pairs.name_lengths))
+        wanted = ~pc.is_in(names, value_set=excluded).to_numpy(zero_copy_only=False)
+        kept = pairs.without_repeats(names)
+        if kept is not None:
+            last = np.zeros(len(wanted), bool)
+            last[kept] = True
+            wanted &= last
+        chosen = np.flatnonzero(wanted)
+        offsets = np.searchsorted(chosen, pairs.first_pairs).astype(np.int32)
+        values = binary_column(self._buffer, pairs.values[chosen], pairs.value_lengths[chosen])
+        elements = pa.StructArray.from_arrays(
+            [names.take(pa.array(chosen)), values],
+            fields=[pa.field("key", pa.string()), pa.field("value", pa.binary())],
+        )
+        listed = pa.list_(pa.field("element", elements.type))
+        return pa.ListArray.from_arrays(
+            pa.array(offsets, pa.int32()), elements, type=listed, mask=pa.array(np.diff(offsets) == 0)
+        )
 
 
 class _UniformRows:

@@ -27,6 +27,8 @@ ENTRY: Final = np.dtype(
     ]
 )
 _VISIBLE_AT: Final = 16
+#: Entries that are read at once: 3 MB.
+_CHUNK: Final = 1 << 16
 
 assert ENTRY.itemsize == QUEUE_ENTRY_BYTES
 
@@ -71,6 +73,40 @@ class QueueFiles:
         if not (entries["size"] > 0).all():
             raise FileNotFoundError(f"entries in {self._directory} are being rebuilt")
         return entries
+
+    def first_at_time(self, start: int, end: int, time_ms: int) -> int:
+        """The first of the entries [start, end) with this store time (ms since 1970) or a later one; ``end`` if all are older.
+
+        As the broker's ``search_by_time``: store times never decrease along a queue, since broker time does not, also after jumps
+        of the clock (``core/clock_jumps.py``).
+
+        Raises:
+            FileNotFoundError: as ``read``.
+        """
+        low, high = start, end
+        while low < high:
+            middle = (low + high) // 2
+            if int(self.read(middle, middle + 1)["store_time_ms"][0]) < time_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def fitting(self, start: int, end: int, bytes_max: int) -> tuple[int, int]:
+        """(number, bytes) of the entries from ``start`` on, before ``end``, whose message sizes add up to at most ``bytes_max``.
+
+        Raises:
+            FileNotFoundError: as ``read``.
+        """
+        count = size = 0
+        while start + count < end:
+            sums = np.cumsum(self.read(start + count, min(end, start + count + _CHUNK))["size"].astype(np.int64))
+            fit = int(np.searchsorted(sums, bytes_max - size, side="right"))
+            count += fit
+            size += int(sums[fit - 1]) if fit else 0
+            if fit < len(sums):
+                break
+        return count, size
 
     def _bases(self) -> list[int]:
         try:

@@ -10,6 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     DataType,
     IntegerType,
@@ -22,6 +23,10 @@ from pyspark.sql.types import (
 )
 
 from halfmq.spark.options import COLUMNS
+
+#: Elements of column ``headers``, as in Spark's Kafka source.
+_HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+_ARROW_HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 
 #: Spark and Arrow type of each column.
 _TYPES: Final[dict[str, tuple[DataType, pa.DataType]]] = {
@@ -36,6 +41,7 @@ _TYPES: Final[dict[str, tuple[DataType, pa.DataType]]] = {
     "message_id": (StringType(), pa.string()),
     "transaction_id": (StringType(), pa.string()),
     "properties": (MapType(StringType(), StringType()), pa.map_(pa.string(), pa.string())),
+    "headers": (ArrayType(_HEADER), pa.list_(pa.field("element", _ARROW_HEADER))),
     "broker": (StringType(), pa.string()),
 }
 

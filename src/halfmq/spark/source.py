@@ -10,30 +10,36 @@ batch of ``availableNow``.
 import logging
 import socket
 import sys
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from halfmq import __version__
 from halfmq.errors import ConnectError, MissingDependency, TopicNotFound, UsageError
 from halfmq.spark import data_loss
-from halfmq.spark.offsets import QueueBoundsSnapshot, QueueName, StreamOffset, ends_of, from_json, queue_order, to_json
-from halfmq.spark.options import EARLIEST, LATEST, Bounds, Options, parse_options
-from halfmq.spark.partitions import QueueRange, Ranges, pack, ranges_between, slice_bytes, slices, task_count
-from halfmq.spark.read_limit import shares
+from halfmq.spark.bounds import EARLIEST, LATEST, TimeBounds, ends_by_time, resolved, starts_by_time
+from halfmq.spark.offsets import QueueBoundsSnapshot, QueueName, StreamOffset, ends_of, from_json, to_json
+from halfmq.spark.options import Options, parse_options
+from halfmq.spark.partitions import (
+    QueueRange,
+    Ranges,
+    pack,
+    ranges_between,
+    slice_bytes,
+    slices,
+    split_larger,
+    task_count,
+)
+from halfmq.spark.read_limit import Limits, TriggerDelay, shares, shares_within_bytes
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.schema import spark_schema
 from halfmq.spark.stored_rows import StoredRows, record_batches
+from halfmq.spark.tag_filter import with_tags
 
 _log: Final = logging.getLogger("halfmq.spark")
 
@@ -46,6 +52,16 @@ class Reader(Protocol):
 
     def size_samples(self, sliced: Sequence[QueueRange]) -> list[tuple[int, int]] | None:
         """(messages, their bytes) of some messages of each slice; None if unknown."""
+
+    def offsets_at(
+        self, times_ms: Mapping[QueueName, int], snapshot: QueueBoundsSnapshot
+    ) -> dict[QueueName, int | None]:
+        """The first message of each queue stored at its time (ms since 1970) or later; None if ``snapshot`` has none."""
+
+    def fitting(
+        self, queue: QueueName, start: int, end: int, bytes_max: int, snapshot: QueueBoundsSnapshot
+    ) -> tuple[int, int]:
+        """(number, bytes) of the messages from ``start`` on, before ``end``, whose stored sizes add up to at most ``bytes_max``."""
 
     def read(self, ranges: Ranges, lost: Callable[[str], None]) -> Iterator[StoredRows]:
         """The messages of ``ranges``; ``lost`` is called with a sentence about missing ones, and may raise."""
@@ -77,6 +93,9 @@ class HalfmqDataSource(DataSource):
         """The name for ``format``; Spark calls it at registration."""
         return "halfmq"
 
+    def __repr__(self) -> str:
+        return str(self._options)
+
     def schema(self) -> StructType:
         """The columns; Spark calls it when a query gives none, and ``_check_schema`` compares with it."""
         return spark_schema(self._options.columns)
@@ -96,43 +115,6 @@ class HalfmqDataSource(DataSource):
             raise UsageError(
                 "the schema of this source is fixed", hint="remove .schema(); option `columns` selects columns"
             )
-
-
-def resolved(
-    bounds: Bounds | None, otherwise: int, snapshot: QueueBoundsSnapshot, lost: Callable[[str], None]
-) -> dict[QueueName, int]:
-    """Offsets of all queues of ``snapshot`` according to ``bounds``; if None, all are ``otherwise`` (EARLIEST or LATEST).
-
-    ``lost`` is called for offsets that do not exist; if it returns, the nearest existing offset is used.
-
-    Raises:
-        UsageError: ``bounds`` were given by the user and contain a queue that an existing topic does not have.
-    """
-    bounds = bounds or Bounds(otherwise, {})
-    for topic, named in bounds.queues.items():
-        for name, at in named.items():
-            if (topic, name) in snapshot.queues:
-                continue
-            if topic in snapshot.topics and not bounds.of_stream:
-                there = sorted((queue for queue in snapshot.queues if queue[0] == topic), key=queue_order)
-                raise UsageError(
-                    f"offset {at} of queue {name} of topic {topic} was requested; there is no such queue",
-                    hint=f"its queues are {', '.join(queue for _, queue in there)}",
-                )
-            if at > 0:
-                lost(f"offset {at} of queue {name} of topic {topic} was requested; there is no such queue")
-    found = {}
-    for (topic, name), (first, end) in snapshot.queues.items():
-        at = bounds.queues.get(topic, {}).get(name, bounds.everywhere)
-        if at == EARLIEST:
-            at = first
-        elif at == LATEST:
-            at = end
-        elif not first <= at <= end:
-            lost(f"offset {at} of queue {name} of topic {topic} was requested; it contains {first} to {end - 1}")
-            at = min(max(at, first), end)
-        found[topic, name] = at
-    return found
 
 
 def limited_to(snapshot: QueueBoundsSnapshot, target: QueueBoundsSnapshot) -> QueueBoundsSnapshot:
@@ -199,13 +181,24 @@ class _Reads:
         if away and (complete or read_to is None or not snapshot.queues):
             raise Unavailable(text)
         if read_to is not None and self._options.servers and data_loss.is_elsewhere(read_to, snapshot):
-            raise Unavailable(data_loss.elsewhere(read_to.store, snapshot.store, self._options.topics))
+            raise Unavailable(data_loss.elsewhere(read_to.store, snapshot.store, self._options.subscription.in_words()))
         for name in sorted(away.keys() - self._away):
             _log.warning("halfmq: continuing without broker %s: %s; its queues keep their offsets", name, away[name])
         for name in sorted(self._away - away.keys()):
             _log.warning("halfmq: broker %s is back", name)
         self._away = frozenset(away)
         return snapshot if read_to is None else data_loss.with_away(read_to, snapshot)
+
+    def _bound(self, side: str, otherwise: int, snapshot: QueueBoundsSnapshot, reader: Reader) -> dict[QueueName, int]:
+        """Offsets at which the read starts or ends. ``side``: "start" or "end"; ``otherwise``: EARLIEST or LATEST, without an option."""
+        bounds = self._options.starting if side == "start" else self._options.ending
+        if not isinstance(bounds, TimeBounds):
+            return resolved(bounds, otherwise, snapshot, self._lost)
+        wanted = bounds.wanted(snapshot)
+        found = reader.offsets_at(wanted, snapshot) if wanted else {}
+        if side == "end":
+            return ends_by_time(snapshot, found)
+        return starts_by_time(snapshot, wanted, found, without_match_latest=self._options.without_match_latest)
 
     def _plan(
         self, starts: dict[QueueName, int], ends: dict[QueueName, int], snapshot: QueueBoundsSnapshot
@@ -217,7 +210,9 @@ class _Reads:
         samples = self._open().size_samples(sliced)
         sizes = None if samples is None else slice_bytes(sliced, samples)
         size = None if sizes is None else sum(sizes)
-        return pack(snapshot.store, sliced, task_count(messages, size, self._options.min_partitions), sizes)
+        packed = pack(snapshot.store, sliced, task_count(messages, size, self._options.min_partitions), sizes)
+        most = self._options.max_records_per_partition
+        return packed if most is None else split_larger(packed, most)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of a partition; Spark calls it in a task.
@@ -231,8 +226,10 @@ class _Reads:
         reader = open_reader(self._options, self._deadline())
         verify = self._options.verify_bodies or not self._options.path
         try:
-            for found in reader.read(partition, self._lost):
-                yield from record_batches(found, self._options.columns, self._bad_body(found), verify=verify)
+            for rows in reader.read(partition, self._lost):
+                found = with_tags(rows, self._options.tags, self._bad_body(rows))
+                if len(found.starts):
+                    yield from record_batches(found, self._options.columns, self._bad_body(found), verify=verify)
         finally:
             reader.close()
 
@@ -250,6 +247,9 @@ class _Regressed(Unavailable):
 
 class HalfmqBatchReader(_Reads, DataSourceReader):
     """A batch read."""
+
+    def __repr__(self) -> str:
+        return f"batch of {self._options}"
 
     def partitions(self) -> list[InputPartition]:
         """Plan the tasks: the messages between startingOffsets and endingOffsets.
@@ -274,16 +274,23 @@ class HalfmqBatchReader(_Reads, DataSourceReader):
                 response_code=17,
                 hint="a stream would wait until it exists",
             )
-        starts = resolved(self._options.starting, EARLIEST, snapshot, self._lost)
-        ends = resolved(self._options.ending, LATEST, snapshot, self._lost)
+        if not snapshot.topics:
+            _log.warning("%s: no topic matches the pattern; the batch is empty", self._options)
+        starts = self._bound("start", EARLIEST, snapshot, reader)
+        ends = self._bound("end", LATEST, snapshot, reader)
         return list(self._plan(starts, ends, snapshot))
 
 
 class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A streaming read. The methods are those of Spark's interfaces."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(options)
+        self._clock = clock
+        self._limits = Limits(
+            options.max_offsets_per_trigger, options.max_bytes_per_trigger, options.min_offsets_per_trigger
+        )
+        self._delay = TriggerDelay(options.max_trigger_delay_ms)
         #: Resolved once, since Spark asks again during the first batch and "latest" must not move.
         self._initial: StreamOffset | None = None
         #: End of an ``availableNow`` query.
@@ -294,7 +301,7 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
         """Where the query starts (``startingOffsets``). Spark calls it only for a query without a checkpoint, possibly several times."""
         if self._initial is None:
             snapshot = self._target or self._current_snapshot(None)
-            starts = resolved(self._options.starting, LATEST, snapshot, self._lost)
+            starts = self._bound("start", LATEST, snapshot, self._open())
             self._initial = ends_of(snapshot)._replace(queues=starts)
             for topic in self._options.topics:
                 if topic not in snapshot.topics:
@@ -302,9 +309,8 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
         return to_json(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The most that one batch reads (``maxOffsetsPerTrigger``); Spark passes it to ``latestOffset``."""
-        most = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        """A limit of one batch, if any is set; Spark passes it to ``latestOffset``."""
+        return self._limits.default()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of the query. Spark calls it once, at the start of a query with ``availableNow``."""
@@ -312,17 +318,28 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """End of the next batch; ``start`` unchanged if there is nothing to read."""
-        begin = data_loss.restricted(from_json(start), self._options.topics)
+        begin = data_loss.restricted(from_json(start), self._options.subscription.includes)
         snapshot = self._current_snapshot(begin)
         starts = self._resume(begin, snapshot)
         if self._target is not None:
             snapshot = limited_to(snapshot, self._target)
         backlog = {queue: end - starts[queue] for queue, (_, end) in snapshot.queues.items() if end > starts[queue]}
+        limits = self._limits.of_trigger(limit)
         total = sum(backlog.values())
-        if total == 0 or (isinstance(limit, ReadMinRows) and self._target is None and total < limit.min_rows):
+        # With availableNow a trigger must not wait: the query ends once, and messages of later are not read.
+        rows_min = None if self._target is not None else limits.rows_min
+        if self._delay.waits(total, rows_min, self._clock()) or total == 0:
             return start
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else total
-        taken = shares(backlog, most)
+        taken = backlog if limits.rows_max is None else shares(backlog, limits.rows_max)
+        if limits.bytes_max is not None:
+            reader = self._open()
+            taken = shares_within_bytes(
+                taken,
+                limits.bytes_max,
+                lambda queue, skipped, count, size: reader.fitting(
+                    queue, starts[queue] + skipped, starts[queue] + skipped + count, size, snapshot
+                ),
+            )
         ends = {queue: at + taken.get(queue, 0) for queue, at in starts.items()}
         return to_json(ends_of(snapshot)._replace(queues=ends))
 
@@ -332,8 +349,8 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Plan the tasks between two offsets: the same messages also if Spark repeats the batch after a crash."""
-        finish = data_loss.restricted(from_json(end), self._options.topics)
-        begin = data_loss.restricted(from_json(start), self._options.topics)
+        finish = data_loss.restricted(from_json(end), self._options.subscription.includes)
+        begin = data_loss.restricted(from_json(start), self._options.subscription.includes)
         snapshot = self._current_snapshot(finish)
         kept = self._resume(finish, snapshot)  # also reports losses at the end offset
         starts = self._resume(begin, snapshot)
@@ -342,6 +359,9 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
 
     def commit(self, end: dict[str, Any]) -> None:
         """Does nothing: offsets are in Spark's checkpoint."""
+
+    def __repr__(self) -> str:
+        return f"stream of {self._options}"
 
     def stop(self) -> None:
         """Spark calls it when the query ends: close the reader."""

@@ -50,7 +50,9 @@ DAMAGED_BODY: Final = (
     "its body is damaged: its CRC differs from the stored one; `halfmq store verify` names the file to restore"
 )
 
-_FROM_PROPERTIES: Final = frozenset({"key", "tag", "keys", "message_id", "transaction_id", "properties"})
+#: Properties that are not in column ``headers``.
+_SYSTEM: Final = pa.array(sorted(properties.SYSTEM), pa.string())
+_FROM_PROPERTIES: Final = frozenset({"key", "tag", "keys", "message_id", "transaction_id", "properties", "headers"})
 
 
 class StoredRows(NamedTuple):
@@ -123,7 +125,7 @@ class _Columns:
         self._whole: npt.NDArray[np.bool_] | None = None
         room = rows.sizes - (self._body_starts - rows.starts)
         self._exclude((self._body_lengths < 0) | (self._body_lengths > room))
-        self._properties = self._property_table() if with_properties else None
+        self.properties = self._property_table() if with_properties else None
 
     def verify_bodies(self) -> None:
         """Call ``bad`` for each body whose CRC differs from the stored one."""
@@ -189,20 +191,22 @@ class _Columns:
                 return pa.array(rows.queue_offsets, pa.int64())
             case "timestamp":
                 return pa.array(rows.store_times_ms * 1_000, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
-        assert self._properties is not None
+        assert self.properties is not None
         match name:
             case "key":
-                return self._properties.first_token(properties.KEYS)
+                return self.properties.first_token(properties.KEYS)
             case "tag":
-                return self._properties.text(properties.TAGS)
+                return self.properties.text(properties.TAGS)
             case "keys":
-                return self._properties.text(properties.KEYS)
+                return self.properties.text(properties.KEYS)
             case "message_id":
-                return self._properties.text(properties.UNIQ_KEY)
+                return self.properties.text(properties.UNIQ_KEY)
             case "transaction_id":
-                return self._transaction_ids(self._properties)
+                return self._transaction_ids(self.properties)
+            case "headers":
+                return self.properties.lists(_SYSTEM)
             case _:
-                return self._properties.maps()
+                return self.properties.maps()
 
     def _transaction_ids(self, table: PropertyTable) -> pa.StringArray:
         """The property of multi-message transactions, else the unique id of the message; null for plain messages."""
@@ -226,13 +230,25 @@ def split_compressed(rows: StoredRows) -> Iterator[StoredRows]:
     for end in cut_points(rows.sizes, PACKED_BATCH_BYTES):
         part = slice(start, end)
         start = end
-        yield rows._replace(
-            starts=rows.starts[part],
-            sizes=rows.sizes[part],
-            queue_offsets=rows.queue_offsets[part],
-            store_times_ms=rows.store_times_ms[part],
-            transactional=rows.transactional[part],
-        )
+        yield chosen_rows(rows, part)
+
+
+def chosen_rows(rows: StoredRows, chosen: Ints | slice) -> StoredRows:
+    """Some of the rows, by number."""
+    return rows._replace(
+        starts=rows.starts[chosen],
+        sizes=rows.sizes[chosen],
+        queue_offsets=rows.queue_offsets[chosen],
+        store_times_ms=rows.store_times_ms[chosen],
+        transactional=rows.transactional[chosen],
+    )
+
+
+def property_table(rows: StoredRows, bad: Callable[[int, str], None]) -> PropertyTable:
+    """The properties of the rows. ``bad(queue offset, why)`` is called for damaged ones, which have none."""
+    table = _Columns(rows, bad, with_properties=True).properties
+    assert table is not None
+    return table
 
 
 def cut_points(sizes: Ints, batch_bytes: int = BATCH_BYTES) -> list[int]:

@@ -8,7 +8,7 @@ Sockets block, since a Spark task does nothing else meanwhile. A request that fa
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, NoReturn
 
 import numpy as np
@@ -29,12 +29,20 @@ from halfmq.model.stored_message import (
 from halfmq.spark.byte_slices import Ints, as_bytes, gather
 from halfmq.spark.connection import Address, Connection
 from halfmq.spark.data_loss import elsewhere
-from halfmq.spark.offsets import NO_POSITION, ROCKETMQ_STORE, QueueBoundsSnapshot, QueueName
+from halfmq.spark.offsets import (
+    NO_POSITION,
+    ROCKETMQ_STORE,
+    QueueBoundsSnapshot,
+    QueueName,
+    queue_broker,
+    queue_number,
+)
 from halfmq.spark.options import Options
 from halfmq.spark.partitions import QueueRange, Ranges, sample_start
+from halfmq.spark.queue_lookups import QueueLookups, in_words, pull_fields
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.stored_rows import BATCH_BYTES, BATCH_ROWS, StoredRows
-from halfmq.wire.remoting.codes import EXT_DAMAGED, HMQ_POSITION, PullFlag, RequestCode, ResponseCode
+from halfmq.wire.remoting.codes import EXT_DAMAGED, HMQ_POSITION, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.position import PositionAnswer, decode_answer, encode_samples, request_ext
 from halfmq.wire.remoting.replies import OffsetReply, PulledReply, read_reply
@@ -46,12 +54,15 @@ from halfmq.wire.remoting.route import (
     Route,
     decode_cluster_info,
     decode_route,
+    decode_topic_list,
 )
 
 #: Responses are merged into record batches up to this size: a quarter of the direct reader's, for a lower latency.
 _BATCH_BYTES: Final = BATCH_BYTES // 4
 #: How often a query asks whether other brokers have its topics, besides after a broken connection. Precedent: RocketMQ's clients.
 IDENTIFY_S: Final = 30.0
+#: How often a snapshot is repeated at once because new topics of the pattern were created meanwhile.
+_REPEATS_MAX: Final = 16
 _V6_MORE: Final = 12
 _MESSAGE_MIN: Final = 88
 _NO_MESSAGES: Final = (ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
@@ -84,10 +95,15 @@ class WireReader:
 
     def __init__(self, options: Options, deadline: RetryDeadline) -> None:
         self._servers = options.servers
+        self._subscription = options.subscription
+        #: The topics to read; with a pattern, those that exist.
         self._topics = options.topics
         self._group = options.group
         self._deadline = deadline
+        self._lookups = QueueLookups(self._ask_queue, options.group, deadline)
         self._connections: dict[Address, Connection] = {}
+        #: Position at which the pattern chose ``_topics``. A RocketMQ cluster has none, so there it chooses for each snapshot.
+        self._chosen_at = NO_POSITION
         #: What the name server led to, and when to ask it again.
         self._source: _Source | None = None
         self._identify_at = 0.0
@@ -116,6 +132,32 @@ class WireReader:
         return self._deadline.until(self._try_snapshot, f"brokers of {self._name()}")
 
     def _try_snapshot(self) -> QueueBoundsSnapshot:
+        """With a pattern, the topics are requested once more after the position: topics that did not exist before may have messages of
+        a transaction below it.
+        """
+        for _ in range(_REPEATS_MAX):
+            snapshot = self._snapshot_of_topics()
+            if not self._subscription.pattern or snapshot.position == self._chosen_at != NO_POSITION:
+                return snapshot
+            existing = self._existing()
+            is_complete = set(existing) <= set(self._topics)
+            if existing != self._topics:
+                self._topics = existing
+                self._identify_at = 0.0  # they may be on other brokers
+            if is_complete:
+                self._chosen_at = snapshot.position
+                return snapshot
+        raise Unavailable("new topics are created all the time")
+
+    def _existing(self) -> tuple[str, ...]:
+        """The topics of the name server that the pattern matches."""
+        answer = self._ask_servers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
+        _succeeded(answer, "the list of topics")
+        brokers = self._registered().values() if self._find_source().store == ROCKETMQ_STORE else ()
+        names = {data.broker_name for data in brokers} | {data.cluster for data in brokers}
+        return self._subscription.chosen(decode_topic_list(answer.body), names)
+
+    def _snapshot_of_topics(self) -> QueueBoundsSnapshot:
         source = self._find_source(recheck=True)
         if source.address is None:
             return (
@@ -160,6 +202,51 @@ class WireReader:
         except Unavailable:
             return None
         return found
+
+    def offsets_at(
+        self, times_ms: Mapping[QueueName, int], snapshot: QueueBoundsSnapshot
+    ) -> dict[QueueName, int | None]:
+        """The first message of each queue stored at its time (ms since 1970) or later; None if ``snapshot`` has none.
+
+        Raises:
+            ConnectError, RequestFailed: as ``snapshot``.
+        """
+        return {queue: self._lookups.offset_at(queue, time_ms, snapshot) for queue, time_ms in times_ms.items()}
+
+    def fitting(
+        self, queue: QueueName, start: int, end: int, bytes_max: int, snapshot: QueueBoundsSnapshot
+    ) -> tuple[int, int]:
+        """(number, bytes) of the messages from ``start`` on, before ``end``, whose stored sizes add up to at most ``bytes_max``;
+        of a RocketMQ broker an estimate.
+
+        Raises:
+            ConnectError, RequestFailed: as ``snapshot``.
+        """
+        return self._lookups.fitting(queue, start, end, bytes_max, snapshot)
+
+    def _ask_queue(
+        self, queue: QueueName, snapshot: QueueBoundsSnapshot, code: int, fields: Mapping[str, object]
+    ) -> Request[dict[str, str]]:
+        """Ask the broker of a queue. A pull, and a command that the broker does not know, may be answered by a rejection."""
+        answer = self._ask(self._address_of(queue, snapshot), code, dict(fields))
+        is_pull = code == RequestCode.PULL_MESSAGE and answer.code not in _TEMPORARY
+        if not is_pull and answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            _succeeded(answer, f"request {code} for {in_words(queue)}")
+        return answer
+
+    def _address_of(self, queue: QueueName, snapshot: QueueBoundsSnapshot) -> Address:
+        """Address of the broker that has the queue.
+
+        Raises:
+            Unavailable: another store is at its address, or it is not in the route.
+        """
+        topic, name = queue
+        if queue_broker(name):
+            return self._address_in_cluster(QueueRange(topic, 0, queue_broker(name), queue_number(name), 0, 0))
+        source = self._find_source()
+        if source.address is None or source.store != snapshot.store:
+            raise Unavailable("another store is at the address of the broker")
+        return source.address
 
     def _position(self, address: Address, topics: tuple[str, ...], body: bytes = b"") -> PositionAnswer | None:
         """``topics`` of a halfmq broker at its position; None if the broker is a RocketMQ broker."""
@@ -310,6 +397,8 @@ class WireReader:
 
     def read(self, ranges: Ranges, lost: Callable[[str], None]) -> Iterator[StoredRows]:
         """The messages of ``ranges``. ``lost`` is called with a sentence about missing ones; if it returns, reading continues after them."""
+        if self._subscription.pattern:
+            self._topics = tuple(sorted({one.topic for one in ranges.ranges}))
         for one in ranges.ranges:
             yield from self._read_range(one, ranges.store, lost)
 
@@ -337,20 +426,7 @@ class WireReader:
 
     def _pull(self, one: QueueRange, at: int, store: str, lost: Callable[[str], None]) -> tuple[bytes, int]:
         """(stored messages from ``at`` on, next offset). The last messages may be beyond the range."""
-        fields = {
-            "consumerGroup": self._group,
-            "topic": one.topic,
-            "queueId": one.queue,
-            "queueOffset": at,
-            "maxMsgNums": min(one.end - at, limits.PULL_MESSAGES_MAX),
-            "maxMsgBytes": limits.PULL_BYTES_MAX,
-            "sysFlag": int(PullFlag.SUBSCRIPTION),
-            "commitOffset": 0,
-            "suspendTimeoutMillis": 0,
-            "subscription": "*",
-            "subVersion": 0,
-            "expressionType": "TAG",
-        }
+        fields = pull_fields(self._group, one.topic, one.queue, at, min(one.end - at, limits.PULL_MESSAGES_MAX))
         what = f"queue {one.queue} of topic {one.topic}"
 
         def attempt() -> tuple[bytes, int]:
@@ -417,7 +493,7 @@ class WireReader:
         if source.store == planned:
             return source.address
         if not source.has_topics:
-            raise Unavailable(elsewhere(planned, source.store, self._topics))
+            raise Unavailable(elsewhere(planned, source.store, self._subscription.in_words()))
         lost(f"this is store {source.store}, but store {planned} was planned")
         return None
 

@@ -20,7 +20,7 @@ from halfmq.spark.retry_deadline import RetryDeadline
 from halfmq.spark.source import HalfmqBatchReader
 from halfmq.spark.stored_rows import record_batch
 from halfmq.store.layout import QUEUE_FILE_ENTRIES
-from halfmq.store.topics_file import write_topics
+from halfmq.store.topics_file import TopicInfo, write_topics
 from halfmq.store.watermark_page import WatermarkPage
 
 COLUMNS = ("topic", "queue", "offset", "value", "transaction_id", "timestamp")
@@ -206,6 +206,126 @@ def test_a_task_that_does_not_see_the_directory_names_its_machine(writer: StoreW
     with pytest.raises(UsageError, match=f"none holds no store on {socket.gethostname()}") as error:
         list(elsewhere.read(ranges, [].append))
     assert "all executors" in error.value.hint
+
+
+def test_offsets_by_time_within_the_snapshot(writer: StoreWriter) -> None:
+    begin_ms = writer.now_ms
+    for _ in range(20):
+        writer.send("orders", 0, b"x")
+        writer.tick(10)
+    writer.publish()
+    source = reader(writer)
+    snapshot = source.snapshot()
+    writer.send("orders", 0, b"after the snapshot")
+    writer.publish()
+    for time_ms, expected in (
+        (0, 0), (begin_ms, 0), (begin_ms + 1, 1), (begin_ms + 50, 5), (begin_ms + 190, 19), (begin_ms + 191, None),
+        (begin_ms + 200, None),
+    ):  # fmt: skip
+        found = source.offsets_at({("orders", "0"): time_ms, ("orders", "1"): time_ms}, snapshot)
+        assert found == {("orders", "0"): expected, ("orders", "1"): None}
+
+
+def test_a_time_splits_no_transaction(writer: StoreWriter) -> None:
+    begin_ms = writer.now_ms
+    for number in range(8):
+        halves = [("orders", queue, b"%d" % number, b"") for queue in (0, 1)]
+        prepared = writer.prepare(f"T{number}", halves)
+        for _ in range(number % 3):
+            writer.send("orders", number % 2, b"plain")
+        writer.tick(5)
+        writer.commit(f"T{number}", prepared)
+        writer.tick(number % 3)
+    writer.publish()
+    splits = 0
+    for time_ms in range(begin_ms - 1, writer.now_ms + 2):
+        options = {"path": str(writer.directory), "subscribe": "orders", "columns": "queue,value"}
+        late = {"startingTimestamp": str(time_ms), "startingOffsetsByTimestampStrategy": "latest"}
+        sides = []
+        for more in (late, {"endingTimestamp": str(time_ms)}):
+            made = HalfmqBatchReader(parse_options({**options, **more}).for_batch())
+            rows = [row for part in made.partitions() for batch in made.read(part) for row in batch.to_pylist()]
+            by_queue = [{row["value"] for row in rows if row["queue"] == queue} - {b"plain"} for queue in (0, 1)]
+            assert by_queue[0] == by_queue[1]
+            sides.append(len(by_queue[0]))
+        assert sum(sides) == 8
+        splits += 0 < sides[0] < 8
+    assert splits > 10
+
+
+def test_messages_past_retention_have_no_time_and_no_size(writer: StoreWriter) -> None:
+    for number in range(60):
+        writer.send("orders", 0, str(number).encode().ljust(4_000))
+    writer.publish()
+    source = reader(writer)
+    before = source.snapshot()
+    sizes = [
+        entry.message_bytes for entry in writer.indexes.queues.read(writer.topics["orders"], 0, 0, 60, writer.log.end)
+    ]
+    assert source.fitting(("orders", "0"), 3, 60, sum(sizes[3:9]), before) == (6, sum(sizes[3:9]))
+    writer.trim()
+    first = writer.indexes.queues.bounds(writer.topics["orders"], 0)[0]
+    assert 9 < first < 59
+    assert source.offsets_at({("orders", "0"): 0}, before) == {("orders", "0"): first}
+    assert source.fitting(("orders", "0"), 3, 60, sizes[first], before) == (first - 3 + 1, sizes[first])
+    assert source.fitting(("orders", "0"), 3, first - 1, 1, before) == (first - 4, 0)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"), [("orders|loy.*", {"orders", "loyalty"}), ("order", set()), (".*", {"orders", "loyalty"})]
+)
+def test_a_pattern_chooses_among_the_topics_of_the_store(writer: StoreWriter, pattern: str, found: set[str]) -> None:
+    writer.topic("%RETRY%orders", 1)
+    writer.publish()
+    options = parse_options({"path": str(writer.directory), "subscribePattern": pattern})
+    source = DirectReader(options, RetryDeadline(50))
+    names_and_ids = [TopicInfo(number, name, 1, 1, 6) for name, number in writer.topics.items()]
+    write_topics(writer.disk, writer.shard / "topics.json", writer.store_id.hex(), names_and_ids)
+    assert set(source.snapshot().topics) == found
+    names_and_ids.append(TopicInfo(9, "loyal-later", 1, 1, 6))
+    write_topics(writer.disk, writer.shard / "topics.json", writer.store_id.hex(), names_and_ids)
+    writer.send("orders", 0, b"the creation of a topic moves the position")
+    writer.publish()
+    later = {"loyal-later"} if pattern != "order" else set()
+    assert set(source.snapshot().topics) == found | later
+
+
+def test_messages_with_other_tags_are_skipped_by_the_hash_in_the_entry(writer: StoreWriter) -> None:
+    """Their segment is not even looked at."""
+    for number, tag in enumerate(["Aa", "x", "BB", None, "Aa"]):
+        writer.send("orders", 0, b"%d" % number, props.encode({"TAGS": tag}) if tag else b"")
+    writer.publish()
+    options = parse_options({"path": str(writer.directory), "subscribe": "orders", "tags": "Aa"})
+    source = DirectReader(options, RetryDeadline(50))
+    found, lost = read(source, whole(source.snapshot()))
+    assert [row[2] for row in found] == [0, 2, 4], "BB has the same hash; its text is compared later"
+    assert lost == []
+    nothing = DirectReader(
+        parse_options({"path": str(writer.directory), "subscribe": "orders", "tags": "none"}), RetryDeadline(50)
+    )
+    assert read(nothing, whole(source.snapshot())) == ([], [])
+    for path in (writer.shard / "log").glob("*"):
+        path.unlink()
+    assert read(nothing, whole(source.snapshot())) == ([], [])
+    one = reader(writer)
+    _, lost = read(one, whole(source.snapshot()))
+    assert lost
+
+
+def test_a_batch_has_only_messages_with_the_text_of_a_tag(writer: StoreWriter) -> None:
+    for number, tag in enumerate(["Aa", "x", "BB", None, "Aa"]):
+        writer.send("orders", 0, b"%d" % number, props.encode({"TAGS": tag}) if tag else b"")
+    writer.publish()
+    options = {"path": str(writer.directory), "subscribe": "orders", "columns": "value"}
+    for tags, expected in (
+        ("Aa", [b"0", b"4"]),
+        ("BB||x", [b"1", b"2"]),
+        ("none", []),
+        ("*", [b"0", b"1", b"2", b"3", b"4"]),
+    ):
+        made = HalfmqBatchReader(parse_options({**options, "tags": tags}).for_batch())
+        batches = [batch for part in made.partitions() for batch in made.read(part)]
+        assert [value for batch in batches for value in batch["value"].to_pylist()] == expected
 
 
 def test_a_directory_that_holds_no_store(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 import pytest
 
 from halfmq.errors import UsageError
-from halfmq.spark.options import COLUMNS_DEFAULT, EARLIEST, LATEST, OPTIONS, Bounds, parse_options
+from halfmq.spark.bounds import EARLIEST, LATEST, Bounds, TimeBounds
+from halfmq.spark.options import COLUMNS_DEFAULT, OPTIONS, TRIGGER_DELAY_MS, Options, parse_options
+from halfmq.spark.subscription import Subscription
 
 LEAST = {"url": "rocketmq://127.0.0.1:9876", "subscribe": "orders"}
 
@@ -58,6 +60,21 @@ def test_an_unknown_option_is_refused_with_the_list_of_those_that_exist() -> Non
         ({"minPartitions": "two"}, "minPartitions"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss"),
         ({"brokerTimeout": "soon"}, "brokerTimeout"),
+        ({"subscribePattern": "orders.*"}, "both subscribe and subscribePattern"),
+        ({"tags": "||"}, "names no tag"),
+        ({"tags": "[1]"}, "tags"),
+        ({"tags": "[]"}, "tags"),
+        ({"tags": "['a']"}, "tags"),
+        ({"startingTimestamp": "yesterday"}, "startingTimestamp"),
+        ({"startingOffsetsByTimestamp": '{"orders":{"0":-1}}'}, "startingOffsetsByTimestamp"),
+        ({"endingOffsetsByTimestamp": '{"other":{"0":1}}'}, "not subscribed: other"),
+        ({"startingOffsetsByTimestampStrategy": "earliest"}, "error or latest"),
+        ({"maxBytesPerTrigger": "10mi"}, "maxBytesPerTrigger"),
+        ({"maxBytesPerTrigger": "0"}, "maxBytesPerTrigger"),
+        ({"minOffsetsPerTrigger": "6", "maxOffsetsPerTrigger": "5"}, "minOffsetsPerTrigger 6 is more than"),
+        ({"maxTriggerDelay": "900000"}, "with a unit"),
+        ({"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition"),
+        ({"includeHeaders": "yes"}, "includeHeaders"),
     ],
 )
 def test_a_value_that_cannot_be_meant_is_refused_by_name(changed: dict[str, str], named: str) -> None:
@@ -117,3 +134,89 @@ def test_a_table_of_sparks_catalog_is_refused_with_what_works_instead() -> None:
     added = {"provider": "halfmq", "owner": "me", "location": "file:/data", "option.subscribe": "orders"}
     with pytest.raises(UsageError, match=r"CREATE TABLE .* not possible.*CREATE TEMPORARY VIEW"):
         parse_options({**LEAST, **added})
+
+
+def parsed(**more: str) -> Options:
+    return parse_options({**LEAST, **more})
+
+
+@pytest.mark.parametrize("side", ["starting", "ending"])
+def test_a_timestamp_precedes_timestamps_of_queues_and_those_precede_offsets(side: str) -> None:
+    """As in Spark's Kafka source."""
+    given = {
+        f"{side}Timestamp": "7", f"{side}OffsetsByTimestamp": '{"orders":{"0":8}}', f"{side}Offsets": '{"orders":{"0":9}}'
+    }  # fmt: skip
+    expected = [TimeBounds(7, {}), TimeBounds(None, {"orders": {"0": 8}}), {"orders": {"0": 9}}]
+    for number, name in enumerate(list(given)):
+        options = parsed(**dict(list(given.items())[number:]))
+        found = options.starting if side == "starting" else options.ending
+        assert (found.queues if isinstance(found, Bounds) else found) == expected[number], name
+
+
+def test_what_a_queue_without_a_match_does() -> None:
+    assert parsed().without_match_latest is False
+    assert parsed(startingOffsetsByTimestampStrategy="error").without_match_latest is False
+    assert parsed(startingOffsetsByTimestampStrategy="Latest").without_match_latest is True
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
+def test_a_stream_has_no_end(name: str) -> None:
+    value = {"endingOffsets": "latest", "endingTimestamp": "7", "endingOffsetsByTimestamp": '{"orders":{"0":8}}'}[name]
+    with pytest.raises(UsageError, match=name):
+        parsed(**{name: value}).for_stream()
+    parsed(**{name: value}).for_batch()
+
+
+@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger"])
+def test_a_batch_has_no_triggers(name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} is for streams"):
+        parsed(**{name: "7"}).for_batch()
+    parsed(**{name: "7"}).for_stream()
+
+
+@pytest.mark.parametrize(
+    ("text", "tags"),
+    [
+        ("a || b", ("a", "b")), (" a||a || ", ("a",)), ('["a","x||y"]', ("a", "x||y")), ("*", ()), ("", ()), ("a || *", ()),
+    ],
+)  # fmt: skip
+def test_tags_as_in_a_subscription_or_as_a_list(text: str, tags: tuple[str, ...]) -> None:
+    assert parsed(tags=text).tags == tags
+    assert parsed().tags == ()
+
+
+def test_a_pattern_instead_of_names() -> None:
+    options = parse_options({"url": LEAST["url"], "subscribePattern": "orders-.*"})
+    assert options.subscription == Subscription(pattern="orders-.*")
+    assert options.topics == ()
+    for wrong, named in (("orders-(", "subscribePattern is 'orders-\\('"), (" ", "subscribePattern is empty")):
+        with pytest.raises(UsageError, match=named):
+            parse_options({"url": LEAST["url"], "subscribePattern": wrong})
+    with pytest.raises(UsageError, match="subscribe is empty or not set"):
+        parse_options({"url": LEAST["url"]})
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("7", 7), ("64k", 65_536), ("16 MB", 16 << 20), ("1g", 1 << 30), ("2T", 2 << 40)]
+)
+def test_a_size_is_bytes_or_has_a_unit(text: str, size: int) -> None:
+    assert parsed(maxBytesPerTrigger=text).max_bytes_per_trigger == size
+
+
+def test_the_delay_of_a_trigger_has_a_unit_and_the_default_of_kafkas_source() -> None:
+    assert parsed().max_trigger_delay_ms == TRIGGER_DELAY_MS == 15 * 60_000
+    assert parsed(maxTriggerDelay="2min").max_trigger_delay_ms == 120_000
+    assert parsed(maxTriggerDelay="1d").max_trigger_delay_ms == 86_400_000
+
+
+def test_headers_are_a_column_more() -> None:
+    assert parsed(includeHeaders="true").columns == (*COLUMNS_DEFAULT, "headers")
+    assert parsed(includeHeaders="true", columns="value").columns == ("value", "headers")
+    assert parsed(includeHeaders="true", columns="headers,value").columns == ("headers", "value")
+    assert parsed(includeHeaders="false").columns == COLUMNS_DEFAULT
+    assert parsed(columns="headers").columns == ("headers",)
+
+
+def test_what_is_read_in_words() -> None:
+    assert str(parsed(tags="a||b")) == "halfmq[rocketmq://127.0.0.1:9876, subscribe=orders, tags=a || b]"
+    assert str(parse_options({"path": "/data", "subscribePattern": "o.*"})) == "halfmq[/data, subscribePattern=o.*]"

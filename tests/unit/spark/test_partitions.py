@@ -13,11 +13,13 @@ from halfmq.spark.partitions import (
     BYTES_PER_TASK_MIN,
     MESSAGES_PER_TASK_MIN,
     QueueRange,
+    Ranges,
     pack,
     ranges_between,
     sample_start,
     slice_bytes,
     slices,
+    split_larger,
     task_count,
 )
 
@@ -129,3 +131,16 @@ def test_a_partition_can_be_pickled() -> None:
     (made,) = pack("s", ranges(3), 1)
     back = pickle.loads(pickle.dumps(made))
     assert (back.store, back.ranges) == (made.store, made.ranges)
+
+
+@pytest.mark.parametrize("messages_max", [1, 2, 3, 7, 40, 1_000])
+def test_partitions_that_are_too_large_are_split_however_they_were_packed(messages_max: int) -> None:
+    made = ranges(1, 30, 2, 0, 17)
+    packed = [Ranges("ab", (made[0],)), Ranges("ab", tuple(made[1:3])), Ranges("ab", (made[4],))]
+    split = split_larger(packed, messages_max)
+    sizes = [sum(one.end - one.start for one in part.ranges) for part in split]
+    assert max(sizes) <= messages_max
+    assert len(split) == sum(-(-size // messages_max) for size in (1, 32, 17))
+    found = [(one.queue, at) for part in split for one in part.ranges for at in range(one.start, one.end)]
+    assert found == [(one.queue, at) for one in made for at in range(one.start, one.end)]
+    assert {part.store for part in split} == {"ab"}

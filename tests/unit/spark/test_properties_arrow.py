@@ -53,6 +53,26 @@ def test_maps_hold_what_the_plain_reader_finds(strings: list[str]) -> None:
 
 
 @settings(deadline=None)  # the machine may be busy
+@given(rows)
+def test_lists_hold_what_the_plain_reader_finds_without_the_excluded_names(strings: list[str]) -> None:
+    excluded = {"TAGS", "a-name-that-is-long-X"}
+    found = table([string.encode() for string in strings]).lists(pa.array(sorted(excluded))).to_pylist()
+    for pairs, string in zip(found, strings, strict=True):
+        wanted = {name: value for name, value in props.to_dict(string).items() if name not in excluded}
+        assert (pairs is None) == (not wanted)
+        assert {pair["key"]: pair["value"].decode() for pair in pairs or ()} == wanted
+        assert len(pairs or ()) == len(wanted)
+
+
+def test_a_list_has_the_order_and_the_bytes_of_the_message() -> None:
+    (first, second) = (
+        table([b"b\x01\xff\x02TAGS\x01t\x02a\x012\x02", b"TAGS\x01t\x02"]).lists(pa.array(["TAGS"])).to_pylist()
+    )
+    assert first == [{"key": "b", "value": b"\xff"}, {"key": "a", "value": b"2"}]
+    assert second is None
+
+
+@settings(deadline=None)  # the machine may be busy
 @given(rows, st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "HMQ_TX_ID", "K"]))
 def test_one_name_is_found_as_by_the_plain_reader(strings: list[str], name: str) -> None:
     assert table([string.encode() for string in strings]).text(name).to_pylist() == [

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from tests.support.store_writer import StoreWriter
 
+from halfmq.spark import queue_files
 from halfmq.spark.queue_files import QueueFiles
 from halfmq.store.layout import QUEUE_ENTRY_BYTES, QUEUE_FILE_ENTRIES
 
@@ -31,6 +32,36 @@ def test_every_position_bounds_a_queue_as_the_broker_bounds_it(writer: StoreWrit
     assert len(visible_at) == 60
     for position in {*positions, *visible_at, *(at + 1 for at in visible_at), 0, 1, end}:
         assert files(writer).bounds(0, position)[1] == writer.indexes.queues.bounds(writer.topics["t"], 0, position)[1]
+
+
+def test_a_time_is_found_as_by_the_broker(writer: StoreWriter) -> None:
+    times = []
+    for number in range(40):
+        writer.send("t", 0, b"x")
+        if number % 3 == 0:
+            times.append(writer.now_ms)
+            writer.tick(number % 7 * 5)
+    writer.publish()
+    queues, topic = writer.indexes.queues, writer.topics["t"]
+    for time_ms in {time + more for time in times for more in (-1, 0, 1, 7)} | {0, 1 << 50}:
+        assert files(writer).first_at_time(0, 40, time_ms) == queues.search_by_time(topic, 0, time_ms)
+    assert files(writer).first_at_time(5, 9, 0) == 5
+    assert files(writer).first_at_time(5, 9, 1 << 50) == 9
+
+
+def test_what_fits_into_a_number_of_bytes(writer: StoreWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(30):
+        writer.send("t", 0, b"x" * (1 + number * 37 % 200))
+    end = writer.publish()
+    sizes = [entry.message_bytes for entry in writer.indexes.queues.read(writer.topics["t"], 0, 0, 30, end)]
+    for chunk in (1, 4, 100):
+        monkeypatch.setattr(queue_files, "_CHUNK", chunk)
+        for count in range(31):
+            total = sum(sizes[:count])
+            assert files(writer).fitting(0, 30, total) == (count, total)
+            if count:
+                assert files(writer).fitting(0, 30, total - 1) == (count - 1, sum(sizes[: count - 1]))
+        assert files(writer).fitting(3, 5, 1 << 40) == (2, sum(sizes[3:5]))
 
 
 def test_a_queue_without_messages_and_one_without_files(writer: StoreWriter) -> None:

@@ -10,6 +10,10 @@ def test_arrow_batches_have_the_schema_that_spark_derives() -> None:
     assert arrow_schema(COLUMNS).equals(to_arrow_schema(spark_schema(COLUMNS), timezone="UTC"))
 
 
+def test_headers_are_typed_as_in_sparks_kafka_source() -> None:
+    assert spark_schema(("headers",)).simpleString() == "struct<headers:array<struct<key:string,value:binary>>>"
+
+
 def test_columns_come_in_the_order_in_which_they_are_asked_for() -> None:
     assert spark_schema(("offset", "value")).fieldNames() == ["offset", "value"]
     assert spark_schema(COLUMNS_DEFAULT).fieldNames() == [

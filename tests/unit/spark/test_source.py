@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 from halfmq.errors import ConnectError, DataLost, MissingDependency, TopicNotFound, UsageError
 from halfmq.spark import options as options_module
@@ -35,6 +35,23 @@ class Snapshots:
 
     def size_samples(self, sliced: Sequence[QueueRange]) -> list[tuple[int, int]] | None:
         return [(1, self.sizes[one.queue]) for one in sliced] if self.sizes else None
+
+    def offsets_at(
+        self, times_ms: dict[tuple[str, str], int], snapshot: QueueBoundsSnapshot
+    ) -> dict[tuple[str, str], int | None]:
+        """As if message n was stored at time 100 + n."""
+        bounds = {
+            queue: (max(snapshot.queues[queue][0], time_ms - 100), snapshot.queues[queue][1])
+            for queue, time_ms in times_ms.items()
+        }
+        return {queue: at if at < end else None for queue, (at, end) in bounds.items()}
+
+    def fitting(
+        self, queue: tuple[str, str], start: int, end: int, bytes_max: int, snapshot: QueueBoundsSnapshot
+    ) -> tuple[int, int]:
+        """As if each message had 10 bytes."""
+        count = min(end - start, bytes_max // 10)
+        return count, 10 * count
 
     def close(self) -> None:
         pass
@@ -139,6 +156,37 @@ def test_min_partitions_splits(snapshots: Snapshots) -> None:
     assert planned(batch(minPartitions="5").partitions()) == {0: (0, 10), 1: (0, 5)}
 
 
+def test_a_batch_between_times(snapshots: Snapshots) -> None:
+    assert planned(batch(startingTimestamp="102", endingTimestamp="104").partitions()) == {0: (2, 4), 1: (2, 4)}
+    assert planned(batch(endingTimestamp="107").partitions()) == {0: (0, 7), 1: (0, 5)}
+    only_0 = {"startingOffsetsByTimestamp": '{"orders":{"0":103}}', "endingOffsetsByTimestamp": '{"orders":{"0":105}}'}
+    assert planned(batch(**only_0).partitions()) == {0: (3, 5), 1: (0, 5)}
+    with pytest.raises(UsageError, match="queue 1 of topic orders has no message at or after 107"):
+        batch(startingTimestamp="107").partitions()
+    lenient = batch(startingTimestamp="107", startingOffsetsByTimestampStrategy="latest")
+    assert planned(lenient.partitions()) == {0: (7, 10)}
+    assert batch(startingTimestamp="104", endingTimestamp="102").partitions() == []
+
+
+def test_a_batch_of_a_pattern_without_topics_is_empty(snapshots: Snapshots, caplog: pytest.LogCaptureFixture) -> None:
+    snapshots.queues, snapshots.topics = {}, {}
+    given = {name: value for name, value in options(subscribePattern="x.*").items() if name != "subscribe"}
+    with caplog.at_level(logging.WARNING):
+        assert HalfmqBatchReader(parse_options(given).for_batch()).partitions() == []
+    assert "no topic matches the pattern" in caplog.text
+
+
+def test_a_task_has_at_most_the_requested_number_of_messages(snapshots: Snapshots) -> None:
+    def sizes(**more: str) -> list[int]:
+        return [sum(one.end - one.start for one in part.ranges) for part in batch(**more).partitions()]  # type: ignore[attr-defined]
+
+    assert sizes(maxRecordsPerPartition="4") == [4, 4, 3, 4]
+    assert sizes(maxRecordsPerPartition="15") == [15]
+    assert sizes(maxRecordsPerPartition="1") == [1] * 15
+    assert len(sizes(maxRecordsPerPartition="8", minPartitions="5")) == 5
+    assert max(sizes(maxRecordsPerPartition="2", minPartitions="3")) <= 2
+
+
 # --- stream
 
 
@@ -185,6 +233,91 @@ def test_the_limit_of_the_engine_counts_not_the_option(snapshots: Snapshots) -> 
     assert end["queues"] == {"orders": {"0": 10, "1": 5}}
     start = made.initialOffset()
     assert made.latestOffset(start, ReadMinRows(16)) == start
+
+
+def test_a_stream_starts_at_a_time_and_stays_there(snapshots: Snapshots) -> None:
+    made = stream(startingTimestamp="103")
+    start = made.initialOffset()
+    assert start["queues"] == {"orders": {"0": 3, "1": 3}}
+    snapshots.grow("2", 4)
+    assert made.initialOffset() == start
+    end = made.latestOffset(start, ReadAllAvailable())
+    assert planned(made.partitions(start, end)) == {0: (3, 10), 1: (3, 5), 2: (0, 4)}, "a new queue from its start"
+
+
+def test_bytes_limit_a_trigger_and_everything_comes_once(snapshots: Snapshots) -> None:
+    made = stream(startingOffsets="earliest", maxBytesPerTrigger="45")
+    limit = made.getDefaultReadLimit()
+    assert limit == ReadMaxBytes(45)
+    at, seen = made.initialOffset(), []
+    while (after := made.latestOffset(at, limit)) != at:
+        ranges = planned(made.partitions(at, after))
+        assert sum(end - start for start, end in ranges.values()) <= 4
+        seen += [(queue, offset) for queue, (start, end) in ranges.items() for offset in range(start, end)]
+        at = after
+    assert sorted(seen) == [(0, offset) for offset in range(10)] + [(1, offset) for offset in range(5)]
+
+
+def test_the_smaller_of_two_limits_counts(snapshots: Snapshots) -> None:
+    for size, count in (("1k", 6), ("20", 2)):
+        made = stream(startingOffsets="earliest", maxOffsetsPerTrigger="6", maxBytesPerTrigger=size)
+        start = made.initialOffset()
+        ranges = planned(made.partitions(start, made.latestOffset(start, made.getDefaultReadLimit())))
+        assert sum(end - start for start, end in ranges.values()) == count
+        assert made.latestOffset(start, ReadAllAvailable())["queues"] == {"orders": {"0": 10, "1": 5}}, "Trigger.Once"
+
+
+def waiting_stream(now_s: list[float], **more: str) -> HalfmqStreamReader:
+    parsed = parse_options(options(startingOffsets="earliest", minOffsetsPerTrigger="6", maxTriggerDelay="60s", **more))
+    return HalfmqStreamReader(parsed.for_stream(), clock=lambda: now_s[0])
+
+
+def test_a_trigger_waits_for_enough_messages_or_for_its_delay(snapshots: Snapshots) -> None:
+    now_s = [0.0]
+    made = waiting_stream(now_s)
+    limit = made.getDefaultReadLimit()
+    at = made.latestOffset(made.initialOffset(), limit)
+    assert at["queues"] == {"orders": {"0": 10, "1": 5}}, "the first one does not wait"
+    snapshots.grow("0", 5)
+    now_s[0] = 59.0
+    assert made.latestOffset(at, limit) == at
+    snapshots.grow("1", 1)
+    at = made.latestOffset(at, limit)
+    assert at["queues"] == {"orders": {"0": 15, "1": 6}}, "six are enough"
+    snapshots.grow("0", 1)
+    now_s[0] = 118.0
+    assert made.latestOffset(at, limit) == at
+    now_s[0] = 119.0
+    assert made.latestOffset(at, limit)["queues"]["orders"]["0"] == 16, "after the delay one is enough"
+
+
+def test_available_now_does_not_wait_for_messages(snapshots: Snapshots) -> None:
+    made = waiting_stream([0.0], maxOffsetsPerTrigger="6")
+    made.prepareForTriggerAvailableNow()
+    at, counts = made.initialOffset(), []
+    while (after := made.latestOffset(at, made.getDefaultReadLimit())) != at:
+        counts.append(sum(after["queues"]["orders"].values()) - sum(at["queues"]["orders"].values()))
+        at = after
+    assert counts == [6, 6, 3]
+
+
+def test_a_stream_of_a_pattern_keeps_what_it_matches(snapshots: Snapshots) -> None:
+    given = {name: value for name, value in options(startingOffsets="earliest").items() if name != "subscribe"}
+    made = HalfmqStreamReader(parse_options({**given, "subscribePattern": "ord.*"}).for_stream())
+    end = made.latestOffset(made.initialOffset(), ReadAllAvailable())
+    snapshots.topics["ordinary"] = 2
+    snapshots.queues["ordinary", "0"] = (0, 3)
+    after = made.latestOffset(end, ReadAllAvailable())
+    assert planned(made.partitions(end, after)) == {0: (0, 3)}
+    del snapshots.topics["ordinary"], snapshots.queues["ordinary", "0"]
+    with pytest.raises(DataLost, match="topic ordinary no longer exists"):
+        made.latestOffset(after, ReadAllAvailable())
+
+
+def test_readers_say_what_they_read() -> None:
+    assert repr(stream()) == "stream of halfmq[rocketmq://127.0.0.1:1, subscribe=orders]"
+    assert repr(batch(tags="a")) == "batch of halfmq[rocketmq://127.0.0.1:1, subscribe=orders, tags=a]"
+    assert repr(HalfmqDataSource(options())) == "halfmq[rocketmq://127.0.0.1:1, subscribe=orders]"
 
 
 def test_available_now_ends_where_it_began_to_look(snapshots: Snapshots) -> None:

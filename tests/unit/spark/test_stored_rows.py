@@ -59,6 +59,20 @@ def nothing_bad(offset: int, why: str) -> None:
     raise AssertionError((offset, why))
 
 
+def test_headers_are_the_properties_of_the_user() -> None:
+    """Not those of the protocol and of brokers; names of request-reply may be the user's."""
+    of_brokers = {"DLQ_ORIGIN_TOPIC": "t", "DLQ_ORIGIN_MESSAGE_ID": "m", "CHECK_IMMUNITY_TIME_IN_SECONDS": "6"}
+    of_protocol = {"TAGS": "web", "UNIQ_KEY": "U1", "HMQ_TX_ID": "T", "__transactionId__": "T", "TRAN_MSG": "true"}
+    users = {"colour": "red", "CORRELATION_ID": "c"}
+    (row, other) = record_batch(
+        rows([message(b"b", {**of_brokers, **users, **of_protocol}), message(b"b", of_protocol)]),
+        ("headers",),
+        nothing_bad,
+    ).to_pylist()
+    assert row["headers"] == [{"key": "colour", "value": b"red"}, {"key": "CORRELATION_ID", "value": b"c"}]
+    assert other["headers"] is None
+
+
 def test_every_column_of_a_message() -> None:
     pairs = {"TAGS": "web", "KEYS": "k1 k2", "UNIQ_KEY": "U1", "colour": "red"}
     (row,) = record_batch(rows([message(b"body", pairs)]), COLUMNS, nothing_bad).to_pylist()
@@ -74,6 +88,7 @@ def test_every_column_of_a_message() -> None:
         "message_id": "U1",
         "transaction_id": None,
         "properties": list(pairs.items()),
+        "headers": [{"key": "colour", "value": b"red"}],
         "broker": None,
     }
 

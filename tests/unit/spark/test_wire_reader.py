@@ -1,9 +1,10 @@
 """Reading over the wire: a halfmq broker, a stock cluster, and everything that goes wrong on the way."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.support.ports import free_port
@@ -20,8 +21,8 @@ from halfmq.spark.retry_deadline import RetryDeadline
 from halfmq.spark.source import HalfmqBatchReader, HalfmqStreamReader
 from halfmq.spark.stored_rows import record_batch
 from halfmq.spark.wire_reader import WireReader, pulled_rows
-from halfmq.wire.remoting import route
-from halfmq.wire.remoting.codes import EXT_DAMAGED, HMQ_POSITION, RequestCode, ResponseCode
+from halfmq.wire.remoting import fitting, route
+from halfmq.wire.remoting.codes import EXT_DAMAGED, HMQ_FITTING, HMQ_POSITION, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request, encode_pull_response_head, encode_response
 from halfmq.wire.remoting.position import (
     PositionAnswer,
@@ -50,6 +51,14 @@ class Broker:
         self.first, self.end = 0, 10
         self.store = STORE
         self.has_topic = True
+        self.position = 500
+        #: The topics that exist, and those that are created once HMQ_POSITION was answered.
+        self.names = ["orders"]
+        self.soon: list[str] = []
+        #: Whether it knows HMQ_FITTING.
+        self.tells_sizes = True
+        #: What it answers to a search by time instead of the right offset.
+        self.search_answer: Callable[[int], int] | None = None
         self.topic_id = 3
         self.stock = False
         self.refuse: list[int] = []
@@ -73,16 +82,32 @@ class Broker:
                 samples = asked_samples(request.body).get("orders", [])
                 self.sample_requests += bool(samples)
                 sizes = tuple((16, 1_000 + offset) for _, offset in samples) if self.sample_requests >= 0 else ()
-                topics = (
-                    {"orders": TopicBounds(self.topic_id, ((self.first, self.end),), sizes)}
-                    if self.has_topic and "orders" in asked_topics(request.ext)
-                    else {}
-                )
-                ext, body = encode_answer(PositionAnswer(self.store, 2, 500, topics))
+                topics = {
+                    name: TopicBounds(
+                        self.topic_id + number, ((self.first, self.end),), sizes if name == "orders" else ()
+                    )
+                    for number, name in enumerate(self.names)
+                    if self.has_topic and name in asked_topics(request.ext)
+                }
+                self.names, self.soon = self.names + self.soon, []
+                ext, body = encode_answer(PositionAnswer(self.store, 2, self.position, topics))
                 return encode_response(request, 0, ext=ext, body=body)
             case RequestCode.GET_BROKER_CLUSTER_INFO:
                 return encode_response(request, 0, body=route.encode_cluster_info(self.brokers(), 401))
-            case RequestCode.GET_ROUTEINFO_BY_TOPIC if request.ext.topic == "orders":
+            case RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
+                own = ["c", "broker-a", "c_REPLY_TOPIC"] if self.stock else []
+                return encode_response(request, 0, body=msgspec.json.encode({"topicList": [*self.names, *own]}))
+            case RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
+                at = min(max(request.ext.timestamp - 1_000, self.first), self.end)
+                at = self.search_answer(at) if self.search_answer else at
+                return encode_response(request, 0, ext={"offset": at})
+            case int() if request.code == HMQ_FITTING and self.tells_sizes and not self.stock:
+                asked = fitting.decode_request(request.ext)
+                assert isinstance(asked, fitting.FittingRequest)
+                sizes = [len(stored(at, b"body %d" % at)) for at in range(asked.offset, asked.end)][:3]
+                fits = [count for count in range(len(sizes) + 1) if sum(sizes[:count]) <= asked.bytes_max]
+                return encode_response(request, 0, ext=fitting.encode_answer(fits[-1], sum(sizes[: fits[-1]])))
+            case RequestCode.GET_ROUTEINFO_BY_TOPIC if request.ext.topic in self.names:
                 address = {0: f"127.0.0.1:{self.server.port}"}
                 found = route.Route(
                     (route.BrokerData("c", "broker-a", address),), (route.QueueData("broker-a", 1, 1, 6),)
@@ -121,8 +146,11 @@ def broker() -> Iterator[Broker]:
     made.server.close()
 
 
-def reader(broker: Broker, *, timeout_ms: int = 2_000, topics: str = "orders", url: str = "") -> WireReader:
-    options = parse_options({"url": url or broker.server.url, "subscribe": topics})
+def reader(
+    broker: Broker, *, timeout_ms: int = 2_000, topics: str = "orders", url: str = "", pattern: str = ""
+) -> WireReader:
+    chosen = {"subscribePattern": pattern} if pattern else {"subscribe": topics}
+    options = parse_options({"url": url or broker.server.url, **chosen})
     source = WireReader(options, RetryDeadline(timeout_ms))
     broker.readers.append(source)
     return source
@@ -172,6 +200,154 @@ def test_a_stock_cluster_is_asked_queue_by_queue_and_has_no_position(broker: Bro
     )
     assert reader(broker, topics="later").snapshot().store == "rocketmq:c"
     assert read(reader(broker), 2, 9, store="rocketmq:c", broker="broker-a") == ([2, 3, 4, 5, 6, 7, 8], [])
+
+
+# --- times, sizes, patterns
+
+
+@pytest.mark.parametrize("stock", [False, True])
+def test_offsets_by_time_are_those_of_the_broker_within_the_snapshot(broker: Broker, stock: bool) -> None:
+    broker.stock, broker.first = stock, 2
+    queue = ("orders", "broker-a:0" if stock else "0")
+    source = reader(broker)
+    snapshot = source.snapshot()
+    broker.end = 20  # messages that came after the snapshot are not in it
+    for time_ms, expected in ((0, 2), (1_002, 2), (1_005, 5), (1_009, 9), (1_010, None), (1_015, None), (9_999, None)):
+        assert source.offsets_at({queue: time_ms}, snapshot) == {queue: expected}
+    asked = [sent.ext for sent in broker.server.requests if sent.code == RequestCode.SEARCH_OFFSET_BY_TIMESTAMP]
+    assert {(ext.topic, ext.queue_id, ext.boundary_type) for ext in asked} == {("orders", 0, "LOWER")}
+
+
+@pytest.mark.parametrize("wrong", [-1, 1, -3, 4, -100, 100])
+def test_a_wrong_answer_of_a_stock_broker_is_corrected(broker: Broker, wrong: int) -> None:
+    """RocketMQ 4.x returns the nearest message, and the last one if all are older."""
+    broker.stock, broker.first, broker.end = True, 2, 30
+    broker.search_answer = lambda at: min(max(at + wrong, 0), broker.end - 1)
+    source = reader(broker)
+    snapshot = source.snapshot()
+    queue = ("orders", "broker-a:0")
+    for time_ms, expected in ((0, 2), (1_002, 2), (1_003, 3), (1_017, 17), (1_029, 29), (1_030, None), (5_000, None)):
+        assert source.offsets_at({queue: time_ms}, snapshot) == {queue: expected}
+
+
+def test_a_right_answer_of_a_stock_broker_costs_two_messages(broker: Broker) -> None:
+    broker.stock, broker.end = True, 1_000
+    source = reader(broker)
+    source.offsets_at({("orders", "broker-a:0"): 1_500}, source.snapshot())
+    pulls = [sent.ext for sent in broker.server.requests if sent.code == RequestCode.PULL_MESSAGE]
+    assert [(pull.queue_offset, pull.max_msg_nums) for pull in pulls] == [(500, 1), (499, 1)]
+
+
+def test_an_empty_queue_has_no_message_at_any_time(broker: Broker) -> None:
+    broker.end = 0
+    source = reader(broker)
+    assert source.offsets_at({("orders", "0"): 0}, source.snapshot()) == {("orders", "0"): None}
+
+
+def test_times_are_not_looked_up_in_another_store(broker: Broker) -> None:
+    source = reader(broker, timeout_ms=50)
+    snapshot = source.snapshot()
+    broker.store = "cd" * 16
+    source.close()
+    with pytest.raises(ConnectError, match="another store"):
+        source.offsets_at({("orders", "0"): 0}, snapshot)
+    with pytest.raises(ConnectError, match="another store"):
+        source.fitting(("orders", "0"), 0, 10, 1_000, snapshot)
+
+
+def test_what_fits_is_exact_over_several_answers_of_a_halfmq_broker(broker: Broker) -> None:
+    source = reader(broker)
+    snapshot = source.snapshot()
+    sizes = [len(stored(at, b"body %d" % at)) for at in range(10)]
+    for count in range(11):
+        assert source.fitting(("orders", "0"), 0, 10, sum(sizes[:count]), snapshot) == (count, sum(sizes[:count]))
+    assert source.fitting(("orders", "0"), 2, 9, 1 << 40, snapshot) == (7, sum(sizes[2:9]))
+    assert source.fitting(("orders", "0"), 2, 9, sizes[2] - 1, snapshot) == (0, 0)
+    assert not [sent for sent in broker.server.requests if sent.code == RequestCode.PULL_MESSAGE]
+
+
+@pytest.mark.parametrize("stock", [False, True])
+def test_what_fits_is_estimated_from_the_first_messages_where_no_broker_tells_sizes(
+    broker: Broker, stock: bool
+) -> None:
+    broker.stock, broker.tells_sizes = stock, False
+    broker.end = 1_000
+    source = reader(broker)
+    queue = ("orders", "broker-a:0" if stock else "0")
+    mean = len(stored(0, b"body 0"))
+    assert source.fitting(queue, 0, 1_000, 50 * mean, source.snapshot()) == (50, 50 * mean)
+    assert source.fitting(queue, 0, 1_000, mean - 1, source.snapshot()) == (0, 0)
+    assert source.fitting(queue, 0, 20, 1 << 40, source.snapshot()) == (20, 20 * mean)
+    pulls = [sent.ext for sent in broker.server.requests if sent.code == RequestCode.PULL_MESSAGE]
+    assert max(pull.max_msg_nums for pull in pulls) <= 32
+
+
+def test_what_is_past_retention_has_no_size(broker: Broker) -> None:
+    broker.tells_sizes = False
+    source = reader(broker)
+    snapshot = source.snapshot()
+    broker.first = 5
+    assert source.fitting(("orders", "0"), 0, 10, 1, snapshot) == (10, 0)
+
+
+def test_a_busy_broker_is_asked_again_for_sizes(broker: Broker) -> None:
+    source = reader(broker)
+    snapshot = source.snapshot()
+    broker.refuse = [ResponseCode.SYSTEM_BUSY]
+    assert source.fitting(("orders", "0"), 0, 10, 1 << 40, snapshot) == (10, 10 * len(stored(0, b"body 0")))
+    broker.tells_sizes, broker.refuse = False, [ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.SYSTEM_BUSY]
+    assert source.fitting(("orders", "0"), 0, 10, 1 << 40, snapshot) == (10, 10 * len(stored(0, b"body 0")))
+
+
+@pytest.mark.parametrize("stock", [False, True])
+def test_a_pattern_reads_topics_as_they_come_and_go(broker: Broker, stock: bool) -> None:
+    broker.stock, broker.names = stock, ["loyalty", "%RETRY%g"]
+    source = reader(broker, pattern=".*orders.*|c.*|broker.*")
+    assert source.snapshot().topics == {}
+    broker.names = ["orders", "%RETRY%orders"]
+    broker.position += 100
+    assert set(source.snapshot().topics) == {"orders"}
+    broker.names = ["orders", "orders-eu"]
+    broker.position += 100  # a topic is created in the log
+    assert set(source.snapshot().topics) == {"orders", "orders-eu"}
+    broker.names = ["orders-eu"]
+    broker.position += 100
+    assert set(source.snapshot().topics) == {"orders-eu"}
+
+
+def test_a_topic_created_after_the_list_and_before_the_position_is_in_the_snapshot(broker: Broker) -> None:
+    """It may have messages of a transaction whose others are in the snapshot."""
+    source = reader(broker, pattern="orders.*")
+    source.snapshot()
+    broker.position += 100
+    broker.soon = ["orders-eu"]
+    assert set(source.snapshot().topics) == {"orders", "orders-eu"}
+
+
+def test_topics_that_are_created_all_the_time_do_not_hold_a_snapshot_for_ever(broker: Broker) -> None:
+    source = reader(broker, timeout_ms=0, pattern="orders.*")
+    answer = broker.answer
+
+    def creating(request: Request[Any]) -> bytes | None:
+        if request.code == HMQ_POSITION:
+            broker.soon = [f"orders-{len(broker.names)}"]
+        return answer(request)
+
+    broker.server.answer = creating
+    with pytest.raises(ConnectError, match="created all the time"):
+        source.snapshot()
+
+
+def test_an_idle_stream_does_not_ask_for_the_topics_again(broker: Broker) -> None:
+    source = reader(broker, pattern="orders")
+    source.snapshot()
+    before = len(broker.server.requests)
+    source.snapshot()
+    assert [sent.code for sent in broker.server.requests[before:]] == [HMQ_POSITION]
+
+
+def test_a_task_reads_the_planned_topics_of_a_pattern(broker: Broker) -> None:
+    assert read(reader(broker, pattern="ord.*"), 2, 6) == ([2, 3, 4, 5], [])
 
 
 def test_a_range_is_read_over_several_pulls_and_not_beyond_its_end(broker: Broker) -> None:
@@ -478,8 +654,12 @@ class Cluster:
         if request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
             found = [self.data(name) for name in self.brokers if name in self.registered]
             return encode_response(request, 0, body=route.encode_cluster_info(found, 401))
-        names = [name for name in sorted(self.registered) if self.brokers[name].has_topic]
-        if not names or request.ext.topic != "orders":
+        having = [name for name in sorted(self.registered) if self.brokers[name].has_topic]
+        if request.code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
+            topics = sorted({topic for name in having for topic in self.brokers[name].names})
+            return encode_response(request, 0, body=msgspec.json.encode({"topicList": topics}))
+        names = [name for name in having if request.ext.topic in self.brokers[name].names]
+        if not names:
             return encode_response(request, ResponseCode.TOPIC_NOT_EXIST, "no topic")
         queues = tuple(route.QueueData(name, 1, 1, 6) for name in names)
         found_route = route.Route(tuple(self.data(name) for name in names), queues)
@@ -487,6 +667,8 @@ class Cluster:
 
     def stream(self, **more: str) -> HalfmqStreamReader:
         given = {"url": self.server.url, "subscribe": "orders", "brokerTimeout": "200ms", **more}
+        if "subscribePattern" in more:
+            del given["subscribe"]
         made = HalfmqStreamReader(parse_options({"startingOffsets": "earliest", **given}).for_stream())
         self.streams.append(made)
         return made
@@ -752,3 +934,25 @@ def test_a_topic_that_no_broker_has_yet_is_waited_for_whatever_broker_creates_it
     end = end_of(made, start)
     assert (end["store"], end["queues"]) == (pair.brokers["broker-a"].store, {"orders": {"0": 10}})
     assert sum(batch.num_rows for batch in read_all(made, made.partitions(start, end))) == 10
+
+
+def test_a_pattern_finds_the_one_broker_of_several_that_has_topics(pair: Cluster) -> None:
+    pair.only()
+    made = pair.stream(subscribePattern="ord.*")
+    start = made.initialOffset()
+    assert end_of(made, start) == start
+    pair.only("broker-a")
+    end = end_of(made, start)
+    assert (end["store"], end["queues"]) == (pair.brokers["broker-a"].store, {"orders": {"0": 10}})
+    assert sum(batch.num_rows for batch in read_all(made, made.partitions(start, end))) == 10
+
+
+def test_a_new_topic_of_a_pattern_on_a_second_broker_is_refused_at_once(pair: Cluster) -> None:
+    """Not read from a snapshot in which it is missing, and not only after ``IDENTIFY_S``."""
+    made = pair.stream(subscribePattern="ord.*")
+    start = end_of(made)
+    pair.only("broker-a", "broker-b")
+    pair.brokers["broker-a"].names = ["ordinary"]
+    pair.brokers["broker-b"].position += 100
+    with pytest.raises(UsageError, match=r"several brokers: broker-a .*broker-b"):
+        end_of(made, start)

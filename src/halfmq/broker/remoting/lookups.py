@@ -1,4 +1,4 @@
-"""Bounds of queues, offsets, and single messages (12, 14, 15, 29 to 33, and our HMQ_POSITION), translated to and from
+"""Bounds of queues, offsets, and single messages (12, 14, 15, 29 to 33, and our HMQ_POSITION and HMQ_FITTING), translated to and from
 ``services.queues`` and ``services.messages``.
 """
 
@@ -14,7 +14,8 @@ from halfmq.broker.services.messages import StoredMessages
 from halfmq.broker.services.queues import Queues
 from halfmq.core.decision import Done, Refused, Why
 from halfmq.core.engine import Failed
-from halfmq.wire.remoting.codes import HMQ_POSITION, RequestCode, ResponseCode
+from halfmq.wire.remoting import fitting
+from halfmq.wire.remoting.codes import HMQ_FITTING, HMQ_POSITION, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.position import (
     PositionAnswer,
@@ -47,6 +48,7 @@ class Lookups:
             RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest,
             RequestCode.VIEW_MESSAGE_BY_ID: self.view,
             HMQ_POSITION: self.position,
+            HMQ_FITTING: self.fitting,
         }
 
     # --- consumer offsets
@@ -128,6 +130,15 @@ class Lookups:
         }
         ext, body = encode_answer(PositionAnswer(found.store, found.epoch, found.position, topics))
         self._durably.tell(connection, request, ResponseCode.SUCCESS, None, ext, body)
+
+    def fitting(self, connection: Connection, request: Request[Any]) -> None:
+        """HMQ_FITTING: how many messages fit into a number of bytes."""
+        asked = fitting.decode_request(request.ext)
+        if isinstance(asked, str):
+            self._gateway.answer(connection, request, ResponseCode.INVALID_PARAMETER, asked)
+            return
+        ext = fitting.encode_answer(*self._queues.fitting(*asked))
+        self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, ext)
 
     # --- messages
 

@@ -23,6 +23,8 @@ from halfmq.store.consume_queue import QueueEntry
 #: (``checkInDiskByConsumeOffset``, 40% of the machine's). It matters for a topic created by its first message: a consumer that waited
 #: for it would otherwise skip that very message.
 NEW_QUEUE_BYTES: Final = 1 << 30
+#: Maximum number of messages whose sizes one request adds up: about 2 ms of the event loop.
+FITTING_MAX: Final = 4_096
 
 
 class QueueEntries(Protocol):
@@ -99,6 +101,23 @@ class Queues:
             return None
         first = self._store.read_queue(known.topic_id, queue_id, self._store.bounds(known.topic_id, queue_id)[0], 1)
         return first[0].store_time_ms if first else None
+
+    def fitting(self, topic: str, queue_id: int, start: int, end: int, bytes_max: int) -> tuple[int, int]:
+        """(number, bytes) of the visible messages from ``start`` on, before ``end``, whose stored sizes add up to at most ``bytes_max``.
+
+        Examines at most ``FITTING_MAX`` messages: ask again after them. (0, 0) if the next one is larger or does not exist.
+        """
+        known = self._view.topics_by_name.get(topic)
+        wanted = min(end - start, FITTING_MAX)
+        if known is None or wanted < 1 or start < 0:
+            return 0, 0
+        count = size_bytes = 0
+        for entry in self._store.read_queue(known.topic_id, queue_id, start, wanted):
+            if size_bytes + entry.message_bytes > bytes_max:
+                break
+            count += 1
+            size_bytes += entry.message_bytes
+        return count, size_bytes
 
     def position(self, names: Iterable[str]) -> Position:
         """Bounds of every queue of these topics at one position; topics that do not exist are omitted."""

@@ -90,6 +90,8 @@ HMQ_STATS: Final = 29_008
 HMQ_POLL_CHECKS: Final = 29_009
 #: Check parked transactions of a producer group now (``operators``).
 HMQ_ASK_PARKED: Final = 29_010
+#: How many messages of a queue fit into a number of bytes (``fitting``).
+HMQ_FITTING: Final = 29_011
 
 
 class ResponseCode(IntEnum):

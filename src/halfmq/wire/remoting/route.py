@@ -1,4 +1,4 @@
-"""Response bodies of 105 (route of a topic) and 106 (brokers of a cluster).
+"""Response bodies of 105 (route of a topic), 106 (brokers of a cluster) and 206 (names of topics).
 
 The JSON must be compact: the Go client splits ``brokerAddrs`` at commas and colons. Broker ids are quoted only for clients from
 4.9.4 on, since older Go clients do not remove the quotes; Java and C++ accept both.
@@ -113,6 +113,19 @@ def decode_cluster_info(body: bytes) -> tuple[BrokerData, ...]:
         return tuple(_read_broker(item) for item in (data.get("brokerAddrTable") or {}).values())
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise ProtocolError(f"a list of brokers is malformed: {error!r}") from error
+
+
+def decode_topic_list(body: bytes) -> tuple[str, ...]:
+    """Body of 206 from any name server: the names of all topics, in any order.
+
+    Raises:
+        ProtocolError: malformed.
+    """
+    data = java_json.loads(body)
+    try:
+        return tuple(str(name) for name in data.get("topicList") or ())
+    except (AttributeError, TypeError) as error:
+        raise ProtocolError(f"a list of topics is malformed: {error!r}") from error
 
 
 def _read_broker(item: Any) -> BrokerData:

@@ -16,7 +16,7 @@ from halfmq.core.decision import Decision, Refused, Why
 from halfmq.errors import StoreDamaged
 from halfmq.model.stored_message import decode
 from halfmq.store.store import Store
-from halfmq.wire.remoting.codes import EXT_DAMAGED, HMQ_POSITION
+from halfmq.wire.remoting.codes import EXT_DAMAGED, HMQ_FITTING, HMQ_POSITION
 from halfmq.wire.remoting.position import decode_answer, encode_samples, request_ext
 
 ID = "AC10000100002A9F0000000000000001"
@@ -222,6 +222,21 @@ async def test_every_queue_at_one_position(tmp_path: Path) -> None:
         assert "Nowhere" not in json.loads(answer.body)
         assert int(answer.ext["position"]) == running.state.session.published
         assert len(answer.ext["store"]) == 32
+
+
+async def test_how_many_messages_fit_into_a_number_of_bytes(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await sent(client, 3)
+        asked = {"topic": "T", "queueId": "0", "offset": "0", "end": "3"}
+        whole = await client.ask(HMQ_FITTING, {**asked, "bytes": "1000000"})
+        assert (whole.code, whole.ext["count"]) == (0, "3")
+        fewer = await client.ask(HMQ_FITTING, {**asked, "bytes": str(int(whole.ext["bytes"]) - 1)})
+        assert (fewer.code, fewer.ext["count"]) == (0, "2")
+        malformed = await client.ask(HMQ_FITTING, asked)
+        assert (malformed.code, malformed.remark) == (29, "bytes '': not a number from 0")
+        nowhere = await client.ask(HMQ_FITTING, {**asked, "topic": "Nowhere", "bytes": "1000000"})
+        assert (nowhere.code, nowhere.ext) == (0, {"count": "0", "bytes": "0"})
 
 
 async def test_an_offset_that_is_looked_for_behind_a_turn_and_cannot_be_read_is_refused(

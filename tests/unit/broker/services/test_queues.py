@@ -50,6 +50,22 @@ def test_bounds_and_times_of_a_queue_and_of_none() -> None:
     assert bench.queues.offset_at("Nowhere", 0, 25, upper=True) == 0
 
 
+def test_what_fits_into_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    for _ in range(5):
+        bench.stored.add(bench.topic, 0)
+    sizes = [entry.message_bytes for entry in bench.stored.read_queue(bench.topic, 0, 0, 5)]
+    assert bench.queues.fitting("T", 0, 0, 5, sum(sizes)) == (5, sum(sizes))
+    assert bench.queues.fitting("T", 0, 0, 5, sum(sizes) - 1) == (4, sum(sizes[:4]))
+    assert bench.queues.fitting("T", 0, 1, 3, 1 << 40) == (2, sum(sizes[1:3]))
+    assert bench.queues.fitting("T", 0, 4, 9, 1 << 40) == (1, sizes[4]), "what exists"
+    assert bench.queues.fitting("T", 0, 0, 5, sizes[0] - 1) == (0, 0)
+    for topic, start, end in (("Nowhere", 0, 5), ("T", -1, 5), ("T", 3, 3), ("T", 5, 2)):
+        assert bench.queues.fitting(topic, 0, start, end, 1 << 40) == (0, 0)
+    monkeypatch.setattr(module, "FITTING_MAX", 2)
+    assert bench.queues.fitting("T", 0, 1, 1 << 62, 1 << 62) == (2, sum(sizes[1:3])), "one request is bounded"
+
+
 def test_position_has_every_queue_of_the_topics_that_exist() -> None:
     bench = Bench()
     bench.stored.add(bench.topic, 1)

@@ -10,6 +10,7 @@ from halfmq.wire.remoting.route import (
     Route,
     decode_cluster_info,
     decode_route,
+    decode_topic_list,
     encode_cluster_info,
     encode_route,
 )
@@ -90,3 +91,14 @@ def test_the_brokers_of_a_cluster_come_back(version):
 def test_a_list_of_brokers_that_makes_no_sense_is_refused(body):
     with pytest.raises(ProtocolError):
         decode_cluster_info(body)
+
+
+def test_the_names_of_all_topics():
+    assert decode_topic_list(b'{"topicList":["a","%RETRY%g"],"brokerAddr":null}') == ("a", "%RETRY%g")
+    assert decode_topic_list(b'{"topicList":null}') == ()
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"topicList":7}'])
+def test_a_list_of_topics_that_makes_no_sense_is_refused(body):
+    with pytest.raises(ProtocolError):
+        decode_topic_list(body)
