@@ -349,6 +349,7 @@ def _begin_run(state: State, group: str, batch: QueryBatch) -> None:
         if query.run:
             query.superseded = (query.run, *query.superseded)[: limits.QUERY_RUNS_MAX]
         query.run = batch.run
+        query.rolled_back_batch = -1
 
 
 def _decided(state: State, record: Decided) -> None:
@@ -465,6 +466,8 @@ def _rolled_back(state: State, record: RolledBack) -> None:
     half_indexes = record.half_indexes
     group = state.producer_groups.get(group_name) or state.producer_group(group_name)
     known = _settle(state, group, tx_id)
+    if state.queries:
+        _note_rolled_back(state, group_name, tx_id)
     places = {half.half_index: half.first_offset for half in known.halves} if known is not None else {}
     halves: int | tuple[int, ...] = tuple(half_indexes)
     first: int | tuple[int, ...] = tuple([places.get(half_index, -1) for half_index in half_indexes])
@@ -473,6 +476,14 @@ def _rolled_back(state: State, record: RolledBack) -> None:
         halves, first = only, places.get(only, -1)
     verdict = Verdict(group_name, tx_id, False, record.offset, state.batch_time_ms, halves, first, record.decided_by)
     remember_verdict(state, group, verdict)
+
+
+def _note_rolled_back(state: State, group: str, tx_id: str) -> None:
+    """Remember that a run cannot prepare this batch again, also if redo did not read its half batches."""
+    name, *rest = tx_id.split(":")
+    query = state.queries.get(name)
+    if query is not None and query.group == group and len(rest) == 2 and rest[1] == query.run and rest[0].isdigit():
+        query.rolled_back_batch = max(query.rolled_back_batch, int(rest[0]))
 
 
 # --- settings, offsets, segments -------------------------------------------------------------------------------

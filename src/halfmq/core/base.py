@@ -50,7 +50,8 @@ class _Payload(msgspec.Struct, array_like=True):
 
 
 _REQUIRED_FIELDS: Final = 7
-_DEFAULTS: Final = _Payload.__struct_defaults__
+#: Of the fields after these.
+_DEFAULTS: Final[tuple[object, ...]] = ([], -1, [])
 _decode: Final = msgspec.msgpack.Decoder(_Payload).decode
 
 

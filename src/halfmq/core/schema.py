@@ -225,6 +225,7 @@ class QueryRow(NamedTuple):
     group: str
     run: str
     superseded: tuple[str, ...]
+    rolled_back_batch: int
     decisions: list[QueryDecision]
 
 
@@ -316,13 +317,16 @@ def load_offsets(state: State, rows: Iterable[OffsetRow]) -> None:
 def query_rows(state: State, order: Order = iter) -> list[QueryRow]:
     """Each query with its runs and its decisions."""
     queries = [state.queries[name] for name in order(state.queries)]
-    return [QueryRow(one.name, one.group, one.run, one.superseded, list(one.decisions.values())) for one in queries]
+    return [
+        QueryRow(one.name, one.group, one.run, one.superseded, one.rolled_back_batch, list(one.decisions.values()))
+        for one in queries
+    ]
 
 
 def load_queries(state: State, rows: Iterable[QueryRow]) -> None:
-    for name, group, run, runs_before, decisions in rows:
+    for name, group, run, runs_before, rolled_back_batch, decisions in rows:
         query = add_query(state, name, group)
-        query.run, query.superseded = run, runs_before
+        query.run, query.superseded, query.rolled_back_batch = run, runs_before, rolled_back_batch
         query.decisions = {decision.batch: decision for decision in decisions}
 
 

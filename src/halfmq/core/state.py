@@ -162,7 +162,7 @@ class QueryDecision(msgspec.Struct, frozen=True, gc=False, array_like=True):
 class Query:
     """A query whose batches become visible at most once each. Durable; a query is never forgotten."""
 
-    __slots__ = ("decisions", "group", "name", "run", "superseded")
+    __slots__ = ("decisions", "group", "name", "rolled_back_batch", "run", "superseded")
 
     def __init__(self, name: str, group: str) -> None:
         self.name = name
@@ -171,6 +171,8 @@ class Query:
         #: The newest run, and earlier ones, newest first, at most ``limits.QUERY_RUNS_MAX``: what they still send is refused.
         self.run = ""
         self.superseded: tuple[str, ...] = ()
+        #: The last batch of this run that was rolled back, which this run cannot prepare again; -1: none.
+        self.rolled_back_batch = -1
         #: By batch, ascending, the newest ``limits.QUERY_DECISIONS_MAX``. Every batch up to the last one is decided.
         self.decisions: dict[int, QueryDecision] = {}
 

@@ -26,7 +26,7 @@ from zlib import crc32
 from halfmq import limits
 from halfmq.model.ids import hash64
 from halfmq.model.message_facts import common_values, delay_in, tag_hashes
-from halfmq.model.records import HALF_BATCH_PAYLOAD_AT, Kind
+from halfmq.model.records import BATCHED, HALF_BATCH_PAYLOAD_AT
 from halfmq.model.stored_message import (
     MAGIC_V1,
     SYS_COMPRESSED,
@@ -82,7 +82,7 @@ def build_payload(
         )  # fmt: skip
         size = size_of(len(topic), len(body), len(properties))
         _, _, _, unique_id, tags, _ = common_values(properties)
-        items.append(ITEM_HEAD.pack(Kind.BATCHED, 0, 0, ITEM_HEAD_BYTES + size, at, number))
+        items.append(ITEM_HEAD.pack(BATCHED, 0, 0, ITEM_HEAD_BYTES + size, at, number))
         items += encode(message, 0)
         entries.append(ENTRY.pack(at, size, tag_hashes[tags], hash64(unique_id) if unique_id else 0))
         at += ITEM_HEAD_BYTES + size
@@ -125,7 +125,7 @@ def verify_payload(
         body_end = body_at + body_bytes
         tail_end = body_end + len(tail)
         if (
-            kind != Kind.BATCHED or flags or reserved or said_number != number or from_start != HALF_BATCH_PAYLOAD_AT + at
+            kind != BATCHED or flags or reserved or said_number != number or from_start != HALF_BATCH_PAYLOAD_AT + at
             or total != item_bytes - ITEM_HEAD_BYTES or magic != MAGIC_V1 or said_queue != queue_id or queue_offset
             or physical or sys_flag & ~_FLAGS_ALLOWED or store_time or reconsumed or prepared
         ):  # fmt: skip

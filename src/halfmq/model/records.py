@@ -66,10 +66,12 @@ class Kind(IntEnum):
     HALF_BATCH = 26
     COPIED_HALF_BATCH = 27
     DECIDED = 28
-    #: Not a record but a message in a half batch, with a head like a record's; see ``model.half_batch``.
-    BATCHED = 29
     #: From 32 on: records that only describe the record directly after them.
     OPERATOR_ACTED = 32
+
+
+#: The number, among those of ``Kind``, of a message in a half batch: not a record, but with a head like one; see ``model.half_batch``.
+BATCHED: Final = 29
 
 
 class DecidedBy(IntEnum):
@@ -519,10 +521,10 @@ TYPE_OF_KIND: Final[dict[Kind, type]] = {
     Kind.PRODUCER_SET: ProducerSet,
     Kind.PARKED: Parked,
     Kind.GROUP_DELETED: GroupDeleted,
-    Kind.OPERATOR_ACTED: OperatorActed,
     Kind.HALF_BATCH: HalfBatch,
     Kind.COPIED_HALF_BATCH: CopiedHalfBatch,
     Kind.DECIDED: Decided,
+    Kind.OPERATOR_ACTED: OperatorActed,
 }
 _T = TypeVar("_T")
 

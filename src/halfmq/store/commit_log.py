@@ -26,6 +26,7 @@ from halfmq.errors import InvariantViolated, StoreDamaged, StoreFull, StorePoiso
 from halfmq.model.half_batch import ENTRY, ENTRY_BYTES
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
+    BATCHED,
     HALF_BATCH_PAYLOAD_AT,
     RECORD_HEAD_BYTES,
     Base,
@@ -290,7 +291,7 @@ class CommitLog:
         at = offset - start
         if at < 0 or at + RECORD_HEAD_BYTES + 8 > len(data):
             data, at = self._bytes(offset, RECORD_HEAD_BYTES + 8, READ_BYTES)
-        if data[at] == Kind.BATCHED:
+        if data[at] == BATCHED:
             from_start = int.from_bytes(data[at + RECORD_HEAD_BYTES : at + RECORD_HEAD_BYTES + 4], "big")
             return self.first_offset(self._half_batch_start(offset, from_start)) + from_start
         if data[at] not in _COPIED:

@@ -25,6 +25,7 @@ from halfmq.model.half_batch import ITEM_HEAD_BYTES
 from halfmq.model.message_facts import common_values, delay_of, half_facts, key_hash_of, plain_facts, tag_hash_of
 from halfmq.model.records import (
     BATCH_REF_BYTES,
+    BATCHED,
     CHECKED_PREFIX_BYTES,
     COPIED_DELAYED_MESSAGE_AT,
     COPIED_HALF_MESSAGE_AT,
@@ -125,16 +126,16 @@ assert _OPERATOR_ACTED_HEAD.size == RECORD_HEAD_BYTES + OPERATOR_ACTED_PREFIX_BY
 assert _REF.size == REF_BYTES
 assert _V4.size == AT_BODY_V4
 
-_MESSAGE_AT: Final = {
+_MESSAGE_AT: Final[dict[int, int]] = {
     Kind.MESSAGE: MESSAGE_AT,
     Kind.HALF: MESSAGE_AT,
     Kind.COPIED_HALF: COPIED_HALF_MESSAGE_AT,
     Kind.DELAYED: DELAYED_MESSAGE_AT,
     Kind.COPIED_DELAYED: COPIED_DELAYED_MESSAGE_AT,
-    Kind.BATCHED: ITEM_HEAD_BYTES,
+    BATCHED: ITEM_HEAD_BYTES,
 }
 #: The same by number, 0 for a record without a message, for scans and readers.
-MESSAGE_AT_BY_KIND: Final = tuple(_MESSAGE_AT.get(cast(Kind, kind), 0) for kind in range(256))
+MESSAGE_AT_BY_KIND: Final = tuple(_MESSAGE_AT.get(kind, 0) for kind in range(256))
 
 #: Before the body, the body, after the body.
 Pieces = tuple[bytes, bytes, bytes]

@@ -12,7 +12,7 @@ from halfmq import limits
 from halfmq.core.commands import SettledRow
 from halfmq.core.view import View
 from halfmq.errors import StoreDamaged
-from halfmq.model.records import Kind
+from halfmq.model.records import BATCHED, Kind
 from halfmq.model.stored_message import AT_PHYSICAL_OFFSET, StoredMessage, decode, patch_committed, patch_released
 from halfmq.store.commit_log import BatchedPlace
 from halfmq.store.consume_queue import QueueEntry
@@ -149,7 +149,7 @@ class StoredMessages:
             view = self._store.stored_view(offset)
             message, physical_offset, _ = decode(view)
             kind = self._store.kind_at(offset)
-            if kind == Kind.BATCHED:
+            if kind == BATCHED:
                 return self._batched(view, offset)
         except (LookupError, ValueError):
             return None  # an invented offset may point anywhere into the log

@@ -114,16 +114,26 @@ def _prepared_before(
 ) -> Sent | Refused | None:
     """The first reply if this half batch is already stored; why it contradicts what is known; None if it is new."""
     if command.attempt:
-        refused = _refuse_run(state, of_tx_id(command.tx_id), command.group) or _refuse_decided(state, command)
+        batch = of_tx_id(command.tx_id)
+        refused = _refuse_run(state, batch, command.group) or _refuse_decided(state, batch)
         if refused is not None:
             return refused
+    verdict = group.settled.get(command.tx_id) if group is not None else None
+    if verdict is not None:
+        return already_settled(verdict)
+    halves = [half for half in known.halves if half.attempt == command.attempt] if known is not None else []
+    if command.index > len(halves):
+        return Refused(
+            Why.INVALID_PARAMETER,
+            f"transaction {command.tx_id!r} has half batches up to number {len(halves) - 1}, and cannot get number "
+            f"{command.index}: they come in order, or the earlier ones were rolled back",
+        )
     if known is None:
-        verdict = group.settled.get(command.tx_id) if group is not None else None
-        return already_settled(verdict) if verdict is not None else None
-    for half in reversed(known.halves):
-        if half.index == command.index and half.attempt == command.attempt:
-            batch = half.batch
-            same = batch is not None and (batch.messages, batch.checksum) == (command.messages, command.checksum)
+        return None
+    for half in halves:
+        if half.index == command.index:
+            facts = half.batch
+            same = facts is not None and (facts.messages, facts.checksum) == (command.messages, command.checksum)
             if same and state.topics_by_id[half.topic_id].name == command.topic and half.queue_id == command.queue_id:
                 return Sent(half.first_offset, half.queue_id, half.half_index, "")
             what = f"attempt {command.attempt} has" if command.attempt else "it has"
@@ -140,7 +150,7 @@ def _prepared_before(
         )
     said = max(command.count, known.count)
     if not command.attempt and said:
-        fits = command.index < said and last.index < said
+        fits = command.index < said and len(known.halves) <= said
         if not fits or (command.count and known.count and command.count != known.count):
             return Refused(
                 Why.INVALID_PARAMETER,
@@ -339,11 +349,14 @@ def _decision_of(query: Query | None, batch: int) -> DecisionFound | None:
     return DecisionFound(True, found.digest, found.position, query.last_batch)
 
 
-def _refuse_decided(state: State, command: PrepareBatch) -> Refused | None:
-    batch = of_tx_id(command.tx_id)
-    stands = _decision_of(state.queries.get(batch.query), batch.batch)
+def _refuse_decided(state: State, batch: QueryBatch) -> Refused | None:
+    query = state.queries.get(batch.query)
+    stands = _decision_of(query, batch.batch)
     if stands is None:
-        return None
+        if query is None or batch.run != query.run or batch.batch > query.rolled_back_batch:
+            return None
+        text = f"batch {batch.batch} of query {batch.query} was rolled back; start the query again, which prepares it again"
+        return Refused(Why.ALREADY_SETTLED, text, "ROLLED_BACK")
     text = f"batch {batch.batch} of query {batch.query} is already decided; prepare nothing more of it"
     return Refused(Why.ALREADY_SETTLED, text, "COMMITTED", stands.position)
 
