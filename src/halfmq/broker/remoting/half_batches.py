@@ -17,6 +17,7 @@ from halfmq.wire.remoting.half_batches import (
     DecisionAnswer,
     answer_ext,
     decode_winners,
+    place_ext,
     read_decide,
     read_number,
     read_prepare,
@@ -47,7 +48,7 @@ class HalfBatchCommands:
 
     def _prepared(self, context: Context, reply: Reply | Failed) -> None:
         if isinstance(reply, Sent):
-            self._answer(context, {"offset": reply.log_offset, "halfIndex": reply.queue_offset})
+            self._answer(context, place_ext(reply.log_offset, reply.queue_offset))
         else:
             self._refused(context, reply)
 

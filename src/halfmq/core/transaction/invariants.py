@@ -126,7 +126,11 @@ def _group(state: State, group: ProducerGroup) -> Iterator[str]:
         most = limits.TRANSACTION_HALF_BATCHES_MAX if batches else limits.TRANSACTION_MESSAGES_MAX
         yield "" if len(places) <= most else f"{what}: {len(places)} messages"
         of_query = state.derived.undecided_of_query.get(tx_id.split(":")[0], {})
-        yield "" if (tx_id in of_query) == any(attempt for attempt, _ in places) else f"{what}: of a query or not, and it does not know"
+        yield (
+            ""
+            if (tx_id in of_query) == any(attempt for attempt, _ in places)
+            else f"{what}: of a query or not, and it does not know"
+        )
         last = max(indexes, default=-1)
         yield "" if not known.count or last < known.count else f"{what}: index {last} of {known.count}"
         yield "" if tx_id not in group.settled else f"{what}: undecided and settled"

@@ -111,6 +111,16 @@ def read_prepare(ext: Mapping[str, str]) -> PrepareFields:
         raise ProtocolError(f"HMQ_PREPARE_BATCH: {error}") from error
 
 
+def place_ext(log_offset: int, half_index: int) -> dict[str, object]:
+    """Ext of the response to HMQ_PREPARE_BATCH."""
+    return {"offset": log_offset, "halfIndex": half_index}
+
+
+def read_place(ext: Mapping[str, str]) -> tuple[int, int]:
+    """(log offset, half index) of a stored half batch. Raises ProtocolError."""
+    return read_number("offset", ext.get("offset", "")), read_number("halfIndex", ext.get("halfIndex", ""))
+
+
 def decide_ext(fields: DecideFields) -> dict[str, object]:
     """Ext of the request HMQ_DECIDE."""
     return {**fields._asdict(), "digest": fields.digest.hex()}
