@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 from tests.support.half_batches import QueryRun, bodies, messages
-from tests.support.in_process import serving
+from tests.support.in_process import serving, until
 
+from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.disk import RealDisk
 from halfmq.store.verify import verify_store
 
@@ -167,4 +168,35 @@ async def test_batches_across_segments_stay_whole_through_copies_and_trims(tmp_p
         assert running.state.log_end > 5 << 16
         assert (await slow.decide(0, "0.1")).code == 0
         assert len(await bodies(client, topic="S")) == 20
+    assert not verify_store(RealDisk(), tmp_path).findings
+
+
+async def test_retention_removes_tied_segments_together_and_a_stream_of_large_batches_cannot_stop_it(
+    tmp_path: Path,
+) -> None:
+    """Each batch takes more than half a segment, so each decision refers to an earlier segment."""
+    settings = BrokerSettings(dedup_window_ms=0)
+    async with serving(
+        tmp_path, segment_bytes=1 << 16, settings=settings, retention_bytes=1 << 18, retention_check_ms=10
+    ) as running:
+        client = await running.client()
+        run = await QueryRun.begin(client)
+        ties = 0
+        for batch in range(30):
+            for part in range(5):
+                assert (await run.prepare(batch, "0.1", messages(f"{batch}.{part}", 60))).code == 0
+            decided = await run.decide(batch, "0.1")
+            assert decided.code == 0, decided
+            ties += bool(running.state.ties)
+            assert (await run.bounds())[1] == 300 * (batch + 1)
+        assert ties > 10
+        await until(lambda: running.state.log_start > 10 << 16)
+        assert (await run.decide(0, "0.1")).ext["repeated"] == "true"
+    async with serving(tmp_path, segment_bytes=1 << 16) as running:
+        client = await running.client()
+        run.client = client
+        assert (await run.decide(0, "0.1")).ext["repeated"] == "true"
+        low, high = await run.bounds()
+        assert high == 9_000
+        assert len(await bodies(client, first=low)) == high - low
     assert not verify_store(RealDisk(), tmp_path).findings

@@ -67,22 +67,28 @@ class QueryRun:
         rows = [[attempt, *self.prepared.get((batch, attempt), [1, 1, 1])] for attempt in attempts]
         return await self.client.ask(DECIDE, ext, str(rows).replace("'", '"').encode())
 
+    async def bounds(self, topic: str = "T", queue: int = 0) -> tuple[int, int]:
+        """First and next offset of the queue."""
+        fields = {"topic": topic, "queueId": str(queue)}
+        low, high = await self.client.ask(31, fields), await self.client.ask(30, fields)
+        return int(low.ext["offset"]), int(high.ext["offset"])
+
     async def decision(self, batch: int) -> Answer:
         return await self.client.ask(DECISION, {"query": self.query, "batch": str(batch), "run": self.run})
 
 
-async def bodies(client: RawClient, topic: str = "T", queue: int = 0) -> list[bytes]:
-    """Bodies of all messages that a consumer sees in the queue, in order."""
+async def bodies(client: RawClient, topic: str = "T", queue: int = 0, first: int = 0) -> list[bytes]:
+    """Bodies of all messages that a consumer sees in the queue from offset ``first`` on, in order."""
     found: list[bytes] = []
     while True:
-        pulled = await client.pull(topic, len(found), queue=queue)
+        pulled = await client.pull(topic, first + len(found), queue=queue)
         if pulled.code != 0:
             return found
         at = 0
         while at < len(pulled.body):
             size = int.from_bytes(pulled.body[at : at + 4], "big")
             offset = int.from_bytes(pulled.body[at + 20 : at + 28], "big")
-            assert offset == len(found), f"queue offset {offset} instead of {len(found)}"
+            assert offset == first + len(found), f"queue offset {offset} instead of {first + len(found)}"
             length = int.from_bytes(pulled.body[at + 84 : at + 88], "big")
             found.append(pulled.body[at + 88 : at + 88 + length])
             at += size
