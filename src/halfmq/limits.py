@@ -50,6 +50,16 @@ TRANSACTION_ID_CHARS_MAX: Final = 64
 # --- transactions ----------------------------------------------------------------------------------------------
 TRANSACTION_MESSAGES_MAX: Final = 1_024
 TRANSACTION_BYTES_MAX: Final = 64 << 20
+#: Payload of a half batch, bytes: a frame holds it, and it takes a few ms of the event loop. Messages in it: as many as fit.
+HALF_BATCH_BYTES_MAX: Final = 8 << 20
+#: Half batches of a transaction: some 16 GiB of messages in batches of 1 MiB.
+TRANSACTION_HALF_BATCHES_MAX: Final = 16_384
+#: Undecided transactions of a query, each a batch in one run. Spark has at most one batch in progress.
+QUERY_UNDECIDED_MAX: Final = 16
+#: Decisions that the broker remembers of a query, newest first. Spark can repeat only its last batch; its checkpoint holds 100.
+QUERY_DECISIONS_MAX: Final = 100
+#: Earlier runs of a query that are refused by name.
+QUERY_RUNS_MAX: Final = 16
 #: Grace period: time between the prepare and the first check, ms. Precedent: RocketMQ ``transactionTimeOut``.
 CHECK_IMMUNITY_MS: Final = 6_000
 #: Maximum of all time settings of checks, ms: a year. Longer values are mistakes.

@@ -12,7 +12,20 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.support.core_log import PEER, CoreLog, batch_of, changed, consumer, end, half, message, part, producer
+from tests.support.core_log import (
+    PEER,
+    CoreLog,
+    batch_of,
+    changed,
+    consumer,
+    end,
+    half,
+    half_batch,
+    message,
+    part,
+    producer,
+    winner,
+)
 from tests.support.durable_digest import durable_digest
 
 from halfmq.core.commands import (
@@ -21,10 +34,13 @@ from halfmq.core.commands import (
     CheckNow,
     CommitOffset,
     CopyForward,
+    DecideBatch,
     DeleteGroup,
     DeleteTopic,
     EnsureGroup,
+    FindDecision,
     LockQueues,
+    PrepareBatch,
     RequestedVerdict,
     ResolveTransaction,
     SendBack,
@@ -36,7 +52,9 @@ from halfmq.core.commands import (
 )
 from halfmq.core.decision import (
     Asked,
+    BatchDecided,
     ConsumerGroupDeleted,
+    DecisionFound,
     Done,
     PolicyActed,
     ProducerSettingsStored,
@@ -56,9 +74,11 @@ from halfmq.core.session import (
     Published,
 )
 from halfmq.core.state import State
+from halfmq.core.ties import tied_start
 from halfmq.core.transaction.invariants import check
 from halfmq.model.properties import encode
-from halfmq.model.records import Committed, DecidedBy, DelayedRecord, MessageRecord, Released, RolledBack
+from halfmq.model.query_batch import QueryBatch, of_tx_id
+from halfmq.model.records import Committed, Decided, DecidedBy, DelayedRecord, MessageRecord, Released, RolledBack
 from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
 from halfmq.model.stored_message import StoredMessage
 
@@ -67,6 +87,32 @@ GROUPS = ("PG", "PG2")
 COMMANDS = 350
 #: From one snapshot to the next: few enough that most have their log still behind them.
 SNAPSHOT_COMMANDS = 70
+
+
+class QueryLife:
+    """What a query knows of itself."""
+
+    def __init__(self, name: str, group: str) -> None:
+        self.name = name
+        self.group = group
+        self.runs = 1
+        self.batch = 0
+        self.prepared: dict[str, list[PrepareBatch]] = {}
+        #: Batch -> digest, position.
+        self.decided: dict[int, tuple[bytes, int]] = {}
+        self.shown = 0
+
+    @property
+    def next_batch(self) -> QueryBatch:
+        return QueryBatch(self.name, self.batch, f"r{self.runs}")
+
+    @property
+    def last_batch(self) -> int:
+        return max(self.decided, default=-1)
+
+    def begin_run(self) -> None:
+        self.runs += 1
+        self.prepared.clear()
 
 
 class Life:
@@ -91,6 +137,7 @@ class Life:
         self.open: dict[tuple[str, str], tuple[dict[int, Sent], int]] = {}
         self.verdicts: dict[tuple[str, str], tuple[bool, int]] = {}
         self.plain: list[Any] = []
+        self.queries = {name: QueryLife(name, group) for name, group in (("q1", "PG"), ("q2", "SPARK"))}
         self.seen: Counter[str] = Counter()
 
     def one_of(self, items: Any) -> Any:
@@ -186,6 +233,78 @@ class Life:
                 else:
                     assert reply.why is Why.NOT_FOUND  # beyond the window; the table row would know
                     self.seen["past the window"] += 1
+
+    def prepare_batch(self) -> None:
+        """Tasks of a query prepare its next batch; now and then the query is started again, or a batch is larger than half a segment."""
+        query = self.queries[self.one_of(self.queries)]
+        if self.rng.random() < 0.05:
+            query.begin_run()
+        batch = query.next_batch
+        large = self.rng.random() < 0.05
+        for _ in range(8 if large else self.one_of([1, 1, 2, 4])):
+            attempt = self.one_of(["0.1", "1.2"])
+            found = query.prepared.setdefault(attempt, [])
+            command = half_batch(
+                batch, attempt, index=len(found), messages=self.one_of([1, 3]), topic=self.one_of(TOPICS),
+                size=6_000 if large else self.one_of([50, 500, 3_000]), queue=self.one_of([0, 1]), group=query.group,
+            )  # fmt: skip
+            reply = self.log.do(command)
+            if isinstance(reply, Sent):
+                found.append(command)
+                if self.rng.random() < 0.1:
+                    assert self.log.do(changed(command, connection=9)) == reply
+                    self.seen["half batch sent again"] += 1
+            elif isinstance(reply, Refused) and reply.why is Why.ALREADY_SETTLED:
+                self.seen["batch rolled back"] += 1
+                query.begin_run()
+                return
+
+    def decide(self) -> None:
+        """The driver of a query decides its batch, or repeats, contradicts and confuses decisions."""
+        query = self.queries[self.one_of(self.queries)]
+        batch = query.next_batch
+        digest = f"{query.name} {batch.batch}".encode().ljust(16, b".")
+        old = self.rng.random()
+        if old < 0.15 and query.decided:
+            number = self.one_of(query.decided)
+            reply = self.log.do(DecideBatch(1, query.group, batch._replace(batch=number), query.decided[number][0], ()))
+            found = self.log.do(FindDecision(1, batch._replace(batch=number)))
+            assert reply == BatchDecided(query.decided[number][1], True)
+            assert found == DecisionFound(True, *query.decided[number], query.last_batch)
+            other = self.log.do(DecideBatch(1, query.group, batch._replace(batch=number), b"other".ljust(16), ()))
+            assert isinstance(other, Refused)
+            assert other.why is Why.VERDICT_CONFLICT
+            self.seen["decision repeated"] += 1
+            return
+        known = self.log.state.queries.get(query.name)
+        if old < 0.25 and known is not None and known.superseded:
+            of_old = batch._replace(run=self.one_of(known.superseded))
+            reply = self.log.do(DecideBatch(1, query.group, of_old, digest, ()))
+            assert isinstance(reply, Refused)
+            self.seen[f"old run {reply.why.name}"] += 1
+            return
+        won = [attempt for attempt in query.prepared if query.prepared[attempt] and self.rng.random() < 0.8]
+        winners = [winner(*query.prepared[attempt]) for attempt in won]
+        if winners and self.rng.random() < 0.15:
+            wrong = winners[0]._replace(half_batches=winners[0].half_batches + 1)
+            reply = self.log.do(DecideBatch(1, query.group, batch, digest, (wrong, *winners[1:])))
+            assert isinstance(reply, Refused)
+            self.seen["winner missing"] += reply.why is Why.INCOMPLETE
+        command = DecideBatch(1, query.group, batch, digest, tuple(winners))
+        while (reply := self.log.do(command)) == Done(again=True):
+            self.seen["half batches copied"] += 1
+        if isinstance(reply, BatchDecided):
+            assert not reply.repeated
+            query.decided[batch.batch] = (digest, reply.position)
+            query.shown += sum(one.messages for one in winners)
+            query.prepared.clear()
+            query.batch += 1
+            self.seen["decided"] += 1
+        else:  # rolled back by an operator or a policy meanwhile: the query is started again
+            assert isinstance(reply, Refused), reply
+            assert reply.why is Why.INCOMPLETE, reply
+            self.seen["batch missing"] += 1
+            query.begin_run()
 
     def send(self) -> None:
         self.count += 1
@@ -301,6 +420,11 @@ class Life:
 
     def trim(self) -> None:
         start = self.one_of(self.log.state.bases)
+        state = self.log.state
+        if tied_start(state.ties.items(), start, state.settings.segment_bytes) != start:
+            assert isinstance(self.log.do(CopyForward(start, 100)), Refused)
+            self.seen["tied"] += 1
+            return
         while True:
             reply = self.log.do(CopyForward(start, self.one_of([1, 7, 100])))
             if reply != Done(again=True):
@@ -337,6 +461,7 @@ class Life:
         (prepare, 30), (settle, 30), (send, 15), (send_batch, 3), (send_back, 3), (wait, 10), (tick, 12), (connect, 5),
         (offsets, 5), (topics, 2), (disk, 2), (publish, 5), (trim, 2), (compare, 2), (restart, 1),
         (poll, 5), (policy, 1), (ask, 4), (restart_otherwise, 1), (locks, 3),
+        (prepare_batch, 12), (decide, 8),
     )  # fmt: skip
 
     def live(self) -> None:
@@ -364,6 +489,8 @@ class Life:
         settled: Counter[tuple[str, str]] = Counter()
         queues: dict[tuple[int, int], list[int]] = {}
         gone: set[int] = set()
+        decided: Counter[tuple[str, int]] = Counter()
+        shown_of: Counter[str] = Counter()
         shown_bodies: Counter[int] = Counter()
         for record in self.log.records:
             if isinstance(record, MessageRecord):
@@ -372,6 +499,16 @@ class Life:
                 settled[record.group, record.tx_id] += 1
             if isinstance(record, Committed):
                 assert record.decided_by != DecidedBy.POLICY, "a policy never commits"
+            if isinstance(record, Decided):
+                name, batch, _ = of_tx_id(record.tx_id)
+                decided[name, batch] += 1
+                gone.update(record.lost)
+                for batch_ref in record.refs:
+                    offsets = queues.setdefault((batch_ref.topic_id, batch_ref.queue_id), [])
+                    offsets += range(batch_ref.queue_offset, batch_ref.queue_offset + batch_ref.messages)
+                    shown_bodies[batch_ref.first_offset] += 1
+                    shown_halves[batch_ref.half_index] += 1
+                    shown_of[name] += batch_ref.messages
             if isinstance(record, RolledBack):
                 gone.update(record.half_indexes)
             if isinstance(record, Committed | Released):
@@ -384,6 +521,10 @@ class Life:
         assert all(count == 1 for count in settled.values())
         assert set(settled) >= set(self.verdicts)
         assert all(count <= 1 for count in shown_bodies.values())
+        assert all(count == 1 for count in decided.values())
+        for query in self.queries.values():
+            assert {(query.name, batch) for batch in query.decided} == {key for key in decided if key[0] == query.name}
+            assert shown_of[query.name] == query.shown
         assert not {half_index for half_index, count in shown_halves.items() if count} & gone
         for queue, offsets in queues.items():
             assert offsets == list(range(len(offsets))), queue
@@ -422,7 +563,9 @@ def test_the_random_lives_meet_what_they_are_for() -> None:
     for what in (
         "half sent again", "repeated", "conflict", "incomplete", "check", "trim", "restart", "snapshot", "shown",
         "delayed", "past the window", "rolled back by policy", "parked by CHECKS", "parked by AGE", "asked by hand",
-        "restart with another immunity", "holder", "group deleted", "group with members",
+        "restart with another immunity", "holder", "group deleted", "group with members", "decided", "decision repeated",
+        "half batch sent again", "half batches copied", "old run FENCED", "winner missing", "batch rolled back",
+        "tied",
     ):  # fmt: skip
         assert seen[what], (what, seen)
 

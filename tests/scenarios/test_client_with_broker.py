@@ -60,6 +60,45 @@ async def test_several_messages_have_one_verdict_at_one_position(served: Served)
     assert {message.transaction_id for message in got} == {tx.id}
 
 
+async def test_transaction_of_thousands_of_messages_is_one_and_each_queue_keeps_its_order(served: Served) -> None:
+    async with AsyncClient(url(served), group="orders") as mq:
+        messages = [
+            compose("orders", f"{number}".zfill(200), key=f"k{number % 7}", sharding_key=f"k{number % 7}", tag="t")
+            for number in range(3_000)
+        ]
+        prepared = await mq.prepare(messages, tx_id="large-1", name="order.create", query_id="42")
+        assert len({half.half_index for half in prepared.halves}) < 30, "it was sent in half batches"
+        assert await read(served, "orders", "early", 0, linger_s=0.3) == []
+        served.kill()
+        served.start()
+        receipt = await mq.commit(prepared)
+        assert (receipt.acknowledged, receipt.atomic, len(receipt.message_ids)) == (True, True, 3_000)
+        got = await read(served, "orders", "a", 3_000)
+    assert sorted(int(message.text()) for message in got) == list(range(3_000))
+    assert {message.transaction_id for message in got} == {"large-1"}
+    assert {message.message_id for message in got} == set(receipt.message_ids)
+    for key in range(7):
+        of_key = [int(message.text()) for message in got if message.key == f"k{key}"]
+        assert of_key == sorted(of_key)
+
+
+async def test_check_of_a_large_transaction_names_it_like_any_other(served: Served) -> None:
+    dead = AsyncClient(url(served), group="orders")
+    await dead.connect()
+    await dead.prepare([compose("t", b"a") for _ in range(100)], tx_id="crash-9", name="order.create", query_id="42")
+    await dead.close()
+    asked: list[tuple[str, str]] = []
+
+    def created(tx: Transaction) -> Outcome:
+        asked.append((tx.id, tx.query_id))
+        return Outcome.COMMIT
+
+    async with AsyncClient(url(served), group="orders") as mq:
+        mq.add_check("order.create", created)
+        assert len(await read(served, "t", "g", 100, linger_s=3.0)) == 100
+    assert asked == [("crash-9", "42")]
+
+
 async def test_first_verdict_stands_also_after_a_restart(served: Served) -> None:
     async with AsyncClient(url(served), group="orders") as mq:
         prepared = await mq.prepare([compose("t", b"x")], tx_id="T-1")

@@ -8,13 +8,24 @@ log.redone()                a second state, from the records alone
 
 from collections.abc import Iterable, Sequence
 from typing import Any
+from zlib import crc32
 
 from msgspec.structs import replace
 
 from halfmq import limits
 from halfmq.broker.services.send_commands import batch_command, send_command
 from halfmq.core.apply import apply_all
-from halfmq.core.commands import Command, EndTransaction, RequestedVerdict, SendHalf, SendMessage, SettledRow, Tick
+from halfmq.core.commands import (
+    Command,
+    EndTransaction,
+    PrepareBatch,
+    RequestedVerdict,
+    SendHalf,
+    SendMessage,
+    SettledRow,
+    Tick,
+    Winner,
+)
 from halfmq.core.decide import comes_before, next_deadline_ms, size_bound
 from halfmq.core.decision import Decision, Done, Refused, Reply, SendCheck, Sent, Why
 from halfmq.core.engine import Batch, Engine, Failed
@@ -24,6 +35,7 @@ from halfmq.core.state import State, Subscription
 from halfmq.core.transaction.invariants import check
 from halfmq.model import properties
 from halfmq.model.placement import SEGMENT_BYTES_MIN, fits, next_segment_start
+from halfmq.model.query_batch import QueryBatch
 from halfmq.model.records import Base, DecidedBy, Record
 from halfmq.model.settings import BrokerSettings
 from halfmq.wire.remoting.fields import SendFields
@@ -36,6 +48,9 @@ class WholeDisk:
     """Always has space, and everything that is copied from it is intact."""
 
     def why_not_copied(self, source: int, message_bytes: int) -> str | None:
+        return None
+
+    def why_not_shown(self, offset: int, messages: int) -> str | None:
         return None
 
     def reserve_roll(self) -> None:
@@ -278,6 +293,35 @@ def part(tx_id: str, index: int, count: int = 0, **options: Any) -> Any:
     if count:
         options["HMQ_TX_COUNT"] = str(count)
     return half(f"{tx_id}-{index}", HMQ_TX_ID=tx_id, HMQ_TX_INDEX=str(index), **options)
+
+
+def half_batch(
+    batch: QueryBatch | str = QueryBatch("q1", 0, "r1"),  # noqa: B008 - a constant
+    attempt: str = "0.1",
+    *,
+    index: int = 0,
+    count: int = 0,
+    messages: int = 3,
+    size: int = 300,
+    topic: str = "orders",
+    queue: int = 0,
+    group: str = "PG",
+    grace_ms: int = -1,
+) -> PrepareBatch:
+    """A half batch of a query's batch, or of a transaction. Its payload is no real one, which decisions do not read."""
+    name = batch if isinstance(batch, str) else batch.tx_id
+    payload = f"{name} {attempt} {index}".encode().ljust(size, b".")
+    return PrepareBatch(
+        1, group, name, attempt, index, count, topic, 4, queue, messages, crc32(payload), 0, grace_ms, False, payload
+    )
+
+
+def winner(*half_batches: PrepareBatch) -> Winner:
+    """The attempt that consists of these."""
+    return Winner(
+        half_batches[0].attempt, len(half_batches), sum(one.messages for one in half_batches),
+        sum(one.checksum for one in half_batches) & 0xFFFFFFFF,
+    )  # fmt: skip
 
 
 def end(

@@ -2,23 +2,29 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from zlib import crc32
 
 from halfmq.model import properties as props
+from halfmq.model.half_batch import ENTRY_BYTES, HalfMessage, build_payload
 from halfmq.model.message_facts import common_values, half_facts, plain_facts
 from halfmq.model.placement import aligned
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
     TRIM_SIZE,
     Base,
+    BatchRef,
     Checked,
     Committed,
     CopiedDelayed,
     CopiedHalf,
+    CopiedHalfBatch,
+    Decided,
     DecidedBy,
     DelayedRecord,
     EpochStarted,
     GroupDeleted,
     GroupSet,
+    HalfBatch,
     HalfRecord,
     MessageRecord,
     OffsetsCommitted,
@@ -39,7 +45,9 @@ from halfmq.model.records import (
     committed_size,
     copied_delayed_size,
     copied_half_size,
+    decided_size,
     delayed_record_size,
+    half_batch_size,
     message_record_size,
     operator_acted_size,
     parked_size,
@@ -136,6 +144,43 @@ def committed(*refs: Ref, tx_id: str = "T1") -> Make:
 def rolled_back(*half_indexes: int, tx_id: str = "T1") -> Make:
     size = rolled_back_size(GROUP, tx_id, len(half_indexes))
     return lambda offset: RolledBack(offset, size, GROUP, tx_id, DecidedBy.CHECK, half_indexes)
+
+
+def half_batch(
+    half_index: int = 5, count: int = 3, tx_id: str = "q1:7:r1", attempt: str = "0.2", queue_id: int = 3, **pairs: str
+) -> Make:
+    """A half batch of ``count`` messages; ``pairs``: their properties besides UNIQ_KEY."""
+    found = [
+        HalfMessage(
+            0, 0, f"{tx_id}-{number}".encode(), props.encode({"UNIQ_KEY": f"{tx_id}-{half_index}-{number}", **pairs})
+        )
+        for number in range(count)
+    ]
+    payload, _ = build_payload(
+        found, topic="orders", queue_id=queue_id, born_time_ms=1, born_host=HOST_V4, store_host=HOST_V4
+    )
+    size = half_batch_size(GROUP, tx_id, attempt, len(payload))
+    entries = crc32(payload[-count * ENTRY_BYTES :])
+    return lambda offset: HalfBatch(
+        offset, size, 7, queue_id, half_index, GROUP, tx_id, attempt, 2, 0, count, crc32(payload), entries, 60_000,
+        "KEYS" in pairs, payload,
+    )  # fmt: skip
+
+
+def copied_half_batch(source: int, of: HalfBatch) -> Make:
+    return lambda offset: CopiedHalfBatch(
+        offset, of.size, source, 64, 7, 3, of.half_index, GROUP, of.tx_id, of.attempt, of.index, of.count, of.messages,
+        of.checksum, of.entries_checksum, of.has_keys, 1_700_000_000_000, 1_700_000_006_000, 4, 1_700_000_011_000,
+    )  # fmt: skip
+
+
+def batch_ref(offset: int, half_index: int = 5, messages: int = 3, record_bytes: int = 900) -> BatchRef:
+    return BatchRef(offset, offset, half_index, 21, record_bytes, messages, 7, 3)
+
+
+def decided(*refs: BatchRef, lost: tuple[int, ...] = (), tx_id: str = "q1:7:r1", digest: bytes = b"d" * 16) -> Make:
+    size = decided_size(GROUP, tx_id, digest, len(refs), len(lost))
+    return lambda offset: Decided(offset, size, GROUP, tx_id, DecidedBy.PRODUCER, digest, refs, lost)
 
 
 def checked(tx_id: str = "T1", checks: int = 1) -> Make:

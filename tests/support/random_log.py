@@ -5,22 +5,29 @@ The expectation is a simple fold over the records with dictionaries, independent
 
 import random
 from typing import NamedTuple
+from zlib import crc32
 
 import msgspec
 
 from halfmq.model import properties as props
+from halfmq.model.half_batch import ENTRY, ENTRY_BYTES, HalfMessage, build_payload, item_places
 from halfmq.model.ids import hash64, java_string_hash
 from halfmq.model.placement import aligned, next_segment_start
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
+    BATCHED,
     PARKED_MS,
     TRIM_SIZE,
     Base,
+    BatchRef,
     Checked,
     Committed,
     CopiedHalf,
+    CopiedHalfBatch,
+    Decided,
     DecidedBy,
     DelayedRecord,
+    HalfBatch,
     HalfRecord,
     MessageRecord,
     Parked,
@@ -36,7 +43,9 @@ from halfmq.model.records import (
     checked_size,
     committed_size,
     copied_half_size,
+    decided_size,
     delayed_record_size,
+    half_batch_size,
     message_record_size,
     parked_size,
     payload_record_size,
@@ -72,6 +81,22 @@ class Open(NamedTuple):
     next_check_ms: int = 0
 
 
+class OpenBatch(NamedTuple):
+    """An undecided half batch of the transaction ``tx_id``."""
+
+    tx_id: str
+    attempt: str
+    index: int  # type: ignore[assignment]  # shadows tuple.index, which is not used
+    half_index: int
+    first_offset: int
+    offset: int
+    size: int
+    messages: int
+    topic_id: int
+    queue_id: int
+    prepared_ms: int
+
+
 class RandomLog:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -86,12 +111,21 @@ class RandomLog:
         self.next_half = 0
         self.delayed: list[DelayedRecord] = []
         self.log_start = 0
+        #: Record offset -> the half batch with that payload; the undecided ones; transaction id -> half index of its first.
+        self.half_batches: dict[int, HalfBatch] = {}
+        self.open_batches: list[OpenBatch] = []
+        self.first_of_batch: dict[str, int] = {}
         self._records: list[Record] = []
         self._at = 0
         self._number = 0
 
     def read_message(self, offset: int) -> tuple[int, StoredMessage]:
         return self.messages[offset]
+
+    def read_entries(self, offset: int) -> memoryview:
+        """The entries of the half batch at ``offset``."""
+        batch = self.half_batches[offset]
+        return memoryview(batch.payload)[-batch.messages * ENTRY_BYTES :]
 
     def undecided(self) -> list[UndecidedHalf]:
         """The undecided halves as in the recovered state."""
@@ -103,6 +137,12 @@ class RandomLog:
             )
             for one in self.open
             for number, (half, first, message) in enumerate(zip(one.halves, one.first_offsets, one.messages, strict=True))
+        ] + [
+            UndecidedHalf(
+                half.half_index, self.first_of_batch[half.tx_id], half.first_offset, half.offset, half.size, half.topic_id,
+                half.queue_id, half.index, 0, GROUP, half.tx_id, half.prepared_ms, 0, 0,
+            )
+            for half in self.open_batches
         ]  # fmt: skip
 
     def grow(self, batches: int) -> None:
@@ -122,7 +162,7 @@ class RandomLog:
         for _ in range(steps):
             self.rng.choice(
                 [self.plain, self.plain, self.prepare, self.prepare, self.settle, self.settle, self.check, self.park,
-                 self.delay, self.release, self.topic, self.delete]
+                 self.delay, self.release, self.topic, self.delete, self.prepare_batch, self.decide]
             )()  # fmt: skip
         if roll and start >= 2 * SEGMENT and self.rng.random() < 0.9:
             self.trim(start - SEGMENT)
@@ -139,6 +179,7 @@ class RandomLog:
 
     def delete(self) -> None:
         busy = {half.topic_id for one in self.open for half in one.halves} | {one.topic_id for one in self.delayed}
+        busy |= {half.topic_id for half in self.open_batches}
         free = [number for number in self.topics if number not in busy]
         if len(self.topics) > 1 and free and self.rng.random() < 0.1:
             number = self.rng.choice(free)
@@ -199,6 +240,58 @@ class RandomLog:
         )  # fmt: skip
         self._add(Committed(self._at, committed_size(GROUP, one.tx_id, len(refs)), GROUP, one.tx_id, decided_by, refs))
 
+    def prepare_batch(self) -> None:
+        """A half batch of a query's batch; of the open one, or of a new one."""
+        topic_id, queue_id = self._queue()
+        tx_id = self.open_batches[-1].tx_id if self.open_batches else f"q:{self._next()}:r1"
+        attempt = self.rng.choice(["0.1", "1.2"])
+        index = sum(half.attempt == attempt for half in self.open_batches)
+        found = [self._message(topic_id, queue_id, 0) for _ in range(self.rng.randrange(1, 5))]
+        payload, count = build_payload(
+            [HalfMessage(0, 0, one.body, one.properties) for one in found], topic=self.topics[topic_id],
+            queue_id=queue_id, born_time_ms=1, born_host=HOST, store_host=HOST,
+        )  # fmt: skip
+        entries = crc32(payload[-count * ENTRY_BYTES :])
+        has_keys = any(b"KEYS" in one.properties for one in found)
+        size = half_batch_size(GROUP, tx_id, attempt, len(payload))
+        record = HalfBatch(
+            self._at, size, topic_id, queue_id, self.next_half, GROUP, tx_id, attempt, index, 0, count, crc32(payload),
+            entries, -1, has_keys, payload,
+        )  # fmt: skip
+        self.first_of_batch.setdefault(tx_id, self.next_half)
+        self.open_batches.append(
+            OpenBatch(
+                tx_id, attempt, index, self.next_half, self._at, self._at, size, count, topic_id, queue_id, self.now_ms
+            )
+        )
+        self.next_half += 1
+        self._remember_batch(record, found)
+        self._add(record)
+
+    def _remember_batch(self, record: HalfBatch, found: list[StoredMessage]) -> None:
+        self.half_batches[self._at] = record
+        for (from_start, _), message in zip(item_places(record.payload, record.messages), found, strict=True):
+            self.messages[self._at + from_start] = (BATCHED, message)
+
+    def decide(self) -> None:
+        """The verdict on the open batch: one attempt wins. Half batches may be in earlier segments."""
+        if not self.open_batches:
+            return
+        won = self.rng.choice(["0.1", "1.2"])
+        refs = tuple(
+            BatchRef(
+                half.offset, half.first_offset, half.half_index,
+                self._take(half.topic_id, half.queue_id, half.messages), half.size, half.messages, half.topic_id,
+                half.queue_id,
+            )
+            for half in self.open_batches if half.attempt == won
+        )  # fmt: skip
+        lost = tuple(half.half_index for half in self.open_batches if half.attempt != won)
+        tx_id = self.open_batches[0].tx_id
+        size = decided_size(GROUP, tx_id, bytes(16), len(refs), len(lost))
+        self._add(Decided(self._at, size, GROUP, tx_id, self.rng.randrange(1, 6), bytes(16), refs, lost))
+        self.open_batches.clear()
+
     def check(self) -> None:
         if self.open:
             place = self.rng.randrange(len(self.open))
@@ -245,6 +338,7 @@ class RandomLog:
     def trim(self, log_start: int) -> None:
         self.open = [self._carry(one) if one.halves[0].offset < log_start else one for one in self.open]
         self.delayed = [one for one in self.delayed if one.offset >= log_start]
+        self.open_batches = [self._carry_batch(one) if one.offset < log_start else one for one in self.open_batches]
         self.log_start = log_start
         self._add(Trim(self._at, TRIM_SIZE, log_start))
 
@@ -262,6 +356,18 @@ class RandomLog:
             halves.append(record)
         return one._replace(halves=tuple(halves))
 
+    def _carry_batch(self, one: OpenBatch) -> OpenBatch:
+        of = self.half_batches[one.offset]
+        record = CopiedHalfBatch(
+            self._at, of.size, one.offset, one.first_offset, of.topic_id, of.queue_id, of.half_index, GROUP, of.tx_id,
+            of.attempt, of.index, of.count, of.messages, of.checksum, of.entries_checksum, of.has_keys, one.prepared_ms,
+            0, 0, 0,
+        )  # fmt: skip
+        found = [self.messages[one.offset + at][1] for at, _ in item_places(of.payload, of.messages)]
+        self._remember_batch(of, found)
+        self._add(record)
+        return one._replace(offset=record.offset)
+
     def _message(self, topic_id: int, queue_id: int, queue_offset: int) -> StoredMessage:
         number = self._next()
         pairs = {"UNIQ_KEY": f"id-{number}"}
@@ -278,9 +384,9 @@ class RandomLog:
     def _queue(self) -> tuple[int, int]:
         return self.rng.choice(list(self.topics)), self.rng.randrange(3)
 
-    def _take(self, topic_id: int, queue_id: int) -> int:
+    def _take(self, topic_id: int, queue_id: int, messages: int = 1) -> int:
         offset = self.queue_ends.get((topic_id, queue_id), 0)
-        self.queue_ends[topic_id, queue_id] = offset + 1
+        self.queue_ends[topic_id, queue_id] = offset + messages
         return offset
 
     def _next(self) -> int:
@@ -305,6 +411,8 @@ class Expected:
         self.rows: dict[int, dict[str, int]] = {}
         self.topics: dict[int, str] = {}
         self.log_start = 0
+        #: Record offset -> (half index, its entries).
+        self._half_batches: dict[int, list[tuple[int, int, int, int]]] = {}
         firsts: dict[str, int] = {}
         for batch in batches:
             for record in batch.records:
@@ -326,6 +434,34 @@ class Expected:
                     "id_hash": hash64(tx_id.encode()), "prepared_at_ms": now_ms, "queue_offset": -1, "checks": 0,
                     "message_bytes": len(_packed(message)), "group_hash": hash64(GROUP.encode()), "next_check_at_ms": 0,
                 }  # fmt: skip
+            case HalfBatch():
+                firsts.setdefault(record.tx_id, record.half_index)
+                raw = record.payload[-record.messages * ENTRY_BYTES :]
+                self._half_batches[record.offset] = list(ENTRY.iter_unpack(raw))
+                self.rows[record.half_index] = {
+                    "state": 1, "original_offset": record.offset, "current_offset": record.offset,
+                    "topic_id": record.topic_id, "queue_id": record.queue_id, "number": record.index, "halves": 0,
+                    "first_half": firsts[record.tx_id], "id_hash": hash64(record.tx_id.encode()),
+                    "prepared_at_ms": now_ms, "queue_offset": -1, "checks": 0, "message_bytes": record.size,
+                    "group_hash": hash64(GROUP.encode()), "next_check_at_ms": 0,
+                }  # fmt: skip
+            case CopiedHalfBatch():
+                self.rows[record.half_index]["current_offset"] = record.offset
+                self._half_batches[record.offset] = self._half_batches[record.source]
+            case Decided():
+                together = [*[one.half_index for one in record.refs], *record.lost]
+                settled = {
+                    "verdict_position": record.offset, "settled_at_ms": now_ms, "decided_by": record.decided_by,
+                    "halves": len(together), "first_half": together[0],
+                }  # fmt: skip
+                for one in record.refs:
+                    self.rows[one.half_index].update(state=2, queue_offset=one.queue_offset, **settled)
+                    entries = self.entries.setdefault((one.topic_id, one.queue_id), {})
+                    for number, (at, size, tag, key) in enumerate(self._half_batches[one.offset]):
+                        entry = QueueEntry(one.offset + at, size, tag, record.offset, now_ms, one.half_index, key)
+                        entries[one.queue_offset + number] = entry
+                for half_index in record.lost:
+                    self.rows[half_index].update(state=3, **settled)
             case CopiedHalf():
                 self.rows[record.half_index]["current_offset"] = record.offset
             case Committed(offset, _, _, _, decided_by, refs):

@@ -75,7 +75,7 @@ KNOBS: tuple[Knob, ...] = (
         "messages of one transaction",
         "fixed",
         "messages, and bytes",
-        f"{limits.TRANSACTION_MESSAGES_MAX:,}, and {limits.TRANSACTION_BYTES_MAX:,}",
+        f"{limits.TRANSACTION_BYTES_MAX:,} bytes; and {limits.TRANSACTION_MESSAGES_MAX:,} messages if one is delayed",
         "RocketMQ: one message",
     ),
     Knob("tx_id", "`begin(tx_id=)`, `send_in_transaction(tx_id=)`, `prepare(tx_id=)`", f"1 to {limits.TRANSACTION_ID_CHARS_MAX} of `A-Za-z0-9._:-`", "made by the client",

@@ -31,6 +31,7 @@ from halfmq.broker.remoting.checks import PushedChecks
 from halfmq.broker.remoting.client_calls import ClientCommands
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.gateway import Gateway
+from halfmq.broker.remoting.half_batches import HalfBatchCommands
 from halfmq.broker.remoting.lookups import Lookups
 from halfmq.broker.remoting.members import MemberRequests
 from halfmq.broker.remoting.name_service import NameService
@@ -45,6 +46,7 @@ from halfmq.broker.services.checks import Checks
 from halfmq.broker.services.client_calls import ClientCalls
 from halfmq.broker.services.group_scan import GroupScan
 from halfmq.broker.services.groups import GroupsOnUse
+from halfmq.broker.services.half_batches import HalfBatches
 from halfmq.broker.services.health import Health
 from halfmq.broker.services.messages import StoredMessages
 from halfmq.broker.services.producer_groups import ProducerGroups, log_policy_action
@@ -246,6 +248,7 @@ class Broker:
             gateway, sequencer, Sends(sequencer, stored, gateway.log_throttled), verdicts, store_host=settings.store_host,
             durability=self.config.durability.value,
         )  # fmt: skip
+        HalfBatchCommands(gateway, HalfBatches(sequencer))
         self._pulls = Pulls(sequencer, store, self._loop, groups, gateway.outgoing, gateway.flush)
         PullHandlers(gateway, self._pulls)
         self._check_polls = CheckPolls(sequencer, self._loop, gateway.flush)

@@ -3,14 +3,18 @@
 An unanswered half is sent again only to a halfmq broker, which detects the duplicate by its id. Apache RocketMQ would store a
 second half, and COMMIT plus a check of the other half would make the message visible twice; so there the call fails, and
 the caller may begin a new transaction, since nothing local has happened yet.
+
+A transaction of many messages without a delay goes to a halfmq broker in half batches (``client.half_batches``).
 """
 
 import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from halfmq import limits
 from halfmq.client.connection import Answer, Connection, NoAnswer, NotSent
 from halfmq.client.context import ClientContext
+from halfmq.client.half_batches import MESSAGES_MIN, BatchMessage, OutgoingBatch, divide, prepare_frame
 from halfmq.client.outgoing import OutgoingMessage, delay_properties
 from halfmq.client.producer import STORED
 from halfmq.client.receipts import Prepared, PreparedHalf
@@ -24,11 +28,13 @@ from halfmq.errors import (
     SendTimeout,
     TransactionRefused,
     UnsupportedCombination,
+    UsageError,
 )
 from halfmq.model import properties as names
 from halfmq.model.ids import parse_offset_message_id
 from halfmq.model.stored_message import SYS_PREPARED
-from halfmq.wire.remoting.codes import EXT_VERDICT, ResponseCode
+from halfmq.wire.remoting.codes import EXT_VERDICT, HMQ_DECISION, ResponseCode
+from halfmq.wire.remoting.half_batches import read_answer, read_place
 from halfmq.wire.remoting.message_codec import encode_send
 from halfmq.wire.remoting.replies import SentReply, read_reply
 
@@ -36,11 +42,12 @@ Lost = ConnectError | NotSent | NoAnswer
 
 
 class _Half(NamedTuple):
-    """A half to send; ``properties`` are complete except for the delay."""
+    """A half to send. ``properties`` are those of a half batch; a single half needs ``of_single`` as well, and a delay its own."""
 
     message_id: str
     message: OutgoingMessage
     properties: bytes
+    of_single: bytes
     target: Target
 
 
@@ -59,6 +66,9 @@ class Preparation:
         #: Acknowledged halves by index, including those stored with a weaker durability than configured.
         self._acknowledged: dict[int, PreparedHalf] = {}
         self._atomic = True
+        #: The same halves in half batches; None: they are sent one by one.
+        self._batches: list[OutgoingBatch] | None = None
+        self._may_batch = False
 
     def left_s(self) -> float:
         """Remaining time of the call, seconds."""
@@ -77,7 +87,6 @@ class Preparation:
         """
         common = names.encode(
             [
-                (names.TRAN_MSG, "true"),
                 (names.PGROUP, self._group),
                 (names.HMQ_TX_ID, self._tx_id),
                 (names.HMQ_TX_NAME, self._name),
@@ -88,12 +97,15 @@ class Preparation:
         broker = ""
         for index, message in enumerate(messages):
             message_id = self._context.ids.message_id()
-            place = b"UNIQ_KEY\x01%b\x02HMQ_TX_INDEX\x01%d\x02" % (message_id.encode(), index)
+            own = b"UNIQ_KEY\x01%b\x02" % message_id.encode()
+            place = b"TRAN_MSG\x01true\x02HMQ_TX_INDEX\x01%d\x02" % index
             if index == last:
                 place += b"HMQ_TX_COUNT\x01%d\x02" % len(messages)
             target = await self._target(message, broker)
             broker = broker or target.broker
-            self._halves.append(_Half(message_id, message, names.append(message.properties, common + place), target))
+            properties = names.append(message.properties, own + common)
+            self._halves.append(_Half(message_id, message, properties, place, target))
+        self._may_batch = len(messages) >= MESSAGES_MIN and not any(message.delay_ms for message in messages)
 
     async def _target(self, message: OutgoingMessage, broker: str) -> Target:
         """Choose a queue, on ``broker`` if the topic has one there, since only one broker can settle all halves atomically."""
@@ -141,6 +153,15 @@ class Preparation:
         waiting: list[tuple[int, Connection, asyncio.Future[Answer]]] = []
         try:
             connections = await self._connections()
+            if self._may_batch and self._batches is None:
+                await self._divide(connections)
+            if self._batches is not None:
+                return await self._send_missing_batches(connections)
+            if len(self._halves) > limits.TRANSACTION_MESSAGES_MAX:
+                raise UsageError(
+                    f"{len(self._halves)} messages in one transaction; {limits.TRANSACTION_MESSAGES_MAX} are allowed with a delay, "
+                    "or at a broker that is not halfmq or too old"
+                )
             timeout_s = self._attempts.timeout_s()
             for index, half in enumerate(self._halves):
                 if index not in self._acknowledged:
@@ -158,6 +179,57 @@ class Preparation:
                 if refused is not None:
                     failures.append(refused)
         return min(failures, key=_weight) if failures else None
+
+    async def _divide(self, connections: dict[str, Connection]) -> None:
+        """Make half batches of the halves, if their broker supports them; else send them one by one."""
+        self._may_batch = False
+        (connection, *others) = connections.values()
+        if others or not connection.is_halfmq:
+            return
+        answer = await connection.request(HMQ_DECISION, {}, timeout_s=self._attempts.timeout_s())
+        if answer.code != ResponseCode.SUCCESS:
+            return
+        messages = [
+            BatchMessage(number, half.message.topic, half.target.queue, half.message.body, half.properties)
+            for number, half in enumerate(self._halves)
+        ]
+        ip = connection.local_ip
+        self._batches = divide(
+            messages,
+            born_time_ms=self._context.clock.wall_ms(),
+            born_host=(ip if len(ip) == 4 else bytes(4)) + bytes(4),
+            store_host=read_answer(answer.ext).store_host,
+        )
+
+    async def _send_missing_batches(self, connections: dict[str, Connection]) -> RequestFailed | Lost | None:
+        """As ``_send_missing``, but returns the first failure: the broker takes half batches in order, so others follow from it."""
+        (connection,) = connections.values()
+        batches = self._batches or []
+        timeout_s = self._attempts.timeout_s()
+        waiting = []
+        for index, batch in enumerate(batches):
+            if batch.numbers[0] not in self._acknowledged:
+                opaque = connection.next_opaque()
+                frame = prepare_frame(opaque, self._group, self._tx_id, index, len(batches), batch)
+                waiting.append((batch, connection.call(opaque, frame, timeout_s)))
+        failures: list[RequestFailed | Lost] = []
+        for batch, future in waiting:
+            try:
+                answer = await future
+            except NoAnswer as error:
+                failures.append(error)
+                continue
+            if answer.code != ResponseCode.SUCCESS:
+                what = f"half batch for {batch.topic}"
+                failures.append(refusal(answer.code, answer.remark or "", what, answer.ext.get(EXT_VERDICT, "")))
+                continue
+            place = read_place(answer.ext)
+            for number in batch.numbers:
+                half = self._halves[number]
+                self._acknowledged[number] = PreparedHalf(
+                    half.message_id, batch.topic, half.target.broker, str(connection.address), *place
+                )
+        return failures[0] if failures else None
 
     async def _connections(self) -> dict[str, Connection]:
         """Connections by broker name, after their first heartbeat: what the brokers support is known before writing."""
@@ -181,7 +253,7 @@ class Preparation:
         return found
 
     def _start(self, half: _Half, connection: Connection, timeout_s: float) -> "asyncio.Future[Answer]":
-        text = half.properties
+        text = names.append(half.properties, half.of_single)
         if half.message.delay_ms:
             if not connection.is_halfmq:
                 raise UnsupportedCombination(

@@ -324,7 +324,5 @@ def _check_arguments(messages: Sequence[OutgoingMessage], tx_id: str, name: str,
     checked_text(query_id, "query_id", "the key for its check, such as str(order.id)")
     if not messages:
         raise UsageError("a transaction without messages cannot be prepared")
-    if len(messages) > limits.TRANSACTION_MESSAGES_MAX:
-        raise UsageError(f"{len(messages)} messages in one transaction, {limits.TRANSACTION_MESSAGES_MAX} are allowed")
     if sum(len(message.body) for message in messages) > limits.TRANSACTION_BYTES_MAX:
         raise UsageError(f"the messages of one transaction may have {limits.TRANSACTION_BYTES_MAX} bytes together")

@@ -12,18 +12,31 @@ from heapq import heappop
 from operator import attrgetter
 from typing import Any, Final
 
+from halfmq import limits
 from halfmq.core.base import apply_base
 from halfmq.core.base_bytes import count_group, drop_offset, group_bytes, set_offset, topic_bytes
 from halfmq.core.clock_jumps import forget_jumps
 from halfmq.core.copies import forget_copy, note_copy
-from halfmq.core.derived import add_delayed, count_half, count_undecided, schedule, schedule_or_park, unschedule
+from halfmq.core.derived import (
+    add_delayed,
+    add_query,
+    count_half,
+    count_undecided,
+    enter_of_query,
+    leave_query,
+    schedule,
+    schedule_or_park,
+    unschedule,
+)
 from halfmq.core.queues.deduplication import forget_old, forget_sent, forget_verdict, remember, remember_verdict
 from halfmq.core.queues.offsets import keys_in
 from halfmq.core.schema import read_epoch, read_group, read_producer, read_topic
 from halfmq.core.state import (
+    BatchFacts,
     Delayed,
     Half,
     ProducerGroup,
+    QueryDecision,
     RecentMessage,
     State,
     Undecided,
@@ -33,7 +46,8 @@ from halfmq.core.state import (
 )
 from halfmq.core.transaction.next_check import NextCheck, ParkedCheck, from_number
 from halfmq.errors import InvariantViolated
-from halfmq.model.placement import aligned
+from halfmq.model.placement import aligned, segment_start
+from halfmq.model.query_batch import QueryBatch, of_tx_id
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
     DELAYED_MESSAGE_AT,
@@ -43,10 +57,13 @@ from halfmq.model.records import (
     Committed,
     CopiedDelayed,
     CopiedHalf,
+    CopiedHalfBatch,
+    Decided,
     DelayedRecord,
     EpochStarted,
     GroupDeleted,
     GroupSet,
+    HalfBatch,
     HalfRecord,
     MessageRecord,
     OffsetsCommitted,
@@ -215,14 +232,15 @@ def _half(state: State, record: HalfRecord) -> None:
     )  # fmt: skip
 
 
-_by_index: Final = attrgetter("index")
+_by_index: Final = attrgetter("attempt", "index")
 
 
 def _with_half(halves: tuple[Half, ...], half: Half) -> tuple[Half, ...]:
-    """``halves`` with ``half`` inserted in order; it replaces a half with the same index."""
-    if not halves or half.index > halves[-1].index:
+    """``halves`` with ``half`` inserted in order; it replaces a half with the same attempt and index."""
+    if not halves or (half.index > halves[-1].index and half.attempt == halves[-1].attempt):
         return (*halves, half)
-    return tuple(sorted([*(other for other in halves if other.index != half.index), half], key=_by_index))
+    place = _by_index(half)
+    return tuple(sorted([*(other for other in halves if _by_index(other) != place), half], key=_by_index))
 
 
 def _replace(
@@ -239,11 +257,16 @@ def _replace(
 
 
 def _copied_half(state: State, record: CopiedHalf) -> None:
-    group = state.producer_group(record.group)
     half = Half(
         record.index, record.half_index, record.offset, record.first_offset, record.topic_id, record.queue_id,
         record.message_bytes, record.tag_hash, record.key_hash, record.delay,
     )  # fmt: skip
+    _enter_copy(state, record, half)
+
+
+def _enter_copy(state: State, record: CopiedHalf | CopiedHalfBatch, half: Half) -> None:
+    """``half`` is a copy that ``record`` wrote."""
+    group = state.producer_group(record.group)
     known = group.undecided.get(record.tx_id)
     check = from_number(record.next_check_at_ms)
     before = [other for other in known.halves if other.half_index == half.half_index] if known is not None else []
@@ -251,10 +274,11 @@ def _copied_half(state: State, record: CopiedHalf) -> None:
         forget_copy(state, other)
     note_copy(state, half)
     if not before:
-        count_half(state, group, record.topic_id, record.message_bytes)
+        count_half(state, group, half.topic_id, half.message_bytes)
     state.next_half_index = max(state.next_half_index, record.half_index + 1)
     if known is None:
         count_undecided(state, group)
+        enter_of_query(state, record.tx_id, half)
         group.undecided[record.tx_id] = Undecided(
             record.group, record.tx_id, (half,), record.count, record.prepared_at_ms, record.grace_until_ms,
             record.checks, check,
@@ -265,6 +289,92 @@ def _copied_half(state: State, record: CopiedHalf) -> None:
         state, group, known, _with_half(known.halves, half), record.count, record.prepared_at_ms,
         record.grace_until_ms, record.checks, check,
     )  # fmt: skip
+
+
+def _half_batch(state: State, record: HalfBatch) -> None:
+    grace_ms = record.grace_ms if record.grace_ms >= 0 else default_grace_ms(state)
+    now_ms = state.batch_time_ms
+    facts = BatchFacts(
+        record.attempt, record.messages, record.checksum, record.entries_checksum, record.has_keys
+    )  # fmt: skip
+    half = Half(
+        record.index, record.half_index, record.offset, record.offset, record.topic_id, record.queue_id, record.size, 0,
+        0, 0, facts,
+    )  # fmt: skip
+    if record.attempt:
+        _begin_run(state, record.group, of_tx_id(record.tx_id))
+    _enter_half_batch(state, record.group, record.tx_id, half, record.count, now_ms, now_ms + grace_ms)
+
+
+def _copied_half_batch(state: State, record: CopiedHalfBatch) -> None:
+    facts = BatchFacts(
+        record.attempt, record.messages, record.checksum, record.entries_checksum, record.has_keys
+    )  # fmt: skip
+    half = Half(
+        record.index, record.half_index, record.offset, record.first_offset, record.topic_id, record.queue_id,
+        record.size, 0, 0, 0, facts,
+    )  # fmt: skip
+    _enter_copy(state, record, half)
+
+
+def _enter_half_batch(
+    state: State, name: str, tx_id: str, half: Half, count: int, prepared_at_ms: int, grace_until_ms: int
+) -> None:
+    group = state.producer_group(name)
+    count_half(state, group, half.topic_id, half.message_bytes)
+    state.next_half_index = half.half_index + 1
+    known = group.undecided.get(tx_id)
+    if known is None:
+        count_undecided(state, group)
+        enter_of_query(state, tx_id, half)
+        group.undecided[tx_id] = Undecided(
+            name, tx_id, (half,), count, prepared_at_ms, grace_until_ms, 0, grace_until_ms
+        )
+        schedule(state, group, tx_id, grace_until_ms)
+        return
+    grace_until_ms = max(known.grace_until_ms, grace_until_ms)
+    check = known.next_check
+    if not isinstance(check, ParkedCheck):
+        check = max(check, grace_until_ms)
+    _replace(
+        state, group, known, _with_half(known.halves, half), max(known.count, count), known.prepared_at_ms,
+        grace_until_ms, known.checks, check,
+    )  # fmt: skip
+
+
+def _begin_run(state: State, group: str, batch: QueryBatch) -> None:
+    """A record of this run: it supersedes the run before it."""
+    query = state.queries.get(batch.query) or add_query(state, batch.query, group)
+    if query.run != batch.run:
+        if query.run:
+            query.superseded = (query.run, *query.superseded)[: limits.QUERY_RUNS_MAX]
+        query.run = batch.run
+        query.rolled_back_batch = -1
+
+
+def _decided(state: State, record: Decided) -> None:
+    refs = record.refs
+    group = state.producer_group(record.group)
+    _settle(state, group, record.tx_id)
+    for ref in refs:
+        state.topics_by_id[ref.topic_id].ends[ref.queue_id] = ref.queue_offset + ref.messages
+    lowest = min([ref.offset for ref in refs], default=record.offset)
+    if lowest < segment_start(record.offset, state.settings.segment_bytes):
+        state.ties[record.offset] = lowest
+    if record.digest:
+        batch = of_tx_id(record.tx_id)
+        _begin_run(state, record.group, batch)
+        decisions = state.queries[batch.query].decisions
+        decisions[batch.batch] = QueryDecision(batch.batch, record.digest, record.offset)
+        while len(decisions) > limits.QUERY_DECISIONS_MAX:
+            del decisions[next(iter(decisions))]
+    halves = (*[ref.half_index for ref in refs], *record.lost)
+    if halves:
+        places = (*[ref.first_offset for ref in refs], *[-1] * len(record.lost))
+        verdict = Verdict(
+            record.group, record.tx_id, True, record.offset, state.batch_time_ms, halves, places, record.decided_by
+        )
+        remember_verdict(state, group, verdict)
 
 
 def _checked(state: State, record: Checked) -> None:
@@ -311,6 +421,8 @@ def _settle(state: State, group: ProducerGroup, tx_id: str) -> Undecided | None:
         if copied:
             forget_copy(state, half)
     unschedule(state, group, tx_id, known.next_check)
+    if known.halves[0].batch is not None:
+        leave_query(state, known)
     return known
 
 
@@ -354,6 +466,8 @@ def _rolled_back(state: State, record: RolledBack) -> None:
     half_indexes = record.half_indexes
     group = state.producer_groups.get(group_name) or state.producer_group(group_name)
     known = _settle(state, group, tx_id)
+    if state.queries:
+        _note_rolled_back(state, group_name, tx_id)
     places = {half.half_index: half.first_offset for half in known.halves} if known is not None else {}
     halves: int | tuple[int, ...] = tuple(half_indexes)
     first: int | tuple[int, ...] = tuple([places.get(half_index, -1) for half_index in half_indexes])
@@ -362,6 +476,14 @@ def _rolled_back(state: State, record: RolledBack) -> None:
         halves, first = only, places.get(only, -1)
     verdict = Verdict(group_name, tx_id, False, record.offset, state.batch_time_ms, halves, first, record.decided_by)
     remember_verdict(state, group, verdict)
+
+
+def _note_rolled_back(state: State, group: str, tx_id: str) -> None:
+    """Remember that a run cannot prepare this batch again, also if redo did not read its half batches."""
+    name, *rest = tx_id.split(":")
+    query = state.queries.get(name)
+    if query is not None and query.group == group and len(rest) == 2 and rest[1] == query.run and rest[0].isdigit():
+        query.rolled_back_batch = max(query.rolled_back_batch, int(rest[0]))
 
 
 # --- settings, offsets, segments -------------------------------------------------------------------------------
@@ -434,6 +556,8 @@ def _trim(state: State, record: Trim) -> None:
             topic.mins[: len(ends)] = ends
     while state.verdicts and state.verdicts[0].position < log_start:
         forget_verdict(state)
+    for position in [position for position in state.ties if position < log_start]:
+        del state.ties[position]
     while state.sent and state.sent[0].log_offset < log_start:
         forget_sent(state)
 
@@ -460,5 +584,8 @@ _APPLY: Final[dict[type, Callable[[State, Any], None]]] = for_each_kind(
         Parked: _parked,
         GroupDeleted: _group_deleted,
         OperatorActed: _operator_acted,
+        HalfBatch: _half_batch,
+        CopiedHalfBatch: _copied_half_batch,
+        Decided: _decided,
     }
 )

@@ -20,7 +20,14 @@ from halfmq.core.commands import Actor
 from halfmq.core.decision import Decision, Settled
 from halfmq.core.state import State
 from halfmq.model.placement import fits
-from halfmq.model.records import CopiedDelayed, CopiedHalf, OperatorActed, OperatorAction, operator_acted_size
+from halfmq.model.records import (
+    CopiedDelayed,
+    CopiedHalf,
+    CopiedHalfBatch,
+    OperatorActed,
+    OperatorAction,
+    operator_acted_size,
+)
 
 #: The maximum length of a topic, group or transaction name; more than any address has.
 _SUBJECT_CHARS_MAX: Final = limits.RETRY_TOPIC_CHARS_MAX
@@ -46,7 +53,7 @@ def signed(decision: Decision, action: OperatorAction, subject: str, by: Actor |
     if by is None or not records:
         return decision
     at = 0
-    while isinstance(records[at], CopiedHalf | CopiedDelayed):
+    while isinstance(records[at], CopiedHalf | CopiedDelayed | CopiedHalfBatch):
         at += 1
     acted = operator_acted(records[at].offset, action, subject, by)
     moved = [replace(record, offset=record.offset + acted.size) for record in records[at:]]

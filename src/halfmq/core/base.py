@@ -13,14 +13,17 @@ from msgspec.structs import astuple
 
 from halfmq.core.schema import (
     OffsetRow,
+    QueryRow,
     TopicRow,
     group_rows,
     load_groups,
     load_offsets,
     load_producers,
+    load_queries,
     load_topics,
     offset_rows,
     producer_rows,
+    query_rows,
     topic_rows,
 )
 from halfmq.core.state import State, next_offset
@@ -32,7 +35,7 @@ _VERSION: Final = 1
 
 
 class _Payload(msgspec.Struct, array_like=True):
-    """Rows as in ``schema``. The last two fields are omitted if they are empty."""
+    """Rows as in ``schema``. Of the last three fields, those at the end that have their default are omitted."""
 
     version: int
     epoch: int
@@ -43,8 +46,12 @@ class _Payload(msgspec.Struct, array_like=True):
     offsets: list[OffsetRow]
     producers: list[bytes] = []
     epoch_grace_ms: int = -1
+    queries: list[QueryRow] = []
 
 
+_REQUIRED_FIELDS: Final = 7
+#: Of the fields after these.
+_DEFAULTS: Final[tuple[object, ...]] = ([], -1, [])
 _decode: Final = msgspec.msgpack.Decoder(_Payload).decode
 
 
@@ -60,10 +67,11 @@ def base_payload(state: State) -> bytes:
         offset_rows(state, sorted),
         producer_rows(state, sorted),
         state.epoch_grace_ms,
+        query_rows(state, sorted),
     )
     fields = astuple(payload)
-    if payload.epoch_grace_ms < 0:
-        fields = fields[:-1] if payload.producers else fields[:-2]
+    while len(fields) > _REQUIRED_FIELDS and fields[-1] == _DEFAULTS[len(fields) - _REQUIRED_FIELDS - 1]:
+        fields = fields[:-1]
     return msgspec.msgpack.encode(fields)
 
 
@@ -98,6 +106,7 @@ def _load(state: State, payload: _Payload) -> None:
     load_groups(state, payload.groups)
     load_producers(state, payload.producers)
     load_offsets(state, payload.offsets)
+    load_queries(state, payload.queries)
     state.epoch = payload.epoch
     state.epoch_grace_ms = payload.epoch_grace_ms
     state.next_topic_id = payload.next_topic_id

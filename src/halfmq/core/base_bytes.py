@@ -10,7 +10,9 @@ replaces a logged one.
 
 from typing import Final, NamedTuple
 
+from halfmq import limits
 from halfmq.core.state import State, Topic
+from halfmq.model.query_batch import RUN_CHARS_MAX
 from halfmq.model.settings import ProducerSettings
 
 #: Maximum size in a base of a topic, a queue, a group, limits of a producer group, an offset, without names.
@@ -19,6 +21,8 @@ QUEUE_BYTES: Final = 9
 GROUP_BYTES: Final = 32
 PRODUCER_BYTES: Final = 64
 OFFSET_BYTES: Final = 18
+#: Of a query with all its decisions and runs, which are reserved from its first transaction on: a decision must always fit.
+QUERY_BYTES: Final = 64 + 36 * limits.QUERY_DECISIONS_MAX + (2 + RUN_CHARS_MAX) * (1 + limits.QUERY_RUNS_MAX)
 #: Size of a base without any of them.
 EMPTY_BYTES: Final = 128
 
@@ -34,6 +38,10 @@ def group_bytes(name: str) -> int:
 
 def producer_bytes(settings: ProducerSettings | None) -> int:
     return 0 if settings is None else PRODUCER_BYTES + len(settings.name) + len(settings.set_by.encode())
+
+
+def query_bytes(name: str, group: str) -> int:
+    return QUERY_BYTES + len(name) + len(group)
 
 
 def count_group(state: State, more: int) -> None:
@@ -84,5 +92,6 @@ def recount(state: State) -> Recount:
     topics = sum(map(topic_bytes, state.topics_by_id.values()))
     groups = sum(map(group_bytes, state.groups))
     producers = sum(map(producer_bytes, state.producer_settings.values()))
+    queries = sum(query_bytes(query.name, query.group) for query in state.queries.values())
     offsets = sum(group_bytes(group) + OFFSET_BYTES * len(offsets) for group, offsets in state.offsets.items())
-    return Recount(EMPTY_BYTES + topics + groups + producers + offsets, groups)
+    return Recount(EMPTY_BYTES + topics + groups + producers + offsets + queries, groups)

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from halfmq.model.query_batch import QueryBatch
 from halfmq.model.records import DecidedBy
 from halfmq.model.settings import ProducerSettings
 from halfmq.model.stored_message import StoredMessage
@@ -91,6 +92,60 @@ class SendHalf(msgspec.Struct, frozen=True, gc=False):
     delay: int
     grace_ms: int
     keys: bytes
+
+
+class PrepareBatch(msgspec.Struct, frozen=True, gc=False):
+    """A half batch: several half messages of a transaction for one queue. Its payload was verified (``model.half_batch``)."""
+
+    connection: int
+    group: str
+    #: Of a batch of a query: ``QueryBatch.tx_id``.
+    tx_id: str
+    #: Of a batch of a query: the attempt, unique in its run; else "".
+    attempt: str
+    #: Number of the half batch in its attempt or, without one, in its transaction, from 0.
+    index: int
+    #: Number of half batches of the transaction; 0 if not stated yet, and for a batch of a query.
+    count: int
+    topic: str
+    #: As in ``SendMessage``; the queue must be chosen, since each message states it.
+    default_queues: int
+    queue_id: int
+    messages: int
+    checksum: int
+    entries_checksum: int
+    #: Requested grace period, ms; -1: the broker's setting.
+    grace_ms: int
+    has_keys: bool
+    payload: bytes
+
+
+class Winner(NamedTuple):
+    """An attempt whose messages become visible, and what it has prepared: the sums over its half batches."""
+
+    attempt: str
+    half_batches: int
+    messages: int
+    #: Sum of the checksums, modulo 2**32.
+    checksum: int
+
+
+class DecideBatch(NamedTuple):
+    """Make the messages of ``winners`` visible, and nothing else of this batch, ever. ``winners`` may be empty."""
+
+    connection: int
+    group: str
+    batch: QueryBatch
+    #: 16 bytes.
+    digest: bytes
+    winners: tuple[Winner, ...]
+
+
+class FindDecision(NamedTuple):
+    """Whether a batch of a query is decided. The run of ``batch`` supersedes earlier ones only once it prepares or decides."""
+
+    connection: int
+    batch: QueryBatch
 
 
 class BatchEntry(msgspec.Struct, frozen=True, gc=False):
@@ -331,5 +386,5 @@ class TrimLog(NamedTuple):
 Command = (
     SendMessage | SendHalf | SendBatch | EndTransaction | SendBack | SetTopic | DeleteTopic | SetGroup | DeleteGroup | EnsureGroup | EnsureTopic
     | CommitOffset | CheckNotSent | ResolveTransaction | CheckNow | CheckParked | SetProducer | Tick | NoteTime | CopyForward | TrimLog
-    | LockQueues | UnlockQueues
+    | LockQueues | UnlockQueues | PrepareBatch | DecideBatch | FindDecision
 )  # fmt: skip

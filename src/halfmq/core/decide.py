@@ -18,13 +18,16 @@ from halfmq.core.commands import (
     Command,
     CommitOffset,
     CopyForward,
+    DecideBatch,
     DeleteGroup,
     DeleteTopic,
     EndTransaction,
     EnsureGroup,
     EnsureTopic,
+    FindDecision,
     LockQueues,
     NoteTime,
+    PrepareBatch,
     RequestedVerdict,
     ResolveTransaction,
     SendBack,
@@ -49,6 +52,13 @@ from halfmq.core.queues.send import decide_send, decide_send_batch, decide_send_
 from halfmq.core.state import HOLDER_BYTES, State, holders_bytes, next_offset
 from halfmq.core.topics import decide_delete_topic, decide_ensure_topic, decide_set_topic
 from halfmq.core.transaction.admission import COMMIT_FRAME_BYTES, HALF_FRAME_BYTES
+from halfmq.core.transaction.batches import (
+    decide_batch,
+    decide_batch_bound,
+    decide_prepare_batch,
+    find_decision,
+    prepare_batch_bound,
+)
 from halfmq.core.transaction.check_schedule import (
     CHECKS_PER_TICK_MAX,
     decide_check_not_sent,
@@ -254,6 +264,10 @@ def _lock_bound(state: State, command: LockQueues | UnlockQueues) -> int:
     return _SETTINGS_BYTES + min(held + asked, max(held, holders_bytes_max(state)))
 
 
+def _nothing_bound(state: State, command: FindDecision) -> int:
+    return 0
+
+
 def _trim_bound(state: State, command: TrimLog) -> int:
     return TRIM_SIZE
 
@@ -299,6 +313,9 @@ DECIDE: Final[dict[type, Callable[[State, Any, int], DecisionTuple]]] = {
     TrimLog: decide_trim,
     LockQueues: decide_lock,
     UnlockQueues: decide_unlock,
+    PrepareBatch: decide_prepare_batch,
+    DecideBatch: decide_batch,
+    FindDecision: find_decision,
 }
 
 #: Bound of the records of a decision by type of command; see ``size_bound``.
@@ -321,6 +338,9 @@ _BOUND: Final[dict[type, Callable[[State, Any], int]]] = {
     TrimLog: _trim_bound,
     LockQueues: _lock_bound,
     UnlockQueues: _lock_bound,
+    PrepareBatch: prepare_batch_bound,
+    DecideBatch: decide_batch_bound,
+    FindDecision: _nothing_bound,
     EnsureGroup: _two_records_bound,
     EnsureTopic: _two_records_bound,
     CheckNotSent: _two_records_bound,

@@ -32,6 +32,8 @@ class Why(Enum):
     VERDICT_CONFLICT = "verdict-conflict"
     #: Some half messages of the transaction are missing; it stays undecided.
     INCOMPLETE = "incomplete"
+    #: A later run of the query has begun, which alone may prepare and decide.
+    FENCED = "fenced"
     WRONG_GROUP = "wrong-group"
     WRONG_OFFSETS = "wrong-offsets"
     #: A check is impossible or not allowed at the moment; nothing was changed.
@@ -74,6 +76,24 @@ class Settled(Struct, frozen=True, gc=False):
     committed: bool
     position: int
     repeated: bool
+
+
+class BatchDecided(NamedTuple):
+    """The batch of a query is decided with the requested digest, at this log offset; ``repeated``: since earlier."""
+
+    position: int
+    repeated: bool
+
+
+class DecisionFound(NamedTuple):
+    """Whether a batch of a query is decided."""
+
+    is_decided: bool
+    #: Empty if it is not decided, or longer ago than ``limits.QUERY_DECISIONS_MAX`` batches.
+    digest: bytes
+    position: int
+    #: The last decided batch of the query; -1: none.
+    last_batch: int
 
 
 @final
@@ -142,6 +162,8 @@ Reply = (
     | ConsumerGroupDeleted
     | Locked
     | Done
+    | BatchDecided
+    | DecisionFound
 )
 
 

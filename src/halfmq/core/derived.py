@@ -2,9 +2,21 @@
 
 from heapq import heappush
 
+from halfmq.core.base_bytes import query_bytes
 from halfmq.core.copies import forget_copy, note_copy
-from halfmq.core.state import CHECK_BUCKET_MASK, CHECK_ROUND_UP, Delayed, ProducerGroup, State, drop_stale_deadlines
+from halfmq.core.state import (
+    CHECK_BUCKET_MASK,
+    CHECK_ROUND_UP,
+    Delayed,
+    Half,
+    ProducerGroup,
+    Query,
+    State,
+    Undecided,
+    drop_stale_deadlines,
+)
 from halfmq.core.transaction.next_check import NextCheck, ParkedCheck, Scheduled
+from halfmq.model.query_batch import of_tx_id
 
 
 def schedule(state: State, group: ProducerGroup, tx_id: str, at_ms: Scheduled) -> None:
@@ -52,6 +64,29 @@ def count_half(state: State, group: ProducerGroup, topic_id: int, message_bytes:
     state.topics_by_id[topic_id].derived.pending += 1
     group.derived.bytes += message_bytes
     state.derived.undecided_bytes += message_bytes
+
+
+def add_query(state: State, name: str, group: str) -> Query:
+    """A new query; a base reserves space for it."""
+    query = state.queries[name] = Query(name, group)
+    state.derived.base_bytes += query_bytes(name, group)
+    return query
+
+
+def enter_of_query(state: State, tx_id: str, first: Half) -> None:
+    """Enter a new undecided transaction in those of its query, if ``first``, one of its halves, belongs to one."""
+    if first.attempt:
+        state.derived.undecided_of_query.setdefault(of_tx_id(tx_id).query, {})[tx_id] = None
+
+
+def leave_query(state: State, known: Undecided) -> None:
+    """The transaction was settled."""
+    if known.halves[0].attempt:
+        name = of_tx_id(known.tx_id).query
+        ids = state.derived.undecided_of_query[name]
+        del ids[known.tx_id]
+        if not ids:
+            del state.derived.undecided_of_query[name]
 
 
 def add_delayed(state: State, delayed: Delayed) -> None:

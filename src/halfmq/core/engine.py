@@ -53,7 +53,7 @@ from halfmq.core.state import State, next_offset
 from halfmq.core.view import View
 from halfmq.errors import InvariantViolated, StoreFull
 from halfmq.model.placement import fits, next_segment_start, segment_start
-from halfmq.model.records import CopiedDelayed, CopiedHalf, Record, Released
+from halfmq.model.records import CopiedDelayed, CopiedHalf, CopiedHalfBatch, Decided, Record, Released
 
 #: Number of sends and verdicts between two calls of ``Pace.after_command``; they take about 0.5 ms.
 PACE_COMMANDS: Final = 64
@@ -65,8 +65,8 @@ PACE_COMMANDS: Final = 64
 SMALL: Final[frozenset[type]] = frozenset({SendHalf, SendMessage, EndTransaction})
 _SMALL_BYTES_MAX: Final = limits.TRANSACTION_BYTES_MAX + 2 * limits.FRAME_BYTES_MAX
 
-#: Records that contain a copy. If a decision has any, its first record is one.
-_COPIED: Final = frozenset({CopiedHalf, CopiedDelayed})
+#: Records that contain a copy, or need what other records contain. If a decision has any, its first record is one.
+_EXAMINED: Final = frozenset({CopiedHalf, CopiedDelayed, CopiedHalfBatch, Decided})
 
 _NO_BASE_AT_START: Final = (
     "nothing is lost, and nothing more can be written: read it with `halfmq store dump`, and begin a new store with larger "
@@ -150,6 +150,10 @@ class LogAccess(Protocol):
         """Describes the damage of the stored message in the record at ``source``, with advice; None if it is intact."""
         ...
 
+    def why_not_shown(self, offset: int, messages: int) -> str | None:
+        """Describes the damage of the half batch record at ``offset``, with advice; None if its messages can enter their queue."""
+        ...
+
     def reserve_roll(self) -> None:
         """Make sure that the next segment can be written.
 
@@ -197,7 +201,7 @@ class _TooLarge(NamedTuple):
     size: int
 
 
-_Damaged = list[tuple[CopiedHalf | CopiedDelayed, str]]
+_Damaged = list[tuple[CopiedHalf | CopiedDelayed | CopiedHalfBatch | Decided, str]]
 
 
 class Engine:
@@ -250,7 +254,7 @@ class Engine:
                         decided, reply, more, events = decide_by[kind](state, command, now_ms)
                     except Exception as error:  # noqa: BLE001 - judged in ``_broken``
                         decided, reply, more, events = self._broken(command, error)
-                    if len(decided) > 1 and type(decided[0]) in _COPIED:  # a copy, then the verdict that needs it
+                    if decided and type(decided[0]) in _EXAMINED:
                         decided, reply, more, events = self._copied(
                             command, _Parts(decided, reply, more, events), now_ms
                         )
@@ -368,7 +372,7 @@ class Engine:
             decision = _Parts(*decide(self.state, command, now_ms))
         except Exception as error:  # noqa: BLE001 - judged in ``_broken``
             decision = self._broken(command, error)
-        if decision.records and type(decision.records[0]) in _COPIED:  # copies come first, if there are any
+        if decision.records and type(decision.records[0]) in _EXAMINED:  # copies come first, if there are any
             decision = self._copied(command, decision, now_ms)
         return decision
 
@@ -428,9 +432,11 @@ class Engine:
         if type(command) is CopyForward:
             text = f"an alive message in the segments to remove cannot be copied: {problem}"
         else:
-            what = f"transaction {record.tx_id!r} of group {record.group!r}" if type(record) is CopiedHalf else "it"
+            what = (
+                "it" if isinstance(record, CopiedDelayed) else f"transaction {record.tx_id!r} of group {record.group!r}"
+            )
             text = f"{what} stays undecided: {problem}; or roll the transaction back, which needs no copy"
-        self._problems.append(NotCopied(command, record.source, text))
+        self._problems.append(NotCopied(command, _source(record), text))
         return _Parts((), Failed(text))
 
     def _without(self, damaged: _Damaged, released: Record, now_ms: int) -> _Parts:
@@ -439,25 +445,36 @@ class Engine:
         It only postpones those messages. Others may be damaged as well; the next tick, which is due at once, checks them.
         """
         assert isinstance(released, Released)
-        self.note(DelayedPostponed(tuple([record.first_offset for record, _ in damaged])))
+        postponed = [record for record, _ in damaged if isinstance(record, CopiedDelayed)]
+        self.note(DelayedPostponed(tuple([record.first_offset for record in postponed])))
         tick = Tick(len(released.refs) - len(damaged))
         try:
             decision = _Parts(*decide(self.state, tick, now_ms))
         except Exception as error:  # noqa: BLE001 - judged in ``_broken``
             return self._broken(tick, error)
         more = isinstance(decision.reply, Done) and decision.reply.again
-        found = tuple([(record.source, problem) for record, problem in damaged])
+        found = tuple([(_source(record), problem) for record, problem in damaged])
         self._problems.append(DelayedNotShown(found, more))
         return decision
 
     def _damaged(self, records: Sequence[Record]) -> _Damaged:
-        """(record, description of the damage) of each record whose source cannot be copied."""
-        found = []
+        """(record, description of the damage) of each record whose source cannot be copied, or whose messages cannot be shown."""
+        found: _Damaged = []
+        log = self._log_access
+        ready = {record.offset for record in records if isinstance(record, CopiedHalfBatch)}
         for record in records:
             if isinstance(record, CopiedHalf | CopiedDelayed):
-                problem = self._log_access.why_not_copied(record.source, record.message_bytes)
-                if problem is not None:
-                    found.append((record, problem))
+                problem = log.why_not_copied(record.source, record.message_bytes)
+            elif isinstance(record, CopiedHalfBatch):
+                problem = log.why_not_copied(record.source, record.size)
+            elif not isinstance(record, Decided):
+                continue
+            else:
+                stored = [ref for ref in record.refs if ref.offset not in ready]
+                problems = [log.why_not_shown(ref.offset, ref.messages) for ref in stored]
+                problem = next((problem for problem in problems if problem is not None), None)
+            if problem is not None:
+                found.append((record, problem))
         return found
 
     # --- batches and segments --------------------------------------------------------------------------------
@@ -522,6 +539,11 @@ class Engine:
         batch = Batch(self._batch_start, state.log_end, state.batch_time_ms, tuple(self._records))
         self._records.clear()
         return batch
+
+
+def _source(record: CopiedHalf | CopiedDelayed | CopiedHalfBatch | Decided) -> int:
+    """Log offset of the bytes that ``record`` copies; of a verdict, its first half batch."""
+    return record.refs[0].offset if isinstance(record, Decided) else record.source
 
 
 def _size(records: Sequence[Record]) -> int:

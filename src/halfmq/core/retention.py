@@ -2,7 +2,7 @@
 
 A segment is removed when all of it is older than the retention time, or beyond the retention size; oldest first, and never the
 segment that is being written. It is kept while it contains anything within the deduplication window: without the verdict, a
-repeated half message would begin a new transaction. Retention by size also keeps a segment while much of it was recently
+repeated half message would begin a new transaction. Segments that a verdict ties together (``core.ties``) go at once. Retention by size also keeps a segment while much of it was recently
 copied there (``core.copies``).
 """
 
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from halfmq.core.clock_jumps import age_ms
 from halfmq.core.copies import may_copy_again
+from halfmq.core.ties import tied_start
 from halfmq.core.view import View
 
 
@@ -66,4 +67,5 @@ def trim_target(view: View, limits: RetentionLimits, segments: Iterable[ClosedSe
         copied_bytes += view.derived.copied.get(start, 0) if newest_ms > copied_from_ms else 0
         if too_old or may_copy_again(copied_bytes, reached - view.log_start):
             wanted = reached
+    wanted = max(view.log_start, tied_start(view.ties.items(), wanted, view.settings.segment_bytes))
     return TrimTarget(wanted, clock_in_doubt, copied_bytes if reached > wanted else 0)

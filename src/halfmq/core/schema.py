@@ -17,6 +17,9 @@ A base and a snapshot contain kinds of rows:
     groups     payload                                       yes                              yes
     producers  payload                                       yes                              yes
     offsets    group, (topic id, queue id, offset) of each   yes                              yes
+    queries    ``QueryRow``                                  yes                              yes
+    ties       position, lowest log offset                   no: they are between two         yes
+                                                             segments, as bases
     bases      segment start, queue ends of each topic       no: the bases contain it         yes
     undecided  ``Undecided``                                 no: copied forward before a      yes
     delayed    ``Delayed``                                   trim                             yes
@@ -35,12 +38,20 @@ from msgspec.structs import replace
 from halfmq.core.base_bytes import count_group, group_bytes, keep_queues, producer_bytes, set_offset, topic_bytes
 from halfmq.core.clock_jumps import note_start
 from halfmq.core.copies import note_copy
-from halfmq.core.derived import add_delayed, count_half, count_undecided, schedule_or_park
+from halfmq.core.derived import (
+    add_delayed,
+    add_query,
+    count_half,
+    count_undecided,
+    enter_of_query,
+    schedule_or_park,
+)
 from halfmq.core.state import (
     Delayed,
     Half,
     Jump,
     Policy,
+    QueryDecision,
     RecentMessage,
     State,
     Topic,
@@ -207,6 +218,17 @@ class TopicRow(NamedTuple):
     mins: list[int]
 
 
+class QueryRow(NamedTuple):
+    """A query: see ``state.Query``."""
+
+    name: str
+    group: str
+    run: str
+    superseded: tuple[str, ...]
+    rolled_back_batch: int
+    decisions: list[QueryDecision]
+
+
 OffsetRow = tuple[str, list[tuple[int, int, int]]]
 BaseRow = tuple[int, tuple[tuple[int, tuple[int, ...]], ...]]
 #: Fields of ``Undecided``, the last one as a number.
@@ -292,6 +314,30 @@ def load_offsets(state: State, rows: Iterable[OffsetRow]) -> None:
             set_offset(state, group, (topic_id, queue_id), offset)
 
 
+def query_rows(state: State, order: Order = iter) -> list[QueryRow]:
+    """Each query with its runs and its decisions."""
+    queries = [state.queries[name] for name in order(state.queries)]
+    return [
+        QueryRow(one.name, one.group, one.run, one.superseded, one.rolled_back_batch, list(one.decisions.values()))
+        for one in queries
+    ]
+
+
+def load_queries(state: State, rows: Iterable[QueryRow]) -> None:
+    for name, group, run, runs_before, rolled_back_batch, decisions in rows:
+        query = add_query(state, name, group)
+        query.run, query.superseded, query.rolled_back_batch = run, runs_before, rolled_back_batch
+        query.decisions = {decision.batch: decision for decision in decisions}
+
+
+def _ties(state: State) -> list[tuple[int, int]]:
+    return list(state.ties.items())
+
+
+def _load_ties(state: State, rows: list[tuple[int, int]]) -> None:
+    state.ties.update(rows)
+
+
 def _bases(state: State) -> list[BaseRow]:
     return list(state.bases.items())
 
@@ -317,6 +363,7 @@ def _load_undecided(state: State, rows: list[UndecidedRow]) -> None:
             group.name, tx_id, halves, count, prepared_at_ms, grace_until_ms, checks, check
         )
         schedule_or_park(state, group, tx_id, check)
+        enter_of_query(state, tx_id, halves[0])
         for half in halves:
             count_half(state, group, half.topic_id, half.message_bytes)
             note_copy(state, half)
@@ -366,6 +413,8 @@ ROW_KINDS: Final = (
     RowKind("producers", list[bytes], producer_rows, load_producers),
     RowKind("offsets", list[OffsetRow], offset_rows, load_offsets),
     RowKind("bases", list[BaseRow], _bases, _load_bases),
+    RowKind("queries", list[QueryRow], query_rows, load_queries),
+    RowKind("ties", list[tuple[int, int]], _ties, _load_ties),
     RowKind("undecided", list[UndecidedRow], _undecided, _load_undecided),
     RowKind("delayed", list[Delayed], _delayed, _load_delayed),
     RowKind("decided", list[Verdict], _decided, _load_decided),

@@ -48,6 +48,16 @@ NEVER_MS: Final = 1 << 62
 # collector can ignore them (``gc=False``). A snapshot contains them as arrays of their fields, in this order.
 
 
+class BatchFacts(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What the state knows of a half batch besides the fields of a half; see ``records.HalfBatch``."""
+
+    attempt: str
+    messages: int
+    checksum: int
+    entries_checksum: int
+    has_keys: bool
+
+
 class Half(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One undecided half: its place in the log and the content of its future queue entry."""
 
@@ -64,6 +74,18 @@ class Half(msgspec.Struct, frozen=True, gc=False, array_like=True):
     key_hash: int
     #: As returned by ``message_facts.delay_of``; applied at commit.
     delay: int
+    #: None: a single message. For a half batch ``message_bytes`` is the size of its record, and both hashes and the delay are 0.
+    batch: BatchFacts | None = None
+
+    @property
+    def messages(self) -> int:
+        """The number of messages of a half batch; 0 if it is a single message."""
+        return 0 if self.batch is None else self.batch.messages
+
+    @property
+    def attempt(self) -> str:
+        """The attempt of a half batch; "" if it has none."""
+        return "" if self.batch is None else self.batch.attempt
 
 
 class Undecided(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -71,7 +93,7 @@ class Undecided(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     group: str
     tx_id: str
-    #: Sorted by their index, which is unique in the transaction.
+    #: Sorted by attempt and index, which are unique in the transaction.
     halves: tuple[Half, ...]
     #: Total number of halves; 0 until the last one states it.
     count: int
@@ -127,6 +149,37 @@ class RecentMessage(msgspec.Struct, frozen=True, gc=False, array_like=True):
     stored_at_ms: int
     #: 0 if an earlier run of the broker stored it.
     connection: int
+
+
+class QueryDecision(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """The decision on a batch of a query: what the batch contains, and the log offset of the record."""
+
+    batch: int
+    digest: bytes
+    position: int
+
+
+class Query:
+    """A query whose batches become visible at most once each. Durable; a query is never forgotten."""
+
+    __slots__ = ("decisions", "group", "name", "rolled_back_batch", "run", "superseded")
+
+    def __init__(self, name: str, group: str) -> None:
+        self.name = name
+        #: Its producer group, which gets the checks.
+        self.group = group
+        #: The newest run, and earlier ones, newest first, at most ``limits.QUERY_RUNS_MAX``: what they still send is refused.
+        self.run = ""
+        self.superseded: tuple[str, ...] = ()
+        #: The last batch of this run that was rolled back, which this run cannot prepare again; -1: none.
+        self.rolled_back_batch = -1
+        #: By batch, ascending, the newest ``limits.QUERY_DECISIONS_MAX``. Every batch up to the last one is decided.
+        self.decisions: dict[int, QueryDecision] = {}
+
+    @property
+    def last_batch(self) -> int:
+        """The last decided batch; -1: none is."""
+        return next(reversed(self.decisions), -1)
 
 
 class TopicDerived:
@@ -399,7 +452,7 @@ class DerivedState:
 
     __slots__ = (
         "base_bytes", "copied", "delayed_heap", "group_deadlines", "groups_bytes", "held_by", "holders_bytes", "policies", "policies_due",
-        "undecided_bytes", "undecided_count", "undecided_groups",
+        "undecided_bytes", "undecided_count", "undecided_groups", "undecided_of_query",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -427,6 +480,8 @@ class DerivedState:
         #: Groups whose policy the next tick applies, in the order of their turns. Separate from ``SessionState.asking``, since a policy
         #: also acts without a connected producer, and applying it costs more than a check.
         self.policies_due: dict[str, None] = {}
+        #: Query -> ids of its undecided transactions, in the order of their preparation.
+        self.undecided_of_query: dict[str, dict[str, None]] = {}
         #: Heap of (due ms, first offset). Every delayed message is in it, or in ``SessionState.delayed_postponed``.
         self.delayed_heap: list[tuple[int, int]] = []
 
@@ -511,7 +566,7 @@ class State:
     __slots__ = (
         "bases", "batch_open", "batch_time_ms", "caps", "delayed", "derived", "epoch", "epoch_grace_ms", "groups", "holders",
         "jumps", "loaded", "log_end", "log_start", "next_half_index", "next_topic_id", "offsets", "producer_groups",
-        "producer_settings", "record_bytes_max", "sent", "session", "settings", "topics_by_id", "topics_by_name", "verdicts",
+        "producer_settings", "queries", "record_bytes_max", "sent", "session", "settings", "ties", "topics_by_id", "topics_by_name", "verdicts",
     )  # fmt: skip
 
     def __init__(self, settings: BrokerSettings) -> None:
@@ -548,6 +603,10 @@ class State:
         #: Logged consumer offsets, by group, then (topic id, queue id). Deleted topics have none.
         self.offsets: dict[str, dict[tuple[int, int], int]] = {}
         self.producer_groups: dict[str, ProducerGroup] = {}
+        self.queries: dict[str, Query] = {}
+        #: Position of a verdict -> lowest log offset of the half batches that it shows, if that is in an earlier segment. The log must not
+        #: start between the two.
+        self.ties: dict[int, int] = {}
         #: By first offset.
         self.delayed: dict[int, Delayed] = {}
         #: Recent verdicts, oldest first, within ``dedup_window_ms`` and ``dedup_ids_max``, at or after the log's start.

@@ -63,8 +63,15 @@ class Kind(IntEnum):
     PRODUCER_SET = 23
     PARKED = 24
     GROUP_DELETED = 25
+    HALF_BATCH = 26
+    COPIED_HALF_BATCH = 27
+    DECIDED = 28
     #: From 32 on: records that only describe the record directly after them.
     OPERATOR_ACTED = 32
+
+
+#: The number, among those of ``Kind``, of a message in a half batch: not a record, but with a head like one; see ``model.half_batch``.
+BATCHED: Final = 29
 
 
 class DecidedBy(IntEnum):
@@ -212,6 +219,87 @@ class Committed(_Record, frozen=True, gc=False):
     tx_id: str
     decided_by: int
     refs: tuple[Ref, ...]
+
+
+class HalfBatch(_Record, frozen=True, gc=False):
+    """Several half messages of a transaction for one queue, in one record: one half index, one row in the transaction table.
+
+    ``attempt`` is not empty if the transaction is a batch of a query (``model.query_batch``): then it is the attempt of a task, and the
+    query decides which attempts become visible. Else ``index`` and ``count`` are those of a half.
+    """
+
+    topic_id: int
+    queue_id: int
+    half_index: int
+    group: str
+    tx_id: str
+    attempt: str
+    index: int
+    count: int
+    messages: int
+    #: CRC-32 of ``payload``, and of the entries in it.
+    checksum: int
+    entries_checksum: int
+    #: As in ``HalfRecord``.
+    grace_ms: int
+    #: Whether a message has KEYS.
+    has_keys: bool
+    #: As in ``model.half_batch``.
+    payload: bytes
+
+
+class CopiedHalfBatch(_Record, frozen=True, gc=False):
+    """A half batch that is written again before its segment is trimmed, like ``CopiedHalf``; a verdict does not need it."""
+
+    source: int
+    first_offset: int
+    topic_id: int
+    queue_id: int
+    half_index: int
+    group: str
+    tx_id: str
+    attempt: str
+    index: int
+    count: int
+    messages: int
+    checksum: int
+    entries_checksum: int
+    has_keys: bool
+    prepared_at_ms: int
+    grace_until_ms: int
+    checks: int
+    next_check_at_ms: int
+
+
+class BatchRef(Struct, frozen=True, gc=False):
+    """Reference to a half batch in a verdict: the place of its record, and of its messages in their queue."""
+
+    offset: int
+    first_offset: int
+    half_index: int
+    #: Of its first message; each further one has the next.
+    queue_offset: int
+    record_bytes: int
+    messages: int
+    topic_id: int
+    queue_id: int
+
+
+class Decided(_Record, frozen=True, gc=False):
+    """The verdict on a transaction of half batches. The atomic point: the messages of ``refs`` become visible at this offset, those of
+    ``lost`` never.
+
+    A reference may be to an earlier segment, which retention then removes together with this one.
+    """
+
+    group: str
+    tx_id: str
+    decided_by: int
+    #: What the query says its batch contains, 16 bytes; empty if the transaction is not a batch of a query.
+    digest: bytes
+    refs: tuple[BatchRef, ...]
+    #: Half indexes of the half batches whose attempts did not win.
+    lost: tuple[int, ...]
 
 
 class RolledBack(_Record, frozen=True, gc=False):
@@ -406,6 +494,9 @@ Record = (
     | Parked
     | GroupDeleted
     | OperatorActed
+    | HalfBatch
+    | CopiedHalfBatch
+    | Decided
 )
 
 #: The registry of record kinds: type by number in the log. A new kind is added here first; then every module with a table by type
@@ -430,6 +521,9 @@ TYPE_OF_KIND: Final[dict[Kind, type]] = {
     Kind.PRODUCER_SET: ProducerSet,
     Kind.PARKED: Parked,
     Kind.GROUP_DELETED: GroupDeleted,
+    Kind.HALF_BATCH: HalfBatch,
+    Kind.COPIED_HALF_BATCH: CopiedHalfBatch,
+    Kind.DECIDED: Decided,
     Kind.OPERATOR_ACTED: OperatorActed,
 }
 _T = TypeVar("_T")
@@ -462,6 +556,17 @@ DELAYED_MESSAGE_AT: Final = RECORD_HEAD_BYTES + DELAYED_PREFIX_BYTES
 COPIED_HALF_MESSAGE_AT: Final = RECORD_HEAD_BYTES + COPIED_HALF_PREFIX_BYTES
 COPIED_DELAYED_MESSAGE_AT: Final = RECORD_HEAD_BYTES + COPIED_DELAYED_PREFIX_BYTES
 
+#: first offset 8, half index 8, prepared 8, grace period or grace until 8, next check 8, topic id 4, queue id 4, messages 4,
+#: CRC-32 of the payload 4, and of its entries 4, payload bytes 4, checks 4, index 2, count 2, flags 1, lengths of group, id and attempt 1 each. The payload
+#: follows, then the three texts.
+HALF_BATCH_PREFIX_BYTES: Final = 76
+#: Bytes from the start of a half batch record to its payload.
+HALF_BATCH_PAYLOAD_AT: Final = RECORD_HEAD_BYTES + HALF_BATCH_PREFIX_BYTES
+#: decided by 1, length of digest 1, group length 2, id length 2, reserved 2, number of references 4, number of lost ones 4.
+DECIDED_PREFIX_BYTES: Final = 16
+#: offset 8, first offset 8, half index 8, queue offset 8, record bytes 4, messages 4, topic id 4, queue id 4.
+BATCH_REF_BYTES: Final = 48
+
 #: One reference: offset 8, first offset 8, half index 8, queue offset 8, due 8, key hash 8, size 4, topic id 4, queue id 4, tag hash 4.
 REF_BYTES: Final = 64
 #: decided by 1, reserved 1, group length 2, id length 2, ref count 2.
@@ -492,6 +597,16 @@ def copied_half_size(message_bytes: int) -> int:
 
 def copied_delayed_size(message_bytes: int) -> int:
     return COPIED_DELAYED_MESSAGE_AT + message_bytes
+
+
+def half_batch_size(group: str, tx_id: str, attempt: str, payload_bytes: int) -> int:
+    """Size of a HalfBatch, and of its copy."""
+    return HALF_BATCH_PAYLOAD_AT + payload_bytes + len(group) + len(tx_id) + len(attempt)
+
+
+def decided_size(group: str, tx_id: str, digest: bytes, refs: int, lost: int) -> int:
+    texts = len(group) + len(tx_id) + len(digest)
+    return RECORD_HEAD_BYTES + DECIDED_PREFIX_BYTES + texts + refs * BATCH_REF_BYTES + lost * HALF_INDEX_BYTES
 
 
 def committed_size(group: str, tx_id: str, refs: int) -> int:

@@ -18,15 +18,20 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
+from zlib import crc32
 
 from halfmq import limits
 from halfmq.errors import InvariantViolated, StoreDamaged, StoreFull, StorePoisoned
+from halfmq.model.half_batch import ENTRY, ENTRY_BYTES
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
+    BATCHED,
+    HALF_BATCH_PAYLOAD_AT,
     RECORD_HEAD_BYTES,
     Base,
     Committed,
+    Decided,
     Kind,
     OperatorActed,
     Record,
@@ -38,8 +43,10 @@ from halfmq.runtime.disk import Disk
 from halfmq.store.batch_codec import encode_batch
 from halfmq.store.record_codec import (
     MESSAGE_AT_BY_KIND,
+    HalfBatchHead,
     Pieces,
     decode_records,
+    half_batch_head,
     kind_and_size,
     operator_acted_before,
     split_message,
@@ -47,8 +54,9 @@ from halfmq.store.record_codec import (
 from halfmq.store.segment import RESTORE, Segment, SegmentFiles, create_segment
 
 #: Records that contain a copy; the first offset of the message follows their head.
-_COPIED = frozenset({Kind.COPIED_HALF, Kind.COPIED_DELAYED})
-_VERDICTS = frozenset({Kind.COMMITTED, Kind.ROLLED_BACK})
+_COPIED = frozenset({Kind.COPIED_HALF, Kind.COPIED_DELAYED, Kind.COPIED_HALF_BATCH})
+_HALF_BATCHES = frozenset({Kind.HALF_BATCH, Kind.COPIED_HALF_BATCH})
+_VERDICTS = frozenset({Kind.COMMITTED, Kind.ROLLED_BACK, Kind.DECIDED})
 #: Bytes to read for a record of unknown length: most records are shorter.
 READ_BYTES: Final = 4_096
 #: Maximum length of a record with a message, and of a verdict. An offset invented by a client may lead to larger values.
@@ -58,6 +66,15 @@ _WINDOW_BYTES_MAX: Final = 1 << 18
 #: More than the largest OPERATOR_ACTED record, with four texts of maximum length.
 _OPERATOR_ACTED_BYTES_MAX: Final = 8_192
 _NO_WINDOW: Final = memoryview(b""), 0
+
+
+class BatchedPlace(NamedTuple):
+    """The half batch that contains a message, and the number of the message in it."""
+
+    #: Log offset of the record.
+    offset: int
+    half_index: int
+    number: int
 
 
 class CommitLog:
@@ -238,6 +255,8 @@ class CommitLog:
     def stored_view(self, offset: int, ahead: int = READ_BYTES) -> memoryview:
         """The stored message in the record at ``offset``. It is read, not mapped, so an unreadable file raises an error.
 
+        Of a half batch, the first message.
+
         ``ahead``: bytes from ``offset`` on that the caller will read next; the same read returns them.
 
         Raises:
@@ -250,6 +269,8 @@ class CommitLog:
             data, at = self._bytes(offset, RECORD_HEAD_BYTES, ahead)
         kind, size = kind_and_size(data, at)
         message_at = MESSAGE_AT_BY_KIND[kind]
+        if kind in _HALF_BATCHES:
+            return self.stored_view(offset + HALF_BATCH_PAYLOAD_AT, ahead)
         if not message_at or size > _RECORD_BYTES_MAX:
             raise LookupError(f"no message at log offset {offset}")
         if at + size > len(data):
@@ -270,9 +291,80 @@ class CommitLog:
         at = offset - start
         if at < 0 or at + RECORD_HEAD_BYTES + 8 > len(data):
             data, at = self._bytes(offset, RECORD_HEAD_BYTES + 8, READ_BYTES)
+        if data[at] == BATCHED:
+            from_start = int.from_bytes(data[at + RECORD_HEAD_BYTES : at + RECORD_HEAD_BYTES + 4], "big")
+            return self.first_offset(self._half_batch_start(offset, from_start)) + from_start
         if data[at] not in _COPIED:
             return offset
         return int.from_bytes(data[at + RECORD_HEAD_BYTES : at + RECORD_HEAD_BYTES + 8], "big")
+
+    def _half_batch_start(self, offset: int, from_start: int) -> int:
+        """Log offset of the half batch whose item lies at ``offset``, ``from_start`` bytes after its start.
+
+        Raises:
+            LookupError: no half batch begins there.
+        """
+        start = offset - from_start
+        if from_start < HALF_BATCH_PAYLOAD_AT or start < 0 or self.kind_at(start) not in _HALF_BATCHES:
+            raise LookupError(f"no half batch contains log offset {offset}")
+        return start
+
+    def batched_place(self, offset: int) -> BatchedPlace:
+        """Which message of which half batch begins at ``offset``, whose record kind is BATCHED.
+
+        Raises:
+            LookupError: none does. The bytes of a message may look like the head of one, but no entry leads there.
+            StoreDamaged: as ``stored_view``.
+        """
+        data, at = self._bytes(offset, RECORD_HEAD_BYTES + 8, READ_BYTES)
+        from_start, number = struct.unpack_from(">II", data, at + RECORD_HEAD_BYTES)
+        start = self._half_batch_start(offset, from_start)
+        head = self.half_batch_head_at(start)
+        if number >= head.messages:
+            raise LookupError(f"no half batch contains log offset {offset}")
+        entry_at = HALF_BATCH_PAYLOAD_AT + head.payload_bytes - (head.messages - number) * ENTRY_BYTES
+        data, at = self._bytes(start + entry_at, ENTRY_BYTES, ENTRY_BYTES)
+        if ENTRY.unpack_from(data, at)[0] != from_start:
+            raise LookupError(f"no half batch contains log offset {offset}")
+        return BatchedPlace(start, head.half_index, number)
+
+    def half_batch_head_at(self, offset: int) -> HalfBatchHead:
+        """The head of the half batch record at ``offset``.
+
+        Raises:
+            LookupError: there is none; or as ``stored_view``.
+        """
+        data, at = self._bytes(offset, HALF_BATCH_PAYLOAD_AT, READ_BYTES)
+        if at + HALF_BATCH_PAYLOAD_AT > len(data) or data[at] not in _HALF_BATCHES:
+            raise LookupError(f"no half batch at log offset {offset}")
+        return half_batch_head(data, at)
+
+    def half_batch_entries(self, offset: int) -> memoryview:
+        """The entries of the half batch at ``offset``, as in ``model.half_batch``. Raises as ``half_batch_head_at``."""
+        head = self.half_batch_head_at(offset)
+        length = head.messages * ENTRY_BYTES
+        start = offset + HALF_BATCH_PAYLOAD_AT + head.payload_bytes - length
+        data, at = self._bytes(start, length, length)
+        if len(data) - at < length:
+            raise LookupError(f"the half batch at log offset {offset} ends beyond the log")
+        return data[at : at + length]
+
+    def _half_batch_payload(self, offset: int) -> bytes:
+        """The payload of the half batch at ``offset``.
+
+        Raises:
+            StoreDamaged: it does not have the checksum that its head states.
+            LookupError: as ``half_batch_head_at``.
+        """
+        head = self.half_batch_head_at(offset)
+        data, at = self._bytes(offset + HALF_BATCH_PAYLOAD_AT, head.payload_bytes, head.payload_bytes)
+        payload = bytes(data[at : at + head.payload_bytes])
+        if len(payload) != head.payload_bytes or crc32(payload) != head.checksum:
+            raise StoreDamaged(
+                f"the half batch at log offset {offset} in {self._path(offset)} does not have the checksum that it states",
+                hint=RESTORE,
+            )
+        return payload
 
     def _bytes(self, offset: int, length: int, ahead: int) -> tuple[memoryview, int]:
         """(bytes, place of ``offset`` in them): ``length`` bytes from there on, zeros after the end of the segment or the log."""
@@ -321,7 +413,7 @@ class CommitLog:
             (record,) = decode_records(bytes(data[at : at + size]), 0, size, position)
         except StoreDamaged as error:
             raise LookupError(f"the record at log offset {position} cannot be read") from error
-        assert isinstance(record, Committed | RolledBack)
+        assert isinstance(record, Committed | RolledBack | Decided)
         return record.group, record.tx_id
 
     def open_segment(self, number: int) -> Segment | None:
@@ -369,8 +461,10 @@ class CommitLog:
         """The stored message of the record at ``source``, to write it again.
 
         Raises:
-            StoreDamaged: the CRC of its body is wrong. A copy would preserve the damage.
+            StoreDamaged: the CRC of its body is wrong, or the checksum of a half batch. A copy would preserve the damage.
         """
+        if self.kind_at(source) in _HALF_BATCHES:
+            return b"", self._half_batch_payload(source), b""
         view = self.stored_view(source)
         pieces = split_message(view, 0, len(view))
         if body_crc_of(pieces[1]) != int.from_bytes(pieces[0][8:12], "big"):
@@ -384,11 +478,15 @@ class CommitLog:
     def why_not_copied(self, source: int, message_bytes: int) -> str | None:
         """Describes the damage of the stored message of ``message_bytes`` at ``source``, with advice; None if it can be copied.
 
+        Of a half batch, ``message_bytes`` is the size of its record.
+
         Call it before a record that copies the message is applied: afterwards it cannot be rejected.
         """
         try:
             pieces = self.copy_of(source)
             length = sum(map(len, pieces))
+            if not pieces[0]:
+                length = self._record_bytes(source)
         except StoreDamaged as error:
             self._window = _NO_WINDOW  # the file may be repaired: read it again the next time
             return str(error)
@@ -401,6 +499,28 @@ class CommitLog:
                 f"instead of {message_bytes} ({RESTORE})"
             )
         return None
+
+    def _record_bytes(self, offset: int) -> int:
+        data, at = self._bytes(offset, RECORD_HEAD_BYTES, READ_BYTES)
+        size: int = kind_and_size(data, at)[1]
+        return size
+
+    def why_not_shown(self, offset: int, messages: int) -> str | None:
+        """Describes the damage of the entries of the half batch of ``messages`` at ``offset``, with advice; None if they can be used.
+
+        Call it before a verdict that shows the messages is applied: afterwards it cannot be rejected. Bodies are not read.
+        """
+        try:
+            head = self.half_batch_head_at(offset)
+            entries = self.half_batch_entries(offset)
+        except (StoreDamaged, LookupError) as error:
+            self._window = _NO_WINDOW
+            return f"the half batch at log offset {offset} in {self._path(offset)} cannot be read: {error} ({RESTORE})"
+        intact = head.messages == messages and crc32(entries) == head.entries_checksum
+        if intact:
+            return None
+        self._window = _NO_WINDOW  # the file may be repaired: read it again the next time
+        return f"the half batch at log offset {offset} in {self._path(offset)} is damaged: its entries do not have their checksum ({RESTORE})"
 
     def _path(self, offset: int) -> Path:
         return self._files.path(offset // self.segment_bytes)

@@ -55,6 +55,7 @@ class Queue:
         "tail_end",
         "tail_key",
         "topic_id",
+        "written",
     )
 
     def __init__(self, topic_id: int, queue_id: int, directory: Path) -> None:
@@ -65,11 +66,12 @@ class Queue:
         self.bases: list[int] = []
         #: First readable entry; at most ``end``.
         self.min = 0
-        #: Next queue offset, including staged entries. Readers see the entries before ``end - len(staged)``.
+        #: Next queue offset, including staged entries; and the one up to which entries are in the files, where readers stop.
         self.end = 0
+        self.written = 0
         #: False while its bounds are unknown: its next entry determines them.
         self.known = False
-        #: Encoded entries before ``end`` that are not in the file yet.
+        #: Encoded entries from ``written`` to ``end``, one or several in each piece.
         self.staged: list[bytes] = []
         #: The last written file: its first offset, the first offset after it, its key.
         self.tail_base = 0
@@ -176,6 +178,11 @@ class ConsumeQueues:
             queue.staged = [entry]
             self._touched.append(queue)
 
+    def add_many(self, topic_id: int, queue_id: int, queue_offset: int, entries: bytes) -> None:
+        """Stage several encoded entries in one piece, the first at ``queue_offset``. Raises as ``add``."""
+        self.add(topic_id, queue_id, queue_offset, entries)
+        self._queues[topic_id, queue_id].end += len(entries) // QUEUE_ENTRY_BYTES - 1
+
     def flush(self) -> None:
         """Write the staged entries: one write per queue, two if a file ends in between.
 
@@ -196,8 +203,8 @@ class ConsumeQueues:
         written = 0
         for queue in self._touched:
             staged = queue.staged
-            written += len(staged)
-            start = queue.end - len(staged)
+            start = queue.written
+            written += queue.end - start
             if queue.end > queue.tail_end or start < queue.tail_base:
                 self._write_across_files(queue, start)
             else:
@@ -205,12 +212,14 @@ class ConsumeQueues:
                 file.write((start - queue.tail_base) * QUEUE_ENTRY_BYTES, staged)
                 dirty[file] = None
             queue.staged = []
+            queue.written = queue.end
             queue.known = True
         self.entries_written += written
 
     def _write_across_files(self, queue: Queue, start: int) -> None:
-        staged = queue.staged
-        while staged:
+        staged = b"".join(queue.staged)
+        place = 0
+        while place < len(staged):
             base = queue.base_of(start)
             if base is None:
                 base = start
@@ -219,8 +228,8 @@ class ConsumeQueues:
             queue.turn_to(start)
             space = queue.tail_end - start
             at = (start - queue.tail_base) * QUEUE_ENTRY_BYTES
-            self._files.write(file, at, staged[:space])
-            staged = staged[space:]
+            self._files.write(file, at, [staged[place : place + space * QUEUE_ENTRY_BYTES]])
+            place += space * QUEUE_ENTRY_BYTES
             start += space
 
     def _create_tail(self, queue: Queue) -> File:
@@ -243,13 +252,13 @@ class ConsumeQueues:
         if queue.base_of(queue_offset) is None:
             for base in list(queue.bases):
                 self._drop_file(queue, base)
-        queue.min = queue.end = queue_offset
+        queue.min = queue.end = queue.written = queue_offset
 
     def begin_at(self, topic_id: int, queue_id: int, queue_offset: int) -> None:
         """Set the end of a queue that has no message in the log: it is empty, but not new. For recovery."""
         queue = self._queues.get((topic_id, queue_id)) or self._new(topic_id, queue_id)
         if not queue.known and not queue.end:
-            queue.min = queue.end = queue_offset
+            queue.min = queue.end = queue.written = queue_offset
             queue.known = True
 
     # --- life
@@ -265,9 +274,9 @@ class ConsumeQueues:
             if bases:
                 queue = self._new(topic_id, queue_id)
                 queue.bases = bases
-                queue.end = self._end_of_data(queue)
+                queue.end = queue.written = self._end_of_data(queue)
                 first = self._first_visible_at(queue, log_start, zeros_end=True)
-                queue.end = self._first_visible_at(queue, position, zeros_end=True)
+                queue.end = queue.written = self._first_visible_at(queue, position, zeros_end=True)
                 queue.known = queue.end > queue.bases[0]
                 queue.min = min(first, queue.end)
 
@@ -360,7 +369,7 @@ class ConsumeQueues:
         queue = self._queues.get((topic_id, queue_id))
         if queue is None:
             return 0, 0
-        end = queue.end - len(queue.staged)
+        end = queue.written
         if below_position is not None:
             end = min(end, self._first_visible_at(queue, below_position))
         return min(queue.min, end), end
@@ -380,7 +389,7 @@ class ConsumeQueues:
         if queue is None or queue_offset < queue.min:
             return []
         found: list[QueueEntry] = []
-        stop = min(queue.end - len(queue.staged), queue_offset + entries_max)
+        stop = min(queue.written, queue_offset + entries_max)
         make = QueueEntry._make
         while queue_offset < stop:
             base = queue.base_of(queue_offset)
@@ -401,7 +410,7 @@ class ConsumeQueues:
         ``ConsumeQueue.binarySearchInQueueByTime``.
         """
         queue = self._queues.get((topic_id, queue_id))
-        end = 0 if queue is None else queue.end - len(queue.staged)
+        end = 0 if queue is None else queue.written
         if queue is None or end <= queue.min:
             return end
         low, high = queue.min, end
@@ -439,7 +448,7 @@ class ConsumeQueues:
     def _search(self, queue: Queue, wanted: bytes, field_at: int, start: int) -> Iterator[int]:
         """Queue offsets from ``start`` on whose field equals these bytes: a byte search that checks the alignment of each hit."""
         for base in list(queue.bases):
-            stop = min(file_end(base), queue.end - len(queue.staged))
+            stop = min(file_end(base), queue.written)
             first = max(start, base)
             if first >= stop:
                 continue
@@ -489,7 +498,7 @@ class ConsumeQueues:
     def _visible(self, queue: Queue, base: int, entries_max: int, position: int, *, zeros_end: bool) -> int:
         """``visible_before`` for the entries of the file that exist before the end of the queue."""
         file = self._files.get((queue.topic_id, queue.queue_id, base), queue.path(base))
-        written = max(0, queue.end - len(queue.staged) - base)
+        written = max(0, queue.written - base)
         entries = min(written, entries_max, file.size() // QUEUE_ENTRY_BYTES)
         return visible_before(file.read, entries, position, zeros_end=zeros_end)
 

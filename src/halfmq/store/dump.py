@@ -15,11 +15,15 @@ import msgspec
 
 from halfmq.errors import StoreDamaged, UsageError
 from halfmq.model import properties as props
+from halfmq.model.half_batch import ITEM_HEAD_BYTES, item_places
 from halfmq.model.records import (
+    HALF_BATCH_PAYLOAD_AT,
     TYPE_OF_KIND,
     CopiedDelayed,
     CopiedHalf,
+    CopiedHalfBatch,
     DecidedBy,
+    HalfBatch,
     HalfRecord,
     MessageRecord,
     OperatorAction,
@@ -34,7 +38,7 @@ from halfmq.store.batch_codec import Header, decode_batch
 from halfmq.store.checkpoint import Present, read_checkpoint
 from halfmq.store.identity import read_identity
 from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, TornTail
-from halfmq.store.record_codec import MESSAGE_AT_BY_KIND
+from halfmq.store.record_codec import MESSAGE_AT_BY_KIND, half_batch_head
 from halfmq.store.segment import SegmentFiles
 from halfmq.store.watermark_page import Watermark, read_watermark_page
 
@@ -162,6 +166,10 @@ def _fields(record: Record, raw: memoryview, *, bodies: bool) -> dict[str, Any]:
             fields |= {"topic_id": value, "message": _message(record.message, bodies=bodies)}
             if isinstance(record, HalfRecord):
                 fields["half_index"] = record.half_index
+        elif name == "payload" and isinstance(record, HalfBatch):
+            fields["payload_bytes"] = len(value)
+        elif name == "digest":
+            fields["digest"] = value.hex()
         elif name == "payload":
             fields["payload"] = _payload(bytes(value))
         elif name == "refs":
@@ -177,6 +185,10 @@ def _fields(record: Record, raw: memoryview, *, bodies: bool) -> dict[str, Any]:
     if isinstance(record, CopiedHalf | CopiedDelayed):
         message, _, _ = decode(raw[MESSAGE_AT_BY_KIND[raw[0]] :])
         fields["message"] = _message(message, bodies=bodies)
+    if isinstance(record, HalfBatch | CopiedHalfBatch) and bodies:
+        end = HALF_BATCH_PAYLOAD_AT + half_batch_head(raw, 0).payload_bytes
+        items = item_places(bytes(raw[HALF_BATCH_PAYLOAD_AT:end]), record.messages)
+        fields["content"] = [_message(decode(raw[at + ITEM_HEAD_BYTES :])[0], bodies=True) for at, _ in items]
     return fields
 
 

@@ -6,6 +6,8 @@ can therefore always be rebuilt, and no entry refers to a record that a crash ca
     MessageRecord               queue entry, visible at its own offset
     HalfRecord, CopiedHalf      table row: undecided, and the place of the bytes
     Committed, Released         queue entries, visible at this record; rows settled
+    HalfBatch, CopiedHalfBatch  table row: undecided, and the place of the record
+    Decided                     queue entries of the half batches that it refers to, made of the entries in their payloads; rows settled
     RolledBack, Checked,        rows
     Parked
     DelayedRecord               nothing until it is released
@@ -31,6 +33,7 @@ from typing import Final, NamedTuple
 
 from halfmq.errors import InvariantViolated, StoreDamaged, WrongVersion
 from halfmq.model import properties as props
+from halfmq.model.half_batch import ENTRY
 from halfmq.model.ids import hash64
 from halfmq.model.records import (
     MESSAGE_AT,
@@ -40,10 +43,13 @@ from halfmq.model.records import (
     Committed,
     CopiedDelayed,
     CopiedHalf,
+    CopiedHalfBatch,
+    Decided,
     DelayedRecord,
     EpochStarted,
     GroupDeleted,
     GroupSet,
+    HalfBatch,
     HalfRecord,
     MessageRecord,
     OffsetsCommitted,
@@ -61,6 +67,7 @@ from halfmq.model.records import (
 )
 from halfmq.model.stored_message import StoredMessage
 from halfmq.runtime.disk import Disk
+from halfmq.store.batch_entries import queue_entries
 from halfmq.store.consume_queue import ConsumeQueues, QueueEntry, list_queues
 from halfmq.store.key_index import KeyIndex, ReadMessage, keys_of
 from halfmq.store.layout import DELAYED, NO_HALF, QUEUE_ENTRY, ROW_COMMITTED, ROW_ROLLED_BACK
@@ -76,6 +83,8 @@ _REDO_RECORDS: Final = 16_384
 #: near, and a checkpoint must end.
 _LATE_ROUNDS_MAX: Final = 8
 _pack_entry: Final = QUEUE_ENTRY.pack
+#: The entries (``model.half_batch``) of the half batch at a log offset. StoreDamaged or LookupError: there is none.
+ReadEntries = Callable[[int], memoryview]
 
 
 #: The generation marker of each directory: its files cover the log from its start, or from a checkpoint, without a gap.
@@ -105,12 +114,20 @@ class Indexes:
     """All indexes of a store. One thread writes and reads; ``sync`` may run on any thread."""
 
     def __init__(
-        self, disk: Disk, directory: Path, *, store: str, segment_bytes: int, read_message: ReadMessage
+        self,
+        disk: Disk,
+        directory: Path,
+        *,
+        store: str,
+        segment_bytes: int,
+        read_message: ReadMessage,
+        read_entries: ReadEntries,
     ) -> None:
         self._disk = disk
         self._directory = directory
         self._store = store
         self._read_message = read_message
+        self._read_entries = read_entries
         self._files = OpenFiles(disk)
         self.queues: Final = ConsumeQueues(disk, directory / "queues", self._files)
         self.table: Final = TransactionTable(disk, directory / "transactions", self._files)
@@ -140,12 +157,20 @@ class Indexes:
         redo_from: int,
         log_start: int,
         read_message: ReadMessage,
+        read_entries: ReadEntries,
     ) -> "Indexes":
         """Open indexes that are complete up to ``redo_from``. The caller redoes the log from there, then calls ``cut``.
 
         ``redo_from`` is the checkpoint's position. Without a checkpoint, call ``reset`` before the redo.
         """
-        indexes = cls(disk, shard_dir, store=store, segment_bytes=segment_bytes, read_message=read_message)
+        indexes = cls(
+            disk,
+            shard_dir,
+            store=store,
+            segment_bytes=segment_bytes,
+            read_message=read_message,
+            read_entries=read_entries,
+        )
         indexes.position = redo_from
         indexes.log_start = log_start
         indexes.queues.load(redo_from, log_start)
@@ -256,6 +281,49 @@ class Indexes:
         self.table.copied(record)
         self._add_keys_at(record.offset)
 
+    def _half_batch(self, record: HalfBatch, now_ms: int) -> None:
+        self.table.put_undecided(
+            UndecidedHalf(
+                record.half_index, self.table.first_half_of(record), record.offset, record.offset, record.size,
+                record.topic_id, record.queue_id, record.index, record.count, record.group, record.tx_id, now_ms, 0, 0,
+            )
+        )  # fmt: skip
+        if record.has_keys:
+            self._add_keys_of_batch(record.offset)
+
+    def _copied_half_batch(self, record: CopiedHalfBatch, now_ms: int) -> None:
+        self.table.put_undecided(
+            UndecidedHalf(
+                record.half_index, self.table.first_half_of(record), record.first_offset, record.offset, record.size,
+                record.topic_id, record.queue_id, record.index, record.count, record.group, record.tx_id,
+                record.prepared_at_ms, record.next_check_at_ms, record.checks,
+            )
+        )  # fmt: skip
+        if record.has_keys:
+            self._add_keys_of_batch(record.offset)
+
+    def _add_keys_of_batch(self, offset: int) -> None:
+        for from_start, _, _, _ in ENTRY.iter_unpack(self._read_entries(offset)):
+            self._add_keys_at(offset + from_start)
+
+    def _decided(self, record: Decided, now_ms: int) -> None:
+        table = self.table
+        position = record.offset
+        by = record.decided_by
+        for ref in record.refs:
+            table.settled(ref.half_index, ROW_COMMITTED, by, position, now_ms, ref.queue_offset, 0)
+            entries = queue_entries(
+                self._read_entries(ref.offset), ref.offset, visible_at=position, store_time_ms=now_ms,
+                half_index=ref.half_index,
+            )  # fmt: skip
+            for number, part in entries:
+                self.queues.add_many(ref.topic_id, ref.queue_id, ref.queue_offset + number, part)
+        for half_index in record.lost:
+            table.settled(half_index, ROW_ROLLED_BACK, by, position, now_ms, -1, 0)
+        halves = (*[ref.half_index for ref in record.refs], *record.lost)
+        if halves:
+            table.settled_together(record.group, record.tx_id, halves, halves[0], len(halves))
+
     def _copied_delayed(self, record: CopiedDelayed, now_ms: int) -> None:
         if record.half_index >= 0:
             self.table.moved(record.half_index, record.offset, record.message_bytes)
@@ -319,6 +387,9 @@ class Indexes:
             ProducerSet: _nothing,
             GroupDeleted: _nothing,
             OperatorActed: _nothing,
+            HalfBatch: _half_batch,
+            CopiedHalfBatch: _copied_half_batch,
+            Decided: _decided,
         }
     )
 

@@ -21,12 +21,17 @@ from halfmq.errors import StoreDamaged, WrongVersion
 from halfmq.model import properties as props
 from halfmq.model import stored_message
 from halfmq.model.cached import Cached
+from halfmq.model.half_batch import ITEM_HEAD_BYTES
 from halfmq.model.message_facts import common_values, delay_of, half_facts, key_hash_of, plain_facts, tag_hash_of
 from halfmq.model.records import (
+    BATCH_REF_BYTES,
+    BATCHED,
     CHECKED_PREFIX_BYTES,
     COPIED_DELAYED_MESSAGE_AT,
     COPIED_HALF_MESSAGE_AT,
+    DECIDED_PREFIX_BYTES,
     DELAYED_MESSAGE_AT,
+    HALF_BATCH_PAYLOAD_AT,
     MESSAGE_AT,
     OPERATOR_ACTED_END_BYTES,
     OPERATOR_ACTED_PREFIX_BYTES,
@@ -36,14 +41,18 @@ from halfmq.model.records import (
     TYPE_OF_KIND,
     VERDICT_PREFIX_BYTES,
     Base,
+    BatchRef,
     Checked,
     Committed,
     CopiedDelayed,
     CopiedHalf,
+    CopiedHalfBatch,
+    Decided,
     DelayedRecord,
     EpochStarted,
     GroupDeleted,
     GroupSet,
+    HalfBatch,
     HalfRecord,
     Kind,
     MessageRecord,
@@ -82,6 +91,10 @@ _OPERATOR_ACTED_HEAD: Final = struct.Struct(">BBHIBBHHHHH")
 kind_and_size: Final = struct.Struct(">B3xI").unpack_from
 _half_prefix: Final = struct.Struct(">8xiHH").unpack_from
 _verdict_prefix: Final = struct.Struct(">8xBxHHH").unpack_from
+_HALF_BATCH_HEAD: Final = struct.Struct(">BBHIqqqqqiiiIIIiHHBBBB")
+_DECIDED_HEAD: Final = struct.Struct(">BBHIBBHHHII")
+_BATCH_REF: Final = struct.Struct(">qqqqiiii")
+_HAS_KEYS: Final = 1
 _NUMBER_HEAD: Final = struct.Struct(">BBHIq")
 _REF: Final = struct.Struct(">qqqqqqiiii")
 _unpack_ref: Final = _REF.unpack_from
@@ -103,6 +116,9 @@ assert _MESSAGE_HEAD.size == MESSAGE_AT
 assert _DELAYED_HEAD.size == DELAYED_MESSAGE_AT
 assert _COPIED_HALF_HEAD.size == COPIED_HALF_MESSAGE_AT
 assert _COPIED_DELAYED_HEAD.size == COPIED_DELAYED_MESSAGE_AT
+assert _HALF_BATCH_HEAD.size == HALF_BATCH_PAYLOAD_AT
+assert _DECIDED_HEAD.size == RECORD_HEAD_BYTES + DECIDED_PREFIX_BYTES
+assert _BATCH_REF.size == BATCH_REF_BYTES
 assert _VERDICT_HEAD.size == RECORD_HEAD_BYTES + VERDICT_PREFIX_BYTES
 assert _CHECKED_HEAD.size == RECORD_HEAD_BYTES + CHECKED_PREFIX_BYTES
 assert _PARKED_HEAD.size == RECORD_HEAD_BYTES + PARKED_PREFIX_BYTES
@@ -110,19 +126,21 @@ assert _OPERATOR_ACTED_HEAD.size == RECORD_HEAD_BYTES + OPERATOR_ACTED_PREFIX_BY
 assert _REF.size == REF_BYTES
 assert _V4.size == AT_BODY_V4
 
-_MESSAGE_AT: Final = {
+_MESSAGE_AT: Final[dict[int, int]] = {
     Kind.MESSAGE: MESSAGE_AT,
     Kind.HALF: MESSAGE_AT,
     Kind.COPIED_HALF: COPIED_HALF_MESSAGE_AT,
     Kind.DELAYED: DELAYED_MESSAGE_AT,
     Kind.COPIED_DELAYED: COPIED_DELAYED_MESSAGE_AT,
+    BATCHED: ITEM_HEAD_BYTES,
 }
 #: The same by number, 0 for a record without a message, for scans and readers.
-MESSAGE_AT_BY_KIND: Final = tuple(_MESSAGE_AT.get(cast(Kind, kind), 0) for kind in range(256))
+MESSAGE_AT_BY_KIND: Final = tuple(_MESSAGE_AT.get(kind, 0) for kind in range(256))
 
 #: Before the body, the body, after the body.
 Pieces = tuple[bytes, bytes, bytes]
-#: Returns the bytes for a copy: the stored message whose record starts at an offset, in three pieces.
+#: Returns the bytes for a copy: the stored message whose record starts at an offset, in three pieces. Of a half batch, its payload is
+#: the second piece, and the others are empty.
 Copy = Callable[[int], Pieces]
 Buffer = bytes | memoryview
 
@@ -275,6 +293,46 @@ def _rolled_back(record: RolledBack, copy: Copy) -> bytes:
     return head + raw_group + raw_id + struct.pack(f">{len(halves)}q", *halves)
 
 
+def _half_batch(record: HalfBatch, copy: Copy) -> bytes:
+    texts = [text.encode() for text in (record.group, record.tx_id, record.attempt)]
+    head = _HALF_BATCH_HEAD.pack(
+        Kind.HALF_BATCH, 0, 0, record.size, record.offset, record.half_index, 0, record.grace_ms, 0, record.topic_id,
+        record.queue_id, record.messages, record.checksum, record.entries_checksum, len(record.payload), 0, record.index, record.count,
+        record.has_keys * _HAS_KEYS, *map(len, texts),
+    )  # fmt: skip
+    return b"".join((head, record.payload, *texts))
+
+
+def _copied_half_batch(record: CopiedHalfBatch, copy: Copy) -> bytes:
+    _, payload, _ = copy(record.source)
+    texts = [text.encode() for text in (record.group, record.tx_id, record.attempt)]
+    head = _HALF_BATCH_HEAD.pack(
+        Kind.COPIED_HALF_BATCH, 0, 0, record.size, record.first_offset, record.half_index, record.prepared_at_ms,
+        record.grace_until_ms, record.next_check_at_ms, record.topic_id, record.queue_id, record.messages,
+        record.checksum, record.entries_checksum, len(payload), record.checks, record.index, record.count, record.has_keys * _HAS_KEYS,
+        *map(len, texts),
+    )  # fmt: skip
+    return b"".join((head, payload, *texts))
+
+
+def _decided(record: Decided, copy: Copy) -> bytes:
+    raw_group = record.group.encode()
+    raw_id = record.tx_id.encode()
+    lost = record.lost
+    head = _DECIDED_HEAD.pack(
+        Kind.DECIDED, 0, 0, record.size, record.decided_by, len(record.digest), len(raw_group), len(raw_id), 0,
+        len(record.refs), len(lost),
+    )  # fmt: skip
+    refs = [
+        _BATCH_REF.pack(
+            ref.offset, ref.first_offset, ref.half_index, ref.queue_offset, ref.record_bytes, ref.messages,
+            ref.topic_id, ref.queue_id,
+        )
+        for ref in record.refs
+    ]  # fmt: skip
+    return b"".join((head, raw_group, raw_id, record.digest, *refs, struct.pack(f">{len(lost)}q", *lost)))
+
+
 def _checked(record: Checked, copy: Copy) -> bytes:
     raw_group = record.group.encode()
     raw_id = record.tx_id.encode()
@@ -345,6 +403,9 @@ ENCODE_BY_TYPE: Final[dict[type, Callable[[Any, Copy], Pieces | bytes]]] = for_e
         Parked: _parked,
         GroupDeleted: _payload_of(Kind.GROUP_DELETED),
         OperatorActed: _operator_acted,
+        HalfBatch: _half_batch,
+        CopiedHalfBatch: _copied_half_batch,
+        Decided: _decided,
     }
 )
 
@@ -465,6 +526,80 @@ def _read_rolled_back(data: bytes, at: int, offset: int, size: int) -> RolledBac
     return RolledBack(offset, size, _texts[data[at + 16 : id_at]], data[id_at:halves_at].decode(), decided_by, indexes)
 
 
+class HalfBatchHead(NamedTuple):
+    """The fixed fields of a half batch record, original or copy, and the bytes of its texts."""
+
+    first_offset: int
+    half_index: int
+    #: The next three are 0, the requested grace period, and 0 in an original.
+    prepared_at_ms: int
+    grace_ms: int
+    next_check_at_ms: int
+    topic_id: int
+    queue_id: int
+    messages: int
+    checksum: int
+    entries_checksum: int
+    payload_bytes: int
+    checks: int
+    index: int  # type: ignore[assignment]  # shadows tuple.index and tuple.count, which are not used
+    count: int  # type: ignore[assignment]
+    flags: int
+    group_bytes: int
+    id_bytes: int
+    attempt_bytes: int
+
+
+def half_batch_head(data: Buffer, at: int) -> HalfBatchHead:
+    """The head of the half batch record at ``data[at:]``. It trusts the bytes; the caller checks kind and bounds."""
+    return HalfBatchHead._make(_HALF_BATCH_HEAD.unpack_from(data, at)[4:])
+
+
+def _batch_texts(data: bytes, at: int, head: HalfBatchHead) -> tuple[str, str, str]:
+    """(group, transaction id, attempt)."""
+    group_at = at + HALF_BATCH_PAYLOAD_AT + head.payload_bytes
+    id_at = group_at + head.group_bytes
+    attempt_at = id_at + head.id_bytes
+    return (
+        _texts[data[group_at:id_at]],
+        data[id_at:attempt_at].decode(),
+        data[attempt_at : attempt_at + head.attempt_bytes].decode(),
+    )
+
+
+def _read_half_batch(data: bytes, at: int, offset: int, size: int) -> HalfBatch:
+    head = half_batch_head(data, at)
+    payload_at = at + HALF_BATCH_PAYLOAD_AT
+    return HalfBatch(
+        offset, size, head.topic_id, head.queue_id, head.half_index, *_batch_texts(data, at, head), head.index,
+        head.count, head.messages, head.checksum, head.entries_checksum, head.grace_ms, bool(head.flags & _HAS_KEYS),
+        data[payload_at : payload_at + head.payload_bytes],
+    )  # fmt: skip
+
+
+def _read_copied_half_batch(data: bytes, at: int, offset: int, size: int) -> CopiedHalfBatch:
+    head = half_batch_head(data, at)
+    return CopiedHalfBatch(
+        offset, size, offset, head.first_offset, head.topic_id, head.queue_id, head.half_index,
+        *_batch_texts(data, at, head), head.index, head.count, head.messages, head.checksum,
+        head.entries_checksum, bool(head.flags & _HAS_KEYS), head.prepared_at_ms, head.grace_ms, head.checks, head.next_check_at_ms,
+    )  # fmt: skip
+
+
+def _read_decided(data: bytes, at: int, offset: int, size: int) -> Decided:
+    (_, _, _, _, decided_by, digest_bytes, group_bytes, id_bytes, _, refs,
+     lost) = _DECIDED_HEAD.unpack_from(data, at)  # fmt: skip
+    id_at = at + _DECIDED_HEAD.size + group_bytes
+    digest_at = id_at + id_bytes
+    refs_at = digest_at + digest_bytes
+    lost_at = refs_at + refs * BATCH_REF_BYTES
+    return Decided(
+        offset, size, _texts[data[id_at - group_bytes : id_at]], data[id_at:digest_at].decode(), decided_by,
+        data[digest_at:refs_at], tuple([BatchRef(*found) for found in _BATCH_REF.iter_unpack(data[refs_at:lost_at])]),
+        struct.unpack_from(f">{lost}q", data, lost_at),
+    )  # fmt: skip
+
+
 def _read_checked(data: bytes, at: int, offset: int, size: int) -> Checked:
     _, _, _, _, half_index, next_check, checks, group_bytes, id_bytes = _CHECKED_HEAD.unpack_from(data, at)
     id_at = at + RECORD_HEAD_BYTES + CHECKED_PREFIX_BYTES + group_bytes
@@ -560,6 +695,9 @@ _READ: Final[dict[type, Callable[[bytes, int, int, int], Any]]] = for_each_kind(
         Parked: _read_parked,
         GroupDeleted: _payload_reader(GroupDeleted, 2),
         OperatorActed: _read_operator_acted,
+        HalfBatch: _read_half_batch,
+        CopiedHalfBatch: _read_copied_half_batch,
+        Decided: _read_decided,
     }
 )
 #: By number: indexing a tuple is cheaper than hashing an enum member.

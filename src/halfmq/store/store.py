@@ -278,6 +278,7 @@ class Store:
             redo_from=recovery.redo_from,
             log_start=recovery.log_start,
             read_message=self.log.read_message,
+            read_entries=self.log.half_batch_entries,
         )
         self.queues = self.indexes.queues
         self.table = self.indexes.table
@@ -285,6 +286,7 @@ class Store:
         self.stored_view = self.log.stored_view
         self.kind_at = self.log.kind_at
         self.first_offset = self.log.first_offset
+        self.batched_place = self.log.batched_place
         self.verdict_names = self.log.verdict_names
         self.transaction_row = self.table.row
         self.find_settled = self.table.find_settled
@@ -478,6 +480,10 @@ class Store:
             StorePoisoned: a write or sync failed.
         """
         return self.log.append(records, broker_time_ms)
+
+    def why_not_shown(self, offset: int, messages: int) -> str | None:
+        """As ``CommitLog.why_not_shown``."""
+        return self.log.why_not_shown(offset, messages)
 
     def why_not_copied(self, source: int, message_bytes: int) -> str | None:
         """Describes the damage of the stored message at ``source``, with advice; None if a record may copy it."""

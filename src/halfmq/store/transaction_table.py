@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from halfmq.model.cached import Cached
 from halfmq.model.ids import hash64
-from halfmq.model.records import MESSAGE_AT, PARKED_MS, CopiedHalf, DecidedBy, HalfRecord
+from halfmq.model.records import MESSAGE_AT, PARKED_MS, CopiedHalf, CopiedHalfBatch, DecidedBy, HalfBatch, HalfRecord
 from halfmq.runtime.disk import Disk
 from halfmq.store.consume_queue import list_bases
 from halfmq.store.layout import (
@@ -207,6 +207,14 @@ class TransactionTable:
             record.checks,
         )
         self.put_undecided(row)
+
+    def first_half_of(self, record: HalfBatch | CopiedHalfBatch) -> int:
+        """Half index of the first half batch of the record's transaction; -1 if unknown. The first one of a batch of a query is any that
+        comes first, since each attempt begins at index 0.
+        """
+        if record.index == 0 and not record.attempt:
+            return record.half_index
+        return self._first_halves.get((record.group, record.tx_id), record.half_index if record.attempt else -1)
 
     def settled(
         self, half_index: int, state: int, decided_by: int, position: int, now_ms: int, queue_offset: int, due_ms: int

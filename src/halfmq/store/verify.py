@@ -1,7 +1,7 @@
 """``halfmq store verify``: check the whole store and report problems with a remedy. Read-only.
 
     log           every batch: header, checksum, the CRC of every body, the sequence of segments; references of verdicts lead to
-                  halves of their own segment, no half is settled twice, an operator's action follows the record of the operator
+                  halves of their own segment or to half batches, no half is settled twice, an operator's action follows the record of the operator
     queues        every expected entry is at its place with the expected fields, and there are no others
     transactions  every row agrees with the log, or is newer
     keys          every token of KEYS is in the index, in log order
@@ -17,27 +17,34 @@ damaged as well, the remedy for the rest is to restore the log first.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
+from zlib import crc32
 
 from halfmq.errors import HalfmqError, StoreDamaged, UsageError, WrongVersion
 from halfmq.model import properties as props
+from halfmq.model.half_batch import ENTRY, ENTRY_BYTES, ITEM_HEAD_BYTES, item_places
 from halfmq.model.ids import hash64
 from halfmq.model.message_facts import tag_hashes
 from halfmq.model.placement import segment_start
 from halfmq.model.records import (
+    HALF_BATCH_PAYLOAD_AT,
     MESSAGE_AT,
     Base,
+    BatchRef,
     Checked,
     Committed,
     CopiedDelayed,
     CopiedHalf,
+    CopiedHalfBatch,
+    Decided,
     DecidedBy,
     DelayedRecord,
     EpochStarted,
     GroupDeleted,
     GroupSet,
+    HalfBatch,
     HalfRecord,
     Kind,
     MessageRecord,
@@ -55,7 +62,7 @@ from halfmq.model.records import (
     Trim,
     for_each_kind,
 )
-from halfmq.model.stored_message import AT_QUEUE_OFFSET, StoredMessage
+from halfmq.model.stored_message import AT_QUEUE_OFFSET, StoredMessage, body_crc_of
 from halfmq.runtime.disk import Disk
 from halfmq.store.batch_codec import decode_batch
 from halfmq.store.checkpoint import Present, Slot, read_checkpoint
@@ -65,7 +72,7 @@ from halfmq.store.key_index import key_hashes, keys_of
 from halfmq.store.layout import DELAYED, KEY_ENTRY, NO_HALF, ROW_COMMITTED, ROW_ROLLED_BACK, ROW_UNDECIDED
 from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, TornTail
 from halfmq.store.open_files import OpenFiles
-from halfmq.store.record_codec import MESSAGE_AT_BY_KIND
+from halfmq.store.record_codec import MESSAGE_AT_BY_KIND, HalfBatchHead, body_place, half_batch_head
 from halfmq.store.segment import SegmentFiles
 from halfmq.store.snapshot import WholeSnapshot, read_snapshot
 from halfmq.store.topics_file import AT_ONCE_MAX, read_topics
@@ -74,9 +81,9 @@ from halfmq.store.two_slots import Unreadable
 from halfmq.store.watermark_page import Watermark, read_watermark_page
 from halfmq.store.whole_file import read_whole
 
-#: Type of the record that directly follows an operator's action.
-_ACTED: Final[dict[int, type]] = {
-    OperatorAction.COMMIT: Committed,
+#: Types of the record that directly follows an operator's action.
+_ACTED: Final[dict[int, type | tuple[type, ...]]] = {
+    OperatorAction.COMMIT: (Committed, Decided),
     OperatorAction.ROLL_BACK: RolledBack,
     OperatorAction.SET_PRODUCER: ProducerSet,
     OperatorAction.DELETE_TOPIC: TopicDeleted,
@@ -239,7 +246,7 @@ class _Walk:
             self._findings.note(
                 "published", what, "nothing to do: the broker that does it, or the next start, brings it to an end"
             )
-        indexes = _IndexCheck(self._disk, self._shard, self._identity, self._findings, self._counted)
+        indexes = _IndexCheck(self._disk, self._shard, self._identity, self._findings, self._counted, self._entries_of)
         if not rebuilding:
             indexes.start(self._log_start, below)
             indexes.checkpoint_at = max((slot.position for slot in slots), default=0)
@@ -301,6 +308,11 @@ class _Walk:
             if isinstance(record, Committed | Released):
                 for ref in record.refs:
                     self._check_ref(record, ref)
+            if isinstance(record, HalfBatch):
+                self._check_half_batch(record)
+            if isinstance(record, Decided):
+                for batch_ref in record.refs:
+                    self._check_batch_ref(record, batch_ref)
 
     def _check_acted(self, acted: OperatorActed, records: list[Record]) -> None:
         """The record after an operator's record must be the action, in the same batch."""
@@ -308,16 +320,62 @@ class _Walk:
         following = next((record for record in records if record.offset == acted.offset + acted.size), None)
         if acted.action not in _ACTED:
             return  # an action that a later version added
-        if type(following) is not _ACTED[acted.action]:
+        if not isinstance(following, _ACTED[acted.action]):
             there = "nothing" if following is None else f"a {type(following).__name__}"
             self._findings.damage("log", f"{what}, but is followed by {there}", REPORT)
-        elif isinstance(following, Committed | RolledBack) and (
+        elif isinstance(following, Committed | RolledBack | Decided) and (
             following.tx_id != acted.subject or following.decided_by != DecidedBy.OPERATOR
         ):
             by = following.decided_by
             self._findings.damage(
                 "log", f"{what}, but is followed by the verdict of {following.tx_id!r}, decided by {by}", REPORT
             )
+
+    def _check_half_batch(self, record: HalfBatch) -> None:
+        """The payload must have its checksum, and each body the CRC that its message states."""
+        what = f"the half batch at {record.offset}"
+        if crc32(record.payload) != record.checksum:
+            self._findings.damage("log", f"{what}: its payload does not have the checksum that it states", RESTORE)
+            return
+        for from_start, message_bytes in item_places(record.payload, record.messages):
+            at = from_start - HALF_BATCH_PAYLOAD_AT + ITEM_HEAD_BYTES
+            place = body_place(record.payload, at)
+            self._counted["bodies"] += 1
+            self._counted["body_bytes"] += place.end - place.start
+            wrong = place.end > at + message_bytes
+            if wrong or body_crc_of(record.payload[place.start : place.end]) != place.crc:
+                text = f"{what}: the body of the message {from_start} bytes after its start does not have the CRC that it states"
+                self._findings.damage("log", text, RESTORE)
+
+    def _check_batch_ref(self, record: Decided, ref: BatchRef) -> None:
+        """A reference must lead to a half batch of the same size, in this segment or an earlier one that is still there."""
+        what = f"the verdict at {record.offset} refers to log offset {ref.offset}"
+        found = self._half_batch_at(ref.offset)
+        expected = ref.record_bytes, ref.messages, ref.half_index
+        if found is None or (found[0], found[1].messages, found[1].half_index) != expected:
+            text = f"{what}: no half batch {ref.half_index} of {ref.messages} messages and {ref.record_bytes} bytes lies there"
+            self._findings.damage("log", text, REPORT)
+
+    def _half_batch_at(self, offset: int) -> tuple[int, HalfBatchHead] | None:
+        """(size, head) of the half batch record at ``offset``; None if there is none."""
+        segment = self._segments.get(offset // self._identity.segment_bytes)
+        if segment is None or offset < self._log_start:
+            return None
+        raw = segment.read(offset % self._identity.segment_bytes, HALF_BATCH_PAYLOAD_AT)
+        if len(raw) < HALF_BATCH_PAYLOAD_AT or raw[0] not in (Kind.HALF_BATCH, Kind.COPIED_HALF_BATCH):
+            return None
+        return int.from_bytes(raw[4:8], "big"), half_batch_head(raw, 0)
+
+    def _entries_of(self, offset: int) -> bytes:
+        """The entries of the half batch at ``offset``; b"" if there is none, which ``_check_batch_ref`` reports."""
+        found = self._half_batch_at(offset)
+        if found is None:
+            return b""
+        length = found[1].messages * ENTRY_BYTES
+        start = offset % self._identity.segment_bytes + HALF_BATCH_PAYLOAD_AT + found[1].payload_bytes - length
+        segment = self._segments.get(offset // self._identity.segment_bytes)
+        entries = segment.read(start, length) if segment is not None else b""
+        return entries if len(entries) == length else b""
 
     def _check_ref(self, record: Committed | Released, ref: Ref) -> None:
         """The references of a verdict must lead to messages of its own segment."""
@@ -380,12 +438,22 @@ _NO_SEGMENT: Final = 1 << 62
 class _IndexCheck:
     """Compares the indexes with the records, batch by batch."""
 
-    def __init__(self, disk: Disk, shard: Path, identity: Identity, findings: _Findings, counted: Counter[str]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        shard: Path,
+        identity: Identity,
+        findings: _Findings,
+        counted: Counter[str],
+        entries_of: Callable[[int], bytes],
+    ) -> None:
+        """``entries_of``: the entries of the half batch at a log offset, ``b""`` if there is none."""
         self._disk = disk
         self._shard = shard
         self._identity = identity
         self._findings = findings
         self._counted = counted
+        self._entries_of = entries_of
         files = OpenFiles(disk, writable=False)
         self._files = files
         self._queues = ConsumeQueues(disk, shard / "queues", files)
@@ -558,6 +626,43 @@ class _IndexCheck:
                 self._ref_entry(ref, record.offset, now_ms)
             self._row(ref.half_index, **expected)
 
+    def _half_batch(self, record: HalfBatch | CopiedHalfBatch, now_ms: int) -> None:
+        self._undecided.add(record.half_index)
+        row = self._row(
+            record.half_index,
+            original_offset=record.first_offset if isinstance(record, CopiedHalfBatch) else record.offset,
+            topic_id=record.topic_id,
+            queue_id=record.queue_id,
+            message_bytes=record.size,
+            number=record.index,
+            group_hash=hash64(record.group.encode()),
+            id_hash=hash64(record.tx_id.encode()),
+        )
+        if row is not None and row.current_offset < record.offset:
+            what = f"half batch {record.half_index} lies at {record.offset}, its row says {row.current_offset}"
+            self._findings.damage("transactions", what, REMAKE)
+        if record.has_keys:
+            places = [from_start for from_start, _, _, _ in ENTRY.iter_unpack(self._entries_of(record.offset))]
+            for from_start in places:
+                self._keys_of_copied(record.offset + from_start)
+
+    def _decided(self, record: Decided, now_ms: int) -> None:
+        settled = {"decided_by": record.decided_by, "verdict_position": record.offset, "settled_at_ms": now_ms}
+        self._ended(record, (*[ref.half_index for ref in record.refs], *record.lost))
+        for ref in record.refs:
+            for number, entry in enumerate(self._shown_by(record, ref, now_ms)):
+                self._entry(ref.topic_id, ref.queue_id, ref.queue_offset + number, entry)
+            self._row(ref.half_index, state=ROW_COMMITTED, queue_offset=ref.queue_offset, **settled)
+        for half_index in record.lost:
+            self._row(half_index, state=ROW_ROLLED_BACK, queue_offset=-1, **settled)
+
+    def _shown_by(self, record: Decided, ref: BatchRef, now_ms: int) -> Iterator[QueueEntry]:
+        """The queue entries of a half batch."""
+        for from_start, message_bytes, tag_hash, key_hash in ENTRY.iter_unpack(self._entries_of(ref.offset)):
+            yield QueueEntry(
+                ref.offset + from_start, message_bytes, tag_hash, record.offset, now_ms, ref.half_index, key_hash
+            )
+
     def _rolled_back(self, record: RolledBack, now_ms: int) -> None:
         self._ended(record, record.half_indexes)
         for half_index in record.half_indexes:
@@ -582,7 +687,7 @@ class _IndexCheck:
         if record.half_index in self._undecided:
             self._checks[record.group, record.tx_id] = record.half_index, record.checks
 
-    def _ended(self, verdict: Committed | RolledBack, half_indexes: Iterable[int]) -> None:
+    def _ended(self, verdict: Committed | RolledBack | Decided, half_indexes: Iterable[int]) -> None:
         self._checks.pop((verdict.group, verdict.tx_id), None)
         self._firsts.pop((verdict.group, verdict.tx_id), None)
         for half_index in half_indexes:
@@ -669,6 +774,9 @@ class _IndexCheck:
             CopiedDelayed: _copied_delayed,
             TopicSet: _topic_set,
             TopicDeleted: _topic_deleted,
+            HalfBatch: _half_batch,
+            CopiedHalfBatch: _half_batch,
+            Decided: _decided,
         },
         nothing=(GroupSet, OffsetsCommitted, EpochStarted, Base, ProducerSet, GroupDeleted, OperatorActed, Trim),
     )

@@ -49,6 +49,17 @@ def test_a_segment_that_is_missing_ends_what_goes() -> None:
     assert trim_target(state(), limits, SEGMENTS[1:], NOW_MS).log_start == 0
 
 
+@pytest.mark.parametrize(
+    ("lowest", "position", "segments"),
+    [(2 * MIB - 64, 2 * MIB + 64, 1), (64, 2 * MIB, 0), (3 * MIB, 3 * MIB + 64, 2), (0, MIB + 8, 2)],
+)
+def test_segments_of_a_tie_go_together(lowest: int, position: int, segments: int) -> None:
+    tied = state()
+    tied.ties = {position: lowest}
+    limits = OFF._replace(retention_ms=2_500_000)
+    assert trim_target(tied, limits, SEGMENTS, NOW_MS).log_start == segments * MIB
+
+
 def test_a_jump_of_the_clock_that_nobody_confirmed_makes_nothing_old() -> None:
     doubtful = state()
     doubtful.jumps = (Jump(0, NOW_MS - 500_000, 3_500_000),)

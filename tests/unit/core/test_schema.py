@@ -2,17 +2,18 @@
 
 import msgspec
 import pytest
-from tests.support.core_log import CoreLog, half
+from tests.support.core_log import CoreLog, half, half_batch, sent, winner
 from tests.unit.core.test_snapshot import filled
 
 from halfmq.core.base import base_payload
-from halfmq.core.commands import LockQueues, SetProducer
-from halfmq.core.decision import ProducerSettingsStored
+from halfmq.core.commands import DecideBatch, LockQueues, SetProducer
+from halfmq.core.decision import BatchDecided, ProducerSettingsStored
 from halfmq.core.schema import ROW_KINDS, Head, group_payload, read_group
 from halfmq.core.snapshot import snapshot_rows
 from halfmq.core.state import State, holders_bytes
 from halfmq.core.transaction.invariants import check
 from halfmq.errors import InvariantViolated
+from halfmq.model.query_batch import QueryBatch
 from halfmq.model.records import PARKED_MS
 from halfmq.model.settings import BrokerSettings, GroupSettings, PastLimit, ProducerSettings
 
@@ -25,6 +26,13 @@ def full() -> CoreLog:
     assert isinstance(
         log.do(SetProducer(ProducerSettings("G1", 3, PastLimit.ROLLBACK, 60_000))), ProducerSettingsStored
     )
+    found = [half_batch(index=index, size=7_000) for index in range(6)]
+    for command in found:
+        sent(log.do(command))
+        log.roll()
+    batch = QueryBatch("q1", 0, "r1")
+    assert isinstance(log.do(DecideBatch(1, "PG", batch, b"d" * 16, (winner(*found),))), BatchDecided)
+    sent(log.do(half_batch(batch._replace(batch=1, run="r2"))))
     log.roll()
     return log
 

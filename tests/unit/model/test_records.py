@@ -6,7 +6,7 @@ import pytest
 
 from halfmq.errors import InvariantViolated
 from halfmq.model import records
-from halfmq.model.records import TYPE_OF_KIND, Kind, Record, Trim, for_each_kind
+from halfmq.model.records import BATCHED, TYPE_OF_KIND, Kind, Record, Trim, for_each_kind
 from halfmq.model.stored_message import size_of
 
 
@@ -15,8 +15,11 @@ def test_kinds_have_numbers_of_their_own_that_stand_on_disks() -> None:
         "MESSAGE": 1, "HALF": 2, "COPIED_HALF": 3, "COMMITTED": 4, "ROLLED_BACK": 5, "CHECKED": 6, "DELAYED": 7,
         "COPIED_DELAYED": 8, "RELEASED": 9, "TOPIC_SET": 16, "TOPIC_DELETED": 17, "GROUP_SET": 18, "OFFSETS": 19,
         "EPOCH_STARTED": 20, "BASE": 21, "TRIM": 22, "PRODUCER_SET": 23, "PARKED": 24, "GROUP_DELETED": 25,
+        "HALF_BATCH": 26, "COPIED_HALF_BATCH": 27, "DECIDED": 28,
         "OPERATOR_ACTED": 32,
     }  # fmt: skip
+    assert BATCHED == 29
+    assert BATCHED not in list(Kind)
 
 
 def test_a_record_is_its_head_its_prefix_and_what_it_holds() -> None:
@@ -27,6 +30,8 @@ def test_a_record_is_its_head_its_prefix_and_what_it_holds() -> None:
     assert records.copied_delayed_size(stored) == 8 + 40 + stored
     assert records.committed_size("grp", "id12", 2) == 8 + 8 + 3 + 4 + 2 * 64
     assert records.rolled_back_size("grp", "id12", 2) == 8 + 8 + 3 + 4 + 2 * 8
+    assert records.half_batch_size("grp", "id12", "0.1", 1_000) == 8 + 76 + 1_000 + 3 + 4 + 3
+    assert records.decided_size("grp", "id12", bytes(16), 2, 3) == 8 + 16 + 3 + 4 + 16 + 2 * 48 + 3 * 8
     assert records.checked_size("grp", "id12") == 8 + 24 + 3 + 4
     assert records.released_size(3) == 8 + 8 + 3 * 64
     assert records.operator_acted_size("T1", "gr\u00fcn", "why", "1:2") == 8 + 12 + 2 + 5 + 3 + 3 + 4

@@ -43,6 +43,7 @@ def opened(disk: Disk, log: RandomLog, *, redo_from: int = 0, log_start: int = 0
         redo_from=redo_from,
         log_start=log_start,
         read_message=log.read_message,
+        read_entries=log.read_entries,
     )
     indexes._files._open_max = 8
     return indexes

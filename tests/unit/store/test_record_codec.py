@@ -1,6 +1,7 @@
 """Each kind of record: its size, its golden bytes (``tests/vectors/records.txt``), and that it is read back as it was."""
 
 import struct
+from typing import cast
 
 import pytest
 from msgspec.structs import replace
@@ -18,6 +19,8 @@ from halfmq.model.records import (
     MESSAGE_AT,
     CopiedDelayed,
     CopiedHalf,
+    CopiedHalfBatch,
+    HalfBatch,
     Kind,
     message_record_size,
 )
@@ -33,6 +36,7 @@ from halfmq.store.record_codec import (
 )
 
 SOURCE = 4_096
+SOURCE_BATCH = 8_192
 AT = 1_000
 
 
@@ -42,6 +46,8 @@ def source_message() -> stored_message.StoredMessage:
 
 
 def copy(source: int) -> Pieces:
+    if source == SOURCE_BATCH:
+        return b"", cast(HalfBatch, make.half_batch()(0)).payload, b""
     assert source == SOURCE
     return stored_message.encode(source_message(), SOURCE)
 
@@ -69,6 +75,9 @@ KINDS: dict[str, make.Make] = {
     "group_deleted": make.group_deleted(),
     "parked": make.parked(),
     "operator_acted": make.operator_acted(),
+    "half_batch": make.half_batch(KEYS="k1 k2", TAGS="red"),
+    "copied_half_batch": make.copied_half_batch(SOURCE_BATCH, cast(HalfBatch, make.half_batch()(0))),
+    "decided": make.decided(make.batch_ref(64), make.batch_ref(2_000, 6), lost=(7, 2**40)),
 }
 
 
@@ -89,7 +98,7 @@ def as_read(record: object) -> object:
             key_hash=message_facts.key_hash_of(properties),
             delay=700,
         )
-    if isinstance(record, CopiedDelayed):
+    if isinstance(record, CopiedDelayed | CopiedHalfBatch):
         return replace(record, source=record.offset)
     return record
 

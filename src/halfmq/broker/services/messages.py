@@ -12,8 +12,9 @@ from halfmq import limits
 from halfmq.core.commands import SettledRow
 from halfmq.core.view import View
 from halfmq.errors import StoreDamaged
-from halfmq.model.records import Kind
+from halfmq.model.records import BATCHED, Kind
 from halfmq.model.stored_message import AT_PHYSICAL_OFFSET, StoredMessage, decode, patch_committed, patch_released
+from halfmq.store.commit_log import BatchedPlace
 from halfmq.store.consume_queue import QueueEntry
 from halfmq.store.indexes import FoundMessage
 from halfmq.store.layout import ROW_COMMITTED, ROW_ROLLED_BACK
@@ -23,6 +24,7 @@ log = logging.getLogger("halfmq.stored")
 
 _HALVES: Final = frozenset({Kind.HALF, Kind.COPIED_HALF})
 _DELAYED: Final = frozenset({Kind.DELAYED, Kind.COPIED_DELAYED})
+_HALF_BATCHES: Final = frozenset({Kind.HALF_BATCH, Kind.COPIED_HALF_BATCH})
 
 #: RocketMQ ``defaultQueryMaxNum``.
 KEY_MATCHES_MAX: Final = 32
@@ -52,6 +54,10 @@ class Reads(Protocol):
 
     def first_offset(self, offset: int) -> int:
         """The log offset of the message's first record; equal to ``offset`` unless it was copied forward."""
+        ...
+
+    def batched_place(self, offset: int) -> BatchedPlace:
+        """Which message of which half batch begins at ``offset``, where the kind is BATCHED."""
         ...
 
     def transaction_row(self, half_index: int) -> TransactionRow | None:
@@ -143,9 +149,11 @@ class StoredMessages:
             view = self._store.stored_view(offset)
             message, physical_offset, _ = decode(view)
             kind = self._store.kind_at(offset)
+            if kind == BATCHED:
+                return self._batched(view, offset)
         except (LookupError, ValueError):
             return None  # an invented offset may point anywhere into the log
-        if physical_offset != offset:
+        if physical_offset != offset or kind in _HALF_BATCHES:
             return None
         if kind in _HALVES:
             row = self._store.transaction_row(message.queue_offset)
@@ -162,6 +170,15 @@ class StoredMessages:
             queue_offset, entry = found
             return self._as_it_leaves(view, queue_offset, entry)
         return bytearray(view)
+
+    def _batched(self, view: memoryview, offset: int) -> bytearray | None:
+        """A message of a half batch."""
+        start, half_index, number = self._store.batched_place(offset)
+        row = self._store.transaction_row(half_index)
+        if row is None or row.state != ROW_COMMITTED or start not in (row.original_offset, row.current_offset):
+            return None
+        prepared = row.original_offset + offset - start
+        return patched(view, offset, row.queue_offset + number, row.settled_at_ms, prepared_offset=prepared)
 
     def visible(self, offset: int) -> StoredMessage | None:
         """``visible_bytes``, decoded."""

@@ -32,6 +32,13 @@ def refuse_half(
             f"the transaction would take {commit_bytes} bytes; one may take {state.record_bytes_max} "
             f"(64 MiB, and half a segment of {state.settings.segment_bytes})",
         )
+    return refuse_bytes(state, group, known, message_bytes)
+
+
+def refuse_bytes(
+    state: State, group: ProducerGroup | None, known: Undecided | None, message_bytes: int
+) -> Refused | None:
+    """Why there is no space for ``message_bytes`` more of undecided messages; None if there is. Arguments as for ``refuse_half``."""
     if group is None:
         return _refuse_first(state, message_bytes) or _refuse_in_all(state, None, None, message_bytes)
     count = len(group.undecided)

@@ -39,6 +39,7 @@ def _problems(state: State) -> Iterator[str]:
     yield from _windows(state)
     yield from _delayed(state)
     yield from _copies(state)
+    yield from _queries(state)
     for name in state.producer_settings:
         yield "" if name in state.producer_groups else f"settings of group {name}, which is forgotten"
     groups = state.producer_groups.values()
@@ -114,11 +115,22 @@ def _group(state: State, group: ProducerGroup) -> Iterator[str]:
     yield "" if known_ids <= group.undecided.keys() else f"{group.name}: a settled transaction is scheduled"
     for tx_id, known in group.undecided.items():
         what = f"{group.name}/{tx_id}"
+        places = [(half.attempt, half.index) for half in known.halves]
         indexes = [half.index for half in known.halves]
+        batches = any(half.batch is not None for half in known.halves)
         halves_bytes += sum(half.message_bytes for half in known.halves)
         yield "" if (known.group, known.tx_id) == (group.name, tx_id) else f"{what}: stands under another name"
-        yield "" if indexes and indexes == sorted(set(indexes)) else f"{what}: indexes {indexes}"
-        yield "" if len(indexes) <= limits.TRANSACTION_MESSAGES_MAX else f"{what}: {len(indexes)} messages"
+        yield "" if places and places == sorted(set(places)) else f"{what}: indexes {indexes}"
+        alike = all((half.batch is not None) == batches for half in known.halves)
+        yield "" if alike else f"{what}: single halves and half batches"
+        most = limits.TRANSACTION_HALF_BATCHES_MAX if batches else limits.TRANSACTION_MESSAGES_MAX
+        yield "" if len(places) <= most else f"{what}: {len(places)} messages"
+        of_query = state.derived.undecided_of_query.get(tx_id.split(":")[0], {})
+        yield (
+            ""
+            if (tx_id in of_query) == any(attempt for attempt, _ in places)
+            else f"{what}: of a query or not, and it does not know"
+        )
         last = max(indexes, default=-1)
         yield "" if not known.count or last < known.count else f"{what}: index {last} of {known.count}"
         yield "" if tx_id not in group.settled else f"{what}: undecided and settled"
@@ -163,6 +175,21 @@ def _group(state: State, group: ProducerGroup) -> Iterator[str]:
         )
     for tx_id in group.session.in_flight:
         yield "" if tx_id in group.undecided else f"{group.name}/{tx_id}: settled and in flight"
+
+
+def _queries(state: State) -> Iterator[str]:
+    for name, query in state.queries.items():
+        batches = list(query.decisions)
+        ordered = batches == sorted(set(batches)) and len(batches) <= limits.QUERY_DECISIONS_MAX
+        yield "" if query.name == name and ordered else f"query {name}: decisions {batches}"
+        yield "" if query.run and query.run not in query.superseded else f"query {name}: run {query.run}"
+    for name, ids in state.derived.undecided_of_query.items():
+        group = state.producer_groups[state.queries[name].group]
+        yield (
+            "" if ids and ids.keys() <= group.undecided.keys() else f"query {name}: a settled batch counts as undecided"
+        )
+    for position, lowest in state.ties.items():
+        yield "" if state.log_start <= lowest < position else f"a tie from {lowest} to {position} in a trimmed log"
 
 
 def _copies(state: State) -> Iterator[str]:

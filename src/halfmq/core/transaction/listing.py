@@ -85,12 +85,13 @@ def _listed(view: View, group: ProducerGroupView, known: Undecided, now_ms: int)
         topic = view.topics_by_id.get(half.topic_id)
         topics[topic.name if topic is not None else f"topic id {half.topic_id}"] = None
     check = known.next_check
+    messages, expected = number_of_messages(known)
     return PendingTransaction(
         group.name,
         known.tx_id,
         max(0, now_ms - known.prepared_at_ms),
-        len(known.halves),
-        known.count,
+        messages,
+        expected,
         sum(half.message_bytes for half in known.halves),
         tuple(topics),
         known.checks,
@@ -98,6 +99,14 @@ def _listed(view: View, group: ProducerGroupView, known: Undecided, now_ms: int)
         len(group.session.members) + len(group.session.pollers),
         _BECAUSE[check] if isinstance(check, ParkedCheck) else "",
     )
+
+
+def number_of_messages(known: Undecided) -> tuple[int, int]:
+    """(messages that are here, messages that it will have; 0 if that is not stated yet)."""
+    if known.halves[0].batch is None:
+        return len(known.halves), known.count
+    messages = sum([half.messages for half in known.halves])
+    return messages, messages if known.count == len(known.halves) else 0
 
 
 def has(group: ProducerGroupView, tx_id: str) -> bool:

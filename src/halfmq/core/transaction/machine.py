@@ -8,7 +8,7 @@
 The first verdict in the log wins, and the broker never decides by itself. RocketMQ checks neither the id nor an existing verdict: a
 second commit writes a second message (its ``EndTransactionProcessor``).
 
-A commit refers only to bytes of its own segment, so that segments can be removed one by one. A half in an older segment is copied
+A commit of single halves refers only to bytes of its own segment, so that segments can be removed one by one. A half in an older segment is copied
 directly before the commit, in the same batch: FMQ's TX_MESSAGE (source, 3.3.3).
 """
 
@@ -27,6 +27,7 @@ from halfmq.core.events import CheckCancelled, UnknownReceived
 from halfmq.core.queues.delay import delay_refusal, due_at
 from halfmq.core.state import Destination, Half, ProducerGroup, State, Topic, Undecided, Verdict, next_offset
 from halfmq.core.transaction.admission import refuse_half
+from halfmq.core.transaction.batch_verdict import commit_batches, copy_half_batch
 from halfmq.core.transaction.check_schedule import due_sooner
 from halfmq.core.transaction.next_check import to_number
 from halfmq.core.transaction.states import OF_SETTLED, SettledEffect, standing_state
@@ -36,6 +37,7 @@ from halfmq.model.records import (
     MESSAGE_AT,
     Committed,
     CopiedHalf,
+    CopiedHalfBatch,
     DecidedBy,
     HalfRecord,
     OperatorAction,
@@ -92,7 +94,7 @@ def prepare(state: State, command: SendHalf, place: Destination, now_ms: int) ->
             if answered is not None:
                 return Decision(NOTHING, answered)
         elif tx_id in group.settled:
-            return Decision(NOTHING, _already_settled(group.settled[tx_id]))
+            return Decision(NOTHING, already_settled(group.settled[tx_id]))
     body = command.body
     body_bytes = len(body)
     delay = command.delay
@@ -148,6 +150,9 @@ def _named(state: State, command: SendHalf, offset: int) -> SendHalf:
 def _prepared_before(known: Undecided, command: SendHalf, topic: Topic) -> Sent | Refused | None:
     """The first reply if this half is already stored; a refusal if it contradicts the stored one; None if it is new."""
     index, count = command.index, command.count
+    if known.halves[0].batch is not None:
+        text = f"transaction {known.tx_id!r} has half batches, and cannot have single halves besides"
+        return Refused(Why.INVALID_PARAMETER, text)
     for half in known.halves:
         if half.index == index:
             if half.topic_id != topic.topic_id or half.key_hash != command.key_hash:
@@ -165,7 +170,8 @@ def _prepared_before(known: Undecided, command: SendHalf, topic: Topic) -> Sent 
     return None
 
 
-def _already_settled(verdict: Verdict) -> Refused:
+def already_settled(verdict: Verdict) -> Refused:
+    """The refusal of a half of a settled transaction."""
     standing = standing_state(verdict.committed).value
     return Refused(
         Why.ALREADY_SETTLED,
@@ -293,6 +299,9 @@ def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) 
     halves = known.halves
     count = known.count
     if count != len(halves):
+        if halves[0].attempt:
+            text = f"transaction {known.tx_id!r} is a batch of a query, which commits it by its decision; it can be rolled back"
+            return Decision(NOTHING, Refused(Why.INCOMPLETE, text))
         said = f"{count} messages" if count else "its last message, which states their number, is missing"
         return Decision(
             NOTHING,
@@ -304,7 +313,7 @@ def _commit(state: State, known: Undecided, decided_by: DecidedBy, now_ms: int) 
     # ``segment_start`` inlined: a call takes three times as long.
     segment = offset - offset % state.settings.segment_bytes
     half = halves[0]
-    if count != 1 or half.offset < segment or half.delay:
+    if count != 1 or half.offset < segment or half.delay or half.batch is not None:
         return _commit_many(state, known, decided_by, offset, segment, now_ms)
     # The common case: one half in the current segment.
     group_name = known.group
@@ -325,6 +334,8 @@ def _commit_many(
     state: State, known: Undecided, decided_by: DecidedBy, offset: int, segment: int, now_ms: int
 ) -> Decision:
     """Copy halves of older segments forward, then one record makes all halves visible."""
+    if known.halves[0].batch is not None:
+        return commit_batches(state, known, decided_by)
     records: list[Record] = []
     places: list[int] = []
     for half in known.halves:
@@ -358,8 +369,10 @@ def _commit_many(
     return Decision(tuple(records), Settled(known.group, known.tx_id, True, offset, False), tuple(wakes))
 
 
-def copy_half(known: Undecided, half: Half, offset: int) -> CopiedHalf:
+def copy_half(known: Undecided, half: Half, offset: int) -> CopiedHalf | CopiedHalfBatch:
     """The record that copies ``half`` to ``offset``, with everything that redo from there needs."""
+    if half.batch is not None:
+        return copy_half_batch(known, half, offset)
     return CopiedHalf(
         offset, copied_half_size(half.message_bytes), half.offset, half.first_offset, half.half_index, half.topic_id,
         half.message_bytes, known.group, known.tx_id, half.index, known.count, known.prepared_at_ms,

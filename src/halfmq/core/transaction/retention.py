@@ -18,6 +18,7 @@ from halfmq.core.decision import NOTHING, Decision, Done, Refused, Why
 from halfmq.core.events import CopiedForward, TrimStarted
 from halfmq.core.queues.delay import copy_delayed
 from halfmq.core.state import Delayed, Half, State, Undecided, next_offset
+from halfmq.core.ties import tied_start
 from halfmq.core.transaction.machine import copy_half
 from halfmq.model.placement import segment_start
 from halfmq.model.records import TRIM_SIZE, Record, Trim
@@ -157,6 +158,11 @@ def _refuse_start(state: State, log_start: int) -> Refused | None:
         return Refused(Why.INVALID_PARAMETER, f"{log_start} is not the start of a segment of this log")
     if log_start > state.log_start and log_start not in state.bases:
         return Refused(Why.INVALID_PARAMETER, f"the segment at {log_start} has no base")
+    if tied_start(state.ties.items(), log_start, state.settings.segment_bytes) != log_start:
+        return Refused(
+            Why.INVALID_PARAMETER,
+            f"a verdict after {log_start} shows messages before it: their segments are removed together",
+        )
     return None
 
 

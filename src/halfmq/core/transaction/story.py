@@ -8,11 +8,13 @@ from typing import Final
 
 from halfmq.core.commands import SettledRow
 from halfmq.core.state import Undecided, Verdict
+from halfmq.core.transaction.listing import number_of_messages
 from halfmq.core.transaction.next_check import ParkedCheck
 from halfmq.core.transaction.past_limit import is_at_limit
 from halfmq.core.transaction.states import standing_state
 from halfmq.core.view import ProducerGroupView, View
 from halfmq.model.durations import span
+from halfmq.model.query_batch import of_tx_id
 from halfmq.model.records import DecidedBy, OperatorActed
 from halfmq.model.settings import PastLimit, ProducerSettings
 
@@ -88,19 +90,24 @@ def _prepared(view: View, known: Undecided, now_ms: int) -> tuple[str, ...]:
         topics[topic.name if topic is not None else f"topic id {half.topic_id}"] = None
     first = known.halves[0]
     size = sum(half.message_bytes for half in known.halves)
-    said = (
-        f"{len(known.halves)} of {known.count}"
-        if known.count
-        else f"{len(known.halves)}, and their total is not known yet,"
-    )
+    messages, expected = number_of_messages(known)
+    said = f"{messages} of {expected}" if expected else f"{messages}, and their total is not known yet,"
+    if first.batch is not None:
+        said = f"{messages} messages in {len(known.halves)} half batches"
     sentences = [
         f"Transaction {known.tx_id} was prepared by producer group {known.group} {span(now_ms - known.prepared_at_ms)} ago.",
-        f"It has {said} messages for {', '.join(topics)}, {size} bytes; its first half is number {first.half_index}, "
+        f"It has {said}{'' if first.batch is not None else ' messages'} for {', '.join(topics)}, {size} bytes; its first half is number {first.half_index}, "
         f"prepared at log offset {first.first_offset}.",
     ]
     if first.offset != first.first_offset:
         sentences.append(f"Its first half was copied forward to log offset {first.offset}.")
-    if known.count != len(known.halves):
+    if first.attempt:
+        query, batch, run = of_tx_id(known.tx_id)
+        sentences.append(
+            f"It is batch {batch} of query {query}, run {run}, which its query commits by a decision; it can be rolled back, and "
+            "then the query must be started again."
+        )
+    elif known.count != len(known.halves):
         sentences.append("It cannot be committed before the missing messages arrive; it can be rolled back.")
     return tuple(sentences)
 

@@ -92,6 +92,12 @@ HMQ_POLL_CHECKS: Final = 29_009
 HMQ_ASK_PARKED: Final = 29_010
 #: How many messages of a queue fit into a number of bytes (``fitting``).
 HMQ_FITTING: Final = 29_011
+#: Send a half batch: many half messages for one queue (``half_batches``).
+HMQ_PREPARE_BATCH: Final = 29_012
+#: Decide which half batches of a query's batch become visible (``half_batches``).
+HMQ_DECIDE: Final = 29_013
+#: Whether a query's batch is decided, and what a half batch for this broker must contain (``half_batches``).
+HMQ_DECISION: Final = 29_014
 
 
 class ResponseCode(IntEnum):

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from tests.support.core_log import CoreLog, end, half, part, producer
+from tests.support.core_log import CoreLog, end, half, half_batch, part, producer
 
 from halfmq.core.commands import RequestedVerdict, SetProducer
 from halfmq.core.state import InFlight, ProducerGroup, State, Undecided
@@ -11,6 +11,7 @@ from halfmq.core.transaction.listing import (
     group_stats,
     groups_from,
     has,
+    number_of_messages,
     oldest_undecided,
     transaction_state,
     undecided_among,
@@ -267,3 +268,14 @@ def test_a_page_of_one_group_begins_behind_the_first_ones() -> None:
     total, rows = oldest_undecided(log.state, "PG", 2, log.now_ms, skipped=3)
     assert (total, [row.tx_id for row in rows]) == (5, ["T3", "T4"])
     assert oldest_undecided(log.state, "PG", 2, log.now_ms, skipped=5) == (5, ())
+
+
+def test_messages_of_half_batches_are_counted() -> None:
+    log = CoreLog()
+    log.do(half_batch("T1", "", index=0, messages=40))
+    log.do(half_batch(messages=7))
+    known = log.state.producer_groups["PG"].undecided
+    assert number_of_messages(known["T1"]) == (40, 0)
+    log.do(half_batch("T1", "", index=1, count=2, messages=5))
+    assert number_of_messages(known["T1"]) == (45, 45)
+    assert number_of_messages(known["q1:0:r1"]) == (7, 0)

@@ -1,7 +1,7 @@
 """The story of a transaction says why it waits and who could settle it."""
 
 from msgspec.structs import replace
-from tests.support.core_log import CoreLog, end, half, part, producer
+from tests.support.core_log import CoreLog, end, half, half_batch, part, producer
 
 from halfmq.core.commands import CopyForward, RequestedVerdict, ResolveTransaction, SetProducer, TrimLog
 from halfmq.core.decision import Done
@@ -300,3 +300,14 @@ def test_a_full_budget_is_full_at_exactly_that_number() -> None:
     assert told(log, waiting).endswith("Its check is due, after 2 checks of its group that await responses.")
     log.state.producer_groups["PG"].session.in_flight.popitem()
     assert told(log, waiting).endswith("Its check is due now.")
+
+
+def test_batch_of_a_query_is_named_with_what_can_be_done() -> None:
+    log = CoreLog()
+    for index in range(2):
+        log.do(half_batch(index=index, messages=40))
+    text = " ".join(story(log.state, "PG", "q1:0:r1", log.now_ms))
+    assert "It has 80 messages in 2 half batches for orders" in text
+    assert "batch 0 of query q1, run r1" in text
+    log.do(half_batch("T1", "", index=0, count=2))
+    assert "missing messages" in " ".join(story(log.state, "PG", "T1", log.now_ms))

@@ -1,0 +1,96 @@
+"""Half batches and decisions on batches of a query (29012 to 29014), translated to and from ``services.half_batches``."""
+
+from typing import Any
+
+from halfmq.broker.remoting.connection import Connection
+from halfmq.broker.remoting.gateway import Gateway
+from halfmq.broker.remoting.refusals import refusal
+from halfmq.broker.services.half_batches import HalfBatches
+from halfmq.core.commands import Winner
+from halfmq.core.decision import BatchDecided, DecisionFound, Refused, Reply, Sent, Why
+from halfmq.core.engine import Failed
+from halfmq.model.query_batch import QueryBatch
+from halfmq.wire.remoting.codes import HMQ_DECIDE, HMQ_DECISION, HMQ_PREPARE_BATCH, ResponseCode
+from halfmq.wire.remoting.half_batches import (
+    EXT_FENCED,
+    EXT_MISSING,
+    DecisionAnswer,
+    answer_ext,
+    decode_winners,
+    place_ext,
+    read_decide,
+    read_number,
+    read_prepare,
+)
+from halfmq.wire.remoting.header import Request
+
+#: What a response needs of its request.
+Context = tuple[Connection, Request[Any]]
+
+
+class HalfBatchCommands:
+    """Requests of clients that write in batches (29012 to 29014)."""
+
+    def __init__(self, gateway: Gateway, half_batches: HalfBatches) -> None:
+        self._gateway = gateway
+        self._half_batches = half_batches
+        gateway.handlers |= {HMQ_PREPARE_BATCH: self.prepare, HMQ_DECIDE: self.decide, HMQ_DECISION: self.decision}
+
+    def prepare(self, connection: Connection, request: Request[Any]) -> None:
+        """29012: a half batch."""
+        fields = read_prepare(request.ext)
+        batch = QueryBatch(fields.query, fields.batch, fields.run) if fields.query else None
+        self._half_batches.prepare(
+            connection.number, fields.group, fields.tx_id, batch, fields.attempt, fields.index, fields.count,
+            fields.topic, fields.default_queues, fields.queue_id, fields.messages, fields.checksum, fields.grace_ms,
+            bytes(request.body), self._prepared, (connection, request.to_answer(None)),
+        )  # fmt: skip
+
+    def _prepared(self, context: Context, reply: Reply | Failed) -> None:
+        if isinstance(reply, Sent):
+            self._answer(context, place_ext(reply.log_offset, reply.queue_offset))
+        else:
+            self._refused(context, reply)
+
+    def decide(self, connection: Connection, request: Request[Any]) -> None:
+        """29013: which attempts of a batch become visible."""
+        fields = read_decide(request.ext)
+        winners = [Winner(*winner) for winner in decode_winners(request.body)]
+        batch = QueryBatch(fields.query, fields.batch, fields.run)
+        self._half_batches.decide(
+            connection.number, fields.group, batch, fields.digest, winners, self._decided,
+            (connection, request.to_answer(None)),
+        )  # fmt: skip
+
+    def _decided(self, context: Context, reply: Reply | Failed) -> None:
+        if isinstance(reply, BatchDecided):
+            self._answer(context, {"position": reply.position, "repeated": reply.repeated})
+        else:
+            self._refused(context, reply)
+
+    def decision(self, connection: Connection, request: Request[Any]) -> None:
+        """29014: whether a batch is decided."""
+        context = connection, request.to_answer(None)
+        query = request.ext.get("query", "")
+        if not query:
+            self._answer(context, answer_ext(DecisionAnswer(self._half_batches.store_host, False, b"", -1, -1)))
+            return
+        batch = QueryBatch(query, read_number("batch", request.ext.get("batch", "")), request.ext.get("run", ""))
+        self._half_batches.find(connection.number, batch, self._found, context)
+
+    def _found(self, context: Context, reply: Reply | Failed) -> None:
+        if isinstance(reply, DecisionFound):
+            self._answer(context, answer_ext(DecisionAnswer(self._half_batches.store_host, *reply)))
+        else:
+            self._refused(context, reply)
+
+    def _answer(self, context: Context, ext: dict[str, object]) -> None:
+        connection, request = context
+        self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, ext)
+
+    def _refused(self, context: Context, reply: Reply | Failed) -> None:
+        connection, request = context
+        code, remark, ext = refusal(reply)
+        if isinstance(reply, Refused) and reply.why in (Why.FENCED, Why.INCOMPLETE):
+            ext = {EXT_FENCED if reply.why is Why.FENCED else EXT_MISSING: True}
+        self._gateway.answer(connection, request, code, remark, ext)

@@ -1,0 +1,66 @@
+"""The records of a verdict on a transaction of half batches, and of a copy."""
+
+from collections.abc import Collection, Iterable
+
+from msgspec.structs import astuple, replace
+
+from halfmq.core.decision import Decision, Settled, WakeQueue
+from halfmq.core.state import Half, State, Undecided, next_offset
+from halfmq.core.transaction.next_check import to_number
+from halfmq.model.placement import segment_start
+from halfmq.model.records import BatchRef, CopiedHalfBatch, Decided, DecidedBy, Record, decided_size
+
+
+def commit_batches(state: State, known: Undecided, decided_by: DecidedBy) -> Decision:
+    """The verdict COMMIT on a complete transaction of half batches that is not a batch of a query."""
+    offset = next_offset(state)
+    segment = segment_start(offset, state.settings.segment_bytes)
+    copies: list[Record] = []
+    halves = list(known.halves)
+    for number, half in enumerate(known.halves):
+        if half.offset < segment:
+            copies.append(copy_half_batch(known, half, offset))
+            halves[number] = replace(half, offset=offset)
+            offset += half.message_bytes
+    record, wakes = decided_record(state, known.group, known.tx_id, halves, {""}, decided_by, b"", offset)
+    return Decision((*copies, record), Settled(known.group, known.tx_id, True, record.offset, False), wakes)
+
+
+def copy_half_batch(known: Undecided, half: Half, offset: int) -> CopiedHalfBatch:
+    """The record that copies the half batch ``half`` to ``offset``, with everything that redo from there needs."""
+    assert half.batch is not None
+    attempt, messages, checksum, entries_checksum, has_keys = astuple(half.batch)
+    return CopiedHalfBatch(
+        offset, half.message_bytes, half.offset, half.first_offset, half.topic_id, half.queue_id, half.half_index,
+        known.group, known.tx_id, attempt, half.index, known.count, messages, checksum, entries_checksum, has_keys,
+        known.prepared_at_ms, known.grace_until_ms, known.checks, to_number(known.next_check),
+    )  # fmt: skip
+
+
+def decided_record(
+    state: State, group: str, tx_id: str, halves: Iterable[Half], won: Collection[str], decided_by: DecidedBy, digest: bytes,
+    offset: int,
+) -> tuple[Decided, tuple[WakeQueue, ...]]:  # fmt: skip
+    """(record at ``offset``, queues to wake): the half batches of attempts in ``won`` become visible, others never."""
+    refs: list[BatchRef] = []
+    lost: list[int] = []
+    ends: dict[tuple[int, int], int] = {}
+    wakes: dict[WakeQueue, None] = {}
+    for half in halves:
+        if half.attempt not in won:
+            lost.append(half.half_index)
+            continue
+        queue_id = half.queue_id
+        topic = state.topics_by_id[half.topic_id]
+        queue = (half.topic_id, queue_id)
+        queue_offset = ends.get(queue, topic.ends[queue_id])
+        ends[queue] = queue_offset + half.messages
+        wakes[topic.wakes[queue_id][0]] = None
+        refs.append(
+            BatchRef(
+                half.offset, half.first_offset, half.half_index, queue_offset, half.message_bytes, half.messages,
+                half.topic_id, queue_id,
+            )
+        )  # fmt: skip
+    size = decided_size(group, tx_id, digest, len(refs), len(lost))
+    return Decided(offset, size, group, tx_id, decided_by, digest, tuple(refs), tuple(lost)), tuple(wakes)

@@ -1,0 +1,436 @@
+"""Half batches, and decisions on batches of a query: exactly once for an application that repeats its last batch after a crash.
+
+    PrepareBatch  ->  [RolledBack ...] HalfBatch    invisible; a batch of a query has a transaction for each run of the query
+    DecideBatch   ->  [RolledBack ...] Decided      the winners' messages become visible at one position, others never
+    FindDecision  ->  nothing: whether a batch is decided
+    EndTransaction COMMIT of a transaction of half batches  ->  Decided, without a digest
+
+The first decision on a batch wins, whatever asks again: the same digest gets the same reply, another one is refused. So the
+application may call it any number of times. Every batch before the last decided one counts as decided, too; the digests of the newest
+are known, so that a repeated decision can be told from a contradiction.
+
+A new run of a query (its first half batch or decision) supersedes the others: their undecided transactions are rolled back, since a
+run decides only what it has prepared, and what they still send is refused. That rollback is safe: the batch is prepared again.
+
+Half batches in earlier segments are copied forward before a decision, in steps, each a decision of its own with the reply
+``Done(again=True)``: they may be hundreds of megabytes. A batch that takes more than half a segment is not copied; retention removes
+its segments together (``core.ties``), and the next batch of a query begins a new segment, so that ties do not chain.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
+
+from msgspec.structs import astuple
+
+from halfmq import limits
+from halfmq.core.base_bytes import query_bytes
+from halfmq.core.base_space import base_has_space, no_space
+from halfmq.core.commands import DecideBatch, FindDecision, PrepareBatch, Winner
+from halfmq.core.decision import (
+    NOTHING,
+    BatchDecided,
+    Decision,
+    DecisionFound,
+    Done,
+    Refused,
+    Sent,
+    Why,
+)
+from halfmq.core.events import CheckCancelled
+from halfmq.core.state import ProducerGroup, Query, State, Topic, Undecided, next_offset
+from halfmq.core.topics import PERMISSION_WRITE, first_use
+from halfmq.core.transaction.admission import refuse_bytes
+from halfmq.core.transaction.batch_verdict import copy_half_batch, decided_record
+from halfmq.core.transaction.machine import DISK_FULL, already_settled, check_cancelled, roll_back
+from halfmq.model.placement import segment_start
+from halfmq.model.query_batch import QueryBatch, of_tx_id
+from halfmq.model.records import (
+    DecidedBy,
+    HalfBatch,
+    Record,
+    decided_size,
+    half_batch_size,
+    rolled_back_size,
+)
+
+DIGEST_BYTES: Final = 16
+#: Bytes that one step copies in addition to its first half batch, so that a step is short.
+COPY_BYTES_MAX: Final = 4 << 20
+
+
+# --- prepare ---------------------------------------------------------------------------------------------------
+
+
+def decide_prepare_batch(state: State, command: PrepareBatch, now_ms: int) -> Decision:
+    """Store a half batch, or repeat the reply to an earlier send of it.
+
+    Replies:
+        Sent: stored, now or before; ``queue_offset`` is the half index.
+        Refused ALREADY_SETTLED: the batch of the query is decided, or the transaction is settled. Send nothing more of it.
+        Refused FENCED: a later run of the query has begun.
+        Refused, other reasons: nothing was written.
+    """
+    group = state.producer_groups.get(command.group)
+    known = group.undecided.get(command.tx_id) if group is not None else None
+    answered = _prepared_before(state, group, known, command)
+    if answered is not None:
+        return Decision(NOTHING, answered)
+    if state.session.disk_full:
+        return Decision(NOTHING, DISK_FULL)
+    records: list[Record] = []
+    events: list[CheckCancelled] = []
+    offset = next_offset(state)
+    topic = state.topics_by_name.get(command.topic)
+    if topic is None:
+        found = first_use(state, command.topic, command.default_queues, offset)
+        if isinstance(found, Refused):
+            return Decision(NOTHING, found)
+        topic, made = found
+        records.append(made)
+        offset += made.size
+    refused = _refuse_batch(state, group, known, topic, command)
+    if refused is not None:
+        return Decision(NOTHING, refused)
+    if command.attempt:
+        batch = of_tx_id(command.tx_id)
+        for other in superseded(state, batch, up_to=-1):
+            rolled_back = roll_back(other, DecidedBy.PRODUCER, offset)
+            records.append(rolled_back)
+            events += check_cancelled(state.producer_groups[other.group], other.tx_id)
+            offset += rolled_back.size
+    size = half_batch_size(command.group, command.tx_id, command.attempt, len(command.payload))
+    record = HalfBatch(
+        offset, size, topic.topic_id, command.queue_id, state.next_half_index, command.group, command.tx_id,
+        command.attempt, command.index, command.count, command.messages, command.checksum, command.entries_checksum,
+        command.grace_ms, command.has_keys, command.payload,
+    )  # fmt: skip
+    records.append(record)
+    reply = Sent(record.offset, command.queue_id, record.half_index, "")
+    return Decision(tuple(records), reply, (), tuple(events))
+
+
+def _prepared_before(
+    state: State, group: ProducerGroup | None, known: Undecided | None, command: PrepareBatch
+) -> Sent | Refused | None:
+    """The first reply if this half batch is already stored; why it contradicts what is known; None if it is new."""
+    if command.attempt:
+        batch = of_tx_id(command.tx_id)
+        refused = _refuse_run(state, batch, command.group) or _refuse_decided(state, batch)
+        if refused is not None:
+            return refused
+    verdict = group.settled.get(command.tx_id) if group is not None else None
+    if verdict is not None:
+        return already_settled(verdict)
+    halves = [half for half in known.halves if half.attempt == command.attempt] if known is not None else []
+    if command.index > len(halves):
+        return Refused(
+            Why.INVALID_PARAMETER,
+            f"transaction {command.tx_id!r} has half batches up to number {len(halves) - 1}, and cannot get number "
+            f"{command.index}: they come in order, or the earlier ones were rolled back",
+        )
+    if known is None:
+        return None
+    for half in halves:
+        if half.index == command.index:
+            facts = half.batch
+            same = facts is not None and (facts.messages, facts.checksum) == (command.messages, command.checksum)
+            if same and state.topics_by_id[half.topic_id].name == command.topic and half.queue_id == command.queue_id:
+                return Sent(half.first_offset, half.queue_id, half.half_index, "")
+            what = f"attempt {command.attempt} has" if command.attempt else "it has"
+            return Refused(
+                Why.INVALID_PARAMETER,
+                f"transaction {known.tx_id!r}: {what} another half batch at index {command.index}: ids must not be reused",
+            )
+    last = known.halves[-1]
+    if last.batch is None or bool(last.attempt) != bool(command.attempt):
+        return Refused(
+            Why.INVALID_PARAMETER,
+            f"transaction {known.tx_id!r} was begun in another way: it has only single halves, or only half batches, and "
+            "attempts only if it is a batch of a query",
+        )
+    said = max(command.count, known.count)
+    if not command.attempt and said:
+        fits = command.index < said and len(known.halves) <= said
+        if not fits or (command.count and known.count and command.count != known.count):
+            return Refused(
+                Why.INVALID_PARAMETER,
+                f"transaction {known.tx_id!r} is said to have {known.count or command.count} half batches; number "
+                f"{command.index} does not fit",
+            )
+    return None
+
+
+def _refuse_batch(
+    state: State, group: ProducerGroup | None, known: Undecided | None, topic: Topic, command: PrepareBatch
+) -> Refused | None:
+    """Why a new half batch is not stored; None if it is."""
+    if not topic.permission & PERMISSION_WRITE or topic.exempt:
+        return Refused(Why.NO_PERMISSION, f"topic {topic.name!r} is not writable")
+    if not 0 <= command.queue_id < topic.write_queues:
+        return Refused(
+            Why.INVALID_PARAMETER,
+            f"topic {topic.name!r} has write queues 0 to {topic.write_queues - 1}, not {command.queue_id}",
+        )
+    size = half_batch_size(command.group, command.tx_id, command.attempt, len(command.payload))
+    if size + 1_024 > state.record_bytes_max:
+        return Refused(
+            Why.MESSAGE_ILLEGAL,
+            f"the half batch takes {size} bytes of log; with segments of {state.settings.segment_bytes} bytes one may take "
+            f"{state.record_bytes_max - 1_024}: send smaller ones",
+        )
+    halves = len(known.halves) if known is not None else 0
+    verdict_bytes = decided_size(command.group, command.tx_id, bytes(DIGEST_BYTES), halves + 1, 0)
+    if halves >= limits.TRANSACTION_HALF_BATCHES_MAX or 2 * verdict_bytes > state.record_bytes_max:
+        return Refused(
+            Why.LIMIT_REACHED,
+            f"transaction {command.tx_id!r} has {halves} half batches, as many as it may; send larger ones",
+        )
+    if not command.attempt:
+        total = verdict_bytes + size + sum([half.message_bytes for half in known.halves] if known is not None else [])
+        if total > state.record_bytes_max:
+            return Refused(
+                Why.MESSAGE_ILLEGAL,
+                f"the transaction would take {total} bytes; one may take {state.record_bytes_max} (64 MiB, and half a segment "
+                f"of {state.settings.segment_bytes})",
+            )
+    elif known is None:
+        refused = _refuse_query(state, of_tx_id(command.tx_id), command.group)
+        if refused is not None:
+            return refused
+    return refuse_bytes(state, group, known, size)
+
+
+# --- decide ----------------------------------------------------------------------------------------------------
+
+
+def decide_batch(state: State, command: DecideBatch, now_ms: int) -> Decision:
+    """Decide a batch of a query.
+
+    Replies:
+        Done: half batches were copied; send the command again. Nothing is decided yet.
+        BatchDecided: the winners' messages are visible, now or since the same decision before.
+        Refused VERDICT_CONFLICT: the batch was decided with another digest, or so long ago that its digest is no longer known. Stop: the
+            application has another history than the broker.
+        Refused INCOMPLETE: half batches of these winners are missing, so nothing was decided. Prepare the batch again.
+        Refused FENCED: a later run of the query has begun. Stop.
+        Refused, other reasons: nothing was decided.
+    """
+    name, number, _ = batch = command.batch
+    query = state.queries.get(name)
+    stands = _decision_of(query, number)
+    if stands is not None:
+        return Decision(NOTHING, _repeated(command, stands))
+    refused = _refuse_run(state, batch, command.group)
+    if refused is not None:
+        return Decision(NOTHING, refused)
+    group = state.producer_groups.get(command.group)
+    known = group.undecided.get(batch.tx_id) if group is not None else None
+    missing = _missing(known, command.winners)
+    if missing:
+        return Decision(
+            NOTHING,
+            Refused(
+                Why.INCOMPLETE,
+                f"batch {number} of query {name} stays undecided: {'; '.join(missing)}; prepare the batch again",
+            ),
+        )
+    if query is None:
+        refused = _refuse_query(state, batch, command.group)
+        if refused is not None:
+            return Decision(NOTHING, refused)
+    won = {winner.attempt for winner in command.winners}
+    copies = _copies(state, known, won) if known is not None else []
+    if copies:
+        return Decision(tuple(copies), Done(again=True))
+    records: list[Record] = []
+    events: list[CheckCancelled] = []
+    offset = next_offset(state)
+    for other in superseded(state, batch, up_to=number):
+        if other is known:
+            continue
+        rolled_back = roll_back(other, DecidedBy.PRODUCER, offset)
+        records.append(rolled_back)
+        events += check_cancelled(state.producer_groups[other.group], other.tx_id)
+        offset += rolled_back.size
+    record, wakes = decided_record(
+        state, command.group, batch.tx_id, known.halves if known is not None else (), won, DecidedBy.PRODUCER,
+        command.digest, offset,
+    )  # fmt: skip
+    if known is not None and group is not None:
+        events += check_cancelled(group, known.tx_id)
+    records.append(record)
+    return Decision(tuple(records), BatchDecided(record.offset, False), wakes, tuple(events))
+
+
+def _copies(state: State, known: Undecided, won: Collection[str]) -> list[Record]:
+    """Copies of the next half batches of ``won`` that are in earlier segments, one at least if there are any. Empty if the batch is
+    too large for copies.
+    """
+    segment_bytes = state.settings.segment_bytes
+    offset = next_offset(state)
+    segment = segment_start(offset, segment_bytes)
+    halves = [half for half in known.halves if half.attempt in won]
+    older = [half for half in halves if half.offset < segment]
+    if not older or sum([half.message_bytes for half in halves]) > segment_bytes // 2:
+        return []
+    copies: list[Record] = []
+    end = offset + _step_bytes(state)
+    for half in older:
+        if copies and offset + half.message_bytes > end:
+            break
+        copies.append(copy_half_batch(known, half, offset))
+        offset += half.message_bytes
+    return copies
+
+
+def _step_bytes(state: State) -> int:
+    return min(COPY_BYTES_MAX, state.record_bytes_max // 2)
+
+
+def _missing(known: Undecided | None, winners: Sequence[Winner]) -> list[str]:
+    """A sentence for each winner that has not prepared what it says."""
+    sums: dict[str, tuple[int, int, int]] = {}
+    for half in known.halves if known is not None else ():
+        if half.batch is not None:
+            attempt, messages, checksum, *_ = astuple(half.batch)
+            before = sums.get(attempt, (0, 0, 0))
+            sums[attempt] = (before[0] + 1, before[1] + messages, (before[2] + checksum) & 0xFFFFFFFF)
+    missing = []
+    for attempt, *said in winners:
+        there = sums.get(attempt, (0, 0, 0))
+        if there != tuple(said):
+            found = f"{there[0]} half batches with {there[1]} messages are here"
+            same = there[:2] == tuple(said[:2])
+            missing.append(
+                f"attempt {attempt}: {found}, {'with other content' if same else f'not {said[0]} with {said[1]}'}"
+            )
+    return missing
+
+
+def _repeated(command: DecideBatch, stands: DecisionFound) -> BatchDecided | Refused:
+    if stands.digest and stands.digest == command.digest:
+        return BatchDecided(stands.position, True)
+    _, number, _ = command.batch
+    what = f"batch {number} of query {command.batch.query}"
+    if stands.digest:
+        text = (
+            f"{what} was decided with other content at position {stands.position}, and the first decision is final: the "
+            "application repeats the batch with other input than before, or its checkpoint was replaced"
+        )
+    else:
+        text = (
+            f"{what} was decided before, and its content is no longer known (the last decided batch is "
+            f"{stands.last_batch}): the checkpoint of the application is older than what it has written"
+        )
+    return Refused(Why.VERDICT_CONFLICT, text, "COMMITTED", stands.position)
+
+
+# --- what is decided -------------------------------------------------------------------------------------------
+
+
+def find_decision(state: State, command: FindDecision, now_ms: int) -> Decision:
+    """Whether a batch is decided. Replies: DecisionFound; Refused FENCED: a later run of the query has begun."""
+    name, number, run = command.batch
+    query = state.queries.get(name)
+    if query is not None and run in query.superseded:
+        return Decision(NOTHING, _fenced(query, run))
+    found = _decision_of(query, number)
+    last = query.last_batch if query is not None else -1
+    return Decision(NOTHING, found or DecisionFound(False, b"", -1, last))
+
+
+def _decision_of(query: Query | None, batch: int) -> DecisionFound | None:
+    """None if the batch is not decided."""
+    if query is None or batch > query.last_batch:
+        return None
+    found = query.decisions.get(batch)
+    if found is None:
+        return DecisionFound(True, b"", -1, query.last_batch)
+    return DecisionFound(True, found.digest, found.position, query.last_batch)
+
+
+def _refuse_decided(state: State, batch: QueryBatch) -> Refused | None:
+    query = state.queries.get(batch.query)
+    stands = _decision_of(query, batch.batch)
+    if stands is None:
+        if query is None or batch.run != query.run or batch.batch > query.rolled_back_batch:
+            return None
+        text = f"batch {batch.batch} of query {batch.query} was rolled back; start the query again, which prepares it again"
+        return Refused(Why.ALREADY_SETTLED, text, "ROLLED_BACK")
+    text = f"batch {batch.batch} of query {batch.query} is already decided; prepare nothing more of it"
+    return Refused(Why.ALREADY_SETTLED, text, "COMMITTED", stands.position)
+
+
+def _refuse_run(state: State, batch: QueryBatch, group: str) -> Refused | None:
+    query = state.queries.get(batch.query)
+    if query is None:
+        return None
+    if query.group != group:
+        return Refused(Why.WRONG_GROUP, f"query {query.name!r} is of producer group {query.group!r}, not of {group!r}")
+    return _fenced(query, batch.run) if batch.run in query.superseded else None
+
+
+def _fenced(query: Query, run: str) -> Refused:
+    return Refused(
+        Why.FENCED,
+        f"run {run} of query {query.name} is over: run {query.run} has begun, and only the newest may write; stop this one",
+    )
+
+
+def _refuse_query(state: State, batch: QueryBatch, group: str) -> Refused | None:
+    """Why a query may not begin another transaction."""
+    query = state.queries.get(batch.query)
+    if query is None:
+        more = query_bytes(batch.query, group)
+        return None if base_has_space(state, more) else no_space(state, f"query {batch.query!r} was not accepted")
+    left = len(state.derived.undecided_of_query.get(batch.query, ())) - len(superseded(state, batch, up_to=-1))
+    if left < limits.QUERY_UNDECIDED_MAX:
+        return None
+    return Refused(
+        Why.LIMIT_REACHED, f"query {batch.query!r} has {left} undecided batches, as many as it may; decide them"
+    )
+
+
+def superseded(state: State, batch: QueryBatch, *, up_to: int) -> list[Undecided]:
+    """The undecided transactions of the query that ``batch`` makes obsolete: of other runs, and batches up to number ``up_to``."""
+    query = state.queries.get(batch.query)
+    if query is None:
+        return []
+    undecided = state.producer_groups[query.group].undecided if query.group in state.producer_groups else {}
+    found = []
+    for tx_id in state.derived.undecided_of_query.get(batch.query, ()):
+        _, number, run = of_tx_id(tx_id)
+        if run != batch.run or number <= up_to:
+            found.append(undecided[tx_id])
+    return found
+
+
+# --- bounds ----------------------------------------------------------------------------------------------------
+
+
+def prepare_batch_bound(state: State, command: PrepareBatch) -> int:
+    """Upper bound of the record bytes of ``decide_prepare_batch``."""
+    bound = 512 + 3 * len(command.topic)
+    bound += half_batch_size(command.group, command.tx_id, command.attempt, len(command.payload))
+    if command.attempt and command.index == 0 and state.ties:
+        segment_bytes = state.settings.segment_bytes
+        end = next_offset(state)
+        if next(reversed(state.ties)) >= segment_start(end, segment_bytes):
+            bound = max(bound, segment_bytes - end % segment_bytes + 1)  # more than fits: it begins a segment
+    return bound + (_rollbacks_bytes(superseded(state, of_tx_id(command.tx_id), up_to=-1)) if command.attempt else 0)
+
+
+def decide_batch_bound(state: State, command: DecideBatch) -> int:
+    """Upper bound of the record bytes of ``decide_batch``."""
+    group = state.producer_groups.get(command.group)
+    known = group.undecided.get(command.batch.tx_id) if group is not None else None
+    halves = len(known.halves) if known is not None else 0
+    bound = decided_size(command.group, command.batch.tx_id, command.digest, halves, halves)
+    if known is not None:
+        largest = max([half.message_bytes for half in known.halves])
+        bound = max(bound, largest, _step_bytes(state))
+    return bound + _rollbacks_bytes(superseded(state, command.batch, up_to=command.batch.batch))
+
+
+def _rollbacks_bytes(transactions: Iterable[Undecided]) -> int:
+    return sum(rolled_back_size(known.group, known.tx_id, len(known.halves)) for known in transactions)

@@ -1,0 +1,127 @@
+"""The payload of a half batch: what a sender builds is accepted, and whatever is wrong in it is named before it is stored."""
+
+import random
+import struct
+from zlib import crc32
+
+import pytest
+
+from halfmq.model.half_batch import (
+    ENTRY,
+    ENTRY_BYTES,
+    ITEM_HEAD_BYTES,
+    HalfMessage,
+    Verified,
+    build_payload,
+    item_places,
+    verify_payload,
+)
+from halfmq.model.ids import hash64
+from halfmq.model.message_facts import tag_hash_of
+from halfmq.model.records import HALF_BATCH_PAYLOAD_AT
+from halfmq.model.stored_message import decode
+
+HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
+MESSAGES = [
+    HalfMessage(5, 0, b"one", b"UNIQ_KEY\x01ID1\x02TAGS\x01red\x02"),
+    HalfMessage(0, 1, b"", b""),
+    HalfMessage(0, 0, b"x" * 300, b"KEYS\x01k1 k2\x02UNIQ_KEY\x01ID3\x02"),
+]
+
+
+def payload_of(messages: list[HalfMessage] = MESSAGES, topic: str = "orders", queue_id: int = 3) -> bytes:
+    return build_payload(messages, topic=topic, queue_id=queue_id, born_time_ms=77, born_host=HOST, store_host=HOST)[0]
+
+
+def verify(payload: bytes, count: int = 3, **changes: object) -> Verified | str:
+    said: dict[str, object] = {
+        "topic": "orders", "queue_id": 3, "store_host": HOST, "body_bytes_max": 1_000, **changes,
+    }  # fmt: skip
+    return verify_payload(payload, count, **said)  # type: ignore[arg-type]
+
+
+def test_what_is_built_is_accepted_and_says_what_it_is() -> None:
+    payload = payload_of()
+    assert verify(payload) == Verified(True, crc32(payload[-3 * ENTRY_BYTES :]))
+    assert verify(payload_of(MESSAGES[:2]), 2) == Verified(False, crc32(payload_of(MESSAGES[:2])[-2 * ENTRY_BYTES :]))
+
+
+def test_each_message_lies_where_its_entry_says() -> None:
+    payload = payload_of()
+    places = list(item_places(payload, 3))
+    assert places[0][0] == HALF_BATCH_PAYLOAD_AT
+    for (place, size), sent in zip(places, MESSAGES, strict=True):
+        message, physical_offset, length = decode(payload, place - HALF_BATCH_PAYLOAD_AT + ITEM_HEAD_BYTES)
+        assert (length, physical_offset, message.queue_offset, message.store_time_ms) == (size, 0, 0, 0)
+        assert (message.topic, message.queue_id, message.born_time_ms, message.store_host) == ("orders", 3, 77, HOST)
+        assert (message.flag, message.sys_flag, message.body, message.properties) == sent
+    hashes = [(tag, key) for _, _, tag, key in ENTRY.iter_unpack(payload[-3 * ENTRY_BYTES :])]
+    assert hashes == [(tag_hash_of(b"TAGS\x01red\x02"), hash64(b"ID1")), (0, 0), (0, hash64(b"ID3"))]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"topic": "other!"}, "topic"),
+        ({"queue_id": 2}, "wrong head"),
+        ({"store_host": HOST[::-1]}, "store host"),
+        ({"body_bytes_max": 299}, "body of 300 bytes"),
+        ({"count": 2}, ""),
+        ({"count": 4}, ""),
+        ({"count": 0}, "cannot be 0 messages"),
+        ({"count": -1}, "cannot be -1 messages"),
+        ({"count": 1 << 40}, "cannot be"),
+    ],
+)
+def test_payload_that_is_not_what_the_request_says_is_refused(changes: dict[str, object], problem: str) -> None:
+    found = verify(payload_of(), **changes)  # type: ignore[arg-type]
+    assert isinstance(found, str)
+    assert problem in found
+
+
+@pytest.mark.parametrize(
+    ("properties", "problem"),
+    [
+        (b"TRAN_MSG\x01true\x02", "no TRAN_MSG and no delay"),
+        (b"DELAY\x013\x02", "no TRAN_MSG and no delay"),
+        (b"TIMER_DELAY_MS\x01700\x02", "no TRAN_MSG and no delay"),
+        (b"TAGS\x01\xff\x02", "UTF-8"),
+        (b"p\x01" + b"v" * 32_767, "at most 32767"),
+    ],
+)
+def test_properties_that_a_half_batch_cannot_have_are_refused(properties: bytes, problem: str) -> None:
+    sized = [HalfMessage(0, 0, b"b", properties[:65_000])]
+    found = verify(payload_of(sized), 1)
+    assert isinstance(found, str)
+    assert problem in found
+
+
+def test_no_changed_byte_passes_unless_it_only_changes_what_the_sender_may_choose() -> None:
+    """Every byte is changed once. Accepted are: flag, born time, born host, compression bits, and names of properties."""
+    payload = payload_of()
+    free: set[int] = set()
+    for place, _ in item_places(payload, 3):
+        at = place - HALF_BATCH_PAYLOAD_AT + ITEM_HEAD_BYTES
+        free |= {*range(at + 16, at + 20), *range(at + 38, at + 56)}
+    accepted = []
+    for at in range(len(payload)):
+        changed = bytearray(payload)
+        changed[at] ^= 1
+        if not isinstance(verify(bytes(changed)), str):
+            accepted.append(at)
+    properties = {at for at in accepted if at not in free}
+    names = b"UNIQ_KEY TAGS KEYS k1 k2 \x01\x02"
+    assert all(payload[at] in names for at in properties), [payload[at : at + 4] for at in properties]
+    assert len(accepted) < len(payload) // 3
+
+
+def test_random_bytes_never_raise() -> None:
+    rng = random.Random(1)
+    payload = payload_of()
+    for _ in range(2_000):
+        changed = bytearray(payload)
+        for _ in range(rng.randrange(1, 6)):
+            at = rng.randrange(len(changed) - 4)
+            changed[at : at + 4] = struct.pack(">I", rng.choice([0, 1, 0x7FFFFFFF, 0xFFFFFFFF, rng.getrandbits(32)]))
+        cut = bytes(changed[: rng.randrange(len(changed) + 1)])
+        assert isinstance(verify(rng.choice([cut, bytes(changed)]), rng.randrange(5)), str | Verified)

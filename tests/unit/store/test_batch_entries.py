@@ -1,0 +1,30 @@
+"""Queue entries of a half batch, made by columns, are those that a loop makes."""
+
+import random
+
+import pytest
+
+from halfmq.model.half_batch import ENTRY
+from halfmq.store import batch_entries
+from halfmq.store.batch_entries import queue_entries
+from halfmq.store.layout import QUEUE_ENTRY
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 16, 17, 1_000])
+@pytest.mark.parametrize("offset", [0, 64, (1 << 32) - 40, (1 << 40) + 12_345, (1 << 62) + 1])
+def test_entries_are_those_of_a_loop(count: int, offset: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_entries, "_PART", 16)
+    rng = random.Random(count)
+    rows = [
+        (rng.choice([0, 88, 1 << 20, (1 << 32) - 1]), rng.getrandbits(31), rng.randrange(-(1 << 31), 1 << 31), rng.randrange(-(1 << 63), 1 << 63))
+        for _ in range(count)
+    ]  # fmt: skip
+    entries = memoryview(b"".join(ENTRY.pack(*row) for row in rows))
+    numbers, found = [], b""
+    for number, part in queue_entries(entries, offset, visible_at=7 << 40, store_time_ms=1 << 41, half_index=9):
+        numbers.append(number)
+        found += part
+    assert numbers == list(range(0, count, 16))
+    assert found == b"".join(
+        QUEUE_ENTRY.pack(offset + at, size, tag, 7 << 40, 1 << 41, 9, key) for at, size, tag, key in rows
+    )
