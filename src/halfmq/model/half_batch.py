@@ -19,7 +19,7 @@ Numbers are big-endian. Pure functions.
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -28,6 +28,7 @@ from halfmq.model.ids import hash64
 from halfmq.model.message_facts import common_values, delay_in, tag_hashes
 from halfmq.model.records import BATCHED, HALF_BATCH_PAYLOAD_AT
 from halfmq.model.stored_message import (
+    AT_BODY_V4,
     MAGIC_V1,
     SYS_COMPRESSED,
     SYS_COMPRESSION_TYPE_MASK,
@@ -42,8 +43,13 @@ ITEM_HEAD_BYTES: Final = ITEM_HEAD.size
 ENTRY: Final = struct.Struct(">IIiq")
 ENTRY_BYTES: Final = ENTRY.size
 #: Head of an item, then the fixed fields of a message with IPv4 hosts, as in ``stored_message``.
-_ITEM: Final = struct.Struct(">BBHIIIIIIiiqqiq8sq8siqi")
-_FIXED_BYTES: Final = _ITEM.size
+_FIXED_BYTES: Final = ITEM_HEAD_BYTES + AT_BODY_V4
+#: What is the same in all messages of a payload: kind, magic, queue id, queue and physical offset, store time and host, reconsume times and
+#: prepared offset; and what differs: item bytes, place, number, total, CRC, sys flag, body length.
+_constants: Final = struct.Struct(">I16xI4xi4x16s20x16s12s").unpack_from
+_variables: Final = struct.Struct(">4xIIII4xI24xI44xi").unpack_from
+#: An entry with the halves of the key hash, high and low.
+_UNSIGNED_ENTRY: Final = struct.Struct(">IIiII")
 _FLAGS_ALLOWED: Final = SYS_COMPRESSED | SYS_COMPRESSION_TYPE_MASK
 _EMPTY_MESSAGE: Final = StoredMessage("", 0, 0, 0, 0, 0, b"", 0, b"", 0, 0, b"", 0, b"")
 
@@ -103,66 +109,78 @@ def verify_payload(
 ) -> Verified | str:
     """Verify every message and entry of a payload from a peer. Returns the problem as a sentence if there is one.
 
-    About 2.5 us for each message.
+    About 2 us for each message.
     """
     entries_at = len(payload) - messages * ENTRY_BYTES
     if messages < 1 or entries_at < messages * _FIXED_BYTES:
         return f"{len(payload)} bytes cannot be {messages} messages"
     tail = bytes((len(topic),)) + topic.encode()
-    if len(tail) > limits.TOPIC_CHARS_MAX + 1:
+    tail_bytes = len(tail)
+    if tail_bytes > limits.TOPIC_CHARS_MAX + 1:
         return f"topic {topic!r} is too long for a half batch"
+    constants = (BATCHED << 24, MAGIC_V1, queue_id, bytes(16), bytes(8) + store_host, bytes(12))
+    raw_entries = payload[entries_at:]
     has_keys = False
     at = 0
-    raw_entries = payload[entries_at:]
-    entries = ENTRY.iter_unpack(raw_entries)
-    for number, (entry_at, entry_bytes, tag_hash, key_hash) in enumerate(entries):
-        if at + _FIXED_BYTES > entries_at:
-            return f"message {number} ends beyond the messages"
-        (kind, flags, reserved, item_bytes, from_start, said_number, total, magic, body_crc, said_queue, _, queue_offset,
-         physical, sys_flag, _, _, store_time, said_host, reconsumed, prepared, body_bytes) = _ITEM.unpack_from(payload, at)  # fmt: skip
-        end = at + item_bytes
+    # The loop is the cost of a half batch: constants are compared as one tuple, and nothing is looked up twice.
+    for number, (entry_at, entry_bytes, tag_hash, high, low) in enumerate(_UNSIGNED_ENTRY.iter_unpack(raw_entries)):
         body_at = at + _FIXED_BYTES
+        if body_at > entries_at:
+            return f"message {number} ends beyond the messages"
+        item_bytes, from_start, said_number, total, body_crc, sys_flag, body_bytes = _variables(payload, at)
+        end = at + item_bytes
         body_end = body_at + body_bytes
-        tail_end = body_end + len(tail)
+        tail_end = body_end + tail_bytes
         if (
-            kind != BATCHED or flags or reserved or said_number != number or from_start != HALF_BATCH_PAYLOAD_AT + at
-            or total != item_bytes - ITEM_HEAD_BYTES or magic != MAGIC_V1 or said_queue != queue_id or queue_offset
-            or physical or sys_flag & ~_FLAGS_ALLOWED or store_time or reconsumed or prepared
+            _constants(payload, at) != constants or said_number != number or from_start != HALF_BATCH_PAYLOAD_AT + at
+            or total != item_bytes - ITEM_HEAD_BYTES or sys_flag & ~_FLAGS_ALLOWED
         ):  # fmt: skip
-            return f"message {number} has a wrong head"
-        if said_host != store_host:
-            return f"message {number} has another store host than this broker"
+            return _head_problem(payload, at, number, store_host)
         if not 0 <= body_bytes <= body_bytes_max:
             return f"message {number} has a body of {body_bytes} bytes; at most {body_bytes_max}"
         if end > entries_at or tail_end + 2 > end or payload[body_end:tail_end] != tail:
             return f"message {number} has a wrong length, or another topic"
-        if int.from_bytes(payload[tail_end : tail_end + 2], "big") != end - tail_end - 2:
+        if payload[tail_end] << 8 | payload[tail_end + 1] != end - tail_end - 2:
             return f"message {number} has a wrong length of its properties"
         if crc32(payload[body_at:body_end]) & 0x7FFFFFFF != body_crc:
             return f"message {number}: its body does not have the CRC that it states"
+        if entry_at != from_start or entry_bytes != total:
+            return f"message {number}: its entry has another place or length"
         properties = payload[tail_end + 2 : end]
-        problem = _properties_problem(properties, tag_hash, key_hash)
-        if problem or entry_at != from_start or entry_bytes != total:
-            return f"message {number}: {problem or 'its entry has another place or length'}"
-        has_keys = has_keys or b"KEYS\x01" in properties
+        pairs, tran_msg, _, unique_id, tags, keys = common_values(properties)
+        if keys:
+            has_keys = True
+        low_is, high_is = 0, 0
+        if unique_id:  # ``hash64``, unsigned
+            low_is = crc32(unique_id)
+            high_is = crc32(unique_id, low_is ^ 0xA5A5A5A5)
+        if low != low_is or high != high_is or tag_hash != tag_hashes[tags]:
+            return f"message {number}: its entry has another tag hash or key hash than its properties"
+        if pairs or tran_msg or not properties.isascii() or len(properties) > limits.PROPERTIES_BYTES_MAX:
+            problem = _properties_problem(properties, pairs, tran_msg)
+            if problem:
+                return f"message {number}: {problem}"
         at = end
     if at != entries_at:
         return "there are bytes between the last message and the entries"
     return Verified(has_keys, crc32(raw_entries))
 
 
-def _properties_problem(properties: bytes, tag_hash: int, key_hash: int) -> str:
+def _head_problem(payload: bytes, at: int, number: int, store_host: bytes) -> str:
+    if _constants(payload, at)[4] != bytes(8) + store_host:
+        return f"message {number} has another store host than this broker, or a store time"
+    return f"message {number} has a wrong head"
+
+
+def _properties_problem(properties: bytes, pairs: Mapping[bytes, bytes], tran_msg: bytes) -> str:
     if len(properties) > limits.PROPERTIES_BYTES_MAX:
         return f"properties of {len(properties)} bytes; at most {limits.PROPERTIES_BYTES_MAX}"
     try:
         properties.decode()
     except UnicodeDecodeError:
         return "its properties are not UTF-8"
-    pairs, tran_msg, _, unique_id, tags, _ = common_values(properties)
-    if tran_msg or (pairs and delay_in(pairs)):
+    if tran_msg or delay_in(pairs):
         return "the messages of a half batch have no TRAN_MSG and no delay"
-    if tag_hash != tag_hashes[tags] or key_hash != (hash64(unique_id) if unique_id else 0):
-        return "its entry has another tag hash or key hash than its properties"
     return ""
 
 
