@@ -1,7 +1,9 @@
 """Exactly once for an application that repeats its last batch after a crash: half batches and decisions over raw frames."""
 
+import asyncio
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.half_batches import QueryRun, bodies, messages
@@ -9,6 +11,8 @@ from tests.support.in_process import serving, until
 
 from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.disk import RealDisk
+from halfmq.spark.options import parse_options
+from halfmq.spark.source import HalfmqBatchReader
 from halfmq.store.verify import verify_store
 
 
@@ -203,3 +207,34 @@ async def test_retention_removes_tied_segments_together_and_a_stream_of_large_ba
         assert high == 9_000
         assert len(await bodies(client, first=low)) == high - low
     assert not verify_store(RealDisk(), tmp_path).findings
+
+
+async def test_spark_reads_messages_of_half_batches_from_files_and_over_the_network_alike(tmp_path: Path) -> None:
+    async with serving(tmp_path, segment_bytes=1 << 16) as running:
+        client = await running.client()
+        run = await QueryRun.begin(client)
+        assert (await run.prepare(0, "0.1", messages("lost", 30))).code == 0
+        expected = []
+        for part in range(5):
+            found = messages(f"won{part}", 40, KEYS="k1 k2", TAGS="red")
+            assert (await run.prepare(0, "0.2", found)).code == 0
+            assert (await client.send("T", b"plain")).code == 0
+            expected += [message.body for message in found]
+        assert (await run.decide(0, "0.2")).code == 0
+        assert (await run.prepare(1, "0.1", messages("open", 30))).code == 0
+        columns = "key,value,queue,offset,timestamp,tag,keys,message_id,transaction_id"
+
+        def read(**source: str) -> list[dict[str, Any]]:
+            options = {"subscribe": "T", "columns": columns, "minPartitions": "3", **source}
+            reader = HalfmqBatchReader(parse_options(options).for_batch())
+            return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+
+        loop = asyncio.get_running_loop()
+        direct = await loop.run_in_executor(None, lambda: read(path=str(tmp_path)))
+        wire = await loop.run_in_executor(None, lambda: read(url=f"rocketmq://127.0.0.1:{running.ports.names}"))
+    assert direct == wire
+    assert [row["value"] for row in direct] == [b"plain"] * 5 + expected
+    assert [row["offset"] for row in direct] == list(range(205))
+    first = direct[5]
+    assert (first["key"], first["tag"], first["keys"], first["transaction_id"]) == (b"k1", "red", "k1 k2", None)
+    assert first["message_id"].startswith("won0")

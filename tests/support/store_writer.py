@@ -127,6 +127,7 @@ class StoreWriter:
         halves = []
         for index, (topic, queue, body, properties) in enumerate(messages):
             number = self.topics[topic]
+            properties += b"" if b"TRAN_MSG" in properties else b"TRAN_MSG\x01true\x02"
             half_index = self.halves
             self.halves += 1
             self.prepared_ms[half_index] = self.now_ms

@@ -209,9 +209,14 @@ class _Columns:
                 return self.properties.maps()
 
     def _transaction_ids(self, table: PropertyTable) -> pa.StringArray:
-        """The property of multi-message transactions, else the unique id of the message; null for plain messages."""
+        """The property of multi-message transactions, else the unique id of a half message; null for plain messages, and for those of a
+        half batch that do not name their transaction.
+        """
         starts, lengths, there = table.find(properties.HMQ_TX_ID)
+        if there.all():
+            return string_column(table.binary(starts, lengths, self._rows.transactional))
         own_starts, own_lengths, own = table.find(properties.UNIQ_KEY)
+        own &= table.find(properties.TRAN_MSG)[2]
         starts = np.where(there, starts, own_starts)
         lengths = np.where(there, lengths, own_lengths)
         return string_column(table.binary(starts, lengths, (there | own) & self._rows.transactional))

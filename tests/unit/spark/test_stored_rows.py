@@ -105,10 +105,15 @@ def test_addresses_and_long_topic_names_move_the_body(born: bytes, stored: bytes
 
 def test_a_transaction_id_is_the_common_one_or_that_of_a_single_half() -> None:
     several = message(b"", {"UNIQ_KEY": "U1", "HMQ_TX_ID": "T1"})
-    single = message(b"", {"UNIQ_KEY": "U2"})
+    single = message(b"", {"UNIQ_KEY": "U2", "TRAN_MSG": "true"})
+    of_query = message(b"", {"UNIQ_KEY": "U4"})
     plain = message(b"", {"UNIQ_KEY": "U3"})
-    batch = record_batch(rows([several, single, plain], [True, True, False]), ("transaction_id",), nothing_bad)
-    assert batch.column(0).to_pylist() == ["T1", "U2", None]
+    batch = record_batch(
+        rows([several, single, plain, of_query], [True, True, False, True]), ("transaction_id",), nothing_bad
+    )
+    assert batch.column(0).to_pylist() == ["T1", "U2", None, None]
+    batch = record_batch(rows([several, several], [True, True]), ("transaction_id",), nothing_bad)
+    assert batch.column(0).to_pylist() == ["T1", "T1"]
 
 
 def test_only_what_is_asked_for_is_built() -> None:
