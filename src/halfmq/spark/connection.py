@@ -63,6 +63,18 @@ class Connection:
         except OSError as error:
             raise Unavailable(f"{self._address[0]}:{self._address[1]}: {error or type(error).__name__}") from error
 
+    def tell(self, code: int, fields: Mapping[str, object]) -> None:
+        """Send a one-way request.
+
+        Raises:
+            Unavailable: the connection broke.
+        """
+        self._opaque += 1
+        try:
+            self._stream.sendall(encode_request(code, self._opaque, fields, oneway=True))
+        except OSError as error:
+            raise Unavailable(f"{self._address[0]}:{self._address[1]}: {error or type(error).__name__}") from error
+
     def close(self) -> None:
         """Close the socket."""
         self._stream.close()

@@ -51,7 +51,8 @@ OPTIONS: Final = {
     "columns": "columns, separated by commas; fewer are faster; properties, headers and broker are not in the default",
     "includeHeaders": "true adds column headers; default false",
     "verifyBodies": "path only: true verifies the CRC of each body; default false; with url it is always verified",
-    "group": "consumer group in pull requests; no offsets are stored",
+    "group": "consumer group in pull requests; no offsets are stored, unless publishPosition is true",
+    "publishPosition": "url and stream only: true commits the position of the query as offsets of group; default false",
 }
 _LOWER: Final = {name.lower(): name for name in OPTIONS}
 
@@ -99,6 +100,8 @@ class Options:
     group: str
     #: The wire reader always verifies.
     verify_bodies: bool
+    #: Whether offsets are committed for ``group``.
+    publish_position: bool
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -188,7 +191,19 @@ def parse_options(given: Mapping[str, str]) -> Options:
         columns=_columns(values),
         group=values.get("group", "").strip() or GROUP_DEFAULT,
         verify_bodies=_flag("verifyBodies", values, default=False),
+        publish_position=_publish_position(values),
     )
+
+
+def _publish_position(values: Mapping[str, str]) -> bool:
+    name = "publishPosition"
+    if not _flag(name, values, default=False):
+        return False
+    if "url" not in values:
+        raise UsageError(f"{name} needs a broker", hint="set url instead of path")
+    if values.get("group", "").strip() in ("", GROUP_DEFAULT):
+        raise UsageError(f"{name} needs the name of a consumer group", hint="set group to a name for this query alone")
+    return True
 
 
 def _subscription(values: Mapping[str, str]) -> Subscription:

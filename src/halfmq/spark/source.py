@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from halfmq import __version__
-from halfmq.errors import ConnectError, MissingDependency, TopicNotFound, UsageError
+from halfmq.errors import ConnectError, HalfmqError, MissingDependency, TopicNotFound, UsageError
 from halfmq.spark import data_loss
 from halfmq.spark.bounds import EARLIEST, LATEST, TimeBounds, ends_by_time, resolved, starts_by_time
 from halfmq.spark.offsets import QueueBoundsSnapshot, QueueName, StreamOffset, ends_of, from_json, to_json
@@ -68,6 +68,14 @@ class Reader(Protocol):
 
     def close(self) -> None:
         """Release connections and mappings; harmless if repeated."""
+
+
+@runtime_checkable
+class PublishesPosition(Protocol):
+    """A reader that can commit offsets for a consumer group."""
+
+    def publish(self, offset: StreamOffset) -> None:
+        """Commit the offsets for ``group``, for statistics of consumers; nothing depends on it."""
 
 
 def open_reader(options: Options, deadline: RetryDeadline) -> Reader:
@@ -358,7 +366,16 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
         return list(self._plan(starts, ends, snapshot))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Does nothing: offsets are in Spark's checkpoint."""
+        """Tell the broker how far the query is, with ``publishPosition``; the offsets that count are in Spark's checkpoint.
+
+        Spark calls it before the next batch, and never after the last one of ``availableNow``.
+        """
+        reader = self._open()
+        if self._options.publish_position and isinstance(reader, PublishesPosition):
+            try:
+                reader.publish(from_json(end))
+            except (Unavailable, HalfmqError) as error:
+                _log.warning("halfmq: the position of the query was not published: %s", error)
 
     def __repr__(self) -> str:
         return f"stream of {self._options}"

@@ -34,6 +34,7 @@ from halfmq.spark.offsets import (
     ROCKETMQ_STORE,
     QueueBoundsSnapshot,
     QueueName,
+    StreamOffset,
     queue_broker,
     queue_number,
 )
@@ -102,6 +103,8 @@ class WireReader:
         self._deadline = deadline
         self._lookups = QueueLookups(self._ask_queue, options.group, deadline)
         self._connections: dict[Address, Connection] = {}
+        #: Where the group of ``publish`` exists.
+        self._published: set[Address] = set()
         #: Position at which the pattern chose ``_topics``. A RocketMQ cluster has none, so there it chooses for each snapshot.
         self._chosen_at = NO_POSITION
         #: What the name server led to, and when to ask it again.
@@ -223,6 +226,29 @@ class WireReader:
             ConnectError, RequestFailed: as ``snapshot``.
         """
         return self._lookups.fitting(queue, start, end, bytes_max, snapshot)
+
+    def publish(self, offset: StreamOffset) -> None:
+        """Commit ``offset`` for ``group``, in one-way requests: where a query is, for statistics of consumers. Queues whose broker is away
+        are left out.
+
+        Raises:
+            Unavailable, RequestFailed: not committed.
+        """
+        snapshot = QueueBoundsSnapshot(offset.store, offset.epoch, offset.position, {}, {})
+        for queue, at in offset.queues.items():
+            topic, name = queue
+            address = self._address_of(queue, snapshot)
+            if address not in self._published:
+                # A pull creates the group, if it does not exist.
+                self._ask(address, RequestCode.PULL_MESSAGE, pull_fields(self._group, topic, queue_number(name), at, 1))
+                self._published.add(address)
+            fields = {
+                "consumerGroup": self._group,
+                "topic": topic,
+                "queueId": queue_number(name),
+                "commitOffset": at,
+            }
+            self._connected(address).tell(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
 
     def _ask_queue(
         self, queue: QueueName, snapshot: QueueBoundsSnapshot, code: int, fields: Mapping[str, object]
@@ -527,15 +553,20 @@ class WireReader:
     def _ask(
         self, address: Address, code: int, fields: dict[str, object] | dict[str, str], body: bytes = b""
     ) -> Request[dict[str, str]]:
-        connection = self._connections.get(address)
-        if connection is None:
-            connection = self._connections[address] = Connection.open(address)
+        connection = self._connected(address)
         try:
             return connection.ask(code, fields, body)
         except (Unavailable, ProtocolError):
             del self._connections[address]
             connection.close()
             raise
+
+    def _connected(self, address: Address) -> Connection:
+        connection = self._connections.get(address)
+        if connection is None:
+            connection = self._connections[address] = Connection.open(address)
+            self._published.discard(address)  # another broker may be there now
+        return connection
 
     def _name(self) -> str:
         return "rocketmq://" + ";".join(f"{host}:{port}" for host, port in self._servers)
