@@ -28,7 +28,7 @@ import errno
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -107,6 +107,15 @@ class FaultyFile:
         if self._disk.orders.any and (fails := self._disk.orders.take("read", self.path)) is not None:
             self._disk._raise("read", fails.code, self.path)  # changes nothing, so it does not count as a step
         return bytes(inode.seen[at : at + length])
+
+    def read_into(self, at: int, buffers: Sequence[memoryview]) -> int:
+        data = self.read(at, sum(map(len, buffers)))
+        place = 0
+        for buffer in buffers:
+            part = data[place : place + len(buffer)]
+            buffer[: len(part)] = part
+            place += len(part)
+        return place
 
     def sync(self) -> None:
         inode = self._alive()

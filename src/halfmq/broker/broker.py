@@ -38,6 +38,7 @@ from halfmq.broker.remoting.name_service import NameService
 from halfmq.broker.remoting.operators import Operators
 from halfmq.broker.remoting.producer_groups import ProducerGroupCommands
 from halfmq.broker.remoting.pulls import PullHandlers
+from halfmq.broker.remoting.raw_reads import RawReadHandlers
 from halfmq.broker.remoting.request_reply import PushedReplies, RequestReply
 from halfmq.broker.remoting.sends import SendCommands
 from halfmq.broker.sequencer import Sequencer
@@ -52,6 +53,7 @@ from halfmq.broker.services.messages import StoredMessages
 from halfmq.broker.services.producer_groups import ProducerGroups, log_policy_action
 from halfmq.broker.services.pulls import Pulls
 from halfmq.broker.services.queues import Queues
+from halfmq.broker.services.raw_reads import RawReads
 from halfmq.broker.services.replies import Replies
 from halfmq.broker.services.sends import Sends
 from halfmq.broker.services.settled_verdict_lookup import SettledVerdictLookup
@@ -251,6 +253,8 @@ class Broker:
         HalfBatchCommands(gateway, HalfBatches(sequencer))
         self._pulls = Pulls(sequencer, store, self._loop, groups, gateway.outgoing, gateway.flush)
         PullHandlers(gateway, self._pulls)
+        raw_reads = RawReads(view, store, gateway.outgoing, self._loop.time)
+        RawReadHandlers(gateway, sequencer, raw_reads, store=store.uuid)
         self._check_polls = CheckPolls(sequencer, self._loop, gateway.flush)
         CheckPollCommands(gateway, self._check_polls)
         pushed = PushedChecks(gateway, store_host=settings.store_host, broker_name=settings.broker_name)
@@ -285,7 +289,7 @@ class Broker:
         self._calls: ClientCalls[Request[Any]] = ClientCalls(view, self._loop, gateway.flush)
         ClientCommands(gateway, self._calls)
         traffic = Traffic(lambda: store.queues.entries_written, time.now_ms())
-        self._pulls.on_given = traffic.note
+        self._pulls.on_given = raw_reads.on_given = traffic.note
         AdminStats(gateway, sequencer, Stats(sequencer, store, traffic, time), members, self._loop, address=address)
         gateway.on_closed = self._connection_closed
         gateway.on_drained = self._connection_drained

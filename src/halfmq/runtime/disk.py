@@ -7,7 +7,7 @@ not synced may be kept, lost or torn at any 512-byte boundary, in any order.
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
@@ -25,6 +25,11 @@ class File(Protocol):
 
     def read(self, at: int, length: int) -> bytes:
         """Up to ``length`` bytes; fewer only at the end of the file."""
+
+    def read_into(self, at: int, buffers: Sequence[memoryview]) -> int:
+        """Fill ``buffers``, at most ``BUFFERS_MAX``, one after the other, with the bytes from ``at`` on. Returns their number; fewer than
+        fit only at the end of the file.
+        """
 
     def sync(self) -> None:
         """fdatasync: once it returns, all earlier writes are durable. If it raises, which writes are durable is unknown."""
@@ -109,6 +114,8 @@ class Disk(Protocol):
         """Id of the process that holds the lock of ``path``; None if unknown."""
 
 
+#: Maximum number of buffers of one ``read_into``. Linux: IOV_MAX.
+BUFFERS_MAX: Final = 1_024
 #: Error codes of ``lock`` and ``lock_directory`` on file systems without such locks. NFS: EBADF for a directory.
 CANNOT_LOCK: Final = frozenset({
     errno.EBADF, errno.EINVAL, errno.EISDIR, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP,
@@ -149,6 +156,10 @@ class RealFile:
     @_named
     def read(self, at: int, length: int) -> bytes:
         return os.pread(self._descriptor, length, at)
+
+    @_named
+    def read_into(self, at: int, buffers: Sequence[memoryview]) -> int:
+        return os.preadv(self._descriptor, buffers, at)
 
     @_named
     def sync(self) -> None:

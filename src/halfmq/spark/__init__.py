@@ -14,6 +14,7 @@
     stored_rows.py    stored messages to Arrow                   properties_arrow.py, bodies.py   columns of it
     queue_lookups.py  offsets by time, and sizes, of a broker
     direct_reader.py  the files of a store on this machine       wire_reader.py   a broker, or a RocketMQ cluster
+    raw_reader.py     messages of a halfmq broker                pull_reader.py   of RocketMQ, and of an older halfmq
     source.py         Spark's interfaces                         java.py session.py   starting Spark
 
 Names are imported on first use, so that ``halfmq.spark.java`` works without PySpark.

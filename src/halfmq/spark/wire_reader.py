@@ -1,4 +1,4 @@
-"""Reads from a halfmq broker or a cluster of Apache RocketMQ with pull requests.
+"""Plans reads from a halfmq broker or a cluster of Apache RocketMQ, over the network. ``raw_reader`` and ``pull_reader`` read.
 
 A halfmq broker responds to HMQ_POSITION with the bounds of all queues at one log position, so a plan never splits a transaction.
 RocketMQ does not have this command: the reader queries the queues one after the other. (There a transaction has one message.)
@@ -8,26 +8,12 @@ Sockets block, since a Spark task does nothing else meanwhile. A request that fa
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, NoReturn
 
-import numpy as np
-import pyarrow as pa
-
 from halfmq import limits
-from halfmq.errors import NotAuthorized, ProtocolError, RequestFailed, UsageError
-from halfmq.model.stored_message import (
-    AT_QUEUE_OFFSET,
-    AT_STORE_TIME_V4,
-    AT_SYS_FLAG,
-    MAGIC_V1,
-    MAGIC_V2,
-    SYS_BORN_HOST_V6,
-    SYS_COMMITTED,
-    SYS_TRANSACTION_MASK,
-)
-from halfmq.spark.byte_slices import Ints, as_bytes, gather
-from halfmq.spark.connection import Address, Connection
+from halfmq.errors import UsageError
+from halfmq.spark.connection import TEMPORARY, Address, Connections, check_success
 from halfmq.spark.data_loss import elsewhere
 from halfmq.spark.offsets import (
     NO_POSITION,
@@ -40,13 +26,15 @@ from halfmq.spark.offsets import (
 )
 from halfmq.spark.options import Options
 from halfmq.spark.partitions import QueueRange, Ranges, sample_start
+from halfmq.spark.pull_reader import Lost, PullReader
 from halfmq.spark.queue_lookups import QueueLookups, in_words, pull_fields
+from halfmq.spark.raw_reader import RawReader
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
-from halfmq.spark.stored_rows import BATCH_BYTES, BATCH_ROWS, StoredRows
-from halfmq.wire.remoting.codes import EXT_DAMAGED, HMQ_POSITION, RequestCode, ResponseCode
+from halfmq.spark.stored_rows import StoredRows
+from halfmq.wire.remoting.codes import HMQ_POSITION, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.position import PositionAnswer, decode_answer, encode_samples, request_ext
-from halfmq.wire.remoting.replies import OffsetReply, PulledReply, read_reply
+from halfmq.wire.remoting.replies import OffsetReply, read_reply
 from halfmq.wire.remoting.route import (
     MASTER_ID,
     READ,
@@ -58,27 +46,10 @@ from halfmq.wire.remoting.route import (
     decode_topic_list,
 )
 
-#: Responses are merged into record batches up to this size: a quarter of the direct reader's, for a lower latency.
-_BATCH_BYTES: Final = BATCH_BYTES // 4
 #: How often a query asks whether other brokers have its topics, besides after a broken connection. Precedent: RocketMQ's clients.
 IDENTIFY_S: Final = 30.0
 #: How often a snapshot is repeated at once because new topics of the pattern were created meanwhile.
 _REPEATS_MAX: Final = 16
-_V6_MORE: Final = 12
-_MESSAGE_MIN: Final = 88
-_NO_MESSAGES: Final = (ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
-#: A halfmq broker rejects a pull with this field only if the message at this offset is damaged, which waiting does not change.
-_NEXT_OFFSET: Final = "nextBeginOffset"
-#: Temporary rejections: the broker is busy, starting or stopping.
-_TEMPORARY: Final = frozenset(
-    {
-        ResponseCode.SYSTEM_ERROR,
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.FLOW_CONTROL,
-        ResponseCode.GO_AWAY,
-    }
-)
 
 
 class _Source(NamedTuple):
@@ -102,9 +73,11 @@ class WireReader:
         self._group = options.group
         self._deadline = deadline
         self._lookups = QueueLookups(self._ask_queue, options.group, deadline)
-        self._connections: dict[Address, Connection] = {}
-        #: Where the group of ``publish`` exists.
+        #: Where the group of ``publish`` exists. After a connection was opened another broker may be there.
         self._published: set[Address] = set()
+        self._connections = Connections(on_open=self._published.discard)
+        self._pulled = PullReader(self, self._connections, deadline, options.group)
+        self._raw = RawReader(self, deadline, options.group)
         #: Position at which the pattern chose ``_topics``. A RocketMQ cluster has none, so there it chooses for each snapshot.
         self._chosen_at = NO_POSITION
         #: What the name server led to, and when to ask it again.
@@ -119,9 +92,8 @@ class WireReader:
 
     def close(self) -> None:
         """Close all connections."""
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
+        self._connections.close()
+        self._raw.close()
 
     # --- planning
 
@@ -155,7 +127,7 @@ class WireReader:
     def _existing(self) -> tuple[str, ...]:
         """The topics of the name server that the pattern matches."""
         answer = self._ask_servers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
-        _succeeded(answer, "the list of topics")
+        check_success(answer, "the list of topics")
         brokers = self._registered().values() if self._find_source().store == ROCKETMQ_STORE else ()
         names = {data.broker_name for data in brokers} | {data.cluster for data in brokers}
         return self._subscription.chosen(decode_topic_list(answer.body), names)
@@ -248,16 +220,16 @@ class WireReader:
                 "queueId": queue_number(name),
                 "commitOffset": at,
             }
-            self._connected(address).tell(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+            self._connections.tell(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
 
     def _ask_queue(
         self, queue: QueueName, snapshot: QueueBoundsSnapshot, code: int, fields: Mapping[str, object]
     ) -> Request[dict[str, str]]:
         """Ask the broker of a queue. A pull, and a command that the broker does not know, may be answered by a rejection."""
         answer = self._ask(self._address_of(queue, snapshot), code, dict(fields))
-        is_pull = code == RequestCode.PULL_MESSAGE and answer.code not in _TEMPORARY
+        is_pull = code == RequestCode.PULL_MESSAGE and answer.code not in TEMPORARY
         if not is_pull and answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            _succeeded(answer, f"request {code} for {in_words(queue)}")
+            check_success(answer, f"request {code} for {in_words(queue)}")
         return answer
 
     def _address_of(self, queue: QueueName, snapshot: QueueBoundsSnapshot) -> Address:
@@ -279,7 +251,7 @@ class WireReader:
         answer = self._ask(address, HMQ_POSITION, request_ext(topics), body)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None
-        _succeeded(answer, f"HMQ_POSITION to {address[0]}:{address[1]}")
+        check_success(answer, f"HMQ_POSITION to {address[0]}:{address[1]}")
         return decode_answer(answer.ext, answer.body)
 
     def _find_source(self, *, recheck: bool = False) -> _Source:
@@ -356,7 +328,7 @@ class WireReader:
     def _registered(self) -> dict[str, BrokerData]:
         """The brokers that the name server knows, by name."""
         answer = self._ask_servers(RequestCode.GET_BROKER_CLUSTER_INFO, {})
-        _succeeded(answer, "the list of brokers")
+        check_success(answer, "the list of brokers")
         return {data.broker_name: data for data in decode_cluster_info(answer.body)}
 
     def _rocketmq_snapshot(self, registered: dict[str, BrokerData]) -> QueueBoundsSnapshot:
@@ -394,98 +366,57 @@ class WireReader:
         try:
             if began < again or address is None:
                 raise Unavailable(why)
-            queues = {}
-            for number in range(data.read_queues):
-                fields = {"topic": topic, "queueId": number}
-                first = self._offset(address, RequestCode.GET_MIN_OFFSET, fields)
-                end = self._offset(address, RequestCode.GET_MAX_OFFSET, fields)
-                queues[topic, f"{data.broker_name}:{number}"] = (min(first, end), end)
-            return queues
+            firsts = self._offsets(address, RequestCode.GET_MIN_OFFSET, topic, data.read_queues)
+            ends = self._offsets(address, RequestCode.GET_MAX_OFFSET, topic, data.read_queues)
+            return {
+                (topic, f"{data.broker_name}:{number}"): (min(first, end), end)
+                for number, (first, end) in enumerate(zip(firsts, ends, strict=True))
+            }
         except Unavailable as reason:
             now = time.monotonic()
             self._failed[data.broker_name] = (max(again, now + 4 * (now - began)), str(reason))
             raise
 
-    def _offset(self, address: Address, code: RequestCode, fields: dict[str, object]) -> int:
-        answer = self._ask(address, code, fields)
-        _succeeded(answer, code.name)
-        return read_reply(answer, OffsetReply).offset
+    def _offsets(self, address: Address, code: RequestCode, topic: str, queues: int) -> list[int]:
+        """The offset of each queue of a topic on a broker. All are requested before the first response is awaited."""
+        sent = [self._connections.send(address, code, {"topic": topic, "queueId": number}) for number in range(queues)]
+        offsets = []
+        try:
+            for one in sent:
+                answer = self._connections.receive(one)
+                check_success(answer, code.name)
+                offsets.append(read_reply(answer, OffsetReply).offset)
+        finally:
+            for one in sent[len(offsets) :]:
+                one.connection.forget(one.opaque)
+        return offsets
 
     def _route(self, topic: str) -> Route | None:
         """Brokers of the topic; None if it does not exist."""
         answer = self._ask_servers(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": True})
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
-        _succeeded(answer, f"the route of topic {topic}")
+        check_success(answer, f"the route of topic {topic}")
         return decode_route(answer.body)
 
     # --- reading
 
-    def read(self, ranges: Ranges, lost: Callable[[str], None]) -> Iterator[StoredRows]:
-        """The messages of ``ranges``. ``lost`` is called with a sentence about missing ones; if it returns, reading continues after them."""
+    def read(self, ranges: Ranges, lost: Lost) -> Iterator[StoredRows]:
+        """The messages of ``ranges``. ``lost`` is called with a sentence about missing ones; if it returns, reading continues after them.
+
+        Rows refer to memory that the next step of the iterator may use again.
+        """
         if self._subscription.pattern:
             self._topics = tuple(sorted({one.topic for one in ranges.ranges}))
         for one in ranges.ranges:
-            yield from self._read_range(one, ranges.store, lost)
+            if one.broker or not self._raw.is_supported:
+                yield from self._pulled.read_range(one, ranges.store, lost)
+                continue
+            at = yield from self._raw.read_range(one, ranges.store, lost)
+            if at < one.end:
+                yield from self._pulled.read_range(one._replace(start=at), ranges.store, lost)
 
-    def _read_range(self, one: QueueRange, store: str, lost: Callable[[str], None]) -> Iterator[StoredRows]:
-        """Merge pull responses into batches. ``parts`` contains the messages from ``begin`` to ``at``, except skipped ones."""
-        parts: list[bytes] = []
-        size = 0
-        begin = at = one.start
-        while at < one.end:
-            body, after = self._pull(one, at, store, lost)
-            if body:
-                parts.append(body)
-                size += len(body)
-                at = after
-            if parts and (not body or size >= _BATCH_BYTES or at - begin >= BATCH_ROWS or at >= one.end):
-                if not self._deadline.until(lambda: self._is_planned_topic(one, store, begin, lost), one.topic):  # noqa: B023
-                    return
-                found = pulled_rows(b"".join(parts), one)
-                _report_gaps(one, found.queue_offsets, begin, min(at, one.end), lost)
-                if len(found.starts):
-                    yield found
-                parts, size, begin = [], 0, at
-            if not body:
-                begin = at = after
-
-    def _pull(self, one: QueueRange, at: int, store: str, lost: Callable[[str], None]) -> tuple[bytes, int]:
-        """(stored messages from ``at`` on, next offset). The last messages may be beyond the range."""
-        fields = pull_fields(self._group, one.topic, one.queue, at, min(one.end - at, limits.PULL_MESSAGES_MAX))
-        what = f"queue {one.queue} of topic {one.topic}"
-
-        def attempt() -> tuple[bytes, int]:
-            address = self._address_in_cluster(one) if one.broker else self._address_of_store(store, lost)
-            if address is None:
-                return b"", one.end
-            answer = self._ask(address, RequestCode.PULL_MESSAGE, fields)
-            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-                lost(f"topic {one.topic} no longer exists")
-                return b"", one.end
-            if answer.code != 0 and not self._is_planned_topic(one, store, at, lost):
-                return b"", one.end
-            if answer.code == ResponseCode.PULL_NOT_FOUND:
-                raise Unavailable(f"offset {at} was planned, but does not exist")
-            damaged = not one.broker and answer.code == ResponseCode.SYSTEM_ERROR and _NEXT_OFFSET in answer.ext
-            if not damaged and answer.code not in (0, *_NO_MESSAGES):
-                _succeeded(answer, f"a pull from {what}")
-            after = read_reply(answer, PulledReply).next_begin_offset
-            if answer.code == 0:
-                if after <= at:
-                    raise ProtocolError(f"a pull from {what} at {at} returned next offset {after}")
-                return answer.body, after
-            if damaged and after <= at:
-                lost(f"message {at} of {what} cannot be read: {answer.remark}")
-                return b"", at + 1
-            if after <= at:
-                raise Unavailable(f"the queue ends at {after}, before the planned offset {at}")
-            lost(f"messages {at} to {min(after, one.end) - 1} of {what} are past retention")
-            return b"", min(after, one.end)
-
-        return self._deadline.until(attempt, f"{what} on broker {one.broker}" if one.broker else what)
-
-    def _is_planned_topic(self, one: QueueRange, store: str, begin: int, lost: Callable[[str], None]) -> bool:
+    def is_planned_topic(self, one: QueueRange, store: str, begin: int, lost: Lost) -> bool:
         """Whether what was pulled until now is of the planned topic; otherwise messages from ``begin`` on are lost.
 
         A pull names the topic, and not its id, so after the topic was deleted and created again it would return other messages. Ids
@@ -511,7 +442,17 @@ class WireReader:
         )
         return False
 
-    def _address_of_store(self, planned: str, lost: Callable[[str], None]) -> Address | None:
+    def address_of(self, one: QueueRange, store: str, lost: Lost) -> Address | None:
+        """See ``pull_reader.Planned``."""
+        return self._address_in_cluster(one) if one.broker else self._address_of_store(store, lost)
+
+    def is_elsewhere(self, address: Address, *, broken: bool) -> None:
+        """See ``raw_reader.Planned``."""
+        self._source = None
+        if broken:
+            self._connections.drop(address)
+
+    def _address_of_store(self, planned: str, lost: Lost) -> Address | None:
         """Address of the halfmq broker with the planned store; None if another store has taken its place, whose queue offsets would
         be meaningless. A broker without the topics is another broker of the name server, and the planned one is away.
         """
@@ -553,20 +494,7 @@ class WireReader:
     def _ask(
         self, address: Address, code: int, fields: dict[str, object] | dict[str, str], body: bytes = b""
     ) -> Request[dict[str, str]]:
-        connection = self._connected(address)
-        try:
-            return connection.ask(code, fields, body)
-        except (Unavailable, ProtocolError):
-            del self._connections[address]
-            connection.close()
-            raise
-
-    def _connected(self, address: Address) -> Connection:
-        connection = self._connections.get(address)
-        if connection is None:
-            connection = self._connections[address] = Connection.open(address)
-            self._published.discard(address)  # another broker may be there now
-        return connection
+        return self._connections.ask(address, code, fields, body)
 
     def _name(self) -> str:
         return "rocketmq://" + ";".join(f"{host}:{port}" for host, port in self._servers)
@@ -576,84 +504,3 @@ def _master(broker: BrokerData) -> Address | None:
     """Address of its master; slaves are not read, since they may lag the plan."""
     host, _, port = broker.addresses.get(MASTER_ID, "").rpartition(":")
     return (host.strip("[]"), int(port)) if host and port.isdecimal() else None
-
-
-def _succeeded(answer: Request[dict[str, str]], what: str) -> None:
-    """Check that the response has code 0.
-
-    Raises:
-        Unavailable: temporary rejection.
-        NotAuthorized, RequestFailed: permanent rejection, also because of damage.
-    """
-    if answer.code == ResponseCode.SUCCESS:
-        return
-    text = f"{what} was rejected with code {answer.code}: {answer.remark or 'no reason given'}"
-    if answer.code in _TEMPORARY and EXT_DAMAGED not in answer.ext:
-        raise Unavailable(text)
-    if answer.code == ResponseCode.NO_PERMISSION:
-        raise NotAuthorized(text, response_code=answer.code)
-    raise RequestFailed(text, response_code=answer.code)
-
-
-def pulled_rows(data: bytes, one: QueueRange) -> StoredRows:
-    """The messages of one or more pull responses that are within the range.
-
-    Raises:
-        ProtocolError: ``data`` is not a sequence of complete stored messages.
-    """
-    starts, sizes = _walk(data)
-    buffer = pa.py_buffer(data)
-    content = as_bytes(buffer)
-    offsets: Ints = gather(content, starts + AT_QUEUE_OFFSET, ">i8").astype(np.int64)
-    inside = (offsets >= one.start) & (offsets < one.end)
-    if not inside.all():
-        starts, sizes, offsets = starts[inside], sizes[inside], offsets[inside]
-    flags = gather(content, starts + AT_SYS_FLAG, ">i4").astype(np.int32)
-    v6 = _V6_MORE * ((flags & SYS_BORN_HOST_V6) != 0).astype(np.int64)
-    return StoredRows(
-        buffer=buffer,
-        starts=starts,
-        sizes=sizes,
-        queue_offsets=offsets,
-        store_times_ms=gather(content, starts + AT_STORE_TIME_V4 + v6, ">i8").astype(np.int64),
-        transactional=(flags & SYS_TRANSACTION_MASK) == SYS_COMMITTED,
-        topic=one.topic,
-        broker=one.broker,
-        queue=one.queue,
-    )
-
-
-def _report_gaps(one: QueueRange, offsets: Ints, begin: int, end: int, lost: Callable[[str], None]) -> None:
-    """Call ``lost`` if messages of [begin, end) are missing: a broker skips what it can no longer read.
-
-    Raises:
-        ProtocolError: the messages are not in queue order.
-    """
-    if not (np.diff(offsets) > 0).all():
-        raise ProtocolError(f"messages of queue {one.queue} of topic {one.topic} arrived out of order or twice")
-    if len(offsets) < end - begin:
-        missing = np.setdiff1d(np.arange(begin, end), offsets)
-        lost(
-            f"{len(missing)} of the messages {missing[0]} to {missing[-1]} of queue {one.queue} of topic {one.topic} are "
-            "missing: the broker skipped them"
-        )
-
-
-def _walk(data: bytes) -> tuple[Ints, Ints]:
-    """(starts, sizes) of consecutive stored messages, bytes."""
-    starts = []
-    at = 0
-    end = len(data)
-    while at + _MESSAGE_MIN <= end:
-        size = int.from_bytes(data[at : at + 4], "big")
-        magic = int.from_bytes(data[at + 4 : at + 8], "big")
-        if size < _MESSAGE_MIN or magic not in (MAGIC_V1, MAGIC_V2):
-            break
-        starts.append(at)
-        at += size
-    if at != end:
-        raise ProtocolError(
-            f"a pull response of {end} bytes is not a sequence of stored messages: invalid at byte {at}"
-        )
-    places = np.array(starts, dtype=np.int64)
-    return places, np.diff(np.append(places, end))

@@ -277,6 +277,18 @@ class CommitLog:
             data, at = self._bytes(offset, size, max(ahead, size))
         return data[at + message_at : at + size]
 
+    def read_into(self, offset: int, buffers: Sequence[memoryview]) -> int:
+        """Fill ``buffers``, at most ``BUFFERS_MAX``, with the bytes of the log from ``offset`` on; returns their number, fewer than fit only at
+        the end of its segment's file. They may contain records that nobody may see.
+
+        Raises as ``stored_view``.
+        """
+        number, place = divmod(offset, self.segment_bytes)
+        segment = self._opened.get(number) or self._open_to_read(number, offset)
+        if segment is None or not 0 <= offset < self.end:
+            raise LookupError(f"no record at log offset {offset}: the log does not reach there")
+        return segment.read_into(place, buffers)
+
     def kind_at(self, offset: int) -> int:
         """Kind of the record at ``offset``. Raises as ``stored_view``."""
         data, at = self._bytes(offset, RECORD_HEAD_BYTES, READ_BYTES)
@@ -369,13 +381,7 @@ class CommitLog:
     def _bytes(self, offset: int, length: int, ahead: int) -> tuple[memoryview, int]:
         """(bytes, place of ``offset`` in them): ``length`` bytes from there on, zeros after the end of the segment or the log."""
         number, place = divmod(offset, self.segment_bytes)
-        try:
-            segment = self._opened.get(number) or self.open_segment(number)
-        except OSError as error:
-            raise StoreDamaged(
-                f"{self._path(offset)} cannot be opened to read log offset {offset}: {error.strerror or error}",
-                hint=RESTORE,
-            ) from error
+        segment = self._opened.get(number) or self._open_to_read(number, offset)
         if segment is None or not 0 <= offset < self.end:
             raise LookupError(f"no record at log offset {offset}: the log does not reach there")
         data, start = self._window
@@ -387,14 +393,26 @@ class CommitLog:
         wanted = min(max(length, min(ahead, _WINDOW_BYTES_MAX)), there)
         read = segment.read(place, wanted)
         if len(read) < wanted:
-            raise StoreDamaged(
-                f"{segment.path} has {segment.file.size()} bytes instead of {self.segment_bytes}, and the log continues after "
-                f"them: the record at log offset {offset} cannot be read",
-                hint=RESTORE,
-            )
+            raise self._truncated(segment, offset)
         data = memoryview(read if wanted >= RECORD_HEAD_BYTES + 8 else read.ljust(RECORD_HEAD_BYTES + 8, b"\0"))
         self._window = (data, offset) if RECORD_HEAD_BYTES + 8 <= wanted <= _WINDOW_BYTES_MAX else _NO_WINDOW
         return data, 0
+
+    def _open_to_read(self, number: int, offset: int) -> Segment | None:
+        try:
+            return self.open_segment(number)
+        except OSError as error:
+            raise StoreDamaged(
+                f"{self._path(offset)} cannot be opened to read log offset {offset}: {error.strerror or error}",
+                hint=RESTORE,
+            ) from error
+
+    def _truncated(self, segment: Segment, offset: int) -> StoreDamaged:
+        return StoreDamaged(
+            f"{segment.path} has {segment.file.size()} bytes instead of {self.segment_bytes}, and the log continues after "
+            f"them: the record at log offset {offset} cannot be read",
+            hint=RESTORE,
+        )
 
     def verdict_names(self, position: int) -> tuple[str, str]:
         """(producer group, transaction id) in the verdict record at ``position``.

@@ -13,6 +13,9 @@ The writer calls ``add`` for the entries of a batch, then ``flush``, which write
 the unwritten entries stay staged, invisible to readers, and the next ``flush`` writes the same bytes to the same places.
 """
 
+import sys
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -23,6 +26,7 @@ from halfmq.store.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES, QUEUE_FILE_ENTRI
 from halfmq.store.open_files import FileKey, OpenFiles
 
 _VISIBLE_AT: Final = 16
+_ENTRY_WORDS: Final = QUEUE_ENTRY_BYTES // 8
 _KEY_HASH_AT: Final = 40
 #: Reads bytes at a place of an entry file.
 _Read = Callable[[int, int], bytes]
@@ -38,6 +42,30 @@ class QueueEntry(NamedTuple):
     store_time_ms: int
     half_index: int
     key_hash: int
+
+
+class EncodedEntries:
+    """Consecutive entries of a queue as they are in its files, and three of their columns. Decoding a column takes a few ns an entry."""
+
+    __slots__ = ("data", "message_bytes", "offsets", "visible_at")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        words, halves = array("q", data), array("i", data)
+        if sys.byteorder == "little":
+            words.byteswap()
+            halves.byteswap()
+        #: Of each entry: as in ``QueueEntry``.
+        self.offsets = words[0::_ENTRY_WORDS]
+        self.message_bytes = halves[2 :: 2 * _ENTRY_WORDS]
+        self.visible_at = words[2::_ENTRY_WORDS]
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def first(self, number: int) -> "EncodedEntries":
+        """The first ``number`` entries."""
+        return self if number >= len(self) else EncodedEntries(self.data[: number * QUEUE_ENTRY_BYTES])
 
 
 class Queue:
@@ -401,6 +429,24 @@ class ConsumeQueues:
         while found and found[-1].visible_at >= below_position:
             found.pop()
         return found
+
+    def read_encoded(
+        self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int, below_position: int
+    ) -> EncodedEntries:
+        """As ``read``, without an object for each entry."""
+        queue = self._queues.get((topic_id, queue_id))
+        parts: list[bytes] = []
+        if queue is not None and queue_offset >= queue.min:
+            stop = min(queue.written, queue_offset + entries_max)
+            while queue_offset < stop:
+                base = queue.base_of(queue_offset)
+                if base is None:
+                    break
+                last = min(stop, file_end(base))
+                parts.append(self._entries(queue, base, queue_offset, last))
+                queue_offset = last
+        found = EncodedEntries(parts[0] if len(parts) == 1 else b"".join(parts))
+        return found.first(bisect_left(found.visible_at, below_position))
 
     def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
         """The queue offset for a store time, ms, with RocketMQ's rules at the edges.

@@ -114,9 +114,19 @@ class Segment:
         try:
             return self.file.read(at, length)
         except OSError as error:
-            raise StoreDamaged(
-                f"{self.path} cannot be read at log offset {self.start + at}: {error.strerror or error}", hint=RESTORE
-            ) from error
+            raise self._unreadable(at, error) from error
+
+    def read_into(self, at: int, buffers: Sequence[memoryview]) -> int:
+        """As ``read``, into ``buffers`` one after the other; returns the number of bytes."""
+        try:
+            return self.file.read_into(at, buffers)
+        except OSError as error:
+            raise self._unreadable(at, error) from error
+
+    def _unreadable(self, at: int, error: OSError) -> StoreDamaged:
+        return StoreDamaged(
+            f"{self.path} cannot be read at log offset {self.start + at}: {error.strerror or error}", hint=RESTORE
+        )
 
     def data_ranges(self, start: int) -> Iterator[tuple[int, int]]:
         """Ranges at or after place ``start`` that may contain non-zero bytes, at most 1 MiB each, ascending."""

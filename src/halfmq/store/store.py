@@ -38,6 +38,7 @@ from halfmq.store.identity import NAME as STORE_JSON
 from halfmq.store.identity import Identity, StoreLocks, read_identity, take_lock, write_identity
 from halfmq.store.indexes import FoundMessage, Indexes, indexes_are_there
 from halfmq.store.log_scan import LogScan
+from halfmq.store.raw_messages import RawBlock, read_block
 from halfmq.store.recovery import CheckpointFound, Recovery, examine_log, repair
 from halfmq.store.recovery_cases import Act
 from halfmq.store.segment import NO_SPACE, SegmentFiles
@@ -844,6 +845,18 @@ class Store:
         """Published entries from ``queue_offset`` on, at most ``entries_max``."""
         self._before_reading()
         return self.queues.read(topic_id, queue_id, queue_offset, entries_max, self._high_watermark)
+
+    def read_raw(
+        self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int, bytes_max: int, free_bytes: int
+    ) -> RawBlock:
+        """Published entries from ``queue_offset`` on, and their stored messages, at most ``bytes_max`` of both; the first message always
+        fits. ``free_bytes``: see ``RawBlock.data``.
+        """
+        self._before_reading()
+        return read_block(
+            lambda first, number: self.queues.read_encoded(topic_id, queue_id, first, number, self._high_watermark),
+            self.log, queue_offset, entries_max, bytes_max, free_bytes,
+        )  # fmt: skip
 
     def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]:
         """(first published queue offset, offset after the last); (0, 0) for a queue without messages."""

@@ -32,6 +32,18 @@ def test_what_was_written_is_read(disk: Disk, home: Path) -> None:
     assert file.read(10, 5) == b""
 
 
+def test_a_read_fills_buffers_in_order_up_to_the_end_of_the_file(disk: Disk, home: Path) -> None:
+    file = disk.open(home / "f", create=True)
+    file.write(0, [b"0123456789"])
+    buffers = [memoryview(bytearray(size)) for size in (2, 0, 3, 4)]
+    assert file.read_into(1, buffers) == 9
+    assert [bytes(buffer) for buffer in buffers] == [b"12", b"", b"345", b"6789"]
+    assert file.read_into(7, buffers) == 3
+    assert [bytes(buffer) for buffer in buffers[:3]] == [b"78", b"", b"945"]
+    assert file.read_into(10, buffers) == 0
+    file.close()
+
+
 def test_a_write_may_overlap_what_is_there(disk: Disk, home: Path) -> None:
     file = disk.open(home / "a", create=True)
     file.write(0, [b"abcdef"])

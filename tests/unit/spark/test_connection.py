@@ -7,7 +7,7 @@ from tests.support.ports import free_port
 from tests.support.scripted_server import ScriptedServer
 
 from halfmq.spark import connection
-from halfmq.spark.connection import Connection
+from halfmq.spark.connection import Connection, Connections
 from halfmq.spark.retry_deadline import Unavailable
 from halfmq.wire.remoting.header import encode_response
 
@@ -50,3 +50,29 @@ def test_no_answer_in_time(server: ScriptedServer, monkeypatch: pytest.MonkeyPat
     with pytest.raises(Unavailable, match="timed out"):
         made.ask(30_000, {})
     made.close()
+
+
+def test_several_requests_may_be_in_flight_and_be_received_in_any_order(server: ScriptedServer) -> None:
+    made = Connection.open(("127.0.0.1", server.port))
+    opaques = [made.send(code, {}) for code in (1, 2, 3, 4)]
+    made.forget(opaques[1])
+    assert [made.receive(opaques[n]).ext["said"] for n in (3, 0, 2)] == ["4", "1", "3"]
+    assert made.ask(5, {}).ext["said"] == "5"
+    made.close()
+
+
+def test_a_failed_connection_is_opened_again_by_the_next_request(server: ScriptedServer) -> None:
+    connections = Connections()
+    address = ("127.0.0.1", server.port)
+    sent = connections.send(address, 1, {})
+    answer, server.answer = server.answer, lambda request: None
+    with pytest.raises(Unavailable):
+        connections.ask(address, 2, {})
+    assert address not in connections
+    with pytest.raises(Unavailable, match="failed"):
+        connections.receive(sent)
+    server.answer = answer
+    assert connections.ask(address, 3, {}).ext["said"] == "3"
+    assert address in connections
+    connections.close()
+    assert address not in connections

@@ -13,14 +13,16 @@ from tests.support.scripted_server import ScriptedServer
 from halfmq import limits
 from halfmq.errors import ConnectError, DataLost, NotAuthorized, ProtocolError, RequestFailed, UsageError
 from halfmq.model.stored_message import SYS_COMMITTED, StoredMessage, body_crc_of, encode
-from halfmq.spark import wire_reader
+from halfmq.spark import pull_reader, wire_reader
+from halfmq.spark.connection import Connections
 from halfmq.spark.offsets import NO_POSITION, QueueBoundsSnapshot
 from halfmq.spark.options import parse_options
 from halfmq.spark.partitions import QueueRange, Ranges, sample_start
+from halfmq.spark.pull_reader import pulled_rows
 from halfmq.spark.retry_deadline import RetryDeadline
 from halfmq.spark.source import HalfmqBatchReader, HalfmqStreamReader
 from halfmq.spark.stored_rows import record_batch
-from halfmq.spark.wire_reader import WireReader, pulled_rows
+from halfmq.spark.wire_reader import WireReader
 from halfmq.wire.remoting import fitting, route
 from halfmq.wire.remoting.codes import EXT_DAMAGED, HMQ_FITTING, HMQ_POSITION, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request, encode_pull_response_head, encode_response
@@ -350,6 +352,26 @@ def test_a_task_reads_the_planned_topics_of_a_pattern(broker: Broker) -> None:
     assert read(reader(broker, pattern="ord.*"), 2, 6) == ([2, 3, 4, 5], [])
 
 
+def test_the_offsets_of_all_queues_are_requested_before_the_first_response(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    send, receive = Connections.send, Connections.receive
+    monkeypatch.setattr(Connections, "send", lambda *given: (done.append("sent"), send(*given))[1])
+    monkeypatch.setattr(Connections, "receive", lambda *given: (done.append("received"), receive(*given))[1])
+    source = reader(broker)
+    address = ("127.0.0.1", broker.server.port)
+    assert source._offsets(address, RequestCode.GET_MAX_OFFSET, "orders", 4) == [10] * 4
+    assert done == ["sent"] * 4 + ["received"] * 4
+    broker.refuse = [ResponseCode.NO_PERMISSION]
+    with pytest.raises(NotAuthorized):
+        source._offsets(address, RequestCode.GET_MAX_OFFSET, "orders", 3)
+    broker.end = 7
+    assert source._offsets(address, RequestCode.GET_MAX_OFFSET, "orders", 2) == [7, 7], (
+        "not responses to earlier requests"
+    )
+
+
 def test_a_range_is_read_over_several_pulls_and_not_beyond_its_end(broker: Broker) -> None:
     assert read(reader(broker), 1, 8) == ([1, 2, 3, 4, 5, 6, 7], [])
     pulls = [request.ext for request in broker.server.requests if request.code == RequestCode.PULL_MESSAGE]
@@ -450,7 +472,7 @@ def test_another_store_behind_the_address_is_a_loss_by_name(broker: Broker) -> N
 def test_another_store_behind_the_address_in_the_middle_of_a_range_is_a_loss_by_name(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire_reader, "BATCH_ROWS", 4)
+    monkeypatch.setattr(pull_reader, "BATCH_ROWS", 4)
     answer = broker.pull
 
     def pull(request: Request[Any]) -> bytes:
@@ -478,7 +500,7 @@ def test_a_topic_that_was_created_again_before_the_read_is_a_loss_by_name_and_no
 def test_a_topic_that_is_created_again_in_the_middle_of_a_read_is_a_loss_by_name(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire_reader, "BATCH_ROWS", 4)
+    monkeypatch.setattr(pull_reader, "BATCH_ROWS", 4)
     answer = broker.pull
 
     def pull(request: Request[Any]) -> bytes:

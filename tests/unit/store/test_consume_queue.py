@@ -56,6 +56,22 @@ def test_a_position_bounds_a_queue_at_every_entry_and_across_files() -> None:
     assert made.bounds(9, 0) == (0, 0)
 
 
+def test_encoded_entries_are_those_of_a_read_across_files_and_up_to_a_position() -> None:
+    made = filled([0] * 20, start=3)
+    for start in range(2, 25):
+        for count in (1, 6, 30):
+            for below in (2_000, 2_030, 2_031, 2_110, 2_111, 9_999):
+                wanted = made.read(1, 0, start, count, below)
+                found = made.read_encoded(1, 0, start, count, below)
+                assert [QueueEntry._make(one) for one in QUEUE_ENTRY.iter_unpack(found.data)] == wanted
+                assert list(found.offsets) == [one.offset for one in wanted]
+                assert list(found.message_bytes) == [one.message_bytes for one in wanted]
+                assert list(found.visible_at) == [one.visible_at for one in wanted]
+                assert len(found) == len(wanted)
+                assert list(found.first(2).offsets) == [one.offset for one in wanted[:2]]
+    assert len(made.read_encoded(1, 7, 0, 10, 9_999)) == 0
+
+
 def test_reading_starts_and_stops_where_it_is_told() -> None:
     made = filled([0] * 20)
     assert [one.key_hash for one in made.read(1, 0, 6, 5, 1 << 40)] == [6, 7, 8, 9, 10]

@@ -120,7 +120,7 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport
         self._gateway = gateway
         self._splitter = FrameSplitter()
-        self._out: list[bytes | bytearray] = []
+        self._out: list[bytes | bytearray | memoryview] = []
         #: Why it is not read from; 0: it is, unless ``intake`` stops it. Only ``_set_paused`` changes it.
         self._paused = 0
         #: Computed from it: whether _FULL is among them, so that nothing that can wait is sent to it; and whether one of ``_HANDLES_NOTHING``
@@ -274,7 +274,7 @@ class Connection(asyncio.Protocol):
 
     # --- for the gateway
 
-    def send(self, frame: bytes | bytearray) -> None:
+    def send(self, frame: bytes | bytearray | memoryview) -> None:
         """Queue a frame; it is written at the end of this read or release. Ignored if the client is gone."""
         out = self._out
         if not out:

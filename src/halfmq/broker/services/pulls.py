@@ -31,7 +31,7 @@ from halfmq.core.decision import Refused, Reply, WakeQueue, Why
 from halfmq.core.engine import Failed
 from halfmq.core.queues.filter import TagFilter, parse_filter
 from halfmq.core.queues.pull_place import AtEnd, place
-from halfmq.core.view import TopicView
+from halfmq.core.view import TopicView, View
 from halfmq.errors import StoreDamaged
 from halfmq.model.stored_message import AT_PHYSICAL_OFFSET, patch_committed, patch_released
 from halfmq.store.consume_queue import QueueEntry
@@ -222,7 +222,7 @@ class Pulls:
         if group not in self._view.groups and (group != TOOLS_GROUP or commit_offset is not None):
             self._groups.ensure(group, partial(self._ensured, peer, request, answer))
             return
-        topic = self._readable(request)
+        topic = readable(self._view, request.group, request.topic, request.queue_id)
         if isinstance(topic, Refused):
             answer(topic)
             return
@@ -243,24 +243,6 @@ class Pulls:
             answer(refused)
         elif peer.is_open:
             self.pull(peer, request, answer)
-
-    def _readable(self, request: PullRequest) -> TopicView | Refused:
-        """The topic, or why this pull is refused, in RocketMQ's order."""
-        group, name = request.group, request.topic
-        settings = self._view.groups.get(group)
-        if settings is not None and not settings.consume_enabled:
-            return Refused(Why.NO_PERMISSION, f"group {group} may not consume")
-        if name in SYSTEM_TOPICS:
-            return Refused(Why.NO_PERMISSION, f"{name} is the broker's own and may not be consumed")
-        topic = self._view.topics_by_name.get(name)
-        if topic is None:
-            return Refused(Why.TOPIC_NOT_EXIST, f"topic {name} does not exist, apply first please!")
-        if not topic.permission & _READ:
-            return Refused(Why.NO_PERMISSION, f"topic {name} may not be read")
-        if not 0 <= request.queue_id < topic.read_queues:
-            text = f"queue {request.queue_id} of topic {name} does not exist; it has {topic.read_queues}"
-            return Refused(Why.INVALID_PARAMETER, text)
-        return topic
 
     def _tags(self, request: PullRequest) -> Tags | Refused:
         """The requested tags, from the pull or from the group's heartbeat."""
@@ -480,6 +462,24 @@ class Pulls:
         for queue, there in list(self._held.items()):
             for key in list(there):
                 self._time_is_up(queue, key)
+
+
+def readable(view: View, group: str, name: str, queue_id: int) -> TopicView | Refused:
+    """The topic, or why the group may not read this queue of it, in RocketMQ's order."""
+    settings = view.groups.get(group)
+    if settings is not None and not settings.consume_enabled:
+        return Refused(Why.NO_PERMISSION, f"group {group} may not consume")
+    if name in SYSTEM_TOPICS:
+        return Refused(Why.NO_PERMISSION, f"{name} is the broker's own and may not be consumed")
+    topic = view.topics_by_name.get(name)
+    if topic is None:
+        return Refused(Why.TOPIC_NOT_EXIST, f"topic {name} does not exist, apply first please!")
+    if not topic.permission & _READ:
+        return Refused(Why.NO_PERMISSION, f"topic {name} may not be read")
+    if not 0 <= queue_id < topic.read_queues:
+        text = f"queue {queue_id} of topic {name} does not exist; it has {topic.read_queues}"
+        return Refused(Why.INVALID_PARAMETER, text)
+    return topic
 
 
 def _dense_until(entries: list[QueueEntry], count: int, bytes_max: int) -> int:

@@ -98,6 +98,8 @@ HMQ_PREPARE_BATCH: Final = 29_012
 HMQ_DECIDE: Final = 29_013
 #: Whether a query's batch is decided, and what a half batch for this broker must contain (``half_batches``).
 HMQ_DECISION: Final = 29_014
+#: Stored messages of one queue with their queue entries, for readers of whole queues (``raw_read``).
+HMQ_RAW_READ: Final = 29_015
 
 
 class ResponseCode(IntEnum):

@@ -311,6 +311,14 @@ def encode_response(
     return _encode(code, request.opaque, FLAG_RESPONSE, remark, ext, body, binary=request.binary)
 
 
+def encode_response_head(
+    request: Request[Any], code: int, remark: str | None, ext: Mapping[str, object] | None, body_bytes: int
+) -> bytes:
+    """As ``encode_response``, without the body; the caller sends ``body_bytes`` after it."""
+    header = _header(code, request.opaque, FLAG_RESPONSE, remark, ext, binary=request.binary)
+    return frames.assemble_head(header, body_bytes, request.binary)
+
+
 # --- requests ----------------------------------------------------------------------------------------------------
 
 
@@ -343,9 +351,15 @@ def _encode(
     *,
     binary: bool,
 ) -> bytes:
+    return frames.assemble(_header(code, opaque, flag, remark, ext, binary=binary), body, binary=binary)
+
+
+def _header(
+    code: int, opaque: int, flag: int, remark: str | None, ext: Mapping[str, object] | None, *, binary: bool
+) -> bytes:
     pairs = {name: ext_text(value) for name, value in ext.items() if value is not None} if ext else {}
     if binary:
-        return frames.assemble(encode_binary_header(code, opaque, flag, remark, pairs.items()), body, binary=True)
+        return encode_binary_header(code, opaque, flag, remark, pairs.items())
     keys = {
         "code": code,
         "extFields": pairs,
@@ -356,7 +370,7 @@ def _encode(
     }
     if remark is not None:
         keys["remark"] = remark
-    return frames.assemble(_json_bytes(keys), body)
+    return _json_bytes(keys)
 
 
 def ext_text(value: object) -> str:

@@ -1,0 +1,135 @@
+"""Raw reads from a running broker: what is visible, and nothing else; refusals; a body in one piece."""
+
+import asyncio
+from pathlib import Path
+
+from tests.support.in_process import Hand, Running, serving, until
+from tests.support.raw_client import Answer, RawClient
+
+from halfmq.model.stored_message import decode
+from halfmq.store.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from halfmq.store.store import Durability
+from halfmq.wire.remoting.raw_read import CHECKSUM_BYTES, is_intact
+
+RAW, POSITION = 29_015, 29_001
+COMMIT = 8
+ID = "AC10000100002A9F0000000000000001"
+
+
+async def topic_of(running: Running, client: RawClient, topic: str = "T") -> tuple[str, int]:
+    """(store, topic id)."""
+    answer = await client.ask(POSITION, {"topics": topic})
+    return answer.ext["store"], running.broker._sequencer.view.topics_by_name[topic].topic_id  # type: ignore[union-attr]
+
+
+async def read(client: RawClient, store: str, topic_id: int, first: int = 0, **changes: str) -> Answer:
+    ext = {
+        "consumerGroup": "C", "store": store, "topic": "T", "topicId": str(topic_id), "queueId": "0",
+        "firstOffset": str(first), "endOffset": "1000", "maxBytes": "100000", **changes,
+    }  # fmt: skip
+    return await client.ask(RAW, ext)
+
+
+def bodies(answer: Answer) -> list[bytes]:
+    assert answer.code == 0, answer
+    assert is_intact(memoryview(answer.body))
+    number = int(answer.ext["entries"])
+    entries = answer.body[CHECKSUM_BYTES:][: number * QUEUE_ENTRY_BYTES]
+    at = CHECKSUM_BYTES + len(entries)
+    found = []
+    for _, size, *_ in QUEUE_ENTRY.iter_unpack(entries):
+        message, _, decoded = decode(answer.body, at)
+        assert decoded == size
+        found.append(message.body)
+        at += size
+    assert at == len(answer.body)
+    return found
+
+
+async def test_committed_messages_and_nothing_of_a_half_that_lies_between_them(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await client.send("T", b"one")
+        half = await client.half("T", b"secret", unique=ID)
+        await client.send("T", b"two")
+        store, topic = await topic_of(running, client)
+        answer = await read(client, store, topic)
+        assert bodies(answer) == [b"one", b"two"]
+        assert b"secret" not in answer.body
+        assert answer.ext["nextBeginOffset"] == "2"
+        await client.end(half, ID, COMMIT)
+        assert bodies(await read(client, store, topic)) == [b"one", b"two", b"secret"]
+        assert bodies(await read(client, store, topic, 1, endOffset="2")) == [b"two"]
+        assert bodies(await read(client, store, topic, 1, maxBytes="1")) == [b"two"]
+
+
+async def test_what_is_not_durable_is_not_returned(tmp_path: Path) -> None:
+    hand = Hand()
+    async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
+        client = await running.client()
+        first = asyncio.ensure_future(client.send("T", b"one"))
+        while not first.done():
+            await asyncio.sleep(0.005)
+            hand.flush.run()
+        store, topic = await topic_of(running, client)
+        task = asyncio.ensure_future(client.send("T", b"not durable"))
+        await until(lambda: running.state.topics_by_name["T"].ends[0] == 2)
+        assert bodies(await read(client, store, topic)) == [b"one"]
+        assert not task.done()
+        hand.flush.run()
+        await task
+        assert bodies(await read(client, store, topic)) == [b"one", b"not durable"]
+
+
+async def test_each_reason_to_read_nothing_has_its_code(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        await client.send("T", b"one")
+        store, topic = await topic_of(running, client)
+        other = await read(client, "ab" * 16, topic)
+        assert (other.code, other.ext["store"]) == (22, store)
+        assert (await read(client, store, topic + 1)).code == 17
+        assert (await read(client, store, topic, topic="Nowhere")).code == 17
+        end = await read(client, store, topic, 1)
+        assert (end.code, end.ext["nextBeginOffset"]) == (19, "1")
+        assert (await read(client, store, topic, queueId="7")).code == 29
+        assert (await read(client, store, topic, firstOffset="x")).code == 29
+        await client.ask(215, {"topic": "T"})
+        gone = await read(client, store, topic)
+        assert (gone.code, gone.remark) == (17, "topic T no longer exists")
+        await client.send("T", b"another")
+        again = await read(client, store, topic)
+        assert (again.code, again.remark) == (17, "topic T was deleted and created again")
+
+
+async def test_messages_past_retention_are_told_by_the_first_that_is_left(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        for number in range(5):
+            await client.send("T", b"%d" % number)
+        store, topic = await topic_of(running, client)
+        queue = running.broker._store.queues._queues[topic, 0]  # type: ignore[union-attr]
+        queue.min = 3
+        moved = await read(client, store, topic)
+        assert (moved.code, moved.ext["nextBeginOffset"], moved.ext["minOffset"]) == (21, "3", "3")
+        assert bodies(await read(client, store, topic, 3)) == [b"3", b"4"]
+
+
+async def test_a_damaged_message_ends_a_read_and_is_then_reported(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        for number in range(4):
+            await client.send("T", b"%d" % number)
+        store, topic = await topic_of(running, client)
+        path = next((tmp_path / "shard-0" / "queues" / str(topic) / "0").glob("*.q"))
+        with path.open("r+b") as file:
+            file.seek(2 * QUEUE_ENTRY_BYTES)
+            entry = list(QUEUE_ENTRY.unpack(file.read(QUEUE_ENTRY_BYTES)))
+            entry[1] -= 1
+            file.seek(2 * QUEUE_ENTRY_BYTES)
+            file.write(QUEUE_ENTRY.pack(*entry))
+        assert bodies(await read(client, store, topic)) == [b"0", b"1"]
+        damaged = await read(client, store, topic, 2)
+        assert (damaged.code, damaged.ext["nextBeginOffset"]) == (1, "2")
+        assert "topic T queue 0: the message at offset 2 cannot be read" in (damaged.remark or "")
+        assert bodies(await read(client, store, topic, 3)) == [b"3"]

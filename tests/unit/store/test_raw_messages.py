@@ -1,0 +1,195 @@
+"""Entries and messages in one buffer: exactly the messages of the entries, however they lie in the log, and what ends a block."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from tests.support.store_writer import V6, StoreWriter
+
+from halfmq.errors import StoreDamaged
+from halfmq.model import properties as props
+from halfmq.store import raw_messages
+from halfmq.store.consume_queue import EncodedEntries
+from halfmq.store.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
+from halfmq.store.raw_messages import RawBlock, read_block
+
+FREE = 100
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[StoreWriter]:
+    made = StoreWriter(tmp_path / "data")
+    made.topic("orders", 2)
+    yield made
+    made.log.close()
+    made.indexes.close()
+    made.page.close()
+
+
+class Log:
+    """The log of the writer, with a count of its reads."""
+
+    def __init__(self, writer: StoreWriter) -> None:
+        self._log = writer.log
+        self.segment_bytes = writer.segment_bytes
+        self.reads: list[int] = []
+        self.singly = 0
+        self.broken: set[int] = set()
+
+    def read_into(self, offset: int, buffers: Sequence[memoryview]) -> int:
+        self.reads.append(sum(map(len, buffers)))
+        if any(offset <= place < offset + self.reads[-1] for place in self.broken):
+            raise StoreDamaged("unreadable")
+        return self._log.read_into(offset, buffers)
+
+    def stored_view(self, offset: int) -> memoryview:
+        self.singly += 1
+        if offset in self.broken:
+            raise StoreDamaged("unreadable")
+        return self._log.stored_view(offset)
+
+
+def block(
+    writer: StoreWriter, log: Log | None = None, *, queue: int = 0, start: int = 0, count: int = 10_000,
+    bytes_max: int = 1 << 20, changed: dict[int, tuple[int, int]] | None = None,
+) -> RawBlock:  # fmt: skip
+    """``changed``: index -> (log offset, bytes) that the entry states instead."""
+    writer.publish()
+
+    def entries(first: int, number: int) -> EncodedEntries:
+        found = writer.indexes.queues.read_encoded(1, queue, first, number, writer.log.end)
+        data = bytearray(found.data)
+        for index, (offset, size) in (changed or {}).items():
+            if index - start < len(found):
+                QUEUE_ENTRY.pack_into(data, (index - start) * QUEUE_ENTRY_BYTES, offset, size, 0, 1, 0, -1, 0)
+        return EncodedEntries(bytes(data))
+
+    return read_block(entries, log or Log(writer), start, count, bytes_max, FREE)
+
+
+def expected(writer: StoreWriter, number: int, *, queue: int = 0, start: int = 0) -> bytes:
+    """Entries and messages as the readers of single ones see them."""
+    found = writer.indexes.queues.read(1, queue, start, number, writer.log.end)
+    assert len(found) == number
+    messages = [bytes(writer.log.stored_view(entry.offset)) for entry in found]
+    assert all(len(message) == entry.message_bytes for message, entry in zip(messages, found, strict=True))
+    return b"".join(QUEUE_ENTRY.pack(*entry) for entry in found) + b"".join(messages)
+
+
+def many(writer: StoreWriter, count: int, body_bytes: int = 100) -> None:
+    """Messages in both queues in turn, with undecided and rolled-back halves in between, over several batches and segments."""
+    for number in range(count):
+        writer.send("orders", number % 2, b"%d" % number + b"x" * body_bytes)
+        if number % 5 == 0:
+            halves = writer.prepare(f"T{number}", [("orders", 0, b"secret", b"")])
+            if number % 10 == 0:
+                writer.roll_back(f"T{number}", halves)
+        if number % 7 == 0:
+            writer.tick()
+
+
+def test_messages_between_others_over_batches_and_segments(writer: StoreWriter) -> None:
+    many(writer, 1_500)
+    log = Log(writer)
+    for queue in (0, 1):
+        found = block(writer, log, queue=queue)
+        assert (found.entries, found.why) == (750, "")
+        assert found.data[FREE:] == expected(writer, 750, queue=queue)
+        assert b"secret" not in found.data
+    assert len(writer.files.numbers()) > 3
+    assert log.singly == 0
+    assert len(log.reads) < 60, "they are read together"
+
+
+def test_every_kind_of_record_that_can_hold_a_visible_message(writer: StoreWriter) -> None:
+    halves = writer.prepare("T1", [("orders", 0, b"carried", b"")])
+    old = writer.prepare("T2", [("orders", 0, b"same segment", b"")])
+    writer.commit("T2", old)
+    many(writer, 800)
+    writer.commit("T1", halves)
+    writer.delayed("orders", 0, b"delayed", props.encode({"TAGS": "t"}))
+    writer.send("orders", 0, b"six", host=V6)
+    found = block(writer)
+    assert (found.entries, found.why) == (404, "")
+    assert found.data[FREE:] == expected(writer, 404)
+    for body in (b"carried", b"same segment", b"delayed", b"six"):
+        assert found.data.count(body) == 1
+
+
+def test_a_block_ends_at_its_bounds_and_has_at_least_one_message(writer: StoreWriter) -> None:
+    many(writer, 600)
+    assert block(writer, count=3).data[FREE:] == expected(writer, 3)
+    assert block(writer, bytes_max=1).data[FREE:] == expected(writer, 1)
+    one = len(expected(writer, 1))
+    found = block(writer, bytes_max=10 * one + 40)
+    assert 9 <= found.entries <= 10
+    assert len(found.data) - FREE <= 10 * one + 40
+    assert found.data[FREE:] == expected(writer, found.entries)
+    middle = block(writer, start=150, count=20)
+    assert middle.data[FREE:] == expected(writer, 20, start=150)
+
+
+def test_a_block_reads_a_bounded_part_of_the_log(writer: StoreWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    many(writer, 1_500)
+    monkeypatch.setattr(raw_messages, "_READ_BYTES_MAX", 100_000)
+    log = Log(writer)
+    found = block(writer, log)
+    assert 0 < found.entries < 750
+    assert (found.why, found.data[FREE:]) == ("", expected(writer, found.entries))
+    assert sum(log.reads) < 250_000
+
+
+def test_messages_far_from_each_other_are_not_read_with_all_that_is_between(
+    writer: StoreWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(raw_messages, "_FAR_BYTES", 1_000)
+    for _ in range(10):
+        writer.send("orders", 0, b"few")
+        for _ in range(10):
+            writer.send("orders", 1, b"x" * 200)
+    log = Log(writer)
+    found = block(writer, log)
+    assert found.data[FREE:] == expected(writer, 10)
+    assert sum(log.reads) < 10 * 300
+
+
+@pytest.mark.parametrize("at", [0, 1, 200, 399])
+@pytest.mark.parametrize("how", ["size", "offset", "other record", "negative", "huge", "unreadable"])
+def test_a_block_ends_before_a_message_that_cannot_be_read(writer: StoreWriter, at: int, how: str) -> None:
+    many(writer, 800)
+    writer.publish()
+    entry = writer.indexes.queues.read(1, 0, at, 1, writer.log.end)[0]
+    half = writer.prepare("T9", [("orders", 0, b"secret", b"")])[0]
+    writer.publish()
+    log = Log(writer)
+    changed = {
+        "size": {at: (entry.offset, entry.message_bytes - 1)},
+        "offset": {at: (entry.offset + 8, entry.message_bytes)},
+        "other record": {at: (half.offset, entry.message_bytes)},
+        "negative": {at: (-5, entry.message_bytes)},
+        "huge": {at: (entry.offset, 1 << 30)},
+        "unreadable": {},
+    }[how]
+    if how == "unreadable":
+        log.broken.add(entry.offset)
+    found = block(writer, log, changed=changed)
+    assert found.entries == at
+    assert found.why or (how == "huge" and at), "the next block reports what an entry states"
+    assert b"secret" not in found.data
+    if at:
+        assert found.data[FREE:] == expected(writer, at)
+    if how != "huge":
+        assert found.visible_at > 0
+
+
+def test_a_message_that_the_log_no_longer_has_is_missing(writer: StoreWriter) -> None:
+    many(writer, 800)
+    writer.publish()
+    entry = writer.indexes.queues.read(1, 0, 0, 1, writer.log.end)[0]
+    found = block(writer, changed={2: (writer.log.end + 4_096, entry.message_bytes)})
+    assert (found.entries, found.is_missing) == (2, True)
+
+
+def test_there_are_no_entries_outside_of_the_queue(writer: StoreWriter) -> None:
+    many(writer, 10)
+    assert block(writer, start=5).entries == 0
