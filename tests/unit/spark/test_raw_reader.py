@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.half_batches import QueryRun, messages
 from tests.support.in_process import ShiftedClock, serving, until
 from tests.support.raw_client import send_ext
 from tests.support.scripted_server import ScriptedServer
@@ -42,7 +43,7 @@ TOPICS = ("orders", "loyalty")
 
 async def fill(running: Any, clock: ShiftedClock) -> None:
     """Plain and transactional messages, delayed ones, compressed bodies, IPv6 hosts, a long topic name, and a half that is copied
-    forward by retention; and what must not be seen."""
+    forward by retention, a half batch; and what must not be seen."""
     client = await running.client()
     made = await client.ask(200, {}, json.dumps({"groupName": GROUP, "retryQueueNums": 1}).encode())
     assert made.code == 0, made
@@ -65,6 +66,10 @@ async def fill(running: Any, clock: ShiftedClock) -> None:
     connection = max(running.broker._gateway.connections.values(), key=lambda one: one.number)
     connection.born_host = V6
     await other.send("orders", b"six", unique="S" * 32)
+    run = await QueryRun.begin(client)
+    assert (await run.prepare(0, "0.1", messages("batched", 20, TAGS="c"), topic="orders")).code == 0
+    assert (await run.prepare(1, "0.1", messages("undecided", 20), topic="orders")).code == 0
+    assert (await run.decide(0, "0.1")).code == 0
     # The halves of number 3 are copied from the first segment.
     for number in range(40):
         await other.send("other", b"x" * 60_000, unique=f"O{number:031d}")
@@ -94,7 +99,7 @@ async def test_rows_are_equal_by_raw_reads_pulls_and_files(tmp_path: Path, monke
             half = await client.half(topic, b"half 3", unique=f"{topic[:3]}{3:029d}", TAGS="a", KEYS="k1 k2")
             assert (await client.end(half, f"{topic[:3]}{3:029d}", COMMIT)).code == 0
         ends = [running.state.topics_by_name[topic] for topic in TOPICS]
-        await until(lambda: [one.ends[0] for one in ends] == [307, 306], 20)
+        await until(lambda: [one.ends[0] for one in ends] == [327, 306], 20)
         url = {"url": f"rocketmq://127.0.0.1:{running.ports.names}", "subscribe": ",".join((*TOPICS, LONG))}
         used: list[int] = []
         ask = raw_reader.RawReader._send
@@ -108,7 +113,7 @@ async def test_rows_are_equal_by_raw_reads_pulls_and_files(tmp_path: Path, monke
         monkeypatch.setattr(raw_reader.RawReader, "__init__", _unsupported(raw_reader.RawReader.__init__))
         pulled = await asyncio.to_thread(rows_of, url)
         assert used == []
-    assert len(raw) == 307 + 306 + 5
+    assert len(raw) == 327 + 306 + 5
     for row in raw:
         row["broker"] = None
     assert raw == files
@@ -117,6 +122,8 @@ async def test_rows_are_equal_by_raw_reads_pulls_and_files(tmp_path: Path, monke
     assert bodies.count(b"packed " * 1_000) == 2
     assert bodies.count(b"half 3") == bodies.count(b"delayed") == 2
     assert b"half 2" not in bodies
+    assert sum(body.startswith(b"batched-") for body in bodies) == 20
+    assert not any(body.startswith(b"undecided") for body in bodies)
 
 
 def _unsupported(make: Any) -> Any:

@@ -58,6 +58,7 @@ def test_a_position_bounds_a_queue_at_every_entry_and_across_files() -> None:
 
 def test_encoded_entries_are_those_of_a_read_across_files_and_up_to_a_position() -> None:
     made = filled([0] * 20, start=3)
+    made.add(1, 0, 23, entry(23))  # staged: readers do not see it
     for start in range(2, 25):
         for count in (1, 6, 30):
             for below in (2_000, 2_030, 2_031, 2_110, 2_111, 9_999):

@@ -3,10 +3,13 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+from tests.support.half_batches import QueryRun, messages
 from tests.support.in_process import Hand, Running, serving, until
 from tests.support.raw_client import Answer, RawClient
 
 from halfmq.model.stored_message import decode
+from halfmq.store import raw_messages
 from halfmq.store.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from halfmq.store.store import Durability
 from halfmq.wire.remoting.raw_read import CHECKSUM_BYTES, is_intact
@@ -61,6 +64,25 @@ async def test_committed_messages_and_nothing_of_a_half_that_lies_between_them(t
         assert bodies(await read(client, store, topic)) == [b"one", b"two", b"secret"]
         assert bodies(await read(client, store, topic, 1, endOffset="2")) == [b"two"]
         assert bodies(await read(client, store, topic, 1, maxBytes="1")) == [b"two"]
+
+
+async def test_messages_of_a_half_batch_are_read_together_once_it_is_decided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def one_by_one(*given: object) -> memoryview:
+        raise AssertionError("a message was read alone")
+
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        run = await QueryRun.begin(client)
+        await run.prepare(0, "0.1", messages("a", 50))
+        await run.prepare(1, "0.1", messages("secret", 50))
+        await run.decide(0, "0.1")
+        await client.send("T", b"plain")
+        monkeypatch.setattr(raw_messages, "_one", one_by_one)
+        answer = await read(client, *await topic_of(running, client))
+        assert bodies(answer) == [b"a-%d" % number for number in range(50)] + [b"plain"]
+        assert b"secret" not in answer.body
 
 
 async def test_what_is_not_durable_is_not_returned(tmp_path: Path) -> None:
