@@ -49,7 +49,8 @@ def test_every_committed_message_once_and_nothing_else(spark: Any, store: StoreW
         assert row.transaction_id == (f"U{number}" if number % 3 == 1 else None)
         assert row.tag == ("even" if number % 2 == 0 else "odd")
         assert bytes(row.key) == f"k{number}".encode()
-        assert row.properties == {"UNIQ_KEY": f"U{number}", "KEYS": f"k{number}", "TAGS": row.tag}
+        of_half = {"TRAN_MSG": "true"} if number % 3 == 1 else {}
+        assert row.properties == {"UNIQ_KEY": f"U{number}", "KEYS": f"k{number}", "TAGS": row.tag, **of_half}
 
 
 def test_the_default_columns_and_their_types(spark: Any, store: StoreWriter) -> None:

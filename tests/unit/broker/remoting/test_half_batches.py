@@ -12,9 +12,10 @@ async def test_responses_say_where_it_is_and_what_was_decided(tmp_path: Path) ->
         run = await QueryRun.begin(await running.client())
         assert run.store_host == running.state.settings.store_host
         first = await run.prepare(0, "0.1", messages("a", 2))
+        sums = list(run.prepared[0, "0.1"])
         again = await run.prepare(0, "0.1", messages("a", 2), index=0)
         assert first.ext == again.ext == {"offset": first.ext["offset"], "halfIndex": "0"}
-        run.prepared[0, "0.1"] = [1, 2, run.prepared[0, "0.1"][2] // 2]
+        run.prepared[0, "0.1"] = sums
         assert (await run.decision(0)).ext["decided"] == "false"
         decided = await run.decide(0, "0.1")
         assert decided.ext == {"position": decided.ext["position"], "repeated": "false"}
