@@ -17,6 +17,7 @@ from halfmq.broker.services.send_commands import batch_command, send_command
 from halfmq.core.apply import apply_all
 from halfmq.core.commands import (
     Command,
+    EarlierVerdict,
     EndTransaction,
     PrepareBatch,
     RequestedVerdict,
@@ -36,7 +37,7 @@ from halfmq.core.transaction.invariants import check
 from halfmq.model import properties
 from halfmq.model.placement import SEGMENT_BYTES_MIN, fits, next_segment_start
 from halfmq.model.query_batch import QueryBatch
-from halfmq.model.records import Base, DecidedBy, Record
+from halfmq.model.records import Base, Committed, DecidedBy, Record, RolledBack
 from halfmq.model.settings import BrokerSettings
 from halfmq.wire.remoting.fields import SendFields
 
@@ -92,6 +93,8 @@ class CoreLog:
         #: Maximum number of commands in a batch.
         self.batch_commands = batch_commands
         self._in_batch = 0
+        #: (group, id) -> its newest verdict in the log.
+        self._verdicts: dict[tuple[str, str], EarlierVerdict] = {}
         self.roll()
 
     @property
@@ -105,7 +108,13 @@ class CoreLog:
     # --- commands ------------------------------------------------------------------------------------------------
 
     def decide(self, command: Command) -> Decision:
-        """Decide, apply, append. Checks that the records fit the bound that was computed before."""
+        """Decide, apply, append. Checks that the records fit the bound that was computed before.
+
+        The id of a half is searched in the log first, as ``services.chosen_ids`` does.
+        """
+        if type(command) is SendHalf and command.searched_to == 0:
+            earlier = self._verdicts.get((command.group, command.tx_id))
+            command = replace(command, searched_to=self.state.log_end, earlier=earlier)
         first = comes_before(self.state, command, self.now_ms)
         if (
             first is not None and type(command) is not Tick
@@ -122,6 +131,10 @@ class CoreLog:
         records = tuple(self.engine.records[before:])
         rolled = bool(records) and type(records[0]) is Base
         records = records[rolled:]
+        for record in records:
+            if type(record) is Committed or type(record) is RolledBack:
+                verdict = EarlierVerdict(type(record) is Committed, record.offset)
+                self._verdicts[record.group, record.tx_id] = verdict
         logged = sum(record.size for record in records)
         assert rolled or logged <= bound, f"{type(command).__name__}: {logged} bytes, said {bound}"
         for record in records:

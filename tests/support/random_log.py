@@ -103,6 +103,8 @@ class RandomLog:
         self.batches: list[LogBatch] = []
         #: Record offset -> (kind, message).
         self.messages: dict[int, tuple[int, StoredMessage]] = {}
+        #: Record offset -> verdict.
+        self.verdicts: dict[int, Committed | RolledBack] = {}
         self.end = 0
         self.now_ms = 1_000
         self.topics: dict[int, str] = {}
@@ -126,6 +128,9 @@ class RandomLog:
         """The entries of the half batch at ``offset``."""
         batch = self.half_batches[offset]
         return memoryview(batch.payload)[-batch.messages * ENTRY_BYTES :]
+
+    def verdict(self, offset: int) -> Committed | RolledBack:
+        return self.verdicts[offset]
 
     def undecided(self) -> list[UndecidedHalf]:
         """The undecided halves as in the recovered state."""
@@ -397,6 +402,8 @@ class RandomLog:
         self.messages[self._at] = (kind, message)
 
     def _add(self, record: Record) -> None:
+        if isinstance(record, Committed | RolledBack):
+            self.verdicts[record.offset] = record
         self._records.append(record)
         self._at += record.size
 
@@ -410,6 +417,8 @@ class Expected:
         #: Half index -> (state, verdict position, queue offset, current offset, first half, number, halves, checks)
         self.rows: dict[int, dict[str, int]] = {}
         self.topics: dict[int, str] = {}
+        #: Transaction id -> position of its verdict.
+        self.settled: dict[str, int] = {}
         self.log_start = 0
         #: Record offset -> (half index, its entries).
         self._half_batches: dict[int, list[tuple[int, int, int, int]]] = {}
@@ -464,14 +473,16 @@ class Expected:
                     self.rows[half_index].update(state=3, **settled)
             case CopiedHalf():
                 self.rows[record.half_index]["current_offset"] = record.offset
-            case Committed(offset, _, _, _, decided_by, refs):
+            case Committed(offset, _, _, tx_id, decided_by, refs):
+                self.settled[tx_id] = offset
                 for ref in refs:
                     self.rows[ref.half_index].update(
                         state=2, verdict_position=offset, settled_at_ms=now_ms, decided_by=decided_by,
                         queue_offset=ref.queue_offset, halves=len(refs), first_half=refs[0].half_index,
                     )  # fmt: skip
                     self._ref(ref, offset, now_ms, ref.half_index)
-            case RolledBack(offset, _, _, _, decided_by, halves):
+            case RolledBack(offset, _, _, tx_id, decided_by, halves):
+                self.settled[tx_id] = offset
                 for half_index in halves:
                     self.rows[half_index].update(
                         state=3, verdict_position=offset, settled_at_ms=now_ms, decided_by=decided_by,

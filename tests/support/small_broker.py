@@ -62,6 +62,8 @@ class Written(msgspec.Struct):
     #: half index -> (row state, position)
     rows: dict[int, tuple[int, int]]
     trims_to: int = 0
+    #: tx id -> position of its verdict
+    settled: dict[str, int] = {}
 
 
 class WrittenBatch(msgspec.Struct):
@@ -234,12 +236,14 @@ class SmallBroker:
         self._add(Committed(place, encoded, make.GROUP, tx_id, DecidedBy.PRODUCER, (ref,)))
         self._batch.visible.append((queue, queue_offset, place, body))
         self._batch.rows[half_index] = (ROW_COMMITTED, place)
+        self._batch.settled[tx_id] = place
 
     def _roll_back(self, place: int, tx_id: str) -> None:
         half_index = self.state.undecided[tx_id][3]
         size = rolled_back_size(make.GROUP, tx_id, 1)
         self._add(RolledBack(place, size, make.GROUP, tx_id, DecidedBy.CHECK, (half_index,)))
         self._batch.rows[half_index] = (ROW_ROLLED_BACK, place)
+        self._batch.settled[tx_id] = place
 
     def _trim(self, place: int, log_start: int) -> None:
         for tx_id, known in list(self.state.undecided.items()):
@@ -308,4 +312,17 @@ class SmallBroker:
                 found.append(f"half {half_index} is {row}, it should be {state} at {position}")
         if store.transaction_row(len(rows)) is not None:
             found.append(f"half {len(rows)} was never prepared")
+        return found + self._wrong_ids(log_start)
+
+    def _wrong_ids(self, log_start: int) -> list[str]:
+        index, found = self.store.settled_ids, []
+        if not index.is_ready:
+            index.use_older(index.read_older())
+        for tx_id, position in [one for batch in self.written for one in batch.settled.items()]:
+            says = [one for one in index.find(make.GROUP, tx_id) if one >= log_start]
+            if says != [position] * (position >= log_start):
+                found.append(f"the verdict of {tx_id} is at {position}, the index says {says}")
+        for tx_id in self.state.undecided:
+            if index.find(make.GROUP, tx_id):
+                found.append(f"the index has a verdict of {tx_id}, which is undecided")
         return found

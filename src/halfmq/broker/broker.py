@@ -44,6 +44,7 @@ from halfmq.broker.remoting.sends import SendCommands
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.check_polls import CheckPolls
 from halfmq.broker.services.checks import Checks
+from halfmq.broker.services.chosen_ids import ChosenIds
 from halfmq.broker.services.client_calls import ClientCalls
 from halfmq.broker.services.group_scan import GroupScan
 from halfmq.broker.services.groups import GroupsOnUse
@@ -131,6 +132,7 @@ class Broker:
         self._pulls: Pulls
         self._health: Health
         self._checks: Checks
+        self._chosen_ids: ChosenIds
         self._check_polls: CheckPolls
         self._maintenance: Maintenance | None = None
         self._timer: DeadlineTimer
@@ -181,6 +183,7 @@ class Broker:
             self._store.epoch, self._clock.wall_ms(),
             plausible_ms=plausible_ms(self.config.retention_ms), trust_clock=self.config.trust_clock,
         )  # fmt: skip
+        self._chosen_ids.read_index()
         self._ports.accept()
         self._gateway.start()
         assert self._maintenance is not None
@@ -246,9 +249,10 @@ class Broker:
         stored = StoredMessages(view, store)
         groups = GroupsOnUse(sequencer)
         verdicts = Verdicts(sequencer, stored)
+        self._chosen_ids = ChosenIds(sequencer, store, self._offload, gateway.flush)
         SendCommands(
-            gateway, sequencer, Sends(sequencer, stored, gateway.log_throttled), verdicts, store_host=settings.store_host,
-            durability=self.config.durability.value,
+            gateway, sequencer, Sends(sequencer, stored, self._chosen_ids, gateway.log_throttled), verdicts,
+            store_host=settings.store_host, durability=self.config.durability.value,
         )  # fmt: skip
         HalfBatchCommands(gateway, HalfBatches(sequencer))
         self._pulls = Pulls(sequencer, store, self._loop, groups, gateway.outgoing, gateway.flush)

@@ -61,6 +61,13 @@ class SendMessage(msgspec.Struct, frozen=True, gc=False):
     delay: int
 
 
+class EarlierVerdict(NamedTuple):
+    """The newest verdict of a transaction with the id of a half, found in the log."""
+
+    committed: bool
+    position: int
+
+
 class SendHalf(msgspec.Struct, frozen=True, gc=False):
     """A half message: one message of a transaction, invisible until the transaction commits."""
 
@@ -92,6 +99,10 @@ class SendHalf(msgspec.Struct, frozen=True, gc=False):
     delay: int
     grace_ms: int
     keys: bytes
+    #: The verdicts before this log position were searched for an id that the application chose, and this one was found. -1: not searched,
+    #: since the client generated the id and never uses it again.
+    searched_to: int = -1
+    earlier: EarlierVerdict | None = None
 
 
 class PrepareBatch(msgspec.Struct, frozen=True, gc=False):

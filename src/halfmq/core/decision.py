@@ -28,6 +28,8 @@ class Why(Enum):
     NOT_FOUND = "not-found"
     #: A half message that is sent again after its transaction was settled. Clients do not retry it.
     ALREADY_SETTLED = "already-settled"
+    #: The search for an earlier verdict of a half's id missed verdicts that memory no longer has: search again, then repeat the command.
+    SEARCH_AGAIN = "search-again"
     #: The transaction already has the opposite verdict.
     VERDICT_CONFLICT = "verdict-conflict"
     #: Some half messages of the transaction are missing; it stays undecided.

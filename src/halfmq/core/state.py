@@ -452,7 +452,7 @@ class DerivedState:
 
     __slots__ = (
         "base_bytes", "copied", "delayed_heap", "group_deadlines", "groups_bytes", "held_by", "holders_bytes", "policies", "policies_due",
-        "undecided_bytes", "undecided_count", "undecided_groups", "undecided_of_query",
+        "undecided_bytes", "undecided_count", "undecided_groups", "undecided_of_query", "verdict_forgotten",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -482,6 +482,9 @@ class DerivedState:
         self.policies_due: dict[str, None] = {}
         #: Query -> ids of its undecided transactions, in the order of their preparation.
         self.undecided_of_query: dict[str, dict[str, None]] = {}
+        #: Position of the newest verdict that left ``State.verdicts`` in this run; -1: none. A search of the log for an id is complete if it
+        #: covers this position.
+        self.verdict_forgotten = -1
         #: Heap of (due ms, first offset). Every delayed message is in it, or in ``SessionState.delayed_postponed``.
         self.delayed_heap: list[tuple[int, int]] = []
 

@@ -3,6 +3,9 @@
 A transaction is identified by (producer group, id). An id has at most 64 characters of ``[A-Za-z0-9._:-]`` and is never reused. The id of
 RocketMQ clients is the message's UNIQ_KEY; ours has the form of the FMQ source, 3.2.3: client version, client address, start time,
 process, connection number, transaction number.
+
+An id is *generated*, by a client that makes each one once, or *chosen* by the application, which may use it again: then the broker
+searches for an earlier verdict before it accepts a half. Which it is follows from the id alone and the message's UNIQ_KEY.
 """
 
 import re
@@ -11,13 +14,32 @@ from zlib import crc32
 
 from halfmq import limits
 from halfmq.errors import InvalidName
+from halfmq.model.cached import Cached
 
 _ID: Final = re.compile(rf"[A-Za-z0-9._:-]{{1,{limits.TRANSACTION_ID_CHARS_MAX}}}")
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+#: An id of ``client.unique_ids`` without its number. One client has one such prefix, so the results are cached by prefix.
+_GENERATED_PREFIX: Final = re.compile(r"[0-9]{1,2}-[0-9a-f]{8}-[0-9a-f]{1,16}-[0-9a-f]{1,8}-[0-9a-f]{8}")
+_generated_prefixes: Final[Cached[str, bool]] = Cached(
+    lambda prefix: len(prefix) < 64 and _GENERATED_PREFIX.fullmatch(prefix) is not None, 1_024
+)
+#: Length of a UNIQ_KEY of RocketMQ's clients, with an IPv4 or an IPv6 address (``MessageClientIDSetter``), in upper-case hex.
+UNIQUE_ID_CHARS: Final = frozenset({32, 56})
 
 
 def is_transaction_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
+
+
+def is_generated_id(tx_id: str) -> bool:
+    """Whether the id has the form of those that our client generates."""
+    return _generated_prefixes[tx_id.rpartition("-")[0]]
+
+
+def is_unique_id(tx_id: str, key_hash: int) -> bool:
+    """Whether the id is the UNIQ_KEY of its message, whose ``hash64`` is ``key_hash``, and is as long as RocketMQ's clients make it."""
+    # The low half of ``hash64``. If it is equal by chance, a chosen id of this length counts as generated.
+    return len(tx_id) in UNIQUE_ID_CHARS and crc32(tx_id.encode()) == key_hash & 0xFFFFFFFF
 
 
 def checked_name(text: str, what: str, characters_max: int) -> str:

@@ -415,10 +415,15 @@ class CommitLog:
         )
 
     def verdict_names(self, position: int) -> tuple[str, str]:
-        """(producer group, transaction id) in the verdict record at ``position``.
+        """(producer group, transaction id) in the verdict record at ``position``. Raises: as ``verdict``."""
+        record = self.verdict(position)
+        return record.group, record.tx_id
+
+    def verdict(self, position: int) -> Committed | RolledBack | Decided:
+        """The verdict record at ``position``.
 
         Raises:
-            LookupError: the position is before the log's start, or the record is not a verdict.
+            LookupError: the position is before the log's start, or the record is not a verdict, or is damaged.
         """
         data, at = self._bytes(position, RECORD_HEAD_BYTES, READ_BYTES)
         size = int.from_bytes(data[at + 4 : at + 8], "big")
@@ -432,7 +437,7 @@ class CommitLog:
         except StoreDamaged as error:
             raise LookupError(f"the record at log offset {position} cannot be read") from error
         assert isinstance(record, Committed | RolledBack | Decided)
-        return record.group, record.tx_id
+        return record
 
     def open_segment(self, number: int) -> Segment | None:
         """The segment, open for reading; None if it does not exist. Closes old ones if too many are open."""

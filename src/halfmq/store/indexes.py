@@ -1,4 +1,4 @@
-"""The indexes: consume queues, transaction table, key index, topics file. All of them are computed from the log.
+"""The indexes: consume queues, transaction table, key index, settled ids, topics file. All of them are computed from the log.
 
 ``stage`` takes each **durable** batch once, in log order, and ``flush`` writes the resulting entries. Nothing else writes these files. They
 can therefore always be rebuilt, and no entry refers to a record that a crash can revert.
@@ -8,13 +8,15 @@ can therefore always be rebuilt, and no entry refers to a record that a crash ca
     Committed, Released         queue entries, visible at this record; rows settled
     HalfBatch, CopiedHalfBatch  table row: undecided, and the place of the record
     Decided                     queue entries of the half batches that it refers to, made of the entries in their payloads; rows settled
+    Committed, RolledBack       an entry of the settled ids, if the application chose the id
     RolledBack, Checked,        rows
     Parked
     DelayedRecord               nothing until it is released
     TopicSet, TopicDeleted      topics.json, at a checkpoint if there are many topics; queues of a deleted topic are removed
     OperatorActed               nothing: it explains the record after it
     Trim                        entries before the log's start are removed from the queues by the next flush. Files of the key index are
-                                removed once the record is durable: a start notices missing queue files, but not missing keys
+                                and the settled ids are removed once the record is durable: a start notices missing queue files,
+                                but not missing keys or ids
 
 If the disk is full, a flush leaves unwritten entries in memory, and the next flush continues: the indexes lag behind the log and
 catch up. Until then the high watermark must not advance.
@@ -30,6 +32,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
+from zlib import crc32
 
 from halfmq.errors import InvariantViolated, StoreDamaged, WrongVersion
 from halfmq.model import properties as props
@@ -72,6 +75,7 @@ from halfmq.store.consume_queue import ConsumeQueues, QueueEntry, list_queues
 from halfmq.store.key_index import KeyIndex, ReadMessage, keys_of
 from halfmq.store.layout import DELAYED, NO_HALF, QUEUE_ENTRY, ROW_COMMITTED, ROW_ROLLED_BACK
 from halfmq.store.open_files import OpenFiles
+from halfmq.store.settled_ids import ReadVerdict, SettledIds
 from halfmq.store.topics_file import AT_ONCE_MAX, TopicInfo, read_topics, write_topics
 from halfmq.store.transaction_table import TransactionTable, UndecidedHalf
 
@@ -89,7 +93,7 @@ ReadEntries = Callable[[int], memoryview]
 
 #: The generation marker of each directory: its files cover the log from its start, or from a checkpoint, without a gap.
 _GENERATION_MARKER: Final = "begun"
-_DIRECTORIES: Final = ("queues", "transactions", "keys")
+_DIRECTORIES: Final = ("queues", "transactions", "keys", "settled_ids")
 
 
 def indexes_are_there(disk: Disk, directory: Path) -> bool:
@@ -132,6 +136,7 @@ class Indexes:
         self.queues: Final = ConsumeQueues(disk, directory / "queues", self._files)
         self.table: Final = TransactionTable(disk, directory / "transactions", self._files)
         self.keys: Final = KeyIndex(disk, directory / "keys", self._files, segment_bytes)
+        self.settled_ids: Final = SettledIds(disk, directory / "settled_ids", self._files, segment_bytes)
         self._topics: dict[int, TopicInfo] = {}
         self._topics_changed = False
         #: ``flush`` found the file being written by another thread, which then writes the further changes.
@@ -158,6 +163,7 @@ class Indexes:
         log_start: int,
         read_message: ReadMessage,
         read_entries: ReadEntries,
+        read_verdict: ReadVerdict,
     ) -> "Indexes":
         """Open indexes that are complete up to ``redo_from``. The caller redoes the log from there, then calls ``cut``.
 
@@ -176,6 +182,7 @@ class Indexes:
         indexes.queues.load(redo_from, log_start)
         indexes.table.load()
         indexes.keys.load(redo_from, read_message)
+        indexes.settled_ids.load(redo_from, read_verdict)
         indexes._read_topics()
         indexes._mark_directories_unsynced()
         return indexes
@@ -189,7 +196,7 @@ class Indexes:
         for topic_id, _, queue_directory in list_queues(self._disk, queues):
             self._files.directory_changed(queue_directory)
             self._files.directory_changed(queues / str(topic_id))
-        for directory in (queues, self._directory / "transactions", self._directory / "keys", self._directory):
+        for directory in (*[self._directory / name for name in _DIRECTORIES], self._directory):
             self._files.directory_changed(directory)
 
     # --- following the log
@@ -226,6 +233,7 @@ class Indexes:
         self.table.flush()
         self.queues.flush()
         self.keys.flush()
+        self.settled_ids.flush()
         if self._trim_to:
             self.queues.trim(self._trim_to)
             self._trim_to = 0
@@ -265,6 +273,10 @@ class Indexes:
         if len(refs) > 1:
             halves = [ref.half_index for ref in refs]
             self.table.settled_together(record.group, record.tx_id, halves, halves[0], len(refs))
+        # Almost every id is its message's, for which ``is_chosen`` takes three times as long.
+        tx_id = record.tx_id
+        if len(tx_id) != 32 or crc32(tx_id.encode()) != refs[0].key_hash & 0xFFFFFFFF:
+            self.settled_ids.add(record)
 
     def _rolled_back(self, record: RolledBack, now_ms: int) -> None:
         position = record.offset
@@ -276,6 +288,7 @@ class Indexes:
             self.table.settled(half_index, ROW_ROLLED_BACK, decided_by, position, now_ms, -1, 0)
         if together:
             self.table.settled_together(record.group, record.tx_id, halves, halves[0], len(halves))
+        self.settled_ids.add(record)
 
     def _copied_half(self, record: CopiedHalf, now_ms: int) -> None:
         self.table.copied(record)
@@ -400,6 +413,7 @@ class Indexes:
         self.queues.reset()
         self.table.reset()
         self.keys.reset()
+        self.settled_ids.reset()
         self._topics.clear()
         self._topics_changed = True
         self.position = 0
@@ -418,6 +432,7 @@ class Indexes:
         self.queues.cut(self.log_start)
         self.table.cut(next_half_index)
         self.keys.cut()
+        self.settled_ids.cut()
         self.position = end
         self._redoing = False
         if self._topics_changed:

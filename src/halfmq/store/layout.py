@@ -10,6 +10,7 @@ page: ``WATERMARK_VERSION``). A batch of another ``BATCH_VERSION`` is no batch, 
     DIR/shard-0/queues/<topic id>/<queue id>/<20 digits>.q   queue entries, named by their first queue offset
     DIR/shard-0/transactions/<20 digits>.tx         transaction table, named by its first half index
     DIR/shard-0/keys/<20 digits>.key                key index, one file per segment
+    DIR/shard-0/settled_ids/<20 digits>.ids         verdicts of transactions with chosen ids, one file per segment
     DIR/shard-0/snapshots/<20 digits>.snap          durable state at a log offset
     DIR/shard-0/topics.json                         names, ids and queues of topics, for readers beside the broker
     DIR/shard-0/checkpoint                          two slots
@@ -115,6 +116,9 @@ CHECKPOINT_SLOT_BYTES: Final = 4_096
 #: Hash of ``topic#key`` for one token of KEYS, log offset of the record with the message. A UNIQ_KEY is found through the key hash
 #: of the queue entry, so the index contains KEYS only.
 KEY_ENTRY: Final = struct.Struct(">Qq")
+#: Settled ids: ``settled_ids.id_hash`` of producer group and transaction id, log offset of the verdict's record.
+SETTLED_ID_ENTRY: Final = struct.Struct(">8sq")
+SEGMENT_ENTRY_BYTES: Final = 16
 
 #: Snapshot: "HMQS"; version 4; store UUID; epoch 4; reserved 4; log offset. Then chunks, each preceded by its length 4 and CRC-32 4;
 #: then a length of 0 with the CRC-32 of everything before it.
@@ -122,6 +126,7 @@ SNAPSHOT: Final = struct.Struct(">4sI16sIIq")
 SNAPSHOT_MAGIC: Final = b"HMQS"
 SNAPSHOT_CHUNK: Final = struct.Struct(">II")
 
+assert KEY_ENTRY.size == SETTLED_ID_ENTRY.size == SEGMENT_ENTRY_BYTES
 assert QUEUE_ENTRY.size == QUEUE_ENTRY_BYTES
 assert TRANSACTION_ROW.whole.size == TRANSACTION_ROW_BYTES, TRANSACTION_ROW.whole.size
 assert all(at % struct.calcsize(">" + TRANSACTION_ROW.fields[name]) == 0 for name, at in TRANSACTION_ROW.at.items())

@@ -280,6 +280,7 @@ class Store:
             log_start=recovery.log_start,
             read_message=self.log.read_message,
             read_entries=self.log.half_batch_entries,
+            read_verdict=self.log.verdict,
         )
         self.queues = self.indexes.queues
         self.table = self.indexes.table
@@ -289,6 +290,8 @@ class Store:
         self.first_offset = self.log.first_offset
         self.batched_place = self.log.batched_place
         self.verdict_names = self.log.verdict_names
+        self.verdict = self.log.verdict
+        self.settled_ids = self.indexes.settled_ids
         self.transaction_row = self.table.row
         self.find_settled = self.table.find_settled
         self.search_settled = self.table.search_settled
@@ -648,6 +651,11 @@ class Store:
         return position
 
     @property
+    def indexed_to(self) -> int:
+        """``settled_ids`` has every verdict before this log position."""
+        return self.indexes.position
+
+    @property
     def indexes_wait(self) -> bool:
         """Whether there are staged entries before the high watermark."""
         return self._waiting is not None
@@ -822,6 +830,7 @@ class Store:
         for start in gone:
             self._began_ms.pop(start // self.segment_bytes, None)
         self.indexes.keys.trim(self.log.start)
+        self.indexes.settled_ids.trim(self.log.start)
         return Detached(gone, self.table.full() if gone else [])
 
     def unlink(self, gone: Detached, log_start: int) -> list[int]:

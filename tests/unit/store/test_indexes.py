@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from tests.support import log_records as make
 from tests.support.faulty_disk import FaultyDisk
-from tests.support.random_log import SEGMENT, Expected, LogBatch, RandomLog
+from tests.support.random_log import GROUP, SEGMENT, Expected, LogBatch, RandomLog
 from tests.support.store_writer import StoreWriter
 
 from halfmq.errors import InvariantViolated
@@ -44,6 +44,7 @@ def opened(disk: Disk, log: RandomLog, *, redo_from: int = 0, log_start: int = 0
         log_start=log_start,
         read_message=log.read_message,
         read_entries=log.read_entries,
+        read_verdict=log.verdict,
     )
     indexes._files._open_max = 8
     return indexes
@@ -79,6 +80,13 @@ def assert_as_expected(indexes: Indexes, batches: list[LogBatch], *, since: int 
             wanted = fields if fields["current_offset"] >= since else {"state": fields["state"]}
             assert {name: getattr(row, name) for name in wanted} == wanted, half_index
         seen += 1
+    ids = indexes.settled_ids
+    if not ids.is_ready:
+        ids.use_older(ids.read_older())
+    for tx_id, position in expected.settled.items():
+        says = [one for one in ids.find(GROUP, tx_id) if one >= expected.log_start]
+        assert says == [position] * (position >= max(expected.log_start, since)), tx_id
+    assert expected.settled
     assert seen, "nothing was compared"
 
 

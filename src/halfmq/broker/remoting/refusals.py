@@ -26,6 +26,8 @@ CODES: Final[dict[Why, ResponseCode]] = {
     Why.WRONG_OFFSETS: ResponseCode.SYSTEM_ERROR,
     # Not in the Java producer's retry set, so the local transaction does not run.
     Why.ALREADY_SETTLED: ResponseCode.ILLEGAL_OPERATION,
+    # ``ChosenIds`` repeats the command, so no client gets it.
+    Why.SEARCH_AGAIN: ResponseCode.SYSTEM_BUSY,
     Why.VERDICT_CONFLICT: ResponseCode.ILLEGAL_OPERATION,
     Why.INCOMPLETE: ResponseCode.ILLEGAL_OPERATION,
     Why.FENCED: ResponseCode.ILLEGAL_OPERATION,

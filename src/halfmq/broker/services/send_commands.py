@@ -17,7 +17,7 @@ from halfmq.core.decision import Refused, Why
 from halfmq.core.state import DLQ_PREFIX, RETRY_PREFIX
 from halfmq.errors import InvalidName
 from halfmq.model.cached import Cached
-from halfmq.model.ids import checked_name
+from halfmq.model.ids import UNIQUE_ID_CHARS, checked_name, is_generated_id
 from halfmq.model.message_facts import CommonValues, common_values, delay_in, half_facts, plain_facts
 from halfmq.model.properties import (
     CLUSTER,
@@ -129,6 +129,7 @@ def _half(
         return group  # type: ignore[return-value]  # an invalid name is a refusal
     unique_id = raw_id.decode("ascii", "replace")
     tx_id, index, count = unique_id, 0, 1
+    searched_to = -1 if len(raw_id) in UNIQUE_ID_CHARS or not raw_id else 0
     if pairs:
         raw_tx_id = pairs.get(_HMQ_TX_ID)
         if raw_tx_id is not None:
@@ -136,13 +137,14 @@ def _half(
             if isinstance(identity, Refused):
                 return identity
             tx_id, index, count = identity
+            searched_to = -1 if is_generated_id(tx_id) else 0
         if _TRACE_ON in pairs:  # a copy of a stored message
             properties = without(properties, CLUSTER, MSG_REGION, TRACE_ON)
     tag_hash, key_hash, id_hash, delay, grace_ms, keys = half_facts(values)
     return SendHalf(
         connection, group, tx_id, index, count, request.topic, request.default_queues, request.queue_id, request.sys_flag,
         request.born_time_ms, request.flag, properties, request.reconsume_times, body, born_host, unique_id, tag_hash,
-        key_hash, id_hash, delay, grace_ms, keys,
+        key_hash, id_hash, delay, grace_ms, keys, searched_to,
     )  # fmt: skip
 
 

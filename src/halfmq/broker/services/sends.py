@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
 from halfmq.broker.sequencer import Deliver, Sequencer
+from halfmq.broker.services.chosen_ids import ChosenIds
 from halfmq.broker.services.peer import Peer, ThrottledLog
 from halfmq.broker.services.send_commands import BatchMessage, SendRequest, batch_command, send_command
-from halfmq.core.commands import SendBack
+from halfmq.core.commands import SendBack, SendHalf
 from halfmq.core.decision import Refused
 from halfmq.core.engine import Failed
 from halfmq.model.stored_message import StoredMessage, body_crc_of
@@ -29,8 +30,11 @@ class VisibleMessages(Protocol):
 class Sends:
     """``deliver(context, reply)`` is called once: at once for a send that cannot become a command, else when its reply is durable."""
 
-    def __init__(self, sequencer: Sequencer, stored: VisibleMessages, log_throttled: ThrottledLog) -> None:
+    def __init__(
+        self, sequencer: Sequencer, stored: VisibleMessages, chosen_ids: ChosenIds, log_throttled: ThrottledLog
+    ) -> None:
         self._sequencer = sequencer
+        self._chosen_ids = chosen_ids
         self._stored = stored
         self._log_throttled = log_throttled
 
@@ -39,6 +43,8 @@ class Sends:
         command = send_command(peer.number, peer.born_host, request, body)
         if type(command) is Refused:  # where it is not one, ``isinstance`` takes four times as long
             deliver(context, command)
+        elif type(command) is SendHalf and command.searched_to >= 0:
+            self._chosen_ids.send(command, deliver, context)
         else:
             self._sequencer.submit_small(command, deliver, context)
 

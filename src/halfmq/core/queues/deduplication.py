@@ -57,7 +57,9 @@ def forget_sent(state: State) -> None:
 
 
 def forget_verdict(state: State) -> None:
+    """Remove the oldest verdict. The log still holds it; the index of settled ids finds it there by an id that an application chose."""
     verdict = state.verdicts.popleft()
+    state.derived.verdict_forgotten = verdict.position
     group = state.producer_groups.get(verdict.group)
     if group is not None and group.settled.get(verdict.tx_id) is verdict:
         del group.settled[verdict.tx_id]

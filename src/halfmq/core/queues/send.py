@@ -66,7 +66,7 @@ def decide_send_half(state: State, command: SendHalf, now_ms: int) -> DecisionTu
         # Any queue will do: ``prepare`` looks for an earlier half before it uses the queue.
         decision = prepare(state, command, (topic, 0, NOTHING, offset), now_ms)
         records, reply, _, _ = decision
-        settled = isinstance(reply, Refused) and reply.why is Why.ALREADY_SETTLED
+        settled = isinstance(reply, Refused) and reply.why in (Why.ALREADY_SETTLED, Why.SEARCH_AGAIN)
         stands = settled or (isinstance(reply, Sent) and not records)
         return decision if stands else Decision(NOTHING, _not_writable(topic, queue_id))
     if queue_id < 0:

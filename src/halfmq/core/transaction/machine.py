@@ -21,7 +21,15 @@ from msgspec.structs import replace
 
 from halfmq import limits
 from halfmq.core.audit import signed
-from halfmq.core.commands import Actor, EndTransaction, RequestedVerdict, ResolveTransaction, SendHalf, SettledRow
+from halfmq.core.commands import (
+    Actor,
+    EarlierVerdict,
+    EndTransaction,
+    RequestedVerdict,
+    ResolveTransaction,
+    SendHalf,
+    SettledRow,
+)
 from halfmq.core.decision import NOTHING, Decision, DecisionTuple, Noted, Refused, Sent, Settled, WakeQueue, Why
 from halfmq.core.events import CheckCancelled, UnknownReceived
 from halfmq.core.queues.delay import delay_refusal, due_at
@@ -74,8 +82,9 @@ def prepare(state: State, command: SendHalf, place: Destination, now_ms: int) ->
 
     Replies:
         Sent: stored, now or before; ``queue_offset`` is the half index.
-        Refused ALREADY_SETTLED: a check settled the transaction before the client repeated the half; ``standing`` is the verdict. The
-            local transaction must not run.
+        Refused ALREADY_SETTLED: a check settled the transaction before the client repeated the half, or the application chose an id that
+            it had used before; ``standing`` is the verdict. The local transaction must not run.
+        Refused SEARCH_AGAIN: verdicts left memory after the search for an earlier one: search again, and repeat the command.
         Refused, other reasons: nothing was written.
 
     Source: docs/promises.md, "Once in the log".
@@ -94,7 +103,11 @@ def prepare(state: State, command: SendHalf, place: Destination, now_ms: int) ->
             if answered is not None:
                 return Decision(NOTHING, answered)
         elif tx_id in group.settled:
-            return Decision(NOTHING, already_settled(group.settled[tx_id]))
+            return Decision(NOTHING, already_settled(tx_id, group.settled[tx_id]))
+    if command.searched_to >= 0 and known is None:
+        stands = _settled_earlier(state, command)
+        if stands is not None:
+            return Decision(NOTHING, stands)
     body = command.body
     body_bytes = len(body)
     delay = command.delay
@@ -170,12 +183,25 @@ def _prepared_before(known: Undecided, command: SendHalf, topic: Topic) -> Sent 
     return None
 
 
-def already_settled(verdict: Verdict) -> Refused:
+def _settled_earlier(state: State, command: SendHalf) -> Refused | None:
+    """The refusal of a half whose id the application chose and used before; None if the log has no verdict of it.
+
+    Memory does not know the id. The search covered the verdicts before ``searched_to``, which is complete if it includes all that left memory.
+    """
+    earlier = command.earlier
+    if earlier is not None and earlier.position >= state.log_start:
+        return already_settled(command.tx_id, earlier)
+    if state.derived.verdict_forgotten >= command.searched_to:
+        return Refused(Why.SEARCH_AGAIN, f"verdicts were forgotten while {command.tx_id!r} was searched: send it again")
+    return None
+
+
+def already_settled(tx_id: str, verdict: Verdict | EarlierVerdict) -> Refused:
     """The refusal of a half of a settled transaction."""
     standing = standing_state(verdict.committed).value
     return Refused(
         Why.ALREADY_SETTLED,
-        f"transaction {verdict.tx_id!r} is already {standing}; do not run the local transaction",
+        f"transaction {tx_id!r} is already {standing}; do not run the local transaction",
         standing,
         verdict.position,
     )

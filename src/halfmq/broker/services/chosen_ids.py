@@ -1,0 +1,157 @@
+"""Searches for an earlier verdict before a half message whose transaction id the application chose.
+
+Memory has the verdicts of the deduplication window; the log has all that are not past retention, and the index of settled ids finds them
+there. A new id, the common case, is looked up in memory only. For a used one the verdict's record is read, on the loop, and its names are
+compared; the decision gets the verdict with the command.
+
+    send -> find in the index -> (read the verdict) -> SendHalf with ``searched_to`` and ``earlier`` -> decision
+
+The decision refuses with SEARCH_AGAIN if verdicts that the search did not cover have left memory since. That needs a window shorter than
+one turn, or a broker that was paused. The reply is released when those verdicts are in the index, so the next search covers them.
+
+After a start the index is first read from its files, on the maintenance thread; halves with chosen ids wait for that.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from msgspec.structs import replace
+
+from halfmq.broker.offload import Offload
+from halfmq.broker.sequencer import Deliver, Sequencer
+from halfmq.core.commands import EarlierVerdict, SendHalf
+from halfmq.core.decision import Refused, Reply, Why
+from halfmq.core.engine import Failed
+from halfmq.errors import StoreDamaged
+from halfmq.model.records import Committed, RolledBack
+
+log = logging.getLogger("halfmq.chosen")
+
+#: Maximum number of halves that wait for the index after a start; clients retry the others.
+WAITING_MAX: Final = 1_024
+_BUSY: Final = Refused(Why.NOT_NOW, "the index of settled ids is still being read after the start: send it again")
+
+
+class SettledIdIndex(Protocol):
+    """The index of settled ids; ``store.settled_ids.SettledIds`` is one."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether ``find`` is possible."""
+        ...
+
+    def find(self, group: str, tx_id: str) -> list[int]:
+        """Log positions of verdicts that may be of this transaction, newest first."""
+        ...
+
+    def read_older(self) -> Any:
+        """Read the files; on the maintenance thread. Raises OSError."""
+        ...
+
+    def use_older(self, older: Any) -> None:
+        """Use the result; ``find`` is possible from now on."""
+        ...
+
+
+class VerdictReads(Protocol):
+    """What this service needs from the store."""
+
+    @property
+    def settled_ids(self) -> SettledIdIndex: ...
+
+    @property
+    def indexed_to(self) -> int:
+        """The index has every verdict before this log position."""
+        ...
+
+    def verdict(self, position: int) -> Committed | RolledBack:
+        """The verdict's record at a log position.
+
+        Raises:
+            LookupError, StoreDamaged, OSError: it cannot be read.
+        """
+        ...
+
+
+class ChosenIds:
+    """Passes halves with chosen ids to the core, with what the log knows of the id."""
+
+    def __init__(
+        self, sequencer: Sequencer, store: VerdictReads, offload: Offload, flush: Callable[[], None] = lambda: None
+    ) -> None:
+        """``flush``: writes responses that were delivered outside of a request."""
+        self._sequencer = sequencer
+        self._view = sequencer.view
+        self._store = store
+        self._index = store.settled_ids
+        self._offload = offload
+        self._flush = flush
+        self._is_reading = False
+        self._waiting: list[tuple[SendHalf, Deliver, Any]] = []
+
+    def read_index(self) -> None:
+        """Begin to read the index, if it is not read or being read. Call it after a start; a half that needs the index also does."""
+        if not (self._is_reading or self._index.is_ready):
+            self._is_reading = True
+            self._offload.run(self._index.read_older, self._index_read)
+
+    def send(self, command: SendHalf, deliver: Deliver, context: Any) -> None:
+        """Search, then decide. ``deliver(context, reply)`` is called as for other sends: with Sent, Refused, or Failed.
+
+        Refusals: as for ``core.transaction.machine.prepare``; NOT_NOW if too many wait for the index. Failed if a verdict that may be of
+        this id cannot be read: nothing was stored, since the id may be a used one.
+        """
+        if not self._index.is_ready:
+            if len(self._waiting) >= WAITING_MAX:
+                deliver(context, _BUSY)
+                return
+            self._waiting.append((command, deliver, context))
+            self.read_index()
+            return
+        searched_to = self._store.indexed_to
+        earlier = self._earlier(command)
+        if isinstance(earlier, Failed):
+            deliver(context, earlier)
+            return
+        command = replace(command, searched_to=searched_to, earlier=earlier)
+        self._sequencer.submit_small(command, self._decided, (command, deliver, context))
+
+    def _earlier(self, command: SendHalf) -> EarlierVerdict | Failed | None:
+        group, tx_id = command.group, command.tx_id or command.unique_id
+        known = self._view.producer_groups.get(group)
+        if known is not None and (tx_id in known.undecided or tx_id in known.settled):
+            return None  # memory knows it; if it forgets it before the decision, that asks for another search
+        for position in self._index.find(group, tx_id):
+            if position < self._view.log_start:
+                break
+            try:
+                record = self._store.verdict(position)
+            except (LookupError, StoreDamaged, OSError) as error:
+                log.error("transaction id %r may be a used one: its verdict cannot be read: %s", tx_id, error)
+                return Failed(
+                    f"the verdict at log offset {position}, which may be of {tx_id!r}, cannot be read: {error}"
+                )
+            if record.tx_id == tx_id and record.group == group:
+                return EarlierVerdict(type(record) is Committed, position)
+        return None
+
+    def _decided(self, asked: tuple[SendHalf, Deliver, Any], reply: Reply | Failed) -> None:
+        command, deliver, context = asked
+        if type(reply) is Refused and reply.why is Why.SEARCH_AGAIN:
+            self.send(command, deliver, context)
+        else:
+            deliver(context, reply)
+
+    def _index_read(self, result: Any) -> None:
+        self._is_reading = False
+        waiting, self._waiting = self._waiting, []
+        if isinstance(result, BaseException):
+            log.error("the index of settled ids cannot be read; halves with ids of applications fail: %s", result)
+            for _, deliver, context in waiting:
+                deliver(context, Failed(f"the index of settled ids cannot be read: {result}"))
+        else:
+            self._index.use_older(result)
+            for one in waiting:
+                self.send(*one)
+        self._flush()
