@@ -56,7 +56,7 @@ PLANTS: Final = (
         1,
         "a half that is sent again after its verdict begins the transaction anew",
         "core/transaction/machine.py",
-        "        elif tx_id in group.settled:\n            return Decision(NOTHING, _already_settled(group.settled[tx_id]))\n",
+        "        elif tx_id in group.settled:\n            return Decision(NOTHING, _already_settled(tx_id, group.settled[tx_id]))\n",
         "",
     ),
     Plant(
@@ -141,7 +141,7 @@ PLANTS: Final = (
         "store/store.py",
         "        self.indexes.cut(self.log.end, next_half_index)\n",
         "        self.indexes._redoing = False\n        self.indexes.table.flush()\n        self.indexes.queues.flush()\n"
-        "        self.indexes.keys.flush()\n",
+        "        self.indexes.keys.flush()\n        self.indexes.settled_ids.flush()\n",
     ),
     Plant(
         "sent-again-ignores-body",
@@ -582,7 +582,7 @@ PLANTS: Final = (
         "torn-key-stays",
         0,
         "the last entry of a key file counts although the write was cut short",
-        "store/key_index.py",
+        "store/segment_entries.py",
         "            if start + self._segment_bytes > position:\n",
         "            if start + self._segment_bytes < 0:\n",
     ),

@@ -84,6 +84,7 @@ def _print(report: Report) -> None:
     )
     typer.echo(
         f"compared: {counted['queue_entries']:,} queue entries, {counted['rows']:,} row facts, {counted['keys']:,} keys, "
+        f"{counted['settled_ids']:,} settled ids, "
         f"{counted['snapshots']:,} snapshots"
     )
     for finding in report.findings:

@@ -5,6 +5,7 @@
     queues        every expected entry is at its place with the expected fields, and there are no others
     transactions  every row agrees with the log, or is newer
     keys          every token of KEYS is in the index, in log order
+    settled_ids   every verdict of a transaction whose id an application chose is in the index, in log order, and nothing else is
     checkpoint    each slot, and its snapshot, byte by byte
     topics        the file is readable and contains the topics of the log
 
@@ -66,14 +67,23 @@ from halfmq.model.stored_message import AT_QUEUE_OFFSET, StoredMessage, body_crc
 from halfmq.runtime.disk import Disk
 from halfmq.store.batch_codec import decode_batch
 from halfmq.store.checkpoint import Present, Slot, read_checkpoint
-from halfmq.store.consume_queue import ConsumeQueues, QueueEntry
+from halfmq.store.consume_queue import ConsumeQueues, QueueEntry, list_bases
 from halfmq.store.identity import Identity, read_identity
 from halfmq.store.key_index import key_hashes, keys_of
-from halfmq.store.layout import DELAYED, KEY_ENTRY, NO_HALF, ROW_COMMITTED, ROW_ROLLED_BACK, ROW_UNDECIDED
+from halfmq.store.layout import (
+    DELAYED,
+    KEY_ENTRY,
+    NO_HALF,
+    ROW_COMMITTED,
+    ROW_ROLLED_BACK,
+    ROW_UNDECIDED,
+    SETTLED_ID_ENTRY,
+)
 from halfmq.store.log_scan import Batch, CorruptInterior, EndOfLog, LogScan, TornTail
 from halfmq.store.open_files import OpenFiles
 from halfmq.store.record_codec import MESSAGE_AT_BY_KIND, HalfBatchHead, body_place, half_batch_head
 from halfmq.store.segment import SegmentFiles
+from halfmq.store.settled_ids import id_hash, is_chosen
 from halfmq.store.snapshot import WholeSnapshot, read_snapshot
 from halfmq.store.topics_file import AT_ONCE_MAX, read_topics
 from halfmq.store.transaction_table import TransactionRow, TransactionTable
@@ -112,7 +122,7 @@ REPORT: Final = (
 )
 LOG_FIRST: Final = "first restore the log, then verify again: a difference from a damaged log may be no error"
 REMAKE: Final = (
-    "stop the broker, remove queues, transactions, keys, topics.json and checkpoint from shard-0, and start it: "
+    "stop the broker, remove queues, transactions, keys, settled_ids, topics.json and checkpoint from shard-0, and start it: "
     "they are rebuilt from the log"
 )
 WRITTEN_ANEW: Final = "nothing to do: the next start writes it"
@@ -132,7 +142,7 @@ class Report(NamedTuple):
     """The result of ``verify``: what was found, and how much was checked. Without findings the store is intact as far as checked."""
 
     findings: tuple[Finding, ...]
-    #: Number of checked batches, records, bodies, body_bytes, queue_entries, rows, keys, snapshots.
+    #: Number of checked batches, records, bodies, body_bytes, queue_entries, rows, keys, settled_ids, snapshots.
     counted: dict[str, int]
     #: The range of the log that was compared with the indexes.
     log_start: int
@@ -210,7 +220,8 @@ class _Walk:
         self._identity = identity
         self._findings = _Findings()
         self._counted: Counter[str] = Counter(
-            batches=0, records=0, bodies=0, body_bytes=0, queue_entries=0, rows=0, keys=0, snapshots=0
+            batches=0, records=0, bodies=0, body_bytes=0, queue_entries=0, rows=0, keys=0, settled_ids=0,
+            snapshots=0,
         )
         self._segments = SegmentFiles(disk, shard / "log", identity.segment_bytes)
         numbers = self._segments.numbers()
@@ -242,7 +253,7 @@ class _Walk:
         rebuilding = page is not None and page.rebuilding
         below = page.position if page is not None and not rebuilding else None
         if rebuilding:
-            what = "queues, transactions and keys are being rebuilt from the log: not compared with it"
+            what = "queues, transactions, keys and settled ids are being rebuilt from the log: not compared with it"
             self._findings.note(
                 "published", what, "nothing to do: the broker that does it, or the next start, brings it to an end"
             )
@@ -478,12 +489,18 @@ class _IndexCheck:
         self._key_at: Counter[int] = Counter()
         #: By segment.
         self._keys_wrong: dict[int, str] = {}
+        #: As for the keys, of the settled ids.
+        self._id_data: dict[int, bytes] = {}
+        self._id_at: Counter[int] = Counter()
+        self._ids_wrong: dict[int, str] = {}
         #: Indexes reflect a TRIM before the segments are removed: the log before this may exist while its entries do not.
         self.trimmed_to = 0
         self._bound = 1 << 62
+        self._log_start = 0
 
     def start(self, log_start: int, below: int | None) -> None:
         self._bound = below if below is not None else 1 << 62
+        self._log_start = log_start
         self._queues.load(self._bound, log_start)
 
     def trims(self, records: list[Record]) -> None:
@@ -512,6 +529,10 @@ class _IndexCheck:
         for segment, what in self._keys_wrong.items():
             if segment >= self.trimmed_to:
                 self._findings.damage("keys", what, REMAKE)
+        self._no_more_ids(min(position, self._bound))
+        for segment, what in self._ids_wrong.items():
+            if segment >= self.trimmed_to:
+                self._findings.damage("settled_ids", what, REMAKE)
         for half_index in sorted(self._undecided):
             row = self._table.row(half_index)
             if row is not None and row.state != ROW_UNDECIDED and row.verdict_position < position:
@@ -613,6 +634,7 @@ class _IndexCheck:
 
     def _committed(self, record: Committed, now_ms: int) -> None:
         self._ended(record, [ref.half_index for ref in record.refs])
+        self._settled_id(record)
         for ref in record.refs:
             expected: dict[str, int] = {
                 "state": ROW_COMMITTED,
@@ -665,6 +687,7 @@ class _IndexCheck:
 
     def _rolled_back(self, record: RolledBack, now_ms: int) -> None:
         self._ended(record, record.half_indexes)
+        self._settled_id(record)
         for half_index in record.half_indexes:
             self._row(
                 half_index,
@@ -708,7 +731,33 @@ class _IndexCheck:
             self._findings.damage("transactions", f"the row of half {half_index} says {wrong}", REMAKE)
         return row
 
-    # --- keys and topics
+    # --- settled ids, keys and topics
+
+    def _settled_id(self, record: Committed | RolledBack) -> None:
+        if not is_chosen(record):
+            return
+        self._counted["settled_ids"] += 1
+        start = segment_start(record.offset, self._identity.segment_bytes)
+        if start not in self._id_data:
+            path = self._shard / "settled_ids" / f"{start:020d}.ids"
+            self._id_data = {start: read_whole(self._disk, path) or b""}
+        at = self._id_at[start]
+        self._id_at[start] = at + SETTLED_ID_ENTRY.size
+        entry = SETTLED_ID_ENTRY.pack(id_hash(record.group, record.tx_id), record.offset)
+        if self._id_data[start][at : at + SETTLED_ID_ENTRY.size] != entry:
+            what = f"the settled ids of segment {start} do not name the verdict at {record.offset} where they should"
+            self._ids_wrong.setdefault(start, what)
+
+    def _no_more_ids(self, below: int) -> None:
+        """Check that no file has entries before ``below`` beside the compared ones."""
+        directory = self._shard / "settled_ids"
+        for start in list_bases(self._disk, directory, ".ids"):
+            at = self._id_at[start]
+            data = read_whole(self._disk, directory / f"{start:020d}.ids") or b""
+            position = int.from_bytes(data[at + 8 : at + 16], "big")
+            if start >= self._log_start and 0 < position < below:
+                what = f"the settled ids of segment {start} name a verdict at {position}, where the log has none"
+                self._ids_wrong.setdefault(start, what)
 
     def _delayed(self, record: DelayedRecord, now_ms: int) -> None:
         self._keys(record.message, record.offset)

@@ -3,15 +3,20 @@
 import pytest
 
 from halfmq import limits
+from halfmq.client.unique_ids import UniqueIds
 from halfmq.errors import InvalidName
 from halfmq.model.ids import (
     checked_name,
     hash64,
+    is_generated_id,
     is_transaction_id,
+    is_unique_id,
     java_string_hash,
     offset_message_id,
     parse_offset_message_id,
 )
+from halfmq.runtime.clock import SystemClock
+from halfmq.runtime.entropy import SystemEntropy
 
 
 @pytest.mark.parametrize("text", ["a", "A-1.b_c:9", "x" * 64])
@@ -67,3 +72,29 @@ def test_the_look_up_hash_is_signed_64_bit_and_never_changes() -> None:
     assert len(values) == 20_000
     assert min(values) < 0 < max(values)
     assert all(-(1 << 63) <= value < 1 << 63 for value in values)
+
+
+@pytest.mark.parametrize("address", [b"\x7f\0\0\x01", bytes(15) + b"\x01"])
+def test_ids_of_our_client_are_generated_ones(address: bytes) -> None:
+    for pid in (1, 4_194_304):
+        ids = UniqueIds(SystemClock(), SystemEntropy(), address, pid)
+        assert all(is_generated_id(ids.transaction_id()) for _ in range(300))
+
+
+@pytest.mark.parametrize(
+    "tx_id",
+    [
+        "", "-", "order-17", "a" * 64, "1-2-3-4-5-6", "A" * 32, "3f2504e0-4f89-11d3-9a0c-0305e82c3301",
+        "1-7f000001-19a0b1c2d3e-1f-ABCDEF01-1", "1-7f000001-19a0b1c2d3e-1f-abcdef01", "x1-7f000001-19a0b1c2d3e-1f-abcdef01-1",
+        "1-7f000001-19a0b1c2d3e-1f-abcdef01-1-1",
+    ],
+)  # fmt: skip
+def test_other_ids_are_not(tx_id: str) -> None:
+    assert not is_generated_id(tx_id)
+
+
+def test_an_id_is_its_messages_if_it_has_the_length_and_the_hash() -> None:
+    for tx_id in ("A" * 32, "B" * 56):
+        assert is_unique_id(tx_id, hash64(tx_id.encode()))
+        assert not is_unique_id(tx_id, hash64(b"C" * 32))
+    assert not is_unique_id("order-17", hash64(b"order-17"))

@@ -419,6 +419,7 @@ def test_the_names_in_a_verdict_are_read_from_its_record_and_from_no_other(under
     half, first, second = make.laid_out(start, makes)
     assert under.log.verdict_names(first.offset) == (make.GROUP, "T1")
     assert under.log.verdict_names(second.offset) == (make.GROUP, "T2")
+    assert (under.log.verdict(first.offset), under.log.verdict(second.offset)) == (first, second)
     for nowhere in (half.offset, -1, under.log.end, 1 << 40, first.offset + 8):
         with pytest.raises(LookupError):
             under.log.verdict_names(nowhere)

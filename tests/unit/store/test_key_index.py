@@ -54,10 +54,11 @@ def test_keys_are_found_newest_first_across_segments() -> None:
 
 def test_a_hash_in_the_place_of_an_offset_is_no_hit() -> None:
     keys = index(FaultyDisk())
-    file = keys._files.create((-2, -2, 0), ROOT / f"{0:020d}.key", 0)
+    entries = keys._entries
+    file = entries._files.create((-2, -2, 0), ROOT / f"{0:020d}.key", 0)
     raw = unsigned_hash64(b"orders#a").to_bytes(8, "big")
-    keys._files.write(file, 0, [b"\0" * 8 + raw + raw + (64).to_bytes(8, "big")])
-    keys._ends[0] = 32
+    entries._files.write(file, 0, [b"\0" * 8 + raw + raw + (64).to_bytes(8, "big")])
+    entries.ends[0] = 32
     assert list(keys.find("orders", "a")) == [64]
 
 

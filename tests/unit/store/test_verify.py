@@ -38,6 +38,7 @@ def test_a_whole_store_has_no_findings_and_everything_was_looked_at(tmp_path: Pa
     assert report.counted["queue_entries"] == VISIBLE + 1
     assert report.counted["snapshots"] == 1
     assert report.counted["keys"] > 200
+    assert report.counted["settled_ids"] > 20
     assert report.counted["rows"] > 100
     assert report.counted["body_bytes"] > 90_000
 
@@ -71,6 +72,13 @@ def first(path: Path, pattern: str) -> Path:
     return min(path.glob(pattern))
 
 
+def add_settled_id(shard: Path) -> None:
+    """Behind the entries of the first segment, as if its last verdict was another transaction's as well."""
+    path = first(shard, "settled_ids/*.ids")
+    data = path.read_bytes()
+    path.write_bytes(data + b"12345678" + data[-8:])
+
+
 DAMAGE: dict[str, tuple[str, Callable[[Path], None]]] = {
     "a bit in a body": ("log", lambda shard: flip(first(shard, "log/*.seg"), 300)),
     "a bit in a batch header": ("log", lambda shard: flip(first(shard, "log/*.seg"), 20)),
@@ -82,6 +90,10 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], None]]] = {
     "a row's original offset": ("transactions", lambda shard: flip(first(shard, "transactions/*.tx"), 128 * 5 + 14)),
     "the table that is gone": ("transactions", lambda shard: first(shard, "transactions/*.tx").unlink()),
     "a key": ("keys", lambda shard: flip(first(shard, "keys/*.key"), 16 * 4 + 3)),
+    "a settled id": ("settled_ids", lambda shard: flip(first(shard, "settled_ids/*.ids"), 16 * 2 + 3)),
+    "the position of a settled id": ("settled_ids", lambda shard: flip(first(shard, "settled_ids/*.ids"), 16 * 2 + 15)),
+    "a file of settled ids that is gone": ("settled_ids", lambda shard: first(shard, "settled_ids/*.ids").unlink()),
+    "a settled id that the log does not have": ("settled_ids", add_settled_id),
     "topics.json": ("topics", lambda shard: flip(shard / "topics.json", 60)),
     "a snapshot": ("checkpoint", lambda shard: flip(first(shard, "snapshots/*.snap"), 50)),
     "a snapshot that is gone": ("checkpoint", lambda shard: first(shard, "snapshots/*.snap").unlink()),
@@ -100,7 +112,7 @@ def test_damage_is_named_with_its_part_and_a_remedy(tmp_path: Path, name: str) -
     assert all(finding.remedy for finding in report.findings)
     remedies = {finding.remedy for finding in report.findings}
     assert (RESTORE in remedies) == (part == "log")
-    assert (REMAKE in remedies) == (part in ("queues", "transactions", "keys"))
+    assert (REMAKE in remedies) == (part in ("queues", "transactions", "keys", "settled_ids"))
 
 
 @pytest.mark.parametrize(("counts", "found"), [((1, 2), 0), ((1, 2, 1), 0), ((1, 2, 1, 0), 0), ((1,), 1), ((3,), 1)])

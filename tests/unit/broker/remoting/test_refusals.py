@@ -9,7 +9,7 @@ from halfmq.core.engine import Failed
 #: What clients and tools know them by.
 REASONS = {
     1: {Why.NOT_FOUND, Why.WRONG_GROUP, Why.WRONG_OFFSETS, Why.FILTER_NOT_SUPPORTED, Why.CLIENT_NOT_REACHED},
-    2: {Why.LIMIT_REACHED, Why.NOT_NOW},
+    2: {Why.LIMIT_REACHED, Why.NOT_NOW, Why.SEARCH_AGAIN},
     13: {Why.MESSAGE_ILLEGAL},
     14: {Why.STORE_FULL},
     16: {Why.NO_PERMISSION},

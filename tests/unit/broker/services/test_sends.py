@@ -7,10 +7,24 @@ from tests.support.services import CoreSequencer, FakePeer
 
 from halfmq.broker.services.sends import Sends
 from halfmq.core.decision import Refused, Sent, SentBatch, Why
+from halfmq.client.unique_ids import UniqueIds
 from halfmq.core.engine import Failed
 from halfmq.model.properties import encode
 from halfmq.model.stored_message import StoredMessage, body_crc_of
+from halfmq.runtime.clock import SystemClock
+from halfmq.runtime.entropy import SystemEntropy
 from halfmq.wire.remoting.fields import SendFields
+
+
+class Searched:
+    """In place of ``ChosenIds``."""
+
+    def __init__(self, bench: "Bench") -> None:
+        self._bench = bench
+
+    def send(self, command: Any, deliver: Any, context: Any) -> None:
+        self._bench.searched.append(command.tx_id)
+        self._bench.sequencer.submit_small(command, deliver, context)
 
 
 class Bench:
@@ -19,7 +33,9 @@ class Bench:
         self.message = message
         self.said: list[tuple[Any, ...]] = []
         self.replies: list[Any] = []
-        self.sends = Sends(self.sequencer, self, lambda *said: self.said.append(said))  # type: ignore[arg-type]
+        #: Ids of halves that were searched before the decision.
+        self.searched: list[str] = []
+        self.sends = Sends(self.sequencer, self, Searched(self), lambda *said: self.said.append(said))  # type: ignore[arg-type]
 
     def visible(self, offset: int) -> StoredMessage | None:
         return self.message if offset == 4_096 else None
@@ -52,6 +68,29 @@ def test_a_plain_message_is_visible_and_a_half_is_undecided() -> None:
     assert isinstance(bench.send({"UNIQ_KEY": "M1"}), Sent)
     assert isinstance(bench.send({"UNIQ_KEY": "T1", "TRAN_MSG": "true", "PGROUP": "PG"}), Sent)
     assert list(bench.sequencer.core.state.producer_groups["PG"].undecided) == ["T1"]
+
+
+def test_only_ids_that_no_client_generated_are_searched() -> None:
+    """Goal: a generated id costs nothing more. Ours has its form; another one is a UNIQ_KEY of the length that clients give it."""
+    bench = Bench()
+    java = "AC10000100002A9F0000000000000001"
+    half = {"TRAN_MSG": "true", "PGROUP": "PG"}
+    ours = UniqueIds(SystemClock(), SystemEntropy())
+    several = {"HMQ_TX_INDEX": "0", "HMQ_TX_COUNT": "1"}
+    for number, pairs in enumerate(
+        [
+            {"UNIQ_KEY": java},
+            {"UNIQ_KEY": java + "0" * 24},
+            {},
+            {"UNIQ_KEY": ours.message_id(), "HMQ_TX_ID": ours.transaction_id(), **several},
+            {"UNIQ_KEY": "order-1"},
+            {"UNIQ_KEY": "B" * 32, "HMQ_TX_ID": "order-2", **several},
+            {"UNIQ_KEY": "C" * 32, "HMQ_TX_ID": "D" * 32, **several},
+        ]
+    ):
+        assert isinstance(bench.send(half | pairs), Sent), number
+    bench.send({"UNIQ_KEY": "plain"})
+    assert bench.searched == ["order-1", "order-2", "D" * 32]
 
 
 def test_what_cannot_become_a_command_is_refused_without_one() -> None:

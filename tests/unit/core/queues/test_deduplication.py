@@ -1,10 +1,12 @@
 """Which plain message is the same one, and which is another."""
 
 import pytest
+from msgspec.structs import replace
 from tests.support.core_log import CoreLog, batch_of, changed, end, half, message, refused, sent
 
 from halfmq.core.commands import EnsureGroup, RequestedVerdict, SendBatch, SetTopic
 from halfmq.core.decision import Done, SentBatch, Why
+from halfmq.core.queues.deduplication import forget_verdict
 from halfmq.core.session import Published
 from halfmq.model.properties import encode
 from halfmq.model.records import HalfRecord, MessageRecord
@@ -130,6 +132,16 @@ def test_the_window_of_verdicts_ends_by_age_too() -> None:
     refused(log.do(end("T1", half_reply)), Why.NOT_FOUND)
 
 
+def test_the_newest_forgotten_verdict_is_known_by_its_position() -> None:
+    log = CoreLog(BrokerSettings(dedup_ids_max=2))
+    positions = []
+    for number in range(5):
+        name = f"{number:032d}"
+        positions.append(log.do(end(name, log.do(half(name)))).position)
+        assert log.state.derived.verdict_forgotten == (positions[-3] if number >= 2 else -1)
+    assert log.redone().derived.verdict_forgotten == positions[2]
+
+
 def test_the_window_ends_by_number() -> None:
     log = CoreLog(BrokerSettings(segment_bytes=65_536, dedup_ids_max=3))
     first = sent(log.do(message("M1")))
@@ -222,6 +234,12 @@ def test_a_half_sent_again_gets_its_standing_answer_also_when_its_topic_takes_no
     assert log.do(change) == Done()
     assert log.do(half("T1", queue=3, connection=2)) == open_
     assert refused(log.do(half("T2", queue=3)), Why.ALREADY_SETTLED).standing == "ROLLED_BACK"
+    log.do(end("T1", open_, RequestedVerdict.COMMIT))
+    while log.state.verdicts:
+        forget_verdict(log.state)
+    assert refused(log.do(half("T1", queue=3)), Why.ALREADY_SETTLED).standing == "COMMITTED"
+    unsearched = replace(half("T1", queue=3), searched_to=1)
+    refused(log.do(unsearched), Why.SEARCH_AGAIN)
     why = Why.NO_PERMISSION if change.permission == 4 else Why.INVALID_PARAMETER
     refused(log.do(half("T3", queue=3)), why)
     refused(log.do(half("T4", queue=7)), why)

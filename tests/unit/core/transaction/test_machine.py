@@ -8,7 +8,15 @@ from tests.support.core_log import PEER, CoreLog, changed, end, half, message, p
 from tests.support.looked import Looked
 
 from halfmq import limits
-from halfmq.core.commands import CopyForward, RequestedVerdict, ResolveTransaction, SettledRow, TrimLog
+from halfmq.core.commands import (
+    CopyForward,
+    EarlierVerdict,
+    RequestedVerdict,
+    ResolveTransaction,
+    SendHalf,
+    SettledRow,
+    TrimLog,
+)
 from halfmq.core.decision import NOTHING, Noted, Refused, Settled, WakeQueue, Why
 from halfmq.core.session import DiskSpace
 from halfmq.core.transaction import machine
@@ -134,6 +142,53 @@ def test_a_half_of_a_settled_transaction_sent_again_is_refused_with_the_verdict(
         log.restart()
     answer = refused(nothing_logged(log, half("T1", connection=8)), Why.ALREADY_SETTLED)
     assert (answer.standing, answer.position) == (standing, settled.position)
+
+
+def forgotten(tx_id: str = "order-1") -> tuple[CoreLog, Settled]:
+    """(a log whose memory has a later verdict only, the forgotten one)."""
+    log = CoreLog(BrokerSettings(dedup_ids_max=1))
+    first, second = (log.do(end(name, log.do(half(name)))) for name in (tx_id, "order-2"))
+    assert isinstance(first, Settled)
+    assert isinstance(second, Settled)
+    return log, first
+
+
+def searched(tx_id: str, to: int, earlier: EarlierVerdict | None = None, **options: object) -> SendHalf:
+    return replace(half(tx_id, **options), searched_to=to, earlier=earlier)
+
+
+@pytest.mark.parametrize(("committed", "standing"), [(True, "COMMITTED"), (False, "ROLLED_BACK")])
+def test_a_half_whose_id_has_a_verdict_in_the_log_only_is_refused_with_it(committed: bool, standing: str) -> None:
+    log, first = forgotten()
+    half_again = searched("order-1", log.state.log_end, EarlierVerdict(committed, first.position), topic="new")
+    answer = refused(nothing_logged(log, half_again), Why.ALREADY_SETTLED)
+    assert (answer.standing, answer.position) == (standing, first.position)
+    log.state.log_start = first.position + 1
+    sent(log.do(half_again))
+
+
+def test_a_search_that_missed_a_forgotten_verdict_is_repeated() -> None:
+    log, first = forgotten()
+    sent(log.do(searched("order-3", first.position + 1)))
+    refused(nothing_logged(log, searched("order-1", first.position)), Why.SEARCH_AGAIN)
+    closed = changed(half("order-1"), queue_id=9)
+    refused(nothing_logged(log, replace(closed, searched_to=first.position)), Why.SEARCH_AGAIN)
+
+
+def test_what_memory_knows_of_a_chosen_id_needs_no_search() -> None:
+    """A half sent again, a further half of an undecided transaction, and a verdict in the window."""
+    log, _ = forgotten()
+    first = sent(log.do(half("order-3")))
+    assert nothing_logged(log, searched("order-3", 1)) == first
+    refused(nothing_logged(log, searched("order-2", 1)), Why.ALREADY_SETTLED)
+    sent(log.do(part("order-4", 0)))
+    sent(log.do(replace(part("order-4", 1, 2), searched_to=1)))
+
+
+def test_a_generated_id_is_not_searched() -> None:
+    log, _ = forgotten("A" * 32)
+    assert half("A" * 32).searched_to == -1
+    sent(log.do(half("A" * 32)))
 
 
 def test_an_id_that_is_used_for_another_message_is_refused_and_not_taken_for_sent_again() -> None:
