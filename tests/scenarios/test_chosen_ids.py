@@ -3,14 +3,16 @@ deduplication window, after a restart, with indexes rebuilt from the log; over r
 
 import asyncio
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.scenarios.test_verdicts import assert_conflict, visible
 from tests.support.in_process import Running, serving, until
-from tests.support.raw_client import Answer, RawClient, command, property_string, send_ext
+from tests.support.raw_client import Answer, RawClient, command, end_ext, send_ext
 
 from halfmq import AsyncClient, TransactionRefused, compose
+from halfmq.broker.offload import ThreadOffload
 from halfmq.model.settings import BrokerSettings
 
 COMMIT, ROLLBACK = 8, 12
@@ -58,3 +60,175 @@ async def test_a_settled_id_is_refused_after_the_window(
         assert len(await visible(client)) == (verdict == COMMIT)
         assert (await again(client, tx_id, unique="C" * 32, group="Elsewhere")).code == 0, "ids belong to a group"
         assert (await again(client, f"{tx_id}0", unique="D" * 32)).code == 0
+
+
+async def test_the_same_holds_for_a_unique_id_that_an_application_chose(tmp_path: Path) -> None:
+    async with serving(tmp_path, settings=FORGETFUL) as running:
+        client = await running.client()
+        half = await client.half("T", b"one", unique=ORDER)
+        settled = await client.end(half, ORDER, COMMIT)
+        await forget(client, running, ORDER)
+        refused = await client.half("T", b"one", unique=ORDER)
+        assert_conflict(refused, "COMMITTED")
+        assert refused.ext["HMQ_POSITION"] == settled.ext["HMQ_POSITION"]
+
+
+async def test_a_half_of_a_forgotten_transaction_of_several_is_refused_too(tmp_path: Path) -> None:
+    async with serving(tmp_path, settings=FORGETFUL) as running:
+        client = await running.client()
+        first = await client.half("T", b"one", unique="A" * 32, HMQ_TX_ID=ORDER, HMQ_TX_INDEX="0")
+        last = {"HMQ_TX_ID": ORDER, "HMQ_TX_INDEX": "1", "HMQ_TX_COUNT": "2"}
+        assert (await client.half("U", b"two", unique="B" * 32, **last)).code == 0
+        assert (await client.end(first, "A" * 32, COMMIT, HMQ_TX_ID=ORDER)).code == 0
+        await forget(client, running, ORDER)
+        assert_conflict(await client.half("U", b"two", unique="B" * 32, **last), "COMMITTED")
+        assert_conflict(
+            await client.half("U", b"more", unique="C" * 32, **last | {"HMQ_TX_INDEX": "0", "HMQ_TX_COUNT": "1"}),
+            "COMMITTED",
+        )
+
+
+async def test_verdict_that_memory_forgets_between_the_search_and_the_decision_still_stands(tmp_path: Path) -> None:
+    """Method: a window of one verdict. The verdict, one more that pushes it out, and the half are in one turn, so that the index does not
+    have the verdict yet when the half comes in."""
+    other = "AC10000100002A9F0000000000000002"
+    async with serving(tmp_path, settings=FORGETFUL) as running:
+        client = await running.client()
+        one = await client.half("T", b"one", unique="A" * 32, HMQ_TX_ID=ORDER, HMQ_TX_INDEX="0", HMQ_TX_COUNT="1")
+        two = await client.half("T", b"two", unique=other)
+        waiting = [client.expect(opaque) for opaque in range(901, 904)]
+        pairs = {
+            "TRAN_MSG": "true", "UNIQ_KEY": "B" * 32, "PGROUP": "P", "HMQ_TX_ID": ORDER, "HMQ_TX_INDEX": "0",
+            "HMQ_TX_COUNT": "1",
+        }  # fmt: skip
+        client.write(
+            command(37, 901, end_ext(one, "A" * 32, COMMIT, HMQ_TX_ID=ORDER))
+            + command(37, 902, end_ext(two, other, COMMIT))
+            + command(310, 903, send_ext("T", "P", 0, pairs, queues=1, sys_flag=4), b"again")
+        )
+        first, _, again_ = await asyncio.wait_for(asyncio.gather(*waiting), 5)
+        assert first.code == 0
+        assert_conflict(again_, "COMMITTED")
+        assert again_.ext["HMQ_POSITION"] == first.ext["HMQ_POSITION"]
+
+
+def lose_everything_but_the_log(directory: Path) -> None:
+    for path in (directory / "shard-0").iterdir():
+        if path.name != "log":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def lose_the_index(directory: Path) -> None:
+    shutil.rmtree(directory / "shard-0" / "settled_ids")
+
+
+def lose_the_marker(directory: Path) -> None:
+    """As in a store of a version without this index."""
+    (directory / "shard-0" / "settled_ids" / "begun").unlink()
+
+
+def lose_nothing(directory: Path) -> None:
+    pass
+
+
+@pytest.mark.parametrize("lose", [lose_nothing, lose_everything_but_the_log, lose_the_index, lose_the_marker])
+@pytest.mark.parametrize("checkpointed", [False, True])
+async def test_a_used_id_is_refused_after_a_restart(
+    tmp_path: Path, lose: Callable[[Path], None], checkpointed: bool
+) -> None:
+    ids = [f"order-{number}" for number in range(20)]
+    async with serving(tmp_path, settings=FORGETFUL) as running:
+        client = await running.client()
+        for number, tx_id in enumerate(ids):
+            await settle(client, tx_id, COMMIT if number % 3 else ROLLBACK, unique=f"{number:032d}")
+            if checkpointed and number == 10:
+                done = asyncio.Event()
+                running.broker._maintenance.checkpoint(done.set)
+                await done.wait()
+        await forget(client, running, ids[-1])
+    lose(tmp_path)
+    for _ in range(2):
+        async with serving(tmp_path, settings=FORGETFUL) as running:
+            client = await running.client()
+            for number, tx_id in enumerate(ids):
+                refused = await again(client, tx_id, unique=f"{number:032d}")
+                assert_conflict(refused, "COMMITTED" if number % 3 else "ROLLED_BACK")
+            assert (await again(client, "order-new", unique="E" * 32)).code == 0
+
+
+async def test_when_the_segment_of_its_verdict_is_trimmed_an_id_is_new_again(tmp_path: Path) -> None:
+    small = {"segment_bytes": 1 << 16, "settings": BrokerSettings(dedup_window_ms=0)}
+    async with serving(
+        tmp_path, retention_bytes=1 << 17, retention_check_ms=20, checkpoint_interval_ms=40, **small
+    ) as running:
+        client = await running.client()
+        await settle(client, "old", COMMIT, unique="A" * 32)
+        assert_conflict(await again(client, "old", unique="B" * 32), "COMMITTED")
+        number = 0
+        while not running.state.log_start:
+            number += 1
+            assert (await client.send("Fill", bytes(8_000), unique=f"FILL{number:028d}")).code == 0
+            await asyncio.sleep(0.02)
+        await until(lambda: not (tmp_path / "shard-0" / "settled_ids" / f"{0:020d}.ids").exists())
+        await settle(client, "young", ROLLBACK, unique="C" * 32)
+        assert (await again(client, "old", unique="B" * 32)).code == 0
+        assert_conflict(await again(client, "young", unique="D" * 32), "ROLLED_BACK")
+    async with serving(tmp_path, **small) as running:
+        client = await running.client()
+        assert_conflict(await again(client, "young", unique="D" * 32), "ROLLED_BACK")
+        assert (await again(client, "old-2", unique="F" * 32)).code == 0
+
+
+class ClosedGate(ThreadOffload):
+    """Holds its work back until ``open``."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self.opened = asyncio.Event()
+
+    def run(self, work: Callable[[], object], done: Callable[[object], None]) -> None:
+        async def later() -> None:
+            await self.opened.wait()
+            super(ClosedGate, self).run(work, done)
+
+        self._task = asyncio.ensure_future(later())
+
+
+async def test_a_half_that_comes_before_the_index_was_read_waits_for_it(tmp_path: Path) -> None:
+    async with serving(tmp_path, settings=FORGETFUL) as running:
+        client = await running.client()
+        await settle(client, ORDER, COMMIT, unique="A" * 32)
+        await forget(client, running, ORDER)
+    gate = ClosedGate(asyncio.get_running_loop())
+    async with serving(tmp_path, settings=FORGETFUL, offload=gate) as running:
+        client = await running.client()
+        used = asyncio.ensure_future(again(client, ORDER, unique="A" * 32))
+        new = asyncio.ensure_future(again(client, "order-18", unique="B" * 32))
+        assert (await client.half("T", b"made", unique="AC10000100002A9F0000000000000009")).code == 0
+        assert not used.done()
+        assert not new.done()
+        gate.opened.set()
+        assert_conflict(await used, "COMMITTED")
+        assert (await new).code == 0
+
+
+async def test_our_client_is_refused_and_says_which_verdict_stands(tmp_path: Path) -> None:
+    async with serving(tmp_path, settings=FORGETFUL) as running:
+        url = f"rocketmq://127.0.0.1:{running.ports.names}"
+        async with AsyncClient(url, group="P") as mq:
+            message = compose("T", "one")
+            first = await mq.commit(await mq.prepare([message], tx_id=ORDER))
+            await forget(await running.client(), running, ORDER)
+            with pytest.raises(TransactionRefused) as refused:
+                await mq.prepare([message], tx_id=ORDER)
+            assert refused.value.standing == first.verdict
+            ran = False
+            with pytest.raises(TransactionRefused):
+                async with mq.begin(tx_id=ORDER) as tx:
+                    tx.send("T", "again")
+                    await tx.prepare()
+                    ran = True
+            assert not ran, "the local transaction must not run"
+            async with mq.begin() as tx:  # a generated id
+                tx.send("T", "two")
+        assert sum(running.state.topics_by_name["T"].ends) == 2

@@ -8,6 +8,7 @@ from typing import Any
 
 from halfmq.broker.broker import Broker, Ports
 from halfmq.broker.config import BrokerConfig
+from halfmq.broker.offload import Offload
 from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.clock import Clock, SystemClock
 from halfmq.runtime.disk import Disk, RealDisk
@@ -91,13 +92,14 @@ async def serving(
     make_syncer: Callable[[Job], Syncer] | None = None,
     disk: Disk | None = None,
     clock: Clock | None = None,
+    offload: Offload | None = None,
     **changes: Any,
 ) -> AsyncIterator[Running]:
     """A broker on ``directory`` of ``disk``, by default the real one. At the end it is stopped as by a kill: no drain, no
     checkpoint."""
     broker = Broker(
         config(directory, **changes), disk or RealDisk(), clock or SystemClock(), SystemEntropy(), asyncio.get_running_loop(),
-        make_syncer=make_syncer,
+        make_syncer=make_syncer, offload=offload,
     )  # fmt: skip
     running = None
     try:
