@@ -316,8 +316,8 @@ class SmallBroker:
 
     def _wrong_ids(self, log_start: int) -> list[str]:
         index, found = self.store.settled_ids, []
-        if not index.is_ready:
-            index.use_older(index.read_older())
+        while (part := index.next_part) is not None:
+            index.use_part(part, index.read_part(part))
         for tx_id, position in [one for batch in self.written for one in batch.settled.items()]:
             says = [one for one in index.find(make.GROUP, tx_id) if one >= log_start]
             if says != [position] * (position >= log_start):

@@ -5,15 +5,15 @@ without reading the disk, and otherwise names the verdict's record, whose names 
 used again and are not in it; a rolled-back transaction of a RocketMQ client is, since its record does not tell.
 
 On disk: 16-byte entries (hash of group and id, log offset of the verdict) in log order, one file per segment, removed with it
-(``segment_entries``). In memory: 12 bytes for each entry, in 65,536 buckets. A start does not read the files: ``read_older`` does, on
-another thread, and until ``use_older`` searches must wait.
+(``segment_entries``). In memory: 12 bytes for each entry, in 65,536 buckets. A start does not read the files. They are read in parts
+afterwards, ``read_part`` on another thread and ``use_part`` on the writer's; until ``is_ready`` searches must wait.
 """
 
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from halfmq.model.ids import is_generated_id, is_unique_id
 from halfmq.model.records import Committed, RolledBack
@@ -28,8 +28,8 @@ ReadVerdict = Callable[[int], Committed | RolledBack]
 #: An entry in memory: the third to sixth byte of the hash, and the log offset. The first two bytes name the bucket.
 _HASH_BYTES: Final = 4
 _ENTRY_BYTES: Final = _HASH_BYTES + 8
-#: Entries read at once by ``read_older``: 0.3 ms, so that the loop's thread runs in between.
-_READ_ENTRIES: Final = 1_024
+#: Entries in a part: ``use_part`` takes 0.6 ms on the loop. A thread that did all of it would keep the interpreter from the loop for longer.
+_PART_ENTRIES: Final = 1_024
 _pack_entry: Final = SETTLED_ID_ENTRY.pack
 _split: Final = Struct(">2s4s2x8s").iter_unpack
 
@@ -44,6 +44,14 @@ def is_chosen(record: Committed | RolledBack) -> bool:
     if type(record) is Committed and is_unique_id(record.tx_id, record.refs[0].key_hash):
         return False
     return not is_generated_id(record.tx_id)
+
+
+class Part(NamedTuple):
+    """A part of a file with entries: ``length`` bytes from ``at`` on."""
+
+    path: Path
+    at: int
+    length: int
 
 
 class IdPositions:
@@ -97,18 +105,18 @@ class IdPositions:
 
 
 class SettledIds:
-    """One thread writes and reads; ``read_older`` may run on another."""
+    """One thread writes and reads; ``read_part`` may run on another."""
 
     def __init__(self, disk: Disk, directory: Path, files: OpenFiles, segment_bytes: int) -> None:
         self._disk = disk
         self._entries = SegmentEntries(disk, directory, ".ids", -4, files, segment_bytes)
         self.flush = self._entries.flush
         self.cut = self._entries.cut
-        #: Verdicts since ``load``, and those before; None: not read yet.
+        #: Verdicts since ``load``, and those before.
         self._recent = IdPositions()
-        self._older: IdPositions | None = None
-        #: (file, number of bytes) to read for the latter, in log order.
-        self._unread: list[tuple[Path, int]] = []
+        self._older = IdPositions()
+        #: Parts of the files with the latter that were not read yet, the first one last.
+        self._unread: list[Part] = []
         self._log_start = bytes(8)
 
     def add(self, record: Committed | RolledBack) -> None:
@@ -120,39 +128,45 @@ class SettledIds:
             self._entries.staged(position).append(_pack_entry(hashed, position))
 
     def find(self, group: str, tx_id: str) -> list[int]:
-        """Log offsets of verdicts that may be of this transaction, newest first; only while ``is_ready``."""
-        assert self._older is not None, "find before use_older"
+        """Log offsets of verdicts that may be of this transaction, newest first; only while ``is_ready``. Some may be before the log's start."""
+        assert not self._unread, "find before the index was read"
         hashed = id_hash(group, tx_id)
         return [*self._recent.find(hashed), *self._older.find(hashed)]
+
+    # --- entries of earlier runs
 
     @property
     def is_ready(self) -> bool:
         """Whether the entries of earlier runs were read."""
-        return self._older is not None
+        return not self._unread
 
-    def read_older(self) -> IdPositions:
-        """Read the entries that were there at ``load``; any thread. Pass the result to ``use_older``.
+    @property
+    def next_part(self) -> Part | None:
+        """What to pass to ``read_part``, then with the result to ``use_part``; None: the index is ready."""
+        return self._unread[-1] if self._unread else None
+
+    def read_part(self, part: Part) -> bytes:
+        """Read it; any thread. Nothing if its segment was trimmed meanwhile.
 
         Raises:
-            OSError: a file cannot be read; searches are impossible until another call succeeds.
+            OSError: the file cannot be read; try again, searches are impossible until then.
         """
-        older = IdPositions()
-        for path, length in list(self._unread):
-            try:
-                file = self._disk.open(path, writable=False)
-            except FileNotFoundError:  # trimmed meanwhile
-                continue
-            try:
-                for at in range(0, length, _READ_ENTRIES * SEGMENT_ENTRY_BYTES):
-                    older.add_all(file.read(at, min(_READ_ENTRIES * SEGMENT_ENTRY_BYTES, length - at)))
-            finally:
-                file.close()
-        return older
+        try:
+            file = self._disk.open(part.path, writable=False)
+        except FileNotFoundError:
+            return b""
+        try:
+            return file.read(part.at, part.length)
+        finally:
+            file.close()
 
-    def use_older(self, older: IdPositions) -> None:
-        """Search these entries as well from now on."""
-        self._older = older
-        self._unread.clear()
+    def use_part(self, part: Part, entries: bytes) -> None:
+        """Search these entries as well from now on. Other parts than the next one are ignored."""
+        if self._unread and self._unread[-1] is part:
+            self._unread.pop()
+            self._older.add_all(entries)
+
+    # --- life
 
     def load(self, position: int, read_verdict: ReadVerdict) -> None:
         """Find the end of the entries before ``position`` in each file; the redo writes those from there on again."""
@@ -163,13 +177,16 @@ class SettledIds:
 
         self._entries.load(position, gives)
         self._forget()
-        self._unread = [(self._entries.path(start), end) for start, end in sorted(self._entries.ends.items()) if end]
+        part_bytes = _PART_ENTRIES * SEGMENT_ENTRY_BYTES
+        for start, end in sorted(self._entries.ends.items(), reverse=True):
+            for at in reversed(range(0, end, part_bytes)):
+                self._unread.append(Part(self._entries.path(start), at, min(part_bytes, end - at)))
 
     def trim(self, log_start: int) -> None:
         """Remove the files of segments that end at or before log offset ``log_start``. Memory follows with time."""
         self._entries.trim(log_start)
         self._log_start = log_start.to_bytes(8, "big")
-        if self._older is not None and self._older.newest < log_start:
+        if not self._unread and self._older.newest < log_start:
             self._older = IdPositions()
 
     def reset(self) -> None:
@@ -179,5 +196,5 @@ class SettledIds:
 
     def _forget(self) -> None:
         self._recent = IdPositions()
-        self._older = None
+        self._older = IdPositions()
         self._unread = []

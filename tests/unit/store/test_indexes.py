@@ -81,8 +81,8 @@ def assert_as_expected(indexes: Indexes, batches: list[LogBatch], *, since: int 
             assert {name: getattr(row, name) for name in wanted} == wanted, half_index
         seen += 1
     ids = indexes.settled_ids
-    if not ids.is_ready:
-        ids.use_older(ids.read_older())
+    while (part := ids.next_part) is not None:
+        ids.use_part(part, ids.read_part(part))
     for tx_id, position in expected.settled.items():
         says = [one for one in ids.find(GROUP, tx_id) if one >= expected.log_start]
         assert says == [position] * (position >= max(expected.log_start, since)), tx_id

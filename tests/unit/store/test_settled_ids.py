@@ -37,7 +37,6 @@ class Bench:
         self.disk = FaultyDisk()
         self.records: dict[int, Committed | RolledBack] = {}
         self.ids = self.opened()
-        self.ids.use_older(self.ids.read_older())
 
     def opened(self) -> SettledIds:
         return SettledIds(self.disk, ROOT, OpenFiles(self.disk), SEGMENT)
@@ -53,7 +52,16 @@ class Bench:
 
     def loaded(self, position: int) -> None:
         self.restart(position)
-        self.ids.use_older(self.ids.read_older())
+        self.read()
+
+    def read(self) -> int:
+        """Reads what is left; returns the number of parts."""
+        parts = 0
+        while (part := self.ids.next_part) is not None:
+            self.ids.use_part(part, self.ids.read_part(part))
+            parts += 1
+        assert self.ids.is_ready
+        return parts
 
 
 def test_an_entry_has_these_bytes() -> None:
@@ -99,9 +107,13 @@ def test_after_a_start_it_is_not_ready_until_the_files_were_read() -> None:
     bench.restart(1_500)
     assert not bench.ids.is_ready
     bench.ids.add(bench.records[1_500])  # the redo
-    older = bench.ids.read_older()
+    part = bench.ids.next_part
+    assert part is not None
+    entries = bench.ids.read_part(part)
     bench.add(rolled_back("order-0", 1_800))  # live, before the result arrives
-    bench.ids.use_older(older)
+    bench.ids.use_part(part, entries)
+    bench.ids.use_part(part, entries)  # the same again: ignored
+    assert bench.ids.is_ready
     assert [bench.ids.find("PG", f"order-{number}") for number in range(6)] == [
         [1_800, 300], [600], [900], [1_200], [1_500], [],
     ]  # fmt: skip
@@ -111,14 +123,14 @@ def test_after_a_start_it_is_not_ready_until_the_files_were_read() -> None:
 
 
 def test_many_entries_of_several_segments_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settled_ids, "_READ_ENTRIES", 7)
+    monkeypatch.setattr(settled_ids, "_PART_ENTRIES", 7)
     bench = Bench()
     for number in range(500):
         bench.add(committed(f"order-{number}", 300 + 700 * number))
     bench.ids.flush()
-    bench.loaded(1 << 40)
+    bench.restart(1 << 40)
+    assert bench.read() > 500 / 7
     assert all(bench.ids.find("PG", f"order-{number}") == [300 + 700 * number] for number in range(500))
-    assert bench.ids._older is not None
     assert len(bench.ids._older) == 500
 
 
@@ -128,7 +140,7 @@ def test_a_file_that_was_trimmed_while_it_was_to_be_read_is_skipped() -> None:
     bench.ids.flush()
     bench.restart(1 << 40)
     bench.ids.trim(SEGMENT)
-    bench.ids.use_older(bench.ids.read_older())
+    bench.read()
     assert (bench.ids.find("PG", "a"), bench.ids.find("PG", "b")) == ([], [SEGMENT + 300])
 
 
@@ -138,7 +150,7 @@ def test_memory_lets_go_of_what_was_trimmed() -> None:
         bench.add(committed("a", 300 + number))
     bench.ids.flush()
     bench.restart(1 << 40)
-    bench.ids.use_older(bench.ids.read_older())
+    bench.read()
     bench.add(committed("a", SEGMENT + 300))
     bench.ids.trim(SEGMENT)
     assert bench.ids.find("PG", "a") == [SEGMENT + 300], "all older ones were before the log's start"
@@ -172,9 +184,11 @@ def test_a_file_that_cannot_be_read_leaves_the_index_unready() -> None:
         raise OSError(5, "broken")
 
     disk, bench.ids._disk = bench.ids._disk, type("Broken", (), {"open": fail})()  # type: ignore[assignment]
+    part = bench.ids.next_part
+    assert part is not None
     with pytest.raises(OSError, match="broken"):
-        bench.ids.read_older()
+        bench.ids.read_part(part)
     bench.ids._disk = disk
     assert not bench.ids.is_ready
-    bench.ids.use_older(bench.ids.read_older())
+    bench.read()
     assert bench.ids.find("PG", "a") == [300]

@@ -9,7 +9,7 @@ compared; the decision gets the verdict with the command.
 The decision refuses with SEARCH_AGAIN if verdicts that the search did not cover have left memory since. That needs a window shorter than
 one turn, or a broker that was paused. The reply is released when those verdicts are in the index, so the next search covers them.
 
-After a start the index is first read from its files, on the maintenance thread; halves with chosen ids wait for that.
+After a start the index is first read from its files, in parts, by the maintenance thread; halves with chosen ids wait for that.
 """
 
 import logging
@@ -45,12 +45,17 @@ class SettledIdIndex(Protocol):
         """Log positions of verdicts that may be of this transaction, newest first."""
         ...
 
-    def read_older(self) -> Any:
-        """Read the files; on the maintenance thread. Raises OSError."""
+    @property
+    def next_part(self) -> Any:
+        """What to read next; None: nothing."""
         ...
 
-    def use_older(self, older: Any) -> None:
-        """Use the result; ``find`` is possible from now on."""
+    def read_part(self, part: Any) -> bytes:
+        """Read it, on the maintenance thread. Raises OSError."""
+        ...
+
+    def use_part(self, part: Any, entries: bytes) -> None:
+        """Use what was read."""
         ...
 
 
@@ -92,9 +97,10 @@ class ChosenIds:
 
     def read_index(self) -> None:
         """Begin to read the index, if it is not read or being read. Call it after a start; a half that needs the index also does."""
-        if not (self._is_reading or self._index.is_ready):
+        part = self._index.next_part
+        if not self._is_reading and part is not None:
             self._is_reading = True
-            self._offload.run(self._index.read_older, self._index_read)
+            self._offload.run(lambda: self._index.read_part(part), lambda result: self._part_read(part, result))
 
     def send(self, command: SendHalf, deliver: Deliver, context: Any) -> None:
         """Search, then decide. ``deliver(context, reply)`` is called as for other sends: with Sent, Refused, or Failed.
@@ -143,15 +149,23 @@ class ChosenIds:
         else:
             deliver(context, reply)
 
-    def _index_read(self, result: Any) -> None:
+    def _part_read(self, part: Any, result: bytes | BaseException) -> None:
         self._is_reading = False
-        waiting, self._waiting = self._waiting, []
         if isinstance(result, BaseException):
             log.error("the index of settled ids cannot be read; halves with ids of applications fail: %s", result)
-            for _, deliver, context in waiting:
-                deliver(context, Failed(f"the index of settled ids cannot be read: {result}"))
-        else:
-            self._index.use_older(result)
-            for one in waiting:
-                self.send(*one)
+            failed = Failed(f"the index of settled ids cannot be read: {result}")
+            for _, deliver, context in self._take_waiting():
+                deliver(context, failed)
+            self._flush()
+            return
+        self._index.use_part(part, result)
+        if not self._index.is_ready:
+            self.read_index()
+            return
+        for one in self._take_waiting():
+            self.send(*one)
         self._flush()
+
+    def _take_waiting(self) -> list[tuple[SendHalf, Deliver, Any]]:
+        waiting, self._waiting = self._waiting, []
+        return waiting
