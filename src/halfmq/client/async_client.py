@@ -438,7 +438,8 @@ class AsyncClient:
     ) -> Prepared:
         """Low-level call for an external coordinator: send the half messages; then call ``commit`` or ``rollback``.
 
-        ``tx_id``: your own or from ``new_transaction_id``; never reuse one. ``name`` routes the checks.
+        ``tx_id``: from ``new_transaction_id``, used once; or your own, so that a repetition of your program is refused with the verdict of
+        the first one for as long as the broker's log has it. ``name`` routes the checks.
         Raises: see ``Transactions.prepare``.
         """
         whole = self._open().attempts(f"prepare of {tx_id}")
@@ -471,8 +472,8 @@ class AsyncClient:
         """A transaction block: ``async with mq.begin() as tx: tx.send(...)``. See ``transaction_block`` for what failures mean.
 
         ``name`` routes the check to the function given to ``add_check`` (or ``@app.transaction``). ``topic``: the
-        topic of ``tx.send(body)``. ``query_id``: sent with the messages, for the check function. ``tx_id``: your own id, never
-        reused; by default the client generates one.
+        topic of ``tx.send(body)``. ``query_id``: sent with the messages, for the check function. ``tx_id``: your own id; the
+        broker refuses it once a transaction with it is settled. By default the client generates one.
 
         A name needs a registered check, or a transaction whose verdict is lost would stay undecided forever.
         ``checked_elsewhere``: another process of the group has the check.

@@ -220,7 +220,14 @@ class _Walk:
         self._identity = identity
         self._findings = _Findings()
         self._counted: Counter[str] = Counter(
-            batches=0, records=0, bodies=0, body_bytes=0, queue_entries=0, rows=0, keys=0, settled_ids=0,
+            batches=0,
+            records=0,
+            bodies=0,
+            body_bytes=0,
+            queue_entries=0,
+            rows=0,
+            keys=0,
+            settled_ids=0,
             snapshots=0,
         )
         self._segments = SegmentFiles(disk, shard / "log", identity.segment_bytes)

@@ -63,7 +63,9 @@ class VerdictReads(Protocol):
     """What this service needs from the store."""
 
     @property
-    def settled_ids(self) -> SettledIdIndex: ...
+    def settled_ids(self) -> SettledIdIndex:
+        """The index."""
+        ...
 
     @property
     def indexed_to(self) -> int:

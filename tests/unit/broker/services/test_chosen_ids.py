@@ -65,7 +65,9 @@ class Index:
         self.read.append(position)
         if self.broken is not None:
             raise self.broken
-        (record,) = [record for kind in (Committed, RolledBack) for record in self.core.of(kind) if record.offset == position]
+        (record,) = [
+            record for kind in (Committed, RolledBack) for record in self.core.of(kind) if record.offset == position
+        ]
         return record  # type: ignore[no-any-return]
 
 

@@ -6,8 +6,8 @@ from tests.support.core_log import PEER
 from tests.support.services import CoreSequencer, FakePeer
 
 from halfmq.broker.services.sends import Sends
-from halfmq.core.decision import Refused, Sent, SentBatch, Why
 from halfmq.client.unique_ids import UniqueIds
+from halfmq.core.decision import Refused, Sent, SentBatch, Why
 from halfmq.core.engine import Failed
 from halfmq.model.properties import encode
 from halfmq.model.stored_message import StoredMessage, body_crc_of
