@@ -223,7 +223,7 @@ async def test_our_client_is_refused_and_says_which_verdict_stands(tmp_path: Pat
                 await mq.prepare([message], tx_id=ORDER)
             assert refused.value.standing == first.verdict
             ran = False
-            with pytest.raises(TransactionRefused):
+            with pytest.raises(TransactionRefused):  # noqa: PT012 - what is tested is a block that raises
                 async with mq.begin(tx_id=ORDER) as tx:
                     tx.send("T", "again")
                     await tx.prepare()

@@ -322,7 +322,5 @@ class SmallBroker:
             says = [one for one in index.find(make.GROUP, tx_id) if one >= log_start]
             if says != [position] * (position >= log_start):
                 found.append(f"the verdict of {tx_id} is at {position}, the index says {says}")
-        for tx_id in self.state.undecided:
-            if index.find(make.GROUP, tx_id):
-                found.append(f"the index has a verdict of {tx_id}, which is undecided")
-        return found
+        settled = [tx_id for tx_id in self.state.undecided if index.find(make.GROUP, tx_id)]
+        return found + [f"the index has a verdict of {tx_id}, which is undecided" for tx_id in settled]
