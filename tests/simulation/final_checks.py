@@ -25,6 +25,7 @@ from halfmq.model.stored_message import decode as decode_message
 from halfmq.store.store import Store
 from halfmq.store.verify import verify_store
 from halfmq.testing.history.events import Answered, Event, HalfSent, Local, Logged, QueueRead, Seen
+from halfmq.wire.remoting.header import decode as decode_request
 from tests.simulation.broker_host import DATA, BrokerHost
 from tests.simulation.check_rules import CheckLooks
 from tests.simulation.chronicle import Chronicle
@@ -32,6 +33,7 @@ from tests.simulation.database import Database
 from tests.simulation.delays import Delays
 from tests.simulation.machine import Machine
 from tests.simulation.policy_rules import look_at_log
+from tests.simulation.producers import OWN_ID
 from tests.simulation.promises import Promises, Violation
 from tests.simulation.raw_connection import RawLine
 from tests.simulation.wire_tap import WireTap
@@ -54,9 +56,12 @@ _DECIDED_BY = {
 
 
 async def ask_again(
-    process: ProcessLoop, network: Any, tap: WireTap, promises: Promises, most: int, queues: int
+    process: ProcessLoop, network: Any, tap: WireTap, promises: Promises, most: int, queues: int, *, keeps_all: bool
 ) -> None:
-    """Send END again for settled transactions, with the same verdict and with the opposite. ``queues``: of a topic."""
+    """Send END again for settled transactions, with the same verdict and with the opposite. ``queues``: of a topic.
+
+    ``keeps_all``: the log is not trimmed. Then half messages of settled transactions with chosen ids are sent again, too.
+    """
     line = await RawLine.open(process, network, "reader")
     # The next batch of the log makes the broker forget remembered verdicts.
     await line.ask(
@@ -72,6 +77,19 @@ async def ask_again(
             }  # fmt: skip
             await line.ask(37, ext, timeout_s=30.0)
             promises.counts["look asked again"] += 1
+    if keeps_all:
+        settled = {tx.tx for tx in known}
+        for frame in [frame for _, kind, frame in tap.sent if kind == "half" and OWN_ID in frame][-most:]:
+            request = decode_request(frame)
+            fields = request.ext
+            if properties.to_dict(fields.properties.encode()).get("HMQ_TX_ID") in settled:
+                ext = {
+                    "a": fields.group, "b": fields.topic, "c": "TBW102", "d": str(queues), "e": str(fields.queue_id),
+                    "f": str(fields.sys_flag), "g": str(fields.born_time_ms), "h": str(fields.flag), "i": fields.properties,
+                    "j": "0", "k": "false", "m": "false",
+                }  # fmt: skip
+                await line.ask(310, ext, request.body, timeout_s=30.0)  # the wire tap checks the answer
+                promises.counts["look used id"] += 1
     line.close()
 
 

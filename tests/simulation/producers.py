@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import insert
 
@@ -17,6 +17,10 @@ from tests.simulation.machine import ApplicationError, Expected, Machine, Simula
 from tests.simulation.sql_driver import Markers, sessions_of
 from tests.simulation.tags import draw_tag
 from tests.support.virtual_loop import ProcessLoop
+
+
+#: How ids begin that the service chooses itself.
+OWN_ID: Final = b"order:"
 
 
 class _Life:
@@ -65,7 +69,7 @@ class _Life:
         if self.rng.random() < self.swarm.own_ids:
             self.serial += 1
             self.machine.around.chronicle.counts["knob id of its own"] += 1
-            return f"order:{self.machine.name}.{self.machine.lives}_{self.serial}"
+            return f"{OWN_ID.decode()}{self.machine.name}.{self.machine.lives}_{self.serial}"
         return ""
 
     async def by_marker(self) -> None:

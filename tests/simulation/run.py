@@ -352,7 +352,15 @@ class Run:
         if self.swarm.dedup_window_ms < 60_000:
             self.pass_time(self.scheduler.now_us // 1_000 + self.swarm.dedup_window_ms + 2_000)
         self._finish(
-            lambda reader: final_checks.ask_again(reader, self.network, self.tap, self.promises, 10, self.swarm.queues)
+            lambda reader: final_checks.ask_again(
+                reader,
+                self.network,
+                self.tap,
+                self.promises,
+                10,
+                self.swarm.queues,
+                keeps_all=not (self.swarm.retention_bytes or self.swarm.retention_ms),
+            )  # fmt: skip
         )
         assert self.host.broker is not None
         state = self.host.broker._sequencer.engine.state
