@@ -14,6 +14,9 @@ from tests.support.raw_client import Answer, RawClient, command, end_ext, send_e
 from halfmq import AsyncClient, TransactionRefused, compose
 from halfmq.broker.offload import ThreadOffload
 from halfmq.model.settings import BrokerSettings
+from halfmq.store import checkpoint as checkpoint_file
+from halfmq.store import snapshot as snapshot_file
+from halfmq.store.settled_ids import SettledIds
 
 COMMIT, ROLLBACK = 8, 12
 #: A window of one verdict: the next one pushes it out of memory.
@@ -142,9 +145,7 @@ async def test_a_used_id_is_refused_after_a_restart(
         for number, tx_id in enumerate(ids):
             await settle(client, tx_id, COMMIT if number % 3 else ROLLBACK, unique=f"{number:032d}")
             if checkpointed and number == 10:
-                done = asyncio.Event()
-                running.broker._maintenance.checkpoint(done.set)
-                await done.wait()
+                await checkpoint(running)
         await forget(client, running, ids[-1])
     lose(tmp_path)
     for _ in range(2):
@@ -154,6 +155,35 @@ async def test_a_used_id_is_refused_after_a_restart(
                 refused = await again(client, tx_id, unique=f"{number:032d}")
                 assert_conflict(refused, "COMMITTED" if number % 3 else "ROLLED_BACK")
             assert (await again(client, "order-new", unique="E" * 32)).code == 0
+
+
+async def checkpoint(running: Running) -> None:
+    done = asyncio.Event()
+    running.broker._maintenance.checkpoint(done.set)  # type: ignore[union-attr]
+    await done.wait()
+
+
+async def test_what_an_earlier_version_settled_in_between_is_refused_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: the index has no gap after a downgrade and an upgrade. Method: a run that writes checkpoints of the earlier format and no
+    entries, as that version does."""
+    async with serving(tmp_path, settings=FORGETFUL) as running:
+        await settle(await running.client(), "order-1", COMMIT, unique="A" * 32)
+        await checkpoint(running)
+    with monkeypatch.context() as earlier:
+        for module in (checkpoint_file, snapshot_file):
+            earlier.setattr(module, "FORMAT_VERSION", 1)
+        earlier.setattr(SettledIds, "add", lambda *_: None)
+        async with serving(tmp_path, settings=FORGETFUL) as running:
+            client = await running.client()
+            await settle(client, "order-2", COMMIT, unique="B" * 32)
+            await forget(client, running, "order-2")
+            await checkpoint(running)
+    async with serving(tmp_path, settings=FORGETFUL) as running:
+        client = await running.client()
+        for tx_id in ("order-1", "order-2"):
+            assert_conflict(await again(client, tx_id, unique="C" * 32), "COMMITTED")
 
 
 async def test_when_the_segment_of_its_verdict_is_trimmed_an_id_is_new_again(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from tests.simulation.sql_driver import Markers, sessions_of
 from tests.simulation.tags import draw_tag
 from tests.support.virtual_loop import ProcessLoop
 
-
 #: How ids begin that the service chooses itself.
 OWN_ID: Final = b"order:"
 

@@ -360,7 +360,7 @@ class Run:
                 10,
                 self.swarm.queues,
                 keeps_all=not (self.swarm.retention_bytes or self.swarm.retention_ms),
-            )  # fmt: skip
+            )
         )
         assert self.host.broker is not None
         state = self.host.broker._sequencer.engine.state

@@ -22,8 +22,8 @@ from typing import Final
 
 #: Format of the store as a whole, in ``store.json``. 2: starts, bases and snapshots contain the epoch's grace period.
 STORE_FORMAT: Final = 2
-#: Format of checkpoint and snapshot. The watermark page has its own, ``WATERMARK_VERSION``.
-FORMAT_VERSION: Final = 1
+#: Format of checkpoint and snapshot. The watermark page has its own, ``WATERMARK_VERSION``. 2: the settled ids are complete up to it, too.
+FORMAT_VERSION: Final = 2
 
 # --- batch -----------------------------------------------------------------------------------------------------
 #: "HMQB"; version; flags; number of records; length with header and padding; own log offset; position known to be durable when

@@ -10,7 +10,8 @@ def test_fixed_widths_are_what_the_format_says() -> None:
     assert layout.KEY_ENTRY.size == 16
     assert layout.WATERMARK.size <= layout.WATERMARK_SLOT_BYTES == 4_096
     assert layout.CHECKPOINT.size <= layout.CHECKPOINT_SLOT_BYTES == 4_096
-    assert layout.FORMAT_VERSION == 1
+    assert layout.SETTLED_ID_ENTRY.size == layout.SEGMENT_ENTRY_BYTES == 16
+    assert layout.FORMAT_VERSION == 2
 
 
 def test_magics_are_distinct() -> None:
