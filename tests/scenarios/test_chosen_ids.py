@@ -5,18 +5,22 @@ import asyncio
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.scenarios.test_verdicts import assert_conflict, visible
+from tests.support.half_batches import QueryRun, messages
 from tests.support.in_process import Running, serving, until
 from tests.support.raw_client import Answer, RawClient, command, end_ext, send_ext
 
 from halfmq import AsyncClient, TransactionRefused, compose
 from halfmq.broker.offload import ThreadOffload
 from halfmq.model.settings import BrokerSettings
+from halfmq.runtime.disk import RealDisk
 from halfmq.store import checkpoint as checkpoint_file
 from halfmq.store import snapshot as snapshot_file
 from halfmq.store.settled_ids import SettledIds
+from halfmq.store.verify import verify_store
 
 COMMIT, ROLLBACK = 8, 12
 #: A window of one verdict: the next one pushes it out of memory.
@@ -89,6 +93,35 @@ async def test_a_half_of_a_forgotten_transaction_of_several_is_refused_too(tmp_p
             await client.half("U", b"more", unique="C" * 32, **last | {"HMQ_TX_INDEX": "0", "HMQ_TX_COUNT": "1"}),
             "COMMITTED",
         )
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_the_same_holds_for_half_batches_of_a_transaction(tmp_path: Path, restarted: bool) -> None:
+    plain = {"query": "", "txId": ORDER, "index": 0, "count": 1}
+    async with serving(tmp_path, settings=FORGETFUL) as running:
+        client = await running.client()
+        run = await QueryRun.begin(client)
+        one = await run.prepare(0, "", messages("a", 3), **plain)
+        end = {
+            "producerGroup": "SPARK", "tranStateTableOffset": one.ext["halfIndex"], "commitLogOffset": one.ext["offset"],
+            "msgId": ORDER, "transactionId": ORDER, "fromTransactionCheck": "false", "commitOrRollback": "8",
+        }  # fmt: skip
+        settled = await client.ask(37, end)
+        assert settled.code == 0
+        await forget(client, running, ORDER)
+        if not restarted:
+            await refused_half_batch(run, plain, settled)
+    if restarted:
+        async with serving(tmp_path, settings=FORGETFUL) as running:
+            await refused_half_batch(await QueryRun.begin(await running.client()), plain, settled)
+    assert not verify_store(RealDisk(), tmp_path).findings
+
+
+async def refused_half_batch(run: QueryRun, plain: dict[str, Any], settled: Answer) -> None:
+    refused = await run.prepare(0, "", messages("a", 3), **plain)
+    assert_conflict(refused, "COMMITTED")
+    assert refused.ext["HMQ_POSITION"] == settled.ext["HMQ_POSITION"]
+    assert (await run.prepare(0, "", messages("a", 3), **plain | {"txId": "order-18"})).code == 0
 
 
 async def test_verdict_that_memory_forgets_between_the_search_and_the_decision_still_stands(tmp_path: Path) -> None:

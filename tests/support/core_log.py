@@ -37,7 +37,7 @@ from halfmq.core.transaction.invariants import check
 from halfmq.model import properties
 from halfmq.model.placement import SEGMENT_BYTES_MIN, fits, next_segment_start
 from halfmq.model.query_batch import QueryBatch
-from halfmq.model.records import Base, Committed, DecidedBy, Record, RolledBack
+from halfmq.model.records import Base, Committed, Decided, DecidedBy, Record, RolledBack
 from halfmq.model.settings import BrokerSettings
 from halfmq.wire.remoting.fields import SendFields
 
@@ -132,8 +132,8 @@ class CoreLog:
         rolled = bool(records) and type(records[0]) is Base
         records = records[rolled:]
         for record in records:
-            if type(record) is Committed or type(record) is RolledBack:
-                verdict = EarlierVerdict(type(record) is Committed, record.offset)
+            if type(record) is Committed or type(record) is RolledBack or type(record) is Decided:
+                verdict = EarlierVerdict(type(record) is not RolledBack, record.offset)
                 self._verdicts[record.group, record.tx_id] = verdict
         logged = sum(record.size for record in records)
         assert rolled or logged <= bound, f"{type(command).__name__}: {logged} bytes, said {bound}"

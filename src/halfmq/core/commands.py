@@ -129,6 +129,9 @@ class PrepareBatch(msgspec.Struct, frozen=True, gc=False):
     grace_ms: int
     has_keys: bool
     payload: bytes
+    #: As in ``SendHalf``. A batch of a query is not searched: the state knows its decisions.
+    searched_to: int = -1
+    earlier: EarlierVerdict | None = None
 
 
 class Winner(NamedTuple):

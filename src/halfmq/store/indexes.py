@@ -8,7 +8,8 @@ can therefore always be rebuilt, and no entry refers to a record that a crash ca
     Committed, Released         queue entries, visible at this record; rows settled
     HalfBatch, CopiedHalfBatch  table row: undecided, and the place of the record
     Decided                     queue entries of the half batches that it refers to, made of the entries in their payloads; rows settled
-    Committed, RolledBack       an entry of the settled ids, if the application chose the id
+    Committed, RolledBack,      an entry of the settled ids, if the application chose the id
+    Decided
     RolledBack, Checked,        rows
     Parked
     DelayedRecord               nothing until it is released
@@ -336,6 +337,7 @@ class Indexes:
         halves = (*[ref.half_index for ref in record.refs], *record.lost)
         if halves:
             table.settled_together(record.group, record.tx_id, halves, halves[0], len(halves))
+        self.settled_ids.add(record)
 
     def _copied_delayed(self, record: CopiedDelayed, now_ms: int) -> None:
         if record.half_index >= 0:

@@ -16,14 +16,14 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from halfmq.model.ids import is_generated_id, is_unique_id
-from halfmq.model.records import Committed, RolledBack
+from halfmq.model.records import Committed, Decided, RolledBack
 from halfmq.runtime.disk import Disk
 from halfmq.store.layout import SEGMENT_ENTRY_BYTES, SETTLED_ID_ENTRY
 from halfmq.store.open_files import OpenFiles
 from halfmq.store.segment_entries import SegmentEntries
 
 #: The verdict record at a log offset. LookupError or StoreDamaged: there is none.
-ReadVerdict = Callable[[int], Committed | RolledBack]
+ReadVerdict = Callable[[int], Committed | RolledBack | Decided]
 
 #: An entry in memory: the third to sixth byte of the hash, and the log offset. The first two bytes name the bucket.
 _HASH_BYTES: Final = 4
@@ -39,9 +39,11 @@ def id_hash(group: str, tx_id: str) -> bytes:
     return blake2b(f"{group}\0{tx_id}".encode(), digest_size=8).digest()
 
 
-def is_chosen(record: Committed | RolledBack) -> bool:
+def is_chosen(record: Committed | RolledBack | Decided) -> bool:
     """Whether the id of this verdict's transaction must be found again: a client may not have generated it."""
     if type(record) is Committed and is_unique_id(record.tx_id, record.refs[0].key_hash):
+        return False
+    if type(record) is Decided and record.digest:  # a batch of a query, whose decisions the state knows
         return False
     return not is_generated_id(record.tx_id)
 
@@ -119,7 +121,7 @@ class SettledIds:
         self._unread: list[Part] = []
         self._log_start = bytes(8)
 
-    def add(self, record: Committed | RolledBack) -> None:
+    def add(self, record: Committed | RolledBack | Decided) -> None:
         """Stage the verdict, if the id must be found again. Searches find it at once."""
         if is_chosen(record):
             position = record.offset

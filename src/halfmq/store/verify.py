@@ -678,6 +678,7 @@ class _IndexCheck:
     def _decided(self, record: Decided, now_ms: int) -> None:
         settled = {"decided_by": record.decided_by, "verdict_position": record.offset, "settled_at_ms": now_ms}
         self._ended(record, (*[ref.half_index for ref in record.refs], *record.lost))
+        self._settled_id(record)
         for ref in record.refs:
             for number, entry in enumerate(self._shown_by(record, ref, now_ms)):
                 self._entry(ref.topic_id, ref.queue_id, ref.queue_offset + number, entry)
@@ -740,7 +741,7 @@ class _IndexCheck:
 
     # --- settled ids, keys and topics
 
-    def _settled_id(self, record: Committed | RolledBack) -> None:
+    def _settled_id(self, record: Committed | RolledBack | Decided) -> None:
         if not is_chosen(record):
             return
         self._counted["settled_ids"] += 1

@@ -9,7 +9,16 @@ from tests.support.vectors import vectors
 
 from halfmq.client.unique_ids import UniqueIds
 from halfmq.model.ids import hash64
-from halfmq.model.records import Committed, DecidedBy, Ref, RolledBack, committed_size, rolled_back_size
+from halfmq.model.records import (
+    Committed,
+    Decided,
+    DecidedBy,
+    Ref,
+    RolledBack,
+    committed_size,
+    decided_size,
+    rolled_back_size,
+)
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.entropy import SystemEntropy
 from halfmq.store import settled_ids
@@ -30,6 +39,10 @@ def committed(tx_id: str, at: int, *, unique: str = JAVA, group: str = "PG") -> 
 
 def rolled_back(tx_id: str, at: int, *, group: str = "PG") -> RolledBack:
     return RolledBack(at, rolled_back_size(group, tx_id, 1), group, tx_id, DecidedBy.PRODUCER, (1,))
+
+
+def decided(tx_id: str, at: int, *, digest: bytes = b"") -> Decided:
+    return Decided(at, decided_size("PG", tx_id, digest, 0, 1), "PG", tx_id, DecidedBy.PRODUCER, digest, (), (1,))
 
 
 class Bench:
@@ -82,6 +95,9 @@ def test_an_entry_has_these_bytes() -> None:
         (committed(f"x{IDS.transaction_id()}", 300), True),
         (committed("1-2-3-4-5-6", 300), True),
         (committed("", 300), True),
+        (decided("order-17", 300), True),
+        (decided("q1:0:r1", 300, digest=bytes(16)), False),  # a batch of a query
+        (decided(IDS.transaction_id(), 300), False),
     ],
 )
 def test_only_ids_that_a_client_generated_are_left_out(record: Any, expected: bool) -> None:

@@ -1,4 +1,4 @@
-"""Searches for an earlier verdict before a half message whose transaction id the application chose.
+"""Searches for an earlier verdict before a half message, or a half batch, whose transaction id the application chose.
 
 Memory has the verdicts of the deduplication window; the log has all that are not past retention, and the index of settled ids finds them
 there. A new id, the common case, is looked up in memory only. For a used one the verdict's record is read, on the loop, and its names are
@@ -20,17 +20,20 @@ from msgspec.structs import replace
 
 from halfmq.broker.offload import Offload
 from halfmq.broker.sequencer import Deliver, Sequencer
-from halfmq.core.commands import EarlierVerdict, SendHalf
+from halfmq.core.commands import EarlierVerdict, PrepareBatch, SendHalf
 from halfmq.core.decision import Refused, Reply, Why
 from halfmq.core.engine import Failed
 from halfmq.errors import StoreDamaged
-from halfmq.model.records import Committed, RolledBack
+from halfmq.model.records import Committed, Decided, RolledBack
 
 log = logging.getLogger("halfmq.chosen")
 
 #: Maximum number of halves that wait for the index after a start; clients retry the others.
 WAITING_MAX: Final = 1_024
 _BUSY: Final = Refused(Why.NOT_NOW, "the index of settled ids is still being read after the start: send it again")
+
+
+WithId = SendHalf | PrepareBatch
 
 
 class SettledIdIndex(Protocol):
@@ -72,7 +75,7 @@ class VerdictReads(Protocol):
         """The index has every verdict before this log position."""
         ...
 
-    def verdict(self, position: int) -> Committed | RolledBack:
+    def verdict(self, position: int) -> Committed | RolledBack | Decided:
         """The verdict's record at a log position.
 
         Raises:
@@ -95,7 +98,7 @@ class ChosenIds:
         self._offload = offload
         self._flush = flush
         self._is_reading = False
-        self._waiting: list[tuple[SendHalf, Deliver, Any]] = []
+        self._waiting: list[tuple[WithId, Deliver, Any]] = []
 
     def read_index(self) -> None:
         """Begin to read the index, if it is not read or being read. Call it after a start; a half that needs the index also does."""
@@ -104,7 +107,7 @@ class ChosenIds:
             self._is_reading = True
             self._offload.run(lambda: self._index.read_part(part), lambda result: self._part_read(part, result))
 
-    def send(self, command: SendHalf, deliver: Deliver, context: Any) -> None:
+    def send(self, command: WithId, deliver: Deliver, context: Any) -> None:
         """Search, then decide. ``deliver(context, reply)`` is called as for other sends: with Sent, Refused, or Failed.
 
         Refusals: as for ``core.transaction.machine.prepare``; NOT_NOW if too many wait for the index. Failed if a verdict that may be of
@@ -123,10 +126,11 @@ class ChosenIds:
             deliver(context, earlier)
             return
         command = replace(command, searched_to=searched_to, earlier=earlier)
-        self._sequencer.submit_small(command, self._decided, (command, deliver, context))
+        submit = self._sequencer.submit_small if type(command) is SendHalf else self._sequencer.submit
+        submit(command, self._decided, (command, deliver, context))
 
-    def _earlier(self, command: SendHalf) -> EarlierVerdict | Failed | None:
-        group, tx_id = command.group, command.tx_id or command.unique_id
+    def _earlier(self, command: WithId) -> EarlierVerdict | Failed | None:
+        group, tx_id = command.group, command.tx_id
         known = self._view.producer_groups.get(group)
         if known is not None and (tx_id in known.undecided or tx_id in known.settled):
             return None  # memory knows it; if it forgets it before the decision, that asks for another search
@@ -141,10 +145,10 @@ class ChosenIds:
                     f"the verdict at log offset {position}, which may be of {tx_id!r}, cannot be read: {error}"
                 )
             if record.tx_id == tx_id and record.group == group:
-                return EarlierVerdict(type(record) is Committed, position)
+                return EarlierVerdict(type(record) is not RolledBack, position)
         return None
 
-    def _decided(self, asked: tuple[SendHalf, Deliver, Any], reply: Reply | Failed) -> None:
+    def _decided(self, asked: tuple[WithId, Deliver, Any], reply: Reply | Failed) -> None:
         command, deliver, context = asked
         if type(reply) is Refused and reply.why is Why.SEARCH_AGAIN:
             self.send(command, deliver, context)
@@ -168,6 +172,6 @@ class ChosenIds:
             self.send(*one)
         self._flush()
 
-    def _take_waiting(self) -> list[tuple[SendHalf, Deliver, Any]]:
+    def _take_waiting(self) -> list[tuple[WithId, Deliver, Any]]:
         waiting, self._waiting = self._waiting, []
         return waiting

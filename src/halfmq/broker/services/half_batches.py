@@ -9,12 +9,13 @@ from zlib import crc32
 
 from halfmq import limits
 from halfmq.broker.sequencer import Deliver, Sequencer
+from halfmq.broker.services.chosen_ids import ChosenIds
 from halfmq.core.commands import DecideBatch, FindDecision, PrepareBatch, Winner
 from halfmq.core.decision import Done, Refused, Reply, Why
 from halfmq.core.engine import Failed
 from halfmq.errors import InvalidName
 from halfmq.model.half_batch import verify_payload
-from halfmq.model.ids import checked_name, is_transaction_id
+from halfmq.model.ids import checked_name, is_generated_id, is_transaction_id
 from halfmq.model.query_batch import QueryBatch, problem_of
 
 _UINT32_MAX: Final = 0xFFFFFFFF
@@ -25,8 +26,9 @@ _COUNT_MAX: Final = limits.TRANSACTION_HALF_BATCHES_MAX
 class HalfBatches:
     """``deliver(context, reply)`` is called once: at once if the request is invalid, else when the reply is durable."""
 
-    def __init__(self, sequencer: Sequencer) -> None:
+    def __init__(self, sequencer: Sequencer, chosen_ids: ChosenIds) -> None:
         self._sequencer = sequencer
+        self._chosen_ids = chosen_ids
         self._settings = sequencer.view.settings
 
     @property
@@ -74,7 +76,10 @@ class HalfBatches:
             queue_id, messages, checksum, verified.entries_checksum, max(-1, min(grace_ms, limits.CHECK_TIMES_MAX_MS)),
             verified.has_keys, payload,
         )  # fmt: skip
-        self._sequencer.submit(command, deliver, context)
+        if batch is None and not is_generated_id(tx_id):
+            self._chosen_ids.send(command, deliver, context)
+        else:
+            self._sequencer.submit(command, deliver, context)
 
     def _names_problem(
         self, group: str, tx_id: str, batch: QueryBatch | None, attempt: str, index: int, count: int

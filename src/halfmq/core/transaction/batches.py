@@ -41,7 +41,7 @@ from halfmq.core.state import ProducerGroup, Query, State, Topic, Undecided, nex
 from halfmq.core.topics import PERMISSION_WRITE, first_use
 from halfmq.core.transaction.admission import refuse_bytes
 from halfmq.core.transaction.batch_verdict import copy_half_batch, decided_record
-from halfmq.core.transaction.machine import DISK_FULL, already_settled, check_cancelled, roll_back
+from halfmq.core.transaction.machine import DISK_FULL, already_settled, check_cancelled, roll_back, settled_earlier
 from halfmq.model.placement import segment_start
 from halfmq.model.query_batch import QueryBatch, of_tx_id
 from halfmq.model.records import (
@@ -67,6 +67,7 @@ def decide_prepare_batch(state: State, command: PrepareBatch, now_ms: int) -> De
     Replies:
         Sent: stored, now or before; ``queue_offset`` is the half index.
         Refused ALREADY_SETTLED: the batch of the query is decided, or the transaction is settled. Send nothing more of it.
+        Refused SEARCH_AGAIN: as for ``machine.prepare``.
         Refused FENCED: a later run of the query has begun.
         Refused, other reasons: nothing was written.
     """
@@ -120,7 +121,11 @@ def _prepared_before(
             return refused
     verdict = group.settled.get(command.tx_id) if group is not None else None
     if verdict is not None:
-        return already_settled(verdict)
+        return already_settled(command.tx_id, verdict)
+    if command.searched_to >= 0 and known is None:
+        refused = settled_earlier(state, command)
+        if refused is not None:
+            return refused
     halves = [half for half in known.halves if half.attempt == command.attempt] if known is not None else []
     if command.index > len(halves):
         return Refused(

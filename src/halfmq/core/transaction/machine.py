@@ -25,6 +25,7 @@ from halfmq.core.commands import (
     Actor,
     EarlierVerdict,
     EndTransaction,
+    PrepareBatch,
     RequestedVerdict,
     ResolveTransaction,
     SendHalf,
@@ -105,7 +106,7 @@ def prepare(state: State, command: SendHalf, place: Destination, now_ms: int) ->
         elif tx_id in group.settled:
             return Decision(NOTHING, already_settled(tx_id, group.settled[tx_id]))
     if command.searched_to >= 0 and known is None:
-        stands = _settled_earlier(state, command)
+        stands = settled_earlier(state, command)
         if stands is not None:
             return Decision(NOTHING, stands)
     body = command.body
@@ -183,7 +184,7 @@ def _prepared_before(known: Undecided, command: SendHalf, topic: Topic) -> Sent 
     return None
 
 
-def _settled_earlier(state: State, command: SendHalf) -> Refused | None:
+def settled_earlier(state: State, command: SendHalf | PrepareBatch) -> Refused | None:
     """The refusal of a half whose id the application chose and used before; None if the log has no verdict of it.
 
     Memory does not know the id. The search covered the verdicts before ``searched_to``, which is complete if it includes all that left memory.

@@ -8,12 +8,15 @@ from tests.support.services import CoreSequencer
 
 from halfmq import limits
 from halfmq.broker.services.half_batches import HalfBatches
+from halfmq.client.unique_ids import UniqueIds
 from halfmq.core.commands import Winner
 from halfmq.core.decision import BatchDecided, DecisionFound, Refused, Sent, Why
 from halfmq.model.half_batch import HalfMessage, build_payload
 from halfmq.model.query_batch import QueryBatch
 from halfmq.model.records import CopiedHalfBatch
 from halfmq.model.settings import BrokerSettings
+from halfmq.runtime.clock import SystemClock
+from halfmq.runtime.entropy import SystemEntropy
 
 B0 = QueryBatch("q1", 0, "r1")
 
@@ -21,8 +24,15 @@ B0 = QueryBatch("q1", 0, "r1")
 class Bench:
     def __init__(self, segment_bytes: int = 1 << 20) -> None:
         self.sequencer = CoreSequencer(BrokerSettings(segment_bytes=segment_bytes))
-        self.half_batches = HalfBatches(self.sequencer)  # type: ignore[arg-type]
+        #: Ids that were searched before the decision.
+        self.searched: list[str] = []
+        self.half_batches = HalfBatches(self.sequencer, self)  # type: ignore[arg-type]
         self.replies: list[Any] = []
+
+    def send(self, command: Any, deliver: Any, context: Any) -> None:
+        """In place of ``ChosenIds``."""
+        self.searched.append(command.tx_id)
+        self.sequencer.submit(command, deliver, context)
 
     def deliver(self, context: Any, reply: Any) -> None:
         assert context == "context"
@@ -122,3 +132,15 @@ def test_decision_that_copies_first_is_delivered_once_when_it_is_decided() -> No
     assert isinstance(bench.decide(Winner("0.1", 4, 4, checksum)), BatchDecided)
     assert len(bench.replies) == replies + 1
     assert len(bench.sequencer.core.of(CopiedHalfBatch)) == 4
+
+
+def test_only_chosen_ids_of_transactions_are_searched() -> None:
+    bench = Bench()
+    ours = UniqueIds(SystemClock(), SystemEntropy()).transaction_id()
+    for tx_id, changes in (
+        ("", {}),
+        ("order-17", {"batch": None, "attempt": ""}),
+        (ours, {"batch": None, "attempt": ""}),
+    ):
+        assert isinstance(bench.prepare(tx_id=tx_id, **changes), Sent)
+    assert bench.searched == ["order-17"]

@@ -3,10 +3,18 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.support.core_log import CoreLog, end, half, half_batch, part, producer, refused, sent, winner
 
 from halfmq import limits
-from halfmq.core.commands import DecideBatch, FindDecision, PrepareBatch, RequestedVerdict, ResolveTransaction
+from halfmq.core.commands import (
+    DecideBatch,
+    EarlierVerdict,
+    FindDecision,
+    PrepareBatch,
+    RequestedVerdict,
+    ResolveTransaction,
+)
 from halfmq.core.decision import BatchDecided, DecisionFound, Done, Refused, Settled, Why
 from halfmq.core.session import DiskSpace
 from halfmq.core.transaction.invariants import check
@@ -232,6 +240,24 @@ def test_queries_are_bounded_by_the_size_of_a_base() -> None:
     for batch in range(1, 105):
         assert isinstance(decide(log, QueryBatch("q0", batch, "r")), BatchDecided)
     log.roll()
+
+
+def test_half_batch_whose_id_has_a_verdict_in_the_log_only_is_refused_with_it() -> None:
+    """As for a half: with what the search found, if it is not trimmed; and not without a complete search."""
+    log = CoreLog(BrokerSettings(dedup_ids_max=1))
+    first = log.do(end("T1", sent(log.do(half_batch("T1", "", count=1)))))
+    log.do(end("T2", sent(log.do(half_batch("T2", "", count=1)))))
+    assert isinstance(first, Settled)
+    again = half_batch("T1", "", count=1)
+    refused(log.do(replace(again, searched_to=first.position)), Why.SEARCH_AGAIN)
+    found = replace(again, searched_to=log.state.log_end, earlier=EarlierVerdict(True, first.position))
+    answer = refused(log.do(found), Why.ALREADY_SETTLED)
+    assert (answer.standing, answer.position) == ("COMMITTED", first.position)
+    assert len(log.of(HalfBatch)) == 2
+    log.state.log_start = first.position + 1
+    sent(log.do(found))
+    sent(log.do(half_batch("T3", "")))
+    sent(log.do(replace(half_batch("T3", "", index=1, count=2), searched_to=1)))  # memory knows the transaction
 
 
 def test_batch_is_checked_like_any_transaction_and_a_settled_one_is_not() -> None:
