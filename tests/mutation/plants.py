@@ -56,7 +56,7 @@ PLANTS: Final = (
         1,
         "a half that is sent again after its verdict begins the transaction anew",
         "core/transaction/machine.py",
-        "        elif tx_id in group.settled:\n            return Decision(NOTHING, _already_settled(tx_id, group.settled[tx_id]))\n",
+        "        elif tx_id in group.settled:\n            return Decision(NOTHING, already_settled(tx_id, group.settled[tx_id]))\n",
         "",
     ),
     Plant(
