@@ -276,7 +276,7 @@ class Indexes:
             self.table.settled_together(record.group, record.tx_id, halves, halves[0], len(refs))
         # Almost every id is its message's, for which ``is_chosen`` takes three times as long.
         tx_id = record.tx_id
-        if len(tx_id) != 32 or crc32(tx_id.encode()) != refs[0].key_hash & 0xFFFFFFFF:
+        if len(tx_id) != 32 or crc32(tx_id.encode()) != ref.key_hash & 0xFFFFFFFF:
             self.settled_ids.add(record)
 
     def _rolled_back(self, record: RolledBack, now_ms: int) -> None:

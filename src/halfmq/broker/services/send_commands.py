@@ -129,7 +129,9 @@ def _half(
         return group  # type: ignore[return-value]  # an invalid name is a refusal
     unique_id = raw_id.decode("ascii", "replace")
     tx_id, index, count = unique_id, 0, 1
-    searched_to = -1 if len(raw_id) in UNIQUE_ID_CHARS or not raw_id else 0
+    searched_to = (
+        -1 if len(raw_id) == 32 or len(raw_id) in UNIQUE_ID_CHARS or not raw_id else 0
+    )  # 32 is almost every one
     if pairs:
         raw_tx_id = pairs.get(_HMQ_TX_ID)
         if raw_tx_id is not None:

@@ -41,10 +41,13 @@ class Sends:
     def send(self, peer: Peer, request: SendRequest, body: bytes, deliver: Deliver, context: Any) -> None:
         """A plain message or a half message. Replies: Sent, Refused, Failed."""
         command = send_command(peer.number, peer.born_host, request, body)
-        if type(command) is Refused:  # where it is not one, ``isinstance`` takes four times as long
+        if type(command) is SendHalf:
+            if command.searched_to < 0:
+                self._sequencer.submit_small(command, deliver, context)
+            else:
+                self._chosen_ids.send(command, deliver, context)
+        elif type(command) is Refused:  # where it is not one, ``isinstance`` takes four times as long
             deliver(context, command)
-        elif type(command) is SendHalf and command.searched_to >= 0:
-            self._chosen_ids.send(command, deliver, context)
         else:
             self._sequencer.submit_small(command, deliver, context)
 
