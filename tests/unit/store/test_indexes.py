@@ -99,6 +99,8 @@ def test_following_a_log_gives_what_its_records_say(seed: int, tmp_path: Path) -
         indexes.stage(*batch)
         indexes.flush()
     assert_as_expected(indexes, log.batches)
+    undecided = {half.half_index for one in log.open for half in one.halves}
+    assert indexes._not_unique_ids <= undecided, "what was settled is forgotten"
     assert log.log_start > 0
     names = Expected(log.batches).topics
     indexes.sync()
