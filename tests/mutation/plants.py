@@ -56,7 +56,7 @@ PLANTS: Final = (
         1,
         "a half that is sent again after its verdict begins the transaction anew",
         "core/transaction/machine.py",
-        "        elif tx_id in group.settled:\n            return Decision(NOTHING, _already_settled(group.settled[tx_id]))\n",
+        "        elif tx_id in group.settled:\n            return Decision(NOTHING, already_settled(group.settled[tx_id]))\n",
         "",
     ),
     Plant(
@@ -185,8 +185,8 @@ PLANTS: Final = (
         4,
         "a transaction is committed before all its messages are here",
         "core/transaction/machine.py",
-        "    if count != len(halves):\n        said =",
-        "    if count and count < len(halves):\n        said =",
+        "    if count != len(halves):\n        if halves[0].attempt:",
+        "    if count and count < len(halves):\n        if halves[0].attempt:",
     ),
     Plant(
         "one-half-forgotten",

@@ -24,6 +24,7 @@ from halfmq.wire.remoting.codes import (
     HMQ_DECIDE,
     HMQ_DECISION,
     HMQ_PREPARE_BATCH,
+    ResponseCode,
 )
 from halfmq.wire.remoting.half_batches import (
     EXT_FENCED,
@@ -52,12 +53,19 @@ _COMPETES = 0.2
 _SENT_TWICE = 0.15
 #: Starts of a run after which a driver of the run before wakes up.
 _OLD_WAKES = 0.5
+#: Fraction of the decisions around which the process dies, and how soon at most after the request, ms.
+_DIES_DECIDING = 0.12
+_DIES_WITHIN_MS = 60
 #: Pause before a refused request is repeated, s.
 _PAUSE_S = 0.3
 
 
 class Fenced(Exception):
     """A later run has begun: this one must stop."""
+
+
+class TaskFailed(Exception):
+    """A half batch is refused for good: earlier ones of its attempt are gone, and another attempt begins from its first."""
 
 
 class Settled(Exception):
@@ -252,7 +260,7 @@ class _Run:
 
         Raises:
             LineLost: no response.
-            Settled, Fenced
+            Settled, Fenced, TaskFailed
         """
         machine, now_us = self.machine, self.now_us
         query, run = (tx_id, "") if tx_id else (machine.query, self.run)
@@ -285,6 +293,8 @@ class _Run:
             return answer
         self._stop_if_over(answer, query, number)
         self.counts[f"query prepare refused {answer.code}"] += 1
+        if answer.code == ResponseCode.INVALID_PARAMETER:
+            raise TaskFailed(answer.remark)
         return None
 
     def _stop_if_over(self, answer: Answer, query: str, number: int) -> None:
@@ -317,6 +327,9 @@ class _Run:
                 part = self.promises.batch(self.machine.query, batch.number).attempts[self.run, attempt].parts[index]
                 messages += len(part.messages)
                 checksum = (checksum + part.checksum) & 0xFFFFFFFF
+        except TaskFailed:
+            self.promises.attempt_failed(self.machine.query, batch.number, self.run, attempt)
+            return None
         finally:
             line = self._lines.pop(whose, None)
             if line is not None:
@@ -434,7 +447,10 @@ class _Run:
         while not last:
             last = not machine.around.working
             for one in list(machine.checkpoint.open):
-                await self._end(one)
+                try:
+                    await self._end(one)
+                except TaskFailed:  # it begins again with its first half batch
+                    self.promises.attempt_failed(one.tx_id, 0, "", "")
             await self._batch(machine.plan())
             if last:
                 return
@@ -488,10 +504,23 @@ class _Run:
                 await self._roll_back(batch)
             if rng.random() < 0.1:
                 await self._decide_wrong(batch, winners)
+            if self.machine.around.working and rng.random() < _DIES_DECIDING:
+                self._die_soon()
             said = await self.insist(lambda: self.decide(batch.number, batch.digest, winners))  # noqa: B023
             self.counts[f"query decides: {said}"] += 1
             if said != "missing":
                 return
+
+    def _die_soon(self) -> None:
+        """The process dies before its decision arrives, before the response does, or soon after."""
+        machine, process = self.machine, self.process
+
+        def die() -> None:
+            if machine.process is process and machine.around.working:
+                self.counts["query died while it decided"] += 1
+                machine.kill()
+
+        machine.around.scheduler.call_later(self.rng.randint(0, _DIES_WITHIN_MS * 1_000), die)
 
     async def _decide_wrong(self, batch: Batch, winners: list[WinnerRow]) -> None:
         """A decision that names what was not prepared is refused, whatever it names besides."""
@@ -571,7 +600,7 @@ class _Run:
                     await self.decide(batch.number, batch.digest, [row])
             if wanted is not None and wanted[0] == self.run:
                 await self.decide(batch.number, batch.digest, wanted[1])
-        except (Fenced, Settled, LineLost) as stopped:
+        except (Fenced, Settled, LineLost, TaskFailed) as stopped:
             self.counts[f"query old driver: {type(stopped).__name__}"] += 1
 
     # --- transactions of half batches outside of a query -----------------------------------------------------------------

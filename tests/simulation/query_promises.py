@@ -151,6 +151,16 @@ class QueryPromises:
         if run:
             self._acknowledged(query, run, asked_us, now_us, what)
 
+    def attempt_failed(self, query: str, number: int, run: str, attempt: str) -> None:
+        """A half batch does not fit to what the broker has of its attempt: legal only if that was rolled back, or lost."""
+        batch = self.batches[query, number]
+        one = batch.attempts[run, attempt]
+        self.counts["look attempt failed"] += 1
+        if not (batch.forgotten or one.forgotten or batch.rollback_asked or self._wishes_from(query, number)):
+            others = self._asked_by.get(query, {}).keys() - {run}
+            if not others:
+                raise Violation(f"Durable: {query}:{number}:{run}/{attempt} has lost {one.acked}", query)
+
     def prepare_refused_as_settled(self, query: str, number: int, run: str, verdict: str, position: int) -> None:
         """Its batch is decided, or was rolled back in this run."""
         self.counts["look half batch after a verdict"] += 1

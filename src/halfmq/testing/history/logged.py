@@ -120,11 +120,15 @@ class _HalfBatches:
     def __init__(self) -> None:
         #: By half index; a copy replaces what it copies.
         self._undecided: dict[int, tuple[_Message, ...]] = {}
+        #: Offset of the first record; -1: none yet.
+        self._first = -1
         #: (producer group, query)
         self._queries: set[tuple[str, str]] = set()
 
     def take(self, record: _Record) -> Iterator[dict[str, Any]]:
         """Take a record in log order. Yields the fields of ``batched`` events, which come before that of the record."""
+        if self._first < 0:
+            self._first = record.offset
         if record.kind in _HALF_BATCHES:
             self._undecided[record.half_index] = record.content
             if record.attempt:
@@ -133,7 +137,10 @@ class _HalfBatches:
             if record.digest:
                 self._queries.add((record.group, _query_of(record.tx_id)))
             for ref in record.refs:
-                yield from _shown(ref, self._undecided.pop(ref.half_index, None), record)
+                content = self._undecided.pop(ref.half_index, None)
+                # A killed broker may have removed one of two segments that a verdict ties together: both are trimmed.
+                if content is not None or ref.offset >= self._first:
+                    yield from _shown(ref, content, record)
             for half_index in record.lost:
                 self._undecided.pop(half_index, None)
         elif record.kind == "rolled_back":
