@@ -450,6 +450,7 @@ class _Run:
                 try:
                     await self._end(one)
                 except TaskFailed:  # it begins again with its first half batch
+                    one.is_prepared = False
                     self.promises.attempt_failed(one.tx_id, 0, "", "")
             await self._batch(machine.plan())
             if last:
@@ -618,6 +619,7 @@ class _Run:
         """Prepare what is missing, and end it."""
         count = len(one.parts)
         if not one.is_prepared:
+            one.place = None
             for index, content in enumerate(one.parts):
                 said = count if index == count - 1 or self.rng.random() < 0.3 else 0
                 answer = await self.insist(
@@ -642,6 +644,8 @@ class _Run:
                 repeated = answer.ext.get(EXT_REPEATED) == "true"
                 position = int(answer.ext[EXT_POSITION])
                 self.promises.decided(one.tx_id, wish, position, repeated=repeated, now_us=self.now_us)
+            if answer.code == ResponseCode.ILLEGAL_OPERATION and EXT_VERDICT not in answer.ext:
+                raise TaskFailed(answer.remark)  # a half batch is missing
             return True if answer.code in (0, 1, 604) else None
 
         await self.insist(once)

@@ -147,7 +147,8 @@ class _HalfBatches:
             for half_index in record.half_indexes:
                 self._undecided.pop(half_index, None)
         elif record.kind == "base":
-            for name, group, *_ in (*record.payload[_QUERIES_IN_BASE:], ())[0]:
+            fields = record.payload if isinstance(record.payload, list) else []
+            for name, group, *_ in (*fields[_QUERIES_IN_BASE:], ())[0]:
                 self._queries.add((group, name))
 
     def is_of_query(self, record: _Record) -> bool:
