@@ -53,6 +53,8 @@ _COMPETES = 0.2
 _SENT_TWICE = 0.15
 #: Starts of a run after which a driver of the run before wakes up.
 _OLD_WAKES = 0.5
+#: Starts with another run that nobody knows yet, whose first request comes late: the broker takes it for the newest.
+_LATE_COMES = 0.15
 #: Fraction of the decisions around which the process dies, and how soon at most after the request, ms.
 _DIES_DECIDING = 0.12
 _DIES_WITHIN_MS = 60
@@ -139,6 +141,9 @@ class Query(Machine):
         before, self.run_before = self.run_before, run
         if before is not None and before.batch is not None and self.rng.random() < _OLD_WAKES:
             self.spawn(process, _Run(self, process, before.run).wake_up(before))
+        if self.rng.random() < _LATE_COMES:
+            self.serial += 1
+            self.spawn(process, _Run(self, process, f"late{self.lives}x{self.serial}").come_late())
         while True:
             self.busy += 1
             try:
@@ -408,6 +413,9 @@ class _Run:
         return operations
 
     def _note_answered(self, operations: list[str], answer: Answer) -> None:
+        """A repeated decision does not say that these winners are visible, but those of the first one."""
+        if answer.ext.get("repeated") == "true":
+            return
         outcome = "ok" if answer.code == 0 else "refused"
         for operation in operations:
             self.chronicle.note(
@@ -590,19 +598,39 @@ class _Run:
         assert batch is not None
         self.attempts = 1_000
         self.store_host = before.store_host
-        await asyncio.sleep(self.rng.random() * 3)
+        await asyncio.sleep(self.rng.random() * self.rng.choice((0.03, 0.3, 3)))
         if not self.machine.around.working:
             return
+        if self.rng.random() < 0.5:  # it continues with the batch that the checkpoint has now
+            batch = self.machine.checkpoint.batch or batch
         self.counts["query old driver woke up"] += 1
         try:
-            if self.store_host and batch.tasks and self.rng.random() < 0.5:
+            if self.store_host and batch.tasks and self.rng.random() < 0.7:
                 row = await self.task(batch, 0)
                 if row is not None and len(batch.tasks) == 1:
                     await self.decide(batch.number, batch.digest, [row])
             if wanted is not None and wanted[0] == self.run:
-                await self.decide(batch.number, batch.digest, wanted[1])
+                await self.decide(before.batch.number, before.batch.digest, wanted[1])
         except (Fenced, Settled, LineLost, TaskFailed) as stopped:
             self.counts[f"query old driver: {type(stopped).__name__}"] += 1
+
+    async def come_late(self) -> None:
+        """A run that began before, and whose first request arrives now, runs the same batch of the checkpoint."""
+        await asyncio.sleep(self.rng.random() * 3)
+        self.attempts = 2_000
+        try:
+            answer = await self.ask("driver", HMQ_DECISION, {})
+            self.store_host = read_answer(answer.ext).store_host
+            batch = self.machine.checkpoint.batch
+            if batch is None or not self.machine.around.working:
+                return
+            self.counts["query late run came"] += 1
+            winners = await self.tasks(batch)
+            if self.machine.around.working:
+                said = await self.decide(batch.number, batch.digest, winners)
+                self.counts[f"query late run decides: {said}"] += 1
+        except (Fenced, Settled, LineLost, TaskFailed) as stopped:
+            self.counts[f"query late run: {type(stopped).__name__}"] += 1
 
     # --- transactions of half batches outside of a query -----------------------------------------------------------------
 
