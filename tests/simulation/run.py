@@ -105,6 +105,7 @@ class Run:
         self.chronicle.listeners.append(self.consuming.hear)
         self._log_end = 0
         self.tap.log_end = lambda: self._log_end
+        self.tap.repeats_repeats = not swarm.queries
         self.host.on_started = self._broker_started
         groups = [f"service{number}" for number in range(swarm.producer_groups)]
         self.databases = {name: Database(name, self.scheduler, swarm.database_us, seed) for name in groups}
