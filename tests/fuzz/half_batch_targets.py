@@ -158,6 +158,8 @@ def join_payload(parts: Sequence[bytes]) -> bytes:
 
 def run_requests(frame: bytes) -> None:
     """A frame of any code: what is read as a request or a response of half batches can be written, and is read as the same."""
+    if len(frame) < 4:
+        return  # the splitter lets no such frame pass
     read = outcome((ProtocolError, ValueError), decode, frame)
     if read.error is not None or not isinstance(read.value.ext, dict):
         return
