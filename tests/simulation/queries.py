@@ -16,7 +16,7 @@ from zlib import crc32
 from halfmq.model.half_batch import HalfMessage, build_payload
 from halfmq.model.query_batch import QueryBatch
 from halfmq.model.stored_message import body_crc_of
-from halfmq.testing.history.events import Answered, PlainSent
+from halfmq.testing.history.events import Answered, EndAsked, PlainSent
 from halfmq.wire.remoting.codes import (
     EXT_POSITION,
     EXT_REPEATED,
@@ -296,20 +296,20 @@ class _Run:
             offset = int(answer.ext["offset"])
             self.promises.prepared(query, number, run, attempt, index, offset, now_us, self.now_us)
             return answer
-        self._stop_if_over(answer, query, number)
+        self._stop_if_over(answer, query, number, run)
         self.counts[f"query prepare refused {answer.code}"] += 1
         if answer.code == ResponseCode.INVALID_PARAMETER:
             raise TaskFailed(answer.remark)
         return None
 
-    def _stop_if_over(self, answer: Answer, query: str, number: int) -> None:
+    def _stop_if_over(self, answer: Answer, query: str, number: int, run: str) -> None:
         if answer.ext.get(EXT_FENCED, "").lower() == "true":
-            self.promises.fenced(query, self.run, f"{query}:{number}:{self.run}")
+            self.promises.fenced(query, run, f"{query}:{number}:{run}")
             raise Fenced
         verdict = answer.ext.get(EXT_VERDICT)
         if verdict is not None:
             position = int(answer.ext.get(EXT_POSITION, "-1"))
-            self.promises.prepare_refused_as_settled(query, number, self.run, verdict, position)
+            self.promises.prepare_refused_as_settled(query, number, run, verdict, position)
             raise Settled(verdict)
 
     async def task(self, batch: Batch, task: int) -> WinnerRow | None:
@@ -375,11 +375,18 @@ class _Run:
         wish = Wish(number, self.run, digest.hex(), tuple(tuple(row) for row in winners), self.now_us)
         self.promises.decide_asked(machine.query, wish)
         operations = self._note_sent(machine.query, wish)
+        operation = f"{machine.name}.{machine.serial}"
+        self.chronicle.note(
+            EndAsked(
+                t_us=self.now_us, by=self.process.name, op=operation, group=machine.group,
+                tx=QueryBatch(machine.query, number, self.run).tx_id, verdict="COMMITTED",
+            )
+        )  # fmt: skip
         fields = DecideFields(machine.group, machine.query, number, self.run, digest)
         answer = await self.ask("driver", HMQ_DECIDE, decide_ext(fields), encode_winners(winners))
         ext = answer.ext
         ok = answer.code == 0
-        self._note_answered(operations, answer)
+        self._note_answered([operation, *operations], answer)
         if ok:
             repeated = ext["repeated"].lower() == "true"
             self.promises.decided(machine.query, wish, int(ext["position"]), repeated=repeated, now_us=self.now_us)
@@ -417,10 +424,15 @@ class _Run:
         if answer.ext.get("repeated") == "true":
             return
         outcome = "ok" if answer.code == 0 else "refused"
+        position = int(answer.ext.get("position", "-1"))
         for operation in operations:
+            of_verdict = "#" not in operation and answer.code == 0
             self.chronicle.note(
-                Answered(t_us=self.now_us, by=self.process.name, op=operation, outcome=outcome, code=answer.code)  # type: ignore[arg-type]
-            )
+                Answered(
+                    t_us=self.now_us, by=self.process.name, op=operation, outcome=outcome, code=answer.code,  # type: ignore[arg-type]
+                    verdict="COMMITTED" if of_verdict else None, position=position if of_verdict else -1,
+                )
+            )  # fmt: skip
 
     async def found(self, number: int) -> bool:
         """Whether a batch is decided.
@@ -432,7 +444,7 @@ class _Run:
         asked_us = self.now_us
         answer = await self.ask("driver", HMQ_DECISION, decision_ext(self.machine.query, number, self.run))
         if answer.code != 0:
-            self._stop_if_over(answer, self.machine.query, number)
+            self._stop_if_over(answer, self.machine.query, number, self.run)
         said = read_answer(answer.ext)
         self.promises.found(
             self.machine.query, number, decided=said.is_decided, digest=said.digest.hex(), position=said.position,
@@ -460,6 +472,8 @@ class _Run:
                 except TaskFailed:  # it begins again with its first half batch
                     one.is_prepared = False
                     self.promises.attempt_failed(one.tx_id, 0, "", "")
+                except Settled:  # an operator rolled it back
+                    machine.checkpoint.open.remove(one)
             await self._batch(machine.plan())
             if last:
                 return

@@ -23,6 +23,7 @@ from halfmq.model.stored_message import StoredMessage
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.store.record_codec import half_batch_head
 from halfmq.store.segment import segment_name
+from halfmq.testing.history.events import AnyEvent, EndAsked
 from tests.simulation.damage import LOG
 from tests.simulation.promises import Violation
 from tests.support.faulty_disk import FaultyDisk
@@ -308,6 +309,15 @@ class QueryPromises:
             raise Violation(f"Validity: {what} is said to be decided with {digest}, which nobody wanted", what)
         elif batch.decided is not None and batch.decided != (position, digest) and not batch.forgotten:
             raise Violation(f"Durable: {what} was decided: {batch.decided}, and now {(position, digest)}", what)
+
+    def hear(self, event: AnyEvent) -> None:
+        """Operators roll back what they see undecided."""
+        if type(event) is EndAsked and event.decided_by == "operator" and event.verdict == "ROLLED_BACK":
+            query, *rest = event.tx.split(":")
+            if len(rest) == 2 and rest[0].isdigit():
+                self.rollback_asked(query, int(rest[0]), rest[1])
+            elif (event.tx, 0) in self.batches:
+                self.rollback_asked(event.tx, 0, "")
 
     # --- rollbacks ---------------------------------------------------------------------------------------------------
 

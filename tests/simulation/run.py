@@ -101,6 +101,7 @@ class Run:
             decisions_max=swarm.decisions_max or limits.QUERY_DECISIONS_MAX,
             runs_max=limits.QUERY_RUNS_MAX,
         )
+        self.chronicle.listeners.append(self.query_promises.hear)
         self.consuming = Consuming(self.counts, swarm.topics, self.tap.sent_tags)
         self.chronicle.listeners.append(self.consuming.hear)
         self._log_end = 0
