@@ -17,6 +17,8 @@ from halfmq.model.settings import BrokerSettings
 from halfmq.model.stored_message import body_crc_of
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.store.watermark_page import Watermark, read_watermark_page
+from tests.crash_matrix import batches
+from tests.crash_matrix.batches import Batch
 from tests.simulation.world import DATA, HandClock, Life, Peer
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.raw_client import Answer, property_string
@@ -93,6 +95,8 @@ class Book:
     gone: list[dict[str, str]] = field(default_factory=list)
     #: (topic, queue) -> {queue offset: (unique id, body crc)} of pulled messages.
     pulled: dict[tuple[str, int], dict[int, tuple[str, int]]] = field(default_factory=dict)
+    #: Batches of the query, by number.
+    batches: dict[int, Batch] = field(default_factory=dict)
     #: Incremented by each change.
     version: int = 0
 
@@ -112,11 +116,13 @@ class Book:
         self.topics = dict.fromkeys(self.topics, False)
         self.deleted_topics = dict.fromkeys(self.deleted_topics, False)
         self.pulled = {}
+        batches.forget_answers(self.batches)
         self.version += 1
 
     def queues(self) -> set[tuple[str, int]]:
         said = [*self.plains.values(), *(said for tx in self.txs.values() for said in tx.messages)]
-        return {(one.topic, one.queue) for one in said}
+        in_batches = [part for batch in self.batches.values() for parts in batch.attempts.values() for part in parts]
+        return {(one.topic, one.queue) for one in said} | {(batches.TOPIC, part.queue) for part in in_batches}
 
 
 def config(**other: Any) -> BrokerConfig:
@@ -439,6 +445,16 @@ class House:
         if said.acked is not None and said.acked[2] != place[2] and said.delay_level == 0:
             raise Violation(f"Once: plain {unique} was at {said.acked}, now {place}")
         said.acked = said.acked or place
+
+    def _heard_half_batch(self, answer: Answer, subject: tuple[int, str, int]) -> None:
+        if answer.code != NO_ROOM:
+            batches.heard_half_batch(self, answer, subject)
+
+    def _heard_decision(self, answer: Answer, number: int) -> None:
+        batches.heard_decision(self, answer, number)
+
+    def _heard_contradiction(self, answer: Answer, number: int) -> None:
+        batches.heard_contradiction(self, answer, number)
 
     def _heard_topic(self, answer: Answer, name: str) -> None:
         if answer.code != 0:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from halfmq.model.records import DecidedBy
 from halfmq.store.store import Durability
+from tests.crash_matrix import batches
 from tests.crash_matrix.house import COMMIT, GROUP, ROLLBACK, SEGMENT_BYTES, Book, House, book_copy, config
 from tests.simulation.world import DATA
 from tests.support.faulty_disk import FaultyDisk
@@ -198,6 +199,45 @@ def _past_retention(house: House) -> None:
     assert house.life.state.log_start == 0
 
 
+def _with_half_batches(house: House) -> None:
+    """A decided batch, and an undecided one with two attempts, of which one wins."""
+    some_of_everything(house)
+    first = batches.new_batch(house, 0, {"0.1": 1}, ("0.1",))
+    batches.prepare_all(house, first)
+    batches.decide(house, first)
+    house.settle()
+    batches.prepare_all(house, batches.new_batch(house, 1, {"0.1": 2, "0.2": 2, "1.1": 1}, ("0.2", "1.1")))
+
+
+def _with_half_batches_in_an_older_segment(house: House) -> None:
+    _with_half_batches(house)
+    _roll(house, "roll")
+
+
+def _with_a_large_batch(house: House) -> None:
+    """More than half a segment, over two segments: a decision ties them."""
+    some_of_everything(house)
+    house.plain("before", size=9_000)
+    batches.prepare_all(house, batches.new_batch(house, 0, {"0.1": 5, "0.2": 1}, ("0.1",), size=3_200))
+
+
+def _half_batches_past_retention(house: House) -> None:
+    """Segments to be removed: with decided batches, one of which ties two segments, and an undecided one with two attempts."""
+    _with_a_large_batch(house)
+    batches.decide(house, house.book.batches[0])
+    house.settle()
+    assert house.life.state.ties, "nothing is tied"
+    second = batches.new_batch(house, 1, {"0.1": 1}, ("0.1",))
+    batches.prepare_all(house, second)
+    batches.decide(house, second)
+    house.settle()
+    batches.prepare_all(house, batches.new_batch(house, 2, {"0.1": 2, "0.2": 1}, None))
+    for name in ("roll", "again", "and-again"):
+        _roll(house, name)
+    house.pass_time(house.config.settings.dedup_window_ms - 1_000, 1_000)
+    assert house.life.state.log_start == 0
+
+
 def _delayed_in_an_older_segment(house: House) -> None:
     some_of_everything(house)
     house.plain("due", delay_level=2)
@@ -264,6 +304,45 @@ def _prepare_at_once(house: House) -> None:
     house.new_tx("t", 3, COMMIT)
     house.halves("t")
     house.settle()
+
+
+def _prepare_half_batches(house: House) -> None:
+    batches.prepare_all(house, batches.new_batch(house, 0, {"0.1": 2, "0.2": 1}, ("0.1",)))
+
+
+def _decide_and_repeat(number: int) -> Callable[[House], None]:
+    def act(house: House) -> None:
+        batch = house.book.batches[number]
+        for _ in range(2):
+            batches.decide(house, batch)
+            house.settle()
+        assert batch.decided >= 0, "it was not decided"
+        house.visible()
+
+    return act
+
+
+def _decide_across_segments(house: House) -> None:
+    _decide_and_repeat(0)(house)
+    assert house.life.state.ties, "nothing is tied"
+
+
+def _decide_copies(house: House) -> None:
+    older = [half.offset for half in house.life.state.producer_groups[batches.WRITERS].undecided["query:1:r1"].halves]
+    assert max(older) < house.life.state.log_end // SEGMENT_BYTES * SEGMENT_BYTES
+    _decide_and_repeat(1)(house)
+    assert not house.life.state.ties
+
+
+def _trim_and_decide(house: House) -> None:
+    """The trim removes a tied pair of segments and copies what is undecided; decisions before it are known after it."""
+    _trim(house)
+    assert not house.life.state.ties
+    known = house.life.state.producer_groups[batches.WRITERS].undecided["query:2:r1"]
+    assert all(half.offset != half.first_offset for half in known.halves), "nothing was copied"
+    house.book.batches[2].winners = ("0.1",)
+    _decide_and_repeat(1)(house)
+    _decide_and_repeat(2)(house)
 
 
 def _end(house: House) -> None:
@@ -603,6 +682,13 @@ SCRIPTS = (
     Script("segment roll without room", _nearly_full_with_undecided, _roll_without_room, {}),
     Script("retention trim with carry-forward", _past_retention, _trim, _RETENTION),
     Script("retention trim with carry-forward, durability memory", _past_retention, _trim, {**_RETENTION, **_MEMORY}),
+    Script("half batches", some_of_everything, _prepare_half_batches, {}),
+    Script("decision, same segment", _with_half_batches, _decide_and_repeat(1), {}),
+    Script("decision, copies from an older segment", _with_half_batches_in_an_older_segment, _decide_copies, {}),
+    Script("decision, tied segments", _with_a_large_batch, _decide_across_segments, {}),
+    Script("decision, tied segments, durability memory", _with_a_large_batch, _decide_across_segments, _MEMORY),
+    Script("retention trim of half batches and decisions", _half_batches_past_retention, _trim_and_decide, _RETENTION),
+    Script("restart, half batches, log only", _killed(_with_half_batches_in_an_older_segment), start, {}),
     Script("topic creation", some_of_everything, _topics, {}),
     Script("topic deletion", _with_topic_to_delete, _delete_topic, {}),
     Script("offsets", some_of_everything, _offsets, {}),

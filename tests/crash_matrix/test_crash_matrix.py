@@ -117,7 +117,16 @@ def test_a_finished_checkpoint_is_used_whatever_is_lost(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["prepare in an empty store", "prepare, 1 message", "commit, same segment", "rollback", "segment roll"]
+    "name",
+    [
+        "prepare in an empty store",
+        "prepare, 1 message",
+        "commit, same segment",
+        "rollback",
+        "segment roll",
+        "half batches",
+        "decision, same segment",
+    ],
 )
 def test_a_disk_that_does_not_sync_is_detected(name: str) -> None:
     tally = go_through(BY_NAME[name], (KILL, NOTHING_KEPT), thorough=False, sync_is_a_lie=True)
@@ -126,7 +135,17 @@ def test_a_disk_that_does_not_sync_is_detected(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["prepare, 1 message", "commit, same segment", "rollback", "plain messages"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "prepare, 1 message",
+        "commit, same segment",
+        "rollback",
+        "plain messages",
+        "half batches",
+        "decision, same segment",
+    ],
+)
 def test_replies_released_before_the_sync_are_detected(name: str) -> None:
     tally = go_through(BY_NAME[name], (KILL, NOTHING_KEPT), thorough=False, eager=True)
     assert tally.violations

@@ -5,13 +5,16 @@ import random
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final
+from zlib import crc32
 
-from halfmq.broker.config import BrokerConfig
+from halfmq.broker.config import BrokerConfig, packed_host
 from halfmq.errors import ProtocolError
+from halfmq.model.half_batch import HalfMessage, build_payload
 from halfmq.wire.remoting import (
     check_polls,
     fitting,
     group_bodies,
+    half_batches,
     heartbeat,
     message_codec,
     operators,
@@ -21,9 +24,12 @@ from halfmq.wire.remoting import (
 )
 from halfmq.wire.remoting.codes import (
     HMQ_ASK,
+    HMQ_DECIDE,
+    HMQ_DECISION,
     HMQ_FITTING,
     HMQ_POLL_CHECKS,
     HMQ_POSITION,
+    HMQ_PREPARE_BATCH,
     HMQ_PRODUCER,
     HMQ_RAW_READ,
     HMQ_RESOLVE,
@@ -40,6 +46,8 @@ from tests.simulation.world import DATA, HandClock, Life
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.raw_client import command, property_string
 
+#: As the broker of this world says, in every message.
+STORE_HOST: Final = packed_host("127.0.0.1", 10_911)
 _CONFIG: Final = BrokerConfig(
     data=DATA, port=0, name_port=0, segment_bytes=1 << 16, checkpoint_interval_ms=10**9, retention_check_ms=10**9,
     disk_reserve_bytes=0,
@@ -299,6 +307,7 @@ def _conversations() -> tuple[bytes, ...]:
          (HMQ_PRODUCER, {"group": "P", "operator": "me"}, limits),
          (HMQ_PRODUCER, {"group": "P"}, b""), (HMQ_STATS, {"group": ""}, b""),
          (HMQ_POLL_CHECKS, check_polls.encode_poll(check_polls.Poll("P", "me", 1_000, 5)), b"")],
+        [*_half_batch_requests()],
         [(35, {"clientID": "me", "producerGroup": "P", "consumerGroup": "C"}, b""), (9_999, {}, b"")],
         [(34, {}, hello), (310, _send_ext("T", "A"), b"a"), (400, {}, assigned), (401, {}, assigned), (41, {}, lock),
          (325, _send_ext("DefaultCluster_REPLY_TOPIC", "R", REPLY_TO_CLIENT="me"), b"reply"),
@@ -314,6 +323,29 @@ def _conversations() -> tuple[bytes, ...]:
         framed = b"".join(len(frame).to_bytes(4, "big") + frame for frame in java[start : start + 8])
         streams.append(bytes((start,)) + framed)
     return tuple(streams)
+
+
+def _half_batch_requests() -> list[tuple[int, dict[str, str], bytes]]:
+    """A batch of a query is prepared, decided, and decided again; one is prepared for a transaction."""
+    payload, count = build_payload(
+        [HalfMessage(0, 0, b"body", property_string(UNIQ_KEY=f"Q{number}").encode()) for number in range(3)],
+        topic="T", queue_id=0, born_time_ms=1, born_host=STORE_HOST, store_host=STORE_HOST,
+    )  # fmt: skip
+    checksum = crc32(payload)
+    prepare = half_batches.PrepareFields("W", "T", 0, count, checksum, 0, 0, "", "q", 0, "r", "0.1", -1, 2)
+    alone = half_batches.PrepareFields("W", "T", 0, count, checksum, 0, 1, "tx", default_queues=2)
+    decide = half_batches.DecideFields("W", "q", 0, "r", bytes(16))
+    winners = half_batches.encode_winners([half_batches.WinnerRow("0.1", 1, count, checksum)])
+    found = half_batches.decision_ext("q", 0, "r")
+    said = [
+        (HMQ_PREPARE_BATCH, half_batches.prepare_ext(prepare), payload), (HMQ_DECISION, found, b""),
+        (HMQ_PREPARE_BATCH, half_batches.prepare_ext(prepare._replace(run="s")), payload),
+        (HMQ_DECIDE, half_batches.decide_ext(decide), winners),
+        (HMQ_DECIDE, half_batches.decide_ext(decide._replace(run="s")), winners),
+        (HMQ_DECIDE, half_batches.decide_ext(decide), b"[]"), (HMQ_DECISION, {}, b""),
+        (HMQ_PREPARE_BATCH, half_batches.prepare_ext(alone), payload), (11, _pull_ext("T"), b""),
+    ]  # fmt: skip
+    return [(code, {name: str(value) for name, value in ext.items()}, body) for code, ext, body in said]
 
 
 def mixed(seed: int) -> bytes:

@@ -8,10 +8,10 @@ import pytest
 
 from halfmq.broker.remoting import connection as connection
 from halfmq.errors import StoreDamaged
-from halfmq.model import properties, stored_message
+from halfmq.model import half_batch, properties, stored_message
 from halfmq.store import batch_codec, log_scan, two_slots
-from halfmq.wire.remoting import binary_header, frame, header, java_json
-from tests.fuzz import corpus, store_targets
+from halfmq.wire.remoting import binary_header, frame, half_batches, header, java_json
+from tests.fuzz import corpus, half_batch_targets, store_targets
 from tests.fuzz.mutation import Mutator
 from tests.fuzz.target import Target
 from tests.fuzz.targets import ALL
@@ -126,6 +126,11 @@ def _keeps_the_flag(buffer: bytearray, at: int, queue_offset: int, store_time_ms
     stored_message.patch_released(buffer, at, queue_offset, store_time_ms)
 
 
+def _any_topic(payload: bytes, messages: int, *, topic: str, **options: Any) -> Any:
+    found = half_batch.verify_payload(payload, messages, topic=topic, **options)
+    return half_batch.Verified(False, 0) if isinstance(found, str) and "another topic" in found else found
+
+
 #: Target, where, what; each is a way in which such code has been wrong.
 PLANTED: dict[str, tuple[str, Any, str, Any]] = {
     "bytes are lost between two reads": ("frames", frame.FrameSplitter, "feed", _loses_the_length),
@@ -139,6 +144,9 @@ PLANTED: dict[str, tuple[str, Any, str, Any]] = {
     "checksums of batches are not looked at": ("log", log_scan, "examine", _believes_headers),
     "damage below a durable position is cut": ("log", log_scan.LogScan, "_beyond", _nothing_is_durable_behind),
     "checksums of slots are not looked at": ("published", two_slots, "decode_slot", _believes_slots),
+    "another topic in a half batch": ("half_batch", half_batch_targets, "verify_payload", _any_topic),
+    "properties of a half batch are not looked at": ("half_batch", half_batch, "_properties_problem", lambda *_: ""),
+    "a digest of any length": ("half_batch_requests", half_batches, "DIGEST_BYTES", 15),
     "frames of one read are lost": ("broker", connection.Connection, "_take", _only_the_last_frame),
 }
 

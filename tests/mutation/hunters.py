@@ -77,6 +77,11 @@ def by_power_loss(source: Path, first: int, seeds: int) -> Caught | None:
     return by_simulation(source, first, seeds, "power_loss")
 
 
+def by_queries(source: Path, first: int, seeds: int) -> Caught | None:
+    """Histories in which queries write half batches, which others do not have."""
+    return by_simulation(source, first, max(1, seeds // 2), "queries")
+
+
 def by_tests(source: Path, first: int, seeds: int) -> Caught | None:
     """All fast tests, until one is red."""
     code, text, errors = run(
@@ -96,7 +101,8 @@ def by_tests(source: Path, first: int, seeds: int) -> Caught | None:
 
 
 HUNTERS: Final[dict[str, Hunter]] = {
-    "simulation": by_simulation, "crowded": by_crowded_simulation, "power-loss": by_power_loss, "tests": by_tests,
+    "simulation": by_simulation, "crowded": by_crowded_simulation, "power-loss": by_power_loss, "queries": by_queries,
+    "tests": by_tests,
 }  # fmt: skip
 
 

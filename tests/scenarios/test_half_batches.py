@@ -4,11 +4,13 @@ import asyncio
 import shutil
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from tests.support.half_batches import QueryRun, bodies, messages
 from tests.support.in_process import serving, until
 
+from halfmq.model.records import HALF_BATCH_PAYLOAD_AT
 from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.disk import RealDisk
 from halfmq.spark.options import parse_options
@@ -150,6 +152,47 @@ async def test_transaction_of_half_batches_without_a_query_ends_like_any_other(t
         assert (await client.ask(37, end)).ext["HMQ_REPEATED"] == "true"
         assert await bodies(client) == [b"a-0", b"a-1", b"a-2", b"b-0", b"b-1"]
     assert not verify_store(RealDisk(), tmp_path).findings
+
+
+async def test_batch_is_decided_also_by_a_request_that_comes_together_with_its_half_batches(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        run = await QueryRun.begin(client)
+        found = messages("a", 3)
+        payload = run.payload(found, "T", 0)
+        run.prepared[0, "0.1"] = [1, 3, crc32(payload)]
+        preparing = asyncio.ensure_future(run.prepare(0, "0.1", found, index=0, payload=payload))
+        decided = asyncio.ensure_future(run.decide(0, "0.1"))
+        assert (await preparing).code == 0
+        assert (await decided).code == 0, await decided
+        assert await bodies(client) == [b"a-0", b"a-1", b"a-2"]
+
+
+async def test_rotten_entries_refuse_a_decision_until_they_are_repaired(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        run = await QueryRun.begin(client)
+        stored = await run.prepare(0, "0.1", messages("a", 3))
+        offset = int(stored.ext["offset"])
+        (segment, *_) = sorted((tmp_path / "shard-0" / "log").glob("*.seg"))
+        head = HALF_BATCH_PAYLOAD_AT + len(run.payload(messages("a", 3), "T", 0))
+        flip(segment, offset + head - 5)
+        refused = await run.decide(0, "0.1")
+        assert refused.code != 0
+        assert "do not have their checksum" in (refused.remark or ""), refused
+        assert await bodies(client) == []
+        flip(segment, offset + head - 5)
+        assert (await run.decide(0, "0.1")).code == 0
+        assert await bodies(client) == [b"a-0", b"a-1", b"a-2"]
+    assert not verify_store(RealDisk(), tmp_path).findings
+
+
+def flip(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes((byte ^ 4,)))
 
 
 @pytest.mark.parametrize("rounds", [12])

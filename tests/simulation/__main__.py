@@ -6,7 +6,7 @@
                 the figures and the digest of a line of the record, at its commit: the digest must be that of the line
 --seconds S     as many new seeds as fit into S seconds
 --break NAME    with a planted bug, which must be found
---profile NAME  every seed has this profile ("crowded", "power_loss"); not with --record, whose seeds draw theirs
+--profile NAME  every seed has this profile ("crowded", "power_loss", "queries"); not with --record, whose seeds draw theirs
 --story         with --seed: every event, and what the broker and the clients log
 """
 

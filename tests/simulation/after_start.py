@@ -91,6 +91,7 @@ class AfterStart:
                         f"Durable: {plain.message} was acknowledged at {plain.acked} and is gone", plain.message
                     )
         self._look_at_order(places)
+        self._run.query_promises.look_at_visible(places, state.log_start, state)
         self._counts["look after a start"] += 1
         self._counts["look after a start with a trimmed log"] += state.log_start > 0
 

@@ -12,7 +12,7 @@ from halfmq.core.transaction.next_check import ParkedCheck
 #: States of transactions when a fault occurs.
 STATES: Final = (
     "none", "halves partly stored", "undecided", "parked", "not durable", "check in flight", "committed", "rolled back",
-    "past retention",
+    "past retention", "batch undecided", "batch copied", "segments tied",
 )  # fmt: skip
 #: Faults that end the broker, followed by a recovery.
 ENDING: Final = (
@@ -51,6 +51,13 @@ def states_of(state: Any, durable: int, first_verdict: int) -> list[str]:
             found.append("rolled back")
     if first_verdict < state.log_start:
         found.append("past retention")
+    batches = [half for known in undecided for half in known.halves if half.batch is not None]
+    if batches:
+        found.append("batch undecided")
+    if any(half.offset != half.first_offset for half in batches):
+        found.append("batch copied")
+    if state.ties:
+        found.append("segments tied")
     return found or ["none"]
 
 

@@ -13,6 +13,7 @@ from halfmq.model import properties
 from halfmq.model.records import (
     Committed,
     CopiedHalf,
+    Decided,
     DecidedBy,
     DelayedRecord,
     HalfRecord,
@@ -35,6 +36,7 @@ from tests.simulation.machine import Machine
 from tests.simulation.policy_rules import look_at_log
 from tests.simulation.producers import OWN_ID
 from tests.simulation.promises import Promises, Violation
+from tests.simulation.query_promises import messages_shown
 from tests.simulation.raw_connection import RawLine
 from tests.simulation.wire_tap import WireTap
 from tests.support.durable_digest import durable_digest
@@ -196,8 +198,8 @@ def redo(host: BrokerHost, disk: FaultyDisk, records: list[Any] | None = None, s
         store.close()
 
 
-def read_log(host: BrokerHost, chronicle: Chronicle, looks: CheckLooks, delays: Delays) -> None:
-    """Read the whole log as ``Logged`` events; and, for each second seed, the state after a start from all files."""
+def read_log(host: BrokerHost, chronicle: Chronicle, looks: CheckLooks, delays: Delays) -> list[Any]:
+    """Read the whole log as ``Logged`` events, and return its records; and, for each second seed, the state after a start from all files."""
     records: list[Any] = []
     alone = redo(host, copy_of(host.disk, log_only=True), records)
     invariants.check(alone)
@@ -210,8 +212,15 @@ def read_log(host: BrokerHost, chronicle: Chronicle, looks: CheckLooks, delays: 
         if batch.broker_time_ms < last_time:
             raise Violation(f"Time: the batch at {batch.offset} is older than the one before")
         last_time = batch.broker_time_ms
+        if type(record) is Decided:
+            for topic, queue_offset, offset, message in messages_shown(host.disk, host.swarm.segment_bytes, record):
+                fields = {**_of_message(message), "queue_offset": queue_offset}
+                note = Logged(t_us=chronicle.now_us, by="log", kind="batched", offset=offset, tx=record.tx_id, **fields)
+                assert note.topic == topic
+                chronicle.note(note)
         chronicle.note(_logged(record, names, chronicle.now_us))
     delays.close(records)
+    return [record for _, record in records]
 
 
 def verify(host: BrokerHost, counts: Counter[str]) -> None:
@@ -260,11 +269,12 @@ def _logged(record: Any, names: dict[int, str], now_us: int) -> Logged:
                 kind="commit", **common, group=record.group, tx=record.tx_id,
                 decided_by=_DECIDED_BY[DecidedBy(record.decided_by)], shown=shown,
             )  # fmt: skip
+        case Decided():
+            by = "query" if record.digest else _DECIDED_BY[DecidedBy(record.decided_by)]
+            return Logged(kind="commit", **common, group=record.group, tx=record.tx_id, decided_by=by)
         case RolledBack():
-            return Logged(
-                kind="rollback", **common, group=record.group, tx=record.tx_id,
-                decided_by=_DECIDED_BY[DecidedBy(record.decided_by)],
-            )  # fmt: skip
+            by = "query" if record.tx_id.startswith("query.") else _DECIDED_BY[DecidedBy(record.decided_by)]
+            return Logged(kind="rollback", **common, group=record.group, tx=record.tx_id, decided_by=by)
         case Trim():
             return Logged(kind="trim", **common, log_start=record.log_start)
     return Logged(kind="other", **common)

@@ -110,9 +110,10 @@ class Operator(Machine):
     async def _find_out(self, process: ProcessLoop, group: str, tx_id: str) -> Outcome:
         """The outcome in the database, inserting a rollback marker if it has none; or, sometimes, a random one."""
         draw = self.rng.random()
-        if draw < 0.1:
-            return self.rng.choice((Outcome.COMMIT, Outcome.ROLLBACK))
         database = self.databases.get(group)
+        if draw < 0.1:
+            outcome = self.rng.choice((Outcome.COMMIT, Outcome.ROLLBACK))
+            return outcome if database is not None else Outcome.ROLLBACK  # half batches: only their query commits them
         if draw < 0.5 or database is None:
             return Outcome.UNKNOWN
         try:

@@ -13,13 +13,16 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
+from halfmq import limits
 from halfmq.core.transaction import invariants, retention
 from halfmq.errors import InvariantViolated, StoreDamaged
+from halfmq.model.properties import to_dict
 from halfmq.store.store import Durability
 from halfmq.testing.history import check_events
-from halfmq.testing.history.events import AnyEvent, Fault, Settled
+from halfmq.testing.history.events import AnyEvent, Fault, Seen, Settled
 from tests.simulation import absence, breakages, final_checks, logged_bugs, lookups, sql_driver
 from tests.simulation.after_start import AfterStart
 from tests.simulation.broker_host import BrokerHost
@@ -37,6 +40,8 @@ from tests.simulation.machine import Machine, Surroundings
 from tests.simulation.operators import Administrator, Operator
 from tests.simulation.producers import Fetcher, Producer
 from tests.simulation.promises import Promises, Violation
+from tests.simulation.queries import Query, ask_decisions_again
+from tests.simulation.query_promises import Place, QueryPromises, messages_shown
 from tests.simulation.queue_tails import look_behind_queues
 from tests.simulation.stock_producer import StockProducer
 from tests.simulation.swarm import Swarm, draw
@@ -90,10 +95,18 @@ class Run:
             swarm, self.host.disk, self.counts, self.check_times, lambda: self.host.serves, self._violated
         )
         self.delays = Delays(self.counts)
+        self.query_promises = QueryPromises(
+            self.counts,
+            segment_bytes=swarm.segment_bytes,
+            decisions_max=swarm.decisions_max or limits.QUERY_DECISIONS_MAX,
+            runs_max=limits.QUERY_RUNS_MAX,
+        )
+        self.chronicle.listeners.append(self.query_promises.hear)
         self.consuming = Consuming(self.counts, swarm.topics, self.tap.sent_tags)
         self.chronicle.listeners.append(self.consuming.hear)
         self._log_end = 0
         self.tap.log_end = lambda: self._log_end
+        self.tap.repeats_repeats = not swarm.queries
         self.host.on_started = self._broker_started
         groups = [f"service{number}" for number in range(swarm.producer_groups)]
         self.databases = {name: Database(name, self.scheduler, swarm.database_us, seed) for name in groups}
@@ -135,6 +148,7 @@ class Run:
             made.append(Administrator("a0", around, groups, self.promises))
         if not swarm.nothing_is_refused and random.Random(f"{swarm.seed}/strangers").random() < _STRANGERS:
             made.append(Stranger(0, around, groups[-1], self.tap, self.promises))
+        made += [Query(f"q{number}", around, self.tap, self.query_promises) for number in range(swarm.queries)]
         return made
 
     # --- start -------------------------------------------------------------------------------------------------------
@@ -174,6 +188,7 @@ class Run:
         if self._may_forget:
             self._may_forget = False
             self.promises.forget_from(self.host.left_until)
+            self.query_promises.forget_from(self.host.left_until)
             self.check_times.forget()
             self.consuming.forgetful = True
         self.check_times.settings = self.host.config.settings
@@ -241,6 +256,7 @@ class Run:
         with (
             breakages.planted(self.breakage, self.host.disk) as self.on_started,
             _looks(self.swarm.looked_at_max),
+            _remembers(self.swarm.decisions_max),
             sql_driver.repeatable(self.swarm.seed, self.scheduler),
         ):
             self._go()
@@ -376,6 +392,9 @@ class Run:
                 reader, self.network, self.chronicle.events, self.tap.sent_tags, own, self.counts
             )
         )
+        if self.swarm.queries:
+            self._finish(lambda reader: ask_decisions_again(reader, self.network, self.machines, self.query_promises))
+        visible_at = self._visible_at(state) if self.swarm.queries else {}
         self._finish(
             lambda reader: lookups.look_up(reader, self.network, self.chronicle, self.tap, lambda: state.log_start)
         )
@@ -383,7 +402,9 @@ class Run:
         broker = self.host.broker
         self.host._end_process(close=False)
         self.host.broker = broker
-        final_checks.read_log(self.host, self.chronicle, self.check_looks, self.delays)
+        records = final_checks.read_log(self.host, self.chronicle, self.check_looks, self.delays)
+        if self.swarm.queries:
+            self._close_queries(records, visible_at, state)
         if rng.random() < _VERIFIED:
             final_checks.verify(self.host, self.counts)
         if self.swarm.consumers:
@@ -394,6 +415,34 @@ class Run:
         )
         final_checks.final_looks(self.chronicle, self.promises, self.databases, state.log_start)
         self._check_history()
+
+    def _visible_at(self, state: Any) -> dict[Place, int]:
+        """The log position of each queue entry."""
+        assert self.host.broker is not None
+        store = self.host.broker._store
+        assert store is not None
+        found: dict[Place, int] = {}
+        for topic in state.topics_by_id.values():
+            for queue in range(topic.read_queues):
+                at, end = store.bounds(topic.topic_id, queue)
+                while at < end:
+                    entries = store.read_queue(topic.topic_id, queue, at, 1_000)
+                    for number, entry in enumerate(entries):
+                        found[topic.name, queue, at + number] = entry.visible_at
+                    at += len(entries)
+        return found
+
+    def _close_queries(self, records: list[Any], visible_at: dict[Place, int], state: Any) -> None:
+        places = {
+            event.message: (event.topic, event.queue, event.queue_offset)
+            for event in self.chronicle.events
+            if type(event) is Seen and event.reader == final_checks.WHOLE and not event.topic.startswith("%")
+        }
+        shown = partial(messages_shown, self.host.disk, self.swarm.segment_bytes)
+        self.query_promises.close(
+            records, places, visible_at, state.log_start, state,
+            lambda record: [to_dict(message.properties)["UNIQ_KEY"] for _, _, _, message in shown(record)],
+        )  # fmt: skip
 
     def _finish(self, work: Callable[[ProcessLoop], Coroutine[Any, Any, None]]) -> None:
         self._readers += 1
@@ -432,6 +481,17 @@ def _looks(looked_at_max: int) -> Iterator[None]:
         yield
     finally:
         retention.EXAMINED_MAX = usual
+
+
+@contextmanager
+def _remembers(decisions_max: int) -> Iterator[None]:
+    """Limits how many decisions the broker remembers of a query; 0: the usual number."""
+    usual = limits.QUERY_DECISIONS_MAX
+    limits.QUERY_DECISIONS_MAX = decisions_max or usual  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        limits.QUERY_DECISIONS_MAX = usual  # type: ignore[misc]
 
 
 def run_seed(

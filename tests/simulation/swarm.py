@@ -27,11 +27,14 @@ ADMINISTRATION: Final = ("rollback", "set-aside", "skip-age", "limits", "ask-now
 _ABSENCE_MS: Final = 66_000
 #: "crowded" has so many undecided transactions, in small segments under retention, that trims copy messages forward most of
 #: the time, and each step of a trim examines few of them. "power_loss" has only power losses, mostly during an operation of the
-#: disk, and checks everything after each start.
-PROFILES: Final = ("crowded", "power_loss")
+#: disk, and checks everything after each start. "queries" has a query that writes half batches, in small segments under retention.
+PROFILES: Final = ("crowded", "power_loss", "queries")
 #: After this seed one in n is crowded; earlier ones are unchanged. A separate rng draws it.
 _CROWDED_BEHIND: Final = 202_800
 _CROWDED_ONE_IN: Final = 16
+#: After this seed one in n has queries; earlier ones are unchanged. Separate rngs draw them.
+_QUERIES_BEHIND: Final = 252_800
+_QUERIES_ONE_IN: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,12 @@ class Swarm:
     #: After each start the state is compared with what was acknowledged; requests are never rejected.
     looks_at_starts: bool = False
     nothing_is_refused: bool = False
+    #: Number of queries that write half batches; mean pause between two batches of one; fraction of the tasks that write so much
+    #: that a batch takes more than half a segment; and how many decisions the broker remembers of a query, 0: the usual number.
+    queries: int = 0
+    batch_every_ms: int = 0
+    large_batches: float = 0.0
+    decisions_max: int = 0
 
     def __str__(self) -> str:
         return (
@@ -139,7 +148,63 @@ def draw(seed: int, profile: str = "") -> Swarm:
     )
     if profile == "power_loss":
         return _power_loss(swarm, random.Random(f"{seed}/power loss"))
-    return _crowded(swarm, rng) if crowded or profile == "crowded" else swarm
+    swarm = _crowded(swarm, rng) if crowded or profile == "crowded" else swarm
+    rng = random.Random(f"{seed}/queries")
+    with_queries = seed > _QUERIES_BEHIND and rng.randrange(_QUERIES_ONE_IN) == 0
+    if profile == "queries":
+        return _writing(_with_queries(swarm, rng), rng)
+    return _with_queries(swarm, rng) if with_queries else swarm
+
+
+def _with_queries(swarm: Swarm, rng: random.Random) -> Swarm:
+    """Queries besides everything else. Queues stay: a batch in a checkpoint names its queues."""
+    return replace(
+        swarm,
+        queries=rng.choice((1, 1, 2)),
+        batch_every_ms=rng.choice((50, 200, 500)) * swarm.pace,
+        large_batches=rng.choice((0.0, 0.1, 0.3)),
+        decisions_max=rng.choice((0, 0, 1, 3)),
+        narrows=False,
+    )
+
+
+def _writing(swarm: Swarm, rng: random.Random) -> Swarm:
+    """Little besides the queries; segments roll and trims happen. In half of these seeds only the power fails, and everything is
+    compared after each start.
+    """
+    retention_bytes = rng.choice((0, 70_000, 70_000, 150_000))
+    pace = 5 if retention_bytes else 1
+    only_power = rng.random() < 0.5
+    faults = ("power", "power_in_step", "power_in_step", "crash_while_it_starts", "client_kill", "repeat")
+    return replace(
+        swarm,
+        faults=faults if only_power else (*swarm.faults, "client_kill", "client_kill", "repeat", "repeat"),
+        looks_at_starts=only_power,
+        durability="fsync" if only_power else swarm.durability,
+        pace=pace,
+        fault_every_ms=rng.choice((300, 700)) * pace,
+        work_ms=rng.choice((4_000, 6_000)) * pace,
+        batch_every_ms=rng.choice((50, 200)) * pace,
+        producers=1,
+        stock_producers=0,
+        producer_groups=1,
+        workers=1,
+        think_ms=1_000 * pace,
+        administration=(),
+        absence_ms=0,
+        operators=0,
+        segment_bytes=1 << 16,
+        checkpoint_interval_ms=rng.choice((700, 2_000)),
+        retention_bytes=retention_bytes,
+        retention_ms=0,
+        retention_check_ms=500,
+        dedup_window_ms=12_000 if retention_bytes else 20_000,
+        body_bytes=rng.choice(((100, 600), (600, 2_000, 6_000))),
+        undecided_max=1_000,
+        call_timeout_ms=4_000,
+        disk_reserve_bytes=0,
+        copy_again_ms=rng.choice((0, 5_000, limits.COPY_AGAIN_MS)),
+    )
 
 
 def _power_loss(swarm: Swarm, rng: random.Random) -> Swarm:

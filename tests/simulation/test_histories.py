@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,25 @@ def test_the_promises_hold_when_most_transactions_stay_undecided_and_trims_copy_
 def test_seeds_of_the_record_are_not_crowded_and_some_later_ones_are() -> None:
     assert not any(draw(seed).looked_at_max for seed in range(1, 202_801, 97))
     assert 20 < sum(draw(seed).looked_at_max > 0 for seed in range(202_801, 203_801)) < 150
+
+
+def test_the_promises_hold_when_queries_write_half_batches_and_segments_are_copied_tied_and_trimmed() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(1, 9):
+        result = run_seed(seed, profile="queries")
+        assert not result.violation, "\n".join([*result.story, result.violation])
+        counts.update(result.counts)
+    for what in (
+        "look decision", "look decision repeated", "look conflict", "look missing", "look decision of a copy",
+        "look decision across segments", "look decision with losers", "look decision too old", "look retention",
+        "query died while it decided", "look order of an attempt", "look decision in the state", "look after a start",
+    ):  # fmt: skip
+        assert counts[what] > 0, what
+
+
+def test_seeds_of_the_record_have_no_queries_and_some_later_ones_have() -> None:
+    assert not any(draw(seed).queries for seed in range(1, 252_801, 97))
+    assert 150 < sum(draw(seed).queries > 0 for seed in range(252_801, 253_801)) < 350
 
 
 @pytest.mark.parametrize("breakage", ["sync", "reply", "verdict"])

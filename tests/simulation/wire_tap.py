@@ -67,6 +67,8 @@ class WireTap:
         self._heard: dict[int, FrameSplitter] = {}
         self._asked: dict[int, dict[int, tuple[str, str, str]]] = {}
         self.sent: list[tuple[int, str, bytes]] = []
+        #: Whether a repeated request may be repeated again: with many faults of this kind it would come after the deduplication window.
+        self.repeats_repeats = True
         #: Transaction -> what an END for it must name: group, UNIQ_KEY, half index, log offset of its first half.
         self.places: dict[str, tuple[str, str, int, int]] = {}
         self._firsts: dict[str, tuple[str, str, str]] = {}
@@ -110,6 +112,11 @@ class WireTap:
             case _:
                 self._resolve(end, request)
 
+    def _remember(self, end: End, kind: str, frame: bytes) -> None:
+        """The network may repeat it."""
+        if self.repeats_repeats or not end.process.name.startswith("ghost"):
+            self.sent.append((self._chronicle.now_us, kind, frame))
+
     def _operation(self, end: End, request: Any, what: str, topic: str) -> str:
         operation = f"{end.number}:{request.opaque}"
         if not request.flag & 2:
@@ -142,7 +149,7 @@ class WireTap:
                     topic=ext.topic, queue=ext.queue_id, crc=crc, key=key, delay_ms=delay_ms,
                 )
             )  # fmt: skip
-            self.sent.append((now_us, "half", frame))
+            self._remember(end, "half", frame)
         else:
             operation = self._operation(end, request, "delayed" if delay_ms else "plain", ext.topic)
             chronicle.note(
@@ -151,7 +158,7 @@ class WireTap:
                     crc=crc, key=key, delay_ms=delay_ms,
                 )
             )  # fmt: skip
-            self.sent.append((now_us, "plain", frame))
+            self._remember(end, "plain", frame)
 
     def _batch(self, end: End, request: Any) -> None:
         """One response for all messages: the operation has the name of the first; the others are derived from it."""
@@ -185,7 +192,7 @@ class WireTap:
                 decided_by=decided_by,  # type: ignore[arg-type]
             )
         )  # fmt: skip
-        self.sent.append((now_us, "end", frame))
+        self._remember(end, "end", frame)
 
     def _resolve(self, end: End, request: Any) -> None:
         ext = request.ext

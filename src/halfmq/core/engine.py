@@ -461,7 +461,8 @@ class Engine:
         """(record, description of the damage) of each record whose source cannot be copied, or whose messages cannot be shown."""
         found: _Damaged = []
         log = self._log_access
-        ready = {record.offset for record in records if isinstance(record, CopiedHalfBatch)}
+        # What this step wrote is not in the log yet, and was verified when it came; the same holds for copies of this decision.
+        written_until = self._batch_start if self.state.batch_open else self.state.log_end
         for record in records:
             if isinstance(record, CopiedHalf | CopiedDelayed):
                 problem = log.why_not_copied(record.source, record.message_bytes)
@@ -470,7 +471,7 @@ class Engine:
             elif not isinstance(record, Decided):
                 continue
             else:
-                stored = [ref for ref in record.refs if ref.offset not in ready]
+                stored = [ref for ref in record.refs if ref.offset < written_until]
                 problems = [log.why_not_shown(ref.offset, ref.messages) for ref in stored]
                 problem = next((problem for problem in problems if problem is not None), None)
             if problem is not None:

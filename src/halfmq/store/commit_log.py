@@ -68,6 +68,10 @@ _OPERATOR_ACTED_BYTES_MAX: Final = 8_192
 _NO_WINDOW: Final = memoryview(b""), 0
 
 
+class BeforeLogStart(LookupError):
+    """A log offset before the oldest segment."""
+
+
 class BatchedPlace(NamedTuple):
     """The half batch that contains a message, and the number of the message in it."""
 
@@ -383,7 +387,8 @@ class CommitLog:
         number, place = divmod(offset, self.segment_bytes)
         segment = self._opened.get(number) or self._open_to_read(number, offset)
         if segment is None or not 0 <= offset < self.end:
-            raise LookupError(f"no record at log offset {offset}: the log does not reach there")
+            text = f"no record at log offset {offset}: the log does not reach there"
+            raise BeforeLogStart(text) if segment is None and offset < self.start else LookupError(text)
         data, start = self._window
         at = offset - start
         if at >= 0 and at + length <= len(data):

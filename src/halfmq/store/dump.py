@@ -61,11 +61,13 @@ def dump_store(
     start: int = 0,
     kinds: frozenset[str] = frozenset(),
     bodies: bool = False,
+    contents: bool = False,
     note: Callable[[str], None] = lambda text: None,
 ) -> Iterator[bytes]:
     """Lines without line ends, in log order, from the first record at or after ``start``.
 
-    ``kinds``: only these; empty: all. ``note`` is called with a description of the end of the log, unless that is a clean end. Read-only, and
+    ``kinds``: only these; empty: all. ``contents``: half batches with each of their messages, as with ``bodies``, but without the bodies;
+    ``at`` is the place of a message after the start of the record. ``note`` is called with a description of the end of the log, unless that is a clean end. Read-only, and
     usable beside a running broker; the end may then be a batch that is being written.
 
     Raises:
@@ -99,7 +101,7 @@ def dump_store(
                         if isinstance(record, Trim):
                             trimmed_to = max(trimmed_to, record.log_start)
                         if record.offset >= start and (not kinds or KIND_OF[type(record)] in kinds):
-                            yield _line(record, batch, bodies=bodies)
+                            yield _line(record, batch, bodies=bodies, contents=contents or bodies)
                 case EndOfLog():
                     pass
                 case TornTail(cut_at, _, why, whole):
@@ -117,7 +119,9 @@ def dump_store(
             raise
         files.close()
         note(f"a broker trimmed the log meanwhile: continuing at {oldest}")
-        yield from dump_store(disk, directory, start=max(start, oldest), kinds=kinds, bodies=bodies, note=note)
+        yield from dump_store(
+            disk, directory, start=max(start, oldest), kinds=kinds, bodies=bodies, contents=contents, note=note
+        )
         return
     files.close()
     if log_start > trimmed_to:
@@ -138,10 +142,10 @@ def _said_durable(disk: Disk, directory: Path, store_id: bytes) -> tuple[int, in
     return durable, durable
 
 
-def _line(record: Record, batch: Batch, *, bodies: bool) -> bytes:
+def _line(record: Record, batch: Batch, *, bodies: bool, contents: bool) -> bytes:
     record_at = batch.place + record.offset - batch.header.offset
     raw = batch.view[record_at : record_at + record.size]
-    return msgspec.json.encode(_head(record, batch.header) | _fields(record, raw, bodies=bodies))
+    return msgspec.json.encode(_head(record, batch.header) | _fields(record, raw, bodies=bodies, contents=contents))
 
 
 def _head(record: Record, header: Header) -> dict[str, Any]:
@@ -155,7 +159,7 @@ def _head(record: Record, header: Header) -> dict[str, Any]:
     }
 
 
-def _fields(record: Record, raw: memoryview, *, bodies: bool) -> dict[str, Any]:
+def _fields(record: Record, raw: memoryview, *, bodies: bool, contents: bool) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     hidden = _IN_PROPERTIES.get(type(record), ())
     for name in record.__struct_fields__[2:]:
@@ -185,10 +189,12 @@ def _fields(record: Record, raw: memoryview, *, bodies: bool) -> dict[str, Any]:
     if isinstance(record, CopiedHalf | CopiedDelayed):
         message, _, _ = decode(raw[MESSAGE_AT_BY_KIND[raw[0]] :])
         fields["message"] = _message(message, bodies=bodies)
-    if isinstance(record, HalfBatch | CopiedHalfBatch) and bodies:
+    if isinstance(record, HalfBatch | CopiedHalfBatch) and contents:
         end = HALF_BATCH_PAYLOAD_AT + half_batch_head(raw, 0).payload_bytes
         items = item_places(bytes(raw[HALF_BATCH_PAYLOAD_AT:end]), record.messages)
-        fields["content"] = [_message(decode(raw[at + ITEM_HEAD_BYTES :])[0], bodies=True) for at, _ in items]
+        fields["content"] = [
+            {"at": at, **_message(decode(raw[at + ITEM_HEAD_BYTES :])[0], bodies=bodies)} for at, _ in items
+        ]
     return fields
 
 

@@ -36,12 +36,13 @@ from typing import Final, NamedTuple
 
 from halfmq.errors import InvariantViolated, StoreDamaged, WrongVersion
 from halfmq.model import properties as props
-from halfmq.model.half_batch import ENTRY
+from halfmq.model.half_batch import ENTRY, ENTRY_BYTES
 from halfmq.model.ids import hash64
 from halfmq.model.records import (
     MESSAGE_AT,
     PARKED_MS,
     Base,
+    BatchRef,
     Checked,
     Committed,
     CopiedDelayed,
@@ -71,6 +72,7 @@ from halfmq.model.records import (
 from halfmq.model.stored_message import StoredMessage
 from halfmq.runtime.disk import Disk
 from halfmq.store.batch_entries import queue_entries
+from halfmq.store.commit_log import BeforeLogStart
 from halfmq.store.consume_queue import ConsumeQueues, QueueEntry, list_queues
 from halfmq.store.key_index import KeyIndex, ReadMessage, keys_of
 from halfmq.store.layout import DELAYED, NO_HALF, QUEUE_ENTRY, ROW_COMMITTED, ROW_ROLLED_BACK
@@ -333,9 +335,8 @@ class Indexes:
         for ref in record.refs:
             table.settled(ref.half_index, ROW_COMMITTED, by, position, now_ms, ref.queue_offset, 0)
             entries = queue_entries(
-                self._read_entries(ref.offset), ref.offset, visible_at=position, store_time_ms=now_ms,
-                half_index=ref.half_index,
-            )  # fmt: skip
+                self._entries_of(ref), ref.offset, visible_at=position, store_time_ms=now_ms, half_index=ref.half_index
+            )
             for number, part in entries:
                 self.queues.add_many(ref.topic_id, ref.queue_id, ref.queue_offset + number, part)
         for half_index in record.lost:
@@ -344,6 +345,19 @@ class Indexes:
         if halves:
             table.settled_together(record.group, record.tx_id, halves, halves[0], len(halves))
         self.settled_ids.add(record)
+
+    def _entries_of(self, ref: BatchRef) -> memoryview:
+        """The entries of a half batch that a verdict shows.
+
+        A crash may interrupt a trim between the removals of two segments that this verdict ties together. Then a redo of the log alone
+        reads the verdict without its half batch. The trim comes later in this log, and removes the places in the queue: nobody reads them.
+        """
+        try:
+            return self._read_entries(ref.offset)
+        except BeforeLogStart:
+            if not self._redoing:
+                raise
+            return memoryview(bytes(ref.messages * ENTRY_BYTES))
 
     def _copied_delayed(self, record: CopiedDelayed, now_ms: int) -> None:
         if record.half_index >= 0:

@@ -234,6 +234,8 @@ class _Walk:
         numbers = self._segments.numbers()
         self._log_start = numbers[0] * identity.segment_bytes if numbers else 0
         self._position = self._log_start
+        #: (offset of the verdict, problem) of each reference to a place before the log: damage unless the verdict is trimmed as well.
+        self._before_start: list[tuple[int, str]] = []
 
     def run(self) -> Report:
         slots = self._checkpoint()
@@ -289,6 +291,9 @@ class _Walk:
         if self._log_start > indexes.trimmed_to:
             what = f"the log begins at {self._log_start}, but only what lies before {indexes.trimmed_to} was trimmed"
             self._findings.damage("log", f"{what}: segments between are missing", RESTORE)
+        for verdict_at, what in self._before_start:
+            if verdict_at >= indexes.trimmed_to:
+                self._findings.damage("log", what, REPORT)
         if page is not None and below is not None and page.durable <= self._position < below:
             what = f"the log ends at {self._position}, position {below} is published"
             self._findings.damage("log", what, SHORTER)
@@ -372,7 +377,10 @@ class _Walk:
         expected = ref.record_bytes, ref.messages, ref.half_index
         if found is None or (found[0], found[1].messages, found[1].half_index) != expected:
             text = f"{what}: no half batch {ref.half_index} of {ref.messages} messages and {ref.record_bytes} bytes lies there"
-            self._findings.damage("log", text, REPORT)
+            if ref.offset < self._log_start:
+                self._before_start.append((record.offset, text))
+            else:
+                self._findings.damage("log", text, REPORT)
 
     def _half_batch_at(self, offset: int) -> tuple[int, HalfBatchHead] | None:
         """(size, head) of the half batch record at ``offset``; None if there is none."""
@@ -682,6 +690,8 @@ class _IndexCheck:
         for ref in record.refs:
             for number, entry in enumerate(self._shown_by(record, ref, now_ms)):
                 self._entry(ref.topic_id, ref.queue_id, ref.queue_offset + number, entry)
+            # Without its half batch, which an interrupted trim may have removed, there are no entries to compare.
+            self._ends[ref.topic_id, ref.queue_id] = ref.queue_offset + ref.messages
             self._row(ref.half_index, state=ROW_COMMITTED, queue_offset=ref.queue_offset, **settled)
         for half_index in record.lost:
             self._row(half_index, state=ROW_ROLLED_BACK, queue_offset=-1, **settled)

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.support.core_log import START_MS, CoreLog, WholeDisk, end, half, message, refused, sent
+from tests.support.core_log import START_MS, CoreLog, WholeDisk, end, half, half_batch, message, refused, sent, winner
 from tests.support.durable_digest import durable_digest
 
 from halfmq import limits
 from halfmq.core import engine as engine_module
-from halfmq.core.commands import Command, CopyForward, EnsureGroup, RequestedVerdict
-from halfmq.core.decision import Refused, Sent, Settled, Why
+from halfmq.core.commands import Command, CopyForward, DecideBatch, EnsureGroup, PrepareBatch, RequestedVerdict
+from halfmq.core.decision import BatchDecided, Refused, Sent, Settled, Why
 from halfmq.core.engine import (
     PACE_COMMANDS,
     Batch,
@@ -26,6 +26,7 @@ from halfmq.core.state import State
 from halfmq.core.transaction.invariants import check
 from halfmq.errors import InvariantViolated, StoreFull
 from halfmq.model.placement import segment_start
+from halfmq.model.query_batch import QueryBatch
 from halfmq.model.records import Base, Committed, CopiedHalf
 from halfmq.model.settings import BrokerSettings
 
@@ -35,9 +36,16 @@ SEGMENT = 65_536
 class Disk(WholeDisk):
     full = False
     damaged: frozenset[int] = frozenset()
+    #: The end of the log, as far as steps were written.
+    written_until = 0
 
     def why_not_copied(self, source: int, message_bytes: int) -> str | None:
         return "its CRC is wrong" if source in self.damaged else None
+
+    def why_not_shown(self, offset: int, messages: int) -> str | None:
+        if offset >= self.written_until:
+            return "the log does not reach there"
+        return "its entries do not have their checksum" if offset in self.damaged else None
 
     def reserve_roll(self) -> None:
         if self.full:
@@ -74,6 +82,7 @@ class Driven:
         step = self.engine.step(commands, START_MS, pace)
         if step.batch is not None:
             self.batches.append(step.batch)
+            self.disk.written_until = step.batch.end
         return step
 
     def all(self, commands: Sequence[Command]) -> list[Any]:
@@ -251,6 +260,39 @@ def test_a_commit_of_a_damaged_half_is_refused_and_a_rollback_is_not() -> None:
     assert isinstance(step.replies[0], Failed)
     assert isinstance(driven.step(end("T1", first, RequestedVerdict.ROLLBACK)).replies[0], Settled)
     assert not [record for batch in driven.batches for record in batch.records if isinstance(record, Committed)]
+    driven.compare()
+
+
+def decided_by(*half_batches: PrepareBatch) -> DecideBatch:
+    return DecideBatch(1, "PG", QueryBatch("q1", 0, "r1"), b"d" * 16, (winner(*half_batches),))
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_batch_is_decided_also_in_the_step_that_prepares_it(steps: int) -> None:
+    """What a step wrote is not in the log before it ends: nothing of it can be read, and nothing of it is damaged."""
+    driven = Driven()
+    found = [half_batch(index=index) for index in range(2)]
+    commands: list[Command] = [*found, decided_by(*found)]
+    if steps == 2:
+        driven.step(commands.pop(0))
+    reply = driven.step(*commands).replies[-1]
+    assert isinstance(reply, BatchDecided), reply
+    driven.compare()
+
+
+def test_a_decision_on_damaged_entries_is_refused_until_they_are_repaired() -> None:
+    driven = Driven()
+    found = half_batch()
+    first = sent(driven.step(found).replies[0])
+    driven.disk.damaged = frozenset({first.log_offset})
+    step = driven.step(decided_by(found))
+    assert isinstance(step.replies[0], Failed)
+    assert "its entries do not have their checksum" in step.replies[0].text
+    (problem,) = step.problems
+    assert isinstance(problem, NotCopied)
+    assert problem.source == first.log_offset
+    driven.disk.damaged = frozenset()
+    assert isinstance(driven.step(decided_by(found)).replies[0], BatchDecided)
     driven.compare()
 
 

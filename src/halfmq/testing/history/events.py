@@ -181,9 +181,13 @@ class QueueRead(Event, tag="queue_read", frozen=True, kw_only=True):
 
 
 class Logged(Event, tag="log", frozen=True, kw_only=True):
-    """A record of the broker's log, read after the run, in ascending order of ``offset``."""
+    """A record of the broker's log, read after the run, in the order of the log.
 
-    kind: Literal["message", "half", "copy", "commit", "rollback", "trim", "other"]
+    ``batched`` is no record, but one message of a half batch that a verdict shows. It comes before that verdict, once for each such
+    message; of half batches that are undecided, or did not win, there is none. Its ``offset`` is that of the message.
+    """
+
+    kind: Literal["message", "half", "copy", "batched", "commit", "rollback", "trim", "other"]
     offset: int
     group: str = ""
     tx: str = ""
@@ -194,7 +198,8 @@ class Logged(Event, tag="log", frozen=True, kw_only=True):
     queue_offset: int = -1
     crc: int = 0
     key: str = ""
-    #: Verdicts: who decided.
+    #: Verdicts: who decided. ``query``: the transaction is a batch of a query, whose runs and decisions decide; no other request is
+    #: necessary.
     decided_by: str = ""
     #: Commits: (topic, queue, queue offset, log offset of the half) of each message that it makes visible.
     shown: tuple[tuple[str, int, int, int], ...] = ()

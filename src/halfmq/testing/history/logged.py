@@ -2,6 +2,9 @@
 
 Stop the broker first, or use the store of a killed one: records that are acknowledged while the log is read would be reported as
 missing. The records are written to a file of lines, so that a violation can show them like any other event.
+
+The messages of half batches have no events of their own until a verdict shows them. Until then their ids and places are held in memory:
+those of undecided half batches, which the broker limits.
 """
 
 from collections import Counter
@@ -21,10 +24,14 @@ from halfmq.testing.history.reader import FileSource
 _DECIDED_BY: Final = {"producer": "application"}
 #: Kinds of records that no check compares with what clients recorded.
 _NOT_COMPARED: Final = frozenset({
-    "base", "checked", "copied_delayed", "copied_half_batch", "decided", "delayed", "epoch_started", "group_deleted", "group_set", "half_batch", "offsets", "operator_acted",
-    "parked", "producer_set", "released", "topic_deleted", "topic_set",
+    "base", "checked", "copied_delayed", "copied_half_batch", "delayed", "epoch_started", "group_deleted", "group_set", "half_batch",
+    "offsets", "operator_acted", "parked", "producer_set", "released", "topic_deleted", "topic_set",
 })  # fmt: skip
 _HALVES: Final = {"half": "half", "copied_half": "copy"}
+_HALF_BATCHES: Final = ("half_batch", "copied_half_batch")
+#: Index of the queries in the payload of a base (``core.base``).
+_QUERIES_IN_BASE: Final = 9
+_VERDICTS: Final = {"committed": "commit", "decided": "commit", "rolled_back": "rollback"}
 
 
 class _Message(msgspec.Struct):
@@ -33,6 +40,8 @@ class _Message(msgspec.Struct):
     queue_offset: int
     body_crc: int
     properties: dict[str, str]
+    #: Of a message in a half batch: bytes from the start of the record to it.
+    at: int = 0
 
 
 class _Ref(msgspec.Struct):
@@ -40,6 +49,7 @@ class _Ref(msgspec.Struct):
     topic_id: int
     queue_id: int
     queue_offset: int
+    half_index: int
 
 
 class _Record(msgspec.Struct):
@@ -56,6 +66,13 @@ class _Record(msgspec.Struct):
     log_start: int = -1
     message: _Message | None = None
     refs: tuple[_Ref, ...] = ()
+    half_index: int = -1
+    attempt: str = ""
+    digest: str = ""
+    payload: Any = None
+    content: tuple[_Message, ...] = ()
+    lost: tuple[int, ...] = ()
+    half_indexes: tuple[int, ...] = ()
 
 
 _decode: Final = msgspec.json.Decoder(_Record).decode
@@ -80,21 +97,92 @@ def log_events(
         StoreDamaged: damage that is not a torn end.
     """
     topics: dict[int, str] = {}
+    batches = _HalfBatches()
     yield FileStarted(t_us=t_us, by=by)
-    for line in dump_store(disk, directory, note=note):
+    for line in dump_store(disk, directory, contents=True, note=note):
         record = _decode(line)
         if counts is not None:
             counts[record.kind] += 1
-            if record.kind in ("committed", "rolled_back"):
+            if record.kind in _VERDICTS:
                 counts[f"verdict by {_DECIDED_BY.get(record.decided_by, record.decided_by)}"] += 1
         if record.kind == "topic_set":
             topics[record.topic_id] = record.name
         elif record.message is not None and record.topic_id >= 0:
             topics[record.topic_id] = record.message.topic
-        yield Logged(t_us=t_us, by=by, offset=record.offset, **_fields(record, topics))
+        for fields in batches.take(record):
+            yield Logged(t_us=t_us, by=by, **fields)
+        yield Logged(t_us=t_us, by=by, offset=record.offset, **_fields(record, topics, batches))
 
 
-def _fields(record: _Record, topics: dict[int, str]) -> dict[str, Any]:
+class _HalfBatches:
+    """The messages of undecided half batches, and the queries whose batches are decided without requests of clients."""
+
+    def __init__(self) -> None:
+        #: By half index; a copy replaces what it copies.
+        self._undecided: dict[int, tuple[_Message, ...]] = {}
+        #: Offset of the first record; -1: none yet.
+        self._first = -1
+        #: (producer group, query)
+        self._queries: set[tuple[str, str]] = set()
+
+    def take(self, record: _Record) -> Iterator[dict[str, Any]]:
+        """Take a record in log order. Yields the fields of ``batched`` events, which come before that of the record."""
+        if self._first < 0:
+            self._first = record.offset
+        if record.kind in _HALF_BATCHES:
+            self._undecided[record.half_index] = record.content
+            if record.attempt:
+                self._queries.add((record.group, _query_of(record.tx_id)))
+        elif record.kind == "decided":
+            if record.digest:
+                self._queries.add((record.group, _query_of(record.tx_id)))
+            for ref in record.refs:
+                content = self._undecided.pop(ref.half_index, None)
+                # A killed broker may have removed one of two segments that a verdict ties together: both are trimmed.
+                if content is not None or ref.offset >= self._first:
+                    yield from _shown(ref, content, record)
+            for half_index in record.lost:
+                self._undecided.pop(half_index, None)
+        elif record.kind == "rolled_back":
+            for half_index in record.half_indexes:
+                self._undecided.pop(half_index, None)
+        elif record.kind == "base":
+            fields = record.payload if isinstance(record.payload, list) else []
+            for name, group, *_ in (*fields[_QUERIES_IN_BASE:], ())[0]:
+                self._queries.add((group, name))
+
+    def is_of_query(self, record: _Record) -> bool:
+        """Whether ``record`` is a verdict on a batch of a query."""
+        return (record.group, _query_of(record.tx_id)) in self._queries
+
+
+def _query_of(tx_id: str) -> str:
+    """The name of the query, if ``tx_id`` is a batch of one."""
+    name, *rest = tx_id.split(":")
+    return name if len(rest) == 2 else ""
+
+
+def _shown(ref: _Ref, content: tuple[_Message, ...] | None, record: _Record) -> Iterator[dict[str, Any]]:
+    if content is None:
+        raise InvariantViolated(
+            f"the verdict at {record.offset} shows a half batch at {ref.offset}, which is not in the log before it"
+        )
+    for number, message in enumerate(content):
+        yield {
+            "kind": "batched",
+            "offset": ref.offset + message.at,
+            "group": record.group,
+            "tx": record.tx_id,
+            "message": message.properties.get("UNIQ_KEY", ""),
+            "topic": message.topic,
+            "queue": message.queue_id,
+            "queue_offset": ref.queue_offset + number,
+            "crc": message.body_crc,
+            "key": message.properties.get("__SHARDINGKEY", ""),
+        }
+
+
+def _fields(record: _Record, topics: dict[int, str], batches: _HalfBatches) -> dict[str, Any]:
     message = record.message
     if message is not None and record.kind in ("message", *_HALVES):
         half = _HALVES.get(record.kind)
@@ -111,15 +199,17 @@ def _fields(record: _Record, topics: dict[int, str]) -> dict[str, Any]:
             "crc": message.body_crc,
             "key": message.properties.get("__SHARDINGKEY", ""),
         }
-    if record.kind in ("committed", "rolled_back"):
+    if record.kind in _VERDICTS:
+        by = _DECIDED_BY.get(record.decided_by, record.decided_by)
+        single = record.refs if record.kind == "committed" else ()
         return {
-            "kind": "commit" if record.kind == "committed" else "rollback",
+            "kind": _VERDICTS[record.kind],
             "group": record.group,
             "tx": record.tx_id,
-            "decided_by": _DECIDED_BY.get(record.decided_by, record.decided_by),
+            "decided_by": "query" if batches.is_of_query(record) else by,
             "shown": tuple(
                 (topics.get(ref.topic_id, f"topic {ref.topic_id}"), ref.queue_id, ref.queue_offset, ref.offset)
-                for ref in record.refs
+                for ref in single
             ),
         }
     if record.kind == "trim":

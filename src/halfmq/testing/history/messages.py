@@ -5,6 +5,9 @@ A message may be at one place only: one offset of one queue, one half record in 
 received, with the same body and to the same queue. An acknowledged message stays at its place. A rejected request changed
 nothing, and is ignored if there is another request for the message.
 
+Of a message that only the log knows, since the program that sent it in a half batch did not record its requests, the log is the
+reference: it must be received where the log has it, by everybody who read past that place.
+
 The summary row::
 
     tx, SUMMARY, message, index, topic, asked at, place, queues asked, ok at, place, log offset of the ok,
@@ -34,6 +37,7 @@ from halfmq.testing.history.report import (
 from halfmq.testing.history.scan import (
     ASKED,
     LISTED,
+    LOG_BATCHED,
     LOG_HALF,
     LOG_MESSAGE,
     OK,
@@ -46,6 +50,8 @@ from halfmq.testing.history.scan import (
 from halfmq.testing.history.tables import GroupedTable, Row
 
 _time_and_place: Final = itemgetter(2, 3)
+#: Kinds of rows of the log that say where a message is in its queue.
+_IN_QUEUE: Final = (LOG_MESSAGE, LOG_BATCHED)
 _AT_MOST: Final = 4
 #: RocketMQ keeps 31 bits of a CRC-32.
 _CRC_MASK: Final = 0x7FFFFFFF
@@ -102,7 +108,10 @@ class Messages:
                 logs.append(row)
         seen = self._sightings(seens) if seens else _NEVER
         if not asks and listed is None:
-            self._nobody_sent_it(message, seens, logs)
+            if any(row[3] == LOG_BATCHED for row in logs):
+                self._only_logged(message, seens, seen, logs)
+            else:
+                self._nobody_sent_it(message, seens, logs)
             return
         if 0 < refused < len(asks):
             asks = [row for row in asks if row[6] != REFUSED]
@@ -171,10 +180,51 @@ class Messages:
                 [*places, *(row[2] for row in in_log)],
             )  # fmt: skip
 
+    def _only_logged(self, message: str, seens: list[Row], seen: Sightings, logs: list[Row]) -> None:
+        """A verdict in the log shows it."""
+        self._examined[AT_ONCE] += 1
+        self._examined[AT_PHANTOM] += seen.us < FAR
+        bodies = {row[7] & _CRC_MASK for row in logs if row[7]}
+        wrong = [row[3] for row in seens if row[9] and bodies and row[9] & _CRC_MASK not in bodies]
+        if wrong:
+            text = "its body differs from the one in the log"
+            self._findings.add(AT_PHANTOM, "", message, text, [*wrong, *(row[2] for row in logs)])
+        elif not self._one_place("", message, [], seens, logs) and not self._elsewhere(message, seen, logs):
+            self._missed_in_log(message, seen, logs)
+            row = next(row for row in logs if row[3] == LOG_BATCHED)
+            self._places.add(
+                row[5], row[6], message, -1, seen.us, -1, row[2], seen.place or row[2], "", "", seen.readers,
+                seen.store_time, seen.us, seen.place,
+            )  # fmt: skip
+
+    def _elsewhere(self, message: str, seen: Sightings, logs: list[Row]) -> bool:
+        """Whether it was seen at another place than the verdict in the log gave it."""
+        for row in logs:
+            if row[3] == LOG_BATCHED and seen.us < FAR and (seen.queue, seen.at) != (row[5], row[6]):
+                names = self._facts.queue_text
+                text = f"the log has it at {names(row[5], row[6])}, it was seen at {names(seen.queue, seen.at)}"
+                self._findings.add(AT_ONCE, "", message, text, (row[2], seen.place))
+                return True
+        return False
+
+    def _missed_in_log(self, message: str, seen: Sightings, logs: list[Row]) -> bool:
+        """Whether a verdict in the log shows it, and a reader read past its place without receiving it."""
+        for row in logs:
+            reads = self._facts.reads.get(row[5], ()) if row[3] == LOG_BATCHED else ()
+            for read in reads:
+                if read.first <= row[6] < read.end:
+                    self._examined[AT_MISSED] += 1
+                    if seen.us == FAR:
+                        reader = self._facts.reader_names[read.reader]
+                        text = f"the log shows it, and {reader}, which read everything, never received it"
+                        self._findings.add(AT_MISSED, "", message, text, (row[2], read.place))
+                        return True
+        return False
+
     def _was_refused(self, key: str, message: str, asks: list[Row], seen: Sightings, logs: list[Row]) -> bool:
         """Every request for it was refused. Whether it is visible nevertheless."""
         not_judged = self._facts.not_judged
-        in_log = [row[2] for row in logs if row[3] == LOG_MESSAGE and row[5] not in not_judged]
+        in_log = [row[2] for row in logs if row[3] in _IN_QUEUE and row[5] not in not_judged]
         if seen.us == FAR and not in_log:
             return False
         self._examined[AT_PHANTOM] += 1
@@ -240,7 +290,7 @@ class Messages:
                 self._findings.add(AT_ONCE, key, message, text, places)
                 return True
         if len(logs) > 1:
-            records = {row[4]: row[2] for row in logs if row[3] in (LOG_MESSAGE, LOG_HALF) and row[5] not in not_judged}
+            records = {row[4]: row[2] for row in logs if row[3] in (*_IN_QUEUE, LOG_HALF) and row[5] not in not_judged}
             if len(records) > 1:
                 text = f"it is {len(records)} times in the log: {_some([f'at {one}' for one in sorted(records)])}"
                 self._findings.add(AT_ONCE, key, message, text, [records[one] for one in sorted(records)])
@@ -308,9 +358,9 @@ class Messages:
             due_us = min(row[2] + row[14] * 1_000 for row in asks)
             check_due(facts, self._findings, "", message, due_us, seen.us, (asked_place, seen.place))
         if queue < 0:
-            queue, at = next(((row[5], row[6]) for row in logs if row[3] == LOG_MESSAGE and row[6] >= 0), (-1, -1))
-        gone = False
-        if oks and not facts.acknowledgements_void:
+            queue, at = next(((row[5], row[6]) for row in logs if row[3] in _IN_QUEUE and row[6] >= 0), (-1, -1))
+        gone = self._elsewhere(message, seen, logs) or (not delay and self._missed_in_log(message, seen, logs))
+        if oks and not gone and not facts.acknowledgements_void:
             acked = [
                 (facts.queue_number(row[16] or topic, row[17]), row[18], row) for row in oks if row[17] >= 0 <= row[18]
             ]

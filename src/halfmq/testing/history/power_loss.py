@@ -15,7 +15,17 @@ Rows are those of ``scan``. Requests and log records remain.
 from collections.abc import Iterable, Iterator
 
 from halfmq.testing.history.facts import Facts
-from halfmq.testing.history.scan import ASKED, CHECK, NO_ANSWER, OK, REQUESTED, SEEN, SETTLED
+from halfmq.testing.history.scan import (
+    ASKED,
+    CHECK,
+    LOG_BATCHED,
+    LOGGED,
+    NO_ANSWER,
+    OK,
+    REQUESTED,
+    SEEN,
+    SETTLED,
+)
 from halfmq.testing.history.tables import Row
 
 _NO_RESPONSE = (-1, 0, NO_ANSWER, None, -1)
@@ -25,7 +35,9 @@ _NO_PLACE = (-1, "", -1, -1, None, -1)
 def of_message(facts: Facts, rows: list[Row]) -> list[Row]:
     """The rows of one message that remain valid."""
     lost_us = facts.lost_us
-    first_us = min((row[2] for row in rows if row[1] == ASKED), default=lost_us + 1)
+    # A message of an unrecorded query may have been sent before; without a place in the log nobody knows of it.
+    in_log = any(row[1] == LOGGED and row[3] == LOG_BATCHED for row in rows)
+    first_us = min((row[2] for row in rows if row[1] == ASKED), default=lost_us + (not in_log))
     return list(_message_rows(facts, rows, before=first_us <= lost_us))
 
 

@@ -72,7 +72,8 @@ _OUTCOMES: Final = {"ok": OK, "settled": SETTLED, "refused": REFUSED}
 LOG_MESSAGE: Final = 0
 LOG_HALF: Final = 1
 LOG_COPY: Final = 2
-_LOG_KINDS: Final = {"message": LOG_MESSAGE, "half": LOG_HALF, "copy": LOG_COPY}
+LOG_BATCHED: Final = 3
+_LOG_KINDS: Final = {"message": LOG_MESSAGE, "half": LOG_HALF, "copy": LOG_COPY, "batched": LOG_BATCHED}
 _LOG_VERDICTS: Final = {"commit": "COMMITTED", "rollback": "ROLLED_BACK"}
 
 Request = HalfSent | PlainSent | EndAsked

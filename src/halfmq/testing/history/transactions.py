@@ -372,6 +372,8 @@ class Transactions:
         for verdict in sorted({*logged, *acknowledged}):
             if verdict == ROLLED_BACK and self._is_by_policy(transaction):
                 continue
+            if any(row[3] == verdict and row[5] == "query" for row in transaction.records):
+                continue
             _, us, place, _ = acknowledged.get(verdict, (verdict, FAR, 0, -1))
             in_log = logged.get(verdict, 0)
             text = self._why_not(transaction, verdict, us)

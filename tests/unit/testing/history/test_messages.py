@@ -309,3 +309,85 @@ def test_a_plain_message_at_one_queue_offset_and_two_log_offsets_is_reported() -
         assert tale.sentence().startswith(
             "it was acknowledged at t queue 0 offset 0 and log offset 64, and then at log offset 128"
         )
+
+
+def batched(*messages: str) -> Tale:
+    """A log whose decision shows ``messages`` of half batches; nobody recorded that they were sent."""
+    tale = Tale()
+    for at, message in enumerate(messages):
+        tale.log("batched", 64 + 100 * at, tx="q:0:r", message=message, queue_offset=at, crc=7)
+    tale.commit(1_000, tx="q:0:r", by="query")
+    return tale
+
+
+def test_an_unrecorded_message_that_a_decision_shows_must_be_received_where_the_log_has_it() -> None:
+    tale = batched("A", "B")
+    tale.seen("A", at=0, crc=7)
+    tale.seen("B", at=1, crc=7)
+    tale.read(2)
+    assert tale.found() == {}
+
+
+@pytest.mark.parametrize(
+    ("seen", "found"),
+    [
+        ({}, {LOST: 1}),
+        ({"message": "B", "at": 2}, {DUPLICATE: 1}),
+        ({"message": "B", "at": 1, "crc": 8}, {PHANTOM: 1}),
+        ({"message": "loser", "at": 2}, {PHANTOM: 1, LOST: 1}),
+    ],
+    ids=["missing", "elsewhere", "another body", "one that no decision shows"],
+)
+def test_what_a_reader_past_a_decision_received_otherwise_is_reported(
+    seen: dict[str, Any], found: dict[str, int]
+) -> None:
+    tale = batched("A", "B")
+    tale.seen("A", at=0, crc=7)
+    if seen:
+        tale.seen(**seen)
+    tale.read(3)
+    assert tale.found() == found
+
+
+def test_a_reader_that_stopped_before_the_place_of_a_decision_misses_nothing() -> None:
+    tale = batched("A", "B")
+    tale.seen("A", at=0, crc=7)
+    tale.read(1)
+    assert tale.found() == {}
+
+
+def test_a_message_that_two_decisions_show_is_a_duplicate() -> None:
+    assert batched("A", "A").found() == {DUPLICATE: 1}
+
+
+def test_a_driver_that_records_the_messages_of_its_decision_is_checked_without_the_log() -> None:
+    """Each message of a winner is recorded as sent by the decision, a loser's never."""
+    tale = Tale()
+    tale.plain("A", queue=0)
+    tale.seen("A")
+    tale.read(2)
+    assert tale.found() == {}
+    tale.seen("loser", at=1)
+    assert tale.found() == {PHANTOM: 1}
+
+
+def test_a_recorded_message_is_missed_where_the_log_shows_it_also_without_an_answer() -> None:
+    tale = batched("A")
+    tale.plain("A", outcome=None, crc=7)
+    tale.read(1)
+    assert tale.found() == {LOST: 1}
+
+
+def test_a_refused_decision_shows_nothing_in_the_log() -> None:
+    tale = batched("A")
+    tale.plain("A", outcome="refused", crc=7)
+    assert tale.found() == {PHANTOM: 1}
+
+
+def test_a_verdict_on_a_batch_of_a_query_needs_no_request() -> None:
+    tale = Tale()
+    tale.log("rollback", 64, tx="q:0:r", decided_by="query")
+    tale.commit(128, tx="q:0:s", by="query")
+    assert tale.found() == {}
+    tale.commit(256, tx="other")
+    assert tale.report().counts["unrequested verdict"] == 1

@@ -145,3 +145,14 @@ def test_a_copy_in_a_retry_queue_is_not_a_place_of_the_message() -> None:
     tale.log("trim", 704, log_start=512)
     tale.settled()
     assert tale.found() == {}
+
+
+def test_an_unrecorded_message_of_a_batch_may_be_elsewhere_after_a_loss() -> None:
+    """The first decision was lost, and a later one shows the message again."""
+    tale = tale_of()
+    tale.seen("A", at=0)
+    power(tale, 100)
+    tale.seen("A", at=3, reader="late")
+    tale.read(4, reader="late")
+    tale.log("batched", 164, message="A", queue_offset=3)
+    assert tale.found() == {}
