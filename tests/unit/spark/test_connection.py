@@ -50,3 +50,14 @@ def test_no_answer_in_time(server: ScriptedServer, monkeypatch: pytest.MonkeyPat
     with pytest.raises(Unavailable, match="timed out"):
         made.ask(30_000, {})
     made.close()
+
+
+def test_several_requests_on_the_way_and_one_that_is_asked_meanwhile(server: ScriptedServer) -> None:
+    made = Connection.open(("127.0.0.1", server.port))
+    numbers = [made.send(code, {}, b"body") for code in (1, 2)]
+    assert made.ask(3, {}).ext == {"said": "3"}
+    answers = [made.receive(), made.receive()]
+    assert [(answer.opaque, answer.ext["said"]) for answer in answers] == [(numbers[0], "1"), (numbers[1], "2")]
+    assert [bytes(request.body) for request in server.requests] == [b"body", b"body", b""]
+    assert made.local_host[0] == "127.0.0.1"
+    made.close()

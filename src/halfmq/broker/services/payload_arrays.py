@@ -1,4 +1,4 @@
-"""Verifies payloads of half batches with NumPy: 4 times as fast as message by message, if their messages have the same property names.
+"""Verifies payloads of half batches with NumPy: half the time of message by message, if their messages have the same property names.
 
 It only ever accepts. What it does not accept, for whatever reason, ``model.half_batch.verify_payload`` decides and words; so the broker
 gives the same answers without NumPy, only later. A test compares the two.
@@ -161,7 +161,7 @@ class _ArrayVerification:
             )
         if (entries["tag_hash"] != found).any():
             return None
-        return (KEYS.encode() + b"\x01") in whole
+        return KEYS.encode() in names
 
     def _hashes(self, whole: bytes, begins: Any, ends: Any) -> Any:
         """``model.ids.hash64`` of texts of one length; None if their lengths differ, or they are too long."""
