@@ -6,7 +6,7 @@ All must get the same values, or a queue entry written live would differ from on
 
 import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from operator import itemgetter
 from typing import Final
 
@@ -106,6 +106,11 @@ def common_values(properties: bytes) -> CommonValues:
     get = pairs.get
     tran_msg, group, unique_id, tags, keys = _COMMON
     return pairs, get(tran_msg, b""), get(group, b""), get(unique_id, b""), get(tags, b""), get(keys, b"")
+
+
+def matters_to_a_send(names: Collection[bytes]) -> bool:
+    """Whether one of these names makes a half or a delay, or says something else about how the message is sent."""
+    return not _RARE.isdisjoint(names) or _COMMON[0] in names
 
 
 def _cut(properties: bytes) -> dict[bytes, bytes]:

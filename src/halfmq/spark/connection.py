@@ -52,7 +52,13 @@ class Connection:
         """
         return cls(address, open_socket(address))
 
-    def send(self, code: int, fields: Mapping[str, object], body: bytes = b"") -> int:
+    @property
+    def local_host(self) -> tuple[str, int]:
+        """Our own address on this connection: (IP, port)."""
+        host, port = self._stream.getsockname()[:2]
+        return str(host), int(port)
+
+    def send(self, code: int, fields: Mapping[str, object], body: bytes | memoryview = b"") -> int:
         """Send a request. Call ``receive`` or ``forget`` with the result.
 
         Raises:
@@ -91,7 +97,7 @@ class Connection:
         """Ignore the response to the request."""
         self._waiting.pop(opaque, None)
 
-    def ask(self, code: int, fields: Mapping[str, object], body: bytes = b"") -> Request[dict[str, str]]:
+    def ask(self, code: int, fields: Mapping[str, object], body: bytes | memoryview = b"") -> Request[dict[str, str]]:
         """``send`` and ``receive``."""
         return self.receive(self.send(code, fields, body))
 
@@ -105,7 +111,7 @@ class Connection:
         try:
             self._stream.sendall(encode_request(code, self._opaque, fields, oneway=True))
         except OSError as error:
-            raise Unavailable(f"{self._address[0]}:{self._address[1]}: {error or type(error).__name__}") from error
+            raise broken(self._address, error) from error
 
     def close(self) -> None:
         """Close the socket."""
@@ -131,7 +137,7 @@ class Connections:
     def __contains__(self, address: object) -> bool:
         return address in self._open
 
-    def send(self, address: Address, code: int, fields: Mapping[str, object], body: bytes = b"") -> Sent:
+    def send(self, address: Address, code: int, fields: Mapping[str, object], body: bytes | memoryview = b"") -> Sent:
         """Send a request. Call ``receive`` or ``forget`` with the result. Raises as ``Connection.send``."""
         connection = self._connected(address)
         try:

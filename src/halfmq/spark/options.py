@@ -54,8 +54,6 @@ OPTIONS: Final = {
     "group": "consumer group in pull requests; no offsets are stored, unless publishPosition is true",
     "publishPosition": "url and stream only: true commits the position of the query as offsets of group; default false",
 }
-_LOWER: Final = {name.lower(): name for name in OPTIONS}
-
 #: Spark's catalog adds this property to the options when a table is created (``CREATE TABLE ... USING halfmq``). Spark 4.3 does not
 #: pass the table's options when it is read: a Python source gets none at all.
 _TABLE_MARK: Final = "provider"
@@ -157,8 +155,8 @@ def parse_options(given: Mapping[str, str]) -> Options:
     Raises:
         UsageError: an option is unknown, missing or invalid; the text names it.
     """
-    values = _known(given)
-    servers = _servers(values["url"]) if "url" in values else ()
+    values = known_options(given, OPTIONS)
+    servers = parse_servers(values["url"]) if "url" in values else ()
     path = _path(values["path"]) if "path" in values else ""
     if bool(servers) == bool(path):
         raise UsageError(
@@ -183,11 +181,11 @@ def parse_options(given: Mapping[str, str]) -> Options:
         max_offsets_per_trigger=rows_max,
         max_bytes_per_trigger=_size_bytes("maxBytesPerTrigger", values),
         min_offsets_per_trigger=rows_min,
-        max_trigger_delay_ms=_duration_ms("maxTriggerDelay", values, TRIGGER_DELAY_MS, unit=""),
+        max_trigger_delay_ms=duration_ms("maxTriggerDelay", values, TRIGGER_DELAY_MS, unit=""),
         min_partitions=_count("minPartitions", values),
         max_records_per_partition=_count("maxRecordsPerPartition", values),
         fail_on_data_loss=_flag("failOnDataLoss", values, default=True),
-        broker_timeout_ms=_duration_ms("brokerTimeout", values, BROKER_TIMEOUT_MS),
+        broker_timeout_ms=duration_ms("brokerTimeout", values, BROKER_TIMEOUT_MS),
         columns=_columns(values),
         group=values.get("group", "").strip() or GROUP_DEFAULT,
         verify_bodies=_flag("verifyBodies", values, default=False),
@@ -253,24 +251,28 @@ def _columns(values: Mapping[str, str]) -> tuple[str, ...]:
     return columns
 
 
-def _known(given: Mapping[str, str]) -> dict[str, str]:
-    values: dict[str, str] = {}
-    unknown = []
+def known_options(given: Mapping[str, str], options: Mapping[str, str]) -> dict[str, str]:
+    """The values by the proper names of ``options`` (name -> description).
+
+    Raises:
+        UsageError: an option is unknown; the text lists the valid ones.
+    """
+    refuse_table(given)
+    proper = {name.lower(): name for name in options}
+    unknown = [name for name in given if name.lower() not in proper]
+    if unknown:
+        known = "; ".join(f"{name}: {text}" for name, text in options.items())
+        raise UsageError(f"unknown option {', '.join(sorted(unknown))}", hint=f"options are {known}")
+    return {proper[name.lower()]: value for name, value in given.items()}
+
+
+def refuse_table(given: Mapping[str, str]) -> None:
+    """Raise UsageError for options that come from ``CREATE TABLE``."""
     if _TABLE_MARK in given:
         raise UsageError(
             "CREATE TABLE ... USING halfmq is not possible: Spark does not pass the options of a table to a Python source",
             hint="CREATE TEMPORARY VIEW ... USING halfmq OPTIONS (...)",
         )
-    for name, value in given.items():
-        proper = _LOWER.get(name.lower())
-        if proper is None:
-            unknown.append(name)
-        else:
-            values[proper] = value
-    if unknown:
-        known = "; ".join(f"{name}: {text}" for name, text in OPTIONS.items())
-        raise UsageError(f"unknown option {', '.join(sorted(unknown))}", hint=f"options are {known}")
-    return values
 
 
 def _path(value: str) -> str:
@@ -290,7 +292,12 @@ def _list(name: str, value: str) -> tuple[str, ...]:
     return parts
 
 
-def _servers(url: str) -> tuple[tuple[str, int], ...]:
+def parse_servers(url: str) -> tuple[tuple[str, int], ...]:
+    """(host, port) of each name server of ``rocketmq://HOST:PORT[;HOST:PORT...]``.
+
+    Raises:
+        UsageError: it has another form, or a user or password.
+    """
     scheme, separator, rest = url.strip().partition("://")
     if not separator or scheme != "rocketmq":
         raise UsageError(f"url {shown_url(url)!r} is invalid", hint=OPTIONS["url"])
@@ -323,8 +330,10 @@ def _flag(name: str, values: Mapping[str, str], *, default: bool) -> bool:
     return text == "true"
 
 
-def _duration_ms(name: str, values: Mapping[str, str], default: int, unit: str = "s") -> int:
-    """``unit``: of a number without one; empty: it is rejected, as Spark's Kafka source takes it for milliseconds."""
+def duration_ms(name: str, values: Mapping[str, str], default: int, unit: str = "s") -> int:
+    """Option ``name`` as milliseconds. ``unit``: of a number without one; empty: it is rejected, as Spark's Kafka source takes it for
+    milliseconds. Raises UsageError.
+    """
     if name not in values:
         return default
     match = _DURATION.fullmatch(values[name].strip())

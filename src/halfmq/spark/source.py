@@ -12,10 +12,18 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from functools import cached_property
 from typing import Any, Final, Protocol, runtime_checkable
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
@@ -24,7 +32,7 @@ from halfmq.errors import ConnectError, HalfmqError, MissingDependency, TopicNot
 from halfmq.spark import data_loss
 from halfmq.spark.bounds import EARLIEST, LATEST, TimeBounds, ends_by_time, resolved, starts_by_time
 from halfmq.spark.offsets import QueueBoundsSnapshot, QueueName, StreamOffset, ends_of, from_json, to_json
-from halfmq.spark.options import Options, parse_options
+from halfmq.spark.options import Options, parse_options, refuse_table
 from halfmq.spark.partitions import (
     QueueRange,
     Ranges,
@@ -90,11 +98,18 @@ def open_reader(options: Options, deadline: RetryDeadline) -> Reader:
 
 
 class HalfmqDataSource(DataSource):
-    """``spark.dataSource.register(HalfmqDataSource)``, then ``format("halfmq")``. Options: ``options.OPTIONS``."""
+    """``spark.dataSource.register(HalfmqDataSource)``, then ``format("halfmq")``. Options: ``options.OPTIONS`` to read,
+    ``sink.options.OPTIONS`` to write. Spark does not say which of both it is before it asks for a reader or a writer.
+    """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self._options = parse_options(dict(options))
+        self._given = dict(options)
+        refuse_table(self._given)
+
+    @cached_property
+    def _options(self) -> Options:
+        return parse_options(self._given)
 
     @classmethod
     def name(cls) -> str:
@@ -102,7 +117,10 @@ class HalfmqDataSource(DataSource):
         return "halfmq"
 
     def __repr__(self) -> str:
-        return str(self._options)
+        try:
+            return str(self._options)
+        except UsageError:  # options to write
+            return f"halfmq ({', '.join(sorted(self._given))})"
 
     def schema(self) -> StructType:
         """The columns; Spark calls it when a query gives none, and ``_check_schema`` compares with it."""
@@ -117,6 +135,18 @@ class HalfmqDataSource(DataSource):
         """Spark calls it once for each stream, in the process that keeps the reader for the life of the query."""
         self._check_schema(schema)
         return HalfmqStreamReader(self._options.for_stream())
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Spark calls it to plan a batch write."""
+        from halfmq.spark.sink.writer import HalfmqBatchWriter
+
+        return HalfmqBatchWriter(self._given, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        """Spark calls it to plan each batch of a stream, and once more to commit it."""
+        from halfmq.spark.sink.writer import HalfmqStreamWriter
+
+        return HalfmqStreamWriter(self._given, schema, overwrite)
 
     def _check_schema(self, schema: StructType) -> None:
         if schema != self.schema():

@@ -6,7 +6,15 @@ import pytest
 
 from halfmq.model import message_facts
 from halfmq.model.ids import hash64, java_string_hash
-from halfmq.model.message_facts import common_values, delay_of, half_facts, key_hash_of, pairs_of, tag_hash_of
+from halfmq.model.message_facts import (
+    common_values,
+    delay_of,
+    half_facts,
+    key_hash_of,
+    matters_to_a_send,
+    pairs_of,
+    tag_hash_of,
+)
 from halfmq.model.properties import encode, find, to_dict
 
 
@@ -80,3 +88,9 @@ def test_hashes_are_of_java_and_ours_and_zero_without_a_value() -> None:
     raw = encode({"TAGS": "TagA", "UNIQ_KEY": "U1"})
     assert (tag_hash_of(raw), key_hash_of(raw)) == (java_string_hash("TagA"), hash64(b"U1"))
     assert (tag_hash_of(b""), key_hash_of(b"")) == (0, 0)
+
+
+@pytest.mark.parametrize("name", [b"TRAN_MSG", b"DELAY", b"TIMER_DELIVER_MS", b"HMQ_TX_ID"])
+def test_names_that_matter_to_a_send(name: bytes) -> None:
+    assert matters_to_a_send([b"UNIQ_KEY", name])
+    assert not matters_to_a_send([b"UNIQ_KEY", b"TAGS", b"KEYS", b"a"])

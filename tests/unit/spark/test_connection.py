@@ -58,6 +58,7 @@ def test_several_requests_may_be_in_flight_and_be_received_in_any_order(server: 
     made.forget(opaques[1])
     assert [made.receive(opaques[n]).ext["said"] for n in (3, 0, 2)] == ["4", "1", "3"]
     assert made.ask(5, {}).ext["said"] == "5"
+    assert made.local_host[0] == "127.0.0.1"
     made.close()
 
 

@@ -439,7 +439,7 @@ def test_the_source_says_its_name_and_refuses_another_schema() -> None:
     assert isinstance(made.reader(made.schema()), HalfmqBatchReader)
     assert isinstance(made.streamReader(made.schema()), HalfmqStreamReader)
     with pytest.raises(UsageError, match="unknown option topc"):
-        HalfmqDataSource(options(topc="x"))
+        HalfmqDataSource(options(topc="x")).schema()
 
 
 def test_spark_finds_the_source_by_itself() -> None:

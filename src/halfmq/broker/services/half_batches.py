@@ -4,12 +4,14 @@ Nothing is decided here but whether a payload is correct: its messages are store
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Final
 from zlib import crc32
 
 from halfmq import limits
 from halfmq.broker.sequencer import Deliver, Sequencer
 from halfmq.broker.services.chosen_ids import ChosenIds
+from halfmq.broker.services.payload_arrays import Verify, array_verification
 from halfmq.core.commands import DecideBatch, FindDecision, PrepareBatch, Winner
 from halfmq.core.decision import Done, Refused, Reply, Why
 from halfmq.core.engine import Failed
@@ -30,6 +32,10 @@ class HalfBatches:
         self._sequencer = sequencer
         self._chosen_ids = chosen_ids
         self._settings = sequencer.view.settings
+
+    @cached_property
+    def _array_verification(self) -> Verify | None:
+        return array_verification()
 
     @property
     def store_host(self) -> bytes:
@@ -64,10 +70,12 @@ class HalfBatches:
         if problem:
             deliver(context, Refused(Why.INVALID_PARAMETER, problem))
             return
-        verified = verify_payload(
-            payload, messages, topic=topic, queue_id=queue_id, store_host=self._settings.store_host,
-            body_bytes_max=self._settings.body_bytes_max,
-        )  # fmt: skip
+        host, body_bytes_max = self._settings.store_host, self._settings.body_bytes_max
+        arrays = self._array_verification
+        accepted = None if arrays is None else arrays(payload, messages, topic, queue_id, host, body_bytes_max)
+        verified = accepted or verify_payload(
+            payload, messages, topic=topic, queue_id=queue_id, store_host=host, body_bytes_max=body_bytes_max
+        )
         if isinstance(verified, str):
             deliver(context, Refused(Why.MESSAGE_ILLEGAL, verified))
             return

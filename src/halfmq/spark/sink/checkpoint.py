@@ -1,0 +1,99 @@
+"""What the sink needs of Spark's checkpoint: that it survives a power loss, and a digest of the input of a batch.
+
+    metadata      {"id": ...}: the id of the query
+    offsets/N     version, a line about the batch (times, settings), then one line for each source: the input of batch N
+    commits/N     batch N is over
+
+Spark writes these files without fsync. If the broker makes batch N visible and then offsets/N is lost, the next run would put
+other rows into batch N. So they are synced before a decision. The digest of the source lines tells the broker whether a batch that comes
+again has the same input.
+
+Only directories of the driver's machine (or mounted there) are supported.
+"""
+
+import json
+import os
+import re
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+from halfmq.errors import EnvironmentFailed, UsageError
+from halfmq.wire.remoting.half_batches import DIGEST_BYTES
+
+_URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?P<rest>.*)", re.ASCII | re.DOTALL)
+#: Lines of offsets/N before those of the sources: the version, and times and settings, which differ between runs of a batch.
+_LINES_BEFORE_SOURCES: Final = 2
+
+
+def digest_of(*parts: str) -> bytes:
+    """A digest of texts, in order; the boundaries between them count."""
+    return blake2b(json.dumps(parts).encode(), digest_size=DIGEST_BYTES).digest()
+
+
+class Checkpoint:
+    """The checkpoint directory of a query. ``location``: option ``checkpointLocation``."""
+
+    def __init__(self, location: str) -> None:
+        self.directory = _local(location)
+
+    def query_id(self) -> str:
+        """The id of the query.
+
+        Raises:
+            EnvironmentFailed: the file is missing or malformed.
+        """
+        text = self._read(self.directory / "metadata")
+        try:
+            found = json.loads(text)["id"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise EnvironmentFailed(f"{self.directory / 'metadata'} does not contain the id of a query") from error
+        return str(found)
+
+    def secure(self, batch: int) -> bytes:
+        """Sync the input of a batch to the disk, and return its digest.
+
+        Raises:
+            EnvironmentFailed: the files are missing, incomplete or cannot be synced. Do not decide the batch.
+        """
+        offsets = self.directory / "offsets" / str(batch)
+        lines = self._read(offsets).splitlines()
+        if len(lines) <= _LINES_BEFORE_SOURCES:
+            raise EnvironmentFailed(f"{offsets} is incomplete: it has {len(lines)} lines, and none of a source")
+        try:
+            for path in (offsets, self.directory / "metadata", offsets.parent, self.directory, self.directory.parent):
+                _sync(path)
+        except OSError as error:
+            raise EnvironmentFailed(f"the checkpoint of the query cannot be synced: {error}") from error
+        return digest_of(*lines[_LINES_BEFORE_SOURCES:])
+
+    def _read(self, path: Path) -> str:
+        try:
+            return path.read_text()
+        except (OSError, ValueError) as error:
+            raise EnvironmentFailed(
+                f"the checkpoint of the query cannot be read: {error}",
+                hint="checkpointLocation must be a directory that the driver sees as a local path",
+            ) from error
+
+
+def _local(location: str) -> Path:
+    match = _URL.fullmatch(location)
+    if match is None:
+        return Path(location).absolute()
+    rest = match["rest"]
+    host, slash, path = rest[2:].partition("/") if rest.startswith("//") else ("", "/", rest.removeprefix("/"))
+    if match["scheme"].lower() != "file" or host not in ("", "localhost") or not slash:
+        raise UsageError(
+            f"checkpointLocation {location!r} is not a directory of the driver's machine",
+            hint="the sink reads and syncs the checkpoint itself: use a local or mounted directory",
+        )
+    return Path("/" + path)
+
+
+def _sync(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

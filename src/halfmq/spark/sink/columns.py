@@ -1,0 +1,327 @@
+"""The columns that the sink writes, and their conversion into bodies, property strings and queues, a whole record batch at a time.
+
+    value         binary, string         the body; required
+    topic         string                 unless option ``topic`` is set
+    key           binary, string         put before ``keys``
+    keys          string                 KEYS, separated by spaces
+    tag           string                 TAGS
+    properties    map<string,string>     other properties
+    sharding_key  string                 messages with the same one go to the same queue
+    queue         byte, short, int, long overrides ``sharding_key``
+
+Names and meaning are those of the source, so that its rows can be written again. Empty texts count as null, as in RocketMQ, where a
+property without a value does not exist.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+)
+
+from halfmq import limits
+from halfmq.client.outgoing import checked_topic
+from halfmq.errors import MessageTooLarge, UsageError
+from halfmq.model.properties import KEYS, RESERVED, SHARDING_KEY, TAGS
+from halfmq.spark.byte_slices import Ints
+from halfmq.spark.sink.java_hashes import java_hashes
+
+_BYTES: Final = (BinaryType, StringType)
+_INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
+#: Name -> (Spark types, as text).
+COLUMNS: Final[dict[str, tuple[tuple[type[DataType], ...], str]]] = {
+    "value": (_BYTES, "binary or string"),
+    "topic": ((StringType,), "string"),
+    "key": (_BYTES, "binary or string"),
+    "keys": ((StringType,), "string"),
+    "tag": ((StringType,), "string"),
+    "properties": ((MapType,), "map<string,string>"),
+    "sharding_key": ((StringType,), "string"),
+    "queue": (_INTEGERS, "int"),
+}
+#: Delayed messages become visible one by one, and a decision makes all messages of a batch visible at one position.
+_DELAY_COLUMN: Final = "delay_ms"
+#: As in the client: reserved for properties that are added.
+_OWN_PROPERTIES_BYTES: Final = 1_536
+PROPERTIES_BYTES_MAX: Final = limits.PROPERTIES_BYTES_MAX - _OWN_PROPERTIES_BYTES
+#: No queue was chosen.
+ANY_QUEUE: Final = -1
+#: ``body``; ``properties``: the property string without UNIQ_KEY; ``tag_hash``: of TAGS.
+ROWS: Final = pa.schema([("body", pa.binary()), ("properties", pa.binary()), ("tag_hash", pa.int32())])
+
+
+class Group(NamedTuple):
+    """Rows for one queue, in order. ``queue`` may be ANY_QUEUE; ``rows``: of schema ROWS, without nulls."""
+
+    topic: str
+    queue: int
+    rows: pa.RecordBatch
+
+
+def check_columns(schema: StructType, topic: str) -> None:
+    """Check the columns of a query; ``topic``: the option.
+
+    Raises:
+        UsageError: one is unknown, missing or of the wrong type; the text lists the valid ones.
+    """
+    valid = ", ".join(f"{name} ({text})" for name, (_, text) in COLUMNS.items())
+    names = [field.name for field in schema.fields]
+    if _DELAY_COLUMN in names:
+        raise UsageError(
+            f"column {_DELAY_COLUMN}: delayed messages cannot be written by Spark, since they would become visible one by one",
+            hint="remove the column; halfmq.Client sends delayed messages",
+        )
+    unknown = [name for name in names if name not in COLUMNS]
+    if unknown:
+        raise UsageError(f"unknown column {', '.join(unknown)}", hint=f"columns are {valid}")
+    if len(set(names)) < len(names):
+        raise UsageError(f"a column occurs twice: {', '.join(names)}", hint=f"columns are {valid}")
+    for field in schema.fields:
+        types, text = COLUMNS[field.name]
+        if not isinstance(field.dataType, types) or not _is_text_map(field.dataType):
+            raise UsageError(f"column {field.name} is {field.dataType.simpleString()}", hint=f"it must be {text}")
+    if "value" not in names:
+        raise UsageError("there is no column value, which becomes the body", hint=f"columns are {valid}")
+    if "topic" not in names and not topic:
+        raise UsageError("there is neither option topic nor column topic", hint="one of them names the topic")
+
+
+def _is_text_map(kind: DataType) -> bool:
+    return not isinstance(kind, MapType) or (
+        isinstance(kind.keyType, StringType) and isinstance(kind.valueType, StringType)
+    )
+
+
+def groups_of(batch: pa.RecordBatch, topic: str, queues_of: Callable[[str], int]) -> Iterable[Group]:
+    """Validate and convert the rows, divided by topic and queue; the order of rows of one queue stays.
+
+    ``topic``: the option, which overrides the column. ``queues_of``: number of queues to write to; called only where rows name a queue
+    or a sharding key.
+
+    Raises:
+        UsageError, InvalidName, MessageTooLarge: a row is invalid; the text says how many are.
+    """
+    if not batch.num_rows:
+        return ()
+    given = {name: batch.column(index) for index, name in enumerate(batch.schema.names)}
+    shards = _text(given, "sharding_key")
+    rows = pa.RecordBatch.from_arrays([_bodies(given["value"]), *_properties(given, shards)], schema=ROWS)
+    _check_sizes(rows)
+    topics = None if topic else _topics(given)
+    if topics is None and shards is None and "queue" not in given:
+        return (Group(checked_topic(topic), ANY_QUEUE, rows),)
+    codes, names = (np.zeros(batch.num_rows, np.int64), [checked_topic(topic)]) if topics is None else topics
+    return _divided(rows, codes, names, _queues(given, shards, codes, names, queues_of))
+
+
+def _divided(rows: pa.RecordBatch, codes: Ints, topics: Sequence[str], queues: Ints) -> Iterable[Group]:
+    labels = codes << 32 | (queues + 1)
+    order = np.argsort(labels, kind="stable")
+    labels = labels[order]
+    begins = np.flatnonzero(np.diff(labels, prepend=-1))
+    sorted_rows = rows.take(pa.array(order)) if len(begins) > 1 else rows
+    for begin, end in zip(begins, [*begins[1:], len(labels)], strict=True):
+        label = int(labels[begin])
+        yield Group(topics[label >> 32], (label & 0xFFFFFFFF) - 1, sorted_rows.slice(begin, end - begin))
+
+
+def _topics(given: dict[str, pa.Array]) -> tuple[Ints, list[str]]:
+    """(index into the names for each row, names)."""
+    column = _text(given, "topic")
+    if column is None or column.null_count:
+        nulls = len(given["topic"]) if column is None else column.null_count
+        raise UsageError(f"topic is null or empty in {nulls} rows", hint="every row needs a topic")
+    found = column.dictionary_encode()
+    names = [checked_topic(name) for name in found.dictionary.cast(pa.string()).to_pylist()]
+    return found.indices.to_numpy().astype(np.int64), names
+
+
+def _queues(
+    given: dict[str, pa.Array], shards: pa.BinaryArray | None, codes: Ints, topics: Sequence[str],
+    queues_of: Callable[[str], int],
+) -> Ints:  # fmt: skip
+    """The queue of each row, or ANY_QUEUE."""
+    chosen = np.full(len(codes), ANY_QUEUE, np.int64)
+    column = given.get("queue")
+    if column is not None:
+        there = column.is_valid().to_numpy(zero_copy_only=False)
+        chosen[there] = column.drop_null().cast(pa.int64()).to_numpy()
+    sharded = np.zeros(len(codes), np.bool_)
+    if shards is not None:
+        sharded = shards.is_valid().to_numpy(zero_copy_only=False)
+        if column is not None:
+            sharded &= ~there
+    if shards is None and column is None:
+        return chosen
+    named = sharded if column is None else sharded | there
+    counts = np.ones(len(topics), np.int64)
+    for code in np.unique(codes[named]):
+        counts[code] = queues_of(topics[code])
+    if column is not None:
+        wrong = there & ((chosen < 0) | (chosen >= counts[codes]))
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            raise UsageError(
+                f"queue {chosen[row]} does not exist in {int(wrong.sum())} rows: topic {topics[codes[row]]} has write queues "
+                f"0 to {counts[codes[row]] - 1}",
+                hint="omit the column: the messages are then distributed",
+            )
+    if shards is not None:
+        # Precedent: RocketMQ SelectMessageQueueByHash, so that all producers choose the same queue.
+        chosen[sharded] = (np.abs(java_hashes(shards).astype(np.int64)) % counts[codes])[sharded]
+    return chosen
+
+
+# --- values ----------------------------------------------------------------------------------------------------
+
+
+def _bodies(column: pa.Array) -> pa.BinaryArray:
+    if column.null_count:
+        raise UsageError(f"value is null in {column.null_count} of {len(column)} rows", hint="filter them, or write ''")
+    return column.cast(pa.binary())
+
+
+def _check_sizes(rows: pa.RecordBatch) -> None:
+    sizes = pc.binary_length(rows.column("body")).to_numpy()
+    if sizes.min() == 0:
+        raise UsageError(
+            f"value is empty in {int((sizes == 0).sum())} of {len(sizes)} rows", hint="brokers reject an empty body"
+        )
+    if sizes.max() > limits.BODY_BYTES_MAX:
+        raise MessageTooLarge(
+            f"value has {sizes.max()} bytes; {limits.BODY_BYTES_MAX} are allowed, and more are in "
+            f"{int((sizes > limits.BODY_BYTES_MAX).sum())} of {len(sizes)} rows"
+        )
+    largest = pc.max(pc.binary_length(rows.column("properties"))).as_py()
+    if largest > PROPERTIES_BYTES_MAX:
+        raise MessageTooLarge(f"the properties of a row take {largest} bytes; {PROPERTIES_BYTES_MAX} are allowed")
+
+
+def _text(given: dict[str, pa.Array], name: str) -> pa.BinaryArray | None:
+    """The texts of a column, as UTF-8; null where null or empty; None if there are none.
+
+    Raises:
+        UsageError: one contains a separator of the property string, or is not UTF-8, which Spark does not verify.
+    """
+    column = given.get(name)
+    if column is None or column.null_count == len(column):
+        return None
+    raw = column.cast(pa.binary())
+    try:
+        raw.cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise UsageError(f"column {name} contains bytes that are not UTF-8") from error
+    if pc.any(pc.match_substring(raw, b"\x02")).as_py():
+        raise UsageError(f"column {name} contains the separator byte 0x02")
+    empty = pc.equal(pc.binary_length(raw), 0)
+    if pc.any(empty).as_py():
+        raw = pc.if_else(empty, pa.scalar(None, pa.binary()), raw)
+    return raw if raw.null_count < len(raw) else None
+
+
+def _properties(given: dict[str, pa.Array], shards: pa.BinaryArray | None) -> tuple[pa.BinaryArray, pa.Int32Array]:
+    """(property strings without UNIQ_KEY, tag hashes)."""
+    rows = len(given["value"])
+    tags = _text(given, "tag")
+    pieces = []
+    hashes = np.zeros(rows, np.int32)
+    if tags is not None:
+        _refuse(tags, r"\|", "a tag contains '|', so it cannot be subscribed to")
+        _refuse(tags, r"^[[:space:]]|[[:space:]]$", "a tag has blanks around it")
+        pieces.append(_pairs(TAGS, tags))
+        hashes = java_hashes(tags)
+    keys = _keys(given)
+    if keys is not None:
+        pieces.append(_pairs(KEYS, keys))
+    if shards is not None:
+        pieces.append(_pairs(SHARDING_KEY, shards))
+    if "properties" in given:
+        pieces.append(_other_properties(given["properties"]))
+    if not pieces:
+        joined = pa.Array.from_buffers(
+            pa.binary(), rows, [None, pa.py_buffer(np.zeros(rows + 1, np.int32)), pa.py_buffer(b"")]
+        )
+    else:
+        joined = pieces[0] if len(pieces) == 1 else pc.binary_join_element_wise(*pieces, b"")
+    return joined, pa.array(hashes)
+
+
+def _keys(given: dict[str, pa.Array]) -> pa.BinaryArray | None:
+    first, others = _text(given, "key"), _text(given, "keys")
+    if first is None:
+        return others
+    _refuse(first, r"[[:space:]]", "a key contains a space: keys are separated by spaces")
+    if others is None:
+        return first
+    # The source's ``key`` is the first of ``keys``: writing both of a row again must not add it a second time.
+    with_space = pc.binary_join_element_wise(first, b"", b" ")
+    padded = pc.binary_join_element_wise(others, b"", b" ")
+    there = _starts_with(padded, with_space)
+    both = pc.binary_join_element_wise(first, others, b" ")
+    return pc.if_else(there, others, pc.coalesce(both, first, others))
+
+
+def _starts_with(texts: pa.BinaryArray, prefixes: pa.BinaryArray) -> pa.BooleanArray:
+    """False where one is null. One by one: Arrow has no function for it."""
+    pairs = zip(texts.to_pylist(), prefixes.to_pylist(), strict=True)
+    return pa.array([a is not None and b is not None and a.startswith(b) for a, b in pairs])
+
+
+def _pairs(name: str, values: pa.BinaryArray) -> pa.BinaryArray:
+    """``name 0x01 value 0x02`` for each row; empty where null."""
+    joined = pc.binary_join_element_wise(pa.scalar(name.encode() + b"\x01"), values, pa.scalar(b"\x02"), b"")
+    return joined.fill_null(b"") if joined.null_count else joined
+
+
+def _other_properties(column: pa.MapArray) -> pa.BinaryArray:
+    if column.null_count:
+        column = pc.if_else(column.is_valid(), column, pa.array([[]] * len(column), column.type))
+    offsets = column.offsets
+    begin, end = offsets[0].as_py(), offsets[-1].as_py()
+    names, values = column.keys[begin:end], column.items[begin:end]
+    _check_names(names)
+    raw = values.cast(pa.binary())
+    missing = int(pc.sum(pc.fill_null(pc.equal(pc.binary_length(raw), 0), True)).as_py() or 0)
+    if missing:
+        raise UsageError(f"{missing} properties have no value", hint="omit the property instead: map_filter")
+    try:
+        raw.cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise UsageError("a property is not UTF-8") from error
+    if pc.any(pc.match_substring(raw, b"\x02")).as_py():
+        raise UsageError("a property contains the separator byte 0x02")
+    pieces = pc.binary_join_element_wise(names.cast(pa.binary()), pa.scalar(b"\x01"), raw, pa.scalar(b"\x02"), b"")
+    starts = pc.subtract(offsets, begin)
+    return pc.binary_join(pa.ListArray.from_arrays(starts, pieces), b"")
+
+
+def _check_names(names: pa.Array) -> None:
+    for name in pc.unique(names.cast(pa.binary())).to_pylist():
+        try:
+            text = name.decode()
+        except UnicodeDecodeError as error:
+            raise UsageError(f"property name {name!r} is not UTF-8") from error
+        if text in RESERVED:
+            raise UsageError(f"property {text!r} is reserved", hint="use the column for it, or map_filter")
+        if not text or "\x01" in text or "\x02" in text:
+            raise UsageError(f"property name {text!r} is empty or contains a separator byte")
+
+
+def _refuse(texts: pa.BinaryArray, pattern: str, what: str) -> None:
+    found = pc.match_substring_regex(texts, pattern)
+    count = int(pc.sum(found).as_py() or 0)
+    if count:
+        example: Any = texts.filter(found)[0].as_py()
+        raise UsageError(f"{what}: {example.decode('utf-8', 'replace')!r}, and {count - 1} more rows")

@@ -1,0 +1,113 @@
+"""What the driver does when all tasks are done: one decision on the broker, which makes the rows of the batch visible.
+
+Spark calls a commit at least once for each batch, and again after a crash. The first decision stands; one that comes again is told
+from a contradiction by its digest.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from halfmq.errors import EnvironmentFailed, HalfmqError, TransactionRefused
+from halfmq.model.query_batch import QueryBatch
+from halfmq.spark.sink.broker import SinkBroker
+from halfmq.spark.sink.checkpoint import Checkpoint, digest_of
+from halfmq.spark.sink.options import SinkOptions
+from halfmq.spark.sink.task import Prepared
+from halfmq.wire.remoting.half_batches import WinnerRow
+
+_log: Final = logging.getLogger("halfmq.spark")
+#: How long ``abort_batch_write`` waits for the broker.
+_ABORT_TIMEOUT_MS: Final = 10_000
+_CONTRADICTION: Final = "do not delete or restore a checkpoint of a query that writes with this name; a new txnAppId writes everything again"
+
+
+def decide_batch_write(messages: Sequence[Prepared], options: SinkOptions, batch: QueryBatch) -> None:
+    """Decide a batch write. Raises as ``decide``."""
+    decide(messages, options, batch, digest_of(options.app_id, str(options.version)))
+
+
+def abort_batch_write(options: SinkOptions, batch: QueryBatch) -> None:
+    """Decide that nothing of a failed batch write becomes visible, so that the broker can drop it. Best effort: logs a failure.
+
+    Spark also calls it after a commit that raised and may have taken effect; the first decision stands, so this changes nothing then.
+    A write with ``txnAppId`` may be repeated, so it stays undecided: its next run supersedes what this one has prepared.
+    """
+    if options.app_id:
+        return
+    broker = SinkBroker(replace(options, broker_timeout_ms=min(options.broker_timeout_ms, _ABORT_TIMEOUT_MS)))
+    try:
+        broker.decide(batch, digest_of("aborted"), ())
+    except TransactionRefused:
+        pass  # the commit took effect
+    except HalfmqError as error:
+        _log.warning("halfmq: what batch write %s has prepared stays undecided on the broker: %s", batch.query, error)
+    finally:
+        broker.close()
+
+
+def decide_stream(messages: Sequence[Prepared], options: SinkOptions, number: int) -> None:
+    """Decide batch ``number`` of a stream. Raises as ``decide``, and:
+
+    Raises:
+        EnvironmentFailed: the checkpoint cannot be read or synced, or is not that of the query. Nothing was decided.
+    """
+    if not messages:
+        return  # without tasks there are no rows; the next batch decides this one, too
+    batches = {message.batch for message in messages}
+    if len(batches) > 1 or messages[0].batch.batch != number:
+        raise EnvironmentFailed(f"Spark commits batch {number} with tasks of {sorted(batches)}")
+    checkpoint = Checkpoint(options.checkpoint)
+    query_id = checkpoint.query_id()
+    if query_id != messages[0].query_id:
+        raise EnvironmentFailed(
+            f"{checkpoint.directory} is the checkpoint of query {query_id}, not of {messages[0].query_id}",
+            hint="checkpointLocation must be the directory that the query uses, absolute and of the local file system",
+        )
+    decide(messages, options, messages[0].batch, checkpoint.secure(number))
+
+
+def decide(messages: Sequence[Prepared], options: SinkOptions, batch: QueryBatch, digest: bytes) -> None:
+    """Make what the tasks have prepared visible. Success if the same was decided before.
+
+    Raises:
+        TransactionRefused: the batch was decided with another digest, or a later run has begun. Stop.
+        TransactionIncomplete: half batches are missing; nothing was decided. Run the batch again.
+        ConnectError, RequestFailed: whether it is decided is unknown. Run the batch again.
+    """
+    broker = SinkBroker(options)
+    try:
+        if any(message.decided for message in messages):
+            _check_decided(broker, batch, digest)
+            return
+        winners = [
+            WinnerRow(message.attempt, message.half_batches, message.messages, message.checksum)
+            for message in messages
+            if message.half_batches
+        ]
+        broker.decide(batch, digest, winners)
+    finally:
+        broker.close()
+
+
+def _check_decided(broker: SinkBroker, batch: QueryBatch, digest: bytes) -> None:
+    """A task was told that the batch is decided. The decision must still be there, and must be this one; to decide now would make
+    the rows of some tasks visible and not those of this one.
+    """
+    found = broker.decision(batch)
+    what = f"batch {batch.batch} of query {batch.query}"
+    if not found.is_decided:
+        raise TransactionRefused(
+            f"{what} was decided when its tasks began, and is no longer: the store of the broker was replaced",
+            hint="find out which store is right before you start the query again",
+        )
+    if found.digest == digest:
+        return
+    if found.digest:
+        why = f"was decided with other content at position {found.position}: the application repeats it with other input than before"
+    else:
+        why = (
+            f"was decided long ago (the last one is {found.last_batch}): the checkpoint is older than what was written"
+        )
+    raise TransactionRefused(f"{what} {why}", standing="COMMITTED", hint=_CONTRADICTION)

@@ -1,0 +1,147 @@
+"""Encodes rows as payloads of half batches (``model.half_batch``) without a Python object for each row, except for the CRC of its body.
+
+The pieces of all items (head, body, what is between, properties) are four Arrow columns, which Arrow joins in C++.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final, NamedTuple
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from halfmq.model.half_batch import ENTRY_BYTES, ITEM_HEAD_BYTES
+from halfmq.model.records import BATCHED, HALF_BATCH_PAYLOAD_AT
+from halfmq.model.stored_message import AT_BODY_V4, MAGIC_V1
+from halfmq.spark.byte_slices import Bytes, Ints
+from halfmq.spark.sink.message_ids import ID_CHARS, message_ids
+
+_HEAD: Final = np.dtype(
+    [
+        ("kind", "u1"), ("flags", "u1"), ("reserved", ">u2"), ("item_bytes", ">u4"), ("from_start", ">u4"),
+        ("number", ">u4"),
+        ("total", ">u4"), ("magic", ">u4"), ("body_crc", ">u4"), ("queue", ">i4"), ("flag", ">i4"),
+        ("queue_offset", ">i8"), ("physical_offset", ">i8"), ("sys_flag", ">i4"), ("born_time", ">i8"),
+        ("born_host", "V8"), ("store_time", ">i8"), ("store_host", "V8"), ("reconsume_times", ">i4"),
+        ("prepared_offset", ">i8"), ("body_bytes", ">i4"),
+    ]
+)  # fmt: skip
+_ENTRY: Final = np.dtype([("from_start", ">u4"), ("message_bytes", ">u4"), ("tag_hash", ">i4"), ("key_hash", ">i8")])
+_ID_NAME: Final = b"UNIQ_KEY\x01"
+#: UNIQ_KEY as a property.
+ID_PROPERTY_BYTES: Final = len(_ID_NAME) + ID_CHARS + 1
+
+assert _HEAD.itemsize == ITEM_HEAD_BYTES + AT_BODY_V4
+assert _ENTRY.itemsize == ENTRY_BYTES
+
+
+class Payload(NamedTuple):
+    """A half batch, ready to send."""
+
+    content: bytes
+    messages: int
+    #: CRC-32 of the content.
+    checksum: int
+
+
+def encoded_sizes(rows: pa.RecordBatch, topic: str) -> Ints:
+    """Bytes that each row takes in a payload, including its entry. ``rows``: of schema ``columns.ROWS``."""
+    bodies = pc.binary_length(rows.column(0)).to_numpy()
+    properties = pc.binary_length(rows.column(1)).to_numpy()
+    fixed = _HEAD.itemsize + 1 + len(topic) + 2 + ID_PROPERTY_BYTES + ENTRY_BYTES
+    sizes: Ints = bodies.astype(np.int64) + properties + fixed
+    return sizes
+
+
+def cuts(sizes: Ints, bytes_max: int) -> Iterator[tuple[int, int]]:
+    """Divide rows into ranges [begin, end) of at most ``bytes_max``, or one row."""
+    ends = np.cumsum(sizes)
+    begin = 0
+    while begin < len(sizes):
+        before = int(ends[begin - 1]) if begin else 0
+        end = max(begin + 1, int(np.searchsorted(ends, before + bytes_max, "right")))
+        yield begin, end
+        begin = end
+
+
+class Encoder:
+    """Encodes the rows of one attempt. Hosts: 4 bytes of IP and an int32 port; ``store_host`` as the broker said."""
+
+    def __init__(self, prefix: bytes, born_host: bytes, store_host: bytes) -> None:
+        self._prefix = prefix
+        self._born_host = born_host
+        self._store_host = store_host
+        #: Number of messages encoded, from which the next ids are made.
+        self.messages = 0
+
+    def encode(self, rows: pa.RecordBatch, topic: str, queue: int, born_time_ms: int) -> Payload:
+        """The rows (of schema ``columns.ROWS``, at least one) as a payload for one queue.
+
+        Raises:
+            OverflowError: the attempt has more than 2**32 messages.
+        """
+        count = rows.num_rows
+        bodies, properties, tag_hashes = rows.columns
+        ids, key_hashes = message_ids(self._prefix, self.messages, count)
+        self.messages += count
+        body_bytes = pc.binary_length(bodies).to_numpy().astype(np.int64)
+        property_bytes = pc.binary_length(properties).to_numpy().astype(np.int64) + ID_PROPERTY_BYTES
+        name = bytes((len(topic),)) + topic.encode()
+        item_bytes = _HEAD.itemsize + body_bytes + (len(name) + 2) + property_bytes
+        ends = np.cumsum(item_bytes)
+        heads = np.zeros(count, _HEAD)
+        heads["kind"] = BATCHED
+        heads["item_bytes"] = item_bytes
+        heads["from_start"] = ends - item_bytes + HALF_BATCH_PAYLOAD_AT
+        heads["number"] = np.arange(count)
+        heads["total"] = item_bytes - ITEM_HEAD_BYTES
+        heads["magic"] = MAGIC_V1
+        heads["body_crc"] = body_crcs(bodies) & 0x7FFFFFFF
+        heads["queue"] = queue
+        heads["born_time"] = born_time_ms
+        heads["born_host"] = np.void(self._born_host)
+        heads["store_host"] = np.void(self._store_host)
+        heads["body_bytes"] = body_bytes
+        entries = np.empty(count, _ENTRY)
+        entries["from_start"] = heads["from_start"]
+        entries["message_bytes"] = heads["total"]
+        entries["tag_hash"] = tag_hashes.to_numpy()
+        entries["key_hash"] = key_hashes
+        between = _between(name, property_bytes, ids)
+        items = pc.binary_join_element_wise(_fixed(heads), bodies, _fixed(between), properties, b"")
+        content = b"".join((memoryview(items.buffers()[2])[: int(ends[-1])], entries.tobytes()))
+        return Payload(content, count, crc32(content))
+
+
+def _between(name: bytes, property_bytes: Ints, ids: Bytes) -> Bytes:
+    """Topic, length of the properties, and UNIQ_KEY: what is between the body and the other properties."""
+    rows = np.empty((len(ids), len(name) + 2 + ID_PROPERTY_BYTES), np.uint8)
+    at = len(name)
+    rows[:, :at] = np.frombuffer(name, np.uint8)
+    rows[:, at : at + 2] = property_bytes.astype(">u2").view(np.uint8).reshape(-1, 2)
+    at += 2
+    rows[:, at : at + len(_ID_NAME)] = np.frombuffer(_ID_NAME, np.uint8)
+    at += len(_ID_NAME)
+    rows[:, at : at + ID_CHARS] = ids
+    rows[:, -1] = 2
+    return rows
+
+
+def _fixed(rows: npt.NDArray[np.generic]) -> pa.BinaryArray:
+    """Rows of one size as a binary column, without a copy."""
+    width = rows.nbytes // len(rows)
+    offsets = np.arange(0, rows.nbytes + 1, width, dtype=np.int32)
+    return pa.Array.from_buffers(pa.binary(), len(rows), [None, pa.py_buffer(offsets), pa.py_buffer(rows)])
+
+
+def body_crcs(bodies: pa.BinaryArray) -> npt.NDArray[np.uint32]:
+    """CRC-32 of each body: the only work for each row in Python, since zlib has no call for many texts."""
+    rows = len(bodies)
+    _, offsets_buffer, data = bodies.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int32, rows + 1, bodies.offset * 4)
+    whole = memoryview(data)[int(offsets[0]) : int(offsets[-1])].tobytes()
+    ends = (offsets - offsets[0]).tolist()
+    return np.array([crc32(whole[begin:end]) for begin, end in pairwise(ends)], np.uint32)

@@ -1,0 +1,84 @@
+"""Unique ids (UNIQ_KEY) of the messages of one attempt, and their hashes, computed without a Python object for each.
+
+An id has 32 upper-case hex digits, like those of RocketMQ's clients: 24 that identify the attempt (a hash of query, batch, run and attempt),
+and 8 that number its messages.
+
+Queue entries contain ``model.ids.hash64`` of the id, which consists of two CRC-32. A CRC is linear over GF(2) for texts of one
+length, so the CRC of an id is that of number 0, XORed with one table value for each pair of digits; and the effect of the initial
+value of the second CRC is one table value for each of its bytes.
+"""
+
+from hashlib import blake2b
+from typing import Final
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from halfmq.spark.byte_slices import Bytes
+
+ID_CHARS: Final = 32
+_NUMBER_CHARS: Final = 8
+#: Largest number of messages of an attempt.
+NUMBER_MAX: Final = 2**32 - 1
+_HEX: Final = [f"{value:02X}".encode() for value in range(256)]
+#: Two digits for each byte.
+_DIGITS: Final = np.frombuffer(b"".join(_HEX), np.uint8).reshape(256, 2)
+_SALT: Final = 0xA5A5A5A5
+Words = npt.NDArray[np.uint32]
+
+
+def _changes_by_digits() -> list[Words]:
+    """For each pair of digits of the number: what each value changes in the CRC, compared with ``00``."""
+    tables = []
+    for place in range(0, _NUMBER_CHARS, 2):
+        texts = [b"0" * place + pair + b"0" * (_NUMBER_CHARS - 2 - place) for pair in _HEX]
+        zero = crc32(texts[0])
+        tables.append(np.array([crc32(text) ^ zero for text in texts], np.uint32))
+    return tables
+
+
+def _changes_by_start() -> list[Words]:
+    """For each byte of the initial value: what each value changes in the CRC of an id, compared with 0."""
+    text = bytes(ID_CHARS)
+    zero = crc32(text)
+    return [
+        np.array([crc32(text, value << shift) ^ zero for value in range(256)], np.uint32) for shift in (24, 16, 8, 0)
+    ]
+
+
+_BY_DIGITS: Final = _changes_by_digits()
+_BY_START: Final = _changes_by_start()
+
+
+def id_prefix(query: str, batch: int, run: str, attempt: str) -> bytes:
+    """The first 24 digits of the ids of an attempt."""
+    name = f"{query}:{batch}:{run}:{attempt}".encode()
+    return blake2b(name, digest_size=12).hexdigest().upper().encode()
+
+
+def message_ids(prefix: bytes, first: int, count: int) -> tuple[Bytes, npt.NDArray[np.int64]]:
+    """(ids as an array of shape (count, 32), their ``hash64``) of the messages ``first`` to ``first + count - 1``.
+
+    Raises:
+        OverflowError: a number does not fit in 8 digits.
+    """
+    if first + count - 1 > NUMBER_MAX:
+        raise OverflowError(f"an attempt has at most {NUMBER_MAX + 1} messages")
+    numbers = np.arange(first, first + count, dtype=np.int64).astype(">u4").view(np.uint8).reshape(count, 4)
+    ids = np.empty((count, ID_CHARS), np.uint8)
+    ids[:, : len(prefix)] = np.frombuffer(prefix, np.uint8)
+    ids[:, len(prefix) :] = _DIGITS[numbers].reshape(count, _NUMBER_CHARS)
+    zero = prefix + b"0" * _NUMBER_CHARS
+    low = _sum(_BY_DIGITS, numbers) ^ np.uint32(crc32(zero))
+    # Of the same text with initial value 0, which is ``low``; the initial value adds its own part.
+    starts = (low ^ np.uint32(_SALT)).astype(">u4").view(np.uint8).reshape(count, 4)
+    high = low ^ _sum(_BY_START, starts)
+    return ids, ((high.astype(np.uint64) << np.uint64(32)) | low).view(np.int64)
+
+
+def _sum(tables: list[Words], values: Bytes) -> Words:
+    found = tables[0][values[:, 0]]
+    for place in range(1, 4):
+        found ^= tables[place][values[:, place]]
+    return found

@@ -1,0 +1,195 @@
+"""Rows become the same properties and queues as the same messages from our client; invalid rows are refused before anything is sent."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from pyspark.sql.types import StructType
+
+from halfmq import limits
+from halfmq.client.outgoing import compose
+from halfmq.errors import HalfmqError, InvalidName, MessageTooLarge, UsageError
+from halfmq.model.ids import java_string_hash
+from halfmq.spark.sink.columns import ANY_QUEUE, ROWS, Group, check_columns, groups_of
+
+TYPES = {
+    "value": pa.binary(), "topic": pa.string(), "key": pa.string(), "keys": pa.string(), "tag": pa.string(),
+    "properties": pa.map_(pa.string(), pa.string()), "sharding_key": pa.string(), "queue": pa.int32(),
+}  # fmt: skip
+WORD = st.text("abcXYZ-0€", min_size=1, max_size=6)
+MAYBE = st.one_of(st.none(), WORD)
+MESSAGE = st.fixed_dictionaries(
+    {
+        "value": st.binary(min_size=1, max_size=9), "topic": st.sampled_from(["t1", "t2", "t3"]), "key": MAYBE,
+        "keys": st.one_of(st.none(), st.lists(WORD, min_size=1, max_size=3).map(" ".join)), "tag": MAYBE,
+        "properties": st.one_of(st.none(), st.dictionaries(WORD, WORD, max_size=3)), "sharding_key": MAYBE,
+        "queue": st.one_of(st.none(), st.integers(0, 2)),
+    }
+)  # fmt: skip
+
+
+def queues_of(topic: str) -> int:
+    return int(topic[-1]) + 2
+
+
+def batch_of(messages: list[dict[str, Any]]) -> pa.RecordBatch:
+    names = list(messages[0])
+    columns = [
+        pa.array([list(m[name].items()) if isinstance(m[name], dict) else m[name] for m in messages], TYPES[name])
+        for name in names
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def converted(messages: list[dict[str, Any]], topic: str = "", skipped: int = 0) -> list[Group]:
+    return list(groups_of(batch_of(messages).slice(skipped), topic, queues_of))
+
+
+def expected(message: dict[str, Any]) -> tuple[str, int, bytes, bytes, int]:
+    """(topic, queue, body, properties, tag hash), as our client writes it."""
+    keys = (message["keys"] or "").split()
+    if message["key"] and keys[:1] != [message["key"]]:
+        keys.insert(0, message["key"])
+    made = compose(
+        message["topic"], message["value"], tag=message["tag"], keys=keys, sharding_key=message["sharding_key"],
+        properties=message["properties"],
+    )  # fmt: skip
+    queue = ANY_QUEUE
+    if message["queue"] is not None:
+        queue = message["queue"]
+    elif made.sharding_key:
+        queue = abs(java_string_hash(made.sharding_key)) % queues_of(made.topic)
+    return made.topic, queue, made.body, made.properties, java_string_hash(message["tag"] or "")
+
+
+NOTHING = {"value": b"a", "topic": "t1", "key": None, "keys": None, "tag": None, "properties": None, "sharding_key": None, "queue": None}  # fmt: skip
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(st.lists(MESSAGE, min_size=1, max_size=12), st.integers(0, 3))
+@example([NOTHING], 0)
+@example([{**NOTHING, "properties": {"a": "b"}}, NOTHING, {**NOTHING, "properties": {}}], 1)
+@example([{**NOTHING, "key": "k", "keys": "k l"}, {**NOTHING, "key": "k", "keys": "kk"}], 0)
+def test_rows_become_what_the_client_sends(messages: list[dict[str, Any]], skipped: int) -> None:
+    skipped = min(skipped, len(messages) - 1)
+    wanted: dict[tuple[str, int], list[tuple[Any, ...]]] = {}
+    for message in messages[skipped:]:
+        topic, queue, *rest = expected(message)
+        wanted.setdefault((topic, queue), []).append(tuple(rest))
+    found: dict[tuple[str, int], list[tuple[Any, ...]]] = {}
+    for topic, queue, rows in converted(messages, skipped=skipped):
+        assert rows.schema == ROWS
+        assert (topic, queue) not in found
+        found[topic, queue] = [tuple(row.values()) for row in rows.to_pylist()]
+    assert found == wanted
+
+
+def test_option_topic_overrides_the_column_and_nothing_is_divided_without_need() -> None:
+    found = converted([{"value": b"a", "topic": "t1"}, {"value": b"b", "topic": None}], "other")
+    assert [(group.topic, group.queue, group.rows.num_rows) for group in found] == [("other", ANY_QUEUE, 2)]
+
+
+def test_text_values_and_an_empty_batch() -> None:
+    batch = pa.record_batch({"value": pa.array(["a", "é"])})
+    (group,) = groups_of(batch, "t1", queues_of)
+    assert group.rows.column(0).to_pylist() == [b"a", "é".encode()]
+    assert list(groups_of(batch.slice(2), "t1", queues_of)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "said"),
+    [
+        ({"value": None}, UsageError, "value is null in 1 of 3 rows"),
+        ({"value": b""}, UsageError, "value is empty in 1 of 3 rows"),
+        ({"value": bytes(limits.BODY_BYTES_MAX + 1)}, MessageTooLarge, "more are in 1 of 3 rows"),
+        ({"topic": None}, UsageError, "topic is null or empty in 1 rows"),
+        ({"topic": "a b"}, InvalidName, "topic 'a b' is not a valid name"),
+        ({"key": "a b"}, UsageError, "key contains a space"),
+        ({"tag": "a|b"}, UsageError, r"'\|'"),
+        ({"tag": " a"}, UsageError, "blanks around"),
+        ({"tag": "a\x02b"}, UsageError, "column tag contains the separator"),
+        ({"properties": {"TAGS": "x"}}, UsageError, "'TAGS' is reserved"),
+        ({"properties": {"a\x01": "x"}}, UsageError, "separator"),
+        ({"properties": {"": "x"}}, UsageError, "is empty"),
+        ({"properties": {"a": ""}}, UsageError, "no value"),
+        ({"properties": {"a": None}}, UsageError, "no value"),
+        ({"properties": {"a": "x\x02"}}, UsageError, "separator"),
+        ({"properties": {"a": "x" * limits.PROPERTIES_BYTES_MAX}}, MessageTooLarge, "properties of a row"),
+        ({"queue": 3}, UsageError, "queue 3 does not exist in 1 rows: topic t1 has write queues 0 to 2"),
+        ({"queue": -1}, UsageError, "queue -1 does not exist"),
+    ],
+)
+def test_invalid_row_is_refused(changes: dict[str, Any], kind: type[HalfmqError], said: str) -> None:
+    with pytest.raises(kind, match=said):
+        converted([NOTHING, {**NOTHING, **changes}, NOTHING])
+
+
+@pytest.mark.parametrize("name", ["tag", "keys", "properties"])
+def test_text_that_is_not_utf8_is_refused(name: str) -> None:
+    """Spark does not verify strings that come from a cast."""
+    bad = pa.array([b"\xff"], pa.binary())
+    text = pa.Array.from_buffers(pa.string(), 1, bad.buffers())
+    if name == "properties":
+        text = pa.MapArray.from_arrays([0, 1], pa.array(["a"]), text)
+    batch = pa.RecordBatch.from_arrays([pa.array([b"a"], pa.binary()), text], names=["value", name])
+    with pytest.raises(UsageError, match="UTF-8"):
+        list(groups_of(batch, "t1", queues_of))
+
+
+def test_queues_are_asked_for_only_where_needed() -> None:
+    asked: list[str] = []
+
+    def count(topic: str) -> int:
+        asked.append(topic)
+        return 3
+
+    messages = [{**NOTHING, "topic": "t1"}, {**NOTHING, "topic": "t2", "sharding_key": "s"}]
+    list(groups_of(batch_of(messages), "", count))
+    assert asked == ["t2"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "topic", "said"),
+    [
+        ("value string, delay_ms long", "t", "delayed messages cannot be written"),
+        ("value string, body string", "t", r"unknown column body \(columns are value"),
+        ("value int", "t", "column value is int .it must be binary or string"),
+        ("value string, properties map<string,int>", "t", "column properties is map<string,int>"),
+        ("topic string", "t", "no column value"),
+        ("value string", "", "neither option topic nor column topic"),
+        ("value string, queue string", "t", "column queue is string"),
+    ],
+)
+def test_invalid_columns(schema: str, topic: str, said: str, ddl: Callable[[str], StructType]) -> None:
+    with pytest.raises(UsageError, match=said):
+        check_columns(ddl(schema), topic)
+
+
+def test_valid_columns(ddl: Callable[[str], StructType]) -> None:
+    check_columns(ddl("value binary, topic string, key binary, keys string, tag string, properties map<string,string>, sharding_key string, queue int"), "")  # fmt: skip
+    check_columns(ddl("value string, queue bigint"), "t")
+
+
+@pytest.fixture
+def ddl() -> Callable[[str], StructType]:
+    """A schema from its text; Spark's own parser needs a JVM."""
+    from pyspark.sql import types
+
+    simple = {
+        "string": types.StringType(), "binary": types.BinaryType(), "int": types.IntegerType(),
+        "bigint": types.LongType(), "long": types.LongType(),
+        "map<string,string>": types.MapType(types.StringType(), types.StringType()),
+        "map<string,int>": types.MapType(types.StringType(), types.IntegerType()),
+    }  # fmt: skip
+
+    def parse(text: str) -> StructType:
+        made = StructType()
+        for field in text.split(", "):
+            name, _, kind = field.partition(" ")
+            made.add(name, simple[kind])
+        return made
+
+    return parse

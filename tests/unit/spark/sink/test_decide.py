@@ -1,0 +1,192 @@
+"""The driver's decision: first one stands, repeated ones are successes, contradictions and losses stop the query."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.half_batches import bodies
+from tests.support.in_process import Running, serving
+from tests.support.sink_runs import arrow, options, prepare
+
+from halfmq.errors import EnvironmentFailed, TransactionIncomplete, TransactionRefused
+from halfmq.model.query_batch import QueryBatch
+from halfmq.spark.sink import decide
+from halfmq.spark.sink.task import Prepared
+
+BATCH = QueryBatch("q", 0, "r1")
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    made = tmp_path / "c"
+    (made / "offsets").mkdir(parents=True)
+    (made / "metadata").write_text(json.dumps({"id": "spark-id"}))
+    offsets(made, 0, "input")
+    return made
+
+
+def offsets(checkpoint: Path, batch: int, source: str) -> None:
+    (checkpoint / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{source}")
+
+
+async def commit(running: Running, checkpoint: Path, number: int, *messages: Prepared) -> None:
+    given = options(running.ports.names, checkpointLocation=str(checkpoint))
+    await asyncio.to_thread(decide.decide_stream, messages, given, number)
+
+
+async def visible(running: Running) -> list[bytes]:
+    client = await running.client()
+    return [body for queue in range(4) for body in await bodies(client, "T", queue)]
+
+
+async def test_commit_makes_rows_of_all_tasks_visible_once(tmp_path: Path, checkpoint: Path) -> None:
+    async with serving(tmp_path / "store") as running:
+        one = await prepare(running, BATCH, "0.1", arrow(b"a"))
+        lost = await prepare(running, BATCH, "1.2", arrow(b"lost"))
+        two = await prepare(running, BATCH, "1.3", arrow(b"b"))
+        empty = await prepare(running, BATCH, "2.4")
+        assert (lost.half_batches, empty.half_batches) == (1, 0)
+        for _ in range(2):
+            await commit(running, checkpoint, 0, one, two, empty)
+            assert sorted(await visible(running)) == [b"a", b"b"]
+
+
+async def test_batch_without_rows_or_tasks(tmp_path: Path, checkpoint: Path) -> None:
+    async with serving(tmp_path / "store") as running:
+        await commit(running, checkpoint, 0)
+        assert "q" not in running.state.queries
+        await commit(running, checkpoint, 0, await prepare(running, BATCH, "0.1"))
+        assert running.state.queries["q"].last_batch == 0
+        await commit(running, checkpoint, 0, await prepare(running, BATCH, "0.2", arrow(b"late")))
+        assert await visible(running) == []
+
+
+async def test_batch_that_comes_again_with_the_same_input(tmp_path: Path, checkpoint: Path) -> None:
+    async with serving(tmp_path / "store") as running:
+        await commit(running, checkpoint, 0, await prepare(running, BATCH, "0.1", arrow(b"a")))
+        again = await prepare(running, BATCH._replace(run="r2"), "0.1", arrow(b"a"))
+        assert again.decided
+        await commit(running, checkpoint, 0, again)
+        assert await visible(running) == [b"a"]
+
+
+@pytest.mark.parametrize("known_by", ["task", "decision"])
+async def test_batch_that_comes_again_with_other_input_stops(tmp_path: Path, checkpoint: Path, known_by: str) -> None:
+    async with serving(tmp_path / "store") as running:
+        first = await prepare(running, BATCH, "0.1", arrow(b"a"))
+        await commit(running, checkpoint, 0, first)
+        offsets(checkpoint, 0, "other input")
+        if known_by == "task":
+            first = await prepare(running, BATCH._replace(run="r2"), "0.1", arrow(b"b"))
+        with pytest.raises(TransactionRefused, match="decided with other content") as caught:
+            await commit(running, checkpoint, 0, first)
+        assert caught.value.standing == "COMMITTED"
+        assert await visible(running) == [b"a"]
+
+
+async def test_batch_of_an_old_checkpoint_stops(tmp_path: Path, checkpoint: Path) -> None:
+    async with serving(tmp_path / "store") as running:
+        offsets(checkpoint, 5, "input")
+        batch = BATCH._replace(batch=5)
+        await commit(running, checkpoint, 5, await prepare(running, batch, "0.1", arrow(b"a")))
+        old = await prepare(running, BATCH._replace(batch=0, run="r2"), "0.1", arrow(b"b"))
+        with pytest.raises(TransactionRefused, match=r"decided long ago .the last one is 5."):
+            await commit(running, checkpoint, 0, old)
+
+
+async def test_half_batch_that_is_missing_leaves_the_batch_undecided(tmp_path: Path, checkpoint: Path) -> None:
+    async with serving(tmp_path / "store") as running:
+        found = await prepare(running, BATCH, "0.1", arrow(b"a"))
+        lost = Prepared("spark-id", BATCH, "1.2", False, 1, 1, 5)
+        with pytest.raises(TransactionIncomplete, match=r"attempt 1\.2"):
+            await commit(running, checkpoint, 0, found, lost)
+        assert await visible(running) == []
+        await commit(running, checkpoint, 0, found)
+
+
+async def test_decision_that_is_gone_is_not_made_again_without_the_rows(tmp_path: Path, checkpoint: Path) -> None:
+    """A task was told that the batch is decided, and the driver meets another store."""
+    async with serving(tmp_path / "store") as running:
+        told = Prepared("spark-id", BATCH, "0.1", True)
+        with pytest.raises(TransactionRefused, match="the store of the broker was replaced"):
+            await commit(running, checkpoint, 0, told)
+        assert "q" not in running.state.queries
+
+
+async def test_offsets_are_synced_before_the_decision(
+    tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    secure, real = decide.Checkpoint.secure, decide.SinkBroker.decide
+    monkeypatch.setattr(decide.Checkpoint, "secure", lambda self, n: (order.append("sync"), secure(self, n))[1])
+    monkeypatch.setattr(decide.SinkBroker, "decide", lambda self, *a: (order.append("decide"), real(self, *a))[1])
+    async with serving(tmp_path / "store") as running:
+        await commit(running, checkpoint, 0, await prepare(running, BATCH, "0.1", arrow(b"a")))
+    assert order == ["sync", "decide"]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "number", "said"),
+    [
+        ('{"id": "another"}', 0, "is the checkpoint of query another, not of spark-id"),
+        ('{"id": "spark-id"}', 1, "Spark commits batch 1 with tasks of"),
+    ],
+)
+async def test_wrong_checkpoint_or_batch(
+    tmp_path: Path, checkpoint: Path, metadata: str, number: int, said: str
+) -> None:
+    (checkpoint / "metadata").write_text(metadata)
+    async with serving(tmp_path / "store") as running:
+        found = await prepare(running, BATCH, "0.1", arrow(b"a"))
+        with pytest.raises(EnvironmentFailed, match=said):
+            await commit(running, checkpoint, number, found)
+        assert await visible(running) == []
+
+
+async def test_batch_write_is_told_by_its_version(tmp_path: Path) -> None:
+    async with serving(tmp_path / "store") as running:
+        given: dict[str, Any] = {"txnAppId": "app", "txnVersion": "4"}
+        made = options(running.ports.names, **given)
+        for run in ("r1", "r2"):
+            batch = QueryBatch("app", 4, run)
+            found = await prepare(running, batch, "0.1", arrow(run.encode()), **given)
+            assert found.decided == (run == "r2")
+            await asyncio.to_thread(decide.decide_batch_write, [found], made, batch)
+        assert await visible(running) == [b"r1"]
+
+
+async def test_failed_batch_write_is_dropped_by_the_broker_and_its_tasks_that_still_run(tmp_path: Path) -> None:
+    async with serving(tmp_path / "store") as running:
+        await prepare(running, BATCH, "0.1", arrow(b"a"))
+        made = options(running.ports.names)
+        await asyncio.to_thread(decide.abort_batch_write, made, BATCH)
+        assert running.state.derived.undecided_count == 0
+        assert (await prepare(running, BATCH, "1.2", arrow(b"b"))).decided
+        assert await visible(running) == []
+
+
+async def test_abort_after_a_commit_that_took_effect_changes_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path / "store") as running:
+        made = options(running.ports.names)
+        found = await prepare(running, BATCH, "0.1", arrow(b"a"))
+        await asyncio.to_thread(decide.decide_batch_write, [found], made, BATCH)
+        await asyncio.to_thread(decide.abort_batch_write, made, BATCH)
+        assert await visible(running) == [b"a"]
+
+
+async def test_abort_leaves_a_write_that_may_be_repeated(tmp_path: Path) -> None:
+    async with serving(tmp_path / "store") as running:
+        given: dict[str, Any] = {"txnAppId": "app", "txnVersion": "4"}
+        made = options(running.ports.names, **given)
+        await prepare(running, QueryBatch("app", 4, "r1"), "0.1", arrow(b"a"))
+        await asyncio.to_thread(decide.abort_batch_write, made, QueryBatch("app", 4, "r1"))
+        again = await prepare(running, QueryBatch("app", 4, "r2"), "0.1", arrow(b"b"))
+        await asyncio.to_thread(decide.decide_batch_write, [again], made, QueryBatch("app", 4, "r2"))
+        assert await visible(running) == [b"b"]
+
+
+def test_abort_without_a_broker_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    decide.abort_batch_write(options(1, brokerTimeout="10ms"), BATCH)
+    assert "stays undecided" in caplog.text

@@ -1,0 +1,88 @@
+"""Payloads are the bytes that ``model.half_batch`` builds message by message, and pass the broker's verification."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from halfmq.model.half_batch import HalfMessage, Verified, build_payload, verify_payload
+from halfmq.model.ids import java_string_hash
+from halfmq.spark.sink import encoder
+from halfmq.spark.sink.columns import ROWS
+from halfmq.spark.sink.encoder import Encoder, body_crcs, cuts, encoded_sizes
+from halfmq.spark.sink.message_ids import id_prefix
+
+BORN, STORE = b"\x0a\x00\x00\x01\x00\x00\x10\x00", b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
+PREFIX = id_prefix("q", 1, "r", "0.1")
+ROW = st.tuples(st.binary(min_size=1, max_size=60), st.text("abcé", max_size=5), st.booleans())
+
+
+def rows_of(found: list[tuple[bytes, str, bool]]) -> pa.RecordBatch:
+    """(body, tag, whether there is another property) as the columns of ROWS."""
+    return pa.record_batch(
+        [
+            pa.array([body for body, _, _ in found], pa.binary()),
+            pa.array([properties_of(tag, more) for _, tag, more in found], pa.binary()),
+            pa.array([java_string_hash(tag) for _, tag, _ in found], pa.int32()),
+        ],
+        schema=ROWS,
+    )
+
+
+def properties_of(tag: str, more: bool) -> bytes:
+    return (f"TAGS\x01{tag}\x02" if tag else "").encode() + (b"a\x01b\x02" if more else b"")
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(st.lists(ROW, min_size=1, max_size=9), st.integers(0, 3), st.sampled_from(["t", "orders", "x" * 127]))
+def test_payload_equals_the_one_built_message_by_message(
+    found: list[tuple[bytes, str, bool]], skipped: int, topic: str
+) -> None:
+    made = Encoder(PREFIX, BORN, STORE)
+    made.messages = 65_530
+    given_rows = rows_of([(b"skipped", "", False)] * skipped + found).slice(skipped)
+    payload = made.encode(given_rows, topic, 3, 1_700_000_000_123)
+    messages = [
+        HalfMessage(
+            0, 0, body, f"UNIQ_KEY\x01{PREFIX.decode()}{65_530 + n:08X}\x02".encode() + properties_of(tag, more)
+        )
+        for n, (body, tag, more) in enumerate(found)
+    ]
+    wanted, count = build_payload(
+        messages, topic=topic, queue_id=3, born_time_ms=1_700_000_000_123, born_host=BORN, store_host=STORE
+    )
+    assert payload.content == wanted
+    assert (payload.messages, made.messages) == (count, 65_530 + count)
+    assert encoded_sizes(given_rows, topic).sum() == len(wanted)
+    verified = verify_payload(payload.content, count, topic=topic, queue_id=3, store_host=STORE, body_bytes_max=1 << 20)
+    assert isinstance(verified, Verified), verified
+
+
+def test_ids_go_on_over_half_batches() -> None:
+    made = Encoder(PREFIX, BORN, STORE)
+    contents = [made.encode(rows_of([(b"a", "", False)] * 2), "t", 0, 1).content for _ in range(3)]
+    ids = [PREFIX + f"{number:08X}".encode() for number in range(6)]
+    assert [[one in content for one in ids] for content in contents] == [
+        [True, True, False, False, False, False],
+        [False, False, True, True, False, False],
+        [False, False, False, False, True, True],
+    ]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 50), max_size=30), st.integers(1, 120))
+def test_cuts_are_as_large_as_allowed(sizes: list[int], bytes_max: int) -> None:
+    found = list(cuts(np.array(sizes, np.int64), bytes_max))
+    assert [row for begin, end in found for row in range(begin, end)] == list(range(len(sizes)))
+    for number, (begin, end) in enumerate(found):
+        total = sum(sizes[begin:end])
+        assert total <= bytes_max or end == begin + 1
+        if number + 1 < len(found):
+            assert total + sizes[end] > bytes_max
+
+
+@pytest.mark.parametrize("skipped", [0, 2])
+def test_crcs_of_bodies(skipped: int) -> None:
+    column = pa.array([b"aa", b"b", b"", b"dddd"], pa.binary()).slice(skipped)
+    assert body_crcs(column).tolist() == [encoder.crc32(body.as_py()) for body in column]
