@@ -230,7 +230,7 @@ class Transactions:
     ) -> bool:  # fmt: skip
         """Whether the verdict in the log agrees with the acknowledged verdict and position, and with the message that was seen."""
         _, _, _, logged, offset, by, shown = record
-        if logged != verdict or by in ("policy", "operator") or 0 <= position != offset or not log_offsets:
+        if logged != verdict or by in ("policy", "operator", "query") or 0 <= position != offset or not log_offsets:
             return False
         if verdict == ROLLED_BACK:
             return True
@@ -671,7 +671,12 @@ class Transactions:
         messages = transaction.messages
         if position >= 0:
             # A policy's verdict does not follow a request: requests came later, or were not effective.
-            by_policy = verdict == ROLLED_BACK and self._is_by_policy(transaction)
+            # So does a rollback by a later run of a query, or by its decision; of one that was trimmed, the log cannot say.
+            by_policy = verdict == ROLLED_BACK and (
+                self._is_by_policy(transaction)
+                or any(row[5] == "query" for row in transaction.records)
+                or (not transaction.records and self._facts.log_records > 0 and position < self._facts.log_start)
+            )
             requested_us = -1 if by_policy else transaction.requested_us.get(verdict, -1)
             request_place = transaction.request_place.get(verdict, 0)
             self._places.add(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.support.tales import Tale
 
-from halfmq.testing.history.report import DUPLICATE, LOST, NOT_DURABLE, PHANTOM
+from halfmq.testing.history.report import DUPLICATE, LOST, NOT_DURABLE, PHANTOM, REORDERED
 
 
 def test_a_plain_message_received_where_it_was_acknowledged_is_clean() -> None:
@@ -391,3 +391,13 @@ def test_a_verdict_on_a_batch_of_a_query_needs_no_request() -> None:
     assert tale.found() == {}
     tale.commit(256, tx="other")
     assert tale.report().counts["unrequested verdict"] == 1
+
+
+@pytest.mark.parametrize(("by", "found"), [("query", {}), ("application", {REORDERED: 1})])
+def test_a_rollback_by_a_later_run_may_be_before_the_request_for_it(by: str, found: dict[str, int]) -> None:
+    tale = Tale()
+    tale.end("q:0:new", position=200)
+    tale.end("q:0:old", verdict="ROLLED_BACK", position=100)
+    tale.log("rollback", 100, tx="q:0:old", decided_by=by)
+    tale.commit(200, tx="q:0:new", by="query")
+    assert tale.found() == found
