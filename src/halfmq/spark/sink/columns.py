@@ -32,9 +32,9 @@ from pyspark.sql.types import (
 )
 
 from halfmq import limits
-from halfmq.client.outgoing import RESERVED, checked_topic
+from halfmq.client.outgoing import checked_topic
 from halfmq.errors import MessageTooLarge, UsageError
-from halfmq.model.properties import KEYS, SHARDING_KEY, TAGS
+from halfmq.model.properties import KEYS, RESERVED, SHARDING_KEY, TAGS
 from halfmq.spark.byte_slices import Ints
 from halfmq.spark.sink.java_hashes import java_hashes
 
