@@ -137,6 +137,8 @@ class Life:
         self.open: dict[tuple[str, str], tuple[dict[int, Sent], int]] = {}
         self.verdicts: dict[tuple[str, str], tuple[bool, int]] = {}
         self.plain: list[Any] = []
+        #: Queries whose last batch is decided. The broker may have forgotten them.
+        self.over: list[QueryLife] = []
         self.queries = {name: QueryLife(name, group) for name, group in (("q1", "PG"), ("q2", "SPARK"))}
         self.seen: Counter[str] = Counter()
 
@@ -290,19 +292,26 @@ class Life:
             reply = self.log.do(DecideBatch(1, query.group, batch, digest, (wrong, *winners[1:])))
             assert isinstance(reply, Refused)
             self.seen["winner missing"] += reply.why is Why.INCOMPLETE
-        command = DecideBatch(1, query.group, batch, digest, tuple(winners))
+        is_last = self.rng.random() < 0.1
+        command = DecideBatch(1, query.group, batch, digest, tuple(winners), is_last)
         while (reply := self.log.do(command)) == Done(again=True):
             self.seen["half batches copied"] += 1
         if isinstance(reply, BatchDecided):
             assert not reply.repeated
             query.decided[batch.batch] = (digest, reply.position)
+            if is_last:
+                self.over.append(self.queries.pop(query.name))
+                self.count += 1
+                name = f"later{self.count}"
+                self.queries[name] = QueryLife(name, query.group)
+                self.seen["last decision"] += 1
             query.shown += sum(one.messages for one in winners)
             query.prepared.clear()
             query.batch += 1
             self.seen["decided"] += 1
         else:  # rolled back by an operator or a policy meanwhile: the query is started again
             assert isinstance(reply, Refused), reply
-            assert reply.why is Why.INCOMPLETE, reply
+            assert reply.why in (Why.INCOMPLETE, Why.LIMIT_REACHED), reply
             self.seen["batch missing"] += 1
             query.begin_run()
 
@@ -522,7 +531,8 @@ class Life:
         assert set(settled) >= set(self.verdicts)
         assert all(count <= 1 for count in shown_bodies.values())
         assert all(count == 1 for count in decided.values())
-        for query in self.queries.values():
+        self.seen["query forgotten"] += sum(query.name not in self.log.state.queries for query in self.over)
+        for query in (*self.queries.values(), *self.over):
             assert {(query.name, batch) for batch in query.decided} == {key for key in decided if key[0] == query.name}
             assert shown_of[query.name] == query.shown
         assert not {half_index for half_index, count in shown_halves.items() if count} & gone
@@ -563,8 +573,8 @@ def test_the_random_lives_meet_what_they_are_for() -> None:
     for what in (
         "half sent again", "repeated", "conflict", "incomplete", "check", "trim", "restart", "snapshot", "shown",
         "delayed", "past the window", "rolled back by policy", "parked by CHECKS", "parked by AGE", "asked by hand",
-        "restart with another immunity", "holder", "group deleted", "group with members", "decided", "decision repeated",
-        "half batch sent again", "half batches copied", "old run FENCED", "winner missing", "batch rolled back",
+        "last decision", "query forgotten", "restart with another immunity", "holder", "group deleted", "group with members", "decided", "decision repeated",
+        "half batch sent again", "half batches copied", "old run FENCED", "winner missing",
         "tied",
     ):  # fmt: skip
         assert seen[what], (what, seen)

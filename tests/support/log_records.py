@@ -178,9 +178,15 @@ def batch_ref(offset: int, half_index: int = 5, messages: int = 3, record_bytes:
     return BatchRef(offset, offset, half_index, 21, record_bytes, messages, 7, 3)
 
 
-def decided(*refs: BatchRef, lost: tuple[int, ...] = (), tx_id: str = "q1:7:r1", digest: bytes = b"d" * 16) -> Make:
+def decided(
+    *refs: BatchRef,
+    lost: tuple[int, ...] = (),
+    tx_id: str = "q1:7:r1",
+    digest: bytes = b"d" * 16,
+    is_last: bool = False,
+) -> Make:
     size = decided_size(GROUP, tx_id, digest, len(refs), len(lost))
-    return lambda offset: Decided(offset, size, GROUP, tx_id, DecidedBy.PRODUCER, digest, refs, lost)
+    return lambda offset: Decided(offset, size, GROUP, tx_id, DecidedBy.PRODUCER, digest, refs, lost, is_last)
 
 
 def checked(tx_id: str = "T1", checks: int = 1) -> Make:

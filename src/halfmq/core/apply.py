@@ -23,6 +23,7 @@ from halfmq.core.derived import (
     count_half,
     count_undecided,
     enter_of_query,
+    forget_finished_queries,
     leave_query,
     schedule,
     schedule_or_park,
@@ -364,7 +365,9 @@ def _decided(state: State, record: Decided) -> None:
     if record.digest:
         batch = of_tx_id(record.tx_id)
         _begin_run(state, record.group, batch)
-        decisions = state.queries[batch.query].decisions
+        query = state.queries[batch.query]
+        query.is_over = record.is_last
+        decisions = query.decisions
         decisions[batch.batch] = QueryDecision(batch.batch, record.digest, record.offset)
         while len(decisions) > limits.QUERY_DECISIONS_MAX:
             del decisions[next(iter(decisions))]
@@ -558,6 +561,7 @@ def _trim(state: State, record: Trim) -> None:
         forget_verdict(state)
     for position in [position for position in state.ties if position < log_start]:
         del state.ties[position]
+    forget_finished_queries(state)
     while state.sent and state.sent[0].log_offset < log_start:
         forget_sent(state)
 

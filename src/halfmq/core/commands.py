@@ -153,6 +153,8 @@ class DecideBatch(NamedTuple):
     #: 16 bytes.
     digest: bytes
     winners: tuple[Winner, ...]
+    #: Whether the query has no further batches.
+    is_last: bool = False
 
 
 class FindDecision(NamedTuple):

@@ -73,6 +73,15 @@ def add_query(state: State, name: str, group: str) -> Query:
     return query
 
 
+def forget_finished_queries(state: State) -> None:
+    """Forget the queries that are over and whose last decision was trimmed: nobody repeats it any more."""
+    for query in [query for query in state.queries.values() if query.is_over]:
+        position = query.decisions[query.last_batch].position
+        if position < state.log_start and query.name not in state.derived.undecided_of_query:
+            del state.queries[query.name]
+            state.derived.base_bytes -= query_bytes(query.name, query.group)
+
+
 def enter_of_query(state: State, tx_id: str, first: Half) -> None:
     """Enter a new undecided transaction in those of its query, if ``first``, one of its halves, belongs to one."""
     if first.attempt:

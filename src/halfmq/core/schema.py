@@ -227,6 +227,7 @@ class QueryRow(NamedTuple):
     superseded: tuple[str, ...]
     rolled_back_batch: int
     decisions: list[QueryDecision]
+    is_over: bool = False
 
 
 OffsetRow = tuple[str, list[tuple[int, int, int]]]
@@ -318,16 +319,25 @@ def query_rows(state: State, order: Order = iter) -> list[QueryRow]:
     """Each query with its runs and its decisions."""
     queries = [state.queries[name] for name in order(state.queries)]
     return [
-        QueryRow(one.name, one.group, one.run, one.superseded, one.rolled_back_batch, list(one.decisions.values()))
+        QueryRow(
+            one.name,
+            one.group,
+            one.run,
+            one.superseded,
+            one.rolled_back_batch,
+            list(one.decisions.values()),
+            one.is_over,
+        )
         for one in queries
     ]
 
 
 def load_queries(state: State, rows: Iterable[QueryRow]) -> None:
-    for name, group, run, runs_before, rolled_back_batch, decisions in rows:
+    for name, group, run, runs_before, rolled_back_batch, decisions, is_over in rows:
         query = add_query(state, name, group)
         query.run, query.superseded, query.rolled_back_batch = run, runs_before, rolled_back_batch
         query.decisions = {decision.batch: decision for decision in decisions}
+        query.is_over = is_over
 
 
 def _ties(state: State) -> list[tuple[int, int]]:

@@ -160,9 +160,9 @@ class QueryDecision(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Query:
-    """A query whose batches become visible at most once each. Durable; a query is never forgotten."""
+    """A query whose batches become visible at most once each. Durable; forgotten only if it said that it is over."""
 
-    __slots__ = ("decisions", "group", "name", "rolled_back_batch", "run", "superseded")
+    __slots__ = ("decisions", "group", "is_over", "name", "rolled_back_batch", "run", "superseded")
 
     def __init__(self, name: str, group: str) -> None:
         self.name = name
@@ -173,6 +173,8 @@ class Query:
         self.superseded: tuple[str, ...] = ()
         #: The last batch of this run that was rolled back, which this run cannot prepare again; -1: none.
         self.rolled_back_batch = -1
+        #: Whether its last decision said that there are no further batches.
+        self.is_over = False
         #: By batch, ascending, the newest ``limits.QUERY_DECISIONS_MAX``. Every batch up to the last one is decided.
         self.decisions: dict[int, QueryDecision] = {}
 

@@ -300,6 +300,8 @@ class Decided(_Record, frozen=True, gc=False):
     refs: tuple[BatchRef, ...]
     #: Half indexes of the half batches whose attempts did not win.
     lost: tuple[int, ...]
+    #: Whether the query has no further batches: it is forgotten once this record is trimmed.
+    is_last: bool = False
 
 
 class RolledBack(_Record, frozen=True, gc=False):
@@ -562,7 +564,7 @@ COPIED_DELAYED_MESSAGE_AT: Final = RECORD_HEAD_BYTES + COPIED_DELAYED_PREFIX_BYT
 HALF_BATCH_PREFIX_BYTES: Final = 76
 #: Bytes from the start of a half batch record to its payload.
 HALF_BATCH_PAYLOAD_AT: Final = RECORD_HEAD_BYTES + HALF_BATCH_PREFIX_BYTES
-#: decided by 1, length of digest 1, group length 2, id length 2, reserved 2, number of references 4, number of lost ones 4.
+#: decided by 1, length of digest 1, group length 2, id length 2, flags 2, number of references 4, number of lost ones 4.
 DECIDED_PREFIX_BYTES: Final = 16
 #: offset 8, first offset 8, half index 8, queue offset 8, record bytes 4, messages 4, topic id 4, queue id 4.
 BATCH_REF_BYTES: Final = 48

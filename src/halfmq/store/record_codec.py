@@ -95,6 +95,7 @@ _HALF_BATCH_HEAD: Final = struct.Struct(">BBHIqqqqqiiiIIIiHHBBBB")
 _DECIDED_HEAD: Final = struct.Struct(">BBHIBBHHHII")
 _BATCH_REF: Final = struct.Struct(">qqqqiiii")
 _HAS_KEYS: Final = 1
+_IS_LAST: Final = 1
 _NUMBER_HEAD: Final = struct.Struct(">BBHIq")
 _REF: Final = struct.Struct(">qqqqqqiiii")
 _unpack_ref: Final = _REF.unpack_from
@@ -320,7 +321,8 @@ def _decided(record: Decided, copy: Copy) -> bytes:
     raw_id = record.tx_id.encode()
     lost = record.lost
     head = _DECIDED_HEAD.pack(
-        Kind.DECIDED, 0, 0, record.size, record.decided_by, len(record.digest), len(raw_group), len(raw_id), 0,
+        Kind.DECIDED, 0, 0, record.size, record.decided_by, len(record.digest), len(raw_group), len(raw_id),
+        record.is_last * _IS_LAST,
         len(record.refs), len(lost),
     )  # fmt: skip
     refs = [
@@ -587,7 +589,7 @@ def _read_copied_half_batch(data: bytes, at: int, offset: int, size: int) -> Cop
 
 
 def _read_decided(data: bytes, at: int, offset: int, size: int) -> Decided:
-    (_, _, _, _, decided_by, digest_bytes, group_bytes, id_bytes, _, refs,
+    (_, _, _, _, decided_by, digest_bytes, group_bytes, id_bytes, flags, refs,
      lost) = _DECIDED_HEAD.unpack_from(data, at)  # fmt: skip
     id_at = at + _DECIDED_HEAD.size + group_bytes
     digest_at = id_at + id_bytes
@@ -596,7 +598,7 @@ def _read_decided(data: bytes, at: int, offset: int, size: int) -> Decided:
     return Decided(
         offset, size, _texts[data[id_at - group_bytes : id_at]], data[id_at:digest_at].decode(), decided_by,
         data[digest_at:refs_at], tuple([BatchRef(*found) for found in _BATCH_REF.iter_unpack(data[refs_at:lost_at])]),
-        struct.unpack_from(f">{lost}q", data, lost_at),
+        struct.unpack_from(f">{lost}q", data, lost_at), bool(flags & _IS_LAST),
     )  # fmt: skip
 
 

@@ -129,6 +129,14 @@ def test_head_says_kind_and_length(name: str) -> None:
     assert struct.unpack_from(">BBHI", data) == (Kind[name.upper()], 0, 0, len(data))
 
 
+def test_last_decision_of_a_query_is_a_flag() -> None:
+    record = make.decided(make.batch_ref(64), is_last=True)(AT)
+    data = ENCODE_BY_TYPE[type(record)](record, copy)
+    assert isinstance(data, bytes)
+    assert data[14:16] == b"\x00\x01"
+    assert decode_records(data, 0, len(data), AT) == [record]
+
+
 def test_all_kinds_in_a_row_are_read_back() -> None:
     records = make.laid_out(AT, list(KINDS.values()))
     data = bytearray()

@@ -58,7 +58,7 @@ class HalfBatchCommands:
         winners = [Winner(*winner) for winner in decode_winners(request.body)]
         batch = QueryBatch(fields.query, fields.batch, fields.run)
         self._half_batches.decide(
-            connection.number, fields.group, batch, fields.digest, winners, self._decided,
+            connection.number, fields.group, batch, fields.digest, winners, fields.is_last, self._decided,
             (connection, request.to_answer(None)),
         )  # fmt: skip
 

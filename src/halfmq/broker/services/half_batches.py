@@ -113,6 +113,7 @@ class HalfBatches:
         batch: QueryBatch,
         digest: bytes,
         winners: Sequence[Winner],
+        is_last: bool,
         deliver: Deliver,
         context: Any,
     ) -> None:
@@ -131,7 +132,7 @@ class HalfBatches:
         if problem:
             deliver(context, Refused(Why.INVALID_PARAMETER, problem))
             return
-        command = DecideBatch(connection, group, batch, digest, tuple(winners))
+        command = DecideBatch(connection, group, batch, digest, tuple(winners), is_last)
         self._sequencer.submit_for_receipt(command, self._decided, (command, deliver, context))
 
     def _decided(self, asked: tuple[DecideBatch, Deliver, Any], reply: Reply | Failed) -> None:

@@ -39,7 +39,7 @@ def copy_half_batch(known: Undecided, half: Half, offset: int) -> CopiedHalfBatc
 
 def decided_record(
     state: State, group: str, tx_id: str, halves: Iterable[Half], won: Collection[str], decided_by: DecidedBy, digest: bytes,
-    offset: int,
+    offset: int, is_last: bool = False,
 ) -> tuple[Decided, tuple[WakeQueue, ...]]:  # fmt: skip
     """(record at ``offset``, queues to wake): the half batches of attempts in ``won`` become visible, others never."""
     refs: list[BatchRef] = []
@@ -63,4 +63,4 @@ def decided_record(
             )
         )  # fmt: skip
     size = decided_size(group, tx_id, digest, len(refs), len(lost))
-    return Decided(offset, size, group, tx_id, decided_by, digest, tuple(refs), tuple(lost)), tuple(wakes)
+    return Decided(offset, size, group, tx_id, decided_by, digest, tuple(refs), tuple(lost), is_last), tuple(wakes)

@@ -259,7 +259,7 @@ def decide_batch(state: State, command: DecideBatch, now_ms: int) -> Decision:
         offset += rolled_back.size
     record, wakes = decided_record(
         state, command.group, batch.tx_id, known.halves if known is not None else (), won, DecidedBy.PRODUCER,
-        command.digest, offset,
+        command.digest, offset, command.is_last,
     )  # fmt: skip
     if known is not None and group is not None:
         events += check_cancelled(group, known.tx_id)

@@ -117,14 +117,16 @@ class SinkBroker:
             raise UsageError("the broker has an IPv6 address, which half batches do not support")
         return found
 
-    def decide(self, batch: QueryBatch, digest: bytes, winners: Sequence[WinnerRow]) -> bool:
+    def decide(self, batch: QueryBatch, digest: bytes, winners: Sequence[WinnerRow], *, is_last: bool = False) -> bool:
         """Decide the batch: the messages of ``winners`` become visible, those of other attempts never. Whether it was decided before.
+
+        ``is_last``: the query has no further batches, so the broker may forget it later.
 
         Raises:
             TransactionRefused: it was decided with another digest, or a later run has begun.
             TransactionIncomplete: half batches of a winner are missing, so nothing was decided.
         """
-        fields = DecideFields(self._group, batch.query, batch.batch, batch.run, digest)
+        fields = DecideFields(self._group, batch.query, batch.batch, batch.run, digest, is_last)
         answer = self._until(HMQ_DECIDE, decide_ext(fields), encode_winners(winners))
         if answer.code != ResponseCode.SUCCESS:
             _refused(answer, f"the decision on batch {batch.batch} of query {batch.query}")

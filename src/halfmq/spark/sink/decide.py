@@ -24,8 +24,9 @@ _CONTRADICTION: Final = "do not delete or restore a checkpoint of a query that w
 
 
 def decide_batch_write(messages: Sequence[Prepared], options: SinkOptions, batch: QueryBatch) -> None:
-    """Decide a batch write. Raises as ``decide``."""
-    decide(messages, options, batch, digest_of(options.app_id, str(options.version)))
+    """Decide a batch write. Raises as ``decide``. Without ``txnAppId`` it is a query of its own, which has no other batch."""
+    digest = digest_of(options.app_id, str(options.version))
+    decide(messages, options, batch, digest, is_last=not options.app_id)
 
 
 def abort_batch_write(options: SinkOptions, batch: QueryBatch) -> None:
@@ -38,7 +39,7 @@ def abort_batch_write(options: SinkOptions, batch: QueryBatch) -> None:
         return
     broker = SinkBroker(replace(options, broker_timeout_ms=min(options.broker_timeout_ms, _ABORT_TIMEOUT_MS)))
     try:
-        broker.decide(batch, digest_of("aborted"), ())
+        broker.decide(batch, digest_of("aborted"), (), is_last=True)
     except TransactionRefused:
         pass  # the commit took effect
     except HalfmqError as error:
@@ -68,8 +69,10 @@ def decide_stream(messages: Sequence[Prepared], options: SinkOptions, number: in
     decide(messages, options, messages[0].batch, checkpoint.secure(number))
 
 
-def decide(messages: Sequence[Prepared], options: SinkOptions, batch: QueryBatch, digest: bytes) -> None:
-    """Make what the tasks have prepared visible. Success if the same was decided before.
+def decide(
+    messages: Sequence[Prepared], options: SinkOptions, batch: QueryBatch, digest: bytes, *, is_last: bool = False
+) -> None:
+    """Make what the tasks have prepared visible. Success if the same was decided before. ``is_last``: as for ``SinkBroker.decide``.
 
     Raises:
         TransactionRefused: the batch was decided with another digest, or a later run has begun. Stop.
@@ -86,7 +89,7 @@ def decide(messages: Sequence[Prepared], options: SinkOptions, batch: QueryBatch
             for message in messages
             if message.half_batches
         ]
-        broker.decide(batch, digest, winners)
+        broker.decide(batch, digest, winners, is_last=is_last)
     finally:
         broker.close()
 

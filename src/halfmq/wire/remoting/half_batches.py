@@ -4,7 +4,7 @@
         response  code 0, ext ``offset`` (log offset) and ``halfIndex``
                   code 604: the batch is decided (ext HMQ_VERDICT, HMQ_POSITION): send nothing more of it; or a later run has begun
                   (ext ``fenced``)
-    HMQ_DECIDE         29013  ext ``group``, ``query``, ``batch``, ``run``, ``digest`` (32 hex digits); body: JSON [[attempt, number
+    HMQ_DECIDE         29013  ext ``group``, ``query``, ``batch``, ``run``, ``digest`` (32 hex digits), perhaps ``last``; body: JSON [[attempt, number
                               of half batches, number of messages, sum of their checksums modulo 2**32], ...]
         response  code 0, ext ``position`` and ``repeated``
                   code 604: HMQ_VERDICT and HMQ_POSITION if it was decided with other content, ``missing`` if half batches are not
@@ -64,6 +64,8 @@ class DecideFields(NamedTuple):
     batch: int
     run: str
     digest: bytes
+    #: Whether the query has no further batches, so that the broker may forget it once the decision is past retention.
+    is_last: bool = False
 
 
 class WinnerRow(NamedTuple):
@@ -123,7 +125,9 @@ def read_place(ext: Mapping[str, str]) -> tuple[int, int]:
 
 def decide_ext(fields: DecideFields) -> dict[str, object]:
     """Ext of the request HMQ_DECIDE."""
-    return {**fields._asdict(), "digest": fields.digest.hex()}
+    ext = {**fields._asdict(), "digest": fields.digest.hex()}
+    del ext["is_last"]
+    return {**ext, "last": True} if fields.is_last else ext
 
 
 def read_decide(ext: Mapping[str, str]) -> DecideFields:
@@ -132,7 +136,8 @@ def read_decide(ext: Mapping[str, str]) -> DecideFields:
     if len(digest) != DIGEST_BYTES:
         raise ProtocolError(f"digest has {len(digest)} bytes instead of {DIGEST_BYTES}")
     batch = read_number("batch", ext.get("batch", ""))
-    return DecideFields(ext.get("group", ""), ext.get("query", ""), batch, ext.get("run", ""), digest)
+    is_last = ext.get("last", "").lower() == "true"
+    return DecideFields(ext.get("group", ""), ext.get("query", ""), batch, ext.get("run", ""), digest, is_last)
 
 
 def encode_winners(winners: Sequence[WinnerRow]) -> bytes:

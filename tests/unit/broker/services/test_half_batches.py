@@ -54,7 +54,7 @@ class Bench:
         return self.replies[-1]
 
     def decide(self, *winners: Winner, batch: QueryBatch = B0, group: str = "PG") -> Any:
-        self.half_batches.decide(1, group, batch, b"d" * 16, winners, self.deliver, "context")
+        self.half_batches.decide(1, group, batch, b"d" * 16, winners, False, self.deliver, "context")
         return self.replies[-1]
 
 

@@ -8,12 +8,14 @@ from tests.support.core_log import CoreLog, end, half, half_batch, part, produce
 
 from halfmq import limits
 from halfmq.core.commands import (
+    CopyForward,
     DecideBatch,
     EarlierVerdict,
     FindDecision,
     PrepareBatch,
     RequestedVerdict,
     ResolveTransaction,
+    TrimLog,
 )
 from halfmq.core.decision import BatchDecided, DecisionFound, Done, Refused, Settled, Why
 from halfmq.core.session import DiskSpace
@@ -276,8 +278,6 @@ def test_decision_survives_the_trim_of_its_segment() -> None:
     slow = prepared(log, QueryBatch("slow", 0, "r1"))
     log.roll()
     log.roll()
-    from halfmq.core.commands import CopyForward, TrimLog
-
     start = max(log.state.bases)
     assert log.do(CopyForward(start, 100)) == Done()
     assert log.do(TrimLog(start)) == Done()
@@ -286,3 +286,25 @@ def test_decision_survives_the_trim_of_its_segment() -> None:
     assert decide(log, B0) == BatchDecided(first, True)
     refused(decide(log, B0, digest=OTHER), Why.VERDICT_CONFLICT)
     assert isinstance(decide(log, QueryBatch("slow", 0, "r1"), slow), BatchDecided)
+
+
+def test_query_that_is_over_is_forgotten_once_its_decision_is_trimmed() -> None:
+    log = CoreLog()
+    before = log.state.derived.base_bytes
+    over = QueryBatch("once", 0, "r1")
+    found = prepared(log, over)
+    last = DecideBatch(1, "PG", over, DIGEST, (winner(*found),), True)
+    first = log.do(last)
+    decide(log, B0, prepared(log))
+    assert log.do(last) == BatchDecided(first.position, True)
+    for trimmed in (False, True):
+        log.roll()
+        start = max(log.state.bases)
+        assert ("once" in log.state.queries) is not trimmed
+        assert log.do(CopyForward(start, 100)) == Done()
+        assert log.do(TrimLog(start)) == Done()
+        log.restart()
+    assert list(log.state.queries) == ["q1"]
+    assert decide(log, B0).repeated
+    assert log.state.derived.base_bytes < before + 2 * 5_000
+    check(log.state)

@@ -121,7 +121,9 @@ async def test_offsets_are_synced_before_the_decision(
     order: list[str] = []
     secure, real = decide.Checkpoint.secure, decide.SinkBroker.decide
     monkeypatch.setattr(decide.Checkpoint, "secure", lambda self, n: (order.append("sync"), secure(self, n))[1])
-    monkeypatch.setattr(decide.SinkBroker, "decide", lambda self, *a: (order.append("decide"), real(self, *a))[1])
+    monkeypatch.setattr(
+        decide.SinkBroker, "decide", lambda self, *a, **k: (order.append("decide"), real(self, *a, **k))[1]
+    )
     async with serving(tmp_path / "store") as running:
         await commit(running, checkpoint, 0, await prepare(running, BATCH, "0.1", arrow(b"a")))
     assert order == ["sync", "decide"]

@@ -38,6 +38,8 @@ def test_half_batch_is_read_as_it_was_written(fields: PrepareFields) -> None:
 
 def test_decision_is_read_as_it_was_written() -> None:
     fields = DecideFields("G", "q", 7, "r1", bytes(range(16)))
+    last = fields._replace(is_last=True)
+    assert read_decide(as_received(decide_ext(last))) == last
     winners = [WinnerRow("0.5", 2, 1_000, 0xFFFFFFFF), WinnerRow("1.6", 1, 1, 0)]
     assert read_decide(as_received(decide_ext(fields))) == fields
     assert decode_winners(encode_winners(winners)) == winners
