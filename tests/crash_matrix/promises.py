@@ -3,6 +3,7 @@
 from halfmq.broker.recovery import recover
 from halfmq.core.transaction import invariants
 from halfmq.core.transaction.next_check import ParkedCheck
+from halfmq.errors import UsageError
 from halfmq.limits import DELAY_LEVELS_MS
 from halfmq.model.settings import ProducerSettings
 from halfmq.store.store import Durability, Store
@@ -23,8 +24,12 @@ _ROUNDS = 4
 def check_recoveries(house: House) -> None:
     """Snapshot and redo give the same state as the log alone. Runs before the start, and does not change the disk."""
     # Of what a power loss leaves, the indexes need not fit to the log before a start; at the level ``memory`` the log may end early.
-    report = verify_store(house.disk.fork(1), DATA)
-    wrong = [finding.what for finding in report.findings if finding.damage and finding.part == "log"]
+    try:
+        report = verify_store(house.disk.fork(1), DATA)
+    except UsageError:  # a crash before the store existed
+        report = None
+    findings = report.findings if report is not None else ()
+    wrong = [finding.what for finding in findings if finding.damage and finding.part == "log"]
     if wrong and house.book.batches and house.config.durability is Durability.FSYNC:
         raise Violation(f"verify before the start: {wrong}")
     digests = []
