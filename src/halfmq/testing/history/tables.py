@@ -43,7 +43,7 @@ class Tables:
         #: Bytes of rows that were moved to the database.
         self.spilled_bytes = 0
         # The rest is for SQLite's page cache, its sorter (as much as the cache), and unmatched requests.
-        self._held_max = max(memory_bytes // 4, (memory_bytes - _FIXED_BYTES) // 4 * 3)
+        self._held_max = max(memory_bytes // 4, (memory_bytes - _FIXED_BYTES) // 16 * 11)
         self._tables: list[_Table] = []
         # A database named "" is a file that SQLite creates when its cache is full, and that no other process sees.
         self.database = sqlite3.connect("", isolation_level=None)
