@@ -222,7 +222,12 @@ def _half(state: State, record: HalfRecord) -> None:
             derived.undecided_groups += 1
         undecided[tx_id] = Undecided(group_name, tx_id, (half,), count, now_ms, grace_until_ms, 0, grace_until_ms)
         schedule(state, group, tx_id, grace_until_ms)
-        return
+    else:
+        _join(state, group, known, half, count, grace_until_ms)
+
+
+def _join(state: State, group: ProducerGroup, known: Undecided, half: Half, count: int, grace_until_ms: int) -> None:
+    """A further half of a transaction: no check before its grace period ends, too."""
     grace_until_ms = max(known.grace_until_ms, grace_until_ms)
     check = known.next_check
     if not isinstance(check, ParkedCheck):
@@ -332,15 +337,8 @@ def _enter_half_batch(
             name, tx_id, (half,), count, prepared_at_ms, grace_until_ms, 0, grace_until_ms
         )
         schedule(state, group, tx_id, grace_until_ms)
-        return
-    grace_until_ms = max(known.grace_until_ms, grace_until_ms)
-    check = known.next_check
-    if not isinstance(check, ParkedCheck):
-        check = max(check, grace_until_ms)
-    _replace(
-        state, group, known, _with_half(known.halves, half), max(known.count, count), known.prepared_at_ms,
-        grace_until_ms, known.checks, check,
-    )  # fmt: skip
+    else:
+        _join(state, group, known, half, count, grace_until_ms)
 
 
 def _begin_run(state: State, group: str, batch: QueryBatch) -> None:
