@@ -146,6 +146,7 @@ PLANTED: dict[str, tuple[str, Any, str, Any]] = {
     "checksums of slots are not looked at": ("published", two_slots, "decode_slot", _believes_slots),
     "another topic in a half batch": ("half_batch", half_batch_targets, "verify_payload", _any_topic),
     "properties of a half batch are not looked at": ("half_batch", half_batch, "_properties_problem", lambda *_: ""),
+    "a digest of any length": ("half_batch_requests", half_batches, "DIGEST_BYTES", 0),
     "a digest that is not hex": ("half_batch_requests", half_batches, "_hex", lambda name, text: bytes.fromhex(text)),
     "frames of one read are lost": ("broker", connection.Connection, "_take", _only_the_last_frame),
 }

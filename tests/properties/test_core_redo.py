@@ -242,6 +242,11 @@ class Life:
         if self.rng.random() < 0.05:
             query.begin_run()
         batch = query.next_batch
+        if query.prepared and self.rng.random() < 0.1:
+            by_hand = ResolveTransaction(query.group, batch.tx_id, RequestedVerdict.ROLLBACK, "ops")
+            self.seen["batch rolled back by hand"] += isinstance(self.log.do(by_hand), Settled)
+            if self.rng.random() < 0.5:
+                return  # the driver does not know it, and decides
         large = self.rng.random() < 0.05
         for _ in range(8 if large else self.one_of([1, 1, 2, 4])):
             attempt = self.one_of(["0.1", "1.2"])
@@ -311,8 +316,9 @@ class Life:
             self.seen["decided"] += 1
         else:  # rolled back by an operator or a policy meanwhile: the query is started again
             assert isinstance(reply, Refused), reply
-            assert reply.why in (Why.INCOMPLETE, Why.LIMIT_REACHED), reply
-            self.seen["batch missing"] += 1
+            is_new = query.name not in self.log.state.queries
+            assert reply.why is (Why.LIMIT_REACHED if is_new else Why.INCOMPLETE), reply
+            self.seen["query refused" if is_new else "batch missing"] += 1
             query.begin_run()
 
     def send(self) -> None:
@@ -574,7 +580,7 @@ def test_the_random_lives_meet_what_they_are_for() -> None:
         "half sent again", "repeated", "conflict", "incomplete", "check", "trim", "restart", "snapshot", "shown",
         "delayed", "past the window", "rolled back by policy", "parked by CHECKS", "parked by AGE", "asked by hand",
         "last decision", "query forgotten", "restart with another immunity", "holder", "group deleted", "group with members", "decided", "decision repeated",
-        "half batch sent again", "half batches copied", "old run FENCED", "winner missing",
+        "half batch sent again", "half batches copied", "old run FENCED", "winner missing", "batch rolled back", "batch missing",
         "tied",
     ):  # fmt: skip
         assert seen[what], (what, seen)
