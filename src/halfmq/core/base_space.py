@@ -44,7 +44,7 @@ def no_space(state: State, what: str) -> Refused:
     """The refusal of ``what``, a sentence."""
     return Refused(
         Why.LIMIT_REACHED,
-        f"{what}: topics, groups, their limits and consumer offsets would not fit in the base of a segment of "
+        f"{what}: topics, groups, their limits, consumer offsets and queries would not fit in the base of a segment of "
         f"{state.settings.segment_bytes} bytes; delete unused topics or groups, or use a store with larger segments",
     )
 

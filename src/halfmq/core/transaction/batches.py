@@ -187,7 +187,7 @@ def _refuse_batch(
     verdict_bytes = decided_size(command.group, command.tx_id, bytes(DIGEST_BYTES), halves + 1, 0)
     if halves >= limits.TRANSACTION_HALF_BATCHES_MAX or 2 * verdict_bytes > state.record_bytes_max:
         return Refused(
-            Why.LIMIT_REACHED,
+            Why.MESSAGE_ILLEGAL,  # a client that gets LIMIT_REACHED waits, which does not help here
             f"transaction {command.tx_id!r} has {halves} half batches, as many as it may; send larger ones",
         )
     if not command.attempt:

@@ -57,7 +57,7 @@ def write(
                 query_id, attempt.batch, attempt.name, False, writer.half_batches, writer.messages, writer.checksum
             )
     except AlreadyDecided:
-        pass
+        pass  # since the task asked: nothing of it is needed, as below
     finally:
         broker.close()
     for _ in batches:  # Spark's writer of this pipe would block

@@ -219,6 +219,14 @@ def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
     assert isinstance(decide(log, B0, [half_batch()]), BatchDecided), "a decision needs no new messages"
 
 
+def test_number_of_half_batches_is_a_limit_for_which_waiting_does_not_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TRANSACTION_HALF_BATCHES_MAX", 2)
+    log = CoreLog()
+    found = prepared(log, count=2)
+    assert "send larger ones" in refused(log.do(half_batch(index=2)), Why.MESSAGE_ILLEGAL).text
+    assert isinstance(decide(log, B0, found), BatchDecided)
+
+
 def test_query_has_a_bounded_number_of_undecided_batches() -> None:
     log = CoreLog()
     for batch in range(limits.QUERY_UNDECIDED_MAX):
