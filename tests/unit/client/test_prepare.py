@@ -63,6 +63,55 @@ async def test_lost_answers_are_repeated_under_the_same_ids() -> None:
     assert found == [half.message_id for half in prepared.halves] + found[1:3]
 
 
+MANY = [compose("orders", bytes([number]) * 20_000) for number in range(40)]
+PREPARE_BATCH, DECISION = 29_012, 29_014
+
+
+def with_half_batches(broker: ScriptedBroker, refused: int = -1) -> list[int]:
+    """Let the broker take half batches in order; the request of number ``refused`` is refused as at a limit. Returns the indexes that came."""
+    came: list[int] = []
+    stored: set[int] = set()
+
+    def prepare(_: Peer, request: Request[Any]) -> bytes:
+        index = int(request.ext["index"])
+        came.append(index)
+        if len(came) - 1 == refused:
+            return encode_response(request, 2, "the group has as many as it may")
+        if index > len(stored):
+            return encode_response(request, 29, "they come in order")
+        stored.add(index)
+        return encode_response(request, 0, None, {"offset": 1_000 + index, "halfIndex": index})
+
+    broker.on[PREPARE_BATCH] = prepare
+    broker.on[DECISION] = lambda _, request: encode_response(request, 0, None, {"storeHost": "7f00000100002a9f"})
+    return came
+
+
+@in_virtual_time
+async def test_half_batch_behind_one_that_a_limit_refused_is_sent_again_after_it() -> None:
+    """It is refused too, for good, but only because it comes too early."""
+    broker = ScriptedBroker(queues=1)
+    came = with_half_batches(broker, refused=1)
+    async with client_of(broker.network()) as mq:
+        prepared = await mq.prepare(MANY, tx_id="T-1")
+    number = max(came) + 1
+    assert number >= 3
+    assert came == [*range(number), *range(1, number)]
+    assert len(prepared.halves) == 40
+    assert sorted({half.half_index for half in prepared.halves}) == list(range(number))
+    assert broker.requests(SEND) == []
+
+
+@in_virtual_time
+async def test_broker_without_half_batches_gets_single_halves() -> None:
+    broker = ScriptedBroker(queues=1)
+    broker.on[DECISION] = lambda _, request: encode_response(request, 3, "not supported")
+    async with client_of(broker.network()) as mq:
+        prepared = await mq.prepare(MANY, tx_id="T-1")
+    assert len(prepared.halves) == len(broker.requests(SEND)) == 40
+    assert pairs(broker.requests(SEND)[-1])["HMQ_TX_COUNT"] == "40"
+
+
 @in_virtual_time
 async def test_settled_transaction_is_refused_with_its_verdict_and_not_rolled_back_by_us() -> None:
     broker = ScriptedBroker()
