@@ -200,27 +200,30 @@ class WireReader:
         return self._lookups.fitting(queue, start, end, bytes_max, snapshot)
 
     def publish(self, offset: StreamOffset) -> None:
-        """Commit ``offset`` for ``group``, in one-way requests: where a query is, for statistics of consumers. Queues whose broker is away
-        are left out.
+        """Commit ``offset`` for ``group``, in one-way requests: where a query is, for statistics of consumers.
 
         Raises:
-            Unavailable, RequestFailed: not committed.
+            Unavailable: a broker is away; the offsets of the others were sent.
         """
         snapshot = QueueBoundsSnapshot(offset.store, offset.epoch, offset.position, {}, {})
+        away: Unavailable | None = None
         for queue, at in offset.queues.items():
-            topic, name = queue
-            address = self._address_of(queue, snapshot)
-            if address not in self._published:
-                # A pull creates the group, if it does not exist.
-                self._ask(address, RequestCode.PULL_MESSAGE, pull_fields(self._group, topic, queue_number(name), at, 1))
-                self._published.add(address)
-            fields = {
-                "consumerGroup": self._group,
-                "topic": topic,
-                "queueId": queue_number(name),
-                "commitOffset": at,
-            }
-            self._connections.tell(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+            try:
+                self._publish_queue(self._address_of(queue, snapshot), queue, at)
+            except Unavailable as reason:
+                away = reason
+        if away is not None:
+            raise away
+
+    def _publish_queue(self, address: Address, queue: QueueName, at: int) -> None:
+        topic, name = queue
+        number = queue_number(name)
+        if address not in self._published:
+            # A pull creates the group, if it does not exist. Whether it finds messages does not matter.
+            self._ask(address, RequestCode.PULL_MESSAGE, pull_fields(self._group, topic, number, at, 1))
+            self._published.add(address)
+        fields = {"consumerGroup": self._group, "topic": topic, "queueId": number, "commitOffset": at}
+        self._connections.tell(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
 
     def _ask_queue(
         self, queue: QueueName, snapshot: QueueBoundsSnapshot, code: int, fields: Mapping[str, object]

@@ -15,11 +15,11 @@ from halfmq.errors import ConnectError, DataLost, NotAuthorized, ProtocolError, 
 from halfmq.model.stored_message import SYS_COMMITTED, StoredMessage, body_crc_of, encode
 from halfmq.spark import pull_reader, wire_reader
 from halfmq.spark.connection import Connections
-from halfmq.spark.offsets import NO_POSITION, QueueBoundsSnapshot
+from halfmq.spark.offsets import NO_POSITION, QueueBoundsSnapshot, StreamOffset
 from halfmq.spark.options import parse_options
 from halfmq.spark.partitions import QueueRange, Ranges, sample_start
 from halfmq.spark.pull_reader import pulled_rows
-from halfmq.spark.retry_deadline import RetryDeadline
+from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.source import HalfmqBatchReader, HalfmqStreamReader
 from halfmq.spark.stored_rows import record_batch
 from halfmq.spark.wire_reader import WireReader
@@ -978,3 +978,21 @@ def test_a_new_topic_of_a_pattern_on_a_second_broker_is_refused_at_once(pair: Cl
     pair.brokers["broker-b"].position += 100
     with pytest.raises(UsageError, match=r"several brokers: broker-a .*broker-b"):
         end_of(made, start)
+
+
+def test_position_is_published_at_the_other_brokers_if_one_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[object, object]] = []
+    options = {"url": "rocketmq://127.0.0.1:1", "subscribe": "t", "group": "g"}
+    source = WireReader(parse_options(options), RetryDeadline(100))
+
+    def address_of(queue: tuple[str, str], snapshot: QueueBoundsSnapshot) -> tuple[str, int]:
+        if queue[1].startswith("a:"):
+            raise Unavailable("broker a is not in the route")
+        return ("b", 1)
+
+    monkeypatch.setattr(source, "_address_of", address_of)
+    monkeypatch.setattr(source, "_ask", lambda *asked: None)
+    monkeypatch.setattr(source._connections, "tell", lambda at, code, fields: told.append((at, fields["commitOffset"])))
+    with pytest.raises(Unavailable, match="broker a"):
+        source.publish(StreamOffset("rocketmq:c", 0, -1, {("t", "a:0"): 7, ("t", "b:0"): 8, ("t", "b:1"): 9}, {"t": 0}))
+    assert told == [(("b", 1), 8), (("b", 1), 9)]
