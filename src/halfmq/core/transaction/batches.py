@@ -323,10 +323,7 @@ def _repeated(command: DecideBatch, stands: DecisionFound) -> BatchDecided | Ref
             "application repeats the batch with other input than before, or its checkpoint was replaced"
         )
     else:
-        text = (
-            f"{what} was decided before, and its content is no longer known (the last decided batch is "
-            f"{stands.last_batch}): the checkpoint of the application is older than what it has written"
-        )
+        text = f"{what} counts as decided, since batch {stands.last_batch} is, and its content is not known: the checkpoint of the application is older than what it has written"
     return Refused(Why.VERDICT_CONFLICT, text, "COMMITTED", stands.position)
 
 
@@ -378,7 +375,8 @@ def _refuse_run(state: State, batch: QueryBatch, group: str) -> Refused | None:
 def _fenced(query: Query, run: str) -> Refused:
     return Refused(
         Why.FENCED,
-        f"run {run} of query {query.name} is over: run {query.run} has begun, and only the newest may write; stop this one",
+        f"run {run} of query {query.name} is over: run {query.run} has written since, and only one run may write; stop this one, "
+        "or start the query again if the other is the one that should not run",
     )
 
 
