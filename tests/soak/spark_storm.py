@@ -186,6 +186,7 @@ class Storm:
         url = f"rocketmq://127.0.0.1:{self.broker.name_port}"
         self.producer, self.driver = Producer(url, rate, seed), Driver(url, directory)
         self.kills: Counter[str] = Counter()
+        self.next_victim = self.rng.choice(VICTIMS)
         self.started = time.monotonic()
 
     def batches(self) -> int:
@@ -227,17 +228,18 @@ class Storm:
             time.sleep(0.05)
 
     def _kill(self, has_moved: bool) -> bool:
-        """Kill somebody. Most driver kills wait for a batch, or there would never be one."""
-        victim = self.rng.choice(VICTIMS)
+        """Kill who is next, if it is there. The driver's turn waits for a batch, or there would never be one."""
+        victim = self.next_victim
         if victim == "broker":
             self.broker.kill()
             self.broker.start()
         elif victim == "driver":
-            if (not has_moved and self.rng.random() < 0.99) or not self.driver.kill():
+            if not has_moved or not self.driver.kill():
                 return False
         elif not self.driver.kill_part(victim, self.rng):
             return False
         self.kills[victim] += 1
+        self.next_victim = self.rng.choice(VICTIMS)
         return True
 
     def _settle(self) -> None:
