@@ -1,4 +1,4 @@
-"""What the order service says: the two messages of an order, as JSON."""
+"""The messages, as JSON: two of an order, by the order service; and parts of the revenue, by Spark."""
 
 import msgspec
 
@@ -20,6 +20,15 @@ class LoyaltyMessage(msgspec.Struct):
     household_id: int
     points: int
     total_cents: int
+
+
+class RevenueMessage(msgspec.Struct):
+    """A part of the revenue of a department on a day; all parts add up to it."""
+
+    department: str
+    day: str
+    cents: int
+    lines: int
 
 
 def order_message(basket: Basket) -> OrderMessage:
