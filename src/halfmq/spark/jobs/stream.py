@@ -1,0 +1,91 @@
+"""Runs the streaming query of a job to its end, or until the process is told to stop, and reports each batch.
+
+A job is started again on its checkpoint at any time: what was done stays, and what was interrupted is done again.
+"""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+from halfmq.errors import HalfmqError
+
+#: Called with one line of progress for people.
+Say = Callable[[str], None]
+
+_POLL_SECONDS: Final = 0.2
+
+
+class JobFailed(HalfmqError):
+    """A query of a job stopped with an error. What was written stays; start the job again when the cause is removed."""
+
+    code = "job-failed"
+
+
+class Ran(NamedTuple):
+    """What a run did: number of batches with rows, and of input rows."""
+
+    batches: int
+    rows: int
+
+
+def run(writer: Any, say: Say, *, follow: bool, stopping: threading.Event | None = None) -> Ran:
+    """Start ``writer`` (a DataStreamWriter without a trigger), and report batches until it ends.
+
+    ``follow``: go on with new messages until ``stopping`` is set, or SIGTERM or SIGINT comes (main thread only); otherwise end at what is there
+    at the start. A batch that runs when it is told to stop is given up, and done again by the next run on the checkpoint.
+
+    Raises:
+        JobFailed: the query failed; the text is the first cause.
+    """
+    stopping = stopping or threading.Event()
+    with _signals(stopping):
+        query = (writer if follow else writer.trigger(availableNow=True)).start()
+        seen, batches, rows = -1, 0, 0
+        try:
+            while True:
+                ended = query.awaitTermination(_POLL_SECONDS)
+                for progress in query.recentProgress:
+                    if progress["batchId"] > seen:
+                        seen = progress["batchId"]
+                        batches, rows = batches + bool(progress["numInputRows"]), rows + progress["numInputRows"]
+                        say(_line(progress, rows))
+                if ended:
+                    return Ran(batches, rows)
+                if stopping.is_set():
+                    return Ran(batches, rows)
+        except Exception as error:
+            raise JobFailed(first_cause(error)) from error
+        finally:
+            query.stop()
+
+
+def _line(progress: dict[str, Any], rows: int) -> str:
+    seconds = progress["durationMs"].get("triggerExecution", 0) / 1_000
+    rate = f", {progress['numInputRows'] / seconds:,.0f} rows/s" if seconds and progress["numInputRows"] else ""
+    return f"batch {progress['batchId']}: {progress['numInputRows']:,} rows in {seconds:.1f} s{rate}; {rows:,} in all"
+
+
+def first_cause(error: BaseException) -> str:
+    """The sentence of an error that Spark wrapped, without its stack traces."""
+    text = str(error)
+    found = [
+        line.split(":", 1)[1].strip()
+        for line in text.splitlines()
+        if line.startswith(("halfmq.errors.", "pyspark.errors.", "  halfmq.errors."))
+    ]
+    return found[-1] if found else text.splitlines()[0] if text else type(error).__name__
+
+
+@contextlib.contextmanager
+def _signals(stopping: threading.Event) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {one: signal.signal(one, lambda *_: stopping.set()) for one in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
