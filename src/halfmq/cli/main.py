@@ -25,6 +25,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "serve": Entry("halfmq.cli.serve", "Run the broker and its name server on one directory."),
     "store": Entry("halfmq.cli.store", "Verify or dump the files of a store, read-only; also while the broker runs."),
     "tx": Entry("halfmq.cli.tx", "List, explain and settle undecided transactions; set limits of producer groups."),
+    "group": Entry("halfmq.cli.group", "Let retention wait until a consumer group has read its topics."),
     "check-history": Entry(
         "halfmq.cli.check_history",
         "Check a recorded history for lost, phantom, duplicate or torn transactions, and more.",
