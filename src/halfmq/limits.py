@@ -103,6 +103,11 @@ DEDUP_IDS_MAX: Final = 262_144
 #: the log may exceed its limit by ``COPY_AGAIN_PART`` times the copies.
 COPY_AGAIN_MS: Final = 3_600_000
 COPY_AGAIN_PART: Final = 4
+#: A consumer group that holds retention: default age at which messages are no longer kept for it, ms, and maximum number of topics.
+#: Precedent: Kafka forgets the offsets of an idle group after 7 days (``offsets.retention.minutes``).
+HOLD_MS: Final = 7 * 86_400_000
+HOLD_MS_MAX: Final = 100 * 365 * 86_400_000
+HOLD_TOPICS_MAX: Final = 64
 
 #: Operator name and reason in the audit log, characters. Longer texts are truncated, or rejected in requests.
 OPERATOR_CHARS_MAX: Final = 64

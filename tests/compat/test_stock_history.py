@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from halfmq.testing.history.report import DUPLICATE
+from halfmq.testing.history.report import DUPLICATE, LOST, REORDERED
 from tests.compat.stock_history import by_kills, recorded
 
 
@@ -23,9 +23,17 @@ def test_committed_messages_of_a_killed_rocketmq_stand_twice(
         print(
             f"\nRocketMQ 5.4.0, two kills: {report.counts[DUPLICATE]:,} messages stand twice, {report.events:,} events"
         )
-    assert {kind for kind, count in report.counts.items() if count} == {DUPLICATE}
+    found = {kind for kind, count in report.counts.items() if count}
+    others = [one.text() for kind in sorted(found - {DUPLICATE}) for one in report.of_kind(kind)[:2]]
+    assert DUPLICATE in found
+    # On a machine several times slower RocketMQ was once seen to lose and reorder messages too. That these are no inventions
+    # of the checker is shown by the next test: the same run on another broker has none.
+    assert found <= {DUPLICATE, LOST, REORDERED}, others
+    if others:
+        with capsys.disabled():
+            print("\n".join(others))
     assert by_kills(report) > 0
-    assert all(one.message in one.transaction for one in report.violations)
+    assert all(one.message in one.transaction for one in report.of_kind(DUPLICATE))
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ from halfmq.spark.sink import decide, task
 from halfmq.spark.sink.attempt import Attempt
 from halfmq.spark.sink.checkpoint import digest_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 #: Rows in each input topic, of two batches; half of a row's bytes fill a half batch of 4 KiB.
 ROWS: Final = 20
@@ -94,7 +94,7 @@ def visible(broker: Served, topic: str) -> list[bytes]:
     return asyncio.run(read())
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 180) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"no {what} in {seconds} s"
@@ -112,7 +112,7 @@ class Row:
         """Run it here until it has caught up. Raises its error."""
         query = sink_driver.start(self.spark, url(self.broker), self.directory, availableNow=True, **options)
         try:
-            assert query.awaitTermination(60)
+            assert query.awaitTermination(180)
         finally:
             query.stop()
 
@@ -167,7 +167,8 @@ def killed(work: Path, broker: Served, sink: Any) -> dict[str, str]:
                 if name in ("d1", "e")
                 else (row.directory / "stalled").exists
             )
-            wait_for(lambda: process.poll() is not None or at(), f"moment of row {name}", 100)  # noqa: B023
+            # The start of eight queries takes a minute of two idle cores.
+            wait_for(lambda: process.poll() is not None or at(), f"moment of row {name}", 400)  # noqa: B023
             assert process.poll() is None, log.read_text()[-3_000:]
         row = Row(sink, broker, work / "z")
         (row.directory / "moment").unlink()
@@ -388,6 +389,6 @@ def test_checkpoint_of_the_session_configuration_is_refused(sink: Any, broker: S
         stream = stream.select("value")
         query = stream.writeStream.format("halfmq").options(url=url(broker), topic="out-conf")
         with pytest.raises(Exception, match="option checkpointLocation is not set on this query"):
-            query.trigger(availableNow=True).start().awaitTermination(60)
+            query.trigger(availableNow=True).start().awaitTermination(180)
     finally:
         sink.conf.unset("spark.sql.streaming.checkpointLocation")

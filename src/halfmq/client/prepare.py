@@ -181,12 +181,20 @@ class Preparation:
         return min(failures, key=_weight) if failures else None
 
     async def _divide(self, connections: dict[str, Connection]) -> None:
-        """Make half batches of the halves, if their broker supports them; else send them one by one."""
-        self._may_batch = False
+        """Make half batches of the halves, if their broker supports them; else send them one by one.
+
+        Raises:
+            NotSent: the broker did not say whether it does. No half was sent.
+        """
         (connection, *others) = connections.values()
         if others or not connection.is_halfmq:
+            self._may_batch = False
             return
-        answer = await connection.request(HMQ_DECISION, {}, timeout_s=self._attempts.timeout_s())
+        try:
+            answer = await connection.request(HMQ_DECISION, {}, timeout_s=self._attempts.timeout_s())
+        except NoAnswer as error:
+            raise NotSent(str(error)) from error
+        self._may_batch = False
         if answer.code != ResponseCode.SUCCESS:
             return
         messages = [

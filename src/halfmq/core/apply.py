@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from halfmq import limits
 from halfmq.core.base import apply_base
-from halfmq.core.base_bytes import count_group, drop_offset, group_bytes, set_offset, topic_bytes
+from halfmq.core.base_bytes import count_group, drop_offset, group_bytes, hold_bytes, set_offset, topic_bytes
 from halfmq.core.clock_jumps import forget_jumps
 from halfmq.core.copies import forget_copy, note_copy
 from halfmq.core.derived import (
@@ -516,8 +516,10 @@ def _group_set(state: State, record: GroupSet) -> None:
 
 def _group_deleted(state: State, record: GroupDeleted) -> None:
     name = record.name
-    if state.groups.pop(name, None) is not None:
+    group = state.groups.pop(name, None)
+    if group is not None:
         count_group(state, -group_bytes(name))
+        state.derived.base_bytes -= hold_bytes(group)
     set_holders(state, name, {})
     if not record.with_offsets:
         return

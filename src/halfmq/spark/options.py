@@ -52,6 +52,7 @@ OPTIONS: Final = {
     "includeHeaders": "true adds column headers; default false",
     "verifyBodies": "path only: true verifies the CRC of each body; default false; with url it is always verified",
     "group": "consumer group in pull requests; no offsets are stored, unless publishPosition is true",
+    "hold": "with publishPosition: true lets the halfmq broker keep messages until the query has read them; default false",
     "publishPosition": "url and stream only: true commits the position of the query as offsets of group; default false",
 }
 #: Spark's catalog adds this property to the options when a table is created (``CREATE TABLE ... USING halfmq``). Spark 4.3 does not
@@ -100,6 +101,8 @@ class Options:
     verify_bodies: bool
     #: Whether offsets are committed for ``group``.
     publish_position: bool
+    #: Whether retention waits for ``group``.
+    hold: bool
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -190,7 +193,16 @@ def parse_options(given: Mapping[str, str]) -> Options:
         group=values.get("group", "").strip() or GROUP_DEFAULT,
         verify_bodies=_flag("verifyBodies", values, default=False),
         publish_position=_publish_position(values),
+        hold=_hold(values),
     )
+
+
+def _hold(values: Mapping[str, str]) -> bool:
+    if not _flag("hold", values, default=False):
+        return False
+    if not _publish_position(values):
+        raise UsageError("hold needs the position of the query", hint="set publishPosition=true and group")
+    return True
 
 
 def _publish_position(values: Mapping[str, str]) -> bool:

@@ -83,7 +83,10 @@ class PublishesPosition(Protocol):
     """A reader that can commit offsets for a consumer group."""
 
     def publish(self, offset: StreamOffset) -> None:
-        """Commit the offsets for ``group``, for statistics of consumers; nothing depends on it."""
+        """Commit the offsets for ``group``, for statistics of consumers, and for retention that waits for them."""
+
+    def hold(self, topics: Sequence[str]) -> bool:
+        """Let retention wait until ``group`` has read ``topics``. False: no broker has them yet, call it again."""
 
 
 def open_reader(options: Options, deadline: RetryDeadline) -> Reader:
@@ -334,6 +337,9 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
         #: End of an ``availableNow`` query.
         self._target: QueueBoundsSnapshot | None = None
         self._newest: QueueBoundsSnapshot | None = None
+        #: Topics that the query holds at its broker.
+        self._held: frozenset[str] = frozenset()
+        self._start_published = False
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where the query starts (``startingOffsets``). Spark calls it only for a query without a checkpoint, possibly several times."""
@@ -359,6 +365,10 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
         begin = data_loss.restricted(from_json(start), self._options.subscription.includes)
         snapshot = self._current_snapshot(begin)
         starts = self._resume(begin, snapshot)
+        if self._options.hold and not self._start_published:
+            # What the group has committed may be before the start of this query, or after it, as with an older checkpoint.
+            self._start_published = True
+            self._publish(begin)
         if self._target is not None:
             snapshot = limited_to(snapshot, self._target)
         backlog = {queue: end - starts[queue] for queue, (_, end) in snapshot.queues.items() if end > starts[queue]}
@@ -400,10 +410,14 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
 
         Spark calls it before the next batch, and never after the last one of ``availableNow``.
         """
+        if self._options.publish_position:
+            self._publish(from_json(end))
+
+    def _publish(self, offset: StreamOffset) -> None:
         reader = self._open()
-        if self._options.publish_position and isinstance(reader, PublishesPosition):
+        if isinstance(reader, PublishesPosition):
             try:
-                reader.publish(from_json(end))
+                reader.publish(offset)
             except (Unavailable, HalfmqError) as error:
                 _log.warning("halfmq: the position of the query was not published: %s", error)
 
@@ -424,7 +438,10 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
         reader = self._open()
 
         def attempt() -> QueueBoundsSnapshot:
-            snapshot = self._snapshot(reader, read_to, complete=self._target is not None)
+            complete = self._target is not None
+            snapshot = self._snapshot(reader, read_to, complete=complete)
+            if self._hold(reader, snapshot):
+                snapshot = self._snapshot(reader, read_to, complete=complete)  # nothing of this one is removed unread
             if read_to is not None and data_loss.is_regressed(read_to, snapshot):
                 raise _Regressed(snapshot)
             return snapshot
@@ -436,6 +453,16 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
                 raise
             self._newest = error.__cause__.snapshot  # waiting did not help: the caller reports the loss
         return self._newest
+
+    def _hold(self, reader: Reader, snapshot: QueueBoundsSnapshot) -> bool:
+        """Let retention wait for the query, once for each set of topics; with a pattern it changes. True: this did it."""
+        topics = frozenset(self._options.topics or snapshot.topics)
+        if not self._options.hold or topics <= self._held or not isinstance(reader, PublishesPosition):
+            return False
+        if not reader.hold(sorted(topics | self._held)):
+            return False
+        self._held |= topics
+        return True
 
     def _resume(self, offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> dict[QueueName, int]:
         resumed = data_loss.resume(offset, snapshot)

@@ -32,6 +32,7 @@ from halfmq.spark.raw_reader import RawReader
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.stored_rows import StoredRows
 from halfmq.wire.remoting.codes import HMQ_POSITION, RequestCode, ResponseCode
+from halfmq.wire.remoting.group_attributes import change_body, hold_set
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.position import PositionAnswer, decode_answer, encode_samples, request_ext
 from halfmq.wire.remoting.replies import OffsetReply, read_reply
@@ -214,6 +215,26 @@ class WireReader:
                 away = reason
         if away is not None:
             raise away
+
+    def hold(self, topics: Sequence[str]) -> bool:
+        """Let retention of the halfmq broker wait until ``group`` has read ``topics``. The age limit of the group's hold stays as it is.
+
+        False: no broker has the topics yet.
+
+        Raises:
+            UsageError: it is a RocketMQ broker. Unavailable: the broker is away. RequestFailed: it rejected the hold.
+        """
+        source = self._find_source()
+        if source.address is None:
+            if source.store.startswith(ROCKETMQ_STORE):
+                raise UsageError(
+                    f"hold needs a halfmq broker, {self._name()} is a RocketMQ cluster", hint="remove hold"
+                )
+            return False
+        body = change_body(self._group, hold_set(topics))
+        answer = self._ask(source.address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
+        check_success(answer, f"the hold of group {self._group}")
+        return True
 
     def _publish_queue(self, address: Address, queue: QueueName, at: int) -> None:
         topic, name = queue

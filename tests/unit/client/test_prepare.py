@@ -103,6 +103,27 @@ async def test_half_batch_behind_one_that_a_limit_refused_is_sent_again_after_it
 
 
 @in_virtual_time
+async def test_broker_that_dies_when_it_is_asked_for_half_batches_is_asked_again() -> None:
+    broker = ScriptedBroker(queues=1)
+    came, asked = with_half_batches(broker), []
+
+    def dies_once(peer: Peer, request: Request[Any]) -> bytes | None:
+        asked.append(request)
+        if len(asked) == 1:
+            peer.cut()
+            return None
+        return encode_response(request, 0, None, {"storeHost": "7f00000100002a9f"})
+
+    broker.on[DECISION] = dies_once
+    async with client_of(broker.network()) as mq:
+        prepared = await mq.prepare(MANY, tx_id="T-1")
+    assert len(asked) == 2
+    assert len(prepared.halves) == 40
+    assert came == [*range(max(came) + 1)]
+    assert broker.requests(SEND) == []
+
+
+@in_virtual_time
 async def test_broker_without_half_batches_gets_single_halves() -> None:
     broker = ScriptedBroker(queues=1)
     broker.on[DECISION] = lambda _, request: encode_response(request, 3, "not supported")
