@@ -4,6 +4,8 @@ A job is started again on its checkpoint at any time: what was done stays, and w
 """
 
 import contextlib
+import itertools
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +17,8 @@ from halfmq.errors import HalfmqError
 Say = Callable[[str], None]
 
 _POLL_SECONDS: Final = 0.2
+#: The last line of a Python traceback.
+_RAISED: Final = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?", re.ASCII)
 
 
 class JobFailed(HalfmqError):
@@ -68,14 +72,17 @@ def _line(progress: dict[str, Any], rows: int) -> str:
 
 
 def first_cause(error: BaseException) -> str:
-    """The sentence of an error that Spark wrapped, without its stack traces."""
-    text = str(error)
-    found = [
-        line.split(":", 1)[1].strip()
-        for line in text.splitlines()
-        if line.startswith(("halfmq.errors.", "pyspark.errors.", "  halfmq.errors."))
+    """The sentence of an error that Spark wrapped: of the Python exception in its text, without stack traces."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    raised = [
+        match
+        for before, line in itertools.pairwise(lines)
+        if before.startswith("    ") and (match := _RAISED.fullmatch(line.rstrip()))
     ]
-    return found[-1] if found else text.splitlines()[0] if text else type(error).__name__
+    if not raised:
+        return lines[0]
+    name, text = raised[-1].groups()
+    return text or name
 
 
 @contextlib.contextmanager

@@ -1,0 +1,49 @@
+"""What ``ingest`` says before Spark starts."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halfmq.errors import UsageError
+from halfmq.spark.jobs import ingest
+
+GOOD: dict[str, Any] = {"output": "out", "url": "rocketmq://a:1", "topics": ("t",)}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"path": "/data"}, "--url and --path"),
+        ({"url": None}, "--url and --path"),
+        ({"pattern": "o.*"}, "--topics and --pattern"),
+        ({"topics": ()}, "--topics and --pattern"),
+        ({"required": ("id",)}, "need --schema"),
+        ({"schema": "id long", "event_time": "at"}, "belong together"),
+        ({"schema": "id long", "event_time": "at", "late_after": "soon"}, "not a duration"),
+        ({"max_rows": 0}, "--max-rows"),
+    ],
+)
+def test_settings_that_do_not_belong_together(wrong: dict[str, Any], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        ingest.check(ingest.Settings(**{**GOOD, **wrong}))
+    ingest.check(ingest.Settings(**GOOD))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("30m", 1_800), ("2h", 7_200), ("7d", 604_800), ("5 min", 300)]
+)
+def test_durations(text: str, seconds: int) -> None:
+    assert ingest.late_seconds(text) == seconds
+
+
+def test_settings_are_kept_and_compared(tmp_path: Path) -> None:
+    first = ingest.Settings(**{**GOOD, "output": str(tmp_path / "out")})
+    ingest._keep_settings(tmp_path / "out", first)
+    ingest._keep_settings(tmp_path / "out", first)
+    with pytest.raises(UsageError, match=r"topics was \['t'\]"):
+        ingest._keep_settings(tmp_path / "out", ingest.Settings(**{**GOOD, "output": "", "topics": ("u",)}))
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").touch()
+    with pytest.raises(UsageError, match="something else"):
+        ingest._keep_settings(tmp_path / "precious", first)
