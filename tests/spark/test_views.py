@@ -4,7 +4,6 @@ import asyncio
 import shutil
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest

@@ -49,7 +49,7 @@ from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.schema import spark_schema
 from halfmq.spark.stored_rows import StoredRows, record_batches
 from halfmq.spark.table_plan import TableRange, TableSnapshot, UndecidedRows, plan_halves, plan_transactions
-from halfmq.spark.table_rows import Lost, Rows, TablePage, TransactionRows, half_messages
+from halfmq.spark.table_rows import Lost, Rows, Table, TablePage, TransactionRows, half_messages
 from halfmq.spark.tag_filter import with_tags
 
 _log: Final = logging.getLogger("halfmq.spark")
@@ -122,7 +122,7 @@ class TableReader(Protocol):
     def halves(self, snapshot: TableSnapshot, start: int, end: int, lost: Lost) -> Iterator[TablePage]:
         """The rows [start, end) that were undecided at the position, each with the whole record of its half."""
 
-    def rows_at(self, half_indexes: Ints) -> Rows:
+    def rows_at(self, snapshot: TableSnapshot, half_indexes: Ints, lost: Lost) -> Rows:
         """The rows of these halves, which are sorted; zeros where there is none."""
 
     def close(self) -> None:
@@ -131,9 +131,13 @@ class TableReader(Protocol):
 
 def open_table(options: Options, deadline: RetryDeadline) -> TableReader:
     """The reader of the transaction table for ``options``; it connects on first use."""
-    from halfmq.spark.table_files import TableFiles
+    if options.path:
+        from halfmq.spark.table_files import TableFiles
 
-    return TableFiles(options.path, deadline)
+        return TableFiles(options.path, deadline)
+    from halfmq.spark.table_wire import TableWire
+
+    return TableWire(options, deadline)
 
 
 class HalfmqDataSource(DataSource):
@@ -395,8 +399,9 @@ class HalfmqTableReader(_Reads, DataSourceReader):
                 for page in table.halves(at, partition.start, partition.end, self._lost):
                     yield from half_messages(page, columns, table.topics, self._lost)
                 return
+            asked = Table(table.topics, lambda halves: table.rows_at(at, halves, self._lost))
             rows = TransactionRows(
-                table, columns, at.position, at.log_start, partition.open_halves, self._lost, must_have=partition.must_have
+                asked, columns, at.position, at.log_start, partition.open_halves, self._lost, must_have=partition.must_have
             )  # fmt: skip
             for page in table.transactions(at, partition.start, partition.end, self._lost):
                 yield from rows.convert(page)

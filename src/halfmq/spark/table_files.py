@@ -5,7 +5,7 @@ at or after the position does not count. The watermark page is written after the
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 import numpy as np
@@ -15,7 +15,7 @@ from halfmq.spark.byte_slices import Ints, gather
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.store_files import StoreFiles
 from halfmq.spark.stored_rows import PACKED_BATCH_BYTES, cut_points
-from halfmq.spark.table_plan import TableSnapshot, UndecidedRows
+from halfmq.spark.table_plan import TableSnapshot, UndecidedRows, runs
 from halfmq.spark.table_rows import (
     HEAD_BYTES,
     ROW,
@@ -36,8 +36,6 @@ T = TypeVar("T")
 
 #: Rows of a record batch of transactions.
 _PAGE_ROWS: Final = 16_384
-#: Rows between two wanted ones that are read and dropped, instead of reading twice.
-_GAP_ROWS: Final = 512
 _NOTHING: Final = pa.py_buffer(bytes(HEAD_BYTES))
 
 
@@ -104,7 +102,7 @@ class TableFiles(StoreFiles):
                         yield page.part(begin, cut)
                         begin = cut
 
-    def rows_at(self, half_indexes: Ints) -> Rows:
+    def rows_at(self, snapshot: TableSnapshot, half_indexes: Ints, lost: Lost) -> Rows:
         """The rows of these halves, which are sorted; zeros where there is none."""
         found = np.zeros(len(half_indexes), ROW)
         for first, end in runs(half_indexes):
@@ -119,7 +117,7 @@ class TableFiles(StoreFiles):
             lost(f"this is store {self._store}, but store {snapshot.store} was planned")
             return False
         _, topics = read_topics(self._disk, self._shard / "topics.json")
-        self.topics = {topic.topic_id: topic.name for topic in topics}
+        self.topics |= {topic.topic_id: topic.name for topic in topics}
         return True
 
     def _kept(self, start: int, end: int, lost: Lost) -> Rows:
@@ -184,15 +182,6 @@ class TableFiles(StoreFiles):
             return os.pread(descriptor, length, at * TRANSACTION_ROW_BYTES).ljust(length, b"\0")
         finally:
             os.close(descriptor)
-
-
-def runs(half_indexes: Ints) -> Sequence[tuple[int, int]]:
-    """Ranges [first, end) that contain the sorted half indexes, without large gaps, each within one file of the table."""
-    if not len(half_indexes):
-        return []
-    files = half_indexes // TRANSACTION_FILE_ROWS
-    cuts = np.flatnonzero((np.diff(half_indexes) > _GAP_ROWS) | (np.diff(files) > 0)) + 1
-    return [(int(part[0]), int(part[-1]) + 1) for part in np.split(half_indexes, cuts)]
 
 
 def _undecided_at(rows: Rows, position: int) -> Bools:

@@ -10,9 +10,12 @@ from pyspark.sql.datasource import InputPartition
 from halfmq.spark.byte_slices import Ints
 from halfmq.spark.partitions import task_count
 from halfmq.spark.table_rows import Rows, open_groups
+from halfmq.store.layout import TRANSACTION_FILE_ROWS
 
 #: Bytes that a transaction counts when tasks are planned: its row and the record of its verdict, about 4 us of work over the network.
 _TRANSACTION_BYTES: Final = 512
+#: Rows between two wanted ones that are read and dropped, instead of reading twice.
+_GAP_ROWS: Final = 512
 
 
 class TableSnapshot(NamedTuple):
@@ -87,3 +90,12 @@ def plan_halves(
     return [
         TableRange(snapshot, first, last, empty, [], must_have=False) for first, last in pairwise(edges) if last > first
     ]
+
+
+def runs(half_indexes: Ints) -> Sequence[tuple[int, int]]:
+    """Ranges [first, end) that contain the sorted half indexes, without large gaps, each within one file of the table."""
+    if not len(half_indexes):
+        return []
+    files = half_indexes // TRANSACTION_FILE_ROWS
+    cuts = np.flatnonzero((np.diff(half_indexes) > _GAP_ROWS) | (np.diff(files) > 0)) + 1
+    return [(int(part[0]), int(part[-1]) + 1) for part in np.split(half_indexes, cuts)]

@@ -12,7 +12,7 @@ that stands for it. For undecided transactions of several halves nothing in the 
 
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -110,15 +110,13 @@ class TablePage(NamedTuple):
         )
 
 
-class Table(Protocol):
+class Table(NamedTuple):
     """What the conversion asks while it reads."""
 
-    @property
-    def topics(self) -> Mapping[int, str]:
-        """Names of topics by id, as far as they are known by now. Deleted topics have none."""
-
-    def rows_at(self, half_indexes: Ints) -> Rows:
-        """The rows of these halves, which are sorted; zeros where there is none."""
+    #: Names of topics by id, as far as they are known by now. Deleted topics have none.
+    topics: Mapping[int, str]
+    #: The rows of these halves, which are sorted; zeros where there is none.
+    rows_at: Callable[[Ints], Rows]
 
 
 Lost = Callable[[str], None]

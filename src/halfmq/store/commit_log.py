@@ -281,6 +281,18 @@ class CommitLog:
             data, at = self._bytes(offset, size, max(ahead, size))
         return data[at + message_at : at + size]
 
+    def record_view(self, offset: int, ahead: int) -> memoryview:
+        """The whole record at ``offset``. ``ahead``: as in ``stored_view``. Raises as ``stored_view``."""
+        data, at = self._bytes(offset, RECORD_HEAD_BYTES, max(ahead, READ_BYTES))
+        size: int = kind_and_size(data, at)[1]
+        if not RECORD_HEAD_BYTES <= size <= _RECORD_BYTES_MAX:
+            raise LookupError(f"no record at log offset {offset}")
+        if at + size > len(data):
+            data, at = self._bytes(offset, size, max(ahead, size))
+            if at + size > len(data):
+                raise LookupError(f"the record at log offset {offset} ends beyond the log")
+        return data[at : at + size]
+
     def read_into(self, offset: int, buffers: Sequence[memoryview]) -> int:
         """Fill ``buffers``, at most ``BUFFERS_MAX``, with the bytes of the log from ``offset`` on; returns their number, fewer than fit only at
         the end of its segment's file. They may contain records that nobody may see.
