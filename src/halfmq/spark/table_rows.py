@@ -110,6 +110,20 @@ class TablePage(NamedTuple):
         )
 
 
+def merged(pages: Sequence[TablePage]) -> TablePage:
+    """The rows of all pages in one: a conversion by columns costs as much for few rows as for many."""
+    if len(pages) == 1:
+        return pages[0]
+    shifts = np.cumsum([0, *[page.buffer.size for page in pages[:-1]]])
+    return TablePage(
+        np.concatenate([page.half_indexes for page in pages]),
+        np.concatenate([page.rows for page in pages]),
+        pa.py_buffer(b"".join(memoryview(page.buffer) for page in pages)),
+        np.concatenate([page.starts + shift for page, shift in zip(pages, shifts, strict=True)]),
+        np.concatenate([page.sizes for page in pages]),
+    )
+
+
 class Table(NamedTuple):
     """What the conversion asks while it reads."""
 

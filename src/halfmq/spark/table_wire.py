@@ -18,7 +18,7 @@ from halfmq.spark.options import Options
 from halfmq.spark.raw_connection import RawConnection
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.table_plan import TableSnapshot, UndecidedRows, runs
-from halfmq.spark.table_rows import ROW, Bools, Lost, Rows, TablePage, checked_sizes, record_positions
+from halfmq.spark.table_rows import ROW, Bools, Lost, Rows, TablePage, checked_sizes, merged, record_positions
 from halfmq.spark.wire_reader import WireReader
 from halfmq.wire.remoting.codes import HMQ_TABLE_READ, ResponseCode
 from halfmq.wire.remoting.header import Request
@@ -36,6 +36,8 @@ _log: Final = logging.getLogger("halfmq.spark")
 
 #: Bytes of records in a response; the broker also limits the number of rows.
 ANSWER_BYTES: Final = 2 << 20
+#: Rows that are converted at once.
+_PAGE_ROWS: Final = 16_384
 #: A checksum that is wrong again on a new connection is not the network's fault.
 _WRONG_CHECKSUMS_MAX: Final = 2
 #: An entry of a response.
@@ -132,12 +134,19 @@ class TableWire:
 
     def transactions(self, snapshot: TableSnapshot, start: int, end: int, lost: Lost) -> Iterator[TablePage]:
         """The rows [start, end) that existed at the position, each with the record that names its transaction."""
-        return self._read("transactions", snapshot, start, end, lost)
+        pages: list[TablePage] = []
+        for page in self._read("transactions", snapshot, start, end, lost):
+            pages.append(page)
+            if sum(len(one.rows) for one in pages) >= _PAGE_ROWS:
+                yield merged(pages)
+                pages.clear()
+        if pages:
+            yield merged(pages)
 
     def named(self, snapshot: TableSnapshot, half_indexes: Ints, lost: Lost) -> Iterator[TablePage]:
         """The rows of these halves, as ``transactions``; the pages may contain others."""
         for first, end in runs(half_indexes):
-            yield from self._read("transactions", snapshot, first, end, lost)
+            yield from self.transactions(snapshot, first, end, lost)
 
     def halves(self, snapshot: TableSnapshot, start: int, end: int, lost: Lost) -> Iterator[TablePage]:
         """The rows [start, end) that were undecided at the position, each with the whole record of its half."""

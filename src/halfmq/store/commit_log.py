@@ -281,17 +281,16 @@ class CommitLog:
             data, at = self._bytes(offset, size, max(ahead, size))
         return data[at + message_at : at + size]
 
-    def record_view(self, offset: int, ahead: int) -> memoryview:
-        """The whole record at ``offset``. ``ahead``: as in ``stored_view``. Raises as ``stored_view``."""
-        data, at = self._bytes(offset, RECORD_HEAD_BYTES, max(ahead, READ_BYTES))
-        size: int = kind_and_size(data, at)[1]
-        if not RECORD_HEAD_BYTES <= size <= _RECORD_BYTES_MAX:
-            raise LookupError(f"no record at log offset {offset}")
-        if at + size > len(data):
-            data, at = self._bytes(offset, size, max(ahead, size))
-            if at + size > len(data):
-                raise LookupError(f"the record at log offset {offset} ends beyond the log")
-        return data[at : at + size]
+    def read_at(self, offset: int, length: int) -> bytes:
+        """``length`` bytes of the log from ``offset`` on; fewer at the end of its segment, or of the log. They may contain records that nobody
+        may see. Raises as ``stored_view``.
+        """
+        number, place = divmod(offset, self.segment_bytes)
+        segment = self._opened.get(number) or self._open_to_read(number, offset)
+        if segment is None or not 0 <= offset < self.end:
+            text = f"no record at log offset {offset}: the log does not reach there"
+            raise BeforeLogStart(text) if segment is None and offset < self.start else LookupError(text)
+        return segment.read(place, min(length, self.segment_bytes - place, self.end - offset))
 
     def read_into(self, offset: int, buffers: Sequence[memoryview]) -> int:
         """Fill ``buffers``, at most ``BUFFERS_MAX``, with the bytes of the log from ``offset`` on; returns their number, fewer than fit only at

@@ -876,9 +876,9 @@ class Store:
         ``rows_max``, ``bytes_max``, ``free_bytes``: see ``table_block.read_block``.
         """
         self._before_reading()
-        # Of all rows, as many as are taken; of undecided ones, which are few, a whole file.
-        is_dense = wanted in (Wanted.ROWS, Wanted.TRANSACTIONS)
-        rows = self.table.read_encoded(first, min(end - first, rows_max) if is_dense else end - first)
+        # Undecided rows are few.
+        scanned = rows_max if wanted in (Wanted.ROWS, Wanted.TRANSACTIONS) else limits.TABLE_SCAN_ROWS_MAX
+        rows = self.table.read_encoded(first, min(end - first, scanned))
         if not rows:
             after = min([end, *[base for base in self.table.bases() if base > first]])
             return TableBlock(0, after, frozenset(), 0, bytearray(free_bytes))

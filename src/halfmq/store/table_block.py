@@ -12,15 +12,17 @@ share the record of its verdict.
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 from halfmq import limits
 from halfmq.errors import StoreDamaged
+from halfmq.model.records import RECORD_HEAD_BYTES
 from halfmq.store.commit_log import BeforeLogStart
 from halfmq.store.half_names import HALF_KINDS, VERDICT_KINDS, without_body
 from halfmq.store.layout import ROW_EMPTY, ROW_UNDECIDED, TRANSACTION_ROW, TRANSACTION_ROW_BYTES
+from halfmq.store.record_codec import kind_and_size
 
 #: Half index, start and length of the record; the row follows.
 ENTRY_HEAD: Final = struct.Struct(">qIi")
@@ -31,8 +33,11 @@ _ROW_WORDS: Final = TRANSACTION_ROW_BYTES // 8
 _ROW_INTS: Final = TRANSACTION_ROW_BYTES // 4
 #: What one block may read of the log, and what a read costs besides; bounds the time to some ms.
 _READ_BYTES_MAX: Final = 4 << 20
-#: Records that are nearer than this are read together.
+#: What is read at once where the records of the next rows are near, as they are in a table that is read in its order; and of others.
 _AHEAD_BYTES: Final = 1 << 16
+_ALONE_BYTES: Final = 1 << 10
+#: A longer record is damage.
+_RECORD_BYTES_MAX: Final = limits.FRAME_BYTES_MAX + (1 << 20)
 _DAMAGED: Final = -1
 
 
@@ -52,8 +57,8 @@ class Wanted(Enum):
 class Log(Protocol):
     """Reads of the log."""
 
-    def record_view(self, offset: int, ahead: int) -> memoryview:
-        """The record at a log offset. Raises LookupError or StoreDamaged."""
+    def read_at(self, offset: int, length: int) -> bytes:
+        """So many bytes from a log offset on; fewer at the end of its segment or of the log. Raises LookupError or StoreDamaged."""
         ...
 
 
@@ -89,20 +94,23 @@ def read_block(
         chosen = _undecided(states, originals, currents, verdicts, position)
     is_all = len(chosen) <= rows_max
     del chosen[rows_max:]
-    records = _Records(log, bytes_max)
+    records = _Records(log, bytes_max, wanted)
+    has_records = wanted in (Wanted.TRANSACTIONS, Wanted.HALVES)
     entries: list[bytes] = []
+    place: tuple[int, int] | None = 0, 0
     for number in chosen:
-        place = records.of(states[number], currents[number], verdicts[number], wanted)
+        if has_records:
+            is_verdict = states[number] > ROW_UNDECIDED and wanted is Wanted.TRANSACTIONS
+            place = records.add(verdicts[number] if is_verdict else currents[number], is_verdict=is_verdict)
         if place is None:
             is_all = False
             break
         at = number * TRANSACTION_ROW_BYTES
         entries += (ENTRY_HEAD.pack(first + number, *place), rows[at : at + TRANSACTION_ROW_BYTES])
     del chosen[len(entries) // 2 :]
-    topic_ids = frozenset(
-        int.from_bytes(rows[at : at + 4], "big", signed=True)
-        for at in (number * TRANSACTION_ROW_BYTES + _AT["topic_id"] for number in chosen)
-    )
+    # A set first: few topics, many rows.
+    places = [number * TRANSACTION_ROW_BYTES + _AT["topic_id"] for number in chosen]
+    topic_ids = frozenset([int.from_bytes(raw, "big", signed=True) for raw in {rows[at : at + 4] for at in places}])
     data = bytearray(free_bytes) + b"".join(entries) + b"".join(records.found)
     return TableBlock(len(chosen), first + (count if is_all else chosen[-1] + 1), topic_ids, records.bytes, data)
 
@@ -133,51 +141,58 @@ def _places(states: bytes, state: int) -> Iterable[int]:
 class _Records:
     """The records of a block, read from the log."""
 
-    def __init__(self, log: Log, bytes_max: int) -> None:
+    def __init__(self, log: Log, bytes_max: int, wanted: Wanted) -> None:
         self.found: list[bytes] = []
+        #: Of ``found``.
+        self.bytes = 0
         self._log = log
         self._bytes_max = bytes_max
-        self.bytes = 0
+        self._take = bytes if wanted is Wanted.HALVES else without_body
         self._read = 0
-        self._last = -1
+        #: Bytes of the log, and the log offset of the first one.
+        self._window = b""
+        self._start = 0
         #: Log offset -> (start, length).
         self._places: dict[int, tuple[int, int]] = {}
 
-    def of(self, state: int, current: int, verdict: int, wanted: Wanted) -> tuple[int, int] | None:
-        """(start, length) of the record of a row; None if the block is full."""
-        if wanted is Wanted.HALVES:
-            return self._at(current, HALF_KINDS, bytes)
-        if wanted is not Wanted.TRANSACTIONS:
-            return 0, 0
-        return (
-            self._at(verdict, VERDICT_KINDS, bytes)
-            if state > ROW_UNDECIDED
-            else self._at(current, HALF_KINDS, without_body)
-        )
-
-    def _at(self, offset: int, kinds: frozenset[int], take: Callable[[memoryview], bytes]) -> tuple[int, int] | None:
+    def add(self, offset: int, *, is_verdict: bool) -> tuple[int, int] | None:
+        """(start, length) of the record at ``offset``; None if the block is full."""
         place = self._places.get(offset)
         if place is not None:
             return place
-        if self._read >= _READ_BYTES_MAX:
-            return None
-        is_near = 0 <= offset - self._last < _AHEAD_BYTES
-        ahead = _AHEAD_BYTES if is_near else 0
         try:
-            record = self._log.record_view(offset, ahead)
-            if record[0] not in kinds:
-                raise LookupError("another kind of record")
-            data = take(record)
+            at = offset - self._start
+            if at < 0 or at + RECORD_HEAD_BYTES > len(self._window):
+                if self._read >= _READ_BYTES_MAX:
+                    return None
+                at = self._load(offset, RECORD_HEAD_BYTES)
+            kind, size = kind_and_size(self._window, at)
+            if not RECORD_HEAD_BYTES <= size <= _RECORD_BYTES_MAX or kind not in (
+                VERDICT_KINDS if is_verdict else HALF_KINDS
+            ):
+                return 0, _DAMAGED
+            if at + size > len(self._window):
+                at = self._load(offset, size)
+            data = self._window[at : at + size]
+            if len(data) < size:
+                return 0, _DAMAGED
+            if not is_verdict:
+                data = self._take(memoryview(data))
         except BeforeLogStart:
             return 0, 0
-        except (LookupError, ValueError, IndexError, struct.error, StoreDamaged):
+        except (LookupError, ValueError, struct.error, StoreDamaged):
             return 0, _DAMAGED
         if self.found and self.bytes + len(data) > self._bytes_max:
             return None
-        self._read += offset - self._last if is_near else limits.TABLE_READ_COST_BYTES
-        self._read += len(record)
-        self._last = offset
         place = self._places[offset] = self.bytes, len(data)
         self.found.append(data)
         self.bytes += len(data)
         return place
+
+    def _load(self, offset: int, length: int) -> int:
+        """Read ``length`` bytes or more from ``offset`` on. Returns the place of ``offset`` in the window."""
+        is_near = 0 <= offset - self._start < 2 * _AHEAD_BYTES
+        self._window = self._log.read_at(offset, max(length, _AHEAD_BYTES if is_near else _ALONE_BYTES))
+        self._start = offset
+        self._read += len(self._window) + limits.TABLE_READ_COST_BYTES
+        return 0
