@@ -21,6 +21,7 @@ from halfmq.wire.remoting import (
     position,
     producer_groups,
     raw_read,
+    table_read,
 )
 from halfmq.wire.remoting.codes import (
     HMQ_ASK,
@@ -35,6 +36,7 @@ from halfmq.wire.remoting.codes import (
     HMQ_RESOLVE,
     HMQ_STATS,
     HMQ_STORY,
+    HMQ_TABLE_READ,
     HMQ_TRANSACTIONS,
     HMQ_UNDECIDED,
 )
@@ -299,6 +301,7 @@ def _conversations() -> tuple[bytes, ...]:
          (HMQ_UNDECIDED, {}, operators.encode_ids(["H" * 32])),
          (HMQ_POSITION, position.request_ext(["T", "Nowhere"]), b""),
          (HMQ_FITTING, fitting.encode_request(fitting.FittingRequest("T", 0, 0, 9, 1_000)), b""),
+         (HMQ_TABLE_READ, table_read.encode_request_fields(table_read.TableReadFields("0" * 32, "transactions", 0, 9, 0, 999)), b""),
          (HMQ_RAW_READ, raw_read.encode_request_fields(raw_read.RawReadFields("C", "0" * 32, "T", 1, 0, 0, 9, 999)), b"")],
         [(17, {"topic": "New", "readQueueNums": "2", "writeQueueNums": "2", "perm": "6"}, b""), (351, {"topic": "New"}, b""),
          (215, {"topic": "New"}, b""), (200, {}, b'{"groupName":"C2"}'), (207, {"groupName": "C2"}, b""),

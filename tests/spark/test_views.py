@@ -36,7 +36,7 @@ def load(spark: Any, broker: Served, way: str, view: str, **options: str) -> Any
     return spark.read.format("halfmq").load(**where, view=view, **options)
 
 
-@pytest.mark.parametrize("way", ["path"])
+@pytest.mark.parametrize("way", ["path", "url"])
 def test_one_row_for_each_transaction_by_outcome_and_who_decided(spark: Any, broker: Served, way: str) -> None:
     frame = load(spark, broker, way, "transactions", minPartitions="3")
     rows = {row.transaction_id: row for row in frame.collect()}
@@ -51,7 +51,7 @@ def test_one_row_for_each_transaction_by_outcome_and_who_decided(spark: Any, bro
     assert {row["outcome"]: row["count"] for row in by_outcome} == Counter(one[0] for one in TRANSACTIONS.values())
 
 
-@pytest.mark.parametrize("way", ["path"])
+@pytest.mark.parametrize("way", ["path", "url"])
 def test_undecided_half_messages_with_their_bodies(spark: Any, broker: Served, way: str) -> None:
     frame = load(spark, broker, way, "half", columns="transaction_id,group,topic,key,tag,value,half_index,properties")
     rows = frame.collect()

@@ -10,7 +10,6 @@ from tests.support.table_reads import read_view
 
 from halfmq.errors import DataLost, UsageError
 from halfmq.model import properties as props
-from halfmq.spark import table_files
 
 GROUP = "writers"
 
@@ -217,18 +216,3 @@ def test_an_empty_store_and_a_directory_without_one(writer: StoreWriter, tmp_pat
     assert read_view("half", path=str(writer.directory)) == []
     with pytest.raises(UsageError, match="holds no store"):
         read_view("half", path=str(tmp_path))
-
-
-def test_rows_near_each_other_are_read_together() -> None:
-    import numpy as np
-
-    from halfmq.spark.table_plan import runs
-
-    assert runs(np.array([], np.int64)) == []
-    assert runs(np.array([3, 5, 9, 2_000, 32_767, 32_768])) == [
-        (3, 10),
-        (2_000, 2_001),
-        (32_767, 32_768),
-        (32_768, 32_769),
-    ]
-    assert table_files.TRANSACTION_FILE_ROWS == 32_768
