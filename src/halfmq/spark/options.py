@@ -32,8 +32,8 @@ VIEW_TRANSACTIONS: Final = "transactions"
 VIEW_HALF: Final = "half"
 #: Columns of the other views, and those of them that are built unless ``columns`` selects some.
 TRANSACTION_COLUMNS: Final = (
-    "transaction_id", "group", "outcome", "decided_by", "prepared_at", "settled_at", "latency_ms", "checks", "halves", "messages",
-    "message_bytes", "topics", "first_half", "verdict_position",
+    "transaction_id", "group", "outcome", "decided_by", "prepared_at", "settled_at", "latency_ms", "checks", "parked", "halves",
+    "messages", "message_bytes", "topics", "first_half", "verdict_position",
 )  # fmt: skip
 HALF_COLUMNS: Final = (
     "transaction_id", "group", "topic", "queue", "key", "value", "tag", "keys", "prepared_at", "checks", "next_check_at",

@@ -281,6 +281,7 @@ class TransactionRows:
             "settled_at": lambda: _times(settled, np.ones(count, np.bool_)),
             "latency_ms": lambda: pa.array(settled - prepared, pa.int64(), mask=~known),
             "checks": lambda: pa.array(rows["checks"].astype(np.int32)),
+            "parked": lambda: pa.nulls(count, pa.string()),
             "halves": lambda: pa.repeat(pa.scalar(1, pa.int32()), count),
             "messages": lambda: pa.array(np.ones(count, np.int64), mask=~committed),
             "message_bytes": lambda: pa.array(rows["message_bytes"].astype(np.int64), mask=~known),
@@ -379,6 +380,7 @@ class _Folding:
         """Fold the rows of one transaction."""
         prepared = min((int(row["prepared_at_ms"]) for row in rows if row["prepared_at_ms"] > 0), default=None)
         topics = self._table.topics
+        next_check = max(int(row["next_check_at_ms"]) for row in rows)
         ids = dict.fromkeys(int(row["topic_id"]) for row in rows)
         self._found.append({
             "transaction_id": tx_id,
@@ -389,6 +391,7 @@ class _Folding:
             "settled_at": None if settled_at_ms is None else settled_at_ms * 1_000,
             "latency_ms": None if prepared is None or settled_at_ms is None else settled_at_ms - prepared,
             "checks": max(int(row["checks"]) for row in rows),
+            "parked": _PARKED.get(next_check - PARKED_MS) if outcome == _UNDECIDED else None,
             "halves": len(halves),
             "messages": messages,
             "message_bytes": None if prepared is None else sum(int(row["message_bytes"]) for row in rows),

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 from tests.support import log_records as make
 
-from halfmq.model.records import Kind
-from halfmq.spark.options import TRANSACTION_COLUMNS
+from halfmq.model.records import PARKED_MS, Kind, ParkedBecause
+from halfmq.spark.options import HALF_COLUMNS, TRANSACTION_COLUMNS
 from halfmq.spark.table_rows import (
     ROW,
     Rows,
@@ -15,6 +15,7 @@ from halfmq.spark.table_rows import (
     TablePage,
     TransactionRows,
     checked_sizes,
+    half_messages,
     merged,
     open_groups,
     record_positions,
@@ -151,6 +152,40 @@ def test_a_record_that_is_gone_since_the_plan_is_a_loss() -> None:
     assert lost == [
         "1 transactions of halves 1 to 1 cannot be named: their records are past retention since the read began"
     ]
+
+
+def test_a_parked_transaction_is_undecided_and_says_because_of_which_limit() -> None:
+    def parked(because: int) -> tuple[Any, Any]:
+        row = {
+            "state": ROW_UNDECIDED, "original_offset": 1, "current_offset": 1, "halves": 1, "checks": 15, "prepared_at_ms": 5,
+            "next_check_at_ms": PARKED_MS + because if because else 9_000,
+        }  # fmt: skip
+        found = page(table(row), encoded(make.half()(1)))
+        convert = TransactionRows(
+            Table({}, lambda half_indexes: table()),
+            TRANSACTION_COLUMNS,
+            100,
+            0,
+            np.empty(0, np.int64),
+            fail,
+            must_have=False,
+        )
+        ((one,),) = [batch.to_pylist() for batch in convert.convert(found)]
+        ((half,),) = [batch.to_pylist() for batch in half_messages(found, HALF_COLUMNS, {}, fail)]
+        assert one["outcome"] == "UNDECIDED"
+        assert (one["transaction_id"], one["checks"], one["parked"]) == (
+            half["transaction_id"],
+            half["checks"],
+            half["parked"],
+        )
+        return half["parked"], half["next_check_at"]
+
+    def fail(text: str) -> None:
+        raise AssertionError(text)
+
+    assert parked(ParkedBecause.CHECKS) == ("checks", None)
+    assert parked(ParkedBecause.AGE) == ("age", None)
+    assert parked(0)[1].timestamp() == 9
 
 
 def test_pages_are_merged_with_their_records() -> None:
