@@ -301,7 +301,6 @@ def _conversations() -> tuple[bytes, ...]:
          (HMQ_UNDECIDED, {}, operators.encode_ids(["H" * 32])),
          (HMQ_POSITION, position.request_ext(["T", "Nowhere"]), b""),
          (HMQ_FITTING, fitting.encode_request(fitting.FittingRequest("T", 0, 0, 9, 1_000)), b""),
-         (HMQ_TABLE_READ, table_read.encode_request_fields(table_read.TableReadFields("0" * 32, "transactions", 0, 9, 0, 999)), b""),
          (HMQ_RAW_READ, raw_read.encode_request_fields(raw_read.RawReadFields("C", "0" * 32, "T", 1, 0, 0, 9, 999)), b"")],
         [(17, {"topic": "New", "readQueueNums": "2", "writeQueueNums": "2", "perm": "6"}, b""), (351, {"topic": "New"}, b""),
          (215, {"topic": "New"}, b""), (200, {}, b'{"groupName":"C2"}'), (207, {"groupName": "C2"}, b""),
@@ -311,6 +310,8 @@ def _conversations() -> tuple[bytes, ...]:
          (HMQ_PRODUCER, {"group": "P"}, b""), (HMQ_STATS, {"group": ""}, b""),
          (HMQ_POLL_CHECKS, check_polls.encode_poll(check_polls.Poll("P", "me", 1_000, 5)), b"")],
         [*_half_batch_requests()],
+        [half_send, *[(HMQ_TABLE_READ, table_read.encode_request_fields(table_read.TableReadFields("0" * 32, wanted, 0, 9, 0, 999)), b"")
+                      for wanted in table_read.WANTED]],
         [(35, {"clientID": "me", "producerGroup": "P", "consumerGroup": "C"}, b""), (9_999, {}, b"")],
         [(34, {}, hello), (310, _send_ext("T", "A"), b"a"), (400, {}, assigned), (401, {}, assigned), (41, {}, lock),
          (325, _send_ext("DefaultCluster_REPLY_TOPIC", "R", REPLY_TO_CLIENT="me"), b"reply"),

@@ -110,7 +110,7 @@ class TableReader(Protocol):
     def snapshot(self) -> TableSnapshot:
         """The store now."""
 
-    def undecided(self, snapshot: TableSnapshot) -> UndecidedRows:
+    def undecided(self, snapshot: TableSnapshot, lost: Lost) -> UndecidedRows:
         """All rows that were undecided at the position of ``snapshot``."""
 
     def transactions(self, snapshot: TableSnapshot, start: int, end: int, lost: Lost) -> Iterator[TablePage]:
@@ -375,7 +375,7 @@ class HalfmqTableReader(_Reads, DataSourceReader):
         table = open_table(options, self._deadline())
         try:
             snapshot = table.snapshot()
-            undecided = table.undecided(snapshot)
+            undecided = table.undecided(snapshot, self._lost)
         finally:
             table.close()
         must_have = options.starting_half is not None

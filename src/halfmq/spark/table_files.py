@@ -64,11 +64,11 @@ class TableFiles(StoreFiles):
             end += int(there[-1]) + 1 if len(there) else 0
         return TableSnapshot(self._store, page.position, page.log_start, first, end)
 
-    def undecided(self, snapshot: TableSnapshot) -> UndecidedRows:
+    def undecided(self, snapshot: TableSnapshot, lost: Lost) -> UndecidedRows:
         """All rows that were undecided at the position of ``snapshot``."""
         indexes: list[Ints] = [np.empty(0, np.int64)]
         found: list[Rows] = [np.empty(0, ROW)]
-        for start in self._bases():
+        for start in self._bases() if self._is_planned(snapshot, lost) else ():
             rows = self._rows(start, start + TRANSACTION_FILE_ROWS)
             chosen = np.flatnonzero(_undecided_at(rows, snapshot.position))
             indexes.append(start + chosen)

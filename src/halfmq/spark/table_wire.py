@@ -118,12 +118,15 @@ class TableWire:
 
     def _try_snapshot(self) -> TableSnapshot:
         address, store = self._finder.only_broker(f"view={self._view}")
-        found, _ = self._attempt(address, TableReadFields(store, "rows", 0, 0, 0, 1))
+        try:
+            found, _ = self._attempt(address, TableReadFields(store, "rows", 0, 0, 0, 1))
+        except _OtherStore as other:
+            raise Unavailable(str(other)) from other
         return TableSnapshot(store, found.position, found.log_start, found.table_first, found.table_end)
 
-    def undecided(self, snapshot: TableSnapshot) -> UndecidedRows:
+    def undecided(self, snapshot: TableSnapshot, lost: Lost) -> UndecidedRows:
         """All rows that were undecided at the position of ``snapshot``."""
-        pages = list(self._read("undecided", snapshot, snapshot.first, snapshot.end, _raise_lost))
+        pages = list(self._read("undecided", snapshot, snapshot.first, snapshot.end, lost))
         empty = np.empty(0, np.int64), np.empty(0, ROW)
         return UndecidedRows(
             np.concatenate([empty[0], *[page.half_indexes for page in pages]]),
@@ -172,7 +175,7 @@ class TableWire:
             except _OtherStore as other:
                 lost(str(other))
                 return
-            if found.table_first > at and wanted != "rows":
+            if found.table_first > at and wanted in ("transactions", "halves"):
                 lost(
                     f"transactions of halves {at} to {min(end, found.table_first) - 1} are past retention since the read began"
                 )
@@ -254,7 +257,3 @@ class TableWire:
         )
         sizes = np.where(there, checked_sizes(data[starts], verdicts, stated, stated), stated)
         return TablePage(half_indexes, rows, buffer, starts, sizes)
-
-
-def _raise_lost(what: str) -> None:
-    raise Unavailable(what)
