@@ -147,7 +147,7 @@ class _Records:
         self.bytes = 0
         self._log = log
         self._bytes_max = bytes_max
-        self._take = bytes if wanted is Wanted.HALVES else without_body
+        self._with_bodies = wanted is Wanted.HALVES
         self._read = 0
         #: Bytes of the log, and the log offset of the first one.
         self._window = b""
@@ -176,8 +176,8 @@ class _Records:
             data = self._window[at : at + size]
             if len(data) < size:
                 return 0, _DAMAGED
-            if not is_verdict:
-                data = self._take(memoryview(data))
+            if not is_verdict and not self._with_bodies:
+                data = without_body(memoryview(data))
         except BeforeLogStart:
             return 0, 0
         except (LookupError, ValueError, struct.error, StoreDamaged):

@@ -99,14 +99,15 @@ class TableReads:
             if self._outgoing.is_over:
                 return Refused(Why.NOT_NOW, "clients do not read their responses: ask again in a moment")
             bytes_max = min(bytes_max, SMALL_PULL_BYTES)
-        newest = store.high_watermark
-        if request.position > newest:
-            return Refused(Why.NOT_NOW, f"the store ends at position {newest}, before {request.position}")
-        position = request.position or newest
+        position = request.position or store.high_watermark
         end = view.next_half_index
         last = max(request.first, min(request.end, end))
         block = store.read_table(
             request.first, last, position, request.wanted, limits.TABLE_READ_ROWS_MAX, bytes_max, request.free_bytes
         )
+        # After the read, which writes the indexes: with a full disk they end before what was the newest position.
+        newest = store.high_watermark
+        if position > newest:
+            return Refused(Why.NOT_NOW, f"the store ends at position {newest}, before {position}")
         topics = store.topic_names(block.topic_ids)
         return TableRead(block, topics, position, store.first_half(), end, view.log_start)

@@ -77,4 +77,15 @@ def test_another_store_a_later_position_and_clients_that_do_not_read_are_refused
     assert (later.why, later.text) == (Why.NOT_NOW, "the store ends at position 500, before 501")
     bench.outgoing.is_near = bench.outgoing.is_over = True
     assert bench.read().why is Why.NOT_NOW
-    assert bench.store.asked == []
+    assert len(bench.store.asked) == 1
+
+
+def test_indexes_that_could_not_be_written_end_before_the_newest_position() -> None:
+    bench = Bench()
+
+    def full_disk(*asked: Any) -> TableBlock:
+        bench.store.high_watermark = 300
+        return bench.store.block
+
+    bench.store.read_table = full_disk  # type: ignore[method-assign]
+    assert bench.read(position=0).why is Why.NOT_NOW
