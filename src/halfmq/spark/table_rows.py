@@ -38,6 +38,7 @@ from halfmq.spark.stored_rows import StoredRows, record_batch
 from halfmq.store.half_names import HALF_BATCHES, HALF_KINDS, VERDICT_KINDS, half_names
 from halfmq.store.layout import ROW_COMMITTED, ROW_EMPTY, ROW_UNDECIDED, TRANSACTION_ROW, TRANSACTION_ROW_BYTES
 from halfmq.store.record_codec import decode_records, half_batch_head, message_at
+from halfmq.store.transaction_table import TransactionRow
 
 Bools = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.void]
@@ -149,6 +150,11 @@ def settled_at(rows: Rows, position: int) -> Bools:
     return found
 
 
+def as_tuples(rows: Rows) -> list[TransactionRow]:
+    """The rows, one by one: reading many fields of a NumPy record takes ten times as long."""
+    return list(map(TransactionRow._make, TRANSACTION_ROW.whole.iter_unpack(rows.tobytes())))
+
+
 def record_positions(rows: Rows) -> tuple[Ints, Bools]:
     """(log offset of the record that names the transaction, whether it is a verdict) of each row."""
     verdicts: Bools = rows["state"] > ROW_UNDECIDED
@@ -217,12 +223,14 @@ class TransactionRows:
         """The undecided transactions with these half indexes. ``pages``: reads these rows with their records."""
         folding = _Folding(self._table, self._columns, self._position, self._damaged)
         wanted = np.sort(np.concatenate(groups)) if groups else np.empty(0, np.int64)
-        found: dict[int, tuple[Any, Record]] = {}
+        found: dict[int, tuple[TransactionRow, Record]] = {}
         for page in pages(wanted):
             page = page.only(np.isin(page.half_indexes, wanted))
             page = self._readable(page, np.zeros(len(page.rows), np.bool_))
-            for number, half_index in enumerate(page.half_indexes.tolist()):
-                found[half_index] = page.rows[number], page.record(number)
+            for number, (half_index, row) in enumerate(
+                zip(page.half_indexes.tolist(), as_tuples(page.rows), strict=True)
+            ):
+                found[half_index] = row, page.record(number)
         for group in groups:
             halves = [(half_index, *found[half_index]) for half_index in group.tolist() if half_index in found]
             if halves:
@@ -240,8 +248,9 @@ class TransactionRows:
                 _range_in_words("transactions", page.half_indexes[missing])
                 + " cannot be named: their records are past retention since the read began"
             )
+        positions, _ = record_positions(page.rows)
         for number in np.flatnonzero(~expired & (page.sizes < 0)).tolist():
-            self._damaged(int(page.half_indexes[number]), _position_of(page.rows[number]))
+            self._damaged(int(page.half_indexes[number]), int(positions[number]))
         return page.only(~expired & (page.sizes > 0))
 
     def _damaged(self, half_index: int, position: int) -> None:
@@ -338,7 +347,7 @@ class _Folding:
             elif min(halves) in here:
                 wanted.append((record, halves))
         every = np.unique(np.array([half for _, halves in wanted for half in halves], np.int64))
-        rows = dict(zip(every.tolist(), _with(page, every, self._table), strict=True))
+        rows = dict(zip(every.tolist(), as_tuples(_with(page, every, self._table)), strict=True))
         for record, halves in wanted:
             decided_by = _DECIDED_BY.get(record.decided_by)
             messages: int | None = None
@@ -351,15 +360,15 @@ class _Folding:
             self._add(
                 record.group, record.tx_id, halves, [rows[half] for half in halves], messages,
                 _ROLLED_BACK if isinstance(record, RolledBack) else _COMMITTED,
-                decided_by, int(lead["settled_at_ms"]), record.offset,
+                decided_by, lead.settled_at_ms, record.offset,
             )  # fmt: skip
 
     def add_single(self, page: TablePage) -> None:
         """Undecided transactions of one half."""
-        for number, half_index in enumerate(page.half_indexes.tolist()):
-            self.add_open([(half_index, page.rows[number], page.record(number))])
+        for number, (half_index, row) in enumerate(zip(page.half_indexes.tolist(), as_tuples(page.rows), strict=True)):
+            self.add_open([(half_index, row, page.record(number))])
 
-    def add_open(self, halves: Sequence[tuple[int, Any, Record]]) -> None:
+    def add_open(self, halves: Sequence[tuple[int, TransactionRow, Record]]) -> None:
         """One undecided transaction: half index, row and record of each half."""
         messages: int | None = 0
         group = tx_id = ""
@@ -374,14 +383,14 @@ class _Folding:
         self._add(group, tx_id, [half for half, _, _ in halves], rows, messages, _UNDECIDED, None, None, None)
 
     def _add(
-        self, group: str, tx_id: str, halves: list[int], rows: list[Any], messages: int | None, outcome: str,
+        self, group: str, tx_id: str, halves: list[int], rows: list[TransactionRow], messages: int | None, outcome: str,
         decided_by: str | None, settled_at_ms: int | None, position: int | None,
     ) -> None:  # fmt: skip
         """Fold the rows of one transaction."""
-        prepared = min((int(row["prepared_at_ms"]) for row in rows if row["prepared_at_ms"] > 0), default=None)
+        prepared = min((row.prepared_at_ms for row in rows if row.prepared_at_ms > 0), default=None)
         topics = self._table.topics
-        next_check = max(int(row["next_check_at_ms"]) for row in rows)
-        ids = dict.fromkeys(int(row["topic_id"]) for row in rows)
+        next_check = max([row.next_check_at_ms for row in rows])
+        ids = dict.fromkeys([row.topic_id for row in rows])
         self._found.append({
             "transaction_id": tx_id,
             "group": group,
@@ -390,11 +399,11 @@ class _Folding:
             "prepared_at": None if prepared is None else prepared * 1_000,
             "settled_at": None if settled_at_ms is None else settled_at_ms * 1_000,
             "latency_ms": None if prepared is None or settled_at_ms is None else settled_at_ms - prepared,
-            "checks": max(int(row["checks"]) for row in rows),
+            "checks": max([row.checks for row in rows]),
             "parked": _PARKED.get(next_check - PARKED_MS) if outcome == _UNDECIDED else None,
             "halves": len(halves),
             "messages": messages,
-            "message_bytes": None if prepared is None else sum(int(row["message_bytes"]) for row in rows),
+            "message_bytes": None if prepared is None else sum([row.message_bytes for row in rows]),
             "topics": [topics.get(number) for number in ids],
             "first_half": min(halves),
             "verdict_position": position,
@@ -479,7 +488,7 @@ def _message_places(record: Record) -> Iterator[tuple[int, int]]:
         yield record.start + at, message_bytes
 
 
-def _names_at(half_index: int, row: Any, record: Record) -> tuple[str, str, int | None]:
+def _names_at(half_index: int, row: TransactionRow, record: Record) -> tuple[str, str, int | None]:
     """(group, transaction id, messages) of an undecided half, by its own record or by a later verdict; None: the rollback of
     a half does not tell whether it was a half batch.
     """
@@ -488,7 +497,7 @@ def _names_at(half_index: int, row: Any, record: Record) -> tuple[str, str, int 
         raise ValueError("no record")
     if data[0] not in VERDICT_KINDS:
         return half_names(data)
-    (verdict,) = decode_records(bytes(data), 0, record.size, int(row["verdict_position"]))
+    (verdict,) = decode_records(bytes(data), 0, record.size, row.verdict_position)
     assert isinstance(verdict, Committed | RolledBack | Decided)
     if isinstance(verdict, Committed):
         return verdict.group, verdict.tx_id, 1
@@ -496,8 +505,8 @@ def _names_at(half_index: int, row: Any, record: Record) -> tuple[str, str, int 
     return verdict.group, verdict.tx_id, messages
 
 
-def _position_of(row: Any) -> int:
-    return int(row["verdict_position"] if row["state"] > ROW_UNDECIDED else row["current_offset"])
+def _position_of(row: TransactionRow) -> int:
+    return row.verdict_position if row.state > ROW_UNDECIDED else row.current_offset
 
 
 def _refs(record: Committed | RolledBack | Decided) -> tuple[Any, ...]:
