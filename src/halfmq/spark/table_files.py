@@ -24,6 +24,7 @@ from halfmq.spark.table_rows import (
     Rows,
     TablePage,
     checked_sizes,
+    joined,
     record_positions,
     settled_at,
     there_at,
@@ -67,13 +68,13 @@ class TableFiles(StoreFiles):
     def undecided(self, snapshot: TableSnapshot, lost: Lost) -> UndecidedRows:
         """All rows that were undecided at the position of ``snapshot``."""
         indexes: list[Ints] = [np.empty(0, np.int64)]
-        found: list[Rows] = [np.empty(0, ROW)]
+        found: list[Rows] = []
         for start in self._bases() if self._is_planned(snapshot, lost) else ():
             rows = self._rows(start, start + TRANSACTION_FILE_ROWS)
             chosen = np.flatnonzero(_undecided_at(rows, snapshot.position))
             indexes.append(start + chosen)
             found.append(rows[chosen])
-        return UndecidedRows(np.concatenate(indexes), np.concatenate(found))
+        return UndecidedRows(np.concatenate(indexes), joined(found))
 
     def transactions(self, snapshot: TableSnapshot, start: int, end: int, lost: Lost) -> Iterator[TablePage]:
         """The rows [start, end) that existed at the position, each with the record that names its transaction."""

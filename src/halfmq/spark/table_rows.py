@@ -11,7 +11,7 @@ that stands for it. For undecided transactions of several halves nothing in the 
 """
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -118,7 +118,7 @@ def merged(pages: Sequence[TablePage]) -> TablePage:
     shifts = np.cumsum([0, *[page.buffer.size for page in pages[:-1]]])
     return TablePage(
         np.concatenate([page.half_indexes for page in pages]),
-        np.concatenate([page.rows for page in pages]),
+        joined(page.rows for page in pages),
         pa.py_buffer(b"".join(memoryview(page.buffer) for page in pages)),
         np.concatenate([page.starts + shift for page, shift in zip(pages, shifts, strict=True)]),
         np.concatenate([page.sizes for page in pages]),
@@ -148,6 +148,11 @@ def settled_at(rows: Rows, position: int) -> Bools:
     verdicts = rows["verdict_position"]
     found: Bools = (rows["state"] > ROW_UNDECIDED) & (verdicts > 0) & (verdicts < position)
     return found
+
+
+def joined(parts: Iterable[Rows]) -> Rows:
+    """The rows of all parts, as they are stored; ``numpy.concatenate`` would drop the reserved bytes at their ends."""
+    return np.frombuffer(b"".join([rows.tobytes() for rows in parts]), ROW)
 
 
 def as_tuples(rows: Rows) -> list[TransactionRow]:

@@ -18,7 +18,7 @@ from halfmq.spark.options import Options
 from halfmq.spark.raw_connection import RawConnection
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.table_plan import TableSnapshot, UndecidedRows, runs
-from halfmq.spark.table_rows import ROW, Bools, Lost, Rows, TablePage, checked_sizes, merged, record_positions
+from halfmq.spark.table_rows import ROW, Bools, Lost, Rows, TablePage, checked_sizes, joined, merged, record_positions
 from halfmq.spark.wire_reader import WireReader
 from halfmq.wire.remoting.codes import HMQ_TABLE_READ, ResponseCode
 from halfmq.wire.remoting.header import Request
@@ -127,11 +127,8 @@ class TableWire:
     def undecided(self, snapshot: TableSnapshot, lost: Lost) -> UndecidedRows:
         """All rows that were undecided at the position of ``snapshot``."""
         pages = list(self._read("undecided", snapshot, snapshot.first, snapshot.end, lost))
-        empty = np.empty(0, np.int64), np.empty(0, ROW)
-        return UndecidedRows(
-            np.concatenate([empty[0], *[page.half_indexes for page in pages]]),
-            np.concatenate([empty[1], *[page.rows for page in pages]]),
-        )
+        half_indexes = np.concatenate([np.empty(0, np.int64), *[page.half_indexes for page in pages]])
+        return UndecidedRows(half_indexes, joined(page.rows for page in pages))
 
     # --- reading
 
