@@ -218,7 +218,7 @@ class TransactionRows:
         if usual.any():
             yield self._by_columns(page.only(usual))
         if not usual.all():
-            folding = _Folding(self._table, self._columns, self._position, self._damaged)
+            folding = _Folding(self._table, self._columns, self._damaged)
             rest = page.only(~usual)
             folding.add_settled(rest.only(settled[~usual]))
             folding.add_single(rest.only(~settled[~usual]))
@@ -226,7 +226,7 @@ class TransactionRows:
 
     def groups(self, groups: Sequence[Ints], pages: Callable[[Ints], Iterator[TablePage]]) -> Iterator[pa.RecordBatch]:
         """The undecided transactions with these half indexes. ``pages``: reads these rows with their records."""
-        folding = _Folding(self._table, self._columns, self._position, self._damaged)
+        folding = _Folding(self._table, self._columns, self._damaged)
         wanted = np.sort(np.concatenate(groups)) if groups else np.empty(0, np.int64)
         found: dict[int, tuple[TransactionRow, Record]] = {}
         for page in pages(wanted):
@@ -310,12 +310,9 @@ class TransactionRows:
 class _Folding:
     """Transactions that are converted one by one."""
 
-    def __init__(
-        self, table: Table, columns: Sequence[str], position: int, damaged: Callable[[int, int], None]
-    ) -> None:
+    def __init__(self, table: Table, columns: Sequence[str], damaged: Callable[[int, int], None]) -> None:
         self._table = table
         self._columns = columns
-        self._position = position
         self._damaged = damaged
         self._found: list[dict[str, Any]] = []
 
