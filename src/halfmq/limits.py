@@ -134,6 +134,13 @@ SIZE_SAMPLE_MESSAGES: Final = 16
 #: 390 bytes take 4 ms, 2 MiB of messages of 1.3 KiB 3 ms.
 RAW_READ_BYTES_MAX: Final = 8 << 20
 RAW_READ_MESSAGES_MAX: Final = 4_096
+#: Maximum of a read of the transaction table: rows with their records, which take 2.4 us each, bytes of records, and rows among which the
+#: undecided ones are searched, which takes 3.6 ms.
+TABLE_READ_ROWS_MAX: Final = 1_024
+TABLE_SCAN_ROWS_MAX: Final = 16_384
+TABLE_READ_BYTES_MAX: Final = 2 << 20
+#: Reading a record that is not near the one before it counts as so many bytes of the log.
+TABLE_READ_COST_BYTES: Final = 4_096
 #: Tag expression of a subscription or pull: hundreds of tags. Protects memory and CPU.
 EXPRESSION_CHARS_MAX: Final = 16_384
 #: Client id: address, process, instance name. Stored for each of its groups, and in the log for each queue lock.

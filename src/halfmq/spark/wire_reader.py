@@ -336,6 +336,27 @@ class WireReader:
         address, at = halfmq[serving[0]] if serving else next(iter(halfmq.values()))
         return _Source(address, at.store, bool(serving))
 
+    def only_broker(self, what: str) -> tuple[Address, str]:
+        """(address, store) of the one halfmq broker that the name server knows. ``what``: what needs it, for the text of an error.
+
+        Raises:
+            UsageError: it knows Apache RocketMQ, or several brokers.
+        """
+        source = self._find_source(recheck=True)
+        if source.address is None:
+            named = ", ".join(f"{name} ({_addresses(data)})" for name, data in sorted(self._registered().items()))
+            if source.store == ROCKETMQ_STORE:
+                raise UsageError(
+                    f"{what} needs the transaction table of a halfmq broker; Apache RocketMQ keeps no table of transactions and their "
+                    f"outcomes, and {self._name()} knows {named}",
+                    hint="read its messages, without `view`",
+                )
+            raise UsageError(
+                f"{what} reads one halfmq broker; {self._name()} knows several brokers: {named}",
+                hint="url=rocketmq:// and the address of the broker, which is a name server too",
+            )
+        return source.address, source.store
+
     def _routed(self) -> set[str]:
         """The brokers that have subscribed topics, according to the name server."""
         routes = [self._route(topic) for topic in self._topics]
@@ -343,7 +364,7 @@ class WireReader:
 
     def _refuse_several(self, brokers: dict[str, BrokerData]) -> NoReturn:
         """An offset contains one store and one position, so a query cannot read from several halfmq brokers."""
-        named = ", ".join(f"{name} ({brokers[name].addresses.get(MASTER_ID, 'no master')})" for name in sorted(brokers))
+        named = ", ".join(f"{name} ({_addresses(brokers[name])})" for name in sorted(brokers))
         raise UsageError(
             f"topics {', '.join(self._topics)} are on several brokers: {named}; a query reads one halfmq broker",
             hint="start one query for each, with url=rocketmq:// and the address of the broker, which is a name server too",
@@ -522,6 +543,10 @@ class WireReader:
 
     def _name(self) -> str:
         return "rocketmq://" + ";".join(f"{host}:{port}" for host, port in self._servers)
+
+
+def _addresses(broker: BrokerData) -> str:
+    return broker.addresses.get(MASTER_ID, "no master")
 
 
 def _master(broker: BrokerData) -> Address | None:

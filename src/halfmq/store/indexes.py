@@ -537,6 +537,10 @@ class Indexes:
         newest_first = sorted(found.values(), key=lambda one: one.entry.visible_at, reverse=True)
         return newest_first[:messages_max]
 
+    def topic_names(self, topic_ids: Iterable[int]) -> dict[int, str]:
+        """The names of those topics that exist."""
+        return {number: self._topics[number].name for number in topic_ids if number in self._topics}
+
     # --- topics file
 
     def _write_topics(self) -> None:
