@@ -29,6 +29,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -50,17 +51,19 @@ CONNECTOR_OTHERWISE = "4.2.0"
 #: Options of the Kafka source and sink.
 TUNED = {
     "read": {
-        "kafka.max.partition.fetch.bytes": str(16 << 20),
+        # A consumer that reaches the end of its partition while it prefetches holds up its task for this time; the default is 500 ms.
+        "kafka.fetch.max.wait.ms": "1",
+        "kafka.max.partition.fetch.bytes": str(4 << 20),
         "kafka.fetch.max.bytes": str(64 << 20),
         "kafka.receive.buffer.bytes": str(4 << 20),
         "kafka.max.poll.records": "20000",
     },
     "write": {
         "kafka.acks": "1",
-        "kafka.linger.ms": "50",
-        "kafka.batch.size": str(1 << 20),
+        "kafka.linger.ms": "10",
+        "kafka.batch.size": str(256 << 10),
         "kafka.max.request.size": str(8 << 20),
-        "kafka.buffer.memory": str(128 << 20),
+        "kafka.buffer.memory": str(64 << 20),
         "kafka.send.buffer.bytes": str(4 << 20),
         "kafka.compression.type": "none",
     },
@@ -95,10 +98,11 @@ class Bench:
         self.spark = spark
         self.work = work
         self.rounds = rounds
+        self.results: list[dict[str, Any]] = []
 
     # --- running
 
-    def run_rounds(self, phase: str, rows: int, body_bytes: int, lines: list[Line]) -> list[dict[str, Any]]:
+    def run_rounds(self, phase: str, rows: int, body_bytes: int, lines: list[Line]) -> None:
         for number in range(self.rounds + 1):
             for line in lines if number % 2 else reversed(lines):
                 # The dirty pages of the run before must not slow down this one.
@@ -112,7 +116,7 @@ class Bench:
                 what = f"round {number}" if number else "warm-up"
                 say(f"  {phase}, {body_bytes} B, {what}: {line.name}: {rows / seconds:,.0f} rows/s")
         by_name = {line.name: line for line in lines}
-        return [figures(phase, rows, body_bytes, line, by_name) for line in lines]
+        self.results += [figures(phase, rows, body_bytes, line, by_name) for line in lines]
 
     def _cpu(self, line: Line) -> dict[str, float]:
         jvm = self.spark.sparkContext._gateway.proc.pid
@@ -126,29 +130,30 @@ class Bench:
 
     # --- one size of bodies
 
-    def measure(self, rows: int, body_bytes: int, phases: list[str]) -> list[dict[str, Any]]:
+    def measure(self, rows: int, body_bytes: int, phases: list[str]) -> None:
         store, parquet = self.work / f"store-{rows}-{body_bytes}", self.work / f"parquet-{rows}-{body_bytes}"
         started = time.monotonic()
         if not store.exists():
             say(f"writing a store of {rows:,} messages of {body_bytes} B ...")
-            write_broker_store(store, rows, body_bytes, queues=QUEUES, segment_bytes=SEGMENT_BYTES, apart=body_bytes)
-        if not parquet.exists():
+            half_made = self.work / "store-half-made"
+            shutil.rmtree(half_made, ignore_errors=True)
+            write_broker_store(half_made, rows, body_bytes, queues=QUEUES, segment_bytes=SEGMENT_BYTES, overlap=False)
+            half_made.rename(store)
+        if not (parquet / "_SUCCESS").exists():
             say("writing the same rows as Parquet ...")
             frame = self.spark.read.format("halfmq").load(str(store), subscribe="bench", columns=ALL)
-            frame.write.parquet(str(parquet))
+            frame.write.mode("overwrite").parquet(str(parquet))
         say(f"data is there after {time.monotonic() - started:.0f} s")
-        found = []
         if "read-files" in phases:
-            found += self._read_files(rows, body_bytes, store, parquet)
+            self._read_files(rows, body_bytes, store, parquet)
         for phase, measure, data in (
             ("read-wire", self._read_wire, store),
             ("write", self._write, self.work / "store-written"),
         ):
             if phase in phases:
                 with self._brokers(data) as (broker, kafka):
-                    found += measure(rows, body_bytes, parquet, broker, kafka)
+                    measure(rows, body_bytes, parquet, broker, kafka)
         shutil.rmtree(self.work / "store-written", ignore_errors=True)
-        return found
 
     @contextmanager
     def _brokers(self, store: Path) -> Iterator[tuple[served.Served, KafkaBroker]]:
@@ -172,16 +177,14 @@ class Bench:
 
         return run
 
-    def _read_files(self, rows: int, body_bytes: int, store: Path, parquet: Path) -> list[dict[str, Any]]:
+    def _read_files(self, rows: int, body_bytes: int, store: Path, parquet: Path) -> None:
         lines = [Line("Parquet", self._sum(self.spark.read.parquet(str(parquet)), rows * body_bytes), nothing)]
         for name in ("value", "default"):
             frame = self.spark.read.format("halfmq").load(str(store), subscribe="bench", columns=COLUMN_SETS[name])
             lines.append(Line(f"halfmq path, {name}", self._sum(frame, rows * body_bytes), nothing, ("Parquet",)))
-        return self.run_rounds("read-files", rows, body_bytes, lines)
+        self.run_rounds("read-files", rows, body_bytes, lines)
 
-    def _read_wire(
-        self, rows: int, body_bytes: int, parquet: Path, broker: served.Served, kafka: KafkaBroker
-    ) -> list[dict[str, Any]]:
+    def _read_wire(self, rows: int, body_bytes: int, parquet: Path, broker: served.Served, kafka: KafkaBroker) -> None:
         say("writing the same rows to Kafka ...")
         source = self.spark.read.parquet(str(parquet)).select("key", "value")
         self._to_kafka(source, kafka, "bench", TUNED["write"])()
@@ -195,12 +198,9 @@ class Bench:
             frame = self.spark.read.format("halfmq").load(url=url(broker), subscribe="bench", columns=COLUMN_SETS[name])
             run = self._sum(frame, rows * body_bytes)
             lines.append(Line(f"halfmq url, {name}", run, cpu_of(broker), theirs))
-        return self.run_rounds("read-wire", rows, body_bytes, lines)
+        self.run_rounds("read-wire", rows, body_bytes, lines)
 
-    def _write(
-        self, rows: int, body_bytes: int, parquet: Path, broker: served.Served, kafka: KafkaBroker
-    ) -> list[dict[str, Any]]:
-        found = []
+    def _write(self, rows: int, body_bytes: int, parquet: Path, broker: served.Served, kafka: KafkaBroker) -> None:
         for columns, names in WRITTEN.items():
             source = self.spark.read.parquet(str(parquet)).select(*names)
             ours, topics = (
@@ -214,7 +214,7 @@ class Bench:
             theirs = tuple(line.name for line in lines[1:])
             writer = source.write.format("halfmq").mode("append").options(url=url(broker), topic=ours)
             lines.append(Line(f"halfmq, {columns}", time_of(writer.save), cpu_of(broker), theirs))
-            found += self.run_rounds("write", rows, body_bytes, lines)
+            self.run_rounds("write", rows, body_bytes, lines)
             expected = rows * (self.rounds + 1)
             read = self.spark.read.format("halfmq").load(url=url(broker), subscribe=ours, columns="offset")
             assert (count := read.count()) == expected, (count, expected)
@@ -222,7 +222,6 @@ class Bench:
                 asked = {"kafka.bootstrap.servers": kafka.address, "subscribe": topic}
                 read = self.spark.read.format("kafka").options(**asked).load()
                 assert (count := read.count()) >= expected, (count, expected)
-        return found
 
     def _to_kafka(self, source: Any, kafka: KafkaBroker, topic: str, options: dict[str, str]) -> Callable[[], float]:
         asked = {"kafka.bootstrap.servers": kafka.address, "topic": topic, **options}
@@ -294,10 +293,10 @@ def table(results: list[dict[str, Any]]) -> str:
     return "\n".join(text)
 
 
-def connector_jars(version: str) -> tuple[str, list[Path]]:
+def connector_jars(spark_version: str) -> tuple[str, list[Path]]:
     """(version, jars) of Spark's Kafka connector for this PySpark. Raises MavenFailed."""
     failed: MavenFailed | None = None
-    for tried in dict.fromkeys((version, CONNECTOR_OTHERWISE)):
+    for tried in dict.fromkeys((spark_version, CONNECTOR_OTHERWISE)):
         try:
             jars = copy_jars(
                 kafka_broker.POM, CACHE / f"spark-kafka-{tried}", "-Pconnector", f"-Dspark.version={tried}"
@@ -308,6 +307,21 @@ def connector_jars(version: str) -> tuple[str, list[Path]]:
             failed = error
     assert failed is not None
     raise failed
+
+
+def report(arguments: argparse.Namespace, connector: str, results: list[dict[str, Any]]) -> None:
+    """Also of a run that was ended early."""
+    results.sort(key=lambda one: PHASES.index(one["phase"]))
+    say(table(results))
+    versions = {
+        "python": platform.python_version(), "spark": version("pyspark"), "spark_kafka_connector": connector,
+        "kafka": kafka_broker.VERSION,
+    }  # fmt: skip
+    found = {"versions": versions, "cores": os.cpu_count(), "kafka_tuned": TUNED, "results": results}
+    text = json.dumps(found, indent=1)
+    print(text, flush=True)
+    if arguments.output:
+        arguments.output.write_text(text)
 
 
 def parsed() -> argparse.Namespace:
@@ -334,12 +348,10 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, give_up)
     signal.alarm(arguments.limit_seconds)
-    import pyspark
-
     from halfmq.spark import HalfmqDataSource, builder
 
     try:
-        connector, jars = connector_jars(pyspark.__version__)
+        connector, jars = connector_jars(version("pyspark"))
         KafkaBroker(Path(), QUEUES)
     except MavenFailed as error:
         stop_with(f"Maven could not fetch the jars of Kafka:\n{error}")
@@ -349,34 +361,28 @@ def main() -> None:
         .config("spark.driver.memory", "2g")
         .config("spark.ui.enabled", "false")
         .config("spark.local.dir", str(work / "spark"))
+        # Consumers and producers are kept for minutes, with their buffers, which would fill the heap over the rounds.
+        .config("spark.kafka.consumer.cache.timeout", "5s")
+        .config("spark.kafka.consumer.cache.evictorThreadRunInterval", "2s")
+        .config("spark.kafka.consumer.fetchedData.cache.timeout", "5s")
+        .config("spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval", "2s")
         .config("spark.jars", ",".join(map(str, jars)))
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(HalfmqDataSource)
-    results: list[dict[str, Any]] = []
+    bench = Bench(spark, work, arguments.rounds)
     try:
-        bench = Bench(spark, work, arguments.rounds)
         for size in arguments.bytes:
             rows = arguments.rows or ROWS.get(size) or max(100_000, min(2_000_000, (512 << 20) // size))
-            results += bench.measure(rows, size, [phase for phase in PHASES if phase in arguments.only])
+            bench.measure(rows, size, [phase for phase in PHASES if phase in arguments.only])
             if arguments.work is None:
                 shutil.rmtree(work / f"store-{rows}-{size}")
     finally:
         spark.stop()
         if arguments.work is None:
             shutil.rmtree(work, ignore_errors=True)
-    results.sort(key=lambda one: PHASES.index(one["phase"]))
-    say(table(results))
-    versions = {
-        "python": platform.python_version(), "spark": pyspark.__version__, "spark_kafka_connector": connector,
-        "kafka": kafka_broker.VERSION,
-    }  # fmt: skip
-    report = {"versions": versions, "cores": os.cpu_count(), "kafka_tuned": TUNED, "results": results}
-    text = json.dumps(report, indent=1)
-    print(text)
-    if arguments.output:
-        arguments.output.write_text(text)
+        report(arguments, connector, bench.results)
 
 
 if __name__ == "__main__":
