@@ -7,15 +7,15 @@ from pathlib import Path
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def cpu_seconds(*processes: int) -> float:
-    """CPU time of the processes and their ended children."""
+def cpu_seconds(*processes: int, ended_children: bool = True) -> float:
+    """CPU time of the processes, and of their ended children."""
     total = 0
     for process in processes:
         try:
             fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         except FileNotFoundError:
             continue
-        total += sum(map(int, fields[11:15]))
+        total += sum(map(int, fields[11 : 15 if ended_children else 13]))
     return total / _TICKS
 
 

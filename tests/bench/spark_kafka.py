@@ -123,9 +123,9 @@ class Bench:
         workers = [number for number, name in descendants(jvm) if name.startswith("python")]
         return {
             "broker": line.broker(),
-            # The time of ended Python workers is with their parent, a Python daemon.
-            "jvm": cpu_seconds(jvm),
-            "python workers": cpu_seconds(*workers),
+            "jvm": (jvm_alone := cpu_seconds(jvm, ended_children=False)),
+            # A worker's time is its parent's once it has ended: that of the daemon that forks them, whose parent is the JVM.
+            "python workers": cpu_seconds(jvm) - jvm_alone + cpu_seconds(*workers),
         }
 
     # --- one size of bodies
