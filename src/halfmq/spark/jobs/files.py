@@ -31,24 +31,28 @@ class WrittenFile(NamedTuple):
     statistics: str
 
 
-def write_files(rows: Any, directory: Path, statistics_of: Sequence[str] = ()) -> list[WrittenFile]:
+def write_files(
+    rows: Any, directory: Path, statistics_of: Sequence[str] = (), *, prefix: str = "part"
+) -> list[WrittenFile]:
     """Write a DataFrame into new files of ``directory``, one for each task that has rows, and return their list.
 
     ``directory`` must be the same local or mounted path on all executors; it is created. ``statistics_of``: columns whose minimum and
-    maximum the statistics contain. Files of failed attempts may remain there.
+    maximum the statistics contain. ``prefix``: of the names of the files. Files of failed attempts may remain there.
     """
     target, columns = str(directory), tuple(statistics_of)
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from _written(batches, Path(target), columns)
+        yield from _written(batches, Path(target), columns, prefix)
 
     found = rows.mapInArrow(write, _LISTED).collect()
     return [WrittenFile(Path(row.path), row.rows, row.bytes, row.statistics) for row in found]
 
 
-def _written(batches: Iterator[pa.RecordBatch], directory: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _written(
+    batches: Iterator[pa.RecordBatch], directory: Path, columns: Sequence[str], prefix: str
+) -> Iterator[pa.RecordBatch]:
     writer, ranges, count = None, _Ranges(columns), 0
-    path = directory / f"part-{uuid.uuid4()}.parquet"
+    path = directory / f"{prefix}-{uuid.uuid4()}.parquet"
     try:
         for batch in batches:
             if batch.num_rows == 0:

@@ -10,20 +10,18 @@ Every message is in bronze, and with a schema in one of silver and quarantine. W
 the settings alone, so a batch that is written again has the same rows in the same tables.
 """
 
-import json
 import re
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import msgspec
-from msgspec import Meta, field
+from msgspec import Meta
 
 from halfmq.errors import UsageError
-from halfmq.spark.jobs import session, stream, tables
-from halfmq.spark.jobs.files import sync
-from halfmq.spark.jobs.settings import JobSettings, SparkSettings
+from halfmq.spark.jobs import kept, session, stream, tables, topics
+from halfmq.spark.jobs.settings import SparkSettings
 from halfmq.spark.jobs.stream import Say
 from halfmq.spark.jobs.tables import Format
+from halfmq.spark.jobs.topics import TopicSettings
 from halfmq.spark.sink.checkpoint import Checkpoint
 
 #: Columns of bronze and of quarantine, which has ``reason`` besides.
@@ -35,20 +33,18 @@ SILVER_COLUMNS: Final = {
     "message_topic": "topic", "message_queue": "queue", "message_offset": "offset", "message_time": "timestamp",
     "message_id": "message_id",
 }  # fmt: skip
+#: Settings that rows depend on.
+_KEPT: Final = ("topics", "pattern", "schema", "required", "event_time", "late_after", "format")
 _CORRUPT: Final = "_halfmq_corrupt"
 _REASONS_SHOWN: Final = 5
 _DURATION: Final = re.compile(r"(\d+)\s*(s|m|min|h|d)", re.ASCII)
 _SECONDS: Final = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
 
 
-class Settings(JobSettings, frozen=True, kw_only=True):
+class Settings(TopicSettings, frozen=True, kw_only=True):
     output: Annotated[
         str, Meta(description="Directory of the tables: local or mounted, the same path on all executors.")
     ]
-    url: Annotated[str | None, Meta(description="Name server, rocketmq://HOST:PORT: read over the network.")] = None
-    path: Annotated[str | None, Meta(description="Or the data directory of a broker here: read its files.")] = None
-    topics: Annotated[tuple[str, ...], Meta(description="Topics, separated by commas.")] = ()
-    pattern: Annotated[str | None, Meta(description="Or a regular expression that matches names of topics.")] = None
     schema: Annotated[
         str | None,
         Meta(
@@ -68,16 +64,13 @@ class Settings(JobSettings, frozen=True, kw_only=True):
     )
     trigger_seconds: Annotated[float, Meta(description="With --follow: time between two batches.")] = 10.0
     max_rows: Annotated[int, Meta(description="Messages of a batch, at most.")] = 1_000_000
-    options: Annotated[dict[str, str], Meta(description="Further options of the source, NAME=VALUE.")] = field(
-        default_factory=dict
-    )
 
 
 def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
     """Write messages of topics into tables, exactly once: everything as it came, parsed rows, and rejected messages with a reason."""
     check(settings)
     output = Path(settings.output).absolute()
-    _keep_settings(output, settings)
+    kept.keep(output, "_ingest.json", {name: getattr(settings, name) for name in _KEPT})
     active = session.start("ingest", spark)
     schema = _schema(active, settings) if settings.schema else None
     checkpoint = Checkpoint(str(output / "_checkpoint"))
@@ -86,7 +79,7 @@ def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
         checkpoint.secure(number)
         _write(output, settings, schema, checkpoint.query_id(), batch, number)
 
-    writer = _read(active, settings).writeStream.foreachBatch(write)
+    writer = topics.read_stream(active, settings, MESSAGE_COLUMNS, settings.max_rows).writeStream.foreachBatch(write)
     writer = writer.option("checkpointLocation", str(checkpoint.directory))
     if settings.follow:
         writer = writer.trigger(processingTime=f"{settings.trigger_seconds} seconds")
@@ -102,10 +95,7 @@ def check(settings: Settings) -> None:
     Raises:
         UsageError: settings that do not belong together.
     """
-    if (settings.url is None) == (settings.path is None):
-        raise UsageError("exactly one of --url and --path is needed", hint="--url rocketmq://127.0.0.1:9876")
-    if bool(settings.topics) == (settings.pattern is not None):
-        raise UsageError("exactly one of --topics and --pattern is needed")
+    topics.check(settings)
     if settings.schema is None and (settings.required or settings.event_time or settings.late_after):
         raise UsageError("--required, --event-time and --late-after need --schema")
     if (settings.event_time is None) != (settings.late_after is None):
@@ -124,43 +114,6 @@ def late_seconds(text: str) -> int:
             f"--late-after {text!r} is not a duration", hint="a whole number with a unit: 90s, 30m, 2h, 7d"
         )
     return int(match[1]) * _SECONDS[match[2]]
-
-
-def _keep_settings(output: Path, settings: Settings) -> None:
-    """Write what the rows depend on at the first run, and compare it later."""
-    names = ("topics", "pattern", "schema", "required", "event_time", "late_after", "format")
-    mine = json.loads(msgspec.json.encode({name: getattr(settings, name) for name in names}))
-    kept = output / "_ingest.json"
-    if kept.exists():
-        known = json.loads(kept.read_text())
-        changed = [name for name in names if known.get(name) != mine[name]]
-        if changed:
-            was = ", ".join(f"{name} was {known.get(name)!r}" for name in changed)
-            raise UsageError(f"{output} was written with other settings: {was}", hint="use another --output")
-        return
-    if output.exists() and any(output.iterdir()):
-        raise UsageError(f"{output} contains something else", hint="use an empty or new directory")
-    output.mkdir(parents=True, exist_ok=True)
-    staged = kept.with_suffix(".new")
-    staged.write_text(json.dumps(mine, indent=2))
-    sync(staged)
-    staged.rename(kept)
-    sync(output)
-
-
-def _read(spark: Any, settings: Settings) -> Any:
-    given = {
-        "url": settings.url,
-        "path": settings.path,
-        "subscribe": ",".join(settings.topics) or None,
-        "subscribePattern": settings.pattern,
-        "startingOffsets": "earliest",
-        "maxOffsetsPerTrigger": str(settings.max_rows),
-        "columns": ",".join(MESSAGE_COLUMNS),
-        **settings.options,
-    }
-    options = {name: value for name, value in given.items() if value is not None}
-    return spark.readStream.format("halfmq").options(**options).load()
 
 
 def _schema(spark: Any, settings: Settings) -> Any:

@@ -12,6 +12,7 @@ A batch that comes again is already there, and is skipped. A table belongs to on
 a new checkpoint) is refused, since its batch 0 would look like the one that is there.
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -65,16 +66,27 @@ def open_table(location: Path, format: Format, writer: str) -> BatchTable:  # no
             assert_never(format)
 
 
-def read(spark: Any, location: Path) -> Any:
-    """A DataFrame of all batches of a table of either format. Raises as ``open_table`` does; UsageError: there is no table."""
+def batches_of(location: Path) -> list[list[str]]:
+    """The Parquet files of each batch of a table of either format, in the order of the batches.
+
+    Raises:
+        UsageError: there is no table, or it has no rows yet. MissingDependency: deltalake is not installed.
+    """
     if (location / "_delta_log").exists():
-        files = _deltalake().DeltaTable(str(location)).file_uris()
-        if not files:
-            raise UsageError(f"{location} is an empty table")
-        return spark.read.parquet(*files)
-    if not any(location.glob("batch_id=*")):
+        files = [Path(name) for name in _deltalake().DeltaTable(str(location)).file_uris()]
+        numbers = [(int(path.name.split("-")[1]), path) for path in files]
+    else:
+        numbers = [(int(path.parent.name.partition("=")[2]), path) for path in location.glob("batch_id=*/*.parquet")]
+    if not numbers:
         raise UsageError(f"{location} is not a table, or has no rows yet")
-    return spark.read.option("basePath", str(location)).parquet(str(location)).drop("batch_id")
+    return [
+        [str(path) for _, path in batch] for _, batch in itertools.groupby(sorted(numbers), key=lambda pair: pair[0])
+    ]
+
+
+def read(spark: Any, location: Path) -> Any:
+    """A DataFrame of all batches of a table of either format. Raises as ``batches_of`` does."""
+    return spark.read.parquet(*itertools.chain(*batches_of(location)))
 
 
 class ParquetTable:
@@ -129,7 +141,7 @@ class DeltaTable:
                 _refuse_other(self.location, "another writer", self._writer)
             elif batch <= last:
                 return False
-        files = write_files(rows, self.location, statistics_of)
+        files = write_files(rows, self.location, statistics_of, prefix=f"batch-{batch:010}")
         if not files:
             return True
         commit = lake.CommitProperties(app_transactions=[lake.Transaction(self._writer, batch)])

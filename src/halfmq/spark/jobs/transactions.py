@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from msgspec import Meta, field
 
 from halfmq.errors import UsageError
-from halfmq.spark.jobs import session, tables
+from halfmq.spark.jobs import kept, session, tables
 from halfmq.spark.jobs.files import sync, write_files
 from halfmq.spark.jobs.settings import JobSettings, SparkSettings, parse_list
 from halfmq.spark.jobs.stream import Say
@@ -190,11 +190,7 @@ def _load(output: Path) -> State | None:
 
 
 def _save(output: Path, state: State) -> None:
-    staged = output / f"{_STATE}.new"
-    staged.write_bytes(msgspec.json.encode(state))
-    sync(staged)
-    os.replace(staged, output / _STATE)
-    sync(output)
+    kept.replace(output / _STATE, msgspec.json.encode(state))
 
 
 def _summary(spark: Any, output: Path, state: State, settings: Settings) -> list[str]:

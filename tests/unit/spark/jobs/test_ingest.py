@@ -1,6 +1,5 @@
 """What ``ingest`` says before Spark starts."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,15 +34,3 @@ def test_settings_that_do_not_belong_together(wrong: dict[str, Any], text: str) 
 )
 def test_durations(text: str, seconds: int) -> None:
     assert ingest.late_seconds(text) == seconds
-
-
-def test_settings_are_kept_and_compared(tmp_path: Path) -> None:
-    first = ingest.Settings(**{**GOOD, "output": str(tmp_path / "out")})
-    ingest._keep_settings(tmp_path / "out", first)
-    ingest._keep_settings(tmp_path / "out", first)
-    with pytest.raises(UsageError, match=r"topics was \['t'\]"):
-        ingest._keep_settings(tmp_path / "out", ingest.Settings(**{**GOOD, "output": "", "topics": ("u",)}))
-    (tmp_path / "precious").mkdir()
-    (tmp_path / "precious" / "file").touch()
-    with pytest.raises(UsageError, match="something else"):
-        ingest._keep_settings(tmp_path / "precious", first)
