@@ -90,7 +90,8 @@ def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
     active = session.start("replay", spark)
     plan = _plan(active, settings, state)
     done = _done(state)
-    say(f"{sum(chunk.rows for chunk in plan.chunks):,} messages in {len(plan.chunks)} chunks, {done} of them are done")
+    rows = sum(chunk.rows for chunk in plan.chunks)
+    say(f"{rows:,} messages to read, chunks: {len(plan.chunks)}" + (f", done before: {done}" if done else ""))
     for number in range(done, len(plan.chunks)):
         chunk = plan.chunks[number]
         started = datetime.now(UTC)

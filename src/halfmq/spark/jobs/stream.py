@@ -54,8 +54,11 @@ def run(writer: Any, say: Say, *, follow: bool, stopping: threading.Event | None
                     if progress["batchId"] > seen:
                         seen = progress["batchId"]
                         batches, rows = batches + bool(progress["numInputRows"]), rows + progress["numInputRows"]
-                        say(_line(progress, rows))
+                        if progress["numInputRows"]:
+                            say(_line(progress, rows))
                 if ended:
+                    if not rows:
+                        say("nothing new")
                     return Ran(batches, rows)
                 if stopping.is_set():
                     return Ran(batches, rows)
