@@ -1,210 +1,227 @@
 """``halfmq pipeline ingest``: topics to tables, exactly once.
 
-    OUTPUT/bronze         every message as it came
-    OUTPUT/silver         what could be parsed: the columns of the schema, and where each row came from
-    OUTPUT/quarantine     what could not, with a reason
-    OUTPUT/_ingest.json   the settings that rows depend on: a later run must have the same
-    OUTPUT/_checkpoint    where the job stands; it may be killed and started again at any time
+OUTPUT/bronze        every message as it came
+OUTPUT/silver        the bodies that fit the schema, as columns
+OUTPUT/quarantine    the other messages, with a reason
+OUTPUT/_checkpoint   where the job is; start it again at any time
 
-Every message is in bronze, and with a schema in one of silver and quarantine. Why a message is in quarantine follows from the message and
-the settings alone, so a batch that is written again has the same rows in the same tables.
+A message is late if its event time is more than ``late_after`` before its ``timestamp``, the time at which the broker made it visible. Both are
+in the message, so a batch that is repeated has the same late messages.
 """
 
-import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import Meta
+from pyarrow.dataset import dataset
 
 from halfmq.errors import UsageError
-from halfmq.spark.jobs import kept, session, stream, tables, topics
+from halfmq.spark.jobs import session, source, table_job, tables
+from halfmq.spark.jobs.files import Split, unchanged
+from halfmq.spark.jobs.json_rows import JsonRows, Rejected
 from halfmq.spark.jobs.settings import SparkSettings
 from halfmq.spark.jobs.stream import Say
-from halfmq.spark.jobs.tables import Format
-from halfmq.spark.jobs.topics import TopicSettings
-from halfmq.spark.sink.checkpoint import Checkpoint
+from halfmq.spark.jobs.table_job import Part, TableSettings
+from halfmq.spark.options import duration_ms
 
-#: Columns of bronze and of quarantine, which has ``reason`` besides.
-MESSAGE_COLUMNS: Final = (
+#: Value of column ``reason``, besides those of ``json_rows``.
+LATE: Final = "late"
+BRONZE: Final = (
     "topic", "queue", "offset", "timestamp", "key", "tag", "keys", "message_id", "transaction_id", "value",
+    "broker",
 )  # fmt: skip
-#: Columns that silver has before those of the schema.
-SILVER_COLUMNS: Final = {
-    "message_topic": "topic", "message_queue": "queue", "message_offset": "offset", "message_time": "timestamp",
-    "message_id": "message_id",
-}  # fmt: skip
-#: Settings that rows depend on.
-_KEPT: Final = ("topics", "pattern", "schema", "required", "event_time", "late_after", "format")
-_CORRUPT: Final = "_halfmq_corrupt"
-_REASONS_SHOWN: Final = 5
-_DURATION: Final = re.compile(r"(\d+)\s*(s|m|min|h|d)", re.ASCII)
-_SECONDS: Final = {"s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
+#: Columns of a message in silver, after those of its body.
+OF_MESSAGE: Final = ("topic", "queue", "offset", "timestamp", "message_id")
+#: A column of a body that is named like one of these gets it as a prefix.
+BODY: Final = "body_"
 
 
-class Settings(TopicSettings, frozen=True, kw_only=True):
-    output: Annotated[
-        str, Meta(description="Directory of the tables: local or mounted, the same path on all executors.")
-    ]
+class Settings(TableSettings, frozen=True, kw_only=True):
     schema: Annotated[
         str | None,
         Meta(
-            description="Columns of the JSON bodies, as in SQL: 'id long, sold_at timestamp'. Without it only bronze."
+            description="Columns of the JSON bodies, as in SQL: 'id long, sold_at timestamp'; or a file with that text."
         ),
     ] = None
     required: Annotated[
-        tuple[str, ...], Meta(description="Columns that must not be missing, or the message is rejected.")
+        tuple[str, ...], Meta(description="Columns that must be there and not null; also those that are NOT NULL.")
     ] = ()
-    event_time: Annotated[str | None, Meta(description="Column with the time of the event, for --late-after.")] = None
-    late_after: Annotated[
-        str | None, Meta(description="Reject messages that became visible so long after their event: 30m, 2h, 7d.")
+    event_time: Annotated[
+        str | None, Meta(description="Column with the time of the event, a timestamp, for --late-after.")
     ] = None
-    format: Annotated[Format, Meta(description="Format of the tables.")] = "parquet"
-    follow: Annotated[bool, Meta(description="Go on with new messages until SIGTERM; else end at what is there.")] = (
-        False
-    )
-    trigger_seconds: Annotated[float, Meta(description="With --follow: time between two batches.")] = 10.0
-    max_rows: Annotated[int, Meta(description="Messages of a batch, at most.")] = 1_000_000
+    late_after: Annotated[
+        str | None,
+        Meta(
+            description="Reject messages whose event is older than their timestamp by more than this: 90s, 30m, 2h, 1d."
+        ),
+    ] = None
+    properties: Annotated[bool, Meta(description="Bronze and quarantine have the properties, too; slower.")] = False
 
 
 def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
-    """Write messages of topics into tables, exactly once: everything as it came, parsed rows, and rejected messages with a reason."""
-    check(settings)
-    output = Path(settings.output).absolute()
-    kept.keep(output, "_ingest.json", {name: getattr(settings, name) for name in _KEPT})
-    active = session.start("ingest", spark)
-    schema = _schema(active, settings) if settings.schema else None
-    checkpoint = Checkpoint(str(output / "_checkpoint"))
+    """Write messages of topics into tables, exactly once: everything as it came, parsed rows, and rejected rows with a reason.
 
-    def write(batch: Any, number: int) -> None:
-        checkpoint.secure(number)
-        _write(output, settings, schema, checkpoint.query_id(), batch, number)
-
-    writer = topics.read_stream(active, settings, MESSAGE_COLUMNS, settings.max_rows).writeStream.foreachBatch(write)
-    writer = writer.option("checkpointLocation", str(checkpoint.directory))
-    if settings.follow:
-        writer = writer.trigger(processingTime=f"{settings.trigger_seconds} seconds")
-    stream.run(writer, say, follow=settings.follow)
-    for line in _totals(active, output, schema):
-        say(line)
+    Start it again at any time, also after a kill: it continues where it was.
+    """
+    columns = (*BRONZE, "properties") if settings.properties else BRONZE
+    given = source.reader_options(
+        settings, columns, startingOffsets="earliest", maxOffsetsPerTrigger=str(settings.max_rows)
+    )
+    ddl = _schema_text(settings)
+    late_ms = _late_ms(settings)
+    pinned: dict[str, Any] = {
+        "properties": settings.properties, "required": sorted(settings.required), "event_time": settings.event_time,
+        "late_after": settings.late_after,
+    }  # fmt: skip
+    with table_job.opened("ingest", settings, pinned) as output:
+        source.announce(given, say)
+        running = session.start("ingest", spark)
+        parts, schema = [Part("bronze", output / "bronze")], None
+        split: Split = unchanged
+        if ddl is not None:
+            schema, rows = parse_schema(ddl, settings.required, settings.event_time)
+            split = Splitter(rows, settings.event_time, late_ms)
+            parts += [Part(name, output / name) for name in ("silver", "quarantine")]
+        pinned["schema"] = schema
+        reader = running.readStream.format("halfmq").options(**given).load()
+        table_job.run(reader, "ingest", settings, pinned, parts, split, say)
+        say(f"{output}: {table_job.counted(parts)}{_reasons(output / 'quarantine')}")
     return 0
 
 
-def check(settings: Settings) -> None:
-    """What can be said before Spark starts.
+# --- settings --------------------------------------------------------------------------------------------------
+
+
+def _schema_text(settings: Settings) -> str | None:
+    if settings.schema is None:
+        for name in ("required", "event_time", "late_after"):
+            if getattr(settings, name):
+                raise UsageError(f"--{name.replace('_', '-')} needs --schema", hint="without it there is only bronze")
+        return None
+    text = settings.schema
+    # A schema has a blank between a name and a type; a file name without one cannot be meant as a schema.
+    if " " not in text.strip() or Path(text).is_file():
+        try:
+            text = Path(text).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(
+                f"--schema {settings.schema!r} is neither a schema nor a file that can be read: {error}",
+                hint="'id long, sold_at timestamp'",
+            ) from error
+    return text.strip()
+
+
+def _late_ms(settings: Settings) -> int | None:
+    if (settings.event_time is None) != (settings.late_after is None):
+        raise UsageError("--event-time and --late-after need each other", hint="give both, or none of them")
+    return (
+        None if settings.late_after is None else duration_ms("late-after", {"late-after": settings.late_after}, 0, "")
+    )
+
+
+def parse_schema(ddl: str, required: Sequence[str] = (), event_time: str | None = None) -> tuple[str, JsonRows]:
+    """(the schema in one line, its rows); needs a running session, whose parser reads ``ddl``.
 
     Raises:
-        UsageError: settings that do not belong together.
+        UsageError: it is no schema, has a type that is not supported, or lacks a column that is required.
     """
-    topics.check(settings)
-    if settings.schema is None and (settings.required or settings.event_time or settings.late_after):
-        raise UsageError("--required, --event-time and --late-after need --schema")
-    if (settings.event_time is None) != (settings.late_after is None):
-        raise UsageError("--event-time and --late-after belong together")
-    if settings.late_after is not None:
-        late_seconds(settings.late_after)
-    if settings.max_rows < 1 or settings.trigger_seconds <= 0:
-        raise UsageError("--max-rows must be at least 1, and --trigger-seconds more than 0")
-
-
-def late_seconds(text: str) -> int:
-    """Seconds of ``30m``, ``2h``. Raises UsageError: not such a text."""
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
-        raise UsageError(
-            f"--late-after {text!r} is not a duration", hint="a whole number with a unit: 90s, 30m, 2h, 7d"
-        )
-    return int(match[1]) * _SECONDS[match[2]]
-
-
-def _schema(spark: Any, settings: Settings) -> Any:
     from pyspark.errors import PySparkException
-    from pyspark.sql.types import StructType
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import DataType, StructType
 
-    assert settings.schema is not None
     try:
-        schema: Any = StructType.fromDDL(settings.schema)
+        found = DataType.fromDDL(ddl)
     except PySparkException as error:
         raise UsageError(
-            f"--schema is not understood: {str(error).splitlines()[0]}", hint="'id long, name string'"
+            f"--schema {ddl!r} is not a schema: {str(error).strip().splitlines()[0]}",
+            hint="'id long, sold_at timestamp'",
         ) from error
-    names = schema.fieldNames()
-    taken = sorted({*SILVER_COLUMNS, _CORRUPT}.intersection(names))
-    if taken:
-        raise UsageError(f"--schema has columns with names that silver uses itself: {', '.join(taken)}")
-    unknown = [name for name in (*settings.required, *filter(None, [settings.event_time])) if name not in names]
+    if not isinstance(found, StructType) or not found.fields:
+        raise UsageError(f"--schema {ddl!r} has no columns", hint="'id long, sold_at timestamp'")
+    names = [field.name for field in found.fields]
+    in_silver = [_silver_name(name) for name in names]
+    if len({name.lower() for name in in_silver}) < len(names):
+        raise UsageError(
+            f"a column is twice in silver: {', '.join(in_silver)}", hint="tables ignore upper and lower case"
+        )
+    arrow = to_arrow_schema(found, timezone="UTC")
+    needed = {field.name for field in found.fields if not field.nullable} | set(required)
+    unknown = sorted((needed | ({event_time} if event_time else set())) - set(names))
     if unknown:
         raise UsageError(f"--schema has no column {', '.join(unknown)}", hint=f"it has {', '.join(names)}")
-    return schema
+    if event_time is not None and not pa.types.is_timestamp(arrow.field(event_time).type):
+        raise UsageError(f"--event-time {event_time} is not a timestamp", hint="change its type in --schema")
+    nullable = pa.schema([field.with_nullable(True) for field in arrow])
+    return found.simpleString(), JsonRows(nullable, tuple(sorted(needed)))
 
 
-def _write(output: Path, settings: Settings, schema: Any, writer: str, batch: Any, number: int) -> None:
-    def table(name: str) -> tables.BatchTable:
-        return tables.open_table(output / name, settings.format, writer)
-
-    places = ("offset", "timestamp")
-    if schema is None:
-        table("bronze").write(number, batch, places)
-        return
-    batch.persist()
-    try:
-        table("bronze").write(number, batch, places)
-        judged = judge(batch, schema, settings)
-        from pyspark.sql import functions as f
-
-        silver = [f.col(source).alias(name) for name, source in SILVER_COLUMNS.items()]
-        silver += [f.col("parsed").getField(name).alias(name) for name in schema.fieldNames()]
-        table("silver").write(
-            number, judged.where("reason is null").select(*silver), ["message_offset", "message_time"]
-        )
-        rejected = judged.where("reason is not null").select(*MESSAGE_COLUMNS, "reason")
-        table("quarantine").write(number, rejected, places)
-    finally:
-        batch.unpersist()
+# --- rows ------------------------------------------------------------------------------------------------------
 
 
-def judge(messages: Any, schema: Any, settings: Settings) -> Any:
-    """``messages`` with columns ``parsed``, a struct of ``schema``, and ``reason``: null, or why the message is rejected."""
-    from pyspark.sql import functions as f
-    from pyspark.sql.types import StringType, StructType
+@dataclass(frozen=True)
+class Splitter:
+    """Bronze rows -> (bronze, silver, quarantine). ``late_ms``: how much older than its message an event may be; None: any age."""
 
-    text = f.col("value").cast("string")
-    wanted = StructType([*schema.fields]).add(_CORRUPT, StringType())
-    parsed = f.from_json(text, wanted, {"columnNameOfCorruptRecord": _CORRUPT})
-    rows = messages.withColumn("parsed", parsed)
-    corrupt = f.col("parsed").getField(_CORRUPT).isNotNull() | f.col("parsed").isNull()
+    rows: JsonRows
+    event_time: str | None = None
+    late_ms: int | None = None
 
-    reasons = [f.when(corrupt & f.get_json_object(text, "$").isNull(), f.lit("not JSON"))]
-    for one in schema.fields:
-        found = f.get_json_object(text, "$['" + one.name.replace("'", "\\'") + "']")
-        is_wrong = corrupt & f.col("parsed").getField(one.name).isNull() & found.isNotNull()
-        reasons.append(f.when(is_wrong, f.lit(f"{one.name} is not of type {one.dataType.simpleString()}")))
-    reasons.append(f.when(corrupt, f.lit("does not fit the schema")))
-    reasons += [
-        f.when(f.col("parsed").getField(name).isNull(), f.lit(f"{name} is missing")) for name in settings.required
+    def __call__(self, batch: pa.RecordBatch) -> Sequence[pa.RecordBatch]:
+        parsed = self.rows.parse(batch.column("value").to_pylist())
+        fits, columns, rejected = parsed.fits, parsed.columns, parsed.rejected
+        message = batch.select(list(OF_MESSAGE)).take(pa.array(fits, pa.int64()))
+        if self.event_time is not None and self.late_ms is not None:
+            late = self._late(columns, message.column("timestamp"))
+            if late:
+                kept = pa.array([row for row in range(len(fits)) if row not in late], pa.int64())
+                rejected |= {fits[row]: why for row, why in late.items()}
+                columns, message = [column.take(kept) for column in columns], message.take(kept)
+        silver = pa.RecordBatch.from_arrays([*columns, *message.columns], schema=self._silver_schema(batch.schema))
+        return batch, silver, _quarantine(batch, rejected)
+
+    def _late(self, columns: list[pa.Array], timestamps: pa.Array) -> dict[int, Rejected]:
+        assert self.event_time is not None
+        assert self.late_ms is not None
+        happened = columns[self.rows.schema.get_field_index(self.event_time)].cast(pa.int64())
+        age_us = pc.subtract(timestamps.cast(pa.int64()), happened)
+        found = pc.indices_nonzero(pc.fill_null(pc.greater(age_us, self.late_ms * 1_000), False)).to_pylist()
+        ages = age_us.to_pylist()
+        return {
+            row: Rejected(LATE, f"{self.event_time} is {ages[row] / 1e6:,.0f} s before the timestamp of the message")
+            for row in found
+        }
+
+    def _silver_schema(self, bronze: pa.Schema) -> pa.Schema:
+        own = [field.with_name(_silver_name(field.name)) for field in self.rows.schema]
+        return pa.schema([*own, *(bronze.field(name) for name in OF_MESSAGE)])
+
+
+def _silver_name(column: str) -> str:
+    return BODY + column if column.lower() in OF_MESSAGE else column
+
+
+def _quarantine(batch: pa.RecordBatch, rejected: dict[int, Rejected]) -> pa.RecordBatch:
+    numbers = sorted(rejected)
+    rows = batch.take(pa.array(numbers, pa.int64()))
+    more = [
+        pa.array([rejected[number].reason for number in numbers], pa.string()),
+        pa.array([rejected[number].detail for number in numbers], pa.string()),
     ]
-    if settings.event_time is not None and settings.late_after is not None:
-        event = f.col("parsed").getField(settings.event_time).cast("timestamp")
-        age = f.unix_micros("timestamp") - f.unix_micros(event)
-        is_late = age > late_seconds(settings.late_after) * 1_000_000
-        reasons.append(
-            f.when(is_late, f.lit(f"late: visible more than {settings.late_after} after {settings.event_time}"))
-        )
-    return rows.withColumn("reason", f.coalesce(*reasons))
+    schema = pa.schema([*batch.schema, pa.field("reason", pa.string()), pa.field("detail", pa.string())])
+    return pa.RecordBatch.from_arrays([*rows.columns, *more], schema=schema)
 
 
-def _totals(spark: Any, output: Path, schema: Any) -> list[str]:
-    def rows(name: str) -> Any | None:
-        try:
-            return tables.read(spark, output / name)
-        except UsageError:
-            return None
-
-    counts = {}
-    for name in ("bronze", "silver", "quarantine") if schema is not None else ("bronze",):
-        found = rows(name)
-        counts[name] = 0 if found is None else found.count()
-    lines = [f"{output}: " + ", ".join(f"{name} {count:,} rows" for name, count in counts.items())]
-    if counts.get("quarantine"):
-        reasons = rows("quarantine").groupBy("reason").count().orderBy("count", ascending=False)  # type: ignore[union-attr]
-        lines += [f"  {row['count']:,} rejected: {row['reason']}" for row in reasons.limit(_REASONS_SHOWN).collect()]
-    return lines
+def _reasons(quarantine: Path) -> str:
+    """How many rows have which reason, for people; "" if there are none."""
+    paths = tables.files_of(quarantine)
+    if not paths:
+        return ""
+    found: Counter[str] = Counter()
+    for batch in dataset(paths, format="parquet").to_batches(columns=["reason"]):
+        found.update({one["values"]: one["counts"] for one in batch.column("reason").value_counts().to_pylist()})
+    return f" ({', '.join(f'{count:,} {reason}' for reason, count in found.most_common())})"

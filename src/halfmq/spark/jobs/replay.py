@@ -3,8 +3,9 @@
 The input is bounded and divided into chunks when the job starts for the first time, which the plan in the state directory records:
 
     STATE/_replay.json    the settings: a later run must have the same
-    STATE/plan.json       name of the writer, and the chunks: files of the archive, or ranges of queues
+    STATE/plan.json       name of the writer, and the chunks: batches of the archive, or ranges of queues
     STATE/progress.json   how many chunks are done
+    STATE/_lock           one process at a time
 
 Chunk N is one batch write, version N of the writer: the broker makes its rows visible at one moment, and if it comes again, because the job was
 killed before it noted that, nothing is written. So the job may be killed and started again at any time.
@@ -14,6 +15,7 @@ meanwhile, and has no end in time.
 """
 
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,12 +25,17 @@ import msgspec
 import pyarrow.parquet as pq
 from msgspec import Meta, field
 
-from halfmq.errors import UsageError
+from halfmq.errors import DataLost, UsageError
 from halfmq.model.properties import SHARDING_KEY, SYSTEM
-from halfmq.spark.jobs import archive, kept, session, tables
+from halfmq.spark.bounds import ends_by_time, starts_by_time
+from halfmq.spark.jobs import archive, session, source, state, tables
 from halfmq.spark.jobs.settings import SparkSettings
+from halfmq.spark.jobs.source import SourceSettings
 from halfmq.spark.jobs.stream import JobFailed, Say, first_cause
-from halfmq.spark.jobs.topics import TopicSettings, check, source_options
+from halfmq.spark.offsets import QueueBoundsSnapshot, QueueName, queue_order
+from halfmq.spark.options import parse_options
+from halfmq.spark.retry_deadline import RetryDeadline
+from halfmq.spark.source import Reader, open_reader
 
 _KEPT: Final = (
     "archive",
@@ -45,7 +52,7 @@ _KEPT: Final = (
 )
 
 
-class Settings(TopicSettings, frozen=True, kw_only=True):
+class Settings(SourceSettings, frozen=True, kw_only=True):
     to_url: Annotated[str, Meta(description="Name server of the halfmq broker to write to, rocketmq://HOST:PORT.")]
     state: Annotated[str, Meta(description="Directory of this replay: what it does, and how far it is.")]
     archive: Annotated[
@@ -78,45 +85,58 @@ class Chunk(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
+    """``store``, ``topics``: of the input, if it is topics, with their ids; offsets mean nothing in others."""
+
     writer: str
     chunks: list[Chunk]
+    store: str = ""
+    topics: dict[str, int] = field(default_factory=dict)
 
 
 def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
     """Send messages of an archive, or of topics, into topics again, by time and filter, exactly once."""
-    _check(settings)
-    state = Path(settings.state).absolute()
-    kept.keep(state, "_replay.json", {name: getattr(settings, name) for name in _KEPT})
-    active = session.start("replay", spark)
-    plan = _plan(active, settings, state)
-    done = _done(state)
-    rows = sum(chunk.rows for chunk in plan.chunks)
-    say(f"{rows:,} messages to read, chunks: {len(plan.chunks)}" + (f", done before: {done}" if done else ""))
-    for number in range(done, len(plan.chunks)):
-        chunk = plan.chunks[number]
-        started = datetime.now(UTC)
-        try:
-            _write(_selected(_read(active, settings, chunk), settings), settings, plan.writer, number)
-        except Exception as error:
-            raise JobFailed(f"chunk {number + 1} of {len(plan.chunks)}: {first_cause(error)}") from error
-        kept.replace(state / "progress.json", b"%d" % (number + 1))
-        seconds = (datetime.now(UTC) - started).total_seconds()
-        say(f"chunk {number + 1} of {len(plan.chunks)}: {chunk.rows:,} messages read, {seconds:.1f} s")
-    say(f"{state}: done")
+    options = _check(settings)
+    place = Path(settings.state).absolute()
+    with state.claimed(place / "_lock"):
+        state.pin(place / "_replay.json", _pinned(settings))
+        plan = _plan(settings, options, place)
+        done = (state.read(place / "progress.json") or {}).get("done", 0)
+        rows = sum(chunk.rows for chunk in plan.chunks)
+        say(f"{rows:,} messages to read, chunks: {len(plan.chunks)}" + (f", done before: {done}" if done else ""))
+        active = session.start("replay", spark)
+        for number in range(done, len(plan.chunks)):
+            chunk, started = plan.chunks[number], time.monotonic()
+            try:
+                _write(_selected(_read(active, options, plan, chunk), settings), settings, plan.writer, number)
+            except Exception as error:
+                raise JobFailed(f"chunk {number + 1} of {len(plan.chunks)}: {first_cause(error)}") from error
+            state.write(place / "progress.json", {"done": number + 1})
+            seconds = time.monotonic() - started
+            say(f"chunk {number + 1} of {len(plan.chunks)}: {chunk.rows:,} messages read, {seconds:.1f} s")
+        say(f"{place}: done")
     return 0
 
 
-def _check(settings: Settings) -> None:
-    if settings.archive is None:
-        check(settings)
-    elif settings.url or settings.path or settings.topics or settings.pattern:
-        raise UsageError(
-            "--archive stands instead of --url, --path, --topics and --pattern", hint="use --where to choose topics"
-        )
+def _check(settings: Settings) -> dict[str, str]:
+    """The options of the source; empty for an archive. Raises UsageError: settings that do not belong together."""
     for name in ("from_time", "to_time"):
         moment(getattr(settings, name), name)
     if settings.max_rows < 1:
         raise UsageError("--max-rows must be at least 1")
+    if settings.archive is None:
+        return source.reader_options(settings, archive.COLUMNS)
+    if settings.url or settings.path or settings.topics or settings.pattern:
+        raise UsageError(
+            "--archive stands instead of --url, --path, --topics and --pattern", hint="use --where to choose topics"
+        )
+    return {}
+
+
+def _pinned(settings: Settings) -> dict[str, Any]:
+    values = {name: getattr(settings, name) for name in _KEPT}
+    for name in ("archive", "path"):
+        values[name] = values[name] and str(Path(values[name]).absolute())
+    return values | {"topics": list(settings.topics)}
 
 
 def moment(text: str | None, name: str) -> datetime | None:
@@ -133,19 +153,51 @@ def moment(text: str | None, name: str) -> datetime | None:
 # --- the plan ---------------------------------------------------------------------------------------------------
 
 
-def _plan(spark: Any, settings: Settings, state: Path) -> Plan:
-    path = state / "plan.json"
+def _plan(settings: Settings, options: dict[str, str], place: Path) -> Plan:
+    path = place / "plan.json"
     if path.exists():
         return msgspec.json.decode(path.read_bytes(), type=Plan)
+    writer = f"replay-{secrets.token_hex(8)}"
     if settings.archive is not None:
-        batches = tables.batches_of(Path(settings.archive).absolute() / archive.TABLE)
+        batches = tables.batches_of(Path(settings.archive).absolute())
+        if not batches:
+            raise UsageError(f"{settings.archive} is not an archive, or has no messages yet")
         counted = [(files, sum(pq.read_metadata(file).num_rows for file in files)) for files in batches]
-        chunks = chunks_of_batches(counted, settings.max_rows)
+        plan = Plan(writer, chunks_of_batches(counted, settings.max_rows))
     else:
-        chunks = chunks_of_queues(_bounds(spark, settings), settings.max_rows)
-    plan = Plan(f"replay-{secrets.token_hex(8)}", chunks)
-    kept.replace(path, msgspec.json.encode(plan))
+        snapshot, bounds = _bounds(settings, options)
+        if not snapshot.topics:
+            raise UsageError("there is nothing to replay: none of the topics exists")
+        plan = Plan(writer, chunks_of_queues(bounds, settings.max_rows), snapshot.store, snapshot.topics)
+    state.write(path, msgspec.to_builtins(plan))
     return plan
+
+
+def _bounds(
+    settings: Settings, options: dict[str, str]
+) -> tuple[QueueBoundsSnapshot, dict[QueueName, tuple[int, int]]]:
+    """Every queue, with the messages between the two times; with none, both its ends are equal."""
+    reader = _reader(options)
+    try:
+        snapshot = reader.snapshot()
+
+        def found(name: str) -> Mapping[QueueName, int | None] | None:
+            at = moment(getattr(settings, name), name)
+            if at is None:
+                return None
+            return reader.offsets_at(dict.fromkeys(snapshot.queues, round(at.timestamp() * 1_000)), snapshot)
+
+        first, last = found("from_time"), found("to_time")
+        starts = starts_by_time(snapshot, dict.fromkeys(first or (), 0), first or {}, without_match_latest=True)
+        ends = ends_by_time(snapshot, last or {})
+        return snapshot, {queue: (starts[queue], max(starts[queue], ends[queue])) for queue in snapshot.queues}
+    finally:
+        reader.close()
+
+
+def _reader(options: dict[str, str]) -> Reader:
+    parsed = parse_options(options)
+    return open_reader(parsed, RetryDeadline(parsed.broker_timeout_ms))
 
 
 def chunks_of_batches(batches: Sequence[tuple[Sequence[str], int]], rows_max: int) -> list[Chunk]:
@@ -164,56 +216,55 @@ def chunks_of_batches(batches: Sequence[tuple[Sequence[str], int]], rows_max: in
     return [*chunks, Chunk(rows, tuple(names))] if names else chunks
 
 
-def chunks_of_queues(bounds: Mapping[tuple[str, int], tuple[int, int]], rows_max: int) -> list[Chunk]:
-    """``bounds``: (topic, queue) -> (first offset, end). Each chunk has its share of every queue, so that all advance together."""
+def chunks_of_queues(bounds: Mapping[QueueName, tuple[int, int]], rows_max: int) -> list[Chunk]:
+    """``bounds``: first offset and end of every queue. Each chunk has its share of every queue, so that all advance together; it names
+    all of them, since the source reads a queue that is not named from its start to its end.
+    """
     total = sum(end - first for first, end in bounds.values())
     count = -(-total // rows_max)
     chunks = []
     for number in range(count):
         queues: dict[str, dict[str, tuple[int, int]]] = {}
-        for (topic, queue), (first, end) in sorted(bounds.items()):
+        for (topic, queue), (first, end) in sorted(bounds.items(), key=lambda item: queue_order(item[0])):
             low, high = (first + (end - first) * part // count for part in (number, number + 1))
-            queues.setdefault(topic, {})[str(queue)] = (low, high)
+            queues.setdefault(topic, {})[queue] = (low, high)
         chunks.append(Chunk(sum(high - low for one in queues.values() for low, high in one.values()), queues=queues))
     return chunks
-
-
-def _bounds(spark: Any, settings: Settings) -> dict[tuple[str, int], tuple[int, int]]:
-    from pyspark.sql import functions as f
-
-    times = {}
-    for option, name in (("startingTimestamp", "from_time"), ("endingTimestamp", "to_time")):
-        time = moment(getattr(settings, name), name)
-        if time is not None:
-            times[option] = str(round(time.timestamp() * 1_000))
-    if "startingTimestamp" in times:
-        times["startingOffsetsByTimestampStrategy"] = "latest"
-    options = source_options(settings, ("topic", "queue", "offset"), **times)
-    rows = spark.read.format("halfmq").options(**options).load()
-    found = rows.groupBy("topic", "queue").agg(f.min("offset"), f.max("offset") + 1).collect()
-    return {(topic, queue): (first, end) for topic, queue, first, end in found}
-
-
-def _done(state: Path) -> int:
-    path = state / "progress.json"
-    return int(path.read_bytes()) if path.exists() else 0
 
 
 # --- a chunk ----------------------------------------------------------------------------------------------------
 
 
-def _read(spark: Any, settings: Settings, chunk: Chunk) -> Any:
+def _read(spark: Any, options: dict[str, str], plan: Plan, chunk: Chunk) -> Any:
     if chunk.files:
         return spark.read.parquet(*chunk.files)
-    low, high = (
-        {topic: {queue: ends[place] for queue, ends in queues.items()} for topic, queues in chunk.queues.items()}
-        for place in (0, 1)
-    )
-    options = source_options(settings, archive.COLUMNS) | {
+    reader = _reader(options)
+    try:
+        snapshot = reader.snapshot()
+    finally:
+        reader.close()
+    if snapshot.store != plan.store:
+        raise DataLost(f"the broker has another store than the one of the plan: {snapshot.store}, not {plan.store}")
+    for topic, number in plan.topics.items():
+        if snapshot.topics.get(topic, number) != number:
+            raise DataLost(f"topic {topic} was deleted and created again since the plan was made")
+    low: dict[str, dict[str, int]] = {}
+    high: dict[str, dict[str, int]] = {}
+    for (topic, queue), (_, end) in snapshot.queues.items():
+        if topic in plan.topics:  # queues that are new since the plan are empty
+            low.setdefault(topic, {})[queue], high.setdefault(topic, {})[queue] = chunk.queues[topic].get(
+                queue, (end, end)
+            )
+    for topic, queues in chunk.queues.items():
+        for queue, (first, end) in queues.items():
+            if first < end:
+                low.setdefault(topic, {})[queue], high.setdefault(topic, {})[queue] = first, end
+    named = {name: value for name, value in options.items() if name not in ("subscribe", "subscribePattern")} | {
+        "subscribe": ",".join(plan.topics),
         "startingOffsets": msgspec.json.encode(low).decode(),
         "endingOffsets": msgspec.json.encode(high).decode(),
     }
-    return spark.read.format("halfmq").options(**options).load()
+    return spark.read.format("halfmq").options(**named).load()
 
 
 def _selected(rows: Any, settings: Settings) -> Any:
@@ -231,7 +282,7 @@ def _write(rows: Any, settings: Settings, writer: str, number: int) -> None:
     from pyspark.sql import functions as f
 
     # All rows of a queue in one task, in order: the sink keeps the order of a task's rows for a queue.
-    rows = rows.repartition("topic", "queue").sortWithinPartitions("topic", "queue", "offset")
+    rows = rows.repartition("topic", "broker", "queue").sortWithinPartitions("topic", "broker", "queue", "offset")
     own = f.map_filter("properties", lambda name, _: ~name.isin(*sorted(SYSTEM)))
     columns = [
         f.col("value"), f.col("keys"), f.col("tag"), own.alias("properties"),

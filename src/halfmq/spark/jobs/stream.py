@@ -34,18 +34,21 @@ class Ran(NamedTuple):
     rows: int
 
 
-def run(writer: Any, say: Say, *, follow: bool, stopping: threading.Event | None = None) -> Ran:
+def run(
+    writer: Any, say: Say, *, follow: bool, trigger_seconds: float = 0, stopping: threading.Event | None = None
+) -> Ran:
     """Start ``writer`` (a DataStreamWriter without a trigger), and report batches until it ends.
 
-    ``follow``: go on with new messages until ``stopping`` is set, or SIGTERM or SIGINT comes (main thread only); otherwise end at what is there
-    at the start. A batch that runs when it is told to stop is given up, and done again by the next run on the checkpoint.
+    ``follow``: start a batch every ``trigger_seconds`` (0: as soon as there are messages) until ``stopping`` is set, or SIGTERM or SIGINT
+    comes (main thread only); otherwise end at what is there at the start. A batch that runs when it is told to stop is given up, and done again by the next run on the checkpoint.
 
     Raises:
         JobFailed: the query failed; the text is the first cause.
     """
     stopping = stopping or threading.Event()
     with _signals(stopping):
-        query = (writer if follow else writer.trigger(availableNow=True)).start()
+        trigger = {"processingTime": f"{trigger_seconds} seconds"} if follow else {"availableNow": True}
+        query = writer.trigger(**trigger).start()
         seen, batches, rows = -1, 0, 0
         try:
             while True:
@@ -61,6 +64,7 @@ def run(writer: Any, say: Say, *, follow: bool, stopping: threading.Event | None
                         say("nothing new")
                     return Ran(batches, rows)
                 if stopping.is_set():
+                    say("stopping: a batch that is not complete is done again by the next run")
                     return Ran(batches, rows)
         except Exception as error:
             raise JobFailed(first_cause(error)) from error

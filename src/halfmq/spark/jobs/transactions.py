@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from msgspec import Meta, field
 
 from halfmq.errors import UsageError
-from halfmq.spark.jobs import kept, session, tables
+from halfmq.spark.jobs import session, state, tables
 from halfmq.spark.jobs.files import sync, write_files
 from halfmq.spark.jobs.settings import JobSettings, SparkSettings, parse_list
 from halfmq.spark.jobs.stream import Say
@@ -66,29 +66,29 @@ def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
             "--consumers needs --url", hint="a broker tells how far its consumer groups are, its files do not"
         )
     output = Path(settings.output).absolute()
-    output.mkdir(parents=True, exist_ok=True)
-    before = _load(output)
-    active = session.start("transactions", spark)
-    table = tables.open_table(output / "settled", settings.format, _WRITER)
+    with state.claimed(output / "_lock"):
+        before = _load(output)
+        active = session.start("transactions", spark)
+        table = tables.open_table(output / "settled", settings.format, _WRITER)
 
-    rows = _read(active, settings, before.next_half if before else None).persist()
-    try:
-        after = _state_after(rows, before)
-        new = rows.where("outcome != 'UNDECIDED'")
-        known = _known(active, output, before.next_half if before else 0)
-        if known is not None:
-            new = new.join(known, "first_half", "left_anti").select(*rows.columns)
-        # The number of a batch only has to grow, and not to repeat: each run writes what is new.
-        table.write(time.time_ns() // 1_000_000, new, ["first_half", "prepared_at"])
-        _replace(rows.where("outcome = 'UNDECIDED'"), output / "undecided.parquet")
-    finally:
-        rows.unpersist()
-    if settings.consumers:
-        _replace(_unread(active, settings), output / "unread.parquet")
-    _save(output, after)
-    for line in _summary(active, output, after, settings):
-        say(line)
-    return 0
+        rows = _read(active, settings, before.next_half if before else None).persist()
+        try:
+            after = _state_after(rows, before)
+            new = rows.where("outcome != 'UNDECIDED'")
+            known = _known(active, output, before.next_half if before else 0)
+            if known is not None:
+                new = new.join(known, "first_half", "left_anti").select(*rows.columns)
+            # The number of a batch only has to grow, and not to repeat: each run writes what is new.
+            tables.write(table, time.time_ns() // 1_000_000, new, ["first_half", "prepared_at"])
+            _replace(rows.where("outcome = 'UNDECIDED'"), output / "undecided.parquet")
+        finally:
+            rows.unpersist()
+        if settings.consumers:
+            _replace(_unread(active, settings), output / "unread.parquet")
+        _save(output, after)
+        for line in _summary(active, output, after, settings):
+            say(line)
+        return 0
 
 
 def _read(spark: Any, settings: Settings, start: int | None) -> Any:
@@ -185,23 +185,23 @@ def _replace(rows: Any, path: Path) -> None:
 
 
 def _load(output: Path) -> State | None:
-    path = output / _STATE
-    return msgspec.json.decode(path.read_bytes(), type=State) if path.exists() else None
+    found = state.read(output / _STATE)
+    return None if found is None else msgspec.convert(found, State)
 
 
-def _save(output: Path, state: State) -> None:
-    kept.replace(output / _STATE, msgspec.json.encode(state))
+def _save(output: Path, after: State) -> None:
+    state.write(output / _STATE, msgspec.to_builtins(after))
 
 
-def _summary(spark: Any, output: Path, state: State, settings: Settings) -> list[str]:
+def _summary(spark: Any, output: Path, after: State, settings: Settings) -> list[str]:
     try:
         settled = tables.read(spark, output / "settled")
     except UsageError:
-        return [f"{output}: no settled transactions yet, {state.undecided:,} undecided"]
+        return [f"{output}: no settled transactions yet, {after.undecided:,} undecided"]
     counts = {row.outcome: row["count"] for row in settled.groupBy("outcome").count().collect()}
     lines = [
         f"{output}: {counts.get('COMMITTED', 0):,} committed, {counts.get('ROLLED_BACK', 0):,} rolled back,"
-        f" {state.undecided:,} undecided"
+        f" {after.undecided:,} undecided"
     ]
     if settings.consumers:
         unread = spark.read.parquet(str(output / "unread.parquet"))

@@ -8,18 +8,18 @@ from halfmq.errors import UsageError
 from halfmq.spark.jobs.replay import Settings, _check, chunks_of_batches, chunks_of_queues, moment
 
 QUEUES = st.dictionaries(
-    st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 3)),
+    st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 3).map(str)),
     st.tuples(st.integers(0, 50), st.integers(0, 50)).map(lambda pair: (pair[0], pair[0] + pair[1])),
 )
 
 
 @given(QUEUES, st.integers(1, 40))
-def test_ranges_of_queues_follow_each_other(bounds: dict[tuple[str, int], tuple[int, int]], rows_max: int) -> None:
+def test_ranges_of_queues_follow_each_other(bounds: dict[tuple[str, str], tuple[int, int]], rows_max: int) -> None:
     chunks = chunks_of_queues(bounds, rows_max)
     for (topic, queue), (first, end) in bounds.items():
         at = first
         for chunk in chunks:
-            low, high = chunk.queues[topic][str(queue)]
+            low, high = chunk.queues[topic][queue]
             assert low == at <= high
             at = high
         assert not chunks or at == end
@@ -40,7 +40,7 @@ def test_batches_of_an_archive_stay_whole_and_in_order(rows: list[int], rows_max
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({}, "--url and --path"),
+        ({}, "--topics"),
         ({"archive": "a", "topics": ("t",)}, "--archive stands instead"),
         ({"archive": "a", "from_time": "yesterday"}, "--from-time 'yesterday' is not a time"),
         ({"archive": "a", "max_rows": 0}, "--max-rows"),
