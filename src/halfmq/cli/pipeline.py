@@ -31,14 +31,8 @@ JOBS: Final[dict[str, Job]] = {
         "halfmq.spark.jobs.ingest", "Topics to tables: everything, parsed rows, and rejected rows with reasons."
     ),
     "transactions": Job("halfmq.spark.jobs.transactions", "A table with one row for each transaction."),
-    "reconcile": Job(
-        "halfmq.spark.jobs.reconcile", "Compare a business table with messages: missing, phantom, duplicate, different."
-    ),
     "archive": Job("halfmq.spark.jobs.archive", "Topics to tables that outlive retention, exactly once."),
     "replay": Job("halfmq.spark.jobs.replay", "Messages of an archive or a topic into a topic, exactly once."),
-    "report": Job(
-        "halfmq.spark.jobs.report", "One HTML page: rates, latencies, undecided transactions, reconciliation."
-    ),
 }
 
 
