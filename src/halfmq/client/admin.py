@@ -1,4 +1,4 @@
-"""Administration for an application's tools: the bounds of a topic's queues, and what retention keeps for a consumer group."""
+"""Administration for an application's tools: the bounds of a topic's queues, how far a consumer group is, and what retention keeps for a consumer group."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from halfmq.client.async_client import AsyncClient
 from halfmq.client.connection import Answer, NoAnswer, NotSent
 from halfmq.client.context import ClientContext
 from halfmq.client.refusals import refusal
-from halfmq.errors import ConnectError
+from halfmq.errors import ConnectError, RequestFailed
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
 from halfmq.wire.remoting.group_attributes import change_body, hold_removed, hold_set
 from halfmq.wire.remoting.replies import OffsetReply, read_reply
@@ -37,6 +37,28 @@ async def queue_bounds(mq: AsyncClient, topic: str) -> dict[QueueRef, Bounds]:
         )
         for queue in route.readable
     }
+
+
+async def consumer_offsets(mq: AsyncClient, group: str, topic: str) -> dict[QueueRef, int]:
+    """The offset of the next message that the consumer group has not acknowledged, for each queue in which it has committed one.
+
+    Raises:
+        TopicNotFound, ConnectError, RequestFailed: as ``queue_bounds``.
+    """
+    context = mq._open()
+    route = await context.router.route(topic, max_age_s=0)
+    found = {}
+    for queue in route.readable:
+        fields = {"consumerGroup": group, "topic": queue.topic, "queueId": str(queue.queue)}
+        what = f"the offset of group {group} in {queue}"
+        try:
+            answer = await _ask(context, queue.broker, RequestCode.QUERY_CONSUMER_OFFSET, fields, b"", what)
+        except RequestFailed as error:
+            if error.response_code == ResponseCode.QUERY_NOT_FOUND:
+                continue
+            raise
+        found[queue] = read_reply(answer, OffsetReply).offset
+    return found
 
 
 async def hold_retention(

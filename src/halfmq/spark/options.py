@@ -415,7 +415,7 @@ def duration_ms(name: str, values: Mapping[str, str], default: int, unit: str = 
         return default
     match = _DURATION.fullmatch(values[name].strip())
     if match is None or not (match[2] or unit):
-        raise UsageError(f"{name} is {values[name]!r}", hint=OPTIONS[name])
+        raise UsageError(f"{name} is {values[name]!r}", hint=OPTIONS.get(name, "500ms, 30s, 5m, 2h, 1d"))
     return int(float(match[1]) * _UNIT_MS[match[2] or unit])
 
 
