@@ -103,6 +103,11 @@ DEDUP_IDS_MAX: Final = 262_144
 #: the log may exceed its limit by ``COPY_AGAIN_PART`` times the copies.
 COPY_AGAIN_MS: Final = 3_600_000
 COPY_AGAIN_PART: Final = 4
+#: A consumer group that holds retention: default age at which messages are no longer kept for it, ms, and maximum number of topics.
+#: Precedent: Kafka forgets the offsets of an idle group after 7 days (``offsets.retention.minutes``).
+HOLD_MS: Final = 7 * 86_400_000
+HOLD_MS_MAX: Final = 100 * 365 * 86_400_000
+HOLD_TOPICS_MAX: Final = 64
 
 #: Operator name and reason in the audit log, characters. Longer texts are truncated, or rejected in requests.
 OPERATOR_CHARS_MAX: Final = 64
@@ -129,6 +134,13 @@ SIZE_SAMPLE_MESSAGES: Final = 16
 #: 390 bytes take 4 ms, 2 MiB of messages of 1.3 KiB 3 ms.
 RAW_READ_BYTES_MAX: Final = 8 << 20
 RAW_READ_MESSAGES_MAX: Final = 4_096
+#: Maximum of a read of the transaction table: rows with their records, which take 2.4 us each, bytes of records, and rows among which the
+#: undecided ones are searched, which takes 3.6 ms.
+TABLE_READ_ROWS_MAX: Final = 1_024
+TABLE_SCAN_ROWS_MAX: Final = 16_384
+TABLE_READ_BYTES_MAX: Final = 2 << 20
+#: Reading a record that is not near the one before it counts as so many bytes of the log.
+TABLE_READ_COST_BYTES: Final = 4_096
 #: Tag expression of a subscription or pull: hundreds of tags. Protects memory and CPU.
 EXPRESSION_CHARS_MAX: Final = 16_384
 #: Client id: address, process, instance name. Stored for each of its groups, and in the log for each queue lock.

@@ -8,7 +8,6 @@ measured.
 """
 
 import argparse
-import contextlib
 import json
 import os
 import shutil
@@ -19,32 +18,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.bench.cpu import cpu_seconds, descendants
 from tests.bench.spark_read import COLUMN_SETS, timed
 from tests.support import served
 
 SEGMENT_BYTES = 256 << 20
-_TICKS = os.sysconf("SC_CLK_TCK")
-
-
-def cpu_seconds(*processes: int) -> float:
-    """CPU time of the processes and their ended children."""
-    total = 0
-    for process in processes:
-        try:
-            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        except FileNotFoundError:
-            continue
-        total += sum(map(int, fields[11:15]))
-    return total / _TICKS
-
-
-def descendants(process: int) -> list[tuple[int, str]]:
-    """(id, name) of the processes that it started, and those that they started."""
-    found = []
-    for children in Path(f"/proc/{process}/task").glob("*/children"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
-            found += [(int(one), Path(f"/proc/{one}/comm").read_text().strip()) for one in children.read_text().split()]
-    return found + [one for child, _ in found for one in descendants(child)]
 
 
 def stages(url: str, columns: str, messages: int) -> dict[str, float]:

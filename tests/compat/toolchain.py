@@ -3,24 +3,17 @@
 Everything lands in ``build/compat`` of the checkout, once for each version, and again when a source has changed.
 """
 
-import fcntl
-import hashlib
 import os
 import shutil
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
+from tests.support.maven import CACHE, MavenFailed, copy_jars, digest, once, run_maven
+
 VERSIONS = ("4.9.7", "5.4.0")
-CHECKOUT = Path(__file__).parent.parent.parent
 SOURCES = Path(__file__).parent / "java"
-CACHE = CHECKOUT / "build" / "compat"
-#: The first download of the 5.x jars is about 60 MB.
-MAVEN_SECONDS = 600
 
 HOW_TO_GET = (
     "the Java clients need a JDK (>= 8) and Maven (>= 3.6) on the PATH: "
@@ -48,57 +41,24 @@ def client_classpath(version: str, sources: Path = SOURCES, suffix: str = "") ->
     """
     require_java()
     output = CACHE / f"{version}{suffix}"
-    with _once(output, _digest(sources.rglob("*.java"), sources / "pom.xml")) as needed:
+    pom, named = sources / "pom.xml", f"-Drocketmq.version={version}"
+    with once(output, digest([*sources.rglob("*.java"), pom])) as needed:
         if needed:
-            _fetch_jars(version, output, sources)
-            _maven(version, output, sources, "compiler:compile")
+            try:
+                run_maven(pom, output, "dependency:copy-dependencies", named)
+            except MavenFailed as error:
+                _unavailable(f"Maven could not fetch RocketMQ {version}:\n{error}")
+            run_maven(pom, output, "compiler:compile", named)
     return f"{output / 'classes'}{os.pathsep}{output / 'jars'}/*"
 
 
 def stock_classpath(version: str) -> str:
     """The published name server and broker of this version; skips when they cannot be had."""
     require_java()
-    output = CACHE / f"{version}-stock"
-    with _once(output, _digest([], SOURCES / "pom.xml")) as needed:
-        if needed:
-            _fetch_jars(version, output, SOURCES, "-Pstock-broker")
-    return f"{output / 'jars'}/*"
-
-
-def _fetch_jars(version: str, output: Path, sources: Path, *options: str) -> None:
     try:
-        _maven(version, output, sources, "dependency:copy-dependencies", *options)
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        said = error.stdout or b""
-        _unavailable(f"Maven could not fetch RocketMQ {version}:\n{said.decode(errors='replace')[-1500:]}")
-
-
-def _maven(version: str, output: Path, sources: Path, goal: str, *options: str) -> None:
-    command = ["mvn", "-B", "-q", "-f", str(sources / "pom.xml"), f"-Drocketmq.version={version}", f"-Doutput={output}"]
-    subprocess.run(
-        [*command, *options, goal], check=True, timeout=MAVEN_SECONDS, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-
-
-def _digest(sources: object, *more: Path) -> str:
-    total = hashlib.sha256()
-    for path in sorted([*sources, *more]):  # type: ignore[misc]
-        total.update(path.name.encode() + b"\0" + path.read_bytes())
-    return total.hexdigest()
-
-
-@contextmanager
-def _once(output: Path, digest: str) -> Iterator[bool]:
-    """Whether ``output`` must be made; only one process at a time makes it, and a half-made one does not count."""
-    output.mkdir(parents=True, exist_ok=True)
-    stamp = output / "made-from"
-    with (output / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        needed = not stamp.exists() or stamp.read_text() != digest
-        if needed:
-            stamp.unlink(missing_ok=True)
-            for part in ("classes", "jars", "target"):
-                shutil.rmtree(output / part, ignore_errors=True)
-        yield needed
-        if needed:
-            stamp.write_text(digest)
+        jars = copy_jars(
+            SOURCES / "pom.xml", CACHE / f"{version}-stock", f"-Drocketmq.version={version}", "-Pstock-broker"
+        )
+    except MavenFailed as error:
+        _unavailable(f"Maven could not fetch RocketMQ {version}:\n{error}")
+    return f"{jars}/*"

@@ -21,6 +21,7 @@ from halfmq.wire.remoting import (
     position,
     producer_groups,
     raw_read,
+    table_read,
 )
 from halfmq.wire.remoting.codes import (
     HMQ_ASK,
@@ -35,6 +36,7 @@ from halfmq.wire.remoting.codes import (
     HMQ_RESOLVE,
     HMQ_STATS,
     HMQ_STORY,
+    HMQ_TABLE_READ,
     HMQ_TRANSACTIONS,
     HMQ_UNDECIDED,
 )
@@ -308,6 +310,8 @@ def _conversations() -> tuple[bytes, ...]:
          (HMQ_PRODUCER, {"group": "P"}, b""), (HMQ_STATS, {"group": ""}, b""),
          (HMQ_POLL_CHECKS, check_polls.encode_poll(check_polls.Poll("P", "me", 1_000, 5)), b"")],
         [*_half_batch_requests()],
+        [half_send, *[(HMQ_TABLE_READ, table_read.encode_request_fields(table_read.TableReadFields("0" * 32, wanted, 0, 9, 0, 999)), b"")
+                      for wanted in table_read.WANTED]],
         [(35, {"clientID": "me", "producerGroup": "P", "consumerGroup": "C"}, b""), (9_999, {}, b"")],
         [(34, {}, hello), (310, _send_ext("T", "A"), b"a"), (400, {}, assigned), (401, {}, assigned), (41, {}, lock),
          (325, _send_ext("DefaultCluster_REPLY_TOPIC", "R", REPLY_TO_CLIENT="me"), b"reply"),

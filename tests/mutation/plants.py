@@ -369,8 +369,8 @@ PLANTS: Final = (
         6,
         "segments go before the record that gives them up is durable",
         "broker/maintenance.py",
-        "            self._sequencer.submit(TrimLog(self._trimming), self._trimmed)\n",
-        "            self._sequencer.submit(TrimLog(self._trimming), None)\n            self._trimmed(None, Done())\n",
+        "        self._sequencer.submit(TrimLog(start, self._given_up), self._trimmed, self._unread_before(start))\n",
+        "        self._sequencer.submit(TrimLog(start, self._given_up), None)\n        self._trimmed((), Done())\n",
     ),
     # --- 7, progress
     Plant(

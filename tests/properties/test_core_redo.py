@@ -64,6 +64,7 @@ from halfmq.core.decision import (
     Settled,
     Why,
 )
+from halfmq.core.holds import holding, unread_between
 from halfmq.core.session import (
     CheckDelivered,
     ConnectionClosed,
@@ -416,7 +417,9 @@ class Life:
         if self.rng.random() < 0.3:
             self.log.do(UnlockQueues(group, client_id, self.one_of([queues, None])))
         if self.rng.random() < 0.1:
-            self.log.do(SetGroup("CG", self.one_of([1, 16]), 1, True))
+            held = self.one_of([None, None, (), tuple(TOPICS), ("none",)])
+            self.log.do(SetGroup("CG", self.one_of([1, 16, None]), 1, True, hold_topics=held))
+            self.seen["hold"] += bool(self.log.state.groups["CG"].hold_topics)
         self.seen["holder"] += bool(self.log.state.holders)
 
     def topics(self) -> None:
@@ -448,7 +451,13 @@ class Life:
                 self.settle()
         if isinstance(reply, Done):
             before = self.log.state.log_start
-            reply = self.log.do(TrimLog(start))
+            unread = tuple(unread_between(self.log.state, holding(self.log.state), before, start))
+            if unread and start > before:
+                reply = self.log.do(TrimLog(start))
+                assert isinstance(reply, Refused), reply
+                assert reply.why is Why.NOT_NOW
+                self.seen["held"] += 1
+            reply = self.log.do(TrimLog(start, unread))
             assert reply == Done(), reply
             self.seen["trim"] += self.log.state.log_start > before
 
@@ -579,7 +588,7 @@ def test_the_random_lives_meet_what_they_are_for() -> None:
     for what in (
         "half sent again", "repeated", "conflict", "incomplete", "check", "trim", "restart", "snapshot", "shown",
         "delayed", "past the window", "rolled back by policy", "parked by CHECKS", "parked by AGE", "asked by hand",
-        "last decision", "query forgotten", "restart with another immunity", "holder", "group deleted", "group with members", "decided", "decision repeated",
+        "last decision", "query forgotten", "restart with another immunity", "holder", "hold", "held", "group deleted", "group with members", "decided", "decision repeated",
         "half batch sent again", "half batches copied", "old run FENCED", "winner missing", "batch rolled back", "batch missing",
         "tied",
     ):  # fmt: skip

@@ -41,6 +41,7 @@ from halfmq.broker.remoting.pulls import PullHandlers
 from halfmq.broker.remoting.raw_reads import RawReadHandlers
 from halfmq.broker.remoting.request_reply import PushedReplies, RequestReply
 from halfmq.broker.remoting.sends import SendCommands
+from halfmq.broker.remoting.table_reads import TableReadHandlers
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.check_polls import CheckPolls
 from halfmq.broker.services.checks import Checks
@@ -59,6 +60,7 @@ from halfmq.broker.services.replies import Replies
 from halfmq.broker.services.sends import Sends
 from halfmq.broker.services.settled_verdict_lookup import SettledVerdictLookup
 from halfmq.broker.services.stats import Stats
+from halfmq.broker.services.table_reads import TableReads
 from halfmq.broker.services.topics import Topics
 from halfmq.broker.services.traffic import SAMPLE_MS, Traffic
 from halfmq.broker.services.transactions import Transactions
@@ -259,6 +261,7 @@ class Broker:
         PullHandlers(gateway, self._pulls)
         raw_reads = RawReads(view, store, gateway.outgoing, self._loop.time)
         RawReadHandlers(gateway, sequencer, raw_reads, store=store.uuid)
+        TableReadHandlers(gateway, sequencer, TableReads(view, store, gateway.outgoing))
         self._check_polls = CheckPolls(sequencer, self._loop, gateway.flush)
         CheckPollCommands(gateway, self._check_polls)
         pushed = PushedChecks(gateway, store_host=settings.store_host, broker_name=settings.broker_name)

@@ -50,6 +50,8 @@ class BrokerConfig:
     #: The log is trimmed to about this number of bytes; 0: no limit by size.
     retention_bytes: int = 0
     retention_check_ms: int = RETENTION_CHECK_MS
+    #: No consumer group holds more of the log than this number of bytes; 0: as much as the disk has space for.
+    hold_bytes: int = 0
     #: Trust the clock at this start and at earlier ones: ages include its jumps.
     trust_clock: bool = False
     #: Retention by size is delayed by messages that it copied forward less than this ago; see ``core.copies``.
@@ -159,7 +161,7 @@ class BrokerConfig:
         check_caps(replace(settings, segment_bytes=self.segment_bytes))
         if settings.dedup_window_ms < 0:
             raise UsageError("the deduplication window must not be negative", hint="0 disables deduplication")
-        if self.retention_ms < 0 or self.retention_bytes < 0 or self.copy_again_ms < 0:
+        if min(self.retention_ms, self.retention_bytes, self.copy_again_ms, self.hold_bytes) < 0:
             raise UsageError("the retention must not be negative", hint="0 keeps everything")
         return self
 

@@ -5,7 +5,8 @@ They only make a restart faster or free space; without them, replies stay correc
     checkpoint   at an interval: the loop copies references; the maintenance thread encodes and writes them once all of that state is
                  durable and the indexes are written
     retention    what is alive in the segments to remove is copied forward in small steps between other commands; a Trim record sets
-                 the new start of the log; once that is durable, the maintenance thread removes files
+                 the new start of the log; once that is durable, the maintenance thread removes files. Consumer groups that hold messages
+                 delay it; what a group loses because its hold has a limit is logged with the trim
     files        missing or truncated segments are reported when retention runs. The segment being written is checked every second; if
                  it is affected the broker stops, since what it acknowledges must exist after a start
     free space   checked every second; below the reserve, core refuses new messages but accepts verdicts. The sequencer notices at once
@@ -14,7 +15,7 @@ They only make a restart faster or free space; without them, replies stay correc
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from heapq import nlargest
 from typing import Any, Final
@@ -27,10 +28,11 @@ from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.slow_sync import SlowSync
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.clock_jumps import is_time_due
-from halfmq.core.commands import CopyForward, NoteTime, TrimLog
+from halfmq.core.commands import CopyForward, NoteTime, TrimLog, Unread
 from halfmq.core.decision import Done, Reply
 from halfmq.core.engine import Failed
-from halfmq.core.retention import ClosedSegment, RetentionLimits, trim_target
+from halfmq.core.holds import holding, unread_between
+from halfmq.core.retention import ClosedSegment, RetentionLimits, TrimTarget, trim_target
 from halfmq.core.session import DiskSpace
 from halfmq.core.snapshot import encode_rows
 from halfmq.errors import StoreDamaged, StoreFull, StorePoisoned
@@ -45,6 +47,10 @@ SPACE_CHECK_MS: Final = 1_000
 COPY_RECORDS_MAX: Final = 256
 #: Maximum number of producer groups named in the line about undecided messages that delay retention.
 _GROUPS_SAID: Final = 3
+#: Maximum number of queues named in a line about messages that a consumer group holds or loses.
+_QUEUES_SAID: Final = 8
+#: Holds end when the free space is below the reserve and this number of segments: before new messages are refused.
+_HOLD_SPACE_SEGMENTS: Final = 2
 
 
 class Maintenance:
@@ -75,6 +81,8 @@ class Maintenance:
         self._checkpoint_at = store.recovery.redo_from
         #: New start of the log while alive messages before it are copied forward.
         self._trimming: int | None = None
+        #: Held messages before it, which the limits of retention do not keep.
+        self._given_up: tuple[Unread, ...] = ()
         self._not_trimmed = LogThrottle(loop.time)
         self._said = LogThrottle(loop.time)
         self._stopped = False
@@ -155,17 +163,14 @@ class Maintenance:
             self._sequencer.submit(NoteTime(), None)
         if self._trimming is not None:
             return
-        try:
-            start = self._trim_target()
-        except (StoreDamaged, OSError) as error:
-            self._log_not_trimmed(str(error))
-            return
-        if start <= self._sequencer.view.log_start:
+        start = self._trim_target()
+        if start is None or start <= self._sequencer.view.log_start:
             return
         if self._checkpoint_at < start:
             self.checkpoint()  # so that a restart need not redo from the log's new start; the next check trims
             return
         self._trimming = start
+        self._given_up = self._unread_before(start)
         self._copy_forward()
 
     def _saw_segments(self, missing: object) -> None:
@@ -176,23 +181,63 @@ class Maintenance:
             if (number < 0 or number in self._store.segments) and self._said.is_due(what):
                 log.error("%s", what)
 
-    def _trim_target(self) -> int:
-        """Start of the first segment to keep; logs what prevents the removal of others.
-
-        Raises:
-            StoreDamaged, OSError: a segment cannot be read.
-        """
-        config = self._config
-        limits = RetentionLimits(
-            config.retention_ms, config.retention_bytes, config.settings.dedup_window_ms, config.copy_again_ms
-        )
-        segments = (ClosedSegment(*one) for one in self._store.closed_segments())
-        wanted = trim_target(self._sequencer.view, limits, segments, self._time.now_ms())
+    def _trim_target(self) -> int | None:
+        """Start of the first segment to keep; None: a segment cannot be read. Logs what prevents the removal of others."""
+        try:
+            wanted = self._wanted()
+        except (StoreDamaged, OSError) as error:
+            self._log_not_trimmed(str(error))
+            return None
         if wanted.clock_in_doubt and self._not_trimmed.is_due("clock"):
             self._log_clock_jump()
         if wanted.copied_bytes and self._not_trimmed.is_due("copied"):
             self._log_what_delays_retention(wanted.copied_bytes)
+        for group in dict.fromkeys([one.group for one in wanted.held]):
+            if self._not_trimmed.is_due(("hold", group)):
+                self._log_hold(group, [one for one in wanted.held if one.group == group])
         return wanted.log_start
+
+    def _wanted(self) -> TrimTarget:
+        config = self._config
+        low = config.disk_reserve_bytes + _HOLD_SPACE_SEGMENTS * self._store.segment_bytes
+        limits = RetentionLimits(
+            config.retention_ms,
+            config.retention_bytes,
+            config.settings.dedup_window_ms,
+            config.copy_again_ms,
+            config.hold_bytes,
+            max(0, low - self._store.free_bytes()) if holding(self._sequencer.view) else 0,
+        )
+        segments = (ClosedSegment(*one) for one in self._store.closed_segments())
+        return trim_target(self._sequencer.view, limits, segments, self._time.now_ms())
+
+    def _log_hold(self, group: str, held: list[Unread]) -> None:
+        view, hold_bytes = self._sequencer.view, self._config.hold_bytes
+        hold_ms = view.groups[group].hold_ms
+        ends = [f"they are {span(hold_ms)} old"] if hold_ms else []
+        ends += [f"the log has {hold_bytes} bytes"] if hold_bytes else []
+        log.warning(
+            "retention waits for consumer group %s, which holds messages that it has not read. In the next segment to remove: %s. The log "
+            "takes %d bytes. They are kept until %s. Start the group's reader, or end its hold with `halfmq group release %s`",
+            group,
+            _in_words(held),
+            view.log_end - view.log_start,
+            ", or ".join([*ends, "the disk is nearly full"]),
+            group,
+        )
+
+    def _log_lost(self, lost: Sequence[Unread], start: int) -> None:
+        for group, topic in dict.fromkeys([(one.group, one.topic) for one in lost]):
+            queues = [one for one in lost if (one.group, one.topic) == (group, topic)]
+            log.error(
+                "consumer group %s held messages of topic %s, and loses %d that it has not read: %s. Its hold reached a limit (the age in its settings, "
+                "--hold-bytes, or a disk that is nearly full), and the log starts at %d now",
+                group,
+                topic,
+                sum([one.end - one.first for one in queues]),
+                _in_words(queues),
+                start,
+            )
 
     def _log_clock_jump(self) -> None:
         jumps = self._sequencer.view.jumps
@@ -245,18 +290,27 @@ class Maintenance:
         elif reply.again:
             self._copy_forward()
         else:
-            self._sequencer.submit(TrimLog(self._trimming), self._trimmed)
+            self._trim(self._trimming)
+
+    def _trim(self, start: int) -> None:
+        """Remove the segments. Refused if a group began to hold messages in them while others were copied: the next check decides again."""
+        self._sequencer.submit(TrimLog(start, self._given_up), self._trimmed, self._unread_before(start))
+
+    def _unread_before(self, start: int) -> tuple[Unread, ...]:
+        view = self._sequencer.view
+        return tuple(unread_between(view, holding(view), view.log_start, start))
 
     def _log_not_trimmed(self, why: str) -> None:
         if self._not_trimmed.is_due(why):
             log.warning("the log is not trimmed now, and grows: %s", why)
 
-    def _trimmed(self, context: None, reply: Reply | Failed) -> None:
+    def _trimmed(self, lost: tuple[Unread, ...], reply: Reply | Failed) -> None:
         start = self._trimming
         if not isinstance(reply, Done) or start is None:
             self._trimming = None
             log.warning("the log is not trimmed now: %s", getattr(reply, "text", reply))
             return
+        self._log_lost(lost, start)
         self._offload.run(lambda: self._store.secure_trim(start), self._then(lambda _: self._detach_segments(start)))
 
     def _detach_segments(self, start: int) -> None:
@@ -332,6 +386,12 @@ class Maintenance:
             else:
                 log.info("there is free space again: new messages are accepted")
             self._sequencer.engine.note(DiskSpace(low))
+
+
+def _in_words(unread: Sequence[Unread]) -> str:
+    named = [f"{one.first} to {one.end - 1} of queue {one.queue_id} of topic {one.topic}" for one in unread]
+    more = len(named) - _QUEUES_SAID
+    return ", ".join(named[:_QUEUES_SAID]) + (f" and of {more} more queues" if more > 0 else "")
 
 
 def moment(ms: int) -> str:

@@ -25,6 +25,10 @@ COMMANDS: Final[dict[str, Entry]] = {
     "serve": Entry("halfmq.cli.serve", "Run the broker and its name server on one directory."),
     "store": Entry("halfmq.cli.store", "Verify or dump the files of a store, read-only; also while the broker runs."),
     "tx": Entry("halfmq.cli.tx", "List, explain and settle undecided transactions; set limits of producer groups."),
+    "pipeline": Entry(
+        "halfmq.cli.pipeline", "Run jobs on Spark: tables of topics, reconciliation, archive, replay, report."
+    ),
+    "group": Entry("halfmq.cli.group", "Let retention wait until a consumer group has read its topics."),
     "check-history": Entry(
         "halfmq.cli.check_history",
         "Check a recorded history for lost, phantom, duplicate or torn transactions, and more.",
@@ -34,23 +38,28 @@ COMMANDS: Final[dict[str, Entry]] = {
 
 
 class LazyCommand(TyperCommand):
-    """Placeholder of a command; imports and runs the command when it is called."""
+    """Placeholder of a command; makes and runs the command when it is called. ``extra``: of halfmq, which it needs."""
 
-    def __init__(self, name: str, entry: Entry) -> None:
-        super().__init__(name=name, help=entry.help, callback=None)
-        self._entry = entry
+    def __init__(self, name: str, help: str, make: Callable[[], Any], *, extra: str) -> None:  # noqa: A002
+        super().__init__(name=name, help=help, callback=None)
+        self._make = make
+        self._extra = extra
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         try:
-            module = importlib.import_module(self._entry.module)
+            real = self._make()
         except ModuleNotFoundError as error:
             typer.echo(
-                f"halfmq {self.name}: {error}. Install the missing extra: pip install 'halfmq[server]'", err=True
+                f"{parent.command_path} {self.name}: {error}. Install the missing extra: pip install 'halfmq[{self._extra}]'",
+                err=True,
             )
             raise SystemExit(1) from error
-        real = typer.main.get_command(module.app)
         real.name = self.name
         return real.make_context(info_name, args, parent=parent, **extra)
+
+
+def _imported(module: str) -> Any:
+    return typer.main.get_command(importlib.import_module(module).app)
 
 
 class LazyGroup(TyperGroup):
@@ -61,7 +70,9 @@ class LazyGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         entry = COMMANDS.get(cmd_name)
-        return None if entry is None else LazyCommand(cmd_name, entry)
+        if entry is None:
+            return None
+        return LazyCommand(cmd_name, entry.help, lambda: _imported(entry.module), extra="server")
 
 
 app = typer.Typer(

@@ -61,6 +61,12 @@ def serve(
     retention_check_ms: Annotated[
         int, typer.Option(help="Interval at which retention removes segments.")
     ] = defaults.RETENTION_CHECK_MS,
+    hold_bytes: Annotated[
+        int,
+        typer.Option(
+            help="No consumer group holds more of the log than this, bytes; 0: until the disk is nearly full. See `halfmq group`."
+        ),
+    ] = 0,
     trust_clock: Annotated[
         bool,
         typer.Option(
@@ -180,6 +186,7 @@ def serve(
         retention_ms=round(retention_hours * 3_600_000),
         retention_bytes=retention_bytes,
         retention_check_ms=retention_check_ms,
+        hold_bytes=hold_bytes,
         trust_clock=trust_clock,
         disk_reserve_bytes=disk_reserve_bytes,
         connections_max=connections_max,

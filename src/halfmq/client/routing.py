@@ -113,6 +113,23 @@ class Router:
         except TopicNotFound:
             log.debug("no broker makes topics on first use; brokers are learnt from the topics in use")
 
+    async def all_brokers(self) -> list[str]:
+        """Names of all brokers that have a master, as the name server knows them now; ``address_of`` knows them afterwards.
+
+        Raises:
+            ConnectError: no name server answers.
+        """
+        answer = await self._names.ask(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer.code, answer.remark or "", "the list of brokers")
+        found = {}
+        for broker in routes.decode_cluster_info(answer.body):
+            master = broker.addresses.get(routes.MASTER_ID)
+            if master:
+                found[broker.broker_name] = parse_address(master, 10_911)
+        self._brokers.update(found)
+        return sorted(found)
+
     async def route(self, topic: str, *, max_age_s: float = REFRESH_S) -> Route:
         """The route of an existing topic, at most ``max_age_s`` old.
 

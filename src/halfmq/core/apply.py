@@ -9,12 +9,11 @@ halves that are unknown here. They were settled before the trim, so it did not c
 
 from collections.abc import Callable, Iterable
 from heapq import heappop
-from operator import attrgetter
 from typing import Any, Final
 
 from halfmq import limits
 from halfmq.core.base import apply_base
-from halfmq.core.base_bytes import count_group, drop_offset, group_bytes, set_offset, topic_bytes
+from halfmq.core.base_bytes import count_group, drop_offset, group_bytes, hold_bytes, set_offset, topic_bytes
 from halfmq.core.clock_jumps import forget_jumps
 from halfmq.core.copies import forget_copy, note_copy
 from halfmq.core.derived import (
@@ -43,6 +42,7 @@ from halfmq.core.state import (
     Undecided,
     Verdict,
     default_grace_ms,
+    place_of,
     set_holders,
 )
 from halfmq.core.transaction.next_check import NextCheck, ParkedCheck, from_number
@@ -238,15 +238,11 @@ def _join(state: State, group: ProducerGroup, known: Undecided, half: Half, coun
     )  # fmt: skip
 
 
-_by_index: Final = attrgetter("attempt", "index")
-
-
 def _with_half(halves: tuple[Half, ...], half: Half) -> tuple[Half, ...]:
     """``halves`` with ``half`` inserted in order; it replaces a half with the same attempt and index."""
-    if not halves or (half.index > halves[-1].index and half.attempt == halves[-1].attempt):
-        return (*halves, half)
-    place = _by_index(half)
-    return tuple(sorted([*(other for other in halves if _by_index(other) != place), half], key=_by_index))
+    at = place_of(halves, half.attempt, half.index)
+    replaces = at < len(halves) and halves[at].attempt == half.attempt and halves[at].index == half.index
+    return (*halves[:at], half, *halves[at + replaces :])
 
 
 def _replace(
@@ -516,8 +512,10 @@ def _group_set(state: State, record: GroupSet) -> None:
 
 def _group_deleted(state: State, record: GroupDeleted) -> None:
     name = record.name
-    if state.groups.pop(name, None) is not None:
+    group = state.groups.pop(name, None)
+    if group is not None:
         count_group(state, -group_bytes(name))
+        state.derived.base_bytes -= hold_bytes(group)
     set_holders(state, name, {})
     if not record.with_offsets:
         return

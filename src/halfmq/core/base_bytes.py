@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from halfmq import limits
 from halfmq.core.state import State, Topic
 from halfmq.model.query_batch import RUN_CHARS_MAX
-from halfmq.model.settings import ProducerSettings
+from halfmq.model.settings import GroupSettings, ProducerSettings
 
 #: Maximum size in a base of a topic, a queue, a group, limits of a producer group, an offset, without names.
 TOPIC_BYTES: Final = 48
@@ -21,6 +21,8 @@ QUEUE_BYTES: Final = 9
 GROUP_BYTES: Final = 32
 PRODUCER_BYTES: Final = 64
 OFFSET_BYTES: Final = 18
+#: Of the topics that a consumer group holds, without their names.
+HOLD_BYTES: Final = 16
 #: Of a query with all its decisions and runs, which are reserved from its first transaction on: a decision must always fit.
 QUERY_BYTES: Final = 64 + 36 * limits.QUERY_DECISIONS_MAX + (2 + RUN_CHARS_MAX) * (1 + limits.QUERY_RUNS_MAX)
 #: Size of a base without any of them.
@@ -34,6 +36,13 @@ def topic_bytes(topic: Topic) -> int:
 def group_bytes(name: str) -> int:
     """Size of a consumer group's settings. The head of its offsets, if it has any, takes the same again."""
     return GROUP_BYTES + len(name)
+
+
+def hold_bytes(group: GroupSettings | None) -> int:
+    """Size of what the group holds, in addition to ``group_bytes``."""
+    if group is None or not group.hold_topics:
+        return 0
+    return HOLD_BYTES + sum([2 + len(topic) for topic in group.hold_topics])
 
 
 def producer_bytes(settings: ProducerSettings | None) -> int:
@@ -91,7 +100,8 @@ class Recount(NamedTuple):
 def recount(state: State) -> Recount:
     topics = sum(map(topic_bytes, state.topics_by_id.values()))
     groups = sum(map(group_bytes, state.groups))
+    held = sum(map(hold_bytes, state.groups.values()))
     producers = sum(map(producer_bytes, state.producer_settings.values()))
     queries = sum(query_bytes(query.name, query.group) for query in state.queries.values())
     offsets = sum(group_bytes(group) + OFFSET_BYTES * len(offsets) for group, offsets in state.offsets.items())
-    return Recount(EMPTY_BYTES + topics + groups + producers + offsets + queries, groups)
+    return Recount(EMPTY_BYTES + topics + groups + held + producers + offsets + queries, groups)

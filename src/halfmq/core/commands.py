@@ -265,13 +265,18 @@ class DeleteTopic(NamedTuple):
 
 
 class SetGroup(NamedTuple):
-    """Create or change a consumer group, including one created on first use. ``settings`` as in ``model.settings.GroupSettings``."""
+    """Create or change a consumer group, including one created on first use. The fields of ``model.settings.GroupSettings``; None: as it
+    is, or the default of a new group.
+    """
 
     name: str
-    retry_max_times: int
-    retry_queues: int
-    consume_enabled: bool
+    retry_max_times: int | None = None
+    retry_queues: int | None = None
+    consume_enabled: bool | None = None
     by: Actor | None = None
+    #: In any order; empty: the group holds nothing any more.
+    hold_topics: tuple[str, ...] | None = None
+    hold_ms: int | None = None
 
 
 class DeleteGroup(NamedTuple):
@@ -393,10 +398,24 @@ class CopyForward(NamedTuple):
     records_max: int
 
 
+class Unread(NamedTuple):
+    """Messages of one queue that a consumer group holds and has not read: queue offsets ``first`` to ``end`` - 1. See ``core.holds``."""
+
+    group: str
+    topic: str
+    queue_id: int
+    first: int
+    end: int
+
+
 class TrimLog(NamedTuple):
-    """Let the log start at ``log_start``, the start of a sealed segment. Refused while anything is alive before it."""
+    """Let the log start at ``log_start``, the start of a sealed segment. Refused while anything is alive before it, or is held and not
+    ``given_up``.
+    """
 
     log_start: int
+    #: The result of ``core.holds.unread_between`` when the limits of retention allowed this start.
+    given_up: tuple[Unread, ...] = ()
 
 
 Command = (

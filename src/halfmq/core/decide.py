@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from halfmq import limits
 from halfmq.core.audit import acted_bytes, bytes_if_space
+from halfmq.core.base_bytes import HOLD_BYTES, hold_bytes
 from halfmq.core.commands import (
     Actor,
     CheckNotSent,
@@ -83,6 +84,7 @@ _SETTINGS_BYTES: Final = 512
 #: As exact as possible: a deletion makes a base smaller, so it must fit even if almost nothing else does.
 _TOPIC_DELETED_BYTES_MAX: Final = 32
 _PRODUCER_FRAME_BYTES: Final = 80
+_HOLD_BYTES_MAX: Final = HOLD_BYTES + (2 + limits.TOPIC_CHARS_MAX) * limits.HOLD_TOPICS_MAX
 
 
 def decide(state: State, command: Command, now_ms: int) -> Decision:
@@ -252,6 +254,8 @@ def _set_producer_bound(state: State, command: SetProducer) -> int:
 
 def _set_group_bound(state: State, command: SetGroup) -> int:
     held = holders_bytes(state.holders.get(command.name, {}))
+    wanted = HOLD_BYTES + sum([2 + len(topic) for topic in command.hold_topics or ()])
+    held += max(min(wanted, _HOLD_BYTES_MAX), hold_bytes(state.groups.get(command.name)))
     return 2 * _SETTINGS_BYTES + held + acted_bytes(command.name, command.by)
 
 
@@ -261,7 +265,8 @@ def _lock_bound(state: State, command: LockQueues | UnlockQueues) -> int:
         return 0
     asked = HOLDER_BYTES * (1 + len(command.queues or ())) + 4 * len(command.client_id)
     held = holders_bytes(state.holders.get(command.group, {}))
-    return _SETTINGS_BYTES + min(held + asked, max(held, holders_bytes_max(state)))
+    settings = _SETTINGS_BYTES + hold_bytes(state.groups.get(command.group))
+    return settings + min(held + asked, max(held, holders_bytes_max(state)))
 
 
 def _nothing_bound(state: State, command: FindDecision) -> int:

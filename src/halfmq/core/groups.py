@@ -10,6 +10,8 @@ from typing import Final
 
 from halfmq import limits
 from halfmq.core.audit import signed, signed_if_space
+from halfmq.core.base_bytes import group_bytes, hold_bytes
+from halfmq.core.base_space import base_has_space, no_space
 from halfmq.core.commands import DeleteGroup, EnsureGroup, SetGroup
 from halfmq.core.decision import DONE, NOTHING, ConsumerGroupDeleted, Decision, Done, Refused, Why
 from halfmq.core.events import ConsumerGroupRemoved, DecisionEvent
@@ -45,22 +47,58 @@ def decide_ensure_group(state: State, command: EnsureGroup, now_ms: int) -> Deci
 
 def decide_set_group(state: State, command: SetGroup, now_ms: int) -> Decision:
     """Create or change the group."""
+    name = command.name
+    group = _changed(state.groups.get(name) or GroupSettings(name), command)
     try:
-        checked_name(command.name, "group", limits.GROUP_CHARS_MAX)
+        checked_name(name, "group", limits.GROUP_CHARS_MAX)
+        for topic in group.hold_topics:
+            checked_name(topic, "topic", limits.TOPIC_CHARS_MAX)
     except InvalidName as error:
         return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, str(error)))
-    if not 0 <= command.retry_queues <= limits.QUEUES_PER_TOPIC_MAX:
-        return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, f"{command.retry_queues} retry queues are invalid"))
-    if not -1 <= command.retry_max_times <= _RETRIES_MAX:
-        text = f"{command.retry_max_times} retries are invalid: -1 to {_RETRIES_MAX}"
+    if not 0 <= group.retry_queues <= limits.QUEUES_PER_TOPIC_MAX:
+        return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, f"{group.retry_queues} retry queues are invalid"))
+    if not -1 <= group.retry_max_times <= _RETRIES_MAX:
+        text = f"{group.retry_max_times} retries are invalid: -1 to {_RETRIES_MAX}"
         return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, text))
-    refused = refuse_group(state, command.name) if command.name not in state.groups else None
+    if not 0 <= group.hold_ms <= limits.HOLD_MS_MAX:
+        text = f"{group.hold_ms} ms are invalid for a hold: 0 (no limit by age) to {limits.HOLD_MS_MAX}"
+        return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, text))
+    if not group.hold_topics and command.hold_ms not in (None, limits.HOLD_MS):
+        return Decision(
+            NOTHING, Refused(Why.INVALID_PARAMETER, f"group {name!r} holds no topic whose age could be limited")
+        )
+    if len(group.hold_topics) > limits.HOLD_TOPICS_MAX:
+        text = f"group {name!r} may hold {limits.HOLD_TOPICS_MAX} topics, not {len(group.hold_topics)}"
+        return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, text))
+    refused = refuse_group(state, name) if name not in state.groups else None
+    if refused is None and not _has_space_for_hold(state, group):
+        refused = no_space(state, f"group {name!r} does not hold {len(group.hold_topics)} topics")
     if refused is not None:
         return Decision(NOTHING, refused)
-    group = GroupSettings(command.name, command.retry_max_times, command.retry_queues, command.consume_enabled)
     record = group_set(next_offset(state), group, state.holders.get(group.name))
     decision = _with_retry_topic(state, group, (record,), next_offset(state) + record.size, by_hand=True)
-    return signed(decision, OperatorAction.SET_GROUP, command.name, command.by)
+    return signed(decision, OperatorAction.SET_GROUP, name, command.by)
+
+
+def _changed(group: GroupSettings, command: SetGroup) -> GroupSettings:
+    """``group`` with what ``command`` names."""
+    retry_max_times, retry_queues, enabled = command.retry_max_times, command.retry_queues, command.consume_enabled
+    topics = group.hold_topics if command.hold_topics is None else tuple(sorted(set(command.hold_topics)))
+    hold_ms = group.hold_ms if command.hold_ms is None else command.hold_ms
+    return GroupSettings(
+        group.name,
+        group.retry_max_times if retry_max_times is None else retry_max_times,
+        group.retry_queues if retry_queues is None else retry_queues,
+        group.consume_enabled if enabled is None else enabled,
+        topics,
+        hold_ms if topics else limits.HOLD_MS,
+    )
+
+
+def _has_space_for_hold(state: State, group: GroupSettings) -> bool:
+    before = state.groups.get(group.name)
+    more = hold_bytes(group) - hold_bytes(before)
+    return more <= 0 or base_has_space(state, more + (group_bytes(group.name) if before is None else 0))
 
 
 def decide_delete_group(state: State, command: DeleteGroup, now_ms: int) -> Decision:

@@ -4,13 +4,19 @@ A segment is removed when all of it is older than the retention time, or beyond 
 segment that is being written. It is kept while it contains anything within the deduplication window: without the verdict, a
 repeated half message would begin a new transaction. Segments that a verdict ties together (``core.ties``) go at once. Retention by size also keeps a segment while much of it was recently
 copied there (``core.copies``).
+
+A segment is also kept while a consumer group holds messages in it that it has not read (``core.holds``), so that a job that is behind loses
+nothing. A hold is a wish within limits, since a job that never comes back must not fill the disk: it ends at the age that the
+group has set, where the log has the size that the operator allows, and for as many bytes as a disk that is nearly full needs.
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from halfmq.core.clock_jumps import age_ms
+from halfmq.core.commands import Unread
 from halfmq.core.copies import may_copy_again
+from halfmq.core.holds import holding, unread_between
 from halfmq.core.ties import tied_start
 from halfmq.core.view import View
 
@@ -34,6 +40,10 @@ class RetentionLimits(NamedTuple):
     dedup_window_ms: int
     #: Retention by size copies messages that were copied less than this time ago, ms, only as a small part of what is freed.
     copy_again_ms: int
+    #: No hold keeps more of the log than this; 0: no limit by size.
+    hold_bytes: int = 0
+    #: What must be freed even if it is held, since the disk is nearly full.
+    must_free_bytes: int = 0
 
 
 class TrimTarget(NamedTuple):
@@ -47,6 +57,8 @@ class TrimTarget(NamedTuple):
     clock_in_doubt: bool
     #: Recently copied bytes that prevent removal by size; 0: none do.
     copied_bytes: int
+    #: Held messages for which the next segment is kept; empty: no hold delays retention.
+    held: tuple[Unread, ...] = ()
 
 
 def trim_target(view: View, limits: RetentionLimits, segments: Iterable[ClosedSegment], now_ms: int) -> TrimTarget:
@@ -57,15 +69,23 @@ def trim_target(view: View, limits: RetentionLimits, segments: Iterable[ClosedSe
     wanted = reached = view.log_start
     copied_bytes = 0
     clock_in_doubt = False
+    groups = holding(view)
+    hold_from = view.session.published - limits.hold_bytes if limits.hold_bytes else 0
+    held: list[Unread] = []
     for start, end, newest_ms in segments:
         too_old = 0 < limits.retention_ms < age_ms(view, newest_ms, now_ms)
         too_far = end <= keep_from
         clock_in_doubt = clock_in_doubt or (not too_old and 0 < limits.retention_ms < now_ms - newest_ms)
         if not (too_old or too_far) or newest_ms >= young_from_ms or start != reached:
             break
+        if groups and start - view.log_start >= limits.must_free_bytes and end > hold_from:
+            age = age_ms(view, newest_ms, now_ms)
+            held = unread_between(view, [group for group in groups if not 0 < group.hold_ms < age], start, end)
+            if held:
+                break
         reached = end
         copied_bytes += view.derived.copied.get(start, 0) if newest_ms > copied_from_ms else 0
         if too_old or may_copy_again(copied_bytes, reached - view.log_start):
             wanted = reached
     wanted = max(view.log_start, tied_start(view.ties.items(), wanted, view.settings.segment_bytes))
-    return TrimTarget(wanted, clock_in_doubt, copied_bytes if reached > wanted else 0)
+    return TrimTarget(wanted, clock_in_doubt, copied_bytes if reached > wanted else 0, tuple(held))

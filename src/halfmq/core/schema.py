@@ -35,7 +35,16 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from halfmq.core.base_bytes import count_group, group_bytes, keep_queues, producer_bytes, set_offset, topic_bytes
+from halfmq import limits
+from halfmq.core.base_bytes import (
+    count_group,
+    group_bytes,
+    hold_bytes,
+    keep_queues,
+    producer_bytes,
+    set_offset,
+    topic_bytes,
+)
 from halfmq.core.clock_jumps import note_start
 from halfmq.core.copies import note_copy
 from halfmq.core.derived import (
@@ -109,14 +118,15 @@ def read_topic(state: State, payload: bytes) -> Topic:
 
 
 def group_payload(group: GroupSettings, holders: Mapping[tuple[int, int], str] | None = None) -> bytes:
-    """Encodes ``holders`` only if there are any: most groups never consume in order."""
+    """Encodes ``holders`` and what the group holds only if there is any: most groups never consume in order, nor hold retention."""
     fields = (group.name, group.retry_max_times, group.retry_queues, group.consume_enabled)
-    if not holders:
+    if not holders and not group.hold_topics:
         return payload_of(*fields)
     queues: dict[str, list[int]] = {}
-    for (topic_id, queue_id), client_id in sorted(holders.items()):
+    for (topic_id, queue_id), client_id in sorted((holders or {}).items()):
         queues.setdefault(client_id, []).extend((topic_id, queue_id))
-    return payload_of(*fields, sorted(queues.items()))
+    hold = ((group.hold_topics, group.hold_ms),) if group.hold_topics else ()
+    return payload_of(*fields, sorted(queues.items()), *hold)
 
 
 def group_set(offset: int, group: GroupSettings, holders: Mapping[tuple[int, int], str] | None) -> GroupSet:
@@ -131,14 +141,16 @@ def group_deleted(offset: int, name: str, with_offsets: bool) -> GroupDeleted:
 
 def read_group(state: State, payload: bytes) -> None:
     """Create or change the consumer group that ``payload`` describes, with the holders of its queues."""
-    name, retry_max_times, retry_queues, consume_enabled, *held = _decode(payload)
+    name, retry_max_times, retry_queues, consume_enabled, *more = _decode(payload)
     if name not in state.groups:
         count_group(state, group_bytes(name))
-    state.groups[name] = GroupSettings(name, retry_max_times, retry_queues, consume_enabled)
+    topics, hold_ms = more[1] if len(more) > 1 else ((), limits.HOLD_MS)
+    group = GroupSettings(name, retry_max_times, retry_queues, consume_enabled, tuple(topics), hold_ms)
+    state.derived.base_bytes += hold_bytes(group) - hold_bytes(state.groups.get(name))
+    state.groups[name] = group
     holders = {
         (topic_id, queue_id): client_id
-        for of_clients in held
-        for client_id, queues in of_clients
+        for client_id, queues in (more[0] if more else ())
         for topic_id, queue_id in zip(queues[::2], queues[1::2], strict=True)
     }
     set_holders(state, name, holders)

@@ -14,9 +14,11 @@ Undecided transactions and their halves are immutable and are replaced on change
 and can be encoded in another thread.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping
 from heapq import heappop
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -86,6 +88,17 @@ class Half(msgspec.Struct, frozen=True, gc=False, array_like=True):
     def attempt(self) -> str:
         """The attempt of a half batch; "" if it has none."""
         return "" if self.batch is None else self.batch.attempt
+
+
+_by_place: Final = attrgetter("attempt", "index")
+
+
+def place_of(halves: tuple[Half, ...], attempt: str, index: int) -> int:
+    """Where the half with this attempt and index is in ``halves``, sorted as those of a transaction, or would be inserted.
+
+    A batch of a query may have tens of thousands of half batches, so none of them is looked at that need not be.
+    """
+    return bisect_left(halves, (attempt, index), key=_by_place)
 
 
 class Undecided(msgspec.Struct, frozen=True, gc=False, array_like=True):

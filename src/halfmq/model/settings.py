@@ -111,6 +111,10 @@ class GroupSettings:
     retry_max_times: int = limits.RETRY_TIMES_MAX
     retry_queues: int = 1
     consume_enabled: bool = True
+    #: Topics whose messages retention keeps until the group has read them, sorted; see ``core.holds``.
+    hold_topics: tuple[str, ...] = ()
+    #: The age at which they are no longer kept, ms; 0: no limit by age. The default if the group holds nothing.
+    hold_ms: int = limits.HOLD_MS
 
 
 class PastLimit(Enum):

@@ -1,4 +1,4 @@
-"""Spark data source: committed messages in batches and streams, from a broker or directly from the files of a store.
+"""Spark data source: committed messages in batches and streams, transactions in batches, from a broker or directly from the files of a store.
 
     from halfmq.spark import HalfmqDataSource, builder
 
@@ -15,6 +15,9 @@
     queue_lookups.py  offsets by time, and sizes, of a broker
     direct_reader.py  the files of a store on this machine       wire_reader.py   a broker, or a RocketMQ cluster
     raw_reader.py     messages of a halfmq broker                pull_reader.py   of RocketMQ, and of an older halfmq
+    store_files.py    the files of a store, for readers beside its broker
+    table_rows.py     rows of the transaction table to Arrow     table_plan.py    tasks of a view of transactions
+    table_files.py    the table in a store's files               table_wire.py    the table of a broker
     source.py         Spark's interfaces                         java.py session.py   starting Spark
 
 Names are imported on first use, so that ``halfmq.spark.java`` works without PySpark.

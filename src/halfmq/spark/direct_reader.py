@@ -8,36 +8,27 @@ The classes of ``halfmq.store`` load all queues and create an object per entry: 
 rows.
 """
 
-import mmap
-import os
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from halfmq.errors import UsageError
 from halfmq.limits import SIZE_SAMPLE_MESSAGES
 from halfmq.model.ids import java_string_hash
 from halfmq.model.stored_message import MAGIC_V1, MAGIC_V2
-from halfmq.runtime.disk import RealDisk
-from halfmq.spark.byte_slices import Bytes, Ints, as_bytes, gather
+from halfmq.spark.byte_slices import Bytes, Ints, gather
 from halfmq.spark.offsets import QueueBoundsSnapshot, QueueName, queue_number
 from halfmq.spark.options import Options
 from halfmq.spark.partitions import QueueRange, Ranges, sample_start
 from halfmq.spark.queue_files import Entries, QueueFiles
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
+from halfmq.spark.store_files import StoreFiles
 from halfmq.spark.stored_rows import BATCH_ROWS, StoredRows, cut_points
-from halfmq.store.identity import read_identity
 from halfmq.store.record_codec import MESSAGE_AT_BY_KIND
-from halfmq.store.segment import segment_name
 from halfmq.store.topics_file import read_topics
-from halfmq.store.two_slots import Unreadable
-from halfmq.store.watermark_page import Watermark, read_watermark_page
+from halfmq.store.watermark_page import Watermark
 
 T = TypeVar("T")
 
@@ -54,26 +45,16 @@ class _Entries(NamedTuple):
     sizes: Ints
 
 
-class DirectReader:
+class DirectReader(StoreFiles):
     """Reads the store in ``options.path`` below its high watermark. The caller must call ``close``."""
 
     def __init__(self, options: Options, deadline: RetryDeadline) -> None:
-        self._root = Path(options.path)
-        self._shard = self._root / "shard-0"
+        super().__init__(options.path, deadline)
         self._subscription = options.subscription
         #: Hashes of the requested tags; None: all messages.
         self._tag_hashes = np.array([java_string_hash(tag) for tag in options.tags], np.int64) if options.tags else None
-        self._deadline = deadline
-        self._disk = RealDisk()
-        self._segment_bytes = 0
-        self._store = ""
         #: Watermark page of the last snapshot, and this snapshot.
         self._seen: tuple[tuple[bytes, int, int], QueueBoundsSnapshot] | None = None
-        self._segments: dict[int, tuple[pa.Buffer, Bytes]] = {}
-
-    def close(self) -> None:
-        """Release the mapped segments; the system unmaps each with its last record batch."""
-        self._segments.clear()
 
     # --- planning
 
@@ -160,49 +141,6 @@ class DirectReader:
 
         what = f"queue {name[1]} of topic {name[0]}"
         return self._deadline.until(lambda: self._without_rebuild(attempt)[1], what)
-
-    def _without_rebuild(self, look: Callable[[Watermark], T]) -> tuple[Watermark, T]:
-        """(watermark page, result of ``look``), if no broker began to rebuild the indexes meanwhile.
-
-        A broker announces a rebuild in the page before it removes the first file, so the epoch of the page must be the same
-        before and after. Otherwise missing queues would appear empty, and incomplete entries complete.
-        """
-        page = self._page()
-        try:
-            found = look(page)
-        except FileNotFoundError as error:
-            self._check_epoch(page)
-            raise Unavailable(f"{error.filename} was just removed") from error
-        self._check_epoch(page)
-        return page, found
-
-    def _check_epoch(self, page: Watermark) -> None:
-        if self._page().epoch != page.epoch:
-            raise Unavailable("a broker has just started")
-
-    def _identify(self) -> None:
-        """Read ``store.json`` again, since the directory may contain another store by now."""
-        identity = read_identity(self._disk, self._root)
-        if identity is None:
-            raise UsageError(
-                f"{self._root} holds no store on {socket.gethostname()}",
-                hint="path is the data directory of a halfmq broker, under the same path on the driver and all executors; "
-                "without a shared directory read over the network (url)",
-            )
-        if identity.store_id.hex() != self._store:
-            self._segments.clear()
-        self._store = identity.store_id.hex()
-        self._segment_bytes = identity.segment_bytes
-
-    def _page(self) -> Watermark:
-        page = read_watermark_page(self._disk, self._shard / "published")
-        if not isinstance(page, Watermark):
-            raise Unavailable(page.why if isinstance(page, Unreadable) else "it has no high watermark yet")
-        if page.rebuilding:
-            raise Unavailable("its broker is rebuilding the indexes")
-        if page.store.hex() != self._store:
-            raise Unavailable(f"its watermark page belongs to store {page.store.hex()}")
-        return page
 
     def _queue(self, topic_id: int, queue: int) -> QueueFiles:
         return QueueFiles(self._shard / "queues" / str(topic_id) / str(queue))
@@ -325,25 +263,3 @@ class DirectReader:
             f"topic {one.topic} cannot be read: the queue entry for log offset {offset} does not match a message there, in "
             f"{path} at byte {offset - found.segment}; run `halfmq store verify`, and do not delete the directory"
         )
-
-    def _segment_path(self, start: int) -> Path:
-        return self._shard / "log" / segment_name(start)
-
-    def _segment(self, number: int) -> tuple[pa.Buffer, Bytes] | None:
-        """The mapped segment; None if its file does not exist."""
-        mapped = self._segments.get(number)
-        if mapped is None:
-            path = self._segment_path(number * self._segment_bytes)
-            try:
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                return None
-            try:
-                buffer = pa.py_buffer(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ))
-            finally:
-                os.close(descriptor)
-            mapped = (buffer, as_bytes(buffer))
-            while len(self._segments) >= 4:  # bounds the address space of a long read
-                self._segments.pop(next(iter(self._segments)))
-            self._segments[number] = mapped
-        return mapped

@@ -26,10 +26,36 @@ COLUMNS: Final = (
 COLUMNS_DEFAULT: Final = COLUMNS[:-3]
 HEADERS: Final = "headers"
 
+#: What a row is: a committed message, a transaction, or an undecided half message.
+VIEW_MESSAGES: Final = "messages"
+VIEW_TRANSACTIONS: Final = "transactions"
+VIEW_HALF: Final = "half"
+#: Columns of the other views, and those of them that are built unless ``columns`` selects some.
+TRANSACTION_COLUMNS: Final = (
+    "transaction_id", "group", "outcome", "decided_by", "prepared_at", "settled_at", "latency_ms", "checks", "parked", "halves",
+    "messages", "message_bytes", "topics", "first_half", "verdict_position",
+)  # fmt: skip
+HALF_COLUMNS: Final = (
+    "transaction_id", "group", "topic", "queue", "key", "value", "tag", "keys", "prepared_at", "checks", "next_check_at",
+    "parked", "half_index", "properties",
+)  # fmt: skip
+_COLUMNS_OF_VIEW: Final = {
+    VIEW_MESSAGES: (COLUMNS, COLUMNS_DEFAULT),
+    VIEW_TRANSACTIONS: (TRANSACTION_COLUMNS, TRANSACTION_COLUMNS),
+    VIEW_HALF: (HALF_COLUMNS, HALF_COLUMNS[:-1]),
+}
+#: Options that count for a view of transactions; the others choose messages, and would have no effect.
+_OPTIONS_OF_TABLE: Final = frozenset(
+    {"url", "path", "view", "startingHalf", "endingHalf", "columns", "minPartitions", "failOnDataLoss", "brokerTimeout"}
+)
+
 #: Options and their descriptions, as in error messages.
 OPTIONS: Final = {
     "url": "rocketmq://HOST:PORT[;HOST:PORT...], name servers: read from brokers",
     "path": "data directory of a broker on this machine: read its files directly",
+    "view": "what a row is: messages (default); batch only: transactions, or half (undecided half messages)",
+    "startingHalf": "views transactions and half: the first half index to read",
+    "endingHalf": "views transactions and half: the half index to end before",
     "subscribe": "topics, separated by commas",
     "subscribePattern": "instead of subscribe: a regular expression (Python) that matches whole names of topics",
     "tags": 'tags, as "a || b" or JSON ["a","b"]: only messages with one of them',
@@ -52,6 +78,7 @@ OPTIONS: Final = {
     "includeHeaders": "true adds column headers; default false",
     "verifyBodies": "path only: true verifies the CRC of each body; default false; with url it is always verified",
     "group": "consumer group in pull requests; no offsets are stored, unless publishPosition is true",
+    "hold": "with publishPosition: true lets the halfmq broker keep messages until the query has read them; default false",
     "publishPosition": "url and stream only: true commits the position of the query as offsets of group; default false",
 }
 #: Spark's catalog adds this property to the options when a table is created (``CREATE TABLE ... USING halfmq``). Spark 4.3 does not
@@ -100,6 +127,12 @@ class Options:
     verify_bodies: bool
     #: Whether offsets are committed for ``group``.
     publish_position: bool
+    #: Whether retention waits for ``group``.
+    hold: bool
+    #: VIEW_MESSAGES, or VIEW_TRANSACTIONS or VIEW_HALF, of which only the halves from ``starting_half`` on, before ``ending_half``.
+    view: str = VIEW_MESSAGES
+    starting_half: int | None = None
+    ending_half: int | None = None
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -129,8 +162,14 @@ class Options:
         """Check the options for a stream.
 
         Raises:
-            UsageError: the end is set.
+            UsageError: the end is set, or the view is not one of messages.
         """
+        if self.view != VIEW_MESSAGES:
+            raise UsageError(
+                f"view={self.view} cannot be streamed: a stream returns each row once, and a row of a transaction changes when it is "
+                "decided",
+                hint="read it in batches, with startingHalf at the first half that was undecided; docs/spark.md, Views",
+            )
         if self.ending is not None:
             raise UsageError(
                 "endingOffsets, endingTimestamp and endingOffsetsByTimestamp are for batch reads",
@@ -141,6 +180,8 @@ class Options:
     def __str__(self) -> str:
         """Where and what is read, for messages and logs."""
         where = self.path or "rocketmq://" + ";".join(f"{host}:{port}" for host, port in self.servers)
+        if self.view != VIEW_MESSAGES:
+            return f"halfmq[{where}, view={self.view}]"
         tags = f", tags={' || '.join(self.tags)}" if self.tags else ""
         return f"halfmq[{where}, {self.subscription}{tags}]"
 
@@ -163,7 +204,8 @@ def parse_options(given: Mapping[str, str]) -> Options:
             "both url and path are set" if path else "neither url nor path is set",
             hint=f"one of them: url = {OPTIONS['url']}; path = {OPTIONS['path']}",
         )
-    subscription = _subscription(values)
+    view = _view(values)
+    subscription = _subscription(values) if view == VIEW_MESSAGES else Subscription()
     rows_max, rows_min = _count("maxOffsetsPerTrigger", values), _count("minOffsetsPerTrigger", values)
     if rows_max is not None and rows_min is not None and rows_min > rows_max:
         raise UsageError(
@@ -186,11 +228,45 @@ def parse_options(given: Mapping[str, str]) -> Options:
         max_records_per_partition=_count("maxRecordsPerPartition", values),
         fail_on_data_loss=_flag("failOnDataLoss", values, default=True),
         broker_timeout_ms=duration_ms("brokerTimeout", values, BROKER_TIMEOUT_MS),
-        columns=_columns(values),
+        columns=_columns(values, view),
         group=values.get("group", "").strip() or GROUP_DEFAULT,
         verify_bodies=_flag("verifyBodies", values, default=False),
         publish_position=_publish_position(values),
+        hold=_hold(values),
+        view=view,
+        starting_half=_half_index("startingHalf", values),
+        ending_half=_half_index("endingHalf", values),
     )
+
+
+def _view(values: Mapping[str, str]) -> str:
+    view = _choice("view", values, tuple(_COLUMNS_OF_VIEW))
+    for name in values:
+        if view == VIEW_MESSAGES and name in ("startingHalf", "endingHalf"):
+            raise UsageError(f"{name} is for view=transactions and view=half", hint="startingOffsets bounds messages")
+        if view != VIEW_MESSAGES and name not in _OPTIONS_OF_TABLE:
+            raise UsageError(
+                f"{name} has no effect with view={view}, which reads all topics",
+                hint=f"remove it, and filter the rows; options of this view are {', '.join(sorted(_OPTIONS_OF_TABLE))}",
+            )
+    return view
+
+
+def _half_index(name: str, values: Mapping[str, str]) -> int | None:
+    if name not in values:
+        return None
+    text = values[name].strip()
+    if not text.isascii() or not text.isdecimal() or len(text) > 18:
+        raise UsageError(f"{name} is {text!r}", hint="a half index: a whole number, from 0")
+    return int(text)
+
+
+def _hold(values: Mapping[str, str]) -> bool:
+    if not _flag("hold", values, default=False):
+        return False
+    if not _publish_position(values):
+        raise UsageError("hold needs the position of the query", hint="set publishPosition=true and group")
+    return True
 
 
 def _publish_position(values: Mapping[str, str]) -> bool:
@@ -241,11 +317,12 @@ def _parts(text: str) -> list[str]:
     return [part.strip() for part in text.split("||")]
 
 
-def _columns(values: Mapping[str, str]) -> tuple[str, ...]:
-    columns = _list("columns", values["columns"]) if "columns" in values else COLUMNS_DEFAULT
-    unknown = [name for name in columns if name not in COLUMNS]
+def _columns(values: Mapping[str, str], view: str) -> tuple[str, ...]:
+    known, usual = _COLUMNS_OF_VIEW[view]
+    columns = _list("columns", values["columns"]) if "columns" in values else usual
+    unknown = [name for name in columns if name not in known]
     if unknown:
-        raise UsageError(f"no such column: {', '.join(unknown)}", hint=f"there are {', '.join(COLUMNS)}")
+        raise UsageError(f"no such column: {', '.join(unknown)}", hint=f"there are {', '.join(known)}")
     if _flag("includeHeaders", values, default=False) and HEADERS not in columns:
         columns = (*columns, HEADERS)
     return columns
@@ -338,7 +415,7 @@ def duration_ms(name: str, values: Mapping[str, str], default: int, unit: str = 
         return default
     match = _DURATION.fullmatch(values[name].strip())
     if match is None or not (match[2] or unit):
-        raise UsageError(f"{name} is {values[name]!r}", hint=OPTIONS[name])
+        raise UsageError(f"{name} is {values[name]!r}", hint=OPTIONS.get(name, "500ms, 30s, 5m, 2h, 1d"))
     return int(float(match[1]) * _UNIT_MS[match[2] or unit])
 
 

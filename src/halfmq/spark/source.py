@@ -31,8 +31,9 @@ from halfmq import __version__
 from halfmq.errors import ConnectError, HalfmqError, MissingDependency, TopicNotFound, UsageError
 from halfmq.spark import data_loss
 from halfmq.spark.bounds import EARLIEST, LATEST, TimeBounds, ends_by_time, resolved, starts_by_time
+from halfmq.spark.byte_slices import Ints
 from halfmq.spark.offsets import QueueBoundsSnapshot, QueueName, StreamOffset, ends_of, from_json, to_json
-from halfmq.spark.options import Options, parse_options, refuse_table
+from halfmq.spark.options import VIEW_HALF, VIEW_MESSAGES, Options, parse_options, refuse_table
 from halfmq.spark.partitions import (
     QueueRange,
     Ranges,
@@ -47,6 +48,8 @@ from halfmq.spark.read_limit import Limits, TriggerDelay, shares, shares_within_
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.schema import spark_schema
 from halfmq.spark.stored_rows import StoredRows, record_batches
+from halfmq.spark.table_plan import TableRange, TableSnapshot, UndecidedRows, plan_halves, plan_transactions
+from halfmq.spark.table_rows import Lost, Rows, Table, TablePage, TransactionRows, half_messages
 from halfmq.spark.tag_filter import with_tags
 
 _log: Final = logging.getLogger("halfmq.spark")
@@ -83,7 +86,10 @@ class PublishesPosition(Protocol):
     """A reader that can commit offsets for a consumer group."""
 
     def publish(self, offset: StreamOffset) -> None:
-        """Commit the offsets for ``group``, for statistics of consumers; nothing depends on it."""
+        """Commit the offsets for ``group``, for statistics of consumers, and for retention that waits for them."""
+
+    def hold(self, topics: Sequence[str]) -> bool:
+        """Let retention wait until ``group`` has read ``topics``. False: no broker has them yet, call it again."""
 
 
 def open_reader(options: Options, deadline: RetryDeadline) -> Reader:
@@ -95,6 +101,46 @@ def open_reader(options: Options, deadline: RetryDeadline) -> Reader:
     from halfmq.spark.wire_reader import WireReader
 
     return WireReader(options, deadline)
+
+
+class TableReader(Protocol):
+    """``TableFiles`` or ``TableWire``: the transaction table. Methods raise ConnectError as those of ``Reader``."""
+
+    @property
+    def topics(self) -> Mapping[int, str]:
+        """Names of topics by id, as far as they are known by now. Deleted topics have none."""
+
+    def snapshot(self) -> TableSnapshot:
+        """The store now."""
+
+    def undecided(self, snapshot: TableSnapshot, lost: Lost) -> UndecidedRows:
+        """All rows that were undecided at the position of ``snapshot``."""
+
+    def transactions(self, snapshot: TableSnapshot, start: int, end: int, lost: Lost) -> Iterator[TablePage]:
+        """The rows [start, end) that existed at the position, each with the record that names its transaction."""
+
+    def named(self, snapshot: TableSnapshot, half_indexes: Ints, lost: Lost) -> Iterator[TablePage]:
+        """The rows of these halves, as ``transactions``; the pages may contain others."""
+
+    def halves(self, snapshot: TableSnapshot, start: int, end: int, lost: Lost) -> Iterator[TablePage]:
+        """The rows [start, end) that were undecided at the position, each with the whole record of its half."""
+
+    def rows_at(self, snapshot: TableSnapshot, half_indexes: Ints, lost: Lost) -> Rows:
+        """The rows of these halves, which are sorted; zeros where there is none."""
+
+    def close(self) -> None:
+        """Release connections and mappings; harmless if repeated."""
+
+
+def open_table(options: Options, deadline: RetryDeadline) -> TableReader:
+    """The reader of the transaction table for ``options``; it connects on first use."""
+    if options.path:
+        from halfmq.spark.table_files import TableFiles
+
+        return TableFiles(options.path, deadline)
+    from halfmq.spark.table_wire import TableWire
+
+    return TableWire(options, deadline)
 
 
 class HalfmqDataSource(DataSource):
@@ -129,7 +175,8 @@ class HalfmqDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Spark calls it to plan a batch query."""
         self._check_schema(schema)
-        return HalfmqBatchReader(self._options.for_batch())
+        options = self._options.for_batch()
+        return HalfmqBatchReader(options) if options.view == VIEW_MESSAGES else HalfmqTableReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Spark calls it once for each stream, in the process that keeps the reader for the life of the query."""
@@ -319,6 +366,53 @@ class HalfmqBatchReader(_Reads, DataSourceReader):
         return list(self._plan(starts, ends, snapshot))
 
 
+class HalfmqTableReader(_Reads, DataSourceReader):
+    """A batch read of the transaction table."""
+
+    def __repr__(self) -> str:
+        return f"batch of {self._options}"
+
+    def partitions(self) -> list[InputPartition]:
+        """Plan the tasks: the halves between startingHalf and endingHalf."""
+        options = self._options
+        table = open_table(options, self._deadline())
+        try:
+            snapshot = table.snapshot()
+            undecided = table.undecided(snapshot, self._lost)
+        finally:
+            table.close()
+        must_have = options.starting_half is not None
+        start = options.starting_half or 0
+        if must_have and start < snapshot.first:
+            self._lost(f"the halves {start} to {snapshot.first - 1} are past retention")
+        start = max(start, snapshot.first)
+        end = snapshot.end if options.ending_half is None else min(options.ending_half, snapshot.end)
+        if options.view == VIEW_HALF:
+            return list(plan_halves(snapshot, start, end, undecided, options.min_partitions))
+        return list(plan_transactions(snapshot, start, end, undecided, options.min_partitions, must_have=must_have))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The transactions or halves of a partition; Spark calls it in a task. Raises as ``_Reads.read``."""
+        if not isinstance(partition, TableRange):
+            return  # without partitions Spark creates an empty one
+        at, columns = partition.snapshot, self._options.columns
+        table = open_table(self._options, self._deadline())
+        try:
+            if self._options.view == VIEW_HALF:
+                for page in table.halves(at, partition.start, partition.end, self._lost):
+                    yield from half_messages(page, columns, table.topics, self._lost)
+                return
+            asked = Table(table.topics, lambda halves: table.rows_at(at, halves, self._lost))
+            rows = TransactionRows(
+                asked, columns, at.position, at.log_start, partition.open_halves, self._lost, must_have=partition.must_have
+            )  # fmt: skip
+            for page in table.transactions(at, partition.start, partition.end, self._lost):
+                yield from rows.convert(page)
+            yield from rows.groups(partition.groups, lambda halves: table.named(at, halves, self._lost))
+        finally:
+            table.close()
+
+
 class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A streaming read. The methods are those of Spark's interfaces."""
 
@@ -334,6 +428,9 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
         #: End of an ``availableNow`` query.
         self._target: QueueBoundsSnapshot | None = None
         self._newest: QueueBoundsSnapshot | None = None
+        #: Topics that the query holds at its broker.
+        self._held: frozenset[str] = frozenset()
+        self._start_published = False
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where the query starts (``startingOffsets``). Spark calls it only for a query without a checkpoint, possibly several times."""
@@ -359,6 +456,10 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
         begin = data_loss.restricted(from_json(start), self._options.subscription.includes)
         snapshot = self._current_snapshot(begin)
         starts = self._resume(begin, snapshot)
+        if self._options.hold and not self._start_published:
+            # What the group has committed may be before the start of this query, or after it, as with an older checkpoint.
+            self._start_published = True
+            self._publish(begin)
         if self._target is not None:
             snapshot = limited_to(snapshot, self._target)
         backlog = {queue: end - starts[queue] for queue, (_, end) in snapshot.queues.items() if end > starts[queue]}
@@ -400,10 +501,14 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
 
         Spark calls it before the next batch, and never after the last one of ``availableNow``.
         """
+        if self._options.publish_position:
+            self._publish(from_json(end))
+
+    def _publish(self, offset: StreamOffset) -> None:
         reader = self._open()
-        if self._options.publish_position and isinstance(reader, PublishesPosition):
+        if isinstance(reader, PublishesPosition):
             try:
-                reader.publish(from_json(end))
+                reader.publish(offset)
             except (Unavailable, HalfmqError) as error:
                 _log.warning("halfmq: the position of the query was not published: %s", error)
 
@@ -424,7 +529,10 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
         reader = self._open()
 
         def attempt() -> QueueBoundsSnapshot:
-            snapshot = self._snapshot(reader, read_to, complete=self._target is not None)
+            complete = self._target is not None
+            snapshot = self._snapshot(reader, read_to, complete=complete)
+            if self._hold(reader, snapshot):
+                snapshot = self._snapshot(reader, read_to, complete=complete)  # nothing of this one is removed unread
             if read_to is not None and data_loss.is_regressed(read_to, snapshot):
                 raise _Regressed(snapshot)
             return snapshot
@@ -436,6 +544,16 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
                 raise
             self._newest = error.__cause__.snapshot  # waiting did not help: the caller reports the loss
         return self._newest
+
+    def _hold(self, reader: Reader, snapshot: QueueBoundsSnapshot) -> bool:
+        """Let retention wait for the query, once for each set of topics; with a pattern it changes. True: this did it."""
+        topics = frozenset(self._options.topics or snapshot.topics)
+        if not self._options.hold or topics <= self._held or not isinstance(reader, PublishesPosition):
+            return False
+        if not reader.hold(sorted(topics | self._held)):
+            return False
+        self._held |= topics
+        return True
 
     def _resume(self, offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> dict[QueueName, int]:
         resumed = data_loss.resume(offset, snapshot)

@@ -32,6 +32,7 @@ from halfmq.spark.raw_reader import RawReader
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.stored_rows import StoredRows
 from halfmq.wire.remoting.codes import HMQ_POSITION, RequestCode, ResponseCode
+from halfmq.wire.remoting.group_attributes import change_body, hold_set
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.position import PositionAnswer, decode_answer, encode_samples, request_ext
 from halfmq.wire.remoting.replies import OffsetReply, read_reply
@@ -215,6 +216,26 @@ class WireReader:
         if away is not None:
             raise away
 
+    def hold(self, topics: Sequence[str]) -> bool:
+        """Let retention of the halfmq broker wait until ``group`` has read ``topics``. The age limit of the group's hold stays as it is.
+
+        False: no broker has the topics yet.
+
+        Raises:
+            UsageError: it is a RocketMQ broker. Unavailable: the broker is away. RequestFailed: it rejected the hold.
+        """
+        source = self._find_source()
+        if source.address is None:
+            if source.store.startswith(ROCKETMQ_STORE):
+                raise UsageError(
+                    f"hold needs a halfmq broker, {self._name()} is a RocketMQ cluster", hint="remove hold"
+                )
+            return False
+        body = change_body(self._group, hold_set(topics))
+        answer = self._ask(source.address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
+        check_success(answer, f"the hold of group {self._group}")
+        return True
+
     def _publish_queue(self, address: Address, queue: QueueName, at: int) -> None:
         topic, name = queue
         number = queue_number(name)
@@ -315,6 +336,27 @@ class WireReader:
         address, at = halfmq[serving[0]] if serving else next(iter(halfmq.values()))
         return _Source(address, at.store, bool(serving))
 
+    def only_broker(self, what: str) -> tuple[Address, str]:
+        """(address, store) of the one halfmq broker that the name server knows. ``what``: what needs it, for the text of an error.
+
+        Raises:
+            UsageError: it knows Apache RocketMQ, or several brokers.
+        """
+        source = self._find_source(recheck=True)
+        if source.address is None:
+            named = ", ".join(f"{name} ({_addresses(data)})" for name, data in sorted(self._registered().items()))
+            if source.store == ROCKETMQ_STORE:
+                raise UsageError(
+                    f"{what} needs the transaction table of a halfmq broker; Apache RocketMQ keeps no table of transactions and their "
+                    f"outcomes, and {self._name()} knows {named}",
+                    hint="read its messages, without `view`",
+                )
+            raise UsageError(
+                f"{what} reads one halfmq broker; {self._name()} knows several brokers: {named}",
+                hint="url=rocketmq:// and the address of the broker, which is a name server too",
+            )
+        return source.address, source.store
+
     def _routed(self) -> set[str]:
         """The brokers that have subscribed topics, according to the name server."""
         routes = [self._route(topic) for topic in self._topics]
@@ -322,7 +364,7 @@ class WireReader:
 
     def _refuse_several(self, brokers: dict[str, BrokerData]) -> NoReturn:
         """An offset contains one store and one position, so a query cannot read from several halfmq brokers."""
-        named = ", ".join(f"{name} ({brokers[name].addresses.get(MASTER_ID, 'no master')})" for name in sorted(brokers))
+        named = ", ".join(f"{name} ({_addresses(brokers[name])})" for name in sorted(brokers))
         raise UsageError(
             f"topics {', '.join(self._topics)} are on several brokers: {named}; a query reads one halfmq broker",
             hint="start one query for each, with url=rocketmq:// and the address of the broker, which is a name server too",
@@ -501,6 +543,10 @@ class WireReader:
 
     def _name(self) -> str:
         return "rocketmq://" + ";".join(f"{host}:{port}" for host, port in self._servers)
+
+
+def _addresses(broker: BrokerData) -> str:
+    return broker.addresses.get(MASTER_ID, "no master")
 
 
 def _master(broker: BrokerData) -> Address | None:

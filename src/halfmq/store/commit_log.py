@@ -281,6 +281,17 @@ class CommitLog:
             data, at = self._bytes(offset, size, max(ahead, size))
         return data[at + message_at : at + size]
 
+    def read_at(self, offset: int, length: int) -> bytes:
+        """``length`` bytes of the log from ``offset`` on; fewer at the end of its segment, or of the log. They may contain records that nobody
+        may see. Raises as ``stored_view``.
+        """
+        number, place = divmod(offset, self.segment_bytes)
+        segment = self._opened.get(number) or self._open_to_read(number, offset)
+        if segment is None or not 0 <= offset < self.end:
+            text = f"no record at log offset {offset}: the log does not reach there"
+            raise BeforeLogStart(text) if segment is None and offset < self.start else LookupError(text)
+        return segment.read(place, min(length, self.segment_bytes - place, self.end - offset))
+
     def read_into(self, offset: int, buffers: Sequence[memoryview]) -> int:
         """Fill ``buffers``, at most ``BUFFERS_MAX``, with the bytes of the log from ``offset`` on; returns their number, fewer than fit only at
         the end of its segment's file. They may contain records that nobody may see.

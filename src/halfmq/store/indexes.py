@@ -71,7 +71,7 @@ from halfmq.model.records import (
 )
 from halfmq.model.stored_message import StoredMessage
 from halfmq.runtime.disk import Disk
-from halfmq.store.batch_entries import queue_entries
+from halfmq.store.batch_entries import keys_in, queue_entries
 from halfmq.store.commit_log import BeforeLogStart
 from halfmq.store.consume_queue import ConsumeQueues, QueueEntry, list_queues
 from halfmq.store.key_index import KeyIndex, ReadMessage, keys_of
@@ -311,7 +311,8 @@ class Indexes:
             )
         )  # fmt: skip
         if record.has_keys:
-            self._add_keys_of_batch(record.offset)
+            for from_start, topic, keys in keys_in(record.payload, record.messages):
+                self.keys.add(topic.decode(), keys, record.offset + from_start)
 
     def _copied_half_batch(self, record: CopiedHalfBatch, now_ms: int) -> None:
         self.table.put_undecided(
@@ -322,11 +323,8 @@ class Indexes:
             )
         )  # fmt: skip
         if record.has_keys:
-            self._add_keys_of_batch(record.offset)
-
-    def _add_keys_of_batch(self, offset: int) -> None:
-        for from_start, _, _, _ in ENTRY.iter_unpack(self._read_entries(offset)):
-            self._add_keys_at(offset + from_start)
+            for from_start, _, _, _ in ENTRY.iter_unpack(self._read_entries(record.offset)):
+                self._add_keys_at(record.offset + from_start)
 
     def _decided(self, record: Decided, now_ms: int) -> None:
         table = self.table
@@ -536,6 +534,10 @@ class Indexes:
                     found[offset] = FoundMessage(message.queue_id, place[0], place[1], message)
         newest_first = sorted(found.values(), key=lambda one: one.entry.visible_at, reverse=True)
         return newest_first[:messages_max]
+
+    def topic_names(self, topic_ids: Iterable[int]) -> dict[int, str]:
+        """The names of those topics that exist."""
+        return {number: self._topics[number].name for number in topic_ids if number in self._topics}
 
     # --- topics file
 

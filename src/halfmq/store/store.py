@@ -43,6 +43,8 @@ from halfmq.store.recovery import CheckpointFound, Recovery, examine_log, repair
 from halfmq.store.recovery_cases import Act
 from halfmq.store.segment import NO_SPACE, SegmentFiles
 from halfmq.store.snapshot import WholeSnapshot, read_snapshot, remove_snapshots, write_snapshot
+from halfmq.store.table_block import TableBlock, Wanted
+from halfmq.store.table_block import read_block as read_table_block
 from halfmq.store.topics_file import TopicInfo
 from halfmq.store.transaction_table import UndecidedHalf
 from halfmq.store.two_slots import Missing, Unreadable
@@ -866,6 +868,29 @@ class Store:
             lambda first, number: self.queues.read_encoded(topic_id, queue_id, first, number, self._high_watermark),
             self.log, queue_offset, entries_max, bytes_max, free_bytes,
         )  # fmt: skip
+
+    def read_table(
+        self, first: int, end: int, position: int, wanted: Wanted, rows_max: int, bytes_max: int, free_bytes: int
+    ) -> TableBlock:
+        """Rows of the transaction table with half indexes [first, end) as of log offset ``position``, with their records; of one file.
+        ``rows_max``, ``bytes_max``, ``free_bytes``: see ``table_block.read_block``.
+        """
+        self._before_reading()
+        # Undecided rows are few.
+        scanned = rows_max if wanted in (Wanted.ROWS, Wanted.TRANSACTIONS) else limits.TABLE_SCAN_ROWS_MAX
+        rows = self.table.read_encoded(first, min(end - first, scanned))
+        if not rows:
+            after = min([end, *[base for base in self.table.bases() if base > first]])
+            return TableBlock(0, after, frozenset(), 0, bytearray(free_bytes))
+        return read_table_block(rows, first, self.log, position, wanted, rows_max, bytes_max, free_bytes)
+
+    def first_half(self) -> int:
+        """The half index of the first row in the transaction table that may exist."""
+        return min(self.table.bases(), default=0)
+
+    def topic_names(self, topic_ids: Iterable[int]) -> dict[int, str]:
+        """The names of those topics that exist at the high watermark."""
+        return self.indexes.topic_names(topic_ids)
 
     def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]:
         """(first published queue offset, offset after the last); (0, 0) for a queue without messages."""

@@ -400,6 +400,16 @@ class TransactionTable:
         row = TransactionRow._make(_WHOLE.unpack_from(page, (half_index & 31) << 7))
         return row if row.state != ROW_EMPTY else None
 
+    def read_encoded(self, half_index: int, rows_max: int) -> bytes:
+        """Encoded rows from ``half_index`` on, at most to the end of their file; empty if there is none. Flushed changes only."""
+        base = half_index - half_index % TRANSACTION_FILE_ROWS
+        path = self._path(base)
+        if not self._disk.exists(path):
+            return b""
+        at = (half_index - base) * TRANSACTION_ROW_BYTES
+        length = min(rows_max * TRANSACTION_ROW_BYTES, _FILE_BYTES - at)
+        return self._files.get((-1, -1, base), path).read(at, length)
+
     def find_settled(self, group: str, tx_id: str) -> SearchResult:
         """Settled halves of this transaction in the pages in memory, a few megabytes. Writer's thread.
 

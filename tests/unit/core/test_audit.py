@@ -165,10 +165,13 @@ def test_texts_have_a_bound_and_so_has_every_such_decision() -> None:
     )  # fmt: skip
     decided(log, SetTopic("t" * 127, 1, 1, 6, LONG))
     decided(log, SetGroup("g" * 120, 16, 1, True, LONG))
+    held = tuple(f"{number}".ljust(127, "t") for number in range(64))
+    decided(log, SetGroup("h" * 120, 16, 1, True, LONG, held, limits.HOLD_MS_MAX))
+    log.do(SetGroup("h" * 120, hold_topics=held[:1]))
     decided(log, CommitOffset("CG", "t" * 127, 0, 5, LONG))
     decided(log, DeleteTopic("t" * 127, LONG))
     decided(log, SetProducer(ProducerSettings("PG", skip_age_ms=3_600_000, set_by="ann"), None, LONG))
-    assert len(log.of(OperatorActed)) == 6
+    assert len(log.of(OperatorActed)) == 7
 
 
 def too_full(log: CoreLog, monkeypatch: pytest.MonkeyPatch, left: int) -> None:

@@ -27,7 +27,8 @@ def a_change(rng: Random) -> Command:
                 ProducerSettings(group, skip_age_ms=rng.choice((0, 90_000)), set_by="å" * rng.randrange(9))
             )
         case 4:
-            return SetGroup(group, 3, rng.randrange(3), True)
+            held = rng.choice((None, (), tuple(f"topic-{number}" for number in range(rng.randrange(9)))))
+            return SetGroup(group, 3, rng.randrange(3), True, hold_topics=held)
         case _:
             return CommitOffset(group, topic, rng.randrange(9), rng.randrange(1 << 40))
 

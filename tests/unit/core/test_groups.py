@@ -1,8 +1,11 @@
 """Consumer groups and their retry topics."""
 
+from typing import Any
+
 import pytest
 from tests.support.core_log import CoreLog, consumer, message, refused, sent
 
+from halfmq import limits
 from halfmq.core.commands import CommitOffset, DeleteGroup, DeleteTopic, EnsureGroup, LockQueues, SetGroup, SetTopic
 from halfmq.core.decide import size_bound
 from halfmq.core.decision import ConsumerGroupDeleted, Done, Why
@@ -40,6 +43,75 @@ def test_a_group_can_be_changed_and_its_settings_last() -> None:
     log.roll()
     log.restart()
     assert log.state.groups["CG"] == GroupSettings("CG", 3, 2, False)
+
+
+def test_what_a_change_does_not_name_stays() -> None:
+    log = CoreLog()
+    assert log.do(SetGroup("CG", hold_topics=("stock", "orders", "stock"), hold_ms=5)) == Done()
+    held = GroupSettings("CG", hold_topics=("orders", "stock"), hold_ms=5)
+    assert log.state.groups["CG"] == held
+    log.do(SetGroup("CG", 3, 2, False))
+    held = GroupSettings("CG", 3, 2, False, ("orders", "stock"), 5)
+    assert log.state.groups["CG"] == held
+    log.do(EnsureGroup("CG"))
+    log.restart()
+    assert log.state.groups["CG"] == held
+    log.roll()
+    log.restart()
+    assert log.redone(log.remaining()).groups["CG"] == log.state.groups["CG"] == held
+    log.do(SetGroup("CG", hold_ms=0))
+    log.do(SetGroup("CG", hold_topics=("orders",)))
+    assert log.state.groups["CG"] == GroupSettings("CG", 3, 2, False, ("orders",), 0)
+    log.do(SetGroup("CG", hold_topics=()))
+    assert log.state.groups["CG"] == GroupSettings("CG", 3, 2, False), "and the limit with it"
+    check(log.state)
+
+
+def test_a_hold_stays_while_queues_are_locked_and_ends_with_its_group() -> None:
+    log = CoreLog()
+    log.do(SetTopic("orders", 2, 2, 6))
+    before = log.state.derived.base_bytes
+    log.do(SetGroup("CG", retry_queues=0, hold_topics=("orders",), hold_ms=5))
+    log.do(LockQueues("CG", "client", (("orders", 0),)))
+    log.restart()
+    assert log.state.holders["CG"] == {(log.state.topics_by_name["orders"].topic_id, 0): "client"}
+    assert log.state.groups["CG"].hold_topics == ("orders",)
+    check(log.state)
+    log.do(DeleteGroup("CG", with_offsets=True))
+    assert log.state.derived.base_bytes == before
+    log.do(EnsureGroup("CG"))
+    assert log.state.groups["CG"] == GroupSettings("CG")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"hold_topics": ("no spaces",)},
+        {"hold_topics": ("x" * 128,)},
+        {"hold_topics": ("",)},
+        {"hold_topics": tuple(f"t{number}" for number in range(65))},
+        {"hold_topics": ("orders",), "hold_ms": -1},
+        {"hold_topics": ("orders",), "hold_ms": limits.HOLD_MS_MAX + 1},
+        {"hold_ms": 5},
+    ],
+)
+def test_a_hold_that_cannot_be_is_refused_and_changes_nothing(change: dict[str, Any]) -> None:
+    log = CoreLog()
+    refused(log.do(SetGroup("CG", **change)), Why.INVALID_PARAMETER)
+    assert log.state.groups == {}
+
+
+def test_a_hold_needs_space_in_a_base_and_a_smaller_one_does_not() -> None:
+    """64 of the longest names take 8 KiB, a base of these segments has 28."""
+    log = CoreLog()
+    names = [tuple(f"{group}-{number}".ljust(127, "x") for number in range(64)) for group in range(4)]
+    replies = [log.do(SetGroup(f"G{number}", hold_topics=topics)) for number, topics in enumerate(names)]
+    assert replies[:3] == [Done()] * 3
+    refused(replies[3], Why.LIMIT_REACHED)
+    assert log.do(SetGroup("G0", hold_topics=names[0][:60])) == Done()
+    log.roll()
+    check(log.state)
+    assert log.do(SetGroup("G0", 3, 1, True)) == Done()
 
 
 def test_a_group_without_retries_gets_no_retry_topic() -> None:

@@ -2,9 +2,10 @@
 
 import pytest
 
+from halfmq.core.commands import Unread
 from halfmq.core.retention import ClosedSegment, RetentionLimits, TrimTarget, trim_target
-from halfmq.core.state import Jump, State
-from halfmq.model.settings import BrokerSettings
+from halfmq.core.state import Jump, State, Topic
+from halfmq.model.settings import BrokerSettings, GroupSettings
 
 MIB = 1 << 20
 NOW_MS = 10_000_000
@@ -78,3 +79,96 @@ def test_much_that_was_just_copied_holds_what_only_size_would_remove() -> None:
     little = state()
     little.derived.copied = {MIB: 1_000}
     assert trim_target(little, limits, SEGMENTS, NOW_MS) == TrimTarget(3 * MIB, False, 0)
+
+
+HOUR_MS = 3_600_000
+#: Everything would be removed, by age.
+ALL = OFF._replace(retention_ms=1)
+
+
+def held_state(*read: int, hold_ms: int = 0, topic: str = "orders") -> State:
+    """The topic ``orders`` has 10 messages in each segment. Each group has read ``read`` of them, and holds ``topic``."""
+    made = state()
+    orders = made.topics_by_name["orders"] = made.topics_by_id[1] = Topic(made.settings, 1, "orders", 1, 1, 6)
+    orders.ends[0] = 40
+    made.bases = {at * MIB: ((1, (at * 10,)),) for at in range(5)}
+    for number, at in enumerate(read):
+        made.groups[f"g{number}"] = GroupSettings(f"g{number}", hold_topics=(topic,), hold_ms=hold_ms)
+        made.offsets[f"g{number}"] = {(1, 0): at}
+    return made
+
+
+@pytest.mark.parametrize(
+    ("read", "segments"),
+    [((0,), 0), ((9,), 0), ((10,), 1), ((29,), 2), ((40,), 4), ((40, 20), 2), ((20, 40, 11), 1)],
+)
+@pytest.mark.parametrize("limits", [ALL, OFF._replace(retention_bytes=1)], ids=["age", "size"])
+def test_a_segment_waits_for_the_slowest_group_that_holds_it(
+    read: tuple[int, ...], segments: int, limits: RetentionLimits
+) -> None:
+    target = trim_target(held_state(*read), limits, SEGMENTS, NOW_MS)
+    assert target.log_start == min(segments, 4 if limits is ALL else 3) * MIB
+    slowest = f"g{read.index(min(read))}"
+    if segments < 3:
+        assert Unread(slowest, "orders", 0, min(read), segments * 10 + 10) in target.held
+    if segments == 4:
+        assert target.held == ()
+
+
+def test_groups_that_hold_nothing_here_delay_nothing() -> None:
+    without = held_state(0)
+    without.groups["g0"] = GroupSettings("g0")
+    for one in (without, held_state(0, topic="stock")):
+        assert trim_target(one, ALL, SEGMENTS, NOW_MS) == TrimTarget(4 * MIB, False, 0)
+
+
+def test_a_hold_keeps_only_what_retention_would_remove() -> None:
+    assert trim_target(held_state(0), OFF, SEGMENTS, NOW_MS) == TrimTarget(0, False, 0)
+
+
+@pytest.mark.parametrize(("hold_ms", "segments"), [(0, 0), (4_000_000, 0), (3_999_999, 1), (2_500_000, 2), (1, 4)])
+def test_a_hold_ends_at_its_age(hold_ms: int, segments: int) -> None:
+    assert trim_target(held_state(0, hold_ms=hold_ms), ALL, SEGMENTS, NOW_MS).log_start == segments * MIB
+    patient = held_state(0, 15, hold_ms=hold_ms)
+    patient.groups["g1"] = GroupSettings("g1", hold_topics=("orders",), hold_ms=0)
+    assert trim_target(patient, ALL, SEGMENTS, NOW_MS).log_start == min(segments, 1) * MIB, "each group has its own"
+
+
+def test_an_age_that_a_jump_of_the_clock_made_ends_no_hold() -> None:
+    doubtful = held_state(0, hold_ms=4_100_000)
+    doubtful.jumps = (Jump(0, NOW_MS - 500_000, 500_000),)
+    late = NOW_MS + 400_000
+    assert trim_target(doubtful, ALL, SEGMENTS, late).log_start == 0
+    doubtful.jumps = ()
+    assert trim_target(doubtful, ALL, SEGMENTS, late).log_start == MIB
+
+
+@pytest.mark.parametrize(
+    ("hold_bytes", "segments"), [(0, 0), (4 * MIB, 0), (3 * MIB, 1), (3 * MIB - 1, 1), (2 * MIB, 2), (1, 3)]
+)
+def test_a_hold_ends_at_the_size_that_the_operator_allows(hold_bytes: int, segments: int) -> None:
+    limits = ALL._replace(hold_bytes=hold_bytes)
+    assert trim_target(held_state(0), limits, SEGMENTS, NOW_MS).log_start == segments * MIB
+
+
+@pytest.mark.parametrize(("must_free", "segments"), [(0, 0), (1, 1), (MIB, 1), (MIB + 1, 2), (99 * MIB, 4)])
+def test_a_disk_that_is_nearly_full_takes_as_much_as_it_needs(must_free: int, segments: int) -> None:
+    limits = ALL._replace(must_free_bytes=must_free)
+    target = trim_target(held_state(0), limits, SEGMENTS, NOW_MS)
+    assert target.log_start == segments * MIB
+    assert bool(target.held) is (segments < 4)
+    young = limits._replace(retention_ms=0)
+    assert trim_target(held_state(0), young, SEGMENTS, NOW_MS).log_start == 0, "only what retention would remove"
+
+
+def test_after_a_given_up_segment_the_next_one_waits_for_its_own_messages_only() -> None:
+    limits = ALL._replace(must_free_bytes=1)
+    some = held_state(5)
+    some.bases[2 * MIB] = ((1, (10,)),)  # the second segment has no message of the topic
+    assert trim_target(some, limits, SEGMENTS, NOW_MS).log_start == 2 * MIB
+
+
+def test_a_hold_and_a_tie_both_count() -> None:
+    tied = held_state(20)
+    tied.ties = {2 * MIB + 64: MIB + 64}
+    assert trim_target(tied, ALL, SEGMENTS, NOW_MS).log_start == MIB

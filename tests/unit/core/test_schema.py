@@ -6,6 +6,7 @@ from tests.support.core_log import CoreLog, half, half_batch, sent, winner
 from tests.unit.core.test_snapshot import filled
 
 from halfmq.core.base import base_payload
+from halfmq.core.base_bytes import group_bytes, hold_bytes
 from halfmq.core.commands import DecideBatch, LockQueues, SetProducer
 from halfmq.core.decision import BatchDecided, ProducerSettingsStored
 from halfmq.core.schema import ROW_KINDS, Head, group_payload, read_group
@@ -95,3 +96,27 @@ def test_holders_of_queues_stand_after_the_settings_of_their_group_and_only_if_t
     assert (state.holders, state.derived.holders_bytes) == ({"CG": holders}, holders_bytes(holders))
     read_group(state, plain)
     assert (state.holders, state.derived.holders_bytes) == ({}, 0)
+
+
+def test_what_a_group_holds_stands_after_the_holders_and_only_if_there_is_any() -> None:
+    group = GroupSettings("CG", hold_topics=("orders", "stock"), hold_ms=7)
+    assert group_payload(GroupSettings("CG")) == msgspec.msgpack.encode(("CG", 16, 1, True))
+    held = group_payload(group)
+    assert held == msgspec.msgpack.encode(("CG", 16, 1, True, [], (("orders", "stock"), 7)))
+    both = group_payload(group, {(2, 0): "b"})
+    assert both == msgspec.msgpack.encode(("CG", 16, 1, True, [("b", [2, 0])], (("orders", "stock"), 7)))
+    state = CoreLog().state
+    empty = state.derived.base_bytes
+    for payload, holders in ((held, {}), (both, {"CG": {(2, 0): "b"}})):
+        read_group(state, payload)
+        assert (state.groups["CG"], state.holders) == (group, holders)
+        assert state.derived.base_bytes == empty + group_bytes("CG") + hold_bytes(group)
+    read_group(state, group_payload(GroupSettings("CG")))
+    assert state.derived.base_bytes == empty + group_bytes("CG")
+
+
+def test_a_hold_takes_at_most_what_is_counted_for_it() -> None:
+    for count in (1, 3, 15, 16, 64):
+        group = GroupSettings("CG", hold_topics=("t" * 127,) * count, hold_ms=1 << 60)
+        plain = group_payload(GroupSettings("CG"))
+        assert len(group_payload(group)) - len(plain) <= hold_bytes(group)

@@ -4,7 +4,15 @@ import pytest
 
 from halfmq.errors import UsageError
 from halfmq.spark.bounds import EARLIEST, LATEST, Bounds, TimeBounds
-from halfmq.spark.options import COLUMNS_DEFAULT, OPTIONS, TRIGGER_DELAY_MS, Options, parse_options
+from halfmq.spark.options import (
+    COLUMNS_DEFAULT,
+    HALF_COLUMNS,
+    OPTIONS,
+    TRANSACTION_COLUMNS,
+    TRIGGER_DELAY_MS,
+    Options,
+    parse_options,
+)
 from halfmq.spark.subscription import Subscription
 
 LEAST = {"url": "rocketmq://127.0.0.1:9876", "subscribe": "orders"}
@@ -220,3 +228,39 @@ def test_headers_are_a_column_more() -> None:
 def test_what_is_read_in_words() -> None:
     assert str(parsed(tags="a||b")) == "halfmq[rocketmq://127.0.0.1:9876, subscribe=orders, tags=a || b]"
     assert str(parse_options({"path": "/data", "subscribePattern": "o.*"})) == "halfmq[/data, subscribePattern=o.*]"
+
+
+TABLE = {"path": "/data", "view": "transactions"}
+
+
+def test_a_view_of_transactions_needs_no_topic_and_has_its_own_columns() -> None:
+    options = parse_options({**TABLE, "startingHalf": "5", "endinghalf": "7"}).for_batch()
+    assert (options.columns, options.starting_half, options.ending_half) == (TRANSACTION_COLUMNS, 5, 7)
+    assert parse_options({**TABLE, "view": "half"}).columns == HALF_COLUMNS[:-1]
+    assert parse_options({**TABLE, "view": "HALF", "columns": "value,properties"}).columns == ("value", "properties")
+    assert str(options) == "halfmq[/data, view=transactions]"
+    assert parse_options({**LEAST, "view": "messages"}) == parse_options(LEAST)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({**TABLE, "view": "tables"}, "messages or transactions or half"),
+        ({**TABLE, "subscribe": "orders"}, "subscribe has no effect with view=transactions"),
+        ({**TABLE, "startingTimestamp": "5"}, "startingTimestamp has no effect"),
+        ({**TABLE, "includeHeaders": "true"}, "includeHeaders has no effect"),
+        ({**TABLE, "columns": "value"}, "no such column: value"),
+        ({**TABLE, "startingHalf": "-1"}, "startingHalf is '-1'"),
+        ({**LEAST, "startingHalf": "1"}, "startingHalf is for view=transactions"),
+    ],
+)
+def test_what_has_no_effect_on_a_view_is_refused(given: dict[str, str], named: str) -> None:
+    with pytest.raises(UsageError) as error:
+        parse_options(given)
+    assert named in str(error.value)
+
+
+@pytest.mark.parametrize("view", ["transactions", "half"])
+def test_a_stream_of_transactions_is_refused_with_the_reason(view: str) -> None:
+    with pytest.raises(UsageError, match=f"view={view} cannot be streamed.* changes when it is decided"):
+        parse_options({**TABLE, "view": view}).for_stream()

@@ -2,12 +2,13 @@
 
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from halfmq.spark.options import COLUMNS, COLUMNS_DEFAULT
+from halfmq.spark.options import COLUMNS, COLUMNS_DEFAULT, HALF_COLUMNS, TRANSACTION_COLUMNS
 from halfmq.spark.schema import arrow_schema, spark_schema
 
 
 def test_arrow_batches_have_the_schema_that_spark_derives() -> None:
-    assert arrow_schema(COLUMNS).equals(to_arrow_schema(spark_schema(COLUMNS), timezone="UTC"))
+    for columns in (COLUMNS, TRANSACTION_COLUMNS, HALF_COLUMNS):
+        assert arrow_schema(columns).equals(to_arrow_schema(spark_schema(columns), timezone="UTC"))
 
 
 def test_headers_are_typed_as_in_sparks_kafka_source() -> None:

@@ -980,6 +980,30 @@ def test_a_new_topic_of_a_pattern_on_a_second_broker_is_refused_at_once(pair: Cl
         end_of(made, start)
 
 
+def test_a_rocketmq_cluster_holds_nothing_and_a_topic_that_no_broker_has_yet_is_held_later(
+    pair: Cluster, cluster: Cluster
+) -> None:
+    holding = {"group": "g", "publishPosition": "true", "hold": "true"}
+    with pytest.raises(UsageError, match="hold needs a halfmq broker"):
+        cluster.stream(**holding).initialOffset()
+    pair.only()
+    made = pair.stream(**holding)
+    start = made.initialOffset()
+    assert made._held == frozenset()
+    asked: list[bytes] = []
+
+    def answer(request: Request[Any]) -> bytes | None:
+        if request.code != RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:
+            return pair.brokers["broker-b"].answer(request)
+        asked.append(bytes(request.body))
+        return encode_response(request, 0)
+
+    pair.only("broker-b")
+    pair.brokers["broker-b"].server.answer = answer
+    end_of(made, end_of(made, start))
+    assert asked == [b'{"groupName":"g","attributes":{"+hold.topics":"orders"}}'], "once"
+
+
 def test_position_is_published_at_the_other_brokers_if_one_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[object, object]] = []
     options = {"url": "rocketmq://127.0.0.1:1", "subscribe": "t", "group": "g"}

@@ -1,12 +1,13 @@
-"""Queue entries of a half batch, made by columns, are those that a loop makes."""
+"""Queue entries of a half batch, made by columns, are those that a loop makes; and its keys are those of its messages."""
 
 import random
 
 import pytest
 
-from halfmq.model.half_batch import ENTRY
+from halfmq.model.half_batch import ENTRY, HalfMessage, build_payload
+from halfmq.model.records import HALF_BATCH_PAYLOAD_AT
 from halfmq.store import batch_entries
-from halfmq.store.batch_entries import queue_entries
+from halfmq.store.batch_entries import keys_in, queue_entries
 from halfmq.store.layout import QUEUE_ENTRY
 
 
@@ -28,3 +29,15 @@ def test_entries_are_those_of_a_loop(count: int, offset: int, monkeypatch: pytes
     assert found == b"".join(
         QUEUE_ENTRY.pack(offset + at, size, tag, 7 << 40, 1 << 41, 9, key) for at, size, tag, key in rows
     )
+
+
+def test_keys_are_those_of_the_messages_whose_item_is_there() -> None:
+    given = [(b"a", b"KEYS\x01order-1\x02"), (b"b" * 300, b"TAGS\x01web\x02"), (b"KEYS\x01x\x02", b"TAGS\x01t\x02KEYS\x01k 1\x02"),
+             (b"c", b"XKEYS\x01no\x02"), (b"d", b"")]  # fmt: skip
+    messages = [HalfMessage(0, 0, body, properties) for body, properties in given]
+    payload, count = build_payload(
+        messages, topic="orders", queue_id=3, born_time_ms=1, born_host=bytes(8), store_host=bytes(8)
+    )
+    places = [row[0] for row in ENTRY.iter_unpack(payload[-count * ENTRY.size :])]
+    assert places[0] == HALF_BATCH_PAYLOAD_AT
+    assert list(keys_in(payload, count)) == [(places[0], b"orders", b"order-1"), (places[2], b"orders", b"k 1")]

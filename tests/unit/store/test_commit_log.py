@@ -14,6 +14,7 @@ from halfmq.errors import InvariantViolated, StoreDamaged, StoreFull, StorePoiso
 from halfmq.model.records import BATCH_HEADER_BYTES, HalfRecord, Kind
 from halfmq.runtime.disk import RealDisk
 from halfmq.store import segment
+from halfmq.store.commit_log import BeforeLogStart
 from halfmq.store.log_scan import Batch, LogScan
 from halfmq.store.segment import SegmentFiles, segment_name
 
@@ -364,6 +365,21 @@ def test_what_was_read_last_is_not_found_any_more_once_it_is_trimmed(under: make
     for look in (under.log.stored_view, under.log.kind_at, under.log.first_offset):
         with pytest.raises(LookupError):
             look(first)
+
+
+def test_bytes_from_a_place_on_end_with_the_segment_and_the_log(under: make.LogUnderTest) -> None:
+    for _ in range(20):
+        under.append(make.plain(b"x" * 8_000))
+    under.log.sync(under.log.end)
+    assert len(under.log.read_at(64, 10)) == 10
+    assert len(under.log.read_at(make.SEGMENT - 5, 100)) == 5
+    assert len(under.log.read_at(under.log.end - 7, 100)) == 7
+    for offset in (-1, under.log.end):
+        with pytest.raises(LookupError):
+            under.log.read_at(offset, 1)
+    under.log.trim(make.SEGMENT)
+    with pytest.raises(BeforeLogStart):
+        under.log.read_at(64, 1)
 
 
 def test_a_record_that_came_after_the_last_read_is_read_anew(under: make.LogUnderTest) -> None:

@@ -27,6 +27,7 @@ from halfmq.runtime.disk import RealDisk
 from halfmq.runtime.entropy import SystemEntropy
 from halfmq.store.identity import read_identity
 from halfmq.store.store import INDEX_RECORDS_MAX, Durability, Store
+from halfmq.store.table_block import Wanted
 from halfmq.store.verify import verify_store
 from halfmq.store.watermark_page import Watermark, WatermarkPage, read_watermark_page
 
@@ -280,6 +281,7 @@ def page_position(disk: FaultyDisk) -> tuple[int, int]:
         lambda store: store.search_by_time(TOPIC, 0, 0),
         lambda store: store.find_offset(TOPIC, 0, 8),
         lambda store: store.find_by_key(TOPIC, "orders", "K1", 10),
+        lambda store: store.read_table(0, 10, store.high_watermark, Wanted.ROWS, 10, 10, 0),
     ],
 )
 def test_what_waits_to_be_written_is_written_for_the_first_reader(

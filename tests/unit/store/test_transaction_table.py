@@ -134,6 +134,18 @@ def test_rows_are_read_from_the_file_once_their_page_is_forgotten() -> None:
     assert {row.state for row in rows_of(disk, ROOT).values()} == {ROW_UNDECIDED}
 
 
+def test_encoded_rows_end_with_their_file() -> None:
+    rows = table(FaultyDisk())
+    for index in (0, 32_767, 32_768):
+        rows.prepared(half(index), 5)
+    rows.flush()
+    first = TRANSACTION_ROW.whole.pack(*rows.row(0))  # type: ignore[misc]
+    assert rows.read_encoded(0, 2) == first + bytes(128)
+    assert len(rows.read_encoded(32_767, 10)) == 128
+    assert len(rows.read_encoded(32_768, 10)) == 1_280
+    assert rows.read_encoded(65_536, 10) == b""
+
+
 def test_cut_leaves_no_row_from_the_next_half_index_on() -> None:
     disk = FaultyDisk()
     rows = table(disk)

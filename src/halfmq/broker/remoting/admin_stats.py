@@ -47,6 +47,7 @@ from halfmq.wire.remoting.admin_stats import (
     encode_topic_stats,
 )
 from halfmq.wire.remoting.codes import LANGUAGE_OURS, VERSION_OURS, RequestCode, ResponseCode
+from halfmq.wire.remoting.group_attributes import hold_attributes
 from halfmq.wire.remoting.group_bodies import MessageQueue
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.heartbeat import Subscription, tags_of
@@ -235,7 +236,13 @@ class AdminStats:
             self._refuse(connection, request, ResponseCode.SYSTEM_ERROR, text)
             return
         configs = [
-            GroupConfig(one.name, one.retry_max_times, one.retry_queues, one.consume_enabled)
+            GroupConfig(
+                one.name,
+                one.retry_max_times,
+                one.retry_queues,
+                one.consume_enabled,
+                hold_attributes(one.hold_topics, one.hold_ms),
+            )
             for one in list(groups.values())[start:stop]
         ]
         body = encode_group_configs(configs, self._view.batch_time_ms)

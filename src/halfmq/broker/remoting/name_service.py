@@ -13,18 +13,18 @@ from typing import Any, Final
 
 import msgspec
 
-from halfmq import limits
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.durable_answer import DurableAnswers
 from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.refusals import refusal
 from halfmq.broker.sequencer import Sequencer
-from halfmq.broker.services.topics import RETRY_QUEUES, TopicQueues, Topics
+from halfmq.broker.services.topics import TopicQueues, Topics
 from halfmq.core.decision import ConsumerGroupDeleted, Done, Refused
 from halfmq.core.engine import Failed
 from halfmq.model.settings import BrokerSettings
 from halfmq.wire.remoting import java_json
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
+from halfmq.wire.remoting.group_attributes import read_hold_change
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.route import MASTER_ID, BrokerData, QueueData, Route, encode_cluster_info, encode_route
 
@@ -32,12 +32,13 @@ _ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 
 
 class _GroupBody(msgspec.Struct, rename="camel"):
-    """``SubscriptionGroupConfig``, the fields that are used."""
+    """``SubscriptionGroupConfig``, the fields that are used. RocketMQ's tools send all of them; one that is missing stays as it is."""
 
     group_name: str
-    retry_max_times: int = limits.RETRY_TIMES_MAX
-    retry_queue_nums: int = RETRY_QUEUES
-    consume_enable: bool = True
+    retry_max_times: int | None = None
+    retry_queue_nums: int | None = None
+    consume_enable: bool | None = None
+    attributes: dict[str, str] | None = None
 
 
 class NameService:
@@ -151,6 +152,7 @@ class NameService:
         """200: create or change a consumer group."""
         try:
             group = msgspec.json.decode(request.body, type=_GroupBody, strict=False)
+            hold = read_hold_change(group.attributes or {})
         except (msgspec.MsgspecError, ValueError) as error:
             self._gateway.answer(connection, request, ResponseCode.SYSTEM_ERROR, f"the group's settings: {error}")
             return
@@ -161,6 +163,8 @@ class NameService:
             group.retry_queue_nums,
             group.consume_enable,
             partial(self._done, connection, request),
+            hold_topics=hold.topics,
+            hold_ms=hold.hold_ms,
         )
 
     def delete_group(self, connection: Connection, request: Request[Any]) -> None:

@@ -100,13 +100,17 @@ class Topics:
         self,
         peer: Peer,
         name: str,
-        retry_max_times: int,
-        retry_queues: int,
-        consume_enabled: bool,
+        retry_max_times: int | None,
+        retry_queues: int | None,
+        consume_enabled: bool | None,
         answer: Answer,
+        *,
+        hold_topics: tuple[str, ...] | None = None,
+        hold_ms: int | None = None,
     ) -> None:
-        """Create or change a consumer group."""
-        self._submit(SetGroup(name, retry_max_times, retry_queues, consume_enabled, _by(peer)), answer)
+        """Create or change a consumer group; None: unchanged, as in ``SetGroup``."""
+        command = SetGroup(name, retry_max_times, retry_queues, consume_enabled, _by(peer), hold_topics, hold_ms)
+        self._submit(command, answer)
 
     def delete_group(
         self,

@@ -37,7 +37,7 @@ from halfmq.core.decision import (
     Why,
 )
 from halfmq.core.events import CheckCancelled
-from halfmq.core.state import ProducerGroup, Query, State, Topic, Undecided, next_offset
+from halfmq.core.state import Half, ProducerGroup, Query, State, Topic, Undecided, next_offset, place_of
 from halfmq.core.topics import PERMISSION_WRITE, first_use
 from halfmq.core.transaction.admission import refuse_bytes
 from halfmq.core.transaction.batch_verdict import copy_half_batch, decided_record
@@ -56,6 +56,8 @@ from halfmq.model.records import (
 DIGEST_BYTES: Final = 16
 #: Bytes that one step copies in addition to its first half batch, so that a step is short.
 COPY_BYTES_MAX: Final = 4 << 20
+#: After the index of any half.
+_INDEX_END: Final = 1 << 62
 
 
 # --- prepare ---------------------------------------------------------------------------------------------------
@@ -126,7 +128,7 @@ def _prepared_before(
         refused = settled_earlier(state, command)
         if refused is not None:
             return refused
-    halves = [half for half in known.halves if half.attempt == command.attempt] if known is not None else []
+    halves = _of_attempt(known.halves, command.attempt) if known is not None else ()
     if command.index > len(halves):
         return Refused(
             Why.INVALID_PARAMETER,
@@ -135,7 +137,8 @@ def _prepared_before(
         )
     if known is None:
         return None
-    for half in halves:
+    at = place_of(halves, command.attempt, command.index)
+    for half in halves[at : at + 1]:
         if half.index == command.index:
             facts = half.batch
             same = facts is not None and (facts.messages, facts.checksum) == (command.messages, command.checksum)
@@ -163,6 +166,10 @@ def _prepared_before(
                 f"{command.index} does not fit",
             )
     return None
+
+
+def _of_attempt(halves: tuple[Half, ...], attempt: str) -> tuple[Half, ...]:
+    return halves[place_of(halves, attempt, 0) : place_of(halves, attempt, _INDEX_END)]
 
 
 def _refuse_batch(

@@ -16,6 +16,7 @@ from typing import Final
 from halfmq.core.commands import CopyForward, TrimLog
 from halfmq.core.decision import NOTHING, Decision, Done, Refused, Why
 from halfmq.core.events import CopiedForward, TrimStarted
+from halfmq.core.holds import held_and_not_given_up
 from halfmq.core.queues.delay import copy_delayed
 from halfmq.core.state import Delayed, Half, State, Undecided, next_offset
 from halfmq.core.ties import tied_start
@@ -145,7 +146,7 @@ def decide_trim(state: State, command: TrimLog, now_ms: int) -> Decision:
     if refused is None and command.log_start <= state.log_start:
         return Decision(NOTHING, Done())
     if refused is None:
-        refused = _refuse_alive(state, command.log_start)
+        refused = _refuse_alive(state, command.log_start) or _refuse_held(state, command)
     if refused is not None:
         return Decision(NOTHING, refused)
     return Decision((Trim(next_offset(state), TRIM_SIZE, command.log_start),), Done())
@@ -189,6 +190,14 @@ def _refuse_alive(state: State, log_start: int) -> Refused | None:
     return Refused(
         Why.INVALID_PARAMETER, f"below {log_start} there is something alive, copy it forward first: {alive!r:.200}"
     )
+
+
+def _refuse_held(state: State, command: TrimLog) -> Refused | None:
+    held = held_and_not_given_up(state, command.log_start, command.given_up)
+    if held is None:
+        return None
+    text = f"since the trim began, group {held.group!r} holds messages of topic {held.topic!r} that it has not read"
+    return Refused(Why.NOT_NOW, text)
 
 
 def _below(half: Half, log_start: int) -> bool:

@@ -201,7 +201,7 @@ class SinkBroker:
                 raise RequestFailed(
                     f"no topic {topic}, and the broker creates none on first use",
                     response_code=ResponseCode.TOPIC_NOT_EXIST,
-                    hint=f"halfmq topics create {topic}",
+                    hint=f"mqadmin updateTopic -t {topic}, or start the broker with --auto-create-topics",
                 )
             return min(template, DEFAULT_QUEUES)
         if not found:

@@ -81,6 +81,8 @@ class GroupConfig(NamedTuple):
     retry_times_max: int
     retry_queues: int
     consume_enabled: bool
+    #: As in ``group_attributes``.
+    attributes: Mapping[str, str] = {}
 
 
 class Counted(NamedTuple):
@@ -174,6 +176,7 @@ def encode_group_configs(groups: Iterable[GroupConfig], changed_ms: int) -> byte
     """Body of 201. ``changed_ms``: a time at or after the last change."""
     table = {
         group.name: {
+            "attributes": dict(group.attributes),
             "brokerId": 0,
             "consumeBroadcastEnable": True,
             "consumeEnable": group.consume_enabled,

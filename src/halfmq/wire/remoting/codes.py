@@ -100,6 +100,8 @@ HMQ_DECIDE: Final = 29_013
 HMQ_DECISION: Final = 29_014
 #: Stored messages of one queue with their queue entries, for readers of whole queues (``raw_read``).
 HMQ_RAW_READ: Final = 29_015
+#: Rows of the transaction table with the records that name their transactions, for readers of the whole table (``table_read``).
+HMQ_TABLE_READ: Final = 29_016
 
 
 class ResponseCode(IntEnum):

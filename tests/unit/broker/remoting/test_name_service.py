@@ -1,6 +1,7 @@
 """Routes to the byte, and topics and groups made by administrators."""
 
 import asyncio
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from tests.support.in_process import serving
 from tests.support.raw_client import RawClient
 
 from halfmq.client.async_client import AsyncClient
-from halfmq.model.settings import BrokerSettings
+from halfmq.model.settings import BrokerSettings, GroupSettings
 
 
 @pytest.mark.parametrize(("version", "quoted"), [(317, False), (333, False), (400, False), (401, True), (479, True)])
@@ -92,6 +93,47 @@ async def test_group_settings_decide_how_often_a_message_is_retried(tmp_path: Pa
         assert running.state.groups["C"].retry_max_times == 3
         assert (await client.ask(200, body=b'{"retryMaxTimes":3}')).code == 1
         assert (await client.ask(200, body=b"no json")).code == 1
+
+
+async def test_tools_set_and_read_what_a_group_holds_and_change_the_rest_without_it(tmp_path: Path) -> None:
+    """A tool of RocketMQ sends all settings, with the attributes to change or none; the dashboard sends back what it has read."""
+    as_tool = {
+        "brokerId": 0, "consumeBroadcastEnable": False, "consumeEnable": True, "consumeFromMinEnable": False, "groupName": "C",
+        "groupRetryPolicy": {"type": "CUSTOMIZED"}, "groupSysFlag": 0, "notifyConsumerIdsChangedEnable": True, "retryMaxTimes": 3,
+        "retryQueueNums": 1, "whichBrokerWhenConsumeSlowly": 1,
+    }  # fmt: skip
+    held = GroupSettings("C", 3, 1, True, ("orders", "stock"), 60_000)
+
+    async def changed(client: RawClient, attributes: dict[str, str] | None, /, **more: object) -> int:
+        body = {**as_tool, **more} if attributes is None else {**as_tool, "attributes": attributes, **more}
+        return (await client.ask(200, body=json.dumps(body).encode())).code
+
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        assert await changed(client, {"+hold.topics": "stock:orders", "+hold.ms": "60000"}) == 0
+        assert running.state.groups["C"] == held
+        for attributes in (None, {}):
+            assert await changed(client, attributes) == 0
+            assert running.state.groups["C"] == held
+        shown = json.loads((await client.ask(201)).body)["subscriptionGroupTable"]["C"]
+        assert shown["attributes"] == {"hold.topics": "orders:stock", "hold.ms": "60000"}
+        assert await changed(client, None, **{**shown, "retryMaxTimes": 4}) == 0
+        assert running.state.groups["C"] == dataclasses.replace(held, retry_max_times=4)
+        body = b'{"groupName": "C", "attributes": {"+hold.topics": "orders"}}'
+        assert (await client.ask(200, body=body)).code == 0
+        assert running.state.groups["C"] == GroupSettings("C", 4, 1, True, ("orders",), 60_000), (
+            "ours sends nothing else"
+        )
+        assert await changed(client, {"+priority.factor": "1"}) == 1
+        assert await changed(client, {"+hold.ms": "long"}) == 1
+        assert await changed(client, {"+hold.topics": "no way"}) == 29
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        assert running.state.groups["C"].hold_topics == ("orders",)
+        assert await changed(client, {"-hold.topics": ""}) == 0
+        assert running.state.groups["C"] == GroupSettings("C", 3, 1, True)
+        shown = json.loads((await client.ask(201)).body)["subscriptionGroupTable"]["C"]
+        assert shown["attributes"] == {}
 
 
 async def test_bad_topics_are_refused(tmp_path: Path) -> None:

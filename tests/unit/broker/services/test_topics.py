@@ -76,6 +76,7 @@ def test_changes_name_who_made_them_and_refusals_come_back() -> None:
     topics.set_topic(peer, "T", 2, 1, 6, answers.append)
     topics.set_topic(peer, "T", 0, 0, 6, answers.append)
     topics.set_group(peer, "C", 3, 1, True, answers.append)
+    topics.set_group(peer, "C", None, None, None, answers.append, hold_topics=("T",), hold_ms=5)
     topics.delete_topic(peer, "T", answers.append)
     topics.delete_group(peer, "C", with_offsets=True, answer=answers.append)
     by = Actor(peer="10.0.0.7:9")
@@ -83,10 +84,11 @@ def test_changes_name_who_made_them_and_refusals_come_back() -> None:
         SetTopic("T", 2, 1, 6, by),
         SetTopic("T", 0, 0, 6, by),
         SetGroup("C", 3, 1, True, by),
+        SetGroup("C", None, None, None, by, ("T",), 5),
         DeleteTopic("T", by),
         DeleteGroup("C", True, by),
     ]
-    assert [answers[number] for number in (0, 2, 3, 4)] == [Done(), Done(), Done(), ConsumerGroupDeleted(())]
+    assert [answers[number] for number in (0, 2, 3, 4, 5)] == [Done(), Done(), Done(), Done(), ConsumerGroupDeleted(())]
     assert answers[1].why is Why.INVALID_PARAMETER
 
 

@@ -108,6 +108,17 @@ def test_half_batch_sent_again_gets_its_first_reply_and_other_content_is_refused
     assert len(log.of(HalfBatch)) == 1
 
 
+def test_half_batches_of_attempts_that_come_in_turns_are_each_in_order() -> None:
+    log = CoreLog()
+    attempts = ("0.1", "1.2", "2.0")
+    first = {(name, index): sent(log.do(half_batch(B0, name, index=index))) for index in range(3) for name in attempts}
+    for name in (*attempts, "1.1"):
+        refused(log.do(half_batch(B0, name, index=4)), Why.INVALID_PARAMETER)
+    assert {place: sent(log.do(half_batch(B0, place[0], index=place[1]))) for place in first} == first
+    (known,) = log.state.producer_groups["PG"].undecided.values()
+    assert [(half.attempt, half.index) for half in known.halves] == sorted(first)
+
+
 def test_new_run_rolls_back_the_old_one_and_refuses_what_it_still_sends() -> None:
     log = CoreLog()
     old = prepared(log, count=2)

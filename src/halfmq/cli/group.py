@@ -1,0 +1,109 @@
+"""``halfmq group``: consumer groups that hold retention. Needs a running broker.
+
+Exit status: 0 success, 1 failure, 2 usage error. Data goes to standard output, everything else to standard error.
+"""
+
+from datetime import timedelta
+from typing import Annotated, Any, Final
+
+import typer
+
+from halfmq import limits
+from halfmq.cli.ask import ask
+from halfmq.cli.main import fail
+from halfmq.client.connector import parse_url
+from halfmq.errors import HalfmqError, UsageError
+from halfmq.wire.remoting import java_json
+from halfmq.wire.remoting.codes import RequestCode, ResponseCode
+from halfmq.wire.remoting.group_attributes import change_body, hold_removed, hold_set, read_hold_change
+from halfmq.wire.remoting.header import Request
+
+app = typer.Typer(
+    help="Let retention wait until a consumer group has read its topics.", no_args_is_help=True, add_completion=False
+)
+
+_USAGE: Final = 2
+_HOUR_MS: Final = 3_600_000
+#: Groups in one response.
+_PAGE: Final = 1_000
+
+_Url = Annotated[
+    str,
+    typer.Option(
+        envvar="HALFMQ_URL",
+        help="Address of the broker, rocketmq://HOST:PORT; its broker port or its name server port.",
+    ),
+]
+_Timeout = Annotated[float, typer.Option(help="Seconds to wait for the broker's response.", min=0.001, max=86_400)]
+_Group = Annotated[str, typer.Argument(metavar="GROUP", help="Consumer group; it is created if it does not exist.")]
+_URL: Final = "rocketmq://127.0.0.1:9876"
+_TIMEOUT_S: Final = 10.0
+
+
+@app.command()
+def hold(
+    group: _Group,
+    topics: Annotated[
+        list[str], typer.Argument(metavar="TOPIC...", help="All topics that the group holds from now on.")
+    ],
+    max_age_hours: Annotated[
+        float,
+        typer.Option(
+            help="Messages older than this are not kept for the group; 0: no limit by age.",
+            min=0,
+            max=limits.HOLD_MS_MAX // _HOUR_MS,
+        ),
+    ] = limits.HOLD_MS / _HOUR_MS,
+    url: _Url = _URL,
+    timeout: _Timeout = _TIMEOUT_S,
+) -> None:
+    """Keep messages of these topics until the group has read them.
+
+    Within limits: the age, `halfmq serve --hold-bytes`, and a disk that is nearly full. What a group loses then is logged by the broker.
+    """
+    hold_ms = round(max_age_hours * _HOUR_MS)
+    body = change_body(group, hold_set(topics, hold_ms))
+    _ask(url, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, timeout, body)
+    typer.echo(f"group {group} holds {', '.join(topics)}, {_until(hold_ms)}")
+
+
+@app.command()
+def release(group: _Group, url: _Url = _URL, timeout: _Timeout = _TIMEOUT_S) -> None:
+    """Let the group hold nothing any more."""
+    _ask(url, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, timeout, change_body(group, hold_removed()))
+    typer.echo(f"group {group} holds nothing")
+
+
+@app.command()
+def holds(url: _Url = _URL, timeout: _Timeout = _TIMEOUT_S) -> None:
+    """List the groups that hold topics, and the age at which each hold ends."""
+    start, total = 0, 1
+    while start < total:
+        fields = {"groupSeq": str(start), "maxGroupNum": str(_PAGE)}
+        answer = _ask(url, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, timeout, ext=fields)
+        table: dict[str, Any] = java_json.loads(answer.body)["subscriptionGroupTable"]
+        for name, settings in table.items():
+            held = read_hold_change(settings.get("attributes") or {})
+            if held.topics:
+                typer.echo(f"{name}: {', '.join(held.topics)}, {_until(held.hold_ms or 0)}")
+        start, total = start + _PAGE, int(answer.ext.get("totalGroupNum", "0"))
+
+
+def _until(hold_ms: int) -> str:
+    return f"until {timedelta(milliseconds=hold_ms)} old" if hold_ms else "whatever their age"
+
+
+def _ask(
+    url: str, code: int, timeout: float, body: bytes = b"", ext: dict[str, str] | None = None
+) -> Request[dict[str, str]]:
+    try:
+        answer = ask(parse_url(url)[0], code, ext or {}, timeout, body)
+    except UsageError as error:
+        fail(error)
+        raise typer.Exit(_USAGE) from error
+    except HalfmqError as error:
+        raise fail(error) from error
+    if answer.code != ResponseCode.SUCCESS:
+        typer.echo(f"halfmq: {answer.remark} (code {answer.code})", err=True)
+        raise typer.Exit(_USAGE if answer.code == ResponseCode.INVALID_PARAMETER else 1)
+    return answer

@@ -1,0 +1,143 @@
+"""``halfmq pipeline``: the jobs of ``halfmq.spark.jobs``, on this machine or a cluster.
+
+Options of a job are the fields of its settings; a file (``--config``) may set them as well. This file is also the program for spark-submit:
+
+    spark-submit --master spark://master:7077 "$(halfmq pipeline script)" ingest --config pipeline.toml
+"""
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+
+import typer
+from typer.core import TyperGroup
+
+from halfmq.cli.main import LazyCommand, path
+from halfmq.errors import HalfmqError, UsageError
+
+
+class Job(NamedTuple):
+    """``module`` has a struct ``Settings``, and ``run(settings, spark, say) -> int``, which returns the exit status."""
+
+    module: str
+    help: str
+
+
+JOBS: Final[dict[str, Job]] = {
+    "ingest": Job(
+        "halfmq.spark.jobs.ingest", "Topics to tables: everything, parsed rows, and rejected rows with reasons."
+    ),
+    "transactions": Job("halfmq.spark.jobs.transactions", "A table with one row for each transaction."),
+    "archive": Job("halfmq.spark.jobs.archive", "Topics to tables that outlive retention, exactly once."),
+    "replay": Job("halfmq.spark.jobs.replay", "Messages of an archive or a topic into a topic, exactly once."),
+}
+
+
+class JobGroup(TyperGroup):
+    """A job's module is imported when the job runs."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*JOBS, "script"]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        job = JOBS.get(cmd_name)
+        if job is None:
+            return super().get_command(ctx, cmd_name)
+        return LazyCommand(cmd_name, job.help, lambda: _command(cmd_name, job.module), extra="pipeline")
+
+
+app = typer.Typer(
+    cls=JobGroup,
+    help="Jobs on Spark: tables of topics, transactions, reconciliation, archive and replay.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+_Config = Annotated[Path | None, typer.Option(parser=path, help="TOML file with a table for each job, and [spark].")]
+_Master = Annotated[str | None, typer.Option(help="Spark master; default: that of spark-submit, else this machine.")]
+_Conf = Annotated[list[str] | None, typer.Option(help="Spark configuration NAME=VALUE; may be repeated.")]
+_COMMON: Final = {"config": _Config, "master": _Master, "conf": _Conf}
+
+
+@app.callback()
+def _root() -> None:  # with a callback it is a group, though it has one command of its own
+    pass
+
+
+@app.command()
+def script() -> None:
+    """Print the path of the program for spark-submit: the same commands as `halfmq pipeline`."""
+    typer.echo(__file__)
+
+
+def _command(name: str, module_name: str) -> Any:
+    module = importlib.import_module(module_name)
+    one = typer.Typer(add_completion=False, rich_markup_mode=None)
+    one.command(name, help=module.run.__doc__)(_with_options(module.Settings, _runner(name, module)))
+    return typer.main.get_command(one)
+
+
+def _runner(name: str, module: Any) -> Callable[..., None]:
+    def run(**given: Any) -> None:
+        from halfmq.spark.jobs import settings as s
+
+        file, master, conf = (given.pop(one) for one in _COMMON)
+        try:
+            values = {
+                field.name: _value(field.type, given[field.name])
+                for field in s.fields_of(module.Settings)
+                if given[field.name] is not None
+            }
+            settings = s.load(module.Settings, name, file=file, given=values)
+            spark = s.load_spark(file, master=master, conf=s.parse_pairs(conf or ()))
+            status = module.run(settings, spark, lambda text: typer.echo(text, err=True))
+        except UsageError as error:
+            typer.echo(f"halfmq pipeline {name}: {error}", err=True)
+            raise typer.Exit(2) from error
+        except HalfmqError as error:
+            typer.echo(f"halfmq pipeline {name}: {error}", err=True)
+            raise typer.Exit(1) from error
+        raise typer.Exit(status)
+
+    return run
+
+
+def _value(kind: Any, given: Any) -> Any:
+    from halfmq.spark.jobs import settings as s
+
+    if s.is_list(kind):
+        return s.parse_list(given)
+    return s.parse_pairs(given) if s.is_pairs(kind) else given
+
+
+def _with_options(kind: Any, run: Callable[..., None]) -> Callable[..., None]:
+    """``run`` with a keyword parameter for each field of the struct, all optional: a file may set them."""
+    from halfmq.spark.jobs import settings as s
+
+    hints: dict[str, Any] = {}
+    for field in s.fields_of(kind):
+        plain = list[str] if s.is_pairs(field.type) else str if s.is_list(field.type) else field.type
+        hints[field.name] = Annotated[plain | None, typer.Option(help=_help(field), show_default=False)]
+    hints |= _COMMON
+    run.__annotations__ = {**hints, "return": None}
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, keyword, default=None, annotation=hint) for name, hint in hints.items()]
+    )
+    return run
+
+
+def _help(field: Any) -> str:
+    if field.required:
+        return f"{field.description} Required."
+    shown = field.default not in (None, "", (), False) and field.default != {}
+    default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+    return f"{field.description} Default: {default}." if shown else field.description
+
+
+if __name__ == "__main__":
+    sys.exit(app())

@@ -1,0 +1,56 @@
+"""``halfmq pipeline archive``: topics to one table that outlives retention, exactly once.
+
+OUTPUT               the table: messages with all that ``replay`` needs to send them again
+OUTPUT/_checkpoint   where the job is; start it again at any time
+
+Bodies are decompressed; everything else is as it was stored. ``broker`` is null for a halfmq broker: it tells queues of a RocketMQ cluster
+apart.
+"""
+
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from halfmq.errors import UsageError
+from halfmq.spark.jobs import session, source, table_job
+from halfmq.spark.jobs.files import unchanged
+from halfmq.spark.jobs.settings import SparkSettings
+from halfmq.spark.jobs.stream import Say
+from halfmq.spark.jobs.table_job import Part, TableSettings
+
+COLUMNS: Final = (
+    "topic", "queue", "offset", "timestamp", "key", "tag", "keys", "message_id", "transaction_id", "value", "properties",
+    "broker",
+)  # fmt: skip
+
+
+class Settings(TableSettings, frozen=True, kw_only=True):
+    hold: Annotated[
+        str | None,
+        Meta(
+            description="Consumer group of this job alone, for which the broker keeps messages until they are archived."
+        ),
+    ] = None
+
+
+def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
+    """Write messages of topics into a table that outlives retention, exactly once, for `halfmq pipeline replay` and for queries.
+
+    Start it again at any time, also after a kill: it continues where it was.
+    """
+    held = {}
+    if settings.hold:
+        if settings.path:
+            raise UsageError("--hold needs a broker", hint="use --url instead of --path")
+        held = {"group": settings.hold, "publishPosition": "true", "hold": "true"}
+    given = source.reader_options(
+        settings, COLUMNS, startingOffsets="earliest", maxOffsetsPerTrigger=str(settings.max_rows), **held
+    )
+    with table_job.opened("archive", settings, {}) as output:
+        source.announce(given, say)
+        running = session.start("archive", spark)
+        reader = running.readStream.format("halfmq").options(**given).load()
+        parts = [Part("archive", output)]
+        table_job.run(reader, "archive", settings, {}, parts, unchanged, say)
+        say(f"{output}: {table_job.counted(parts)}")
+    return 0

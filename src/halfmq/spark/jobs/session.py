@@ -1,0 +1,40 @@
+"""The Spark session of a job."""
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any, Final
+
+from halfmq.spark import HalfmqDataSource, builder
+from halfmq.spark.jobs.settings import SparkSettings
+
+#: Options of the driver's JVM, which this process starts, unless it is spark-submit's.
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_LOGGING: Final = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
+#: Said by PySpark in each process, also if the job does not use pandas.
+_WARNING: Final = "PySpark does not yet fully support pandas"
+_LOG_LEVEL: Final = "spark.log.level"
+
+
+def start(job: str, settings: SparkSettings) -> Any:
+    """A ``SparkSession`` with ``format("halfmq")`` registered; a running one is used, with its own configuration.
+
+    Spark logs errors only, unless ``settings.conf`` has ``spark.log.level``.
+
+    Raises:
+        MissingDependency: no Java 17 or later was found.
+    """
+    warnings.filterwarnings("ignore", _WARNING, FutureWarning)
+    os.environ.setdefault("PYTHONWARNINGS", f"ignore:{_WARNING}:FutureWarning")
+    made = builder(f"halfmq {job}", settings.master).config("spark.ui.enabled", "false")
+    for name, value in {**settings.conf, **_quiet(settings.conf)}.items():
+        made = made.config(name, value)
+    spark = made.getOrCreate()
+    spark.sparkContext.setLogLevel(settings.conf.get(_LOG_LEVEL, "ERROR"))
+    spark.dataSource.register(HalfmqDataSource)
+    return spark
+
+
+def _quiet(conf: dict[str, str]) -> dict[str, str]:
+    own = conf.get(_JAVA_OPTIONS, "")
+    return {_JAVA_OPTIONS: own if "log4j" in own else f"{_LOGGING} {own}".strip()}

@@ -1,0 +1,90 @@
+"""Where jobs read messages: settings, and the options of ``format("halfmq")`` that they mean."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Meta, field
+
+from halfmq.errors import ConnectError, UsageError
+from halfmq.spark.jobs.settings import JobSettings
+from halfmq.spark.jobs.stream import Say
+from halfmq.spark.options import parse_options
+from halfmq.spark.retry_deadline import RetryDeadline
+from halfmq.spark.source import open_reader
+
+
+class SourceSettings(JobSettings, frozen=True, kw_only=True):
+    """Base of the settings of jobs that read topics."""
+
+    url: Annotated[str | None, Meta(description="Name server, rocketmq://HOST:PORT: read over the network.")] = None
+    path: Annotated[str | None, Meta(description="Data directory of a broker on this machine: read its files.")] = None
+    topics: Annotated[tuple[str, ...], Meta(description="Topics, separated by commas.")] = ()
+    pattern: Annotated[str | None, Meta(description="Instead of --topics: a regular expression.")] = None
+    options: Annotated[
+        dict[str, str], Meta(description="Further option of the source, NAME=VALUE; may be repeated.")
+    ] = field(default_factory=dict)
+
+
+#: Options of the source that the settings mean, which ``options`` must not set as well.
+_OWN = {"url": "url", "path": "path", "subscribe": "topics", "subscribepattern": "pattern", "columns": ""}
+
+
+def reader_options(settings: SourceSettings, columns: Sequence[str], **more: str) -> dict[str, str]:
+    """The options for ``spark.read`` or ``readStream``, with these columns. ``more``: defaults, which ``settings.options`` override.
+
+    Raises:
+        UsageError: they are incomplete or invalid.
+    """
+    if bool(settings.topics) == bool(settings.pattern):
+        both = "both --topics and --pattern are" if settings.topics else "neither --topics nor --pattern is"
+        raise UsageError(f"{both} given", hint="one of them says what to read")
+    if bool(settings.url) == bool(settings.path):
+        both = "both --url and --path are" if settings.url else "neither --url nor --path is"
+        raise UsageError(f"{both} given", hint="--url rocketmq://HOST:PORT for a broker, --path for its directory")
+    for name in settings.options:
+        if (own := _OWN.get(name.lower())) is not None:
+            raise UsageError(f"--options {name} cannot be set", hint=f"use --{own}" if own else "the job sets it")
+    given = {"columns": ",".join(columns), **more}
+    if settings.url:
+        given["url"] = settings.url
+    if settings.path:
+        given["path"] = settings.path
+    if settings.topics:
+        given["subscribe"] = ",".join(settings.topics)
+    if settings.pattern:
+        given["subscribePattern"] = settings.pattern
+    lower = {name.lower() for name in settings.options}
+    if any(name.startswith("starting") for name in lower):
+        given.pop("startingOffsets", None)
+    given = {name: value for name, value in given.items() if name.lower() not in lower} | settings.options
+    parse_options(given)
+    return given
+
+
+def announce(given: dict[str, str], say: Say) -> None:
+    """Say what is to be waited for: a broker that does not respond, topics that do not exist yet. Before Spark starts.
+
+    Raises:
+        UsageError: there is no store at ``path``.
+    """
+    options = parse_options(given)
+    reader = open_reader(options, RetryDeadline(0))
+    try:
+        snapshot = reader.snapshot()
+    except ConnectError as error:
+        why = str(error).partition("; waited")[0]
+        say(
+            f"{why}: the job waits for it, {options.broker_timeout_ms // 1_000} s at most (--options brokerTimeout=...)"
+        )
+        return
+    finally:
+        reader.close()
+    missing = [topic for topic in options.topics if topic not in snapshot.topics]
+    if missing:
+        say(f"there is no topic {', '.join(missing)} (yet)")
+    if not options.topics:
+        say(f"{len(snapshot.topics)} topics match the pattern: {_some(sorted(snapshot.topics))}")
+
+
+def _some(names: Sequence[str], most: int = 10) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,114 @@
+"""The common part of jobs that write topics into tables: a stream whose batches each appear once in each table.
+
+OUTPUT/_checkpoint    where the job is; deleting it does not start from the beginning, but is refused
+OUTPUT/_job.json      settings that decide about the rows: a start with others is refused
+OUTPUT/_lock          one process at a time
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+
+from msgspec import Meta
+
+from halfmq.errors import UsageError
+from halfmq.spark.jobs import state, stream, tables
+from halfmq.spark.jobs.files import Split
+from halfmq.spark.jobs.source import SourceSettings
+from halfmq.spark.jobs.stream import Ran, Say
+from halfmq.spark.sink.checkpoint import Checkpoint
+
+CHECKPOINT: Final = "_checkpoint"
+_JOB: Final = "_job.json"
+_LOCK: Final = "_lock"
+#: A batch that was interrupted is read again, and each makes a file for each task.
+MAX_ROWS: Final = 1_000_000
+_STATISTICS: Final = ("offset", "timestamp")
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:", re.ASCII)
+
+
+class TableSettings(SourceSettings, frozen=True, kw_only=True):
+    """Base of the settings of these jobs."""
+
+    output: Annotated[str, Meta(description="Directory of the tables; a path that all executors see.")]
+    format: Annotated[tables.Format, Meta(description="Format of the tables: parquet or delta.")] = "parquet"
+    follow: Annotated[
+        bool, Meta(description="Continue with new messages until SIGTERM; default: end with those of now.")
+    ] = False
+    trigger: Annotated[float, Meta(description="With --follow: seconds from batch to batch; 0: no pause.", ge=0)] = 10
+    max_rows: Annotated[int, Meta(description="Most messages of a batch.", ge=1)] = MAX_ROWS
+
+
+class Part(NamedTuple):
+    """A table of the job. ``name``: for people."""
+
+    name: str
+    location: Path
+
+
+@contextlib.contextmanager
+def opened(job: str, settings: TableSettings, pinned: Mapping[str, Any]) -> Iterator[Path]:
+    """The output directory, locked for this process. ``pinned``: settings that must not change, as far as they are known yet.
+
+    Raises:
+        UsageError: it is not a directory of this machine, another process writes it, it was written with other settings, or its
+            checkpoint is gone.
+    """
+    if not settings.output or _SCHEME.match(settings.output):
+        raise UsageError(f"--output {settings.output!r} is not a directory", hint="use a local or mounted directory")
+    output = Path(settings.output).absolute()
+    with state.claimed(output / _LOCK):
+        state.check(output / _JOB, _pinned(job, settings, pinned))
+        if (output / _JOB).exists() and not (output / CHECKPOINT / "metadata").exists() and _has_tables(output):
+            raise UsageError(
+                f"{output} contains tables, but {CHECKPOINT} is gone, so that the job would write everything again",
+                hint="restore it, or use another output",
+            )
+        yield output
+
+
+def run(
+    reader: Any,
+    job: str,
+    settings: TableSettings,
+    pinned: Mapping[str, Any],
+    parts: Sequence[Part],
+    split: Split,
+    say: Say,
+) -> Ran:
+    """Write the rows of ``reader``, a streaming DataFrame, into the tables as ``split`` divides them, within ``opened``.
+
+    Raises as ``stream.run``, and:
+        UsageError: as ``opened``.
+    """
+    output = Path(settings.output).absolute()
+    state.pin(output / _JOB, _pinned(job, settings, pinned))
+    checkpoint = Checkpoint(str(output / CHECKPOINT))
+    opened_tables: list[tuple[tables.BatchTable, Sequence[str]]] = []
+
+    def write(rows: Any, batch: int) -> None:
+        if not opened_tables:
+            writer = checkpoint.query_id()
+            opened_tables.extend(
+                (tables.open_table(part.location, settings.format, writer), _STATISTICS) for part in parts
+            )
+        checkpoint.secure(batch)
+        tables.write_split(opened_tables, batch, rows, split)
+
+    writer = reader.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint.directory))
+    return stream.run(writer, say, follow=settings.follow, trigger_seconds=settings.trigger)
+
+
+def counted(parts: Sequence[Part]) -> str:
+    """The rows in each table, for people."""
+    return "; ".join(f"{part.name}: {tables.count_rows(part.location):,} rows" for part in parts)
+
+
+def _pinned(job: str, settings: TableSettings, pinned: Mapping[str, Any]) -> dict[str, Any]:
+    return {"job": job, "format": settings.format, **pinned}
+
+
+def _has_tables(output: Path) -> bool:
+    return any(output.rglob("*.parquet"))

@@ -1,0 +1,210 @@
+"""``halfmq pipeline transactions``: a table with one row for each transaction, which outlives the broker's retention.
+
+    OUTPUT/settled              transactions that were settled when a run read them: they never change; one batch for each run
+    OUTPUT/undecided.parquet    those that were undecided at the last run
+    OUTPUT/unread.parquet       with --consumers: committed transactions of which a consumer group has not acknowledged all messages
+    OUTPUT/_state.json          where the next run begins, and how many the last one found
+
+Half indexes grow with each half that is prepared. A run reads from the lowest one that was undecided at the last run, so it meets every
+transaction that is new or may have changed, and leaves out those that it finds in ``settled``. The state is written last: a run that was killed
+is done again from the old state, and finds what it has written.
+"""
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+import pyarrow.parquet as pq
+from msgspec import Meta, field
+
+from halfmq.errors import UsageError
+from halfmq.spark.jobs import session, state, tables
+from halfmq.spark.jobs.files import sync, write_files
+from halfmq.spark.jobs.settings import JobSettings, SparkSettings, parse_list
+from halfmq.spark.jobs.stream import Say
+from halfmq.spark.jobs.tables import Format
+
+#: The writer of the table ``settled``.
+_WRITER: Final = "transactions"
+_STATE: Final = "_state.json"
+
+
+class Settings(JobSettings, frozen=True, kw_only=True):
+    output: Annotated[
+        str, Meta(description="Directory of the tables: local or mounted, the same path on all executors.")
+    ]
+    url: Annotated[str | None, Meta(description="A halfmq broker, rocketmq://HOST:PORT: read over the network.")] = None
+    path: Annotated[str | None, Meta(description="Or the data directory of a broker here: read its files.")] = None
+    consumers: Annotated[
+        dict[str, str],
+        Meta(description="GROUP=TOPIC[,TOPIC...]: also list what this consumer group has not read. With --url."),
+    ] = field(default_factory=dict)
+    format: Annotated[Format, Meta(description="Format of the table of settled transactions.")] = "parquet"
+    options: Annotated[dict[str, str], Meta(description="Further options of the source, NAME=VALUE.")] = field(
+        default_factory=dict
+    )
+
+
+class State(msgspec.Struct, frozen=True):
+    """``next_half``: all transactions below this half index are settled and written."""
+
+    next_half: int
+    undecided: int
+
+
+def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
+    """Add the transactions that were settled since the last run to a table, and list those that are undecided."""
+    if (settings.url is None) == (settings.path is None):
+        raise UsageError("exactly one of --url and --path is needed", hint="--url rocketmq://127.0.0.1:9876")
+    if settings.consumers and settings.url is None:
+        raise UsageError(
+            "--consumers needs --url", hint="a broker tells how far its consumer groups are, its files do not"
+        )
+    output = Path(settings.output).absolute()
+    with state.claimed(output / "_lock"):
+        before = _load(output)
+        active = session.start("transactions", spark)
+        table = tables.open_table(output / "settled", settings.format, _WRITER)
+
+        rows = _read(active, settings, before.next_half if before else None).persist()
+        try:
+            after = _state_after(rows, before)
+            new = rows.where("outcome != 'UNDECIDED'")
+            known = _known(active, output, before.next_half if before else 0)
+            if known is not None:
+                new = new.join(known, "first_half", "left_anti").select(*rows.columns)
+            # The number of a batch only has to grow, and not to repeat: each run writes what is new.
+            tables.write(table, time.time_ns() // 1_000_000, new, ["first_half", "prepared_at"])
+            _replace(rows.where("outcome = 'UNDECIDED'"), output / "undecided.parquet")
+        finally:
+            rows.unpersist()
+        if settings.consumers:
+            _replace(_unread(active, settings), output / "unread.parquet")
+        _save(output, after)
+        for line in _summary(active, output, after, settings):
+            say(line)
+        return 0
+
+
+def _read(spark: Any, settings: Settings, start: int | None) -> Any:
+    given = {
+        "url": settings.url,
+        "path": settings.path,
+        "view": "transactions",
+        "startingHalf": None if start is None else str(start),
+        **settings.options,
+    }
+    options = {name: value for name, value in given.items() if value is not None}
+    return spark.read.format("halfmq").options(**options).load()
+
+
+def _state_after(rows: Any, before: State | None) -> State:
+    (found,) = rows.selectExpr(
+        "min(case when outcome = 'UNDECIDED' then first_half end)",
+        "max(first_half) + 1",
+        "count_if(outcome = 'UNDECIDED')",
+    ).collect()
+    lowest, end, undecided = found
+    return State(next_half(before.next_half if before else 0, lowest, end), undecided)
+
+
+def next_half(before: int, lowest_undecided: int | None, end: int | None) -> int:
+    """Where the next run begins. None: no undecided transaction, no transaction at all."""
+    if lowest_undecided is not None:
+        return lowest_undecided
+    return before if end is None else end
+
+
+def _known(spark: Any, output: Path, start: int) -> Any | None:
+    try:
+        return tables.read(spark, output / "settled").where(f"first_half >= {start}").select("first_half")
+    except UsageError:
+        return None
+
+
+def _unread(spark: Any, settings: Settings) -> Any:
+    """Messages of transactions at and after the offsets of the groups: transaction, topic, number, the oldest."""
+    from pyspark.sql import functions as f
+
+    assert settings.url is not None
+    found = None
+    for group, topics in settings.consumers.items():
+        offsets = asyncio.run(_offsets(settings.url, group, parse_list(topics)))
+        messages = (
+            spark.read.format("halfmq")
+            .options(
+                url=settings.url,
+                subscribe=topics,
+                startingOffsets=json.dumps(offsets),
+                columns="topic,timestamp,transaction_id",
+            )
+            .load()
+            .where("transaction_id is not null")
+            .groupBy("transaction_id", "topic")
+            .agg(f.count("*").alias("messages"), f.min("timestamp").alias("visible_since"))
+            .select(f.lit(group).alias("consumer_group"), "*")
+        )
+        found = messages if found is None else found.unionByName(messages)
+    return found
+
+
+async def _offsets(url: str, group: str, topics: tuple[str, ...]) -> Mapping[str, Mapping[str, int]]:
+    from halfmq.client.admin import consumer_offsets
+    from halfmq.client.async_client import AsyncClient
+
+    async with AsyncClient(url) as mq:
+        return {
+            topic: {str(queue.queue): offset for queue, offset in (await consumer_offsets(mq, group, topic)).items()}
+            for topic in topics
+        }
+
+
+def _replace(rows: Any, path: Path) -> None:
+    """One Parquet file with the rows, also if there are none, in place of the last one."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    staging = path.with_name(f"_staging-{path.stem}")
+    files = write_files(rows.coalesce(1), staging)
+    if files:
+        written = files[0].path
+    else:
+        staging.mkdir(exist_ok=True)
+        written = staging / "empty.parquet"
+        pq.write_table(to_arrow_schema(rows.schema, timezone="UTC").empty_table(), written)
+        sync(written)
+    os.replace(written, path)
+    for left in staging.iterdir():
+        left.unlink()
+    staging.rmdir()
+    sync(path.parent)
+
+
+def _load(output: Path) -> State | None:
+    found = state.read(output / _STATE)
+    return None if found is None else msgspec.convert(found, State)
+
+
+def _save(output: Path, after: State) -> None:
+    state.write(output / _STATE, msgspec.to_builtins(after))
+
+
+def _summary(spark: Any, output: Path, after: State, settings: Settings) -> list[str]:
+    try:
+        settled = tables.read(spark, output / "settled")
+    except UsageError:
+        return [f"{output}: no settled transactions yet, {after.undecided:,} undecided"]
+    counts = {row.outcome: row["count"] for row in settled.groupBy("outcome").count().collect()}
+    lines = [
+        f"{output}: {counts.get('COMMITTED', 0):,} committed, {counts.get('ROLLED_BACK', 0):,} rolled back,"
+        f" {after.undecided:,} undecided"
+    ]
+    if settings.consumers:
+        unread = spark.read.parquet(str(output / "unread.parquet"))
+        found = {row.consumer_group: row["count"] for row in unread.groupBy("consumer_group").count().collect()}
+        lines += [f"  {group}: {found.get(group, 0):,} transactions not read" for group in settings.consumers]
+    return lines

@@ -1,0 +1,222 @@
+"""``archive`` and ``replay`` on a broker, killed while they work: every message once, as it was, in the order of its queue."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.served import Served
+
+from halfmq.client.outcome import Outcome
+from halfmq.client.outgoing import compose
+from halfmq.client.sync import Client
+from halfmq.errors import UsageError
+from halfmq.spark.jobs import archive, replay, tables
+from halfmq.spark.jobs.settings import SparkSettings
+from halfmq.spark.jobs.stream import JobFailed
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+TOPICS = ("orders", "loyalty")
+#: Of each job; a job takes 10 s until it has done something.
+KILLS = 1
+COLUMNS = "topic,queue,value,tag,keys,headers"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    work = tmp_path_factory.mktemp("broker")
+    served = Served(work / "data", work / "broker.log", "--segment-bytes", str(4 << 20))
+    served.start()
+    send(served, 0, 300)
+    yield served
+    served.stop()
+    shutil.rmtree(work)
+
+
+def url(broker: Served) -> str:
+    return f"rocketmq://127.0.0.1:{broker.name_port}"
+
+
+def send(broker: Served, start: int, end: int) -> None:
+    with Client(url(broker), group="service") as mq:
+        for number in range(start, end, 30):
+            messages = [
+                compose(
+                    TOPICS[one % 2], f"body {one}".encode() + bytes(300), tag="even" if one % 2 == 0 else None, key=one,
+                    properties={"number": str(one)}, sharding_key=f"s{one % 7}" if one % 3 else None,
+                )
+                for one in range(number, number + 30)
+            ]  # fmt: skip
+            prepared = mq.prepare(messages, tx_id=mq.new_transaction_id())
+            mq.finish(prepared, Outcome.COMMIT if number % 60 == 0 else Outcome.ROLLBACK)
+
+
+def messages_of(spark: Any, broker: Served, topics: str = ",".join(TOPICS)) -> dict[tuple[str, int], list[Any]]:
+    """By queue, in order, without what a broker gives anew."""
+    found = defaultdict(list)
+    read = spark.read.format("halfmq").options(url=url(broker), subscribe=topics, columns=f"{COLUMNS},offset").load()
+    for row in read.orderBy("offset").collect():
+        found[row.topic, row.queue].append((bytes(row.value), row.tag, row["keys"], row.headers))
+    return found
+
+
+def killed_while_it_works(*arguments: str, done: Callable[[], int], kills: int) -> None:
+    """Run ``halfmq pipeline`` and kill it with all its processes soon after it has done something more, ``kills`` times."""
+    rng = random.Random(3)
+    command = [sys.executable, "-m", "halfmq", "pipeline", *arguments]
+    command += ["--master", "local[2]", "--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1"]
+    for _ in range(kills):
+        before, deadline = done(), time.monotonic() + 240
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, env={**os.environ}
+        )
+        try:
+            while done() <= before and process.poll() is None:
+                assert time.monotonic() < deadline, "the job did nothing"
+                time.sleep(0.01)
+            time.sleep(rng.uniform(0, 0.7))
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            said, _ = process.communicate()
+        assert process.returncode == -signal.SIGKILL, said.decode()[-3000:]
+
+
+def test_round_trip_with_killed_jobs(spark: Any, broker: Served, tmp_path: Path) -> None:
+    out, state = tmp_path / "archive", tmp_path / "state"
+    target = Served(tmp_path / "target", tmp_path / "target.log", "--segment-bytes", str(4 << 20))
+    target.start()
+    try:
+        killed_while_it_works(
+            "archive", "--url", url(broker), "--topics", ",".join(TOPICS), "--output", str(out), "--max-rows", "15",
+            done=lambda: len(list(out.glob("batch_id=*"))), kills=KILLS,
+        )  # fmt: skip
+        settings = archive.Settings(url=url(broker), topics=TOPICS, output=str(out))
+        said: list[str] = []
+        assert archive.run(settings, SparkSettings(), said.append) == 0
+        assert said[-1].endswith("150 rows")
+
+        def chunks_done() -> int:
+            progress = state / "progress.json"
+            return json.loads(progress.read_text())["done"] if progress.exists() else 0
+
+        killed_while_it_works(
+            "replay", "--archive", str(out), "--to-url", url(target), "--state", str(state), "--max-rows", "15",
+            done=chunks_done, kills=KILLS,
+        )  # fmt: skip
+        again = replay.Settings(archive=str(out), to_url=url(target), state=str(state))
+        assert replay.run(again, SparkSettings(), said.append) == 0
+        expected = messages_of(spark, broker)
+        assert sum(map(len, expected.values())) == 150
+        assert messages_of(spark, target) == expected
+        # All chunks once more, as if the notes of what is done were lost: the broker has them.
+        (state / "progress.json").unlink()
+        assert replay.run(again, SparkSettings(), said.append) == 0
+        assert messages_of(spark, target) == expected
+    finally:
+        target.stop()
+
+
+def test_topic_into_topic_by_time_and_filter(spark: Any, broker: Served, tmp_path: Path) -> None:
+    rows = spark.read.format("halfmq").options(url=url(broker), subscribe="orders", columns="timestamp").load()
+    times = sorted(row.timestamp for row in rows.distinct().collect())
+    middle = times[len(times) // 2]
+    given: dict[str, Any] = {
+        "url": url(broker), "topics": ("orders",), "to_url": url(broker), "to_topic": "later",
+        "from_time": f"{middle.isoformat()}", "where": "cast(properties['number'] as int) % 4 = 0",
+    }  # fmt: skip
+    settings = replay.Settings(state=str(tmp_path / "state"), max_rows=20, **given)
+    for _ in range(2):
+        assert replay.run(settings, SparkSettings(), lambda text: None) == 0
+    found = [one for queue in messages_of(spark, broker, "later").values() for one in queue]
+    expected = (
+        spark.read.format("halfmq").options(url=url(broker), subscribe="orders", columns="value,properties,timestamp")
+        .load().where(f"unix_micros(timestamp) >= {round(middle.timestamp() * 1e6)}").where(given["where"])
+    )  # fmt: skip
+    assert sorted(value for value, *_ in found) == sorted(bytes(row.value) for row in expected.collect())
+    with pytest.raises(UsageError, match="to_topic = later"):
+        replay.run(
+            replay.Settings(state=str(tmp_path / "state"), **(given | {"to_topic": "other"})), SparkSettings(), print
+        )
+
+
+def test_what_cannot_be_done_is_said(spark: Any, broker: Served, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not an archive"):
+        replay.run(
+            replay.Settings(archive=str(tmp_path / "none"), to_url=url(broker), state=str(tmp_path / "a")),
+            SparkSettings(), print,
+        )  # fmt: skip
+    with pytest.raises(JobFailed, match="chunk 1 of"):
+        replay.run(
+            replay.Settings(
+                url=url(broker), topics=("orders",), to_url="rocketmq://127.0.0.1:1", state=str(tmp_path / "b"),
+                to_options={"brokerTimeout": "1s"},
+            ),
+            SparkSettings(), print,
+        )  # fmt: skip
+    with pytest.raises(UsageError, match="--hold needs"):
+        archive.run(
+            archive.Settings(path="/data", topics=("orders",), output=str(tmp_path / "x"), hold="g"),
+            SparkSettings(),
+            print,
+        )
+
+
+@pytest.mark.parametrize("form", ["parquet", "delta"])
+def test_archive_holds_and_goes_on(spark: Any, broker: Served, tmp_path: Path, form: tables.Format) -> None:
+    settings = archive.Settings(
+        url=url(broker), topics=TOPICS, output=str(tmp_path / "out"), hold=f"archive-{form}", format=form, max_rows=60
+    )
+    for _ in range(2):
+        assert archive.run(settings, SparkSettings(), lambda text: None) == 0
+    table = tables.read(spark, tmp_path / "out")
+    assert table.count() == table.select("topic", "queue", "offset").distinct().count() == 150
+    listed = subprocess.run(
+        [sys.executable, "-m", "halfmq", "group", "holds", "--url", url(broker)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert f"archive-{form}" in listed.stdout, listed
+
+
+def test_messages_that_come_after_the_plan_are_not_sent(
+    spark: Any, broker: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in queues that were empty then: the source reads a queue that nobody names from its start to its end."""
+    with Client(url(broker), group="service") as mq:
+        for number in range(20):
+            mq.send("sparse", f"planned {number}", sharding_key="one queue")
+    settings = replay.Settings(
+        url=url(broker),
+        topics=("sparse",),
+        to_url=url(broker),
+        to_topic="copy",
+        state=str(tmp_path / "state"),
+        max_rows=10,
+    )
+    wrote = replay._write
+
+    def write_and_stop(*given: Any) -> None:
+        wrote(*given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replay, "_write", write_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            replay.run(settings, SparkSettings(), print)
+    with Client(url(broker), group="service") as mq:
+        for number in range(8):
+            mq.send("sparse", f"later {number}", sharding_key=str(number))
+    assert replay.run(settings, SparkSettings(), print) == 0
+    found = [value for queue in messages_of(spark, broker, "copy").values() for value, *_ in queue]
+    assert found == [b"planned %d" % number for number in range(20)]

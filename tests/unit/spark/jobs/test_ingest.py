@@ -1,0 +1,30 @@
+"""Settings of ``ingest`` that are wrong, before Spark starts."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halfmq.errors import UsageError
+from halfmq.spark.jobs import ingest
+from halfmq.spark.jobs.settings import SparkSettings
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"path": "/data"}, "--url and --path"),
+        ({"topics": ()}, "--topics nor --pattern"),
+        ({"required": ("id",)}, "needs --schema"),
+        ({"schema": "id long", "event_time": "at"}, "need each other"),
+        ({"schema": "id long", "event_time": "at", "late_after": "soon"}, "late-after is 'soon'"),
+        ({"schema": "missing.ddl"}, "neither a schema nor a file"),
+        ({"output": "s3://bucket"}, "is not a directory"),
+        ({"options": {"columns": "value"}}, "cannot be set"),
+    ],
+)
+def test_settings_that_do_not_belong_together(tmp_path: Path, wrong: dict[str, Any], text: str) -> None:
+    given: dict[str, Any] = {"output": str(tmp_path / "out"), "url": "rocketmq://127.0.0.1:1", "topics": ("t",)}
+    with pytest.raises(UsageError, match=text):
+        ingest.run(ingest.Settings(**(given | wrong)), SparkSettings(), print)
+    assert not list(tmp_path.glob("out/*.json"))

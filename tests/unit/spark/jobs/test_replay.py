@@ -1,0 +1,55 @@
+"""Chunks of a replay: everything once, in the order of each queue."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halfmq.errors import UsageError
+from halfmq.spark.jobs.replay import Settings, _check, chunks_of_batches, chunks_of_queues, moment
+
+QUEUES = st.dictionaries(
+    st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 3).map(str)),
+    st.tuples(st.integers(0, 50), st.integers(0, 50)).map(lambda pair: (pair[0], pair[0] + pair[1])),
+)
+
+
+@given(QUEUES, st.integers(1, 40))
+def test_ranges_of_queues_follow_each_other(bounds: dict[tuple[str, str], tuple[int, int]], rows_max: int) -> None:
+    chunks = chunks_of_queues(bounds, rows_max)
+    for (topic, queue), (first, end) in bounds.items():
+        at = first
+        for chunk in chunks:
+            low, high = chunk.queues[topic][queue]
+            assert low == at <= high
+            at = high
+        assert not chunks or at == end
+    assert sum(chunk.rows for chunk in chunks) == sum(end - first for first, end in bounds.values())
+    # Rounding may add one message for each queue.
+    assert all(chunk.rows <= rows_max + len(bounds) for chunk in chunks)
+
+
+@given(st.lists(st.integers(0, 30)), st.integers(1, 40))
+def test_batches_of_an_archive_stay_whole_and_in_order(rows: list[int], rows_max: int) -> None:
+    batches = [([f"{number}-a", f"{number}-b"], count) for number, count in enumerate(rows)]
+    chunks = chunks_of_batches(batches, rows_max)
+    assert [file for chunk in chunks for file in chunk.files] == [file for files, _ in batches for file in files]
+    assert all(chunk.rows <= rows_max or len(chunk.files) == 2 or chunk.rows == max(rows) for chunk in chunks)
+    assert all(len(chunk.files) % 2 == 0 for chunk in chunks)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({}, "--topics"),
+        ({"archive": "a", "topics": ("t",)}, "--archive stands instead"),
+        ({"archive": "a", "from_time": "yesterday"}, "--from-time 'yesterday' is not a time"),
+        ({"archive": "a", "max_rows": 0}, "--max-rows"),
+    ],
+)
+def test_settings_that_do_not_belong_together(given: dict[str, object], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        _check(Settings(to_url="u", state="s", **given))  # type: ignore[arg-type]
+
+
+def test_time_without_a_zone_is_utc() -> None:
+    assert moment("2026-11-24T08:00", "from_time") == moment("2026-11-24T09:00+01:00", "from_time")
