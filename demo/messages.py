@@ -5,14 +5,20 @@ import msgspec
 from demo.data import Basket
 
 
+class OrderLine(msgspec.Struct):
+    product_id: int
+    quantity: int
+    cents: int
+    department: str
+
+
 class OrderMessage(msgspec.Struct):
     basket_id: int
     household_id: int
     store_id: int
     sold_at: str
     total_cents: int
-    #: (product, quantity, cents, department)
-    lines: list[tuple[int, int, int, str]]
+    lines: list[OrderLine]
 
 
 class LoyaltyMessage(msgspec.Struct):
@@ -38,7 +44,7 @@ def order_message(basket: Basket) -> OrderMessage:
         basket.store_id,
         basket.sold_at,
         basket.total_cents,
-        [tuple(line) for line in basket.lines],
+        [OrderLine(*line) for line in basket.lines],
     )
 
 

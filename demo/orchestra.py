@@ -28,6 +28,7 @@ from halfmq import AsyncClient
 #: After the last order: halves rest for the immunity, then checks go out; a broker that was killed late asks again.
 SETTLE_SECONDS = 90.0
 DRAIN_SECONDS = 180.0
+TABLES_SECONDS = 600.0
 #: Without any progress for this long, something hangs.
 STALL_SECONDS = 120.0
 
@@ -113,6 +114,8 @@ class Orchestra:
             planted = plant(run, self.settings.plant)
             self.progress.say(f"planted: {planted}")
         self._drain(run, chaos)
+        if self.settings.with_spark:
+            self._make_tables(run)
         self.progress.say("reconciling")
         result = reconcile(run, with_spark=self.settings.with_spark)
         outcome = Outcome(
@@ -241,6 +244,20 @@ class Orchestra:
 
     def _count_spark(self) -> int:
         return orders_read(self.settings.directory)
+
+    def _make_tables(self, run: Run) -> None:
+        """``halfmq pipeline ingest`` and ``transactions``."""
+        self.progress.say("making tables of topics and transactions")
+        job = Child("tables-job", module("demo.tables_job", run.path), run.path)
+        self.children.append(job)
+        job.start()
+        until = time.monotonic() + TABLES_SECONDS
+        while job.is_running:
+            if time.monotonic() > until:
+                raise ProcessFailed(f"the tables are not made in {TABLES_SECONDS:.0f} s\n{job.last_words()}")
+            time.sleep(0.2)
+        if job.exit_status:
+            raise ProcessFailed(f"the tables cannot be made\n{job.last_words()}")
 
     # --- settle and drain -----------------------------------------------------------------------------------------
 

@@ -35,6 +35,9 @@ from demo.views import Ints, View, ints
 from demo.wire_view import read_all
 from halfmq import Message
 
+#: Numbers of a line in the order message.
+_LINE = ("product_id", "quantity", "cents")
+
 
 @dataclass(frozen=True)
 class Expected:
@@ -144,7 +147,7 @@ def message_findings(messages: dict[str, list[Message]], expected: Expected) -> 
     folded = View.of_lines(
         "",
         ints([number for number, _ in numbered]),
-        *(ints([line[column] for _, line in numbered]) for column in (0, 1, 2)),
+        *(ints([getattr(line, column) for _, line in numbered]) for column in _LINE),
     )
     orders_view = View(
         "messages: orders",
@@ -188,7 +191,7 @@ def table_findings(silver: Path, expected: Expected) -> list[Finding]:
     orders = ds.dataset(silver, format="parquet", partitioning="hive", exclude_invalid_files=False).to_table()
     lines = orders["lines"].combine_chunks()
     of_order = orders["basket_id"].combine_chunks().take(pc.list_parent_indices(lines))
-    columns = [pc.list_element(lines.flatten(), place).cast(pa.int64()) for place in range(3)]
+    columns = [lines.flatten().field(column).cast(pa.int64()) for column in _LINE]
     return [
         compare(
             expected.orders,

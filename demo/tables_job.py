@@ -1,0 +1,46 @@
+"""The jobs of ``halfmq pipeline`` on the data of the run, one after the other in one Spark session, when the load is over.
+
+tables/          ingest: the orders, from the topic
+transactions/    transactions: what became of each transaction of the order services
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from demo.revenue_job import MESSAGE_SCHEMA
+from demo.run import ORDERS_TOPIC, Run
+from halfmq.spark.jobs import ingest, transactions
+from halfmq.spark.jobs.settings import SparkSettings
+
+#: Of all jobs. The demo shares two cores with everything it watches: the quick compiler is enough.
+SPARK = {
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
+
+def run_jobs(run: Run) -> int:
+    spark = SparkSettings(master="local[2]", conf=SPARK | {"spark.local.dir": str(run.path / "spark-local")})
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    orders = ingest.Settings(
+        url=run.url, topics=(ORDERS_TOPIC,), output=str(run.path / "tables"), schema=MESSAGE_SCHEMA,
+        required=("basket_id", "total_cents", "lines"),
+    )  # fmt: skip
+    status = ingest.run(orders, spark, say)
+    settled = transactions.Settings(url=run.url, output=str(run.path / "transactions"))
+    return status or transactions.run(settled, spark, say)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path)
+    return run_jobs(Run.load(parser.parse_args().directory))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
