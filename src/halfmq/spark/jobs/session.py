@@ -1,9 +1,13 @@
 """The Spark session of a job."""
 
-from typing import Any
+from typing import Any, Final
 
 from halfmq.spark import HalfmqDataSource, builder
 from halfmq.spark.jobs.settings import SparkSettings
+
+#: Spark's default is for a cluster: on one machine, 200 tasks without rows take half a minute.
+_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+_PARTITIONS_DEFAULT: Final = "200"
 
 
 def start(job: str, settings: SparkSettings) -> Any:
@@ -16,6 +20,8 @@ def start(job: str, settings: SparkSettings) -> Any:
     for name, value in settings.conf.items():
         made = made.config(name, value)
     spark = made.getOrCreate()
+    if spark.sparkContext.master.startswith("local") and spark.conf.get(_PARTITIONS) == _PARTITIONS_DEFAULT:
+        spark.conf.set(_PARTITIONS, 4 * spark.sparkContext.defaultParallelism)
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(HalfmqDataSource)
     return spark
