@@ -92,7 +92,7 @@ def _engine(url: str) -> sa.Engine:
     except ModuleNotFoundError as error:
         raise MissingDependency(
             f"the driver of {shown(url)} is not installed: {error}",
-            hint=f"pip install {error.name}, or name another driver: {backend}+DRIVER://...",
+            hint=f"install the package with this module, or name a driver that is installed: {backend}+DRIVER://...",
         ) from error
     except exc.NoSuchModuleError as error:
         raise UsageError(

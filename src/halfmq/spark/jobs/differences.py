@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, NamedTuple
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
@@ -266,24 +265,28 @@ class _Types(NamedTuple):
 
 
 def _types(sides: Sides, pair: Pair) -> _Types:
-    try:
-        row = sides.rows.select(_source(pair, 0)).schema.fields[0].dataType
-    except AnalysisException as error:
-        raise UsageError(
-            f"the table has no column {pair.table}", hint=f"it has {', '.join(sides.rows.columns)}"
-        ) from error
-    try:
-        message = sides.messages.select(_source(pair, 1)).schema.fields[0].dataType
-    except AnalysisException as error:
+    row, message = sides.rows.schema, _type_of(sides.messages.schema, pair.messages.split("."))
+    if pair.table not in row.fieldNames():
+        raise UsageError(f"the table has no column {pair.table}", hint=f"it has {', '.join(row.fieldNames())}")
+    if message is None:
         known = [name for name in sides.messages.columns if name != REASON]
         raise UsageError(
             f"messages have no column {pair.messages}",
             hint=f"they have {', '.join(known)}; {pair.table}=NAME if they name it otherwise",
-        ) from error
-    found = _Types(row, message)
+        )
+    found = _Types(row[pair.table].dataType, message)
     if any(not isinstance(one, _COMPARABLE) for one in found):
         raise _unequal_types(pair, found, "such columns cannot be compared")
     return found
+
+
+def _type_of(schema: t.DataType, names: Sequence[str]) -> t.DataType | None:
+    """Of a column, or of a field inside it; None: there is none."""
+    if not names:
+        return schema
+    if not isinstance(schema, t.StructType) or names[0] not in schema.fieldNames():
+        return None
+    return _type_of(schema[names[0]].dataType, names[1:])
 
 
 def _unequal_types(pair: Pair, kinds: _Types, why: str) -> UsageError:

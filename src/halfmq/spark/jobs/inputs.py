@@ -1,5 +1,6 @@
 """What jobs read in one go: tables of Parquet or Delta files, and topics of a broker."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,7 +36,7 @@ def read_table(spark: Any, location: str) -> Any:
         return spark.read.parquet(location)
     except AnalysisException as error:
         raise UsageError(
-            f"{location} has no Parquet files: {first_cause(error)}",
+            f"{location} has no Parquet files: {cause(error)}",
             hint="a directory of Parquet files, or a Delta table",
         ) from error
 
@@ -85,13 +86,23 @@ def read_topics(
     return spark.read.format("halfmq").options(**named).load()
 
 
+def cause(error: BaseException) -> str:
+    """The sentence of an error of Spark. Those of its parser begin with an empty line."""
+    return first_cause(error).strip() or next(filter(None, map(str.strip, str(error).splitlines())), "")
+
+
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """Errors of Spark as ``JobFailed`` with their first cause, without stack traces."""
+    """Errors of Spark as ``JobFailed`` with their first cause, without stack traces. Those that become a ``UsageError`` are not logged."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
+    # PySpark logs each with a page of JSON.
+    log = logging.getLogger("DataFrameQueryContextLogger")
+    before, log.disabled = log.disabled, True
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        raise JobFailed(first_cause(error)) from error
+        raise JobFailed(cause(error)) from error
+    finally:
+        log.disabled = before

@@ -31,7 +31,7 @@ from halfmq.spark.jobs import database_rows, differences, inputs, reconciliation
 from halfmq.spark.jobs.differences import PLACE, REASON, Plan, Sides
 from halfmq.spark.jobs.reconciliation import Example, Kind, Result, Total, Values
 from halfmq.spark.jobs.settings import JobSettings, SparkSettings
-from halfmq.spark.jobs.stream import Say, first_cause
+from halfmq.spark.jobs.stream import Say
 
 _CORRUPT: Final = "_halfmq_corrupt"
 #: Columns of a message beside those of its body.
@@ -127,24 +127,42 @@ def reconcile(settings: Settings, spark: SparkSettings, say: Say) -> Result:
         JobFailed: Spark could not read or compare; the text is the first cause.
     """
     planned, settle_ms = check(settings)
-    active = session.start("reconcile", spark)
     started = time.monotonic()
-    with inputs.spark_errors(), _directory(active, settings) as directory:
-        table = _table(active, settings, planned, directory, say)
-        if settle_ms:
-            say(f"waiting {settle_ms / 1000:g} s, so that transactions of these rows are decided")
-            time.sleep(settle_ms / 1_000)
-        messages = _messages(active, settings, planned, table.rows.schema)
-        say(f"comparing with messages of {_shown_messages(settings)}")
-        newer_than = table.read_at - timedelta(milliseconds=settle_ms) if settle_ms else None
-        found = differences.classify(Sides(table.rows, messages), planned, newer_than).persist()
-        try:
-            result = _result(found, planned, settings, table)
-            if settings.differences is not None:
-                _write(found, planned, settings.differences)
-        finally:
-            found.unpersist()
-    return _with_seconds(result, time.monotonic() - started)
+    with _directory(settings) as directory:
+        # Before Spark starts, which takes seconds: errors in names and passwords are more frequent than others.
+        read_at = datetime.now(UTC)
+        copied = _copy(settings, planned, directory, say)
+        active = session.start("reconcile", spark)
+        if copied is not None and settings.work is None and not active.sparkContext.master.startswith("local"):
+            raise UsageError(
+                "--work is missing", hint="on a cluster: a directory that all machines have under this path"
+            )
+        with inputs.spark_errors():
+            table = _Table(_rows(active, settings, copied), _shown_table(settings), read_at)
+            _wait(read_at, settle_ms, say)
+            messages = _messages(active, settings, planned, table.rows.schema)
+            say(f"comparing with messages of {_shown_messages(settings)}")
+            newer_than = read_at - timedelta(milliseconds=settle_ms) if settle_ms else None
+            result = _compared(Sides(table.rows, messages), planned, settings, table, newer_than)
+    return msgspec.structs.replace(result, seconds=round(time.monotonic() - started, 1))
+
+
+def _compared(sides: Sides, planned: Plan, settings: Settings, table: "_Table", newer_than: datetime | None) -> Result:
+    found = differences.classify(sides, planned, newer_than).persist()
+    try:
+        result = _result(found, planned, settings, table)
+        if settings.differences is not None:
+            _write(found, planned, settings.differences)
+        return result
+    finally:
+        found.unpersist()
+
+
+def _wait(read_at: datetime, settle_ms: int, say: Say) -> None:
+    seconds = settle_ms / 1_000 - (datetime.now(UTC) - read_at).total_seconds()
+    if seconds > 0:
+        say(f"waiting {seconds:.0f} s, so that the transactions of these rows are decided")
+        time.sleep(seconds)
 
 
 def check(settings: Settings) -> tuple[Plan, int]:
@@ -200,23 +218,30 @@ class _Table(NamedTuple):
     read_at: datetime
 
 
-def _table(spark: Any, settings: Settings, planned: Plan, directory: Path, say: Say) -> _Table:
-    read_at = datetime.now(UTC)
-    if settings.table_path is not None:
-        rows = inputs.read_table(spark, settings.table_path)
-        if settings.where_table is not None:
-            rows = _where(rows, settings.where_table, "--where-table")
-        return _Table(rows, settings.table_path, read_at)
-    assert settings.database is not None
+def _copy(settings: Settings, planned: Plan, directory: Path, say: Say) -> database_rows.Copied | None:
+    if settings.database is None:
+        return None
     columns = list(dict.fromkeys(pair.table for pair in planned.pairs))
-    url = database_rows.shown(settings.database)
     started = time.monotonic()
     copied = database_rows.copy(
         settings.database, settings.table, settings.query, columns, settings.where_table, directory
     )
-    name = f"{settings.table or 'query'} in {url}"
-    say(f"{name}: {copied.rows:,} rows copied in {time.monotonic() - started:.1f} s")
-    return _Table(_copied_rows(spark, copied), name, read_at)
+    say(f"{_shown_table(settings)}: {copied.rows:,} rows copied in {time.monotonic() - started:.1f} s")
+    return copied
+
+
+def _rows(spark: Any, settings: Settings, copied: database_rows.Copied | None) -> Any:
+    if copied is not None:
+        return _copied_rows(spark, copied)
+    assert settings.table_path is not None
+    rows = inputs.read_table(spark, settings.table_path)
+    return rows if settings.where_table is None else _where(rows, settings.where_table, "--where-table")
+
+
+def _shown_table(settings: Settings) -> str:
+    if settings.database is None:
+        return settings.table_path or ""
+    return f"{settings.table or 'query'} in {database_rows.shown(settings.database)}"
 
 
 def _copied_rows(spark: Any, copied: database_rows.Copied) -> Any:
@@ -227,9 +252,7 @@ def _copied_rows(spark: Any, copied: database_rows.Copied) -> Any:
 
 
 @contextmanager
-def _directory(spark: Any, settings: Settings) -> Iterator[Path]:
-    if settings.database is not None and settings.work is None and not spark.sparkContext.master.startswith("local"):
-        raise UsageError("--work is missing", hint="on a cluster: a directory that all machines have under this path")
+def _directory(settings: Settings) -> Iterator[Path]:
     try:
         made = Path(tempfile.mkdtemp(prefix="halfmq-reconcile-", dir=settings.work))
     except OSError as error:
@@ -265,8 +288,9 @@ def _messages(spark: Any, settings: Settings, planned: Plan, table: t.StructType
     wanted = t.StructType([*schema.fields]).add(_CORRUPT, t.StringType())
     text = f.col("value").cast("string")
     body = read.withColumn("body", f.from_json(text, wanted, {"columnNameOfCorruptRecord": _CORRUPT}))
-    is_corrupt = f.col("body").isNull() | f.col(f"body.{_CORRUPT}").isNotNull()
-    reason = f.when(is_corrupt, f.concat(f.lit("not JSON of the schema: "), f.substring(text, 1, _BODY_SHOWN)))
+    is_corrupt = f.col("body").isNull() | f.col(f"body.{_CORRUPT}").isNotNull() | ~f.is_valid_utf8(text)
+    beginning = f.substring(f.make_valid_utf8(text), 1, _BODY_SHOWN)
+    reason = f.when(is_corrupt, f.concat(f.lit("not JSON of the schema: "), beginning))
     found = body.select(
         *(f.col("body").getField(name).alias(name) for name in schema.fieldNames()),
         *(f.col(source).alias(name) for name, source in columns.items()),
@@ -294,7 +318,7 @@ def _schema(settings: Settings, planned: Plan, table: t.StructType) -> t.StructT
         schema = t.StructType.fromDDL(settings.schema)
     except Exception as error:  # of Py4J, before Spark wraps it
         raise UsageError(
-            f"--schema is not understood: {first_cause(error)}", hint="'basket_id long, total_cents long'"
+            f"--schema is not understood: {inputs.cause(error)}", hint="'basket_id long, total_cents long'"
         ) from error
     if not isinstance(schema, t.StructType):
         raise UsageError("--schema names no columns", hint="'basket_id long, total_cents long'")
@@ -316,7 +340,7 @@ def _where(rows: DataFrame, condition: str, option: str) -> DataFrame:
     try:
         return rows.where(condition)
     except AnalysisException as error:
-        raise UsageError(f"{option} is not understood: {first_cause(error)}") from error
+        raise UsageError(f"{option} is not understood: {inputs.cause(error)}") from error
 
 
 def _shown_messages(settings: Settings) -> str:

@@ -149,7 +149,7 @@ def show(result: Result, console: Console) -> None:
     counts.add_column(justify="right")
     counts.add_column(no_wrap=True)
     counts.add_column(style="dim")
-    counts.add_row(f"{result.equal:,}", "equal", _equal_meaning(result))
+    counts.add_row(f"{result.equal:,}", "equal", "keys with one row and one message, and equal columns")
     for kind, count in shown_counts(result):
         style = "red" if count and kind is not Kind.NEWER else ""
         more = f"; {result.extra_messages:,} messages too many" if kind is Kind.DUPLICATED and count else ""
@@ -185,8 +185,3 @@ def shown_counts(result: Result) -> Iterator[tuple[Kind, int]]:
         count = result.counts.get(kind, 0)
         if count or kind in (Kind.MISSING, Kind.PHANTOM, Kind.DUPLICATED, Kind.DIFFERENT):
             yield kind, count
-
-
-def _equal_meaning(result: Result) -> str:
-    compared = f", {', '.join(result.compared)} equal" if result.compared else "; no columns compared"
-    return f"keys with one row and one message{compared}"

@@ -19,7 +19,7 @@ def start(job: str, settings: SparkSettings) -> Any:
     made = builder(f"halfmq {job}", settings.master).config("spark.ui.enabled", "false")
     for name, value in settings.conf.items():
         made = made.config(name, value)
-    spark = made.getOrCreate()
+    spark: Any = made.getOrCreate()
     if spark.sparkContext.master.startswith("local") and spark.conf.get(_PARTITIONS) == _PARTITIONS_DEFAULT:
         spark.conf.set(_PARTITIONS, 4 * spark.sparkContext.defaultParallelism)
     spark.sparkContext.setLogLevel("ERROR")
