@@ -22,6 +22,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "spark/store_files.py": "tests/unit/spark/test_direct_reader.py",
     "spark/jobs/archive.py": "tests/spark/jobs/test_archive_replay.py",
     "spark/jobs/files.py": "tests/spark/jobs/test_tables.py",
+    "spark/jobs/inputs.py": "tests/spark/jobs/test_reconcile.py",
     "spark/jobs/session.py": "tests/spark/jobs/test_ingest.py",
     "spark/jobs/table_job.py": "tests/spark/jobs/test_ingest.py",
     "spark/jobs/tables.py": "tests/spark/jobs/test_tables.py",

@@ -6,8 +6,8 @@ Topic ``in`` has numbers; topic ``out`` gets each with its value (``spark_storm.
 import sys
 from pathlib import Path
 
-#: Small, so that there are many batches, and kills in each moment of one.
-ROWS = 400
+#: Of a batch: some seconds of the producer, so that there are many batches, and the query keeps up in spite of the kills.
+ROWS = 2_000
 
 
 def main(url: str, directory: Path) -> None:

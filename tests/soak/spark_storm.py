@@ -244,12 +244,15 @@ class Storm:
 
     def _settle(self) -> None:
         """Until every transaction is settled, and the query has read what is visible."""
-        wanted, until = len(self.producer.committed), time.monotonic() + _STALL_SECONDS
-        while time.monotonic() < until:
+        wanted, seen, moved = len(self.producer.committed), 0, time.monotonic()
+        while time.monotonic() - moved < _STALL_SECONDS:
             self.driver.keep_running()
-            if len(read_all(self.broker.port, "in")) >= wanted and len(read_all(self.broker.port, "out")) >= wanted:
+            visible = [len(read_all(self.broker.port, topic)) for topic in ("in", "out")]
+            if min(visible) >= wanted:
                 break
-            time.sleep(1)
+            if sum(visible) > seen:
+                seen, moved = sum(visible), time.monotonic()
+            time.sleep(2)
         # What was prepared and must stay invisible would show itself when the query runs on.
         time.sleep(5)
         self.driver.kill()

@@ -8,6 +8,7 @@ Options of a job are the fields of its settings; a file (``--config``) may set t
 import importlib
 import inspect
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
@@ -24,6 +25,8 @@ class Job(NamedTuple):
 
     module: str
     help: str
+    #: Exit status after an error; 2 where 1 is a result.
+    failed: int = 1
 
 
 JOBS: Final[dict[str, Job]] = {
@@ -31,6 +34,11 @@ JOBS: Final[dict[str, Job]] = {
         "halfmq.spark.jobs.ingest", "Topics to tables: everything, parsed rows, and rejected rows with reasons."
     ),
     "transactions": Job("halfmq.spark.jobs.transactions", "A table with one row for each transaction."),
+    "reconcile": Job(
+        "halfmq.spark.jobs.reconcile",
+        "Compare a business table with messages: missing, phantom, duplicated, different.",
+        failed=2,
+    ),
     "archive": Job("halfmq.spark.jobs.archive", "Topics to tables that outlive retention, exactly once."),
     "replay": Job("halfmq.spark.jobs.replay", "Messages of an archive or a topic into a topic, exactly once."),
 }
@@ -100,7 +108,10 @@ def _runner(name: str, module: Any) -> Callable[..., None]:
             raise typer.Exit(2) from error
         except HalfmqError as error:
             typer.echo(f"halfmq pipeline {name}: {error}", err=True)
-            raise typer.Exit(1) from error
+            raise typer.Exit(JOBS[name].failed) from error
+        except Exception as error:
+            traceback.print_exc()
+            raise typer.Exit(JOBS[name].failed) from error
         raise typer.Exit(status)
 
     return run
@@ -110,7 +121,7 @@ def _value(kind: Any, given: Any) -> Any:
     from halfmq.spark.jobs import settings as s
 
     if s.is_list(kind):
-        return s.parse_list(given)
+        return tuple(item for text in given for item in s.parse_list(text))
     return s.parse_pairs(given) if s.is_pairs(kind) else given
 
 
@@ -120,7 +131,7 @@ def _with_options(kind: Any, run: Callable[..., None]) -> Callable[..., None]:
 
     hints: dict[str, Any] = {}
     for field in s.fields_of(kind):
-        plain = list[str] if s.is_pairs(field.type) else str if s.is_list(field.type) else field.type
+        plain = list[str] if s.is_pairs(field.type) or s.is_list(field.type) else field.type
         hints[field.name] = Annotated[plain | None, typer.Option(help=_help(field), show_default=False)]
     hints |= _COMMON
     run.__annotations__ = {**hints, "return": None}

@@ -77,7 +77,7 @@ def test_every_message_is_in_bronze_and_in_one_of_the_others(
     silver = tables.read(spark, output / "silver").orderBy("id").collect()
     assert [row.id for row in silver] == list(range(20))
     assert {str(row.amount) for row in silver} == {"1.50"}
-    assert {row.topic for row in silver} == {topic}
+    assert {row.message_topic for row in silver} == {topic}
     for row in tables.read(spark, output / "quarantine").collect():
         reason, part = BAD[bytes(row.value).decode()]
         assert row.reason == reason

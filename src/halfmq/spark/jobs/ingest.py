@@ -35,8 +35,11 @@ BRONZE: Final = (
     "topic", "queue", "offset", "timestamp", "key", "tag", "keys", "message_id", "transaction_id", "value",
     "broker",
 )  # fmt: skip
-#: Columns of a message in silver, after those of its body.
-OF_MESSAGE: Final = ("topic", "queue", "offset", "timestamp", "message_id")
+#: Columns of a message in silver, after those of its body, and what they are in bronze.
+OF_MESSAGE: Final = {
+    "message_topic": "topic", "message_queue": "queue", "message_offset": "offset", "message_time": "timestamp",
+    "message_id": "message_id",
+}  # fmt: skip
 #: A column of a body that is named like one of these gets it as a prefix.
 BODY: Final = "body_"
 
@@ -86,7 +89,8 @@ def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
         if ddl is not None:
             schema, rows = parse_schema(ddl, settings.required, settings.event_time)
             split = Splitter(rows, settings.event_time, late_ms)
-            parts += [Part(name, output / name) for name in ("silver", "quarantine")]
+            parts.append(Part("silver", output / "silver", ("message_offset", "message_time")))
+            parts.append(Part("quarantine", output / "quarantine"))
         pinned["schema"] = schema
         reader = running.readStream.format("halfmq").options(**given).load()
         table_job.run(reader, "ingest", settings, pinned, parts, split, say)
@@ -174,7 +178,7 @@ class Splitter:
     def __call__(self, batch: pa.RecordBatch) -> Sequence[pa.RecordBatch]:
         parsed = self.rows.parse(batch.column("value").to_pylist())
         fits, columns, rejected = parsed.fits, parsed.columns, parsed.rejected
-        message = batch.select(list(OF_MESSAGE)).take(pa.array(fits, pa.int64()))
+        message = batch.select(list(OF_MESSAGE.values())).take(pa.array(fits, pa.int64()))
         if self.event_time is not None and self.late_ms is not None:
             late = self._late(columns, message.column("timestamp"))
             if late:
@@ -198,7 +202,7 @@ class Splitter:
 
     def _silver_schema(self, bronze: pa.Schema) -> pa.Schema:
         own = [field.with_name(_silver_name(field.name)) for field in self.rows.schema]
-        return pa.schema([*own, *(bronze.field(name) for name in OF_MESSAGE)])
+        return pa.schema([*own, *(bronze.field(taken).with_name(name) for name, taken in OF_MESSAGE.items())])
 
 
 def _silver_name(column: str) -> str:

@@ -14,6 +14,9 @@ _LOGGING: Final = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2
 #: Said by PySpark in each process, also if the job does not use pandas.
 _WARNING: Final = "PySpark does not yet fully support pandas"
 _LOG_LEVEL: Final = "spark.log.level"
+#: Spark's default is for a cluster: on one machine, 200 tasks without rows take half a minute.
+_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+_PARTITIONS_DEFAULT: Final = "200"
 
 
 def start(job: str, settings: SparkSettings) -> Any:
@@ -29,7 +32,9 @@ def start(job: str, settings: SparkSettings) -> Any:
     made = builder(f"halfmq {job}", settings.master).config("spark.ui.enabled", "false")
     for name, value in {**settings.conf, **_quiet(settings.conf)}.items():
         made = made.config(name, value)
-    spark = made.getOrCreate()
+    spark: Any = made.getOrCreate()
+    if spark.sparkContext.master.startswith("local") and spark.conf.get(_PARTITIONS) == _PARTITIONS_DEFAULT:
+        spark.conf.set(_PARTITIONS, 4 * spark.sparkContext.defaultParallelism)
     spark.sparkContext.setLogLevel(settings.conf.get(_LOG_LEVEL, "ERROR"))
     spark.dataSource.register(HalfmqDataSource)
     return spark

@@ -25,7 +25,6 @@ _JOB: Final = "_job.json"
 _LOCK: Final = "_lock"
 #: A batch that was interrupted is read again, and each makes a file for each task.
 MAX_ROWS: Final = 1_000_000
-_STATISTICS: Final = ("offset", "timestamp")
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:", re.ASCII)
 
 
@@ -42,10 +41,11 @@ class TableSettings(SourceSettings, frozen=True, kw_only=True):
 
 
 class Part(NamedTuple):
-    """A table of the job. ``name``: for people."""
+    """A table of the job. ``name``: for people; ``statistics_of``: columns whose ranges its files tell."""
 
     name: str
     location: Path
+    statistics_of: tuple[str, ...] = ("offset", "timestamp")
 
 
 @contextlib.contextmanager
@@ -92,7 +92,7 @@ def run(
         if not opened_tables:
             writer = checkpoint.query_id()
             opened_tables.extend(
-                (tables.open_table(part.location, settings.format, writer), _STATISTICS) for part in parts
+                (tables.open_table(part.location, settings.format, writer), part.statistics_of) for part in parts
             )
         checkpoint.secure(batch)
         tables.write_split(opened_tables, batch, rows, split)

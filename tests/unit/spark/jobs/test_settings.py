@@ -1,4 +1,4 @@
-"""Settings of a job: from a file, overridden by options, checked."""
+"""Settings of a job from a file and from options: what is unknown, missing or of the wrong type is an error that names it."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,6 +11,8 @@ from halfmq.spark.jobs.settings import (
     JobSettings,
     SparkSettings,
     fields_of,
+    is_list,
+    is_pairs,
     load,
     load_spark,
     parse_list,
@@ -19,74 +21,73 @@ from halfmq.spark.jobs.settings import (
 
 
 class Copy(JobSettings, frozen=True, kw_only=True):
-    output: Annotated[str, Meta(description="Where to.")]
-    topics: Annotated[tuple[str, ...], Meta(description="What.")] = ()
-    form: Annotated[Literal["a", "b"], Meta(description="How.")] = "a"
-    rows: Annotated[int | None, Meta(description="How many.")] = None
-    options: Annotated[dict[str, str], Meta(description="More.")] = field(default_factory=dict)
+    url: Annotated[str, Meta(description="Where from.")]
+    topics: tuple[str, ...] = ()
+    rows_max: Annotated[int | None, Meta(description="How many.")] = None
+    form: Literal["parquet", "delta"] = "parquet"
+    options: dict[str, str] = field(default_factory=dict)
 
 
-FILE = """
-[spark]
-master = "spark://a:7077"
-conf = { "spark.a" = "1", "spark.b" = "2" }
-[copy]
-output = "/file"
-topics = ["x", "y"]
-rows = 5
-"""
+def written(directory: Path, text: str) -> Path:
+    path = directory / "pipeline.toml"
+    path.write_text(text)
+    return path
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    (tmp_path / "jobs.toml").write_text(FILE)
-    return tmp_path / "jobs.toml"
+def test_options_override_the_file(tmp_path: Path) -> None:
+    file = written(tmp_path, '[copy]\nurl = "a"\ntopics = ["x", "y"]\nrows_max = 5\n[copy.options]\ngroup = "g"\n')
+    assert load(Copy, "copy", file=file) == Copy(url="a", topics=("x", "y"), rows_max=5, options={"group": "g"})
+    assert load(Copy, "copy", file=file, given={"url": "b", "rows_max": None}).url == "b"
+    assert load(Copy, "copy", file=file, given={"rows_max": 7}).rows_max == 7
 
 
-def test_options_override_the_file(file: Path) -> None:
-    assert load(Copy, "copy", file=file) == Copy(output="/file", topics=("x", "y"), rows=5)
-    assert load(Copy, "copy", file=file, given={"output": "/given", "rows": None}) == Copy(
-        output="/given", topics=("x", "y"), rows=5
-    )
-    assert load_spark(file, master="local[1]", conf={"spark.b": "3"}) == SparkSettings(
-        master="local[1]", conf={"spark.a": "1", "spark.b": "3"}
+def test_a_job_without_a_table_in_the_file_has_its_defaults(tmp_path: Path) -> None:
+    assert load(Copy, "copy", file=written(tmp_path, "[other]\nx = 1\n"), given={"url": "a"}) == Copy(url="a")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("[copy]\n", "--url missing"),
+        ('[copy]\nurl = "a"\nrow_max = 5\n', "row_max"),
+        ('[copy]\nurl = "a"\nrows_max = "many"\n', "rows_max"),
+        ('[copy]\nurl = "a"\nform = "csv"\n', "form"),
+        ("copy = 5\n", "is not a table"),
+        ("[copy\n", "is not TOML"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, error: str) -> None:
+    with pytest.raises(UsageError, match=error):
+        load(Copy, "copy", file=written(tmp_path, text))
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot read .*nothing.toml: No such file"):
+        load(Copy, "copy", file=tmp_path / "nothing.toml")
+
+
+def test_settings_of_spark_are_shared_and_overridden_one_by_one(tmp_path: Path) -> None:
+    file = written(tmp_path, '[spark]\nmaster = "local[1]"\n[spark.conf]\n"spark.driver.memory" = "1g"\na = "b"\n')
+    assert load_spark(file) == SparkSettings(master="local[1]", conf={"spark.driver.memory": "1g", "a": "b"})
+    assert load_spark(file, master="m", conf={"a": "c"}) == SparkSettings(
+        master="m", conf={"spark.driver.memory": "1g", "a": "c"}
     )
     assert load_spark(None) == SparkSettings()
 
 
-@pytest.mark.parametrize(
-    ("text", "part"),
-    [
-        ("[copy]\nrows = 5", "--output missing"),
-        ("[copy]\noutput = 'x'\nrow = 5", "unknown field `row`"),
-        ("[copy]\noutput = 'x'\nform = 'c'", "form"),
-        ("[copy]\noutput = 'x'\nrows = 'many'", r"\$.rows"),
-        ("copy = 5", "is not a table"),
-        ("[copy", "is not TOML"),
-        ("", "--output missing"),
-    ],
-)
-def test_file_that_is_wrong(tmp_path: Path, text: str, part: str) -> None:
-    (tmp_path / "jobs.toml").write_text(text)
-    with pytest.raises(UsageError, match=part):
-        load(Copy, "copy", file=tmp_path / "jobs.toml")
-
-
-def test_file_that_does_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot read"):
-        load(Copy, "copy", file=tmp_path / "none.toml")
-
-
-def test_fields_have_their_descriptions() -> None:
-    found = {one.name: one for one in fields_of(Copy)}
-    assert list(found) == ["output", "topics", "form", "rows", "options"]
-    assert (found["output"].required, found["output"].description) == (True, "Where to.")
-    assert (found["rows"].type, found["rows"].default, found["options"].default) == (int, None, {})
+def test_fields_tell_what_a_command_line_needs() -> None:
+    url, topics, rows_max, form, options = fields_of(Copy)
+    assert (url.name, url.type, url.description, url.required) == ("url", str, "Where from.", True)
+    assert (rows_max.type, rows_max.description, rows_max.required, rows_max.default) == (int, "How many.", False, None)
+    assert is_list(topics.type)
+    assert not is_list(form.type)
+    assert is_pairs(options.type)
+    assert (form.default, options.default, topics.required) == ("parquet", {}, False)
 
 
 def test_lists_and_pairs_of_the_command_line() -> None:
     assert parse_list(" a, b,,c ") == ("a", "b", "c")
-    assert parse_pairs(["a=1", "b=x=y"]) == {"a": "1", "b": "x=y"}
-    for wrong in ("a", "=1"):
-        with pytest.raises(UsageError, match="NAME=VALUE"):
+    assert parse_pairs(["a=b", "c=d=e", "f="]) == {"a": "b", "c": "d=e", "f": ""}
+    for wrong in ("a", "=b"):
+        with pytest.raises(UsageError, match="is not NAME=VALUE"):
             parse_pairs([wrong])

@@ -1,0 +1,108 @@
+"""What jobs read in one go: tables of Parquet or Delta files, and topics of a broker."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from halfmq.errors import UsageError
+from halfmq.spark.jobs import tables
+from halfmq.spark.jobs.stream import JobFailed, first_cause
+
+#: How long a batch waits for an unavailable broker, unless the options say otherwise: a person waits for the result.
+BROKER_TIMEOUT: Final = "30s"
+
+
+def read_table(spark: Any, location: str) -> Any:
+    """The rows of a table: written by a job, another Delta table without partitions and deletion vectors, or Parquet files.
+
+    Raises:
+        UsageError: there is no such table.
+        MissingDependency: it is a Delta table, and deltalake is not installed.
+    """
+    path = Path(location)
+    if "://" not in location:
+        if not path.exists():
+            raise UsageError(f"there is no table {location}")
+        if (path / "_delta_log").exists():
+            _refuse_partial_reads(path)
+            return tables.read(spark, path)
+        if (path / "_writer.json").exists():
+            return tables.read(spark, path)
+    from pyspark.errors import AnalysisException
+
+    try:
+        return spark.read.parquet(location)
+    except AnalysisException as error:
+        raise UsageError(
+            f"{location} has no Parquet files: {cause(error)}",
+            hint="a directory of Parquet files, or a Delta table",
+        ) from error
+
+
+def _refuse_partial_reads(location: Path) -> None:
+    """``tables.read`` reads the files of a Delta table as they are: rows that a deletion vector hides, and no partition columns."""
+    import deltalake
+
+    table = deltalake.DeltaTable(str(location))
+    if table.metadata().partition_columns:
+        raise UsageError(f"{location} is a Delta table with partitions", hint="give a copy of it as Parquet files")
+    if "deletionVectors" in (table.protocol().reader_features or ()):
+        raise UsageError(
+            f"{location} is a Delta table with deletion vectors", hint="give a copy of it as Parquet files"
+        )
+
+
+def check_broker(url: str | None, path: str | None, topics: Sequence[str], pattern: str | None) -> None:
+    """Raises UsageError unless they name one source, and its topics in one way."""
+    if (url is None) == (path is None):
+        raise UsageError("exactly one of --url and --path is needed", hint="--url rocketmq://127.0.0.1:9876")
+    if bool(topics) == (pattern is not None):
+        raise UsageError("exactly one of --topics and --pattern is needed")
+
+
+def read_topics(
+    spark: Any,
+    *,
+    url: str | None,
+    path: str | None,
+    topics: Sequence[str],
+    pattern: str | None,
+    columns: Sequence[str],
+    options: Mapping[str, str],
+) -> Any:
+    """All messages of topics that are visible now. ``options`` override everything else."""
+    given = {
+        "url": url,
+        "path": path,
+        "subscribe": ",".join(topics) or None,
+        "subscribePattern": pattern,
+        "columns": ",".join(columns),
+        "brokerTimeout": BROKER_TIMEOUT,
+        **options,
+    }
+    named = {name: value for name, value in given.items() if value is not None}
+    return spark.read.format("halfmq").options(**named).load()
+
+
+def cause(error: BaseException) -> str:
+    """The sentence of an error of Spark. Those of its parser begin with an empty line."""
+    return first_cause(error).strip() or next(filter(None, map(str.strip, str(error).splitlines())), "")
+
+
+@contextmanager
+def spark_errors() -> Iterator[None]:
+    """Errors of Spark as ``JobFailed`` with their first cause, without stack traces. Those that become a ``UsageError`` are not logged."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    # PySpark logs each with a page of JSON.
+    log = logging.getLogger("DataFrameQueryContextLogger")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise JobFailed(cause(error)) from error
+    finally:
+        log.disabled = before

@@ -1,0 +1,291 @@
+"""The job ``reconcile`` on a broker and a database: each fault of the demo is found and counted, and what is equal is not reported.
+
+The shop has the tables and the messages of the demo, and its four planted faults (``demo/plant.py``).
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from demo import shop_db
+from demo.messages import OrderMessage
+from sqlalchemy import create_engine, insert
+from tests.support.served import Served
+
+from halfmq.client.sync import Client
+from halfmq.errors import UsageError
+from halfmq.spark.jobs import reconcile as job
+from halfmq.spark.jobs import tables
+from halfmq.spark.jobs.differences import Sides, classify, plan
+from halfmq.spark.jobs.reconciliation import Kind, Result, from_json
+from halfmq.spark.jobs.settings import SparkSettings
+from halfmq.spark.jobs.stream import JobFailed
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+ORDERS = 20
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    work = tmp_path_factory.mktemp("broker")
+    served = Served(work / "data", work / "broker.log")
+    served.start()
+    yield served
+    served.stop()
+    shutil.rmtree(work)
+
+
+@pytest.fixture(scope="module")
+def mq(broker: Served) -> Iterator[Client]:
+    with Client(f"rocketmq://127.0.0.1:{broker.name_port}", group="shop") as client:
+        yield client
+
+
+def order(number: int, cents: int = 0) -> OrderMessage:
+    return OrderMessage(number, number % 7, 1, "2017-01-01 10:00:00", 100 + number + cents, [(1, 1, 100, "GROCERY")])
+
+
+class Shop:
+    """A database of orders, and a topic with their messages."""
+
+    def __init__(self, broker: Served, mq: Client, work: Path, topic: str) -> None:
+        self.broker, self.mq, self.work, self.topic = broker, mq, work, topic
+        self.database = shop_db.sqlite_url(work / "shop.db")
+        shop_db.metadata.create_all(create_engine(self.database))
+        self.sell(range(ORDERS))
+        self.tell(range(ORDERS))
+
+    def sell(self, numbers: Any) -> None:
+        rows = [msgspec.to_builtins(order(number)) for number in numbers]
+        engine = create_engine(self.database)
+        with engine.begin() as connection:
+            connection.execute(insert(shop_db.orders), [{k: v for k, v in row.items() if k != "lines"} for row in rows])
+        engine.dispose()
+
+    def tell(self, numbers: Any, cents: int = 0) -> None:
+        for number in numbers:
+            self.mq.send(self.topic, order(number, cents), key=number)
+
+    def settings(self, **given: Any) -> job.Settings:
+        values = {
+            "key": ("basket_id",), "compare": ("total_cents", "household_id"), "sum": ("total_cents",),
+            "database": self.database, "table": "orders", "topics": (self.topic,),
+            "url": f"rocketmq://127.0.0.1:{self.broker.name_port}", **given,
+        }  # fmt: skip
+        return job.Settings(**values)
+
+    def reconcile(self, **given: Any) -> Result:
+        return job.reconcile(self.settings(**given), SparkSettings(), lambda line: None)
+
+
+@pytest.fixture
+def shop(broker: Served, mq: Client, tmp_path: Path, request: pytest.FixtureRequest, spark: Any) -> Shop:
+    return Shop(broker, mq, tmp_path, request.node.name[:60].replace("[", "-").replace("]", ""))
+
+
+def found(result: Result) -> dict[str, int]:
+    return {kind.value: count for kind, count in result.counts.items() if count}
+
+
+def test_no_differences_exits_0_also_from_files_and_without_a_schema(
+    shop: Shop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = shop.settings(
+        url=None, path=str(shop.broker.data), schema="basket_id long, total_cents long, household_id int"
+    )
+    assert job.run(settings, SparkSettings(), lambda line: None) == 0
+    assert "no differences" in capsys.readouterr().out
+    result = shop.reconcile()
+    assert (result.equal, result.rows, result.messages_read, found(result)) == (ORDERS, ORDERS, ORDERS, {})
+    (total,) = result.totals
+    assert total.table == total.messages == str(sum(order(number).total_cents for number in range(ORDERS)))
+
+
+def test_each_planted_fault_is_found_and_counted(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    shop.sell([100, 101])  # missing: committed without messages
+    shop.tell([200, 201, 202])  # phantom: sent, and the transaction rolled back
+    shop.tell([5, 5, 6])  # duplicate: sent again as new messages
+    shop.sell([300])
+    shop.tell([300], cents=1)  # a cent too many
+    for body in (b"{broken", b'{"total_cents": 5}', b'{"basket_id": "x"}', b"[1]", b"\xff"):
+        shop.mq.send(shop.topic, body)
+    said: list[str] = []
+    output, directory = shop.work / "r.json", shop.work / "differences"
+    settings = shop.settings(json=str(output), differences=str(directory), examples=2)
+    assert job.run(settings, SparkSettings(), said.append) == 1
+    result = from_json(output)
+    assert found(result) == {"missing": 2, "phantom": 3, "duplicated": 2, "different": 1, "unreadable": 5}
+    assert (result.equal, result.rows, result.extra_messages) == (ORDERS - 2, ORDERS + 3, 3)
+    assert result.messages_read == ORDERS + 3 + 3 + 1 + 5
+    keys = {kind: [example.key["basket_id"] for example in listed] for kind, listed in result.examples.items()}
+    assert keys[Kind.MISSING] == ["100", "101"]
+    assert keys[Kind.PHANTOM] == ["200", "201"]
+    assert keys[Kind.DUPLICATED] == ["5", "6"]
+    (different,) = result.examples[Kind.DIFFERENT]
+    assert [(one.column, one.table, one.messages) for one in different.values] == [("total_cents", "400", "401")]
+    assert different.first_message is not None
+    assert different.first_message.startswith(f"{shop.topic}/")
+    (total,) = result.totals
+    more = 300 + 301 + 302 + 105 + 105 + 106 + 401 - (200 + 201 + 400)
+    assert (total.differs, total.off) == (True, str(more))
+    assert result.differences == 2 + 3 + 2 + 1 + 5 + 1
+
+    printed = capsys.readouterr().out
+    assert "different       basket_id 300; total_cents: table 400, message 401" in printed
+    assert "and 1 more" in printed
+    assert "orders in sqlite:///" in said[0]
+    rows = pq.read_table(directory).to_pylist()
+    assert len(rows) == 13
+    (row,) = [row for row in rows if row["kind"] == "different"]
+    assert (row["basket_id"], row["table_total_cents"], row["message_total_cents"]) == (300, 400, 401)
+
+
+def test_json_to_standard_output_is_alone_there(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    shop.sell([100])
+    assert job.run(shop.settings(json="-"), SparkSettings(), lambda line: None) == 1
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["counts"]["missing"] == 1
+    assert "1 missing" in printed.err.replace("  ", " ").replace("  ", " ")
+
+
+def test_conditions_and_other_names(shop: Shop) -> None:
+    shop.mq.send(shop.topic, {"id": 3, "type": "cancelled"}, tag="cancelled")
+    given = {"compare": (), "sum": ()}
+    half = shop.reconcile(
+        **given, where_table="basket_id < 10", where_messages="basket_id < 10", schema="basket_id long"
+    )
+    assert (found(half), half.equal, half.messages_read) == ({}, 10, 10)
+    query = "SELECT basket_id AS id, total_cents / 100.0 AS total FROM orders"
+    named = shop.reconcile(
+        table=None, query=query, key=("id=basket_id",), compare=("total=total_cents",), sum=(),
+        where_messages="message_tag is null", tolerance={"total": "107.91"},
+    )  # fmt: skip
+    # Cents are 99/100 more than what they are in units: at most 107.91 up to an order of 109 cents, of ten.
+    assert found(named) == {"different": 10}
+
+
+def test_settle_excuses_messages_that_are_newer_than_the_table(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = job.database_rows.copy
+
+    def then_sold(*given: Any) -> Any:
+        copied = copy(*given)
+        shop.tell([500])
+        return copied
+
+    monkeypatch.setattr(job.database_rows, "copy", then_sold)
+    assert found(shop.reconcile(sum=())) == {"phantom": 1}
+    monkeypatch.setattr(job.database_rows, "copy", copy)
+    # 500 is newer than the table less an hour; what waits is replaced by nothing.
+    monkeypatch.setattr(job.time, "sleep", lambda seconds: None)
+    shop.sell([501])
+    result = shop.reconcile(settle="1h")
+    # The totals leave the newer message out.
+    assert (found(result), result.totals[0].off) == ({"missing": 1, "newer": 1}, "-601")
+
+
+def test_tables_of_ingest_and_of_files(spark: Any, shop: Shop, tmp_path: Path) -> None:
+    silver = tmp_path / "silver"
+    rows = spark.range(0, ORDERS + 1).selectExpr(
+        "'orders' message_topic", "0 message_queue", "id message_offset", "current_timestamp() message_time",
+        "id basket_id", "id + 100 total_cents", "cast(id % 7 as int) household_id",
+    )  # fmt: skip
+    tables.write(tables.open_table(silver, "delta", "w"), 0, rows)
+    given = {"url": None, "topics": (), "messages_path": str(silver)}
+    result = shop.reconcile(**given)
+    assert found(result) == {"phantom": 1}
+    assert result.examples[Kind.PHANTOM][0].first_message == f"orders/0/{ORDERS}"
+    table = {"database": None, "table": None, "table_path": str(tmp_path / "plain")}
+    pq.write_table(pa.table({"basket_id": [1, 2, 2, None], "total_cents": [101, 102, 102, 5]}), tmp_path / "plain")
+    mixed = shop.reconcile(**given, **table, compare=("total_cents",), sum=(), where_messages="basket_id < 3")
+    assert found(mixed) == {"phantom": 1, "repeated_row": 1, "row_without_key": 1}
+    with pytest.raises(UsageError, match="there is no table"):
+        shop.reconcile(**{**given, "messages_path": str(tmp_path / "nothing")})
+
+
+def test_what_is_wrong_with_messages_is_named(shop: Shop) -> None:
+    with pytest.raises(UsageError, match="messages have no column total_cents"):
+        shop.reconcile(schema="basket_id long, total long", compare=("total_cents",))
+    with pytest.raises(UsageError, match="--schema is not understood: "):
+        shop.reconcile(schema="basket_id lon,")
+    with pytest.raises(UsageError, match="--where-messages is not understood: "):
+        shop.reconcile(where_messages="nothing = 5")
+    with pytest.raises(UsageError, match="total_cents is bigint in the table, string in messages"):
+        shop.reconcile(schema="basket_id long, total_cents string, household_id int")
+    with pytest.raises(JobFailed, match="no topic nothing"):
+        shop.reconcile(topics=("nothing",))
+    away = {"url": "rocketmq://127.0.0.1:1", "options": {"brokerTimeout": "100ms"}}
+    with pytest.raises(JobFailed, match="Connection refused"):
+        shop.reconcile(**away)
+
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("table", "message", "tolerance", "equal"),
+    [
+        ((1, "bigint"), (1, "int"), None, True),
+        ((None, "bigint"), (None, "int"), None, True),
+        ((None, "bigint"), (1, "int"), None, False),
+        ((1, "bigint"), (None, "int"), None, False),
+        ((Decimal("1.10"), "decimal(10,2)"), (Decimal("1.1"), "decimal(38,12)"), None, True),
+        ((Decimal("1.10"), "decimal(10,2)"), (Decimal("1.101"), "decimal(38,12)"), None, False),
+        ((Decimal("1.10"), "decimal(10,2)"), (1.1, "double"), None, True),
+        ((Decimal("1000000.00"), "decimal(10,2)"), (1000000.01, "double"), "0.01", True),
+        ((Decimal("1000000.00"), "decimal(10,2)"), (1000000.02, "double"), "0.01", False),
+        ((1e300, "double"), (1e300, "double"), "0.01", True),
+        ((float("nan"), "double"), (1.0, "double"), "0.01", False),
+        ((2**62, "bigint"), (-(2**62), "bigint"), "1", False),
+        ((100, "bigint"), (101, "bigint"), "1", True),
+        (("a", "string"), ("a", "string"), None, True),
+        (("a", "string"), ("b", "string"), None, False),
+        ((NOON, "timestamp"), ("2026-01-01T13:00:00+01:00", "string"), None, True),
+        ((NOON, "timestamp"), ("noon", "string"), None, False),
+        ((NOON, "timestamp"), (NOON + timedelta(seconds=2), "timestamp"), "2", True),
+        ((NOON, "timestamp"), (NOON + timedelta(seconds=2), "timestamp"), "1.9", False),
+        ((1, "int"), (True, "boolean"), None, True),
+    ],
+)
+def test_values_are_compared_by_their_types(
+    spark: Any, table: tuple[Any, str], message: tuple[Any, str], tolerance: str | None, equal: bool
+) -> None:
+    sides = Sides(*(spark.createDataFrame([(1, value)], f"id int, v {kind}") for value, kind in (table, message)))
+    planned = plan(["id"], ["v"], [], {} if tolerance is None else {"v": tolerance})
+    (row,) = classify(sides, planned, None).collect()
+    assert row.kind == (None if equal else "different")
+    assert row.differing == ([] if equal else ["v"])
+
+
+def test_types_that_cannot_be_equal_are_refused(spark: Any) -> None:
+    def kind_of(table: str, message: str, tolerances: dict[str, str], key: str = "id") -> None:
+        sides = Sides(*(spark.createDataFrame([], f"id int, v {kind}") for kind in (table, message)))
+        classify(sides, plan([key], ["v"], [], tolerances), None)
+
+    kind_of("string", "timestamp", {})
+    for table, message, tolerances, key in (
+        ("string", "int", {}, "id"),
+        ("string", "string", {"v": "1"}, "id"),
+        ("array<int>", "array<int>", {}, "id"),
+        ("double", "double", {}, "v"),
+    ):
+        with pytest.raises(UsageError, match=f"v is .* in the table, {message}"):
+            kind_of(table, message, tolerances, key)
+
+
+def test_keys_of_integers_and_text_meet(spark: Any) -> None:
+    sides = Sides(
+        spark.createDataFrame([("1", 1), ("x", 2), ("3", 3)], "a string, b int"),
+        spark.createDataFrame([(1, 1), (3, 4)], "a long, b long"),
+    )
+    rows = classify(sides, plan(["a", "b"], [], [], {}), None).collect()
+    found = sorted((row.key.a, row.key.b, row.kind) for row in rows)
+    assert found == [("1", 1, None), ("3", 3, "missing"), ("3", 4, "phantom"), ("x", 2, "missing")]

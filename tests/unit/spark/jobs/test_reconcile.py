@@ -1,0 +1,67 @@
+"""What can be said of the settings of ``reconcile`` before Spark starts; the job itself: tests/spark/jobs/test_reconcile.py."""
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halfmq.errors import UsageError
+from halfmq.spark.jobs.reconcile import Settings, check, settle_milliseconds, total
+
+GOOD: dict[str, Any] = {
+    "key": ("id",),
+    "database": "sqlite://",
+    "table": "orders",
+    "url": "rocketmq://h:1",
+    "topics": ("t",),
+}
+
+
+def test_good_settings_pass() -> None:
+    planned, settle_ms = check(Settings(**GOOD, settle="60s"))
+    assert (len(planned.keys), settle_ms) == (1, 60_000)
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"table_path": "t"}, "one of --database and --table-path"),
+        ({"database": None}, "one of --database and --table-path"),
+        ({"query": "q"}, "one of --table and --query"),
+        ({"table": None}, "one of --table and --query"),
+        ({"table": None, "query": "q", "where_table": "w"}, "condition into --query"),
+        ({"database": None, "table_path": "t"}, "need --database"),
+        ({"database": "shop"}, "not a URL"),
+        ({"path": "p"}, "one of --url and --path"),
+        ({"topics": ()}, "one of --topics and --pattern"),
+        ({"messages_path": "m"}, "instead of a broker"),
+        ({"examples": -1}, "--examples is negative"),
+        ({"differences": "."}, "makes a new directory"),
+        ({"json": "no/such/directory/r.json"}, "no directory for --json"),
+        ({"settle": "60"}, "with a unit"),
+        ({"database": None, "table": None, "table_path": "t", "settle": "1s"}, "--settle needs --database"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(
+    given: dict[str, Any], error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=error):
+        check(Settings(**{**GOOD, **given}))
+
+
+def test_settle_has_a_unit() -> None:
+    assert [settle_milliseconds(text) for text in ("500ms", "2 s", "5m", "1h")] == [500, 2_000, 300_000, 3_600_000]
+    for wrong in ("0s", "-1s", "1 day", ""):
+        with pytest.raises(UsageError, match="--settle"):
+            settle_milliseconds(wrong)
+
+
+def test_totals_are_exact_as_far_as_numbers_are() -> None:
+    exact = total("c", [Decimal("0.10"), None, Decimal(5)], [Decimal("5.11")], Decimal(0))
+    assert (exact.table, exact.messages, exact.off, exact.differs) == ("5.1", "5.11", "0.01", True)
+    assert not total("c", [10], [9], Decimal(1)).differs
+    assert total("c", [100], [98], Decimal(1)).off == "-2"
+    assert not total("c", [0.1, 0.2], [0.3], Decimal(0)).differs
+    assert total("c", [0.1], [0.2], Decimal(0)).differs
