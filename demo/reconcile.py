@@ -26,7 +26,7 @@ from rich.table import Table
 from sqlalchemy import Engine, Select, select
 
 from demo import loyalty_db, shop_db
-from demo.compare import Cells, Finding, compare, compare_cells
+from demo.compare import EXAMPLES_MAX, Cells, Finding, compare, compare_cells
 from demo.data import NOTHING_TO_PAY, UNKNOWN_PRODUCT, read_catalogue, read_source
 from demo.messages import LoyaltyMessage, OrderMessage, RevenueMessage
 from demo.run import LOYALTY_TOPIC, ORDERS_TOPIC, REVENUE_TOPIC, Run
@@ -34,6 +34,7 @@ from demo.shop_db import connect
 from demo.views import Ints, View, ints
 from demo.wire_view import read_all
 from halfmq import Message
+from halfmq.spark.jobs.reconciliation import Kind, from_json
 
 #: Numbers of a line in the order message.
 _LINE = ("product_id", "quantity", "cents")
@@ -186,6 +187,18 @@ def revenue_of(messages: list[Message]) -> Cells:
     return dict(cells)
 
 
+def job_finding(path: Path) -> Finding:
+    """What ``halfmq pipeline reconcile`` found: the shop's database against the messages, of which this program knows nothing else."""
+    found = from_json(path)
+    counts, (total,) = found.counts, found.totals
+    examples = [f"{kind} {one}" for kind, some in found.examples.items() for one in some[:EXAMPLES_MAX]]
+    others = sum(counts.get(kind, 0) for kind in (Kind.REPEATED_ROW, Kind.ROW_WITHOUT_KEY, Kind.UNREADABLE))
+    return Finding(
+        "halfmq pipeline reconcile", found.messages_read, None, int(total.messages), counts.get(Kind.MISSING, 0),
+        counts.get(Kind.PHANTOM, 0), found.extra_messages, counts.get(Kind.DIFFERENT, 0) + others, int(total.off), examples,
+    )  # fmt: skip
+
+
 def table_findings(silver: Path, expected: Expected) -> list[Finding]:
     """The table that ``halfmq pipeline ingest`` made, read with pyarrow, not with the Spark that wrote it."""
     orders = ds.dataset(silver, format="parquet", partitioning="hive", exclude_invalid_files=False).to_table()
@@ -216,6 +229,7 @@ def reconcile(run: Run, *, with_spark: bool = True) -> Result:
     ]
     revenue = revenue_of(messages.get(REVENUE_TOPIC, []))
     if with_spark:
+        findings.append(job_finding(run.path / "reconcile.json"))
         findings += table_findings(run.path / "tables" / "silver", expected)
         findings.append(compare_cells("messages by Spark: revenue", expected.revenue, revenue))
     return Result(expected, findings, revenue)

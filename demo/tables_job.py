@@ -1,7 +1,10 @@
 """The jobs of ``halfmq pipeline`` on the data of the run, one after the other in one Spark session, when the load is over.
 
-tables/          ingest: the orders, from the topic
-transactions/    transactions: what became of each transaction of the order services
+tables/           ingest: the orders, from the topic
+transactions/     transactions: what became of each transaction of the order services
+reconcile.json    reconcile: orders of the shop's database against messages of the topic, by basket
+
+Exit status: 0, or 1 if reconcile found differences.
 """
 
 import argparse
@@ -10,7 +13,7 @@ from pathlib import Path
 
 from demo.revenue_job import MESSAGE_SCHEMA
 from demo.run import ORDERS_TOPIC, Run
-from halfmq.spark.jobs import ingest, transactions
+from halfmq.spark.jobs import ingest, reconcile, transactions
 from halfmq.spark.jobs.settings import SparkSettings
 
 #: Of all jobs. The demo shares two cores with everything it watches: the quick compiler is enough.
@@ -31,9 +34,13 @@ def run_jobs(run: Run) -> int:
         url=run.url, topics=(ORDERS_TOPIC,), output=str(run.path / "tables"), schema=MESSAGE_SCHEMA,
         required=("basket_id", "total_cents", "lines"),
     )  # fmt: skip
-    status = ingest.run(orders, spark, say)
-    settled = transactions.Settings(url=run.url, output=str(run.path / "transactions"))
-    return status or transactions.run(settled, spark, say)
+    ingest.run(orders, spark, say)
+    transactions.run(transactions.Settings(url=run.url, output=str(run.path / "transactions")), spark, say)
+    compared = reconcile.Settings(
+        database=run.shop_db, table="orders", key=("basket_id",), compare=("household_id", "store_id", "total_cents"),
+        sum=("total_cents",), url=run.url, topics=(ORDERS_TOPIC,), json=str(run.path / "reconcile.json"),
+    )  # fmt: skip
+    return reconcile.run(compared, spark, say)
 
 
 def main() -> int:
