@@ -19,6 +19,10 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "broker/services/peer.py": "tests/unit/broker/remoting/test_connection.py",
     "client/marker_table.py": "tests/unit/sql/test_marker_table.py",
     "core/events.py": "tests/unit/core/test_session.py",
+    "spark/jobs/files.py": "tests/spark/jobs/test_tables.py",
+    "spark/jobs/report_plots.py": "tests/unit/spark/jobs/test_report.py",
+    "spark/jobs/session.py": "tests/spark/jobs/test_reconcile.py",
+    "spark/jobs/tables.py": "tests/spark/jobs/test_tables.py",
     "store/whole_file.py": "tests/unit/store/test_topics_file.py",
 }
 
