@@ -8,8 +8,10 @@ files.py      rows to Parquet files, written by the tasks with pyarrow
 
 ingest.py     topics to tables: everything (bronze), parsed (silver), and what could not be parsed (quarantine)
 transactions.py   one row for each transaction
-reconcile.py  business tables against messages
+reconcile.py  business tables against messages: database_rows.py (a database to Parquet), differences.py (the comparison in Spark),
+              reconciliation.py (the result: JSON, and for people)
 archive.py    topics to tables, for longer than retention
 replay.py     archive or topic to topic
-report.py     one HTML page of figures and plots
+report.py     one HTML page: report_figures.py (from Spark), report_plots.py (SVG), report.html.j2
+inputs.py     tables and topics that a job reads whole
 """
