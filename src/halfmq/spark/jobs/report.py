@@ -150,6 +150,8 @@ def render(settings: Settings, parts: dict[str, Any]) -> str:
     environment.filters |= {
         "number": lambda value: "" if value is None else f"{value:,}",
         "exact": lambda value: f"{value:,f}",
+        "difference": lambda value: f"{value:+,f}",
+        "rate": lambda value: f"{value:,.0f}/s" if value >= 100 else f"{value:.3g}/s",
         "bytes": shown_bytes,
         "time": lambda seconds: datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S"),
         "duration": lambda milliseconds: "" if milliseconds is None else report_plots.duration(milliseconds),

@@ -56,6 +56,7 @@ def rates(found: Messages) -> str:
             axes.stairs(values, _edges(found.interval), color=color, linewidth=1.4, label=_short(name))
         _time_axis(axes)
         axes.set_ylabel("messages per second")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
         axes.set_ylim(bottom=0)
         figure.legend(loc="outside upper left", ncols=3)
         return _svg(figure, "rates", f"Messages per second by topic: {', '.join(names[:5])}")

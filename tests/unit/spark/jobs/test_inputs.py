@@ -28,9 +28,13 @@ def test_one_source_and_topics_in_one_way() -> None:
             check_broker(url, path, topics, pattern)
 
 
-def test_delta_tables_whose_files_are_not_all_are_refused(tmp_path: Path) -> None:
+def test_what_is_no_table_or_not_all_of_one_is_refused(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "t"), pa.table({"a": [1], "b": [2]}), partition_by=["a"])
     with pytest.raises(UsageError, match="with partitions"):
         read_table(None, str(tmp_path / "t"))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "page.html").touch()
+    with pytest.raises(UsageError, match=r"no files \*.parquet"):
+        read_table(None, str(tmp_path / "other"))
     with pytest.raises(UsageError, match="there is no table"):
         read_table(None, str(tmp_path / "nothing"))
