@@ -41,6 +41,9 @@ JOBS: Final[dict[str, Job]] = {
     ),
     "archive": Job("halfmq.spark.jobs.archive", "Topics to tables that outlive retention, exactly once."),
     "replay": Job("halfmq.spark.jobs.replay", "Messages of an archive or a topic into a topic, exactly once."),
+    "report": Job(
+        "halfmq.spark.jobs.report", "One HTML page: rates, latencies, undecided transactions, reconciliation."
+    ),
 }
 
 

@@ -10,7 +10,6 @@ import pytest
 from msgspec import Meta, field
 from typer.testing import CliRunner
 
-from halfmq.cli import pipeline
 from halfmq.cli.main import app
 from halfmq.cli.pipeline import JOBS, Job
 from halfmq.errors import HalfmqError, UsageError
@@ -43,9 +42,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         say("copying")
         return 3
 
-    modules = {"copy_module": SimpleNamespace(Settings=Settings, run=run)}
-    real = pipeline.importlib.import_module
-    monkeypatch.setattr(pipeline.importlib, "import_module", lambda name: modules.get(name) or real(name))
+    monkeypatch.setitem(sys.modules, "copy_module", SimpleNamespace(Settings=Settings, run=run))  # type: ignore[arg-type]
     monkeypatch.setitem(JOBS, "copy", Job("copy_module", "Copies."))
     monkeypatch.setitem(JOBS, "strict", Job("copy_module", "Copies.", failed=2))
     return seen

@@ -30,14 +30,17 @@ def read_table(spark: Any, location: str) -> Any:
             return tables.read(spark, path)
         if (path / "_writer.json").exists():
             return tables.read(spark, path)
+        if path.is_dir():
+            if next(path.rglob("*.parquet"), None) is None:
+                raise UsageError(f"{location} has no files *.parquet", hint="a table of Parquet files or Delta")
+            return spark.read.option("pathGlobFilter", "*.parquet").parquet(location)
     from pyspark.errors import AnalysisException
 
     try:
         return spark.read.parquet(location)
     except AnalysisException as error:
         raise UsageError(
-            f"{location} has no Parquet files: {cause(error)}",
-            hint="a directory of Parquet files, or a Delta table",
+            f"{location} cannot be read: {cause(error)}", hint="a table of Parquet files or Delta"
         ) from error
 
 

@@ -398,12 +398,13 @@ def total(column: str, table: list[Any], messages: list[Any], tolerance: Decimal
     if any(isinstance(one, float) for one in (*table, *messages)):
         tolerance += _FLOAT_ERROR * max(abs(ours), abs(theirs))
     off = theirs - ours
-    return Total(column, _number(ours), _number(theirs), _number(off), abs(off) > tolerance)
+    return Total(column, _plain(ours), _plain(theirs), _plain(off), abs(off) > tolerance)
 
 
-def _number(value: Decimal) -> str:
+def _plain(value: Decimal) -> Decimal:
+    """Without zeros at the end, and without an exponent."""
     text = f"{value:f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    return Decimal(text.rstrip("0").rstrip(".") if "." in text else text)
 
 
 def _examples(found: DataFrame, planned: Plan, count: int) -> dict[Kind, list[Example]]:

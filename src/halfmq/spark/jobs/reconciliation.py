@@ -80,12 +80,12 @@ def _shown(value: str | None) -> str:
 
 
 class Total(msgspec.Struct, frozen=True):
-    """Sums of a column over all rows, and over all messages that are readable and not newer; as exact text. ``off``: messages - table."""
+    """Sums of a column over all rows, and over all messages that are readable and not newer; exact. ``off``: messages - table."""
 
     column: str
-    table: str
-    messages: str
-    off: str
+    table: Decimal
+    messages: Decimal
+    off: Decimal
     differs: bool
 
 
@@ -174,8 +174,8 @@ def _totals(totals: list[Total]) -> Table:
     for name in ("table", "messages", "difference"):
         table.add_column(name, justify="right")
     for one in totals:
-        off = Text(f"{Decimal(one.off):+,f}", "red" if one.differs else "")
-        table.add_row(one.column, f"{Decimal(one.table):,f}", f"{Decimal(one.messages):,f}", off)
+        off = Text(f"{one.off:+,f}", "red" if one.differs else "")
+        table.add_row(one.column, f"{one.table:,f}", f"{one.messages:,f}", off)
     return table
 
 

@@ -84,7 +84,8 @@ def first_cause(error: BaseException) -> str:
     raised = [
         match
         for before, line in itertools.pairwise(lines)
-        if before.startswith("    ") and (match := _RAISED.fullmatch(line.rstrip()))
+        if (before.startswith("    ") or line.startswith("halfmq.errors."))
+        and (match := _RAISED.fullmatch(line.rstrip()))
     ]
     if not raised:
         return lines[0]

@@ -2,6 +2,7 @@
 
 import io
 import json
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ RESULT = Result(
     counts=dict.fromkeys(Kind, 0) | {Kind.MISSING: 3, Kind.UNREADABLE: 1, Kind.NEWER: 2},
     extra_messages=0,
     compared=["total"],
-    totals=[Total("total", "123456.7", "123450", "-6.7", True)],
+    totals=[Total("total", Decimal("123456.7"), Decimal(123450), Decimal("-6.7"), True)],
     examples={
         Kind.MISSING: [Example(key={"id": "7"}, rows=1, messages=0), Example(key={"id": None}, rows=1, messages=0)],
         Kind.UNREADABLE: [Example(key={"id": None}, rows=0, messages=1, first_message="t/0/5", reason="not JSON: {")],
