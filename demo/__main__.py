@@ -98,6 +98,8 @@ def main(arguments: list[str] | None = None) -> int:
         console.print(line, highlight=False)
     path = report.write(outcome)
     console.print(f"report: {path}", highlight=False)
+    if settings.with_spark:
+        console.print(f"report of halfmq pipeline: {settings.directory / 'jobs.html'}", highlight=False)
     if outcome.result.differences:
         return 1
     if not settings.keep:

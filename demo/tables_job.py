@@ -3,6 +3,7 @@
 tables/           ingest: the orders, from the topic
 transactions/     transactions: what became of each transaction of the order services
 reconcile.json    reconcile: orders of the shop's database against messages of the topic, by basket
+jobs.html         report: all of it on one page
 
 Exit status: 0, or 1 if reconcile found differences.
 """
@@ -12,8 +13,8 @@ import sys
 from pathlib import Path
 
 from demo.revenue_job import MESSAGE_SCHEMA
-from demo.run import ORDERS_TOPIC, Run
-from halfmq.spark.jobs import ingest, reconcile, transactions
+from demo.run import LOYALTY_TOPIC, ORDERS_TOPIC, Run
+from halfmq.spark.jobs import ingest, reconcile, report, transactions
 from halfmq.spark.jobs.settings import SparkSettings
 
 #: Of all jobs. The demo shares two cores with everything it watches: the quick compiler is enough.
@@ -40,7 +41,13 @@ def run_jobs(run: Run) -> int:
         database=run.shop_db, table="orders", key=("basket_id",), compare=("household_id", "store_id", "total_cents"),
         sum=("total_cents",), url=run.url, topics=(ORDERS_TOPIC,), json=str(run.path / "reconcile.json"),
     )  # fmt: skip
-    return reconcile.run(compared, spark, say)
+    status = reconcile.run(compared, spark, say)
+    page = report.Settings(
+        output=str(run.path / "jobs.html"), title="halfmq demo", url=run.url, topics=(ORDERS_TOPIC, LOYALTY_TOPIC),
+        transactions=str(run.path / "transactions"), reconciliation=str(run.path / "reconcile.json"),
+    )  # fmt: skip
+    report.run(page, spark, say)
+    return status
 
 
 def main() -> int:
