@@ -31,6 +31,7 @@ def parse(arguments: list[str] | None = None) -> Settings:
     parser.add_argument("--order-kills", type=int, help="SIGKILLs of order services (5; all: 20)")
     parser.add_argument("--broker-kills", type=int, help="SIGKILLs of the broker (2; all: 5)")
     parser.add_argument("--loyalty-kills", type=int, default=1, help="SIGKILLs of the loyalty service")
+    parser.add_argument("--spark-kills", type=int, help="SIGKILLs of the Spark job (1; all: 5)")
     parser.add_argument("--plant", choices=[*Plant], help="plant a fault; the exit status must then be 1")
     parser.add_argument("--without-spark", action="store_true", help="leave the Spark job out")
     parser.add_argument("--directory", type=Path, help="where to work and to leave the report (build/demo/...)")
@@ -48,6 +49,7 @@ def parse(arguments: list[str] | None = None) -> Settings:
         order_kills=_default(given.order_kills, 20 if everything else 5),
         broker_kills=_default(given.broker_kills, 5 if everything else 2),
         loyalty_kills=given.loyalty_kills,
+        spark_kills=_default(given.spark_kills, 5 if everything else 1),
         with_spark=not given.without_spark,
         plant=Plant(given.plant) if given.plant else None,
         keep=given.keep,
@@ -96,6 +98,8 @@ def main(arguments: list[str] | None = None) -> int:
         console.print(line, highlight=False)
     path = report.write(outcome)
     console.print(f"report: {path}", highlight=False)
+    if settings.with_spark:
+        console.print(f"report of halfmq pipeline: {settings.directory / 'jobs.html'}", highlight=False)
     if outcome.result.differences:
         return 1
     if not settings.keep:

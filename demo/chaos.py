@@ -18,6 +18,7 @@ from demo.run import Run
 ORDER_SERVICE = "order service"
 BROKER = "broker"
 LOYALTY = "loyalty service"
+SPARK = "Spark job"
 
 #: A process is killed only when it has done something in its present life.
 _WARM_UP_DONE = 5
@@ -56,6 +57,9 @@ class Chaos:
     orders: list[Child]
     broker: BrokerProcess
     loyalty: Child
+    #: The job, and a number that grows while it works; None: there is none.
+    spark: Child | None
+    spark_progress: Callable[[], int]
     counts: dict[str, int]
     started_at: float
     on_kill: Callable[[Kill], None]
@@ -76,11 +80,17 @@ class Chaos:
             key=lambda due: due.done,
         )
         self._restart_at: dict[str, float] = {}
+        self._spark_at_start = 0
         self._done_at_start: dict[str, int] = {child.name: 0 for child in self.orders}
 
     @property
     def left(self) -> int:
         return len(self._due)
+
+    @property
+    def left_of_spark(self) -> int:
+        """Kills of the Spark job, which may happen after the load: a small load is over before the job has started."""
+        return sum(due.what == SPARK for due in self._due)
 
     def snapshots(self) -> list[Snapshot]:
         return [read(recorder_path(self.run.path, index)) for index in range(self.run.services)]
@@ -90,14 +100,13 @@ class Chaos:
         self._restart_what_is_due(now)
         snapshots = self.snapshots()
         done = sum(one.done for one in snapshots)
-        if not self._due or done < self._due[0].done:
-            return
-        victim = self._victim(self._due[0].what, snapshots)
-        if victim is None:
-            return  # nobody fit to be killed just now; soon
-        due = self._due.pop(0)
-        time.sleep(due.pause_seconds)
-        self._kill(due.what, victim)
+        for due in [due for due in self._due if due.done <= done]:
+            victim = self._victim(due.what, snapshots)
+            if victim is not None:  # else nobody is fit to be killed just now; soon
+                self._due.remove(due)
+                time.sleep(due.pause_seconds)
+                self._kill(due.what, victim)
+                return
 
     def _victim(self, what: str, snapshots: list[Snapshot]) -> Child | None:
         if what == LOYALTY:
@@ -109,6 +118,10 @@ class Chaos:
             and not snapshot.counters[Counter.FINISHED]
             and snapshot.done >= self._done_at_start[child.name] + _WARM_UP_DONE
         ]
+        if what == SPARK:
+            # When the load is over there may be nothing left that it could do first.
+            fit = not at_work or self.spark_progress() > self._spark_at_start
+            return self.spark if self.spark is not None and self.spark.is_running and fit else None
         if what == BROKER:
             return self.broker if at_work and self.broker.is_running else None
         return self._rng.choice(at_work) if at_work else None
@@ -138,11 +151,13 @@ class Chaos:
         return before if victim is self.broker else []
 
     def _restart_what_is_due(self, now: float) -> None:
-        for child in (*self.orders, self.broker, self.loyalty):
+        for child in (*self.orders, self.broker, self.loyalty, *((self.spark,) if self.spark else ())):
             at = self._restart_at.get(child.name)
             if at is not None and now >= at:
                 del self._restart_at[child.name]
                 child.start()
+                if child is self.spark:
+                    self._spark_at_start = self.spark_progress()
                 if child in self.orders:
                     done = read(recorder_path(self.run.path, self.orders.index(child))).done
                     self._done_at_start[child.name] = done

@@ -1,8 +1,15 @@
-"""What the order service says: the two messages of an order, as JSON."""
+"""The messages, as JSON: two of an order, by the order service; and parts of the revenue, by Spark."""
 
 import msgspec
 
 from demo.data import Basket
+
+
+class OrderLine(msgspec.Struct):
+    product_id: int
+    quantity: int
+    cents: int
+    department: str
 
 
 class OrderMessage(msgspec.Struct):
@@ -11,8 +18,7 @@ class OrderMessage(msgspec.Struct):
     store_id: int
     sold_at: str
     total_cents: int
-    #: (product, quantity, cents, department)
-    lines: list[tuple[int, int, int, str]]
+    lines: list[OrderLine]
 
 
 class LoyaltyMessage(msgspec.Struct):
@@ -22,6 +28,15 @@ class LoyaltyMessage(msgspec.Struct):
     total_cents: int
 
 
+class RevenueMessage(msgspec.Struct):
+    """A part of the revenue of a department on a day; all parts add up to it."""
+
+    department: str
+    day: str
+    cents: int
+    lines: int
+
+
 def order_message(basket: Basket) -> OrderMessage:
     return OrderMessage(
         basket.basket_id,
@@ -29,7 +44,7 @@ def order_message(basket: Basket) -> OrderMessage:
         basket.store_id,
         basket.sold_at,
         basket.total_cents,
-        [tuple(line) for line in basket.lines],
+        [OrderLine(*line) for line in basket.lines],
     )
 
 

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pyarrow.parquet as pq
 from sqlalchemy import Engine, create_engine, func, select
 
 from demo import data, loyalty_db, shop_db
-from demo.chaos import BROKER, LOYALTY, ORDER_SERVICE, Chaos, Kill
+from demo.chaos import BROKER, LOYALTY, ORDER_SERVICE, SPARK, Chaos, Kill
+from demo.checkpoint import orders_read
 from demo.flight_recorder import Counter, Snapshot
 from demo.plant import NEED_HELD_OUT, Plant, choose_held_out, plant
 from demo.postgres_server import PostgresServer
@@ -28,6 +28,7 @@ from halfmq import AsyncClient
 #: After the last order: halves rest for the immunity, then checks go out; a broker that was killed late asks again.
 SETTLE_SECONDS = 90.0
 DRAIN_SECONDS = 180.0
+TABLES_SECONDS = 600.0
 #: Without any progress for this long, something hangs.
 STALL_SECONDS = 120.0
 
@@ -43,6 +44,7 @@ class Settings:
     order_kills: int
     broker_kills: int
     loyalty_kills: int
+    spark_kills: int
     with_spark: bool
     plant: Plant | None
     keep: bool = False
@@ -81,7 +83,6 @@ class Orchestra:
     children: list[Child] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     _postgres: PostgresServer | None = None
-    _spark_rows: dict[Path, int] = field(default_factory=dict)
 
     def play(self) -> Outcome:
         """Everything.
@@ -113,6 +114,8 @@ class Orchestra:
             planted = plant(run, self.settings.plant)
             self.progress.say(f"planted: {planted}")
         self._drain(run, chaos)
+        if self.settings.with_spark:
+            self._make_tables(run)
         self.progress.say("reconciling")
         result = reconcile(run, with_spark=self.settings.with_spark)
         outcome = Outcome(
@@ -164,12 +167,16 @@ class Orchestra:
             for index in range(run.services)
         ]
         loyalty = Child("loyalty-service", module("demo.loyalty_service", run.path), run.path)
-        self._spark = Child("spark-job", module("demo.spark_job", run.path), run.path)
+        self._spark = Child("revenue-job", module("demo.revenue_job", run.path), run.path)
         self.children += [*orders, loyalty, self._spark]
         counts = {
             ORDER_SERVICE: settings.order_kills, BROKER: settings.broker_kills, LOYALTY: settings.loyalty_kills,
+            SPARK: settings.spark_kills if settings.with_spark else 0,
         }  # fmt: skip
-        return Chaos(run, orders, broker, loyalty, counts, time.monotonic(), self.progress.killed)
+        spark = self._spark if settings.with_spark else None
+        return Chaos(
+            run, orders, broker, loyalty, spark, self._count_spark, counts, time.monotonic(), self.progress.killed
+        )
 
     def _start_services(self, chaos: Chaos) -> None:
         if self.settings.with_spark:
@@ -187,7 +194,11 @@ class Orchestra:
             while True:
                 chaos.step()
                 snapshots = look()
-                if all(one.counters[Counter.FINISHED] for one in snapshots) and chaos.is_quiet:
+                if (
+                    all(one.counters[Counter.FINISHED] for one in snapshots)
+                    and chaos.is_quiet
+                    and not chaos.left_of_spark
+                ):
                     break
                 time.sleep(0.02)
         done = sum(one.done for one in chaos.snapshots())
@@ -209,8 +220,6 @@ class Orchestra:
             now = time.monotonic()
             if now - last_sample >= 0.5:
                 last_sample = now
-                if self.settings.with_spark:
-                    self._spark.require_running()
                 sample = self._sample(now - chaos.started_at, snapshots)
                 self.samples.append(sample)
                 self.progress.show(sample)
@@ -234,14 +243,22 @@ class Orchestra:
             return connection.scalar(select(func.count()).select_from(loyalty_db.entries)) or 0
 
     def _count_spark(self) -> int:
-        root = self.settings.directory / "spark" / "orders"
-        return sum(map(self._rows_of, root.glob("batch_id=*/part-*.parquet")))
+        return orders_read(self.settings.directory)
 
-    def _rows_of(self, path: Path) -> int:
-        """A finished file never changes, so each footer is read once."""
-        if path not in self._spark_rows:
-            self._spark_rows[path] = pq.read_metadata(path).num_rows
-        return self._spark_rows[path]
+    def _make_tables(self, run: Run) -> None:
+        """``halfmq pipeline ingest``, ``transactions`` and ``reconcile``."""
+        self.progress.say("halfmq pipeline: tables of topic and transactions, database against messages")
+        job = Child("tables-job", module("demo.tables_job", run.path), run.path)
+        self.children.append(job)
+        job.start()
+        until = time.monotonic() + TABLES_SECONDS
+        while job.is_running:
+            if time.monotonic() > until:
+                raise ProcessFailed(f"the tables are not made in {TABLES_SECONDS:.0f} s\n{job.last_words()}")
+            time.sleep(0.2)
+        # Its status is 1 also if the reconciliation found differences, which is for the end to tell.
+        if not (run.path / "reconcile.json").exists():
+            raise ProcessFailed(f"the tables cannot be made\n{job.last_words()}")
 
     # --- settle and drain -----------------------------------------------------------------------------------------
 

@@ -53,9 +53,9 @@ class Child:
         return None if self._process is None else self._process.poll()
 
     def kill(self) -> None:
-        """SIGKILL; returns when it is gone."""
+        """SIGKILL, also for its children; returns when it is gone."""
         assert self._process is not None
-        self._process.kill()
+        os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self.kills += 1
 

@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 import msgspec
@@ -25,14 +26,18 @@ from rich.table import Table
 from sqlalchemy import Engine, Select, select
 
 from demo import loyalty_db, shop_db
-from demo.compare import Cells, Finding, compare, compare_cells
+from demo.compare import EXAMPLES_MAX, Cells, Finding, compare, compare_cells
 from demo.data import NOTHING_TO_PAY, UNKNOWN_PRODUCT, read_catalogue, read_source
-from demo.messages import LoyaltyMessage, OrderMessage
-from demo.run import LOYALTY_TOPIC, ORDERS_TOPIC, Run
+from demo.messages import LoyaltyMessage, OrderMessage, RevenueMessage
+from demo.run import LOYALTY_TOPIC, ORDERS_TOPIC, REVENUE_TOPIC, Run
 from demo.shop_db import connect
 from demo.views import Ints, View, ints
 from demo.wire_view import read_all
 from halfmq import Message
+from halfmq.spark.jobs.reconciliation import Kind, from_json
+
+#: Numbers of a line in the order message.
+_LINE = ("product_id", "quantity", "cents")
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,8 @@ class Expected:
 class Result:
     expected: Expected
     findings: list[Finding]
+    #: By department and day, as a consumer of Spark's topic adds it up.
+    revenue: Cells
 
     @property
     def differences(self) -> int:
@@ -141,7 +148,7 @@ def message_findings(messages: dict[str, list[Message]], expected: Expected) -> 
     folded = View.of_lines(
         "",
         ints([number for number, _ in numbered]),
-        *(ints([line[column] for _, line in numbered]) for column in (0, 1, 2)),
+        *(ints([getattr(line, column) for _, line in numbered]) for column in _LINE),
     )
     orders_view = View(
         "messages: orders",
@@ -171,24 +178,40 @@ def loyalty_findings(url: str, expected: Expected) -> list[Finding]:
     ]
 
 
-def spark_findings(root: Path, expected: Expected) -> list[Finding]:
-    orders, lines, revenue = (_spark_table(root / name) for name in ("orders", "lines", "revenue"))
-    sums = revenue.group_by(["department", "day"]).aggregate([("cents", "sum")])
+def revenue_of(messages: list[Message]) -> Cells:
+    """What a consumer of the topic that Spark writes adds up; a part that is there twice shows."""
+    cells: Counter[tuple[object, ...]] = Counter()
+    for message in messages:
+        part = message.decode(RevenueMessage)
+        cells[part.department, date.fromisoformat(part.day)] += part.cents
+    return dict(cells)
+
+
+def job_finding(path: Path) -> Finding:
+    """What ``halfmq pipeline reconcile`` found: the shop's database against the messages, of which this program knows nothing else."""
+    found = from_json(path)
+    counts, (total,) = found.counts, found.totals
+    examples = [f"{kind} {one}" for kind, some in found.examples.items() for one in some[:EXAMPLES_MAX]]
+    others = sum(counts.get(kind, 0) for kind in (Kind.REPEATED_ROW, Kind.ROW_WITHOUT_KEY, Kind.UNREADABLE))
+    return Finding(
+        "halfmq pipeline reconcile", found.messages_read, None, int(total.messages), counts.get(Kind.MISSING, 0),
+        counts.get(Kind.PHANTOM, 0), found.extra_messages, counts.get(Kind.DIFFERENT, 0) + others, int(total.off), examples,
+    )  # fmt: skip
+
+
+def table_findings(silver: Path, expected: Expected) -> list[Finding]:
+    """The table that ``halfmq pipeline ingest`` made, read with pyarrow, not with the Spark that wrote it."""
+    orders = ds.dataset(silver, format="parquet", partitioning="hive", exclude_invalid_files=False).to_table()
+    lines = orders["lines"].combine_chunks()
+    of_order = orders["basket_id"].combine_chunks().take(pc.list_parent_indices(lines))
+    columns = [lines.flatten().field(column).cast(pa.int64()) for column in _LINE]
     return [
         compare(
             expected.orders,
-            View("Spark: orders", ints(orders["basket_id"].to_numpy()), ints(orders["total_cents"].to_numpy())),
+            View("Spark table: orders", ints(orders["basket_id"].to_numpy()), ints(orders["total_cents"].to_numpy())),
         ),
-        compare(expected.orders, _view_of_table("Spark: lines", lines)),
-        compare_cells(
-            "Spark: revenue, department and day", expected.revenue, _cells(sums, ("department", "day"), "cents_sum")
-        ),
+        compare(expected.orders, View.of_lines("Spark table: lines", *(ints(one) for one in (of_order, *columns)))),
     ]
-
-
-def _spark_table(directory: Path) -> pa.Table:
-    """Read with pyarrow, not with the Spark that wrote it."""
-    return ds.dataset(directory, format="parquet", partitioning="hive", exclude_invalid_files=False).to_table()
 
 
 # --- together ----------------------------------------------------------------------------------------------------
@@ -197,13 +220,19 @@ def _spark_table(directory: Path) -> pa.Table:
 def reconcile(run: Run, *, with_spark: bool = True) -> Result:
     """Compare everything. The broker must be running, the services need not be."""
     expected = expect(run.baskets)
+    topics = (ORDERS_TOPIC, LOYALTY_TOPIC, *((REVENUE_TOPIC,) if with_spark else ()))
+    messages = asyncio.run(read_all(run.url, topics))
     findings = [
         *shop_findings(run.shop_db, expected),
-        *message_findings(asyncio.run(read_all(run.url)), expected),
+        *message_findings(messages, expected),
         *loyalty_findings(run.loyalty_db, expected),
-        *(spark_findings(run.path / "spark", expected) if with_spark else ()),
     ]
-    return Result(expected, findings)
+    revenue = revenue_of(messages.get(REVENUE_TOPIC, []))
+    if with_spark:
+        findings.append(job_finding(run.path / "reconcile.json"))
+        findings += table_findings(run.path / "tables" / "silver", expected)
+        findings.append(compare_cells("messages by Spark: revenue", expected.revenue, revenue))
+    return Result(expected, findings, revenue)
 
 
 #: Columns of the table, with the fields of a finding for the last ones.

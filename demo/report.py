@@ -13,18 +13,17 @@ import matplotlib as mpl
 
 mpl.use("svg")  # before pyplot: no display here
 import matplotlib.pyplot as plt
-import pyarrow.dataset as ds
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from demo.chaos import BROKER, LOYALTY, ORDER_SERVICE
+from demo.chaos import BROKER, LOYALTY, ORDER_SERVICE, SPARK
 from demo.flight_recorder import Counter
 from halfmq import __version__
 
 if TYPE_CHECKING:
     from demo.orchestra import Outcome
 
-_COLORS = {ORDER_SERVICE: "#c2410c", BROKER: "#7c3aed", LOYALTY: "#0f766e"}
+_COLORS = {ORDER_SERVICE: "#c2410c", BROKER: "#7c3aed", LOYALTY: "#0f766e", SPARK: "#b45309"}
 DEPARTMENTS_SHOWN = 12
 #: Of a line in a plot; more only make the file larger.
 POINTS_MAX = 600
@@ -36,13 +35,13 @@ def summary(outcome: "Outcome") -> list[str]:
     baskets = outcome.run.baskets
     restarts = outcome.broker_starts[1:]
     kills = outcome.kills
-    open_at = [kill.open for kill in kills if kill.what != LOYALTY]
+    open_at = [kill.open for kill in kills if kill.what in (ORDER_SERVICE, BROKER)]
     return [
         f"{baskets:,} baskets in {outcome.load_seconds:.1f} s ({baskets / outcome.load_seconds:.0f} a second),"
         f" {outcome.run.services} order services with {outcome.run.workers} transactions each;"
         f" settled {outcome.settle_seconds:.1f} s later",
         f"kill -9: {_count(outcome, ORDER_SERVICE)} order services, {_count(outcome, BROKER)} brokers,"
-        f" {_count(outcome, LOYALTY)} loyalty services; {sum(open_at)} transactions open at them, at most"
+        f" {_count(outcome, LOYALTY)} loyalty services, {_count(outcome, SPARK)} Spark jobs; {sum(open_at)} transactions open at them, at most"
         f" {max(open_at, default=0)} at one",
         f"checks answered: {total[Counter.CHECKS_COMMIT]} COMMIT, {total[Counter.CHECKS_ROLLBACK]} ROLLBACK,"
         f" {total[Counter.CHECKS_UNKNOWN]} UNKNOWN; tombstones in the database: {outcome.markers.get('R', 0)};"
@@ -94,8 +93,8 @@ def _plots(outcome: "Outcome") -> list[tuple[str, str]]:
     ]
     if outcome.settings.with_spark:
         plots += [
-            ("Revenue by department: source file and Spark table.", _by_department(outcome)),
-            ("Revenue by day: source file (line) and Spark table (dots).", _by_day(outcome)),
+            ("Revenue by department: source file, and what Spark wrote into the topic.", _by_department(outcome)),
+            ("Revenue by day: source file (line), and what Spark wrote into the topic (dots).", _by_day(outcome)),
         ]
     return [(caption, _svg(figure)) for caption, figure in plots]
 
@@ -136,7 +135,7 @@ def _timeline(outcome: "Outcome") -> Figure:
 
 def _open_at_kills(outcome: "Outcome") -> Figure:
     figure, axes = _axes(2.8)
-    shown = [kill for kill in outcome.kills if kill.what != LOYALTY]
+    shown = [kill for kill in outcome.kills if kill.what in (ORDER_SERVICE, BROKER)]
     places = range(len(shown))
     bottom = [0] * len(shown)
     for phase, color in (("sending", "#93c5fd"), ("prepared", "#1d4ed8"), ("telling", "#b45309")):
@@ -166,14 +165,6 @@ def _duration(microseconds: int) -> str:
     return f"{microseconds / 1000:.3g} ms" if microseconds < 1_000_000 else f"{microseconds / 1e6:.3g} s"
 
 
-def _spark_revenue(outcome: "Outcome") -> dict[tuple[Any, ...], int]:
-    table = ds.dataset(outcome.run.path / "spark" / "revenue", format="parquet", partitioning="hive").to_table()
-    cells: dict[tuple[Any, ...], int] = defaultdict(int)
-    for row in table.select(["department", "day", "cents"]).to_pylist():
-        cells[row["department"], row["day"]] += row["cents"]
-    return cells
-
-
 def _sums(cells: dict[tuple[Any, ...], int], place: int) -> dict[Any, float]:
     sums: dict[Any, float] = defaultdict(float)
     for key, cents in cells.items():
@@ -183,7 +174,7 @@ def _sums(cells: dict[tuple[Any, ...], int], place: int) -> dict[Any, float]:
 
 def _by_department(outcome: "Outcome") -> Figure:
     figure, axes = _axes()
-    expected, found = _sums(outcome.result.expected.revenue, 0), _sums(_spark_revenue(outcome), 0)
+    expected, found = _sums(outcome.result.expected.revenue, 0), _sums(outcome.result.revenue, 0)
     names = sorted(expected, key=lambda name: -expected[name])[:DEPARTMENTS_SHOWN]
     places = range(len(names))
     axes.bar(
@@ -201,7 +192,7 @@ def _by_department(outcome: "Outcome") -> Figure:
 
 def _by_day(outcome: "Outcome") -> Figure:
     figure, axes = _axes()
-    expected, found = _sums(outcome.result.expected.revenue, 1), _sums(_spark_revenue(outcome), 1)
+    expected, found = _sums(outcome.result.expected.revenue, 1), _sums(outcome.result.revenue, 1)
     days = sorted(expected)
     axes.plot(days, [expected[day] for day in days], color="#94a3b8", label="source")
     axes.scatter(sorted(found), [found[day] for day in sorted(found)], s=7, color="#b45309", label="Spark", zorder=3)

@@ -39,6 +39,8 @@ CHECK_IMMUNITY_MS = 2_000
 
 ORDERS_TOPIC = "orders"
 LOYALTY_TOPIC = "loyalty"
+#: Written by Spark: parts of the revenue of a department on a day.
+REVENUE_TOPIC = "revenue"
 #: The producer group: every order service, all of them on one database, so that any of them can answer any check.
 PRODUCER_GROUP = "order-service"
 LOYALTY_GROUP = "loyalty-service"

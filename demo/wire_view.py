@@ -1,8 +1,8 @@
-"""Every visible message of the two topics, read over the wire with the client, each place in a queue once."""
+"""Every visible message of the topics, read over the wire with the client, each place in a queue once."""
 
 import time
+from collections.abc import Sequence
 
-from demo.run import LOYALTY_TOPIC, ORDERS_TOPIC
 from halfmq import AsyncClient, Message
 from halfmq.client.admin import queue_bounds
 from halfmq.client.allocation import QueueRef
@@ -20,14 +20,14 @@ async def count_visible(mq: AsyncClient, topic: str) -> int:
     return sum(bounds.end - bounds.first for bounds in (await queue_bounds(mq, topic)).values())
 
 
-async def read_all(url: str) -> dict[str, list[Message]]:
+async def read_all(url: str, topics: Sequence[str]) -> dict[str, list[Message]]:
     """Topic -> its messages, up to the ends that the queues had at the start.
 
     By place (queue and offset): a redelivery of the same place is not a second message, the same body in another
     place is.
     """
     async with AsyncClient(url, group="reconcile") as mq:
-        return {topic: await _read_topic(mq, topic) for topic in (ORDERS_TOPIC, LOYALTY_TOPIC)}
+        return {topic: await _read_topic(mq, topic) for topic in topics}
 
 
 async def _read_topic(mq: AsyncClient, topic: str) -> list[Message]:

@@ -43,12 +43,14 @@ def test_everything_agrees_after_kills_and_the_report_stands_alone(tmp_path: Pat
     demo = Demo(tmp_path, "--baskets", "1000", "--order-kills", "2", "--broker-kills", "2")
     assert demo.status == 0, demo.said
     assert demo.result["differences"] == 0
-    assert demo.said.count("kill -9 #") == 5
+    assert demo.said.count("kill -9 #") == 6
     # Of the first 1,000 baskets this many are orders, whatever was killed.
     rejected = demo.result["rejected"]
     assert demo.result["expected_orders"] == 1_000 - sum(rejected.values())  # type: ignore[attr-defined]
     names = {one["name"] for one in demo.result["findings"]}  # type: ignore[attr-defined]
-    assert {"shop database: orders", "messages: orders", "loyalty database: points", "Spark: lines"} <= names
+    assert {"shop database: orders", "messages: orders", "loyalty database: points", "Spark table: lines"} <= names
+    assert {"messages by Spark: revenue", "halfmq pipeline reconcile"} <= names
+    assert (demo.directory / "jobs.html").exists()
     report = (demo.directory / "report.html").read_text()
     assert report.count("<svg") == 5
     for outside in ("<script", "<link", "<img", "url(http", "@import"):

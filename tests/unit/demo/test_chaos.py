@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from demo.chaos import BROKER, LOYALTY, ORDER_SERVICE, Chaos, Kill
+from demo.chaos import BROKER, LOYALTY, ORDER_SERVICE, SPARK, Chaos, Kill
 from demo.flight_recorder import Counter, FlightRecorder, Phase
 from demo.order_service import recorder_path
 from demo.processes import ProcessFailed
@@ -42,8 +42,13 @@ class Stage:
         self.orders: list[Any] = [Actor("order-service-0"), Actor("order-service-1")]
         self.broker: Any = Actor("broker")
         self.loyalty: Any = Actor("loyalty-service")
+        self.spark: Any = Actor("revenue-job")
+        self.batches = 0
         self.seen: list[Kill] = []
-        self.chaos = Chaos(self.run, self.orders, self.broker, self.loyalty, counts, time.monotonic(), self.seen.append)
+        self.chaos = Chaos(
+            self.run, self.orders, self.broker, self.loyalty, self.spark, lambda: self.batches, counts, time.monotonic(),
+            self.seen.append,
+        )  # fmt: skip
 
     def play(self) -> list[Kill]:
         """Orders trickle in until all are done."""
@@ -53,6 +58,7 @@ class Stage:
             for recorder, actor in zip(self.recorders, self.orders, strict=True):
                 if actor.is_running:
                     recorder.set(Counter.ORDERS, done)
+            self.batches += self.spark.is_running
             self.chaos.step()
             until = time.monotonic() + 5
             while not self.chaos.is_quiet and time.monotonic() < until:
@@ -69,11 +75,11 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_kill_happens_and_everybody_comes_back(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, {ORDER_SERVICE: 5, BROKER: 2, LOYALTY: 1})
+    stage = Stage(tmp_path, {ORDER_SERVICE: 5, BROKER: 2, LOYALTY: 1, SPARK: 2})
     kills = stage.play()
-    assert sorted(kill.what for kill in kills) == sorted([ORDER_SERVICE] * 5 + [BROKER] * 2 + [LOYALTY])
+    assert sorted(kill.what for kill in kills) == sorted([ORDER_SERVICE] * 5 + [BROKER] * 2 + [LOYALTY] + [SPARK] * 2)
     assert stage.chaos.left == 0
-    for actor in (*stage.orders, stage.broker, stage.loyalty):
+    for actor in (*stage.orders, stage.broker, stage.loyalty, stage.spark):
         assert actor.is_running
         assert actor.starts == actor.kills
 
@@ -118,3 +124,19 @@ def test_process_that_ends_by_itself_fails_the_run(tmp_path: Path) -> None:
     stage.orders[1].is_running = False
     with pytest.raises(ProcessFailed, match="order-service-1"):
         stage.chaos.step()
+
+
+def test_spark_job_is_killed_only_after_a_batch_of_its_present_life(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {SPARK: 1})
+    stage.batches = -1_000_000
+    assert stage.play() == []
+    stage.batches = 0
+    assert [kill.what for kill in stage.play()] == [SPARK]
+
+
+def test_spark_job_is_killed_after_the_load_whatever_it_does(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {SPARK: 1})
+    stage.batches = -1_000_000
+    for recorder in stage.recorders:
+        recorder.set(Counter.FINISHED, 1)
+    assert [kill.what for kill in stage.play()] == [SPARK]
