@@ -152,7 +152,7 @@ def show(result: Result, console: Console) -> None:
     counts.add_row(f"{result.equal:,}", "equal", "keys with one row and one message, and equal columns")
     for kind, count in shown_counts(result):
         style = "red" if count and kind is not Kind.NEWER else ""
-        more = f"; {result.extra_messages:,} messages too many" if kind is Kind.DUPLICATED and count else ""
+        more = f"; {result.extra_messages:,} too many" if kind is Kind.DUPLICATED and count else ""
         counts.add_row(Text(f"{count:,}", style), Text(kind.replace("_", " "), style), MEANING[kind] + more)
     console.print(counts)
     for kind, found in result.examples.items():
