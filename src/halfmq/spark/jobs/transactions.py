@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from msgspec import Meta, field
 
 from halfmq.errors import UsageError
-from halfmq.spark.jobs import session, state, tables
+from halfmq.spark.jobs import inputs, session, state, tables
 from halfmq.spark.jobs.files import sync, write_files
 from halfmq.spark.jobs.settings import JobSettings, SparkSettings, parse_list
 from halfmq.spark.jobs.stream import Say
@@ -66,7 +66,7 @@ def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
             "--consumers needs --url", hint="a broker tells how far its consumer groups are, its files do not"
         )
     output = Path(settings.output).absolute()
-    with state.claimed(output / "_lock"):
+    with state.claimed(output / "_lock"), inputs.spark_errors():
         before = _load(output)
         active = session.start("transactions", spark)
         table = tables.open_table(output / "settled", settings.format, _WRITER)
