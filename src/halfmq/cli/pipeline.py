@@ -9,7 +9,6 @@ import importlib
 import inspect
 import sys
 import traceback
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
@@ -106,8 +105,6 @@ def _runner(name: str, module: Any) -> Callable[..., None]:
             }
             settings = s.load(module.Settings, name, file=file, given=values)
             spark = s.load_spark(file, master=master, conf=s.parse_pairs(conf or ()))
-            # Of PySpark about itself, at each start.
-            warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
             status = module.run(settings, spark, lambda text: typer.echo(text, err=True))
         except UsageError as error:
             typer.echo(f"halfmq pipeline {name}: {error}", err=True)

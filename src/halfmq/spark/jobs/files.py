@@ -6,7 +6,6 @@ file that is in no list.
 """
 
 import json
-import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from halfmq.spark.sink.checkpoint import sync
 
 _LISTED: Final = "target int, path string, rows long, bytes long, statistics string"
 _LISTED_ARROW: Final = pa.schema(
@@ -164,12 +165,3 @@ class _Ranges:
 
 def _plain(value: Any) -> Any:
     return value if isinstance(value, int | float | str) else value.isoformat(timespec="microseconds")
-
-
-def sync(path: Path) -> None:
-    """fsync of a file or a directory."""
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

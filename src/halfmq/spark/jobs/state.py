@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from halfmq.errors import EnvironmentFailed, UsageError
-from halfmq.spark.jobs.files import sync
+from halfmq.spark.sink.checkpoint import sync
 
 
 @contextlib.contextmanager

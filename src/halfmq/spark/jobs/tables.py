@@ -28,7 +28,8 @@ from pyarrow.dataset import dataset
 
 from halfmq.errors import MissingDependency, UsageError
 from halfmq.spark.jobs import files
-from halfmq.spark.jobs.files import Split, Target, WrittenFile, sync
+from halfmq.spark.jobs.files import Split, Target, WrittenFile
+from halfmq.spark.sink.checkpoint import sync
 
 Format = Literal["parquet", "delta"]
 

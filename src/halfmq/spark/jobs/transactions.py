@@ -24,10 +24,11 @@ from msgspec import Meta, field
 
 from halfmq.errors import UsageError
 from halfmq.spark.jobs import inputs, session, state, tables
-from halfmq.spark.jobs.files import sync, write_files
+from halfmq.spark.jobs.files import write_files
 from halfmq.spark.jobs.settings import JobSettings, SparkSettings, parse_list
 from halfmq.spark.jobs.stream import Say
 from halfmq.spark.jobs.tables import Format
+from halfmq.spark.sink.checkpoint import sync
 
 #: The writer of the table ``settled``.
 _WRITER: Final = "transactions"

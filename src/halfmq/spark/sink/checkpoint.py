@@ -62,7 +62,7 @@ class Checkpoint:
             raise EnvironmentFailed(f"{offsets} is incomplete: it has {len(lines)} lines, and none of a source")
         try:
             for path in (offsets, self.directory / "metadata", offsets.parent, self.directory, self.directory.parent):
-                _sync(path)
+                sync(path)
         except OSError as error:
             raise EnvironmentFailed(f"the checkpoint of the query cannot be synced: {error}") from error
         return digest_of(*lines[_LINES_BEFORE_SOURCES:])
@@ -91,7 +91,8 @@ def _local(location: str) -> Path:
     return Path("/" + path)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """fsync of a file or a directory."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
