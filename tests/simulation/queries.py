@@ -574,9 +574,10 @@ class _Run:
         ext = self._end_ext(tx_id, (again.ext["halfIndex"], again.ext["offset"]), commits=False)
 
         async def once() -> bool:
+            asked_us = self.now_us
             answer = await self.ask("driver", 37, ext)
             if answer.ext.get(EXT_VERDICT) == "ROLLED_BACK":
-                self.promises.rolled_back(self.machine.query, batch.number, self.run, self.now_us)
+                self.promises.rolled_back(self.machine.query, batch.number, self.run, asked_us, self.now_us)
             return True
 
         await self.insist(once)

@@ -118,6 +118,8 @@ class QueryPromises:
         #: By query: run -> when it asked first, and when it was acknowledged first, in the order in which they began.
         self._asked_by: dict[str, dict[str, int]] = {}
         self._acked_by: dict[str, dict[str, Acked]] = {}
+        #: When a power loss last removed something of the log.
+        self._lost_us = -1
 
     def batch(self, query: str, number: int) -> Batch:
         return self.batches.setdefault((query, number), Batch())
@@ -138,6 +140,8 @@ class QueryPromises:
         self, query: str, number: int, run: str, attempt: str, index: int, offset: int, asked_us: int, now_us: int
     ) -> None:
         """The response was OK."""
+        if self._is_void(asked_us):
+            return
         batch = self.batches[query, number]
         one = batch.attempts[run, attempt]
         what = f"{query}:{number}:{run}/{attempt}.{index}"
@@ -214,6 +218,8 @@ class QueryPromises:
 
     def decided(self, query: str, wish: Wish, position: int, *, repeated: bool, now_us: int) -> None:
         """The response was OK."""
+        if self._is_void(wish.asked_us):
+            return
         batch = self.batches[query, wish.batch]
         what = f"{query}:{wish.batch}:{wish.run}"
         self.counts["look decision repeated" if repeated else "look decision"] += 1
@@ -324,14 +330,17 @@ class QueryPromises:
     def rollback_asked(self, query: str, number: int, run: str) -> None:
         self.batch(query, number).rollback_asked.add(run)
 
-    def rolled_back(self, query: str, number: int, run: str, now_us: int) -> None:
+    def rolled_back(self, query: str, number: int, run: str, asked_us: int, now_us: int) -> None:
+        if self._is_void(asked_us):
+            return
         self.counts["look rollback of a batch"] += 1
         self.batch(query, number).rolled_back.setdefault(run, now_us)
 
     # --- losses ------------------------------------------------------------------------------------------------------
 
-    def forget_from(self, end: int) -> None:
+    def forget_from(self, end: int, now_us: int) -> None:
         """Durability is ``memory``, and after a power loss the log ends here: acknowledgements after this end are void."""
+        self._lost_us = now_us
         self._acked_by.clear()
         for batch in self.batches.values():
             batch.rolled_back.clear()
@@ -342,6 +351,10 @@ class QueryPromises:
             if batch.decided is None or batch.decided[0] >= end:
                 batch.decided = None
                 batch.forgotten = True
+
+    def _is_void(self, asked_us: int) -> bool:
+        """Whether a power loss came between a request and its response, which was under way: what it acknowledges may be lost."""
+        return asked_us <= self._lost_us
 
     # --- the log and the queues --------------------------------------------------------------------------------------
 

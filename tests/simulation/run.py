@@ -106,7 +106,6 @@ class Run:
         self.chronicle.listeners.append(self.consuming.hear)
         self._log_end = 0
         self.tap.log_end = lambda: self._log_end
-        self.tap.repeats_repeats = not swarm.queries
         self.host.on_started = self._broker_started
         groups = [f"service{number}" for number in range(swarm.producer_groups)]
         self.databases = {name: Database(name, self.scheduler, swarm.database_us, seed) for name in groups}
@@ -188,7 +187,7 @@ class Run:
         if self._may_forget:
             self._may_forget = False
             self.promises.forget_from(self.host.left_until)
-            self.query_promises.forget_from(self.host.left_until)
+            self.query_promises.forget_from(self.host.left_until, self.scheduler.now_us)
             self.check_times.forget()
             self.consuming.forgetful = True
         self.check_times.settings = self.host.config.settings

@@ -67,8 +67,6 @@ class WireTap:
         self._heard: dict[int, FrameSplitter] = {}
         self._asked: dict[int, dict[int, tuple[str, str, str]]] = {}
         self.sent: list[tuple[int, str, bytes]] = []
-        #: Whether a repeated request may be repeated again: with many faults of this kind it would come after the deduplication window.
-        self.repeats_repeats = True
         #: Transaction -> what an END for it must name: group, UNIQ_KEY, half index, log offset of its first half.
         self.places: dict[str, tuple[str, str, int, int]] = {}
         self._firsts: dict[str, tuple[str, str, str]] = {}
@@ -113,8 +111,8 @@ class WireTap:
                 self._resolve(end, request)
 
     def _remember(self, end: End, kind: str, frame: bytes) -> None:
-        """The network may repeat it."""
-        if self.repeats_repeats or not end.process.name.startswith("ghost"):
+        """The network may repeat it, but not a repeat: a chain of them would go on after the deduplication window."""
+        if not end.process.name.startswith("ghost"):
             self.sent.append((self._chronicle.now_us, kind, frame))
 
     def _operation(self, end: End, request: Any, what: str, topic: str) -> str:
