@@ -12,7 +12,7 @@ def test_defaults_and_every_option() -> None:
     made = parse_sink_options(URL)
     assert made.servers == (("h", 1), ("::1", 2))
     assert (made.topic, made.group, made.app_id, made.version) == ("", "halfmq-spark", "", -1)
-    assert (made.broker_timeout_ms, made.half_batch_bytes, made.checkpoint) == (120_000, HALF_BATCH_BYTES, "")
+    assert (made.broker_timeout_ms, made.request_bytes, made.checkpoint) == (120_000, HALF_BATCH_BYTES, "")
     given = {
         **URL, "TOPIC": "t", "group": "g", "txnappid": "a.b-c_1", "txnVersion": "7", "brokertimeout": "500ms",
         "maxhalfbatchbytes": "64K", "checkpointlocation": "/c",
@@ -20,8 +20,8 @@ def test_defaults_and_every_option() -> None:
     assert {name.lower() for name in given} == {name.lower() for name in OPTIONS}
     made = parse_sink_options(given)
     assert (made.topic, made.group, made.app_id, made.version) == ("t", "g", "a.b-c_1", 7)
-    assert (made.broker_timeout_ms, made.half_batch_bytes, made.checkpoint) == (500, 65_536, "/c")
-    assert parse_sink_options({**URL, "maxHalfBatchBytes": "8m"}).half_batch_bytes == 8 << 20
+    assert (made.broker_timeout_ms, made.request_bytes, made.checkpoint) == (500, 65_536, "/c")
+    assert parse_sink_options({**URL, "maxHalfBatchBytes": "8m"}).request_bytes == 8 << 20
 
 
 @pytest.mark.parametrize(
