@@ -35,6 +35,7 @@ from halfmq.spark.jobs.stream import JobFailed, Say, first_cause
 from halfmq.spark.offsets import QueueBoundsSnapshot, QueueName, queue_order
 from halfmq.spark.options import parse_options
 from halfmq.spark.retry_deadline import RetryDeadline
+from halfmq.spark.sink.options import EXACTLY_ONCE
 from halfmq.spark.source import Reader, open_reader
 
 _KEPT: Final = (
@@ -123,6 +124,12 @@ def _check(settings: Settings) -> dict[str, str]:
         moment(getattr(settings, name), name)
     if settings.max_rows < 1:
         raise UsageError("--max-rows must be at least 1")
+    for name, value in settings.to_options.items():
+        if name.lower() == "guarantee" and value.strip().lower() != EXACTLY_ONCE.lower():
+            raise UsageError(
+                f"--to-options {name}={value}: a replay sends every message exactly once, so its target must be a halfmq broker",
+                hint=f"read the archive in a query of your own, and write with guarantee={value}",
+            )
     if settings.archive is None:
         return source.reader_options(settings, archive.COLUMNS)
     if settings.url or settings.path or settings.topics or settings.pattern:

@@ -51,7 +51,7 @@ COLUMNS: Final[dict[str, tuple[tuple[type[DataType], ...], str]]] = {
     "sharding_key": ((StringType,), "string"),
     "queue": (_INTEGERS, "int"),
 }
-#: Delayed messages become visible one by one, and a decision makes all messages of a batch visible at one position.
+#: Neither half batches nor RocketMQ's batches of messages may contain delayed ones.
 _DELAY_COLUMN: Final = "delay_ms"
 #: As in the client: reserved for properties that are added.
 _OWN_PROPERTIES_BYTES: Final = 1_536
@@ -80,7 +80,7 @@ def check_columns(schema: StructType, topic: str) -> None:
     names = [field.name for field in schema.fields]
     if _DELAY_COLUMN in names:
         raise UsageError(
-            f"column {_DELAY_COLUMN}: delayed messages cannot be written by Spark, since they would become visible one by one",
+            f"column {_DELAY_COLUMN}: delayed messages cannot be written by Spark, since batches of messages must not contain any",
             hint="remove the column; halfmq.Client sends delayed messages",
         )
     unknown = [name for name in names if name not in COLUMNS]

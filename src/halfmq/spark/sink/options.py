@@ -25,7 +25,7 @@ OPTIONS: Final = {
     "maxHalfBatchBytes": "bytes of one request to a broker; default 512k",
     "checkpointLocation": "streams only: Spark's checkpoint, a directory of the driver's machine",
 }
-_EXACTLY_ONCE: Final = "exactlyOnce"
+EXACTLY_ONCE: Final = "exactlyOnce"
 AT_LEAST_ONCE: Final = "atLeastOnce"
 GROUP_DEFAULT: Final = "halfmq-spark"
 #: The broker verifies a half batch on its event loop, so a larger one delays other clients by milliseconds.
@@ -128,7 +128,7 @@ def _version(text: str) -> int:
 
 
 def _is_at_least_once(text: str) -> bool:
-    for name in (_EXACTLY_ONCE, AT_LEAST_ONCE):
+    for name in (EXACTLY_ONCE, AT_LEAST_ONCE):
         if text.lower() == name.lower():
             return name == AT_LEAST_ONCE
     if text:
