@@ -21,6 +21,7 @@ FIRST = (
     "tests/compat/test_stock_broker.py",
     "tests/compat/test_stock_control.py",
     "tests/compat/test_java_client.py",
+    "tests/compat/test_spark_rocketmq.py",
     "tests/spark/",
     "tests/demo/",
     "tests/scenarios/",
