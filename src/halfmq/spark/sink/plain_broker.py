@@ -94,6 +94,8 @@ class PlainBrokers:
         self._unconfirmed: dict[tuple[str, Place], _Sending] = {}
         #: Brokers that failed last. Others are preferred.
         self._away: set[str] = set()
+        #: Why a request failed last.
+        self._reason = ""
         self._weakly_stored: set[int] = set()
 
     def close(self) -> None:
@@ -129,60 +131,63 @@ class PlainBrokers:
         Raises:
             Unavailable: nothing is on the way any more.
         """
-        failed = ""
         for sending in [one for one in self._unconfirmed.values() if one.sent is None]:
-            self._move(sending)
-            failed = self._start(sending) or failed
+            if self._move(sending):
+                self._start(sending)
         while not condition():
             first = next((one for one in self._unconfirmed.values() if one.sent is not None), None)
             if first is None:
-                raise Unavailable(failed)
-            failed = self._receive(first) or failed
+                raise Unavailable(self._reason)
+            self._receive(first)
 
-    def _start(self, sending: _Sending) -> str:
-        """Send it. Why not, or ""; ``_settle_some`` tries again."""
+    def _start(self, sending: _Sending) -> None:
+        """Send it. If that fails, ``_settle_some`` tries again."""
         address = self._addresses[sending.place.broker]
         fields = self._fields(sending)
         try:
             sending.sent = self._connections.send(address, sending.content.code, fields, sending.content.body)
         except Unavailable as reason:
-            self._postpone(sending)
-            return str(reason)
-        return ""
+            self._postpone(sending, str(reason))
 
-    def _receive(self, sending: _Sending) -> str:
-        """Wait for the response. Why it is not confirmed, or ""."""
+    def _receive(self, sending: _Sending) -> None:
+        """Wait for the response. If it is not confirmed, ``_settle_some`` sends it again."""
         assert sending.sent is not None
+        broker = sending.place.broker
         try:
             answer = self._connections.receive(sending.sent)
         except Unavailable as reason:
-            self._postpone(sending)
-            return str(reason)
+            self._postpone(sending, str(reason))
+            return
         if answer.code in STORED:
             del self._unconfirmed[sending.topic, sending.place]
-            self._away.discard(sending.place.broker)
-            self._warn_if_weak(answer.code, sending.place.broker)
-            return ""
-        if answer.code not in TEMPORARY or EXT_DAMAGED in answer.ext:
+            self._away.discard(broker)
+            self._warn_if_weak(answer.code, broker)
+        elif answer.code in TEMPORARY and EXT_DAMAGED not in answer.ext:
+            remark = answer.remark or "no reason given"
+            self._postpone(sending, f"broker {broker} refused with code {answer.code}: {remark}")
+        else:
             raise _refused(answer, sending)
-        self._postpone(sending)
-        return f"broker {sending.place.broker} refused with code {answer.code}: {answer.remark or 'no reason given'}"
 
-    def _postpone(self, sending: _Sending) -> None:
+    def _postpone(self, sending: _Sending, reason: str) -> None:
         sending.sent = None
         sending.is_repeated = True
         self._away.add(sending.place.broker)
+        self._reason = reason
 
-    def _move(self, sending: _Sending) -> None:
-        """Before it is sent again: find where its broker is now, and another queue if no row names this one."""
+    def _move(self, sending: _Sending) -> bool:
+        """Before it is sent again: find where its broker is now, or another queue if no row names this one. Whether it may be sent now: not if
+        it should go to a queue that has a request on the way.
+        """
         self._learn_addresses(sending.topic)
         if sending.is_fixed:
-            return
+            return True
         place = self._choose(sending.topic)
-        if (sending.topic, place) not in self._unconfirmed:
-            del self._unconfirmed[sending.topic, sending.place]
-            sending.place = place
-            self._unconfirmed[sending.topic, place] = sending
+        if (sending.topic, place) in self._unconfirmed:
+            return place == sending.place or place.broker in self._away
+        del self._unconfirmed[sending.topic, sending.place]
+        sending.place = place
+        self._unconfirmed[sending.topic, place] = sending
+        return True
 
     def _fields(self, sending: _Sending) -> Mapping[str, object]:
         """Ext of ``SendMessageRequestHeaderV2``."""
@@ -234,37 +239,34 @@ class PlainBrokers:
         return found
 
     def _find_places(self, topic: str) -> list[Place]:
-        route = self._route(topic)
-        if route is None:
-            template = self._route(TEMPLATE_TOPIC)
-            if template is not None:
-                self._addresses |= addresses_of(template)
-                places = [place for place in places_of(template) if place.queue < DEFAULT_QUEUES]
-                if places:
-                    return places
-            self._check_brokers()
+        places = self._writable_places(topic)
+        if places is None:
+            # A name server forgets the topics of a broker that is away; all of them are there again as soon as it knows the broker.
+            answer = self._ask_names(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+            if answer.code != ResponseCode.SUCCESS or not decode_cluster_info(answer.body):
+                raise Unavailable("the name server knows no broker")
+            places = self._writable_places(topic)
+        if places is None:
             raise TopicNotFound(
                 f"no topic {topic}, and the brokers create none on first use",
                 response_code=ResponseCode.TOPIC_NOT_EXIST,
                 hint=f"mqadmin updateTopic -t {topic}",
             )
-        if not any(data.permission & WRITE and data.write_queues for data in route.queues):
-            raise NotAuthorized(f"topic {topic} has no queue to write to", response_code=ResponseCode.NO_PERMISSION)
-        places = places_of(route)
         if not places:
             raise Unavailable(f"no broker of topic {topic} has a master")
-        self._addresses |= addresses_of(route)
         return places
 
-    def _check_brokers(self) -> None:
-        """A name server forgets the topics of a broker that is away.
-
-        Raises:
-            Unavailable: it knows no broker.
-        """
-        answer = self._ask_names(RequestCode.GET_BROKER_CLUSTER_INFO, {})
-        if answer.code != ResponseCode.SUCCESS or not decode_cluster_info(answer.body):
-            raise Unavailable("the name server knows no broker")
+    def _writable_places(self, topic: str) -> list[Place] | None:
+        """None: the topic does not exist, and no broker creates it."""
+        route, queues_max = self._route(topic), None
+        if route is None:
+            route, queues_max = self._route(TEMPLATE_TOPIC), DEFAULT_QUEUES
+            if route is None:
+                return None
+        if not any(data.permission & WRITE and data.write_queues for data in route.queues):
+            raise NotAuthorized(f"topic {topic} has no queue to write to", response_code=ResponseCode.NO_PERMISSION)
+        self._addresses |= addresses_of(route)
+        return [place for place in places_of(route) if queues_max is None or place.queue < queues_max]
 
     def _learn_addresses(self, topic: str) -> None:
         """A broker may be at another address than before. The known one is kept if the name servers do not know it now."""
