@@ -76,10 +76,11 @@ def message_ids(prefix: bytes, first: int, count: int) -> tuple[Bytes, npt.NDArr
     return ids, ((high.astype(np.uint64) << np.uint64(32)) | low).view(np.int64)
 
 
-def repeatable_ids(query: str, batch: int, partition: int, first: int, checksums: npt.NDArray[np.uint32]) -> Bytes:
-    """Ids of the messages ``first`` and following of a task, as an array of shape (count, 32). ``checksums``: of the contents of the messages.
+def repeatable_ids(query: str, batch: int, partition: int, first: int, digests: Bytes) -> Bytes:
+    """Ids of the messages ``first`` and following of a task, as an array of shape (count, 32). ``digests``: 8 bytes
+    for the content of each message, as an array of shape (count, 8).
 
-    The same task with the same rows in the same order has the same ids. With the rows in another order it has others, because the checksums are
+    The same task with the same rows in the same order has the same ids. With the rows in another order it has others, because the digests are
     part of them: a consumer that drops what it has seen must not drop a row that took the place of another one.
 
     As 16 bytes: 10 that identify task and content, 2 zeros, and the number of the message. RocketMQ's tools take bytes 10 to 13 for the
@@ -89,12 +90,12 @@ def repeatable_ids(query: str, batch: int, partition: int, first: int, checksums
     Raises:
         OverflowError: a number does not fit.
     """
-    count = len(checksums)
+    count = len(digests)
     _check_number(first + count - 1)
     name = f"{query}:{batch}:{partition}".encode()
     raw = np.zeros((count, ID_CHARS // 2), np.uint8)
     raw[:, :10] = np.frombuffer(blake2b(name, digest_size=10).digest(), np.uint8)
-    raw[:, 6:10] ^= checksums.astype(">u4").view(np.uint8).reshape(count, 4)
+    raw[:, 2:10] ^= digests
     raw[:, 12:] = _number_bytes(first, count)
     return _DIGITS[raw].reshape(count, ID_CHARS)
 

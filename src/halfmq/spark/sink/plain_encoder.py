@@ -1,5 +1,6 @@
 """Encodes rows as ordinary messages: a request with one message (310), or a batch of them (320)."""
 
+from hashlib import blake2b
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -8,12 +9,13 @@ import pyarrow.compute as pc
 
 from halfmq.model.stored_message import AT_BODY_V4
 from halfmq.spark.byte_slices import Ints
-from halfmq.spark.sink.encoder import body_crcs, fixed_column
+from halfmq.spark.sink.encoder import fixed_column
 from halfmq.spark.sink.message_ids import ID_CHARS, repeatable_ids
 from halfmq.wire.remoting.codes import RequestCode
 
 #: Body and properties of a batch are between these: see ``message_codec.split_batch``.
 _ENTRY: Final = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body_bytes", ">i4")])
+_DIGEST_BYTES: Final = 8
 _ID_NAME: Final = b"UNIQ_KEY\x01"
 #: RocketMQ adds properties to each message of a batch: those of the request, and the name of its cluster.
 _ADDED_BYTES_MAX: Final = 192
@@ -44,8 +46,10 @@ def with_ids(rows: pa.RecordBatch, query: str, batch: int, partition: int, first
         OverflowError: the task has more than 2**32 rows.
     """
     bodies, properties, tag_hashes = rows.columns
-    checksums = body_crcs(pc.binary_join_element_wise(bodies, properties, b"\x02"))
-    ids = repeatable_ids(query, batch, partition, first, checksums)
+    # Not their CRC: of millions of rows in another order, some would agree by chance.
+    contents = pc.binary_join_element_wise(bodies, properties, b"\x02").to_pylist()
+    digests = b"".join([blake2b(one, digest_size=_DIGEST_BYTES).digest() for one in contents])
+    ids = repeatable_ids(query, batch, partition, first, np.frombuffer(digests, np.uint8).reshape(-1, _DIGEST_BYTES))
     named = np.empty((len(ids), len(_ID_NAME) + ID_CHARS + 1), np.uint8)
     named[:, : len(_ID_NAME)] = np.frombuffer(_ID_NAME, np.uint8)
     named[:, len(_ID_NAME) : -1] = ids

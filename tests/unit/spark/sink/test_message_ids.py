@@ -48,7 +48,7 @@ def texts(ids: Any) -> list[str]:
 
 
 def test_repeatable_ids_depend_on_task_content_and_number_alone() -> None:
-    sums = np.array([1, 2, 0xFFFFFFFF], np.uint32)
+    sums = np.array([[1] * 8, [2] * 8, [255] * 8], np.uint8)
     found = texts(repeatable_ids("q", 7, 3, 250, sums))
     assert [one[24:] for one in found] == ["000000FA", "000000FB", "000000FC"]
     assert {one[20:24] for one in found} == {"0000"}  # where RocketMQ's tools read a time
@@ -59,11 +59,14 @@ def test_repeatable_ids_depend_on_task_content_and_number_alone() -> None:
 
 
 def test_rows_in_another_order_have_other_ids() -> None:
-    first, second = (texts(repeatable_ids("q", 0, 0, 0, np.array(sums, np.uint32))) for sums in ([5, 6], [6, 5]))
+    first, second = (
+        texts(repeatable_ids("q", 0, 0, 0, np.array(sums, np.uint8)))
+        for sums in ([[5] * 8, [6] * 8], [[6] * 8, [5] * 8])
+    )
     assert not set(first) & set(second)
 
 
 def test_repeatable_ids_end() -> None:
-    repeatable_ids("q", 0, 0, NUMBER_MAX, np.zeros(1, np.uint32))
+    repeatable_ids("q", 0, 0, NUMBER_MAX, np.zeros((1, 8), np.uint8))
     with pytest.raises(OverflowError, match="at most 4294967296"):
-        repeatable_ids("q", 0, 0, NUMBER_MAX, np.zeros(2, np.uint32))
+        repeatable_ids("q", 0, 0, NUMBER_MAX, np.zeros((2, 8), np.uint8))
