@@ -18,6 +18,7 @@ from halfmq.spark.jobs.settings import SparkSettings
 from halfmq.spark.jobs.stream import JobFailed
 from tests.compat.stock_broker import StockBroker
 from tests.spark.conftest import spark as spark
+from tests.support import stalling_sink
 
 pytestmark = [pytest.mark.java, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -60,18 +61,18 @@ def content(row: Any) -> tuple[Any, ...]:
     return bytes(row.value), bytes(row.key), row.tag, row["keys"], row.properties["number"]
 
 
-def start(spark: Any, stock: StockBroker, directory: Path, **given: str) -> Any:
+def start(spark: Any, stock: StockBroker, directory: Path, sink: str = "halfmq", **given: str) -> Any:
     stream = (
         spark.readStream.format("halfmq")
         .options(url=url(stock), subscribe="in", startingOffsets="earliest", columns=COLUMNS, brokerTimeout="300s")
         .options(maxOffsetsPerTrigger=str(BATCH_ROWS))
         .load()
         .withColumn("properties", _own_properties())
-        .withColumn("sharding_key", _own_properties()["number"])
+        .selectExpr("*", "if(properties['number'] % 2 = 0, tag, null) as sharding_key")
     )
     options = {"url": url(stock), "topic": "out", "checkpointLocation": str(directory / "checkpoint")}
     options |= {"brokerTimeout": "300s", **given}
-    return stream.writeStream.format("halfmq").options(**options).trigger(availableNow=True).start()
+    return stream.writeStream.format(sink).options(**options).trigger(availableNow=True).start()
 
 
 def _own_properties() -> Any:
@@ -81,19 +82,21 @@ def _own_properties() -> Any:
 
 
 def test_stream_loses_no_row_when_the_broker_is_killed(spark: Any, stock: StockBroker, tmp_path: Path) -> None:
-    """With a sharding key for each row, so that rows of several requests wait for the broker."""
-    query = start(spark, stock, tmp_path, guarantee="atLeastOnce", maxHalfBatchBytes="4k")
-    commits = tmp_path / "checkpoint" / "commits"
+    """It is killed in the middle of a task. Half of the rows have a sharding key, so they must wait for their queue."""
+    spark.dataSource.register(stalling_sink.StallingSource)
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
+    (tmp_path / "moment").write_text(f"{stalling_sink.IN_WRITE} 1")
+    query = start(spark, stock, tmp_path, sink="halfmq_stalling", guarantee="atLeastOnce", maxHalfBatchBytes="4k")
     try:
-        _wait(lambda: not query.isActive or (commits / "0").exists(), "first batch")
+        _wait(lambda: not query.isActive or (tmp_path / "stalled").exists(), "second batch")
         assert query.isActive, query.exception()
         stock.kill_broker()
-        seen = len(list(commits.glob("[0-9]*")))
+        (tmp_path / "go").touch()
         stock.start_broker()
         assert query.awaitTermination(240)
     finally:
         query.stop()
-    assert seen < ROWS // BATCH_ROWS, "the broker was killed too late"
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     assert query.exception() is None
     sent = {content(row) for row in read(spark, stock, "in", COLUMNS)}
     assert len(sent) == ROWS

@@ -9,12 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 import pytest
 from tests.support import sink_driver, stalling_sink
 from tests.support.served import Served
+from tests.support.sink_runs import arrow, options
 
 from halfmq.client.outgoing import compose
 from halfmq.client.sync import Client
+from halfmq.model.query_batch import QueryBatch
+from halfmq.spark.sink import plain_task
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -108,3 +112,24 @@ def test_batch_write_that_is_repeated_has_the_same_ids_if_it_has_a_name(sink: An
     assert {(len(several), len(set(several))) for several in found.values()} == {(2, 1)}
     write()
     assert {(len(several), len(set(several))) for several in ids(sink, broker, "writes").values()} == {(3, 2)}
+
+
+def test_broker_killed_while_a_task_sends(spark: Any, broker: Served) -> None:
+    """The task without Spark, which would only wait."""
+    given = options(
+        broker.name_port, topic="killed", maxHalfBatchBytes="4k", brokerTimeout="60", guarantee=AT_LEAST_ONCE
+    )
+    kills = broker.kills
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(30):
+            if number in (10, 20):
+                broker.kill()
+                broker.start()
+            yield arrow(row(2 * number), row(2 * number + 1), sharding_key=[f"s{number % 3}"] * 2)
+
+    assert plain_task.write(batches(), given, QueryBatch("killed", 0, "run"), 0).messages == 60
+    assert broker.kills == kills + 2
+    found = ids(spark, broker, "killed")
+    assert found.keys() == {row(number) for number in range(60)}
+    assert len({one for several in found.values() for one in several}) == 60
