@@ -126,14 +126,16 @@ class PlainBrokers:
             self._deadline.until(lambda: self._settle_some(condition), self._name())
 
     def _settle_some(self, condition: Callable[[], bool]) -> None:
-        """Send what is not on the way, and receive responses until the condition holds.
+        """Receive responses until the condition holds. If nothing is on the way, all is sent again first: not earlier, since connecting to a
+        broker that is away may take seconds each time.
 
         Raises:
             Unavailable: nothing is on the way any more.
         """
-        for sending in [one for one in self._unconfirmed.values() if one.sent is None]:
-            if self._move(sending):
-                self._start(sending)
+        if all(one.sent is None for one in self._unconfirmed.values()):
+            for sending in list(self._unconfirmed.values()):
+                if self._move(sending):
+                    self._start(sending)
         while not condition():
             first = next((one for one in self._unconfirmed.values() if one.sent is not None), None)
             if first is None:
@@ -176,7 +178,7 @@ class PlainBrokers:
 
     def _move(self, sending: _Sending) -> bool:
         """Before it is sent again: find where its broker is now, or another queue if no row names this one. Whether it may be sent now: not if
-        it should go to a queue that has a request on the way.
+        it should go to a queue that has an unconfirmed request.
         """
         self._learn_addresses(sending.topic)
         if sending.is_fixed:

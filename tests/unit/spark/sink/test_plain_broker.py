@@ -228,6 +228,20 @@ def test_queue_that_the_rows_name_is_waited_for(cluster: Cluster) -> None:
     assert dict(cluster.stored) == {("b", 0): [b"x"]}
 
 
+def test_queue_of_a_broker_that_is_away_does_not_delay_the_others(cluster: Cluster) -> None:
+    cluster.answers["b"] = lambda request: encode_response(request, 2, "busy")
+    client = cluster.client(brokerTimeout="60")
+    client.send("T", 2, one(b"waits"))
+    for number in range(20):
+        client.send("T", number % 2, one(b"%d" % number))
+    assert len(cluster.brokers["b"].requests) <= 2
+    assert len(all_stored(cluster)) >= 20 - IN_FLIGHT_MAX
+    del cluster.answers["b"]
+    client.finish()
+    assert cluster.stored["b", 0] == [b"waits"]
+    assert len(all_stored(cluster)) == 21
+
+
 def test_broker_that_comes_back_at_another_address(cluster: Cluster) -> None:
     client = cluster.client(brokerTimeout="60")
     client.send("T", 2, one(b"x"))
