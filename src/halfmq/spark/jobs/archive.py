@@ -47,7 +47,7 @@ def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
         settings, COLUMNS, startingOffsets="earliest", maxOffsetsPerTrigger=str(settings.max_rows), **held
     )
     with table_job.opened("archive", settings, {}) as output:
-        source.announce(given, say)
+        source.announce(given, say, follow=settings.follow)
         running = session.start("archive", spark)
         reader = running.readStream.format("halfmq").options(**given).load()
         parts = [Part("archive", output)]
