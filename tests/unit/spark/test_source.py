@@ -3,7 +3,7 @@
 import json
 import logging
 import pickle
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -30,7 +30,7 @@ class Snapshots:
         #: Bytes of a message, by queue; empty: unknown.
         self.sizes: dict[int, int] = {}
 
-    def snapshot(self) -> QueueBoundsSnapshot:
+    def snapshot(self, known: Collection[str] = ()) -> QueueBoundsSnapshot:
         return QueueBoundsSnapshot(self.store, self.epoch, self.position, dict(self.queues), dict(self.topics))
 
     def size_samples(self, sliced: Sequence[QueueRange]) -> list[tuple[int, int]] | None:
