@@ -895,30 +895,18 @@ def test_of_several_halfmq_brokers_the_one_with_the_topic_is_read(pair: Cluster)
     assert end_of(pair.stream(), start) == end
 
 
-@pytest.mark.parametrize("stock", [False, True])
-@pytest.mark.parametrize("away", [False, True])
-def test_a_topic_on_several_halfmq_brokers_is_refused_and_they_are_named(
-    pair: Cluster, stock: bool, away: bool
-) -> None:
+def test_a_topic_on_halfmq_and_rocketmq_brokers_is_refused_and_they_are_named(pair: Cluster) -> None:
     start = end_of(pair.stream())
     pair.only("broker-a", "broker-b")
-    pair.brokers["broker-a"].stock = stock
-    if away:
-        pair.away("broker-a")
-    for made in (pair.stream(), pair.stream(failOnDataLoss="false")):
-        with pytest.raises(UsageError, match=r"several brokers: broker-a .*broker-b .*one query for each") as refused:
-            end_of(made, start)
-        assert f"127.0.0.1:{pair.brokers['broker-b'].server.port}" in str(refused.value)
-
-
-def test_a_running_stream_notices_that_a_second_broker_has_the_topic(pair: Cluster) -> None:
-    made = pair.stream()
-    start = end_of(made)
-    pair.only("broker-a", "broker-b")
-    assert end_of(made, start) == start
-    made._reader._identify_at = 0.0  # as if IDENTIFY_S had passed
-    with pytest.raises(UsageError, match="several brokers"):
-        end_of(made, start)
+    several = end_of(pair.stream())
+    pair.brokers["broker-a"].stock = True
+    for before in (start, several):
+        for made in (pair.stream(), pair.stream(failOnDataLoss="false")):
+            with pytest.raises(
+                UsageError, match=r"RocketMQ brokers: broker-a .*broker-b .*one query for each"
+            ) as refused:
+                end_of(made, before)
+            assert f"127.0.0.1:{pair.brokers['broker-b'].server.port}" in str(refused.value)
 
 
 def test_a_name_service_that_is_away_does_not_stop_a_query_whose_broker_responds(
@@ -967,17 +955,6 @@ def test_a_pattern_finds_the_one_broker_of_several_that_has_topics(pair: Cluster
     end = end_of(made, start)
     assert (end["store"], end["queues"]) == (pair.brokers["broker-a"].store, {"orders": {"0": 10}})
     assert sum(batch.num_rows for batch in read_all(made, made.partitions(start, end))) == 10
-
-
-def test_a_new_topic_of_a_pattern_on_a_second_broker_is_refused_at_once(pair: Cluster) -> None:
-    """Not read from a snapshot in which it is missing, and not only after ``IDENTIFY_S``."""
-    made = pair.stream(subscribePattern="ord.*")
-    start = end_of(made)
-    pair.only("broker-a", "broker-b")
-    pair.brokers["broker-a"].names = ["ordinary"]
-    pair.brokers["broker-b"].position += 100
-    with pytest.raises(UsageError, match=r"several brokers: broker-a .*broker-b"):
-        end_of(made, start)
 
 
 def test_a_rocketmq_cluster_holds_nothing_and_a_topic_that_no_broker_has_yet_is_held_later(
