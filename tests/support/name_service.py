@@ -6,7 +6,6 @@ A broker that does not respond is not registered, as in RocketMQ, whose name ser
 from typing import Any
 
 import msgspec
-from tests.support.scripted_server import ScriptedServer
 
 from halfmq.spark.connection import Connections
 from halfmq.spark.name_servers import NameServers
@@ -14,6 +13,7 @@ from halfmq.spark.retry_deadline import Unavailable
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request, encode_response
 from halfmq.wire.remoting.route import BrokerData, Route, encode_cluster_info, encode_route
+from tests.support.scripted_server import ScriptedServer
 
 
 class NameService:

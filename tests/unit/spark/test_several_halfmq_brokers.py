@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
-from tests.unit.spark.test_wire_reader import BOTH_READ, Broker, Cluster, end_of, read_all, stored
+from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxRows
+from tests.support.scripted_cluster import BOTH_READ, Broker, Cluster, end_of, read_all, stored
 
 from halfmq.errors import ConnectError, DataLost, UsageError
 from halfmq.spark.options import parse_options
