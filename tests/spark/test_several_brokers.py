@@ -106,6 +106,12 @@ def wait(query: Any, until: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+def committed_soon(service: Service) -> None:
+    deadline = time.monotonic() + LONG_S
+    while not service.committed and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
 def both(*services: Service) -> Counter[tuple[str, int]]:
     return Counter((topic, number) for one in services for topic in TOPICS for number in one.committed)
 
@@ -118,9 +124,7 @@ def stop(service: Service) -> None:
 def test_two_brokers_are_read_together_through_a_kill_of_one(spark: Any, brokers: Brokers, tmp_path: Path) -> None:
     first = brokers.service("east", 0)
     stream = Stream(spark, brokers.names.url, tmp_path)
-    deadline = time.monotonic() + LONG_S
-    while not first.committed and time.monotonic() < deadline:
-        time.sleep(0.05)
+    committed_soon(first)
     stop(first)
     stream.run()
     assert stream.offset()["v"] == 1
@@ -173,6 +177,6 @@ def test_two_brokers_are_read_together_through_a_kill_of_one(spark: Any, brokers
     brokers.served["west"].stop()
     brokers.join("west", brokers.made("other"))
     other = brokers.service("west", 4_000_000)
-    wait(spark.sparkContext and query, lambda: bool(other.committed)) if query.isActive else None
+    committed_soon(other)
     with pytest.raises(Exception, match=r"broker west: this is store \w+, the query has read store"):
         stream.run()

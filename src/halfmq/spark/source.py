@@ -485,7 +485,9 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
         # With availableNow a trigger must not wait: the query ends once, and messages of later are not read.
         rows_min = None if self._target is not None else limits.rows_min
         if self._delay.waits(total, rows_min, self._clock()) or total == 0:
-            return start
+            # From now on the checkpoint must name the broker that was the only one, which may be away the next time.
+            is_joined = snapshot.stores and begin.queues and not begin.stores
+            return to_json(ends_of(snapshot)._replace(queues=starts)) if is_joined else start
         taken = backlog if limits.rows_max is None else shares(backlog, limits.rows_max)
         if limits.bytes_max is not None:
             reader = self._open()

@@ -166,14 +166,14 @@ class WireReader:
 
         Only an estimate, so it waits for nobody.
         """
-        if self._source is None or self._source.is_rocketmq:
+        source = self._source
+        if source is None:
             return None
-        only = self._source.only
         by_address: dict[Address, list[int]] = {}
         for number, one in enumerate(sliced):
-            broker = only or self._source.brokers.get(one.broker)
+            broker = source.brokers.get(one.broker) if one.broker else source.only
             if broker is None:
-                return None  # it is away
+                return None  # it is away, or a RocketMQ broker
             by_address.setdefault(broker.address, []).append(number)
         found: dict[int, tuple[int, int]] = {}
         try:

@@ -10,6 +10,7 @@ from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxRows
 from tests.support.scripted_cluster import BOTH_READ, Broker, Cluster, end_of, read_all, stored
 
 from halfmq.errors import ConnectError, DataLost, UsageError
+from halfmq.spark.jobs import replay
 from halfmq.spark.options import parse_options
 from halfmq.spark.partitions import QueueRange, Ranges
 from halfmq.spark.source import HalfmqBatchReader, HalfmqStreamReader
@@ -84,12 +85,22 @@ def test_a_stream_of_one_broker_goes_on_when_the_topic_appears_on_a_second_one(p
     assert ranges(again.partitions({**start, "queues": {"orders": {"0": 4}}}, start)) == [("broker-b", 7, 4, 10)]
 
 
-def test_an_offset_of_one_broker_stays_as_it_is_while_there_is_nothing_to_read(pair: Cluster) -> None:
+def test_the_only_broker_is_named_in_the_offset_once_there_is_a_second_one_also_if_there_is_nothing_to_read(
+    pair: Cluster,
+) -> None:
+    """Otherwise the second one would be another store in its place when it is away."""
     pair.only("broker-b")
     start = end_of(pair.stream())
     pair.only("broker-a", "broker-b")
     pair.brokers["broker-a"].end = 0
-    assert end_of(pair.stream(), start) == start
+    made = pair.stream()
+    end = end_of(made, start)
+    assert end["queues"] == {"orders": {"broker-a:0": 0, "broker-b:0": 10}}
+    assert made.partitions(start, end) == []
+    assert end_of(made, end) == end
+    pair.registered.discard("broker-b")
+    pair.brokers["broker-a"].end = 2
+    assert end_of(pair.stream(), end)["queues"] == {"orders": {"broker-a:0": 2, "broker-b:0": 10}}
 
 
 def test_where_one_of_two_stores_is_not_there_its_query_waits_and_says_which_are(pair: Cluster) -> None:
@@ -333,3 +344,12 @@ def test_files_are_those_of_one_broker(pair: Cluster, tmp_path: Any) -> None:
 def test_a_partition_knows_the_store_of_each_range() -> None:
     part = Ranges("", (), {"a": "s", "b": "t"})
     assert [part.store_of(QueueRange("orders", 1, name, 0, 0, 1)) for name in ("a", "b", "")] == ["s", "t", ""]
+
+
+def test_a_replay_reads_one_broker(pair: Cluster) -> None:
+    reader = replay._reader({"url": pair.server.url, "subscribe": "orders"})
+    try:
+        with pytest.raises(UsageError, match="several halfmq brokers: broker-a, broker-b; a replay reads one"):
+            replay._snapshot(reader)
+    finally:
+        reader.close()
