@@ -99,7 +99,6 @@ class Stream:
 
 
 def wait(query: Any, until: Callable[[], bool]) -> None:
-    print("t", time.monotonic())
     deadline = time.monotonic() + LONG_S
     while not until():
         assert query.isActive, query.exception()
