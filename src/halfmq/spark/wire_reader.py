@@ -20,7 +20,6 @@ from halfmq.spark.data_loss import elsewhere
 from halfmq.spark.name_servers import NameServers, addresses, master
 from halfmq.spark.offsets import (
     NO_POSITION,
-    ROCKETMQ_STORE,
     QueueBoundsSnapshot,
     QueueName,
     StreamOffset,
@@ -33,15 +32,15 @@ from halfmq.spark.partitions import QueueRange, Ranges, sample_start
 from halfmq.spark.pull_reader import Lost, PullReader
 from halfmq.spark.queue_lookups import QueueLookups, in_words, pull_fields
 from halfmq.spark.raw_reader import RawReader
-from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
+from halfmq.spark.retry_deadline import Attempts, RetryDeadline, Unavailable
+from halfmq.spark.rocketmq_bounds import RocketmqBounds
 from halfmq.spark.several_brokers import merged_snapshot
 from halfmq.spark.stored_rows import StoredRows
 from halfmq.wire.remoting.codes import HMQ_POSITION, RequestCode, ResponseCode
 from halfmq.wire.remoting.group_attributes import change_body, hold_set
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.position import PositionAnswer, decode_answer, encode_samples, request_ext
-from halfmq.wire.remoting.replies import OffsetReply, read_reply
-from halfmq.wire.remoting.route import READ, BrokerData, QueueData
+from halfmq.wire.remoting.route import BrokerData
 
 T = TypeVar("T")
 
@@ -76,8 +75,8 @@ class WireReader:
         self._identify_at = 0.0
         #: Addresses of several brokers by name, as the name server last told.
         self._brokers: dict[str, Address] = {}
-        #: Of several brokers those that did not respond: when to ask again, and why they did not.
-        self._failed: dict[str, tuple[float, str]] = {}
+        self._attempts = Attempts()
+        self._rocketmq = RocketmqBounds(self._names, self._connections, self._attempts)
 
     def close(self) -> None:
         """Close all connections."""
@@ -130,7 +129,7 @@ class WireReader:
     def _snapshot_of_topics(self, known: Collection[str]) -> QueueBoundsSnapshot:
         source = self._find_source(known, recheck=True)
         if source.is_rocketmq:
-            return self._rocketmq_snapshot(self._names.registered())
+            return self._rocketmq.snapshot(self._topics)
         if source.is_several:
             return self._several_snapshot(source)
         ((name, broker),) = source.brokers.items()
@@ -142,7 +141,7 @@ class WireReader:
         away = dict(source.away)
         for name, broker in source.brokers.items():
             try:
-                found[name] = self._attempt(name, partial(self._bounds, name, broker.address))
+                found[name] = self._attempts.of(name, partial(self._bounds, name, broker.address))
             except Unavailable as reason:
                 away[name] = str(reason)
         return merged_snapshot(found, away)
@@ -349,7 +348,7 @@ class WireReader:
                 continue
             try:
                 ask = partial(self._position, address, self._topics)
-                at = self._attempt(name, ask) if len(asked) > 1 else ask()
+                at = self._attempts.of(name, ask) if len(asked) > 1 else ask()
             except Unavailable as reason:
                 answers.away[name] = str(reason)
                 continue
@@ -379,73 +378,6 @@ class WireReader:
             f"{what} reads one halfmq broker; {self._names} knows several brokers: {named}",
             hint="url=rocketmq:// and the address of the broker, which is a name server too",
         )
-
-    def _rocketmq_snapshot(self, registered: dict[str, BrokerData]) -> QueueBoundsSnapshot:
-        """``registered``: from before the routes are requested. A broker that leaves or joins meanwhile counts as away, since its
-        topics may be missing in the routes.
-        """
-        routes = {topic: route for topic in self._topics if (route := self._names.route(topic)) is not None}
-        names = registered.keys() & self._names.registered().keys()
-        brokers = {name: "" if master(registered[name]) else "its master is not registered" for name in names}
-        found: dict[str, dict[QueueName, tuple[int, int]]] = {name: {} for name in names}
-        for topic, route in routes.items():
-            for data in route.queues:
-                name = data.broker_name
-                if data.permission & READ and brokers.get(name) == "":
-                    try:
-                        found[name] |= self._attempt(
-                            name, partial(self._rocketmq_bounds, topic, data, registered[name])
-                        )
-                    except Unavailable as reason:
-                        brokers[name] = str(reason)
-        queues = {queue: bounds for name in names if not brokers[name] for queue, bounds in found[name].items()}
-        routed = {data.broker_name for route in routes.values() for data in route.queues} & names
-        clusters = sorted({registered[name].cluster for name in routed or registered})
-        topics = dict.fromkeys(routes, 0)
-        return QueueBoundsSnapshot(ROCKETMQ_STORE + ",".join(clusters), 0, NO_POSITION, queues, topics, brokers)
-
-    def _rocketmq_bounds(self, topic: str, data: QueueData, broker: BrokerData) -> dict[QueueName, tuple[int, int]]:
-        """Bounds of the queues of a topic on one broker, which has a master."""
-        address = master(broker)
-        assert address is not None
-        firsts = self._offsets(address, RequestCode.GET_MIN_OFFSET, topic, data.read_queues)
-        ends = self._offsets(address, RequestCode.GET_MAX_OFFSET, topic, data.read_queues)
-        return {
-            (topic, f"{data.broker_name}:{number}"): (min(first, end), end)
-            for number, (first, end) in enumerate(zip(firsts, ends, strict=True))
-        }
-
-    def _attempt(self, name: str, ask: Callable[[], T]) -> T:
-        """Ask one of several brokers.
-
-        Raises:
-            Unavailable: it does not respond, or did not a moment ago. At most a fifth of the time is spent on brokers that do not,
-                since the others are read meanwhile.
-        """
-        began = time.monotonic()
-        again, why = self._failed.pop(name, (began, ""))
-        try:
-            if began < again:
-                raise Unavailable(why)
-            return ask()
-        except Unavailable as reason:
-            now = time.monotonic()
-            self._failed[name] = (max(again, now + 4 * (now - began)), str(reason))
-            raise
-
-    def _offsets(self, address: Address, code: RequestCode, topic: str, queues: int) -> list[int]:
-        """The offset of each queue of a topic on a broker. All are requested before the first response is awaited."""
-        sent = [self._connections.send(address, code, {"topic": topic, "queueId": number}) for number in range(queues)]
-        offsets = []
-        try:
-            for one in sent:
-                answer = self._connections.receive(one)
-                check_success(answer, code.name)
-                offsets.append(read_reply(answer, OffsetReply).offset)
-        finally:
-            for one in sent[len(offsets) :]:
-                one.connection.forget(one.opaque)
-        return offsets
 
     # --- reading
 
@@ -539,7 +471,7 @@ class WireReader:
             return known
         address = next((master(data) for data in look_up() if data.broker_name == broker), None)
         if address is None:
-            raise Unavailable(f"broker {broker} is not in the route")
+            raise Unavailable(f"broker {broker} is not registered with the name server")
         self._brokers[broker] = address
         return address
 

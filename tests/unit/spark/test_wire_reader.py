@@ -14,7 +14,6 @@ from halfmq import limits
 from halfmq.errors import ConnectError, DataLost, NotAuthorized, ProtocolError, RequestFailed, UsageError
 from halfmq.model.stored_message import SYS_COMMITTED
 from halfmq.spark import pull_reader, wire_reader
-from halfmq.spark.connection import Connections
 from halfmq.spark.offsets import NO_POSITION, QueueBoundsSnapshot, StreamOffset
 from halfmq.spark.options import parse_options
 from halfmq.spark.partitions import QueueRange, Ranges, sample_start
@@ -238,26 +237,6 @@ def test_an_idle_stream_does_not_ask_for_the_topics_again(broker: Broker) -> Non
 
 def test_a_task_reads_the_planned_topics_of_a_pattern(broker: Broker) -> None:
     assert read(reader(broker, pattern="ord.*"), 2, 6) == ([2, 3, 4, 5], [])
-
-
-def test_the_offsets_of_all_queues_are_requested_before_the_first_response(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done: list[str] = []
-    send, receive = Connections.send, Connections.receive
-    monkeypatch.setattr(Connections, "send", lambda *given: (done.append("sent"), send(*given))[1])
-    monkeypatch.setattr(Connections, "receive", lambda *given: (done.append("received"), receive(*given))[1])
-    source = reader(broker)
-    address = ("127.0.0.1", broker.server.port)
-    assert source._offsets(address, RequestCode.GET_MAX_OFFSET, "orders", 4) == [10] * 4
-    assert done == ["sent"] * 4 + ["received"] * 4
-    broker.refuse = [ResponseCode.NO_PERMISSION]
-    with pytest.raises(NotAuthorized):
-        source._offsets(address, RequestCode.GET_MAX_OFFSET, "orders", 3)
-    broker.end = 7
-    assert source._offsets(address, RequestCode.GET_MAX_OFFSET, "orders", 2) == [7, 7], (
-        "not responses to earlier requests"
-    )
 
 
 def test_a_range_is_read_over_several_pulls_and_not_beyond_its_end(broker: Broker) -> None:
