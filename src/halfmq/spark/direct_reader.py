@@ -8,7 +8,7 @@ The classes of ``halfmq.store`` load all queues and create an object per entry: 
 rows.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeVar
 
@@ -58,7 +58,7 @@ class DirectReader(StoreFiles):
 
     # --- planning
 
-    def snapshot(self) -> QueueBoundsSnapshot:
+    def snapshot(self, known: Collection[str] = ()) -> QueueBoundsSnapshot:
         """The bounds of all subscribed queues now. Waits until the store has a high watermark.
 
         Raises:

@@ -74,6 +74,8 @@ class StoredRows(NamedTuple):
     queue: int
     #: The file that ``buffer`` maps, for messages about damage; "" if there is none.
     file: str = ""
+    #: Whether a RocketMQ broker stored them.
+    rocketmq: bool = False
 
 
 def record_batch(
@@ -171,7 +173,7 @@ class _Columns:
         damaged = starts > ends
         stated = gather(self._data, np.where(damaged, rows.starts, starts - 2), ">u2").astype(np.int64)
         # RocketMQ may append fields that it does not count.
-        damaged |= (stated > ends - starts) if rows.broker else (stated != ends - starts)
+        damaged |= (stated > ends - starts) if rows.rocketmq else (stated != ends - starts)
         if damaged.any():
             for row in np.flatnonzero(damaged if self._whole is None else damaged & self._whole).tolist():
                 self._bad_row(row, "its properties are damaged")
