@@ -186,7 +186,7 @@ def _bounds(
     """Every queue, with the messages between the two times; with none, both its ends are equal."""
     reader = _reader(options)
     try:
-        snapshot = reader.snapshot()
+        snapshot = _snapshot(reader)
 
         def found(name: str) -> Mapping[QueueName, int | None] | None:
             at = moment(getattr(settings, name), name)
@@ -205,6 +205,17 @@ def _bounds(
 def _reader(options: dict[str, str]) -> Reader:
     parsed = parse_options(options)
     return open_reader(parsed, RetryDeadline(parsed.broker_timeout_ms))
+
+
+def _snapshot(reader: Reader) -> QueueBoundsSnapshot:
+    """A plan contains one store, and the ids that topics have there."""
+    snapshot = reader.snapshot()
+    if snapshot.stores:
+        raise UsageError(
+            f"the topics are on several halfmq brokers: {', '.join(sorted(snapshot.stores))}; a replay reads one",
+            hint="start one replay for each, with the url of the broker, which is a name server too",
+        )
+    return snapshot
 
 
 def chunks_of_batches(batches: Sequence[tuple[Sequence[str], int]], rows_max: int) -> list[Chunk]:
@@ -247,7 +258,7 @@ def _read(spark: Any, options: dict[str, str], plan: Plan, chunk: Chunk) -> Any:
         return spark.read.parquet(*chunk.files)
     reader = _reader(options)
     try:
-        snapshot = reader.snapshot()
+        snapshot = _snapshot(reader)
     finally:
         reader.close()
     if snapshot.store != plan.store:
