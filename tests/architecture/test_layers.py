@@ -24,7 +24,8 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "spark/jobs/report_plots.py": "tests/unit/spark/jobs/test_report.py",
     "spark/jobs/session.py": "tests/spark/jobs/test_reconcile.py",
     "spark/jobs/table_job.py": "tests/spark/jobs/test_ingest.py",
-    "spark/store_files.py": "tests/unit/spark/test_direct_reader.py",
+    "spark/files/store_files.py": "tests/unit/spark/files/test_direct_reader.py",
+    "spark/rows/queue_entries.py": "tests/unit/spark/files/test_queue_files.py",
     "spark/jobs/tables.py": "tests/spark/jobs/test_tables.py",
     "store/whole_file.py": "tests/unit/store/test_topics_file.py",
 }

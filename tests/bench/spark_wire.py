@@ -27,7 +27,8 @@ SEGMENT_BYTES = 256 << 20
 
 def stages(url: str, columns: str, messages: int) -> dict[str, float]:
     """CPU time of the stages of a read in this process, us a row."""
-    from halfmq.spark import raw_connection, raw_reader, source
+    from halfmq.spark import source
+    from halfmq.spark.network import raw_connection, raw_reader
     from halfmq.spark.options import parse_options
 
     spent: dict[str, float] = {}

@@ -18,8 +18,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from halfmq import App, AsyncClient, Client, Message, Outcome, Transaction, TransactionListener
 from halfmq.client import compose
 from halfmq.errors import UsageError
-from halfmq.spark.offsets import from_json
 from halfmq.spark.options import parse_options
+from halfmq.spark.plan.offsets import from_json
 from halfmq.spark.source import HalfmqBatchReader, HalfmqStreamReader
 from tests.compat.stock_broker import StockBroker
 from tests.compat.toolchain import VERSIONS

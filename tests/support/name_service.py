@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from halfmq.spark.connection import Connections
-from halfmq.spark.name_servers import NameServers
+from halfmq.spark.network.connection import Connections
+from halfmq.spark.network.name_servers import NameServers
 from halfmq.spark.retry_deadline import Unavailable
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request, encode_response

@@ -7,9 +7,9 @@ import msgspec
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from halfmq.model.stored_message import StoredMessage, body_crc_of, encode
+from halfmq.spark.network.wire_reader import WireReader
 from halfmq.spark.options import parse_options
 from halfmq.spark.source import HalfmqStreamReader
-from halfmq.spark.wire_reader import WireReader
 from halfmq.wire.remoting import fitting, route
 from halfmq.wire.remoting.codes import HMQ_FITTING, HMQ_POSITION, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request, encode_pull_response_head, encode_response

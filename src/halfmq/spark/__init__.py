@@ -6,19 +6,15 @@
     spark.dataSource.register(HalfmqDataSource)      # not needed if ``pyspark_halfmq`` is importable
     spark.readStream.format("halfmq").option("url", "rocketmq://127.0.0.1:9876").option("subscribe", "orders").load()
 
-    options.py        options and their validation               schema.py        columns
-    subscription.py   topics by name or pattern                  bounds.py        start and end by offset or time
-    offsets.py        stream offsets; bounds of all queues       data_loss.py     detects missing messages
-    read_limit.py     limits of a trigger                        partitions.py    queue ranges of a task
-    tag_filter.py     option ``tags``
-    stored_rows.py    stored messages to Arrow                   properties_arrow.py, bodies.py   columns of it
-    queue_lookups.py  offsets by time, and sizes, of a broker
-    direct_reader.py  the files of a store on this machine       wire_reader.py   a broker, or a RocketMQ cluster
-    raw_reader.py     messages of a halfmq broker                pull_reader.py   of RocketMQ, and of an older halfmq
-    store_files.py    the files of a store, for readers beside its broker
-    table_rows.py     rows of the transaction table to Arrow     table_plan.py    tasks of a view of transactions
-    table_files.py    the table in a store's files               table_wire.py    the table of a broker
-    source.py         Spark's interfaces                         java.py session.py   starting Spark
+    source.py         Spark's interfaces                 options.py   options and their validation     schema.py   columns
+    plan/             what a query reads: offsets, bounds, partitions, limits, and what is missing; pure
+    rows/             stored messages, properties and bodies to Arrow
+    files/            readers of a store's files on this machine
+    network/          readers of a broker, several, or a RocketMQ cluster
+    views/            the transaction table as rows, from files and over the network
+    sink/             writes
+    jobs/             what ``halfmq pipeline`` runs
+    session.py java.py   starting Spark                  retry_deadline.py   how long a query waits for a broker
 
 Names are imported on first use, so that ``halfmq.spark.java`` works without PySpark.
 """

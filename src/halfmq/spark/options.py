@@ -13,8 +13,8 @@ from typing import Final
 
 from halfmq.errors import UsageError
 from halfmq.model.urls import has_credentials, shown_url
-from halfmq.spark.bounds import EARLIEST, LATEST, Bounds, TimeBounds, parse_offsets, parse_time, parse_times
-from halfmq.spark.subscription import Subscription
+from halfmq.spark.plan.bounds import EARLIEST, LATEST, Bounds, TimeBounds, parse_offsets, parse_time, parse_times
+from halfmq.spark.plan.subscription import Subscription
 from halfmq.wire.remoting.heartbeat import EVERYTHING, tags_of
 
 #: All columns; the last three are not in the default schema. Spark converts maps and arrays slowly: ``properties`` doubles the time of

@@ -29,12 +29,11 @@ from pyspark.sql.types import StructType
 
 from halfmq import __version__
 from halfmq.errors import ConnectError, HalfmqError, MissingDependency, TopicNotFound, UsageError
-from halfmq.spark import data_loss
-from halfmq.spark.bounds import EARLIEST, LATEST, TimeBounds, ends_by_time, resolved, starts_by_time
-from halfmq.spark.byte_slices import Ints
-from halfmq.spark.offsets import QueueBoundsSnapshot, QueueName, StreamOffset, ends_of, from_json, to_json
 from halfmq.spark.options import VIEW_HALF, VIEW_MESSAGES, Options, parse_options, refuse_table
-from halfmq.spark.partitions import (
+from halfmq.spark.plan import data_loss
+from halfmq.spark.plan.bounds import EARLIEST, LATEST, TimeBounds, ends_by_time, resolved, starts_by_time
+from halfmq.spark.plan.offsets import QueueBoundsSnapshot, QueueName, StreamOffset, ends_of, from_json, to_json
+from halfmq.spark.plan.partitions import (
     QueueRange,
     Ranges,
     pack,
@@ -44,14 +43,15 @@ from halfmq.spark.partitions import (
     split_larger,
     task_count,
 )
-from halfmq.spark.read_limit import Limits, TriggerDelay, shares, shares_within_bytes
+from halfmq.spark.plan.read_limit import Limits, TriggerDelay, shares, shares_within_bytes
+from halfmq.spark.plan.several_brokers import offset_like, snapshot_like
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
+from halfmq.spark.rows.byte_slices import Ints
+from halfmq.spark.rows.stored_rows import StoredRows, record_batches
+from halfmq.spark.rows.tag_filter import with_tags
 from halfmq.spark.schema import spark_schema
-from halfmq.spark.several_brokers import offset_like, snapshot_like
-from halfmq.spark.stored_rows import StoredRows, record_batches
-from halfmq.spark.table_plan import TableRange, TableSnapshot, UndecidedRows, plan_halves, plan_transactions
-from halfmq.spark.table_rows import Lost, Rows, Table, TablePage, TransactionRows, half_messages
-from halfmq.spark.tag_filter import with_tags
+from halfmq.spark.views.table_plan import TableRange, TableSnapshot, UndecidedRows, plan_halves, plan_transactions
+from halfmq.spark.views.table_rows import Lost, Rows, Table, TablePage, TransactionRows, half_messages
 
 _log: Final = logging.getLogger("halfmq.spark")
 
@@ -96,10 +96,10 @@ class PublishesPosition(Protocol):
 def open_reader(options: Options, deadline: RetryDeadline) -> Reader:
     """The reader for ``options``; it connects on first use."""
     if options.path:
-        from halfmq.spark.direct_reader import DirectReader
+        from halfmq.spark.files.direct_reader import DirectReader
 
         return DirectReader(options, deadline)
-    from halfmq.spark.wire_reader import WireReader
+    from halfmq.spark.network.wire_reader import WireReader
 
     return WireReader(options, deadline)
 
@@ -136,10 +136,10 @@ class TableReader(Protocol):
 def open_table(options: Options, deadline: RetryDeadline) -> TableReader:
     """The reader of the transaction table for ``options``; it connects on first use."""
     if options.path:
-        from halfmq.spark.table_files import TableFiles
+        from halfmq.spark.views.table_files import TableFiles
 
         return TableFiles(options.path, deadline)
-    from halfmq.spark.table_wire import TableWire
+    from halfmq.spark.views.table_wire import TableWire
 
     return TableWire(options, deadline)
 

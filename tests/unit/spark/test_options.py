@@ -3,7 +3,6 @@
 import pytest
 
 from halfmq.errors import UsageError
-from halfmq.spark.bounds import EARLIEST, LATEST, Bounds, TimeBounds
 from halfmq.spark.options import (
     COLUMNS_DEFAULT,
     HALF_COLUMNS,
@@ -13,7 +12,8 @@ from halfmq.spark.options import (
     Options,
     parse_options,
 )
-from halfmq.spark.subscription import Subscription
+from halfmq.spark.plan.bounds import EARLIEST, LATEST, Bounds, TimeBounds
+from halfmq.spark.plan.subscription import Subscription
 
 LEAST = {"url": "rocketmq://127.0.0.1:9876", "subscribe": "orders"}
 

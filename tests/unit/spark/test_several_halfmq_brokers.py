@@ -12,7 +12,7 @@ from tests.support.scripted_cluster import BOTH_READ, Broker, Cluster, end_of, r
 from halfmq.errors import ConnectError, DataLost, UsageError
 from halfmq.spark.jobs import replay
 from halfmq.spark.options import parse_options
-from halfmq.spark.partitions import QueueRange, Ranges
+from halfmq.spark.plan.partitions import QueueRange, Ranges
 from halfmq.spark.source import HalfmqBatchReader, HalfmqStreamReader
 from halfmq.wire.remoting.codes import RequestCode
 from halfmq.wire.remoting.header import Request, encode_response

@@ -12,9 +12,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from halfmq.errors import ConnectError, DataLost, MissingDependency, TopicNotFound, UsageError
 from halfmq.spark import options as options_module
 from halfmq.spark import source
-from halfmq.spark.offsets import QueueBoundsSnapshot
 from halfmq.spark.options import parse_options
-from halfmq.spark.partitions import QueueRange, Ranges
+from halfmq.spark.plan.offsets import QueueBoundsSnapshot
+from halfmq.spark.plan.partitions import QueueRange, Ranges
 from halfmq.spark.source import HalfmqBatchReader, HalfmqDataSource, HalfmqStreamReader
 
 STORE = "ab"

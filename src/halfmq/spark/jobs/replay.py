@@ -27,13 +27,13 @@ from msgspec import Meta, field
 
 from halfmq.errors import DataLost, UsageError
 from halfmq.model.properties import SHARDING_KEY, SYSTEM
-from halfmq.spark.bounds import ends_by_time, starts_by_time
 from halfmq.spark.jobs import archive, session, source, state, tables
 from halfmq.spark.jobs.settings import SparkSettings
 from halfmq.spark.jobs.source import SourceSettings
 from halfmq.spark.jobs.stream import JobFailed, Say, first_cause
-from halfmq.spark.offsets import QueueBoundsSnapshot, QueueName, queue_order
 from halfmq.spark.options import parse_options
+from halfmq.spark.plan.bounds import ends_by_time, starts_by_time
+from halfmq.spark.plan.offsets import QueueBoundsSnapshot, QueueName, queue_order
 from halfmq.spark.retry_deadline import RetryDeadline
 from halfmq.spark.sink.options import EXACTLY_ONCE
 from halfmq.spark.source import Reader, open_reader

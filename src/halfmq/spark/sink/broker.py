@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, NoReturn, TypeVar
 from halfmq.client.routing import DEFAULT_QUEUES, TEMPLATE_TOPIC
 from halfmq.errors import NotAuthorized, RequestFailed, TransactionIncomplete, TransactionRefused, UsageError
 from halfmq.model.query_batch import QueryBatch
-from halfmq.spark.connection import Address, Connection
+from halfmq.spark.network.connection import Address, Connection
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.sink.encoder import Payload
 from halfmq.spark.sink.options import AT_LEAST_ONCE, SinkOptions

@@ -35,7 +35,7 @@ from halfmq import limits
 from halfmq.client.outgoing import checked_topic
 from halfmq.errors import MessageTooLarge, UsageError
 from halfmq.model.properties import KEYS, RESERVED, SHARDING_KEY, TAGS
-from halfmq.spark.byte_slices import Ints
+from halfmq.spark.rows.byte_slices import Ints
 from halfmq.spark.sink.java_hashes import java_hashes
 
 _BYTES: Final = (BinaryType, StringType)

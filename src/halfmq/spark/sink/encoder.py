@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from halfmq.model.half_batch import ENTRY_BYTES, ITEM_HEAD_BYTES
 from halfmq.model.records import BATCHED, HALF_BATCH_PAYLOAD_AT
 from halfmq.model.stored_message import AT_BODY_V4, MAGIC_V1
-from halfmq.spark.byte_slices import Bytes, Ints
+from halfmq.spark.rows.byte_slices import Bytes, Ints
 from halfmq.spark.sink.message_ids import ID_CHARS, message_ids
 
 _HEAD: Final = np.dtype(

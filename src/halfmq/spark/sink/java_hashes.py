@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from halfmq.model.ids import java_string_hash
-from halfmq.spark.byte_slices import as_bytes
+from halfmq.spark.rows.byte_slices import as_bytes
 
 Hashes = npt.NDArray[np.int32]
 

@@ -15,7 +15,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from halfmq.spark.byte_slices import Bytes
+from halfmq.spark.rows.byte_slices import Bytes
 
 ID_CHARS: Final = 32
 _NUMBER_CHARS: Final = 8

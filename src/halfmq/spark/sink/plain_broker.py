@@ -17,7 +17,7 @@ from halfmq.client.producer import STORED
 from halfmq.client.refusals import refusal
 from halfmq.client.routing import DEFAULT_QUEUES, TEMPLATE_TOPIC
 from halfmq.errors import NotAuthorized, RequestFailed, TopicNotFound
-from halfmq.spark.connection import TEMPORARY, Address, Connections, Sent
+from halfmq.spark.network.connection import TEMPORARY, Address, Connections, Sent
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.sink.columns import ANY_QUEUE
 from halfmq.spark.sink.options import SinkOptions

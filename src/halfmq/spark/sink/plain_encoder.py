@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from halfmq.model.stored_message import AT_BODY_V4
-from halfmq.spark.byte_slices import Ints
+from halfmq.spark.rows.byte_slices import Ints
 from halfmq.spark.sink.encoder import fixed_column
 from halfmq.spark.sink.message_ids import ID_CHARS, repeatable_ids
 from halfmq.wire.remoting.codes import RequestCode

@@ -5,7 +5,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from halfmq.spark.byte_slices import Ints
+from halfmq.spark.rows.byte_slices import Ints
 from halfmq.spark.sink.columns import Group
 from halfmq.spark.sink.encoder import cuts
 

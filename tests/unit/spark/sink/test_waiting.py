@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from halfmq.spark.byte_slices import Ints
+from halfmq.spark.rows.byte_slices import Ints
 from halfmq.spark.sink import waiting
 from halfmq.spark.sink.columns import Group
 from halfmq.spark.sink.waiting import Waiting

@@ -1,0 +1,1 @@
+"""Readers of brokers: halfmq, one or several, and Apache RocketMQ."""

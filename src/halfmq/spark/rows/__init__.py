@@ -1,0 +1,1 @@
+"""Stored messages, their properties and bodies as Arrow columns. No I/O."""

@@ -1,0 +1,1 @@
+"""The transaction table as rows (``view=transactions``, ``view=half``), from files and over the network."""

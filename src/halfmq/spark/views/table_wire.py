@@ -1,0 +1,266 @@
+"""The transaction table of a halfmq broker, for ``table_rows``, with HMQ_TABLE_READ (``wire.remoting.table_read``).
+
+A response is a page: rows, and the records that name their transactions, as in the files. The request for the next rows is sent when
+the header of a response is there.
+"""
+
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from halfmq.errors import ProtocolError, UsageError
+from halfmq.spark.network.connection import Address, check_success
+from halfmq.spark.network.raw_connection import RawConnection
+from halfmq.spark.network.wire_reader import WireReader
+from halfmq.spark.options import Options
+from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
+from halfmq.spark.rows.byte_slices import Ints, as_bytes
+from halfmq.spark.views.table_plan import TableSnapshot, UndecidedRows, runs
+from halfmq.spark.views.table_rows import (
+    ROW,
+    Bools,
+    Lost,
+    Rows,
+    TablePage,
+    checked_sizes,
+    joined,
+    merged,
+    record_positions,
+)
+from halfmq.wire.remoting.codes import HMQ_TABLE_READ, ResponseCode
+from halfmq.wire.remoting.header import Request
+from halfmq.wire.remoting.raw_read import CHECKSUM_BYTES, is_intact
+from halfmq.wire.remoting.table_read import (
+    EXT_STORE,
+    TableFound,
+    TableReadFields,
+    decode_found,
+    decode_topics,
+    encode_request_fields,
+)
+
+_log: Final = logging.getLogger("halfmq.spark")
+
+#: Bytes of records in a response; the broker also limits the number of rows.
+ANSWER_BYTES: Final = 2 << 20
+#: Rows that are converted at once.
+_PAGE_ROWS: Final = 16_384
+#: A checksum that is wrong again on a new connection is not the network's fault.
+_WRONG_CHECKSUMS_MAX: Final = 2
+#: An entry of a response.
+_ENTRY: Final = np.dtype([("half_index", ">i8"), ("start", ">u4"), ("size", ">i4"), ("row", ROW)])
+
+
+class _OtherStore(Exception):
+    """Another store is at the address of the broker."""
+
+
+class _Channel:
+    """A connection, and the request that is on its way."""
+
+    def __init__(self) -> None:
+        self._connection: RawConnection | None = None
+        self._sent: TableReadFields | None = None
+
+    def close(self) -> None:
+        self._sent = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def receive(
+        self, address: Address, fields: TableReadFields
+    ) -> tuple[Request[dict[str, str]], TableFound | None, memoryview]:
+        """The response to a request, after the request for the next rows was sent. The next call overwrites the body.
+
+        Raises:
+            Unavailable, ProtocolError: close it.
+        """
+        connection = self._connection
+        if connection is None or connection.address != address or self._sent not in (None, fields):
+            self.close()
+            connection = self._connection = RawConnection.open(address)
+        if self._sent is None:
+            self._send(connection, fields)
+        answer = connection.head()
+        self._sent = None
+        found = decode_found(answer.ext) if answer.code == ResponseCode.SUCCESS else None
+        if found is not None and fields.first < found.next_half < fields.end:
+            self._send(connection, fields._replace(first=found.next_half))
+        return answer, found, connection.body()
+
+    def _send(self, connection: RawConnection, fields: TableReadFields) -> None:
+        connection.send(HMQ_TABLE_READ, encode_request_fields(fields))
+        self._sent = fields
+
+
+class TableWire:
+    """The transaction table of the one broker that ``options.servers`` know. The caller must call ``close``."""
+
+    def __init__(self, options: Options, deadline: RetryDeadline) -> None:
+        self._view = options.view
+        self._deadline = deadline
+        self._finder = WireReader(options, deadline)
+        self._pages = _Channel()
+        #: Single rows are asked for while a page is converted, and the next page may be on its way.
+        self._lookups = _Channel()
+        self.topics: dict[int, str] = {}
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._pages.close()
+        self._lookups.close()
+        self._finder.close()
+
+    # --- planning
+
+    def snapshot(self) -> TableSnapshot:
+        """The broker's table now.
+
+        Raises:
+            UsageError: the url leads to Apache RocketMQ, to an older halfmq, or to several brokers.
+            ConnectError: no broker responded within ``brokerTimeout``.
+        """
+        return self._deadline.until(self._try_snapshot, "the transaction table")
+
+    def _try_snapshot(self) -> TableSnapshot:
+        address, store = self._finder.only_broker(f"view={self._view}")
+        try:
+            found, _ = self._attempt(address, TableReadFields(store, "rows", 0, 0, 0, 1))
+        except _OtherStore as other:
+            raise Unavailable(str(other)) from other
+        return TableSnapshot(store, found.position, found.log_start, found.table_first, found.table_end)
+
+    def undecided(self, snapshot: TableSnapshot, lost: Lost) -> UndecidedRows:
+        """All rows that were undecided at the position of ``snapshot``."""
+        pages = list(self._read("undecided", snapshot, snapshot.first, snapshot.end, lost))
+        half_indexes = np.concatenate([np.empty(0, np.int64), *[page.half_indexes for page in pages]])
+        return UndecidedRows(half_indexes, joined(page.rows for page in pages))
+
+    # --- reading
+
+    def transactions(self, snapshot: TableSnapshot, start: int, end: int, lost: Lost) -> Iterator[TablePage]:
+        """The rows [start, end) that existed at the position, each with the record that names its transaction."""
+        pages: list[TablePage] = []
+        for page in self._read("transactions", snapshot, start, end, lost):
+            pages.append(page)
+            if sum(len(one.rows) for one in pages) >= _PAGE_ROWS:
+                yield merged(pages)
+                pages.clear()
+        if pages:
+            yield merged(pages)
+
+    def named(self, snapshot: TableSnapshot, half_indexes: Ints, lost: Lost) -> Iterator[TablePage]:
+        """The rows of these halves, as ``transactions``; the pages may contain others."""
+        for first, end in runs(half_indexes):
+            yield from self.transactions(snapshot, first, end, lost)
+
+    def halves(self, snapshot: TableSnapshot, start: int, end: int, lost: Lost) -> Iterator[TablePage]:
+        """The rows [start, end) that were undecided at the position, each with the whole record of its half."""
+        return self._read("halves", snapshot, start, end, lost)
+
+    def rows_at(self, snapshot: TableSnapshot, half_indexes: Ints, lost: Lost) -> Rows:
+        """The rows of these halves, which are sorted; zeros where there is none."""
+        found = np.zeros(len(half_indexes), ROW)
+        for first, end in runs(half_indexes):
+            for page in self._read("rows", snapshot, first, end, lost):
+                places = np.searchsorted(page.half_indexes, half_indexes)
+                places = np.minimum(places, len(page.half_indexes) - 1)
+                here = page.half_indexes[places] == half_indexes
+                found[here] = page.rows[places[here]]
+        return found
+
+    def _read(self, wanted: str, snapshot: TableSnapshot, start: int, end: int, lost: Lost) -> Iterator[TablePage]:
+        at = start
+        while at < end:
+            fields = TableReadFields(snapshot.store, wanted, at, end, snapshot.position, ANSWER_BYTES)
+            try:
+                found, page = self._deadline.until(lambda: self._try_page(fields), "the transaction table")  # noqa: B023
+            except _OtherStore as other:
+                lost(str(other))
+                return
+            if found.table_first > at and wanted in ("transactions", "halves"):
+                lost(
+                    f"transactions of halves {at} to {min(end, found.table_first) - 1} are past retention since the read began"
+                )
+            if not at < found.next_half <= end:
+                raise ProtocolError(f"a table read from half {at} to {end} goes on at {found.next_half}")
+            at = found.next_half
+            if len(page.rows):
+                yield page
+
+    # --- requests
+
+    def _try_page(self, fields: TableReadFields) -> tuple[TableFound, TablePage]:
+        address, store = self._finder.only_broker(f"view={self._view}")
+        if store != fields.store:
+            raise _OtherStore(f"this is store {store}, but store {fields.store} was planned")
+        return self._attempt(address, fields)
+
+    def _attempt(self, address: Address, fields: TableReadFields) -> tuple[TableFound, TablePage]:
+        """The response to the request, and its page."""
+        channel = self._lookups if fields.wanted == "rows" else self._pages
+        for left in reversed(range(_WRONG_CHECKSUMS_MAX)):
+            try:
+                answer, found, body = channel.receive(address, fields)
+            except Unavailable:
+                channel.close()
+                self._finder.is_elsewhere(address, broken=True)
+                raise
+            except ProtocolError:
+                channel.close()
+                raise
+            if found is None:
+                raise self._refused(answer, address, fields)
+            if is_intact(body):
+                return found, self._page(found, body, fields)
+            channel.close()
+            if left:
+                _log.warning("halfmq: a response of %s:%d has a wrong checksum; reading it again", *address)
+        raise ProtocolError(f"a response for the transaction table from half {fields.first} on has a wrong checksum")
+
+    def _refused(self, answer: Request[dict[str, str]], address: Address, fields: TableReadFields) -> Exception:
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return UsageError(
+                f"the halfmq broker at {address[0]}:{address[1]} is too old for view={self._view}: it does not know request "
+                f"{HMQ_TABLE_READ}",
+                hint="upgrade it, or read its files with `path`",
+            )
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            self._finder.is_elsewhere(address, broken=False)
+            return _OtherStore(f"this is store {answer.ext.get(EXT_STORE)}, but store {fields.store} was planned")
+        check_success(answer, f"a read of the transaction table from half {fields.first} on")
+        return ProtocolError(f"a response without rows has code {answer.code}")
+
+    def _page(self, found: TableFound, body: memoryview, fields: TableReadFields) -> TablePage:
+        records_at = CHECKSUM_BYTES + found.rows * _ENTRY.itemsize
+        end = records_at + found.record_bytes
+        if end > len(body):
+            raise ProtocolError(
+                f"a response with {found.rows} rows and {found.record_bytes} bytes in {len(body)} bytes"
+            )
+        self.topics |= decode_topics(body[end:])
+        body = memoryview(bytes(body))  # a page outlives the next response, which is received into the same memory
+        entries = np.frombuffer(body, _ENTRY, found.rows, CHECKSUM_BYTES)
+        half_indexes: Ints = entries["half_index"].astype(np.int64)
+        if (np.diff(half_indexes) <= 0).any() or (
+            found.rows and not fields.first <= half_indexes[0] <= half_indexes[-1] < found.next_half
+        ):
+            raise ProtocolError(f"a response with rows from half {fields.first} on has others, or in another order")
+        rows: Rows = entries["row"]
+        buffer = pa.py_buffer(body)
+        data = as_bytes(buffer)
+        stated: Ints = entries["size"].astype(np.int64)
+        there = stated > 0
+        starts: Ints = np.where(there, records_at + entries["start"].astype(np.int64), 0)
+        inside = starts + stated <= end
+        if not inside.all():
+            raise ProtocolError("a response has a record beyond its end")
+        verdicts: Bools = (
+            record_positions(rows)[1] if fields.wanted == "transactions" else np.zeros(len(rows), np.bool_)
+        )
+        sizes = np.where(there, checked_sizes(data[starts], verdicts, stated, stated), stated)
+        return TablePage(half_indexes, rows, buffer, starts, sizes)
