@@ -22,6 +22,8 @@ OPTIONS: Final = {
     "brokerTimeout": "how long to wait for an unavailable broker: seconds, or with a unit (500ms, 30s, 5m); default 120s",
     "maxHalfBatchBytes": "bytes of one request to the broker; default 512k",
     "checkpointLocation": "streams only: Spark's checkpoint, a directory of the driver's machine",
+    # Spark passes what ``queryName`` was called with.
+    "queryName": "streams only: the name of the query in Spark; nothing else depends on it",
 }
 GROUP_DEFAULT: Final = "halfmq-spark"
 #: The broker verifies a half batch on its event loop, so a larger one delays other clients by milliseconds.

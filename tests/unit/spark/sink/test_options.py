@@ -15,7 +15,7 @@ def test_defaults_and_every_option() -> None:
     assert (made.broker_timeout_ms, made.half_batch_bytes, made.checkpoint) == (120_000, HALF_BATCH_BYTES, "")
     given = {
         **URL, "TOPIC": "t", "group": "g", "txnappid": "a.b-c_1", "txnVersion": "7", "brokertimeout": "500ms",
-        "maxhalfbatchbytes": "64K", "checkpointlocation": "/c",
+        "maxhalfbatchbytes": "64K", "checkpointlocation": "/c", "queryname": "n",
     }  # fmt: skip
     assert {name.lower() for name in given} == {name.lower() for name in OPTIONS}
     made = parse_sink_options(given)
