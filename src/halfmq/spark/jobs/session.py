@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from halfmq.spark import HalfmqDataSource, builder
+from halfmq.spark.java import without_warning
 from halfmq.spark.jobs.settings import SparkSettings
 
 #: Options of the driver's JVM, which this process starts, unless it is spark-submit's.
@@ -32,6 +33,7 @@ def start(job: str, settings: SparkSettings) -> Any:
     made = builder(f"halfmq {job}", settings.master).config("spark.ui.enabled", "false")
     for name, value in {**settings.conf, **_quiet(settings.conf)}.items():
         made = made.config(name, value)
+    os.environ["JAVA_HOME"] = str(without_warning(Path(os.environ["JAVA_HOME"])))
     spark: Any = made.getOrCreate()
     if spark.sparkContext.master.startswith("local") and spark.conf.get(_PARTITIONS) == _PARTITIONS_DEFAULT:
         spark.conf.set(_PARTITIONS, 4 * spark.sparkContext.defaultParallelism)
