@@ -125,9 +125,7 @@ def anchors(page: str) -> set[str]:
 def test_links_between_documents_hit() -> None:
     pages = [page for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")] if page.is_file()]
     links = [
-        (page, *link)
-        for page in pages
-        for link in re.findall(r"\]\(([^():#\s]*)(?:#([^)\s]*))?\)", page.read_text())
+        (page, *link) for page in pages for link in re.findall(r"\]\(([^():#\s]*)(?:#([^)\s]*))?\)", page.read_text())
     ]
     assert len(links) > 100
     missed = []

@@ -19,7 +19,9 @@ PAGE: Final = ROOT / "docs" / "spark.md"
 #: The addresses that the page names; the test has its own.
 _URL: Final = "rocketmq://127.0.0.1:9876"
 _WORK: Final = "/tmp/guide"
-_BLOCK: Final = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<output>.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+_BLOCK: Final = re.compile(
+    r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<output>.*?)^```\n)?", re.MULTILINE | re.DOTALL
+)
 
 
 class Block(NamedTuple):
