@@ -72,6 +72,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_guide_prints_what_it_shows(spark: Any, broker: Served) -> None:
     page = PAGE.read_text()
     assert page.count("```python") == len(blocks(page)) > 12
