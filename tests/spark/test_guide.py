@@ -83,3 +83,13 @@ def test_the_guide_prints_what_it_shows(spark: Any, broker: Served) -> None:
     finally:
         spark.catalog.dropTempView("orders")
     assert "".join(differences) == ""
+
+
+def test_a_block_that_prints_something_else_is_noticed() -> None:
+    page = "```python\nprint(6 * 7)\n```\n\n```text\n42\n```\n\n```python\nprint('anything')\n```\n"
+    right, silent = blocks(page)
+    assert difference(right, run(right, {})) == ""
+    assert "42\n" in difference(right._replace(output="43\n"), run(right, {}))
+    assert "anything" in difference(silent, run(silent, {}))
+    with pytest.raises(ZeroDivisionError):
+        run(right._replace(code="1 / 0"), {})
