@@ -19,7 +19,7 @@ from demo.flight_recorder import Counter, Snapshot
 from demo.plant import NEED_HELD_OUT, Plant, choose_held_out, plant
 from demo.postgres_server import PostgresServer
 from demo.processes import BrokerProcess, Child, ProcessFailed, module
-from demo.progress import Progress
+from demo.progress import Progress, Sample
 from demo.reconcile import Result, reconcile
 from demo.run import CHECK_IMMUNITY_MS, LOYALTY_TOPIC, ORDERS_TOPIC, Run
 from demo.wire_view import count_visible
@@ -48,17 +48,6 @@ class Settings:
     with_spark: bool
     plant: Plant | None
     keep: bool = False
-
-
-@dataclass
-class Sample:
-    """What was done at a moment, for the plots."""
-
-    seconds: float
-    orders: int
-    rejected: int
-    loyalty: int
-    spark: int
 
 
 @dataclass

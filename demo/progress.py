@@ -1,8 +1,9 @@
 """What one sees while it runs: bars on a terminal, a line every few seconds elsewhere."""
 
 import time
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -10,10 +11,18 @@ from rich.progress import Progress as RichProgress
 
 from demo.chaos import Kill
 
-if TYPE_CHECKING:
-    from demo.orchestra import Sample
-
 LINE_SECONDS = 5.0
+
+
+@dataclass
+class Sample:
+    """What was done at a moment, for the plots."""
+
+    seconds: float
+    orders: int
+    rejected: int
+    loyalty: int
+    spark: int
 
 
 class Progress:
@@ -42,7 +51,7 @@ class Progress:
     def say(self, text: str) -> None:
         self._console.print(text, highlight=False)
 
-    def show(self, sample: "Sample") -> None:
+    def show(self, sample: Sample) -> None:
         accepted = self._baskets - sample.rejected
         self._bars.update(self._placed, completed=sample.orders + sample.rejected)
         self._bars.update(self._credited, completed=sample.loyalty, total=accepted)

@@ -21,6 +21,7 @@ FIRST = (
     "tests/compat/test_stock_broker.py",
     "tests/compat/test_stock_control.py",
     "tests/compat/test_java_client.py",
+    "tests/compat/test_spark_rocketmq.py",
     "tests/spark/",
     "tests/demo/",
     "tests/scenarios/",
@@ -29,8 +30,8 @@ FIRST = (
     "tests/crash_matrix/",
     "tests/simulation/",
 )
-#: One Spark session for all of these.
-TOGETHER = ("tests/spark/",)
+#: One Spark session for all of a folder; some files start sessions in other processes. One worker with all of it would be the last by minutes.
+TOGETHER = ("tests/spark/jobs/", "tests/spark/test_clusters.py", "tests/spark/test_sink.py", "tests/spark/")
 SPREAD = (
     "tests/compat/test_java_client.py::test_a_thousand_transactions_have_one_outcome_each",
     "tests/compat/test_stock_history.py",

@@ -92,10 +92,19 @@ class StockBroker:
             "waitTimeMillsInSendQueue": "10000",
             "autoCreateTopicEnable": "true",
         } | self.settings
-        broker_conf = self.directory / "broker.conf"
-        broker_conf.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
-        self._java("broker", "org.apache.rocketmq.broker.BrokerStartup", str(broker_conf))
+        (self.directory / "broker.conf").write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+        self.start_broker()
+
+    def start_broker(self) -> None:
+        """Also again, after ``kill_broker``: on the same store and ports."""
+        self._java("broker", "org.apache.rocketmq.broker.BrokerStartup", str(self.directory / "broker.conf"))
         self._wait_until_registered()
+
+    def kill_broker(self) -> None:
+        """SIGKILL. The name server goes on."""
+        broker = self._processes.pop()
+        broker.kill()
+        broker.wait()
 
     def stop(self) -> None:
         for process in reversed(self._processes):

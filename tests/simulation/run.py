@@ -192,7 +192,7 @@ class Run:
             self.consuming.forgetful = True
         self.check_times.settings = self.host.config.settings
         # No time passes within a turn: the speed of the real machine must not influence the history.
-        self.host.broker._sequencer.clock = self.host.broker._gateway.intake.clock = (
+        self.host.broker._sequencer.pace.clock = self.host.broker._gateway.intake.clock = (
             self.host.broker._sequencer._loop.time
         )  # type: ignore[union-attr]
         self.leaving.started(broker)

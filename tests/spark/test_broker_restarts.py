@@ -9,7 +9,6 @@ then the local commit, then COMMIT; checks are answered from the database. So a 
 """
 
 import random
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,12 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.pair_service import Service
 from tests.support.served import Served
 
-from halfmq.client.outcome import Outcome
-from halfmq.client.sync import Client
-from halfmq.client.transaction_block import Transaction
-from halfmq.errors import ConnectError, HalfmqError
 from halfmq.runtime.disk import RealDisk
 from halfmq.store.topics_file import read_topics
 
@@ -30,59 +26,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 
 KILLS = 3
 SEED = 20261121
-
-
-class RolledBackByRule(Exception):
-    """The service's own reason."""
-
-
-class Service(threading.Thread):
-    """Sends until it is told to stop. ``committed`` is its local database: numbers whose local transaction committed.
-
-    It is a set in memory, since nobody kills this process.
-    """
-
-    def __init__(self, url: str) -> None:
-        super().__init__(daemon=True)
-        self.url = url
-        self.stopping = threading.Event()
-        #: After ``stopping``: ``committed`` does not change any more.
-        self.stopped = threading.Event()
-        self.ended = threading.Event()
-        self.committed: set[int] = set()
-        #: What became of single transactions, for the message of a failure: number -> how its block ended.
-        self.odd: dict[int, str] = {}
-
-    def run(self) -> None:
-        with Client(self.url, group="service") as mq:
-            mq.add_check("pair", self._check)
-            number = 0
-            while not self.stopping.is_set():
-                self._one(mq, number)
-                number += 1
-            self.stopped.set()
-            # The client stays open: what is undecided is settled by checks that it answers.
-            self.ended.wait()
-
-    def _check(self, transaction: Transaction) -> Outcome:
-        return Outcome.COMMIT if int(transaction.query_id) in self.committed else Outcome.ROLLBACK
-
-    def _one(self, mq: Client, number: int) -> None:
-        prepared = False
-        try:
-            with mq.begin("pair", query_id=str(number)) as transaction:
-                transaction.send("orders", str(number), key=number)
-                transaction.send("loyalty", str(number), key=number)
-                transaction.prepare()
-                prepared = True
-                if number % 4 == 0:
-                    raise RolledBackByRule
-                self.committed.add(number)  # the local commit: from here on the messages must appear
-        except RolledBackByRule:
-            pass
-        except HalfmqError as error:
-            self.odd[number] = f"{type(error).__name__} in {'COMMIT' if prepared else 'prepare'}"
-            time.sleep(0.1 if isinstance(error, ConnectError) else 0.0)
 
 
 @pytest.fixture

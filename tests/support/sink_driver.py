@@ -13,7 +13,9 @@ from typing import Any
 BATCH_ROWS = 10
 
 
-def start(spark: Any, url: str, directory: Path, *, rows: int = BATCH_ROWS, **trigger: Any) -> Any:
+def start(
+    spark: Any, url: str, directory: Path, *, rows: int = BATCH_ROWS, guarantee: str = "exactlyOnce", **trigger: Any
+) -> Any:
     """Start the query of ``directory``; without ``trigger`` it runs until it is stopped."""
     stream = (
         spark.readStream.format("halfmq")
@@ -21,7 +23,7 @@ def start(spark: Any, url: str, directory: Path, *, rows: int = BATCH_ROWS, **tr
         .options(maxOffsetsPerTrigger=str(rows), minPartitions="2")
         .load()
         .writeStream.format("halfmq_stalling")
-        .options(url=url, topic=f"out-{directory.name}", maxHalfBatchBytes="4k")
+        .options(url=url, topic=f"out-{directory.name}", maxHalfBatchBytes="4k", guarantee=guarantee)
         .option("checkpointLocation", str(directory / "checkpoint"))
     )
     return (stream.trigger(**trigger) if trigger else stream).start()

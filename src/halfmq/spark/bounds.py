@@ -6,12 +6,19 @@ halfmq store, so a bound by time never splits one.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from halfmq.errors import UsageError
-from halfmq.spark.offsets import QueueBoundsSnapshot, QueueName, queue_order
+from halfmq.spark.offsets import (
+    OFFSET_VERSION,
+    SEVERAL_VERSION,
+    QueueBoundsSnapshot,
+    QueueName,
+    queue_broker,
+    queue_order,
+)
 from halfmq.spark.subscription import Subscription
 
 EARLIEST: Final = -2
@@ -68,7 +75,8 @@ def parse_offsets(name: str, text: str, otherwise: int, subscription: Subscripti
     of_stream = False
     try:
         decoded = json.loads(text)
-        if isinstance(decoded, dict) and decoded.get("v") == 1 and isinstance(decoded.get("queues"), dict):
+        is_offset = isinstance(decoded, dict) and decoded.get("v") in (OFFSET_VERSION, SEVERAL_VERSION)
+        if is_offset and isinstance(decoded.get("queues"), dict):
             decoded = decoded["queues"]  # a stream offset, as in checkpoints and progress reports
             of_stream = True
         queues = _of_queues(decoded, "offset", EARLIEST)
@@ -114,7 +122,9 @@ def _of_queues(decoded: Any, what: str, least: int) -> dict[str, dict[str, int]]
         raise ValueError(f"not of the form {{topic: {{queue: {what}}}}}")
     for topic, queue, value in _named(decoded):
         if not _QUEUE.fullmatch(queue):
-            raise ValueError(f"{queue!r} is not a queue of {topic}: queues are numbers, in a cluster BROKER:NUMBER")
+            raise ValueError(
+                f"{queue!r} is not a queue of {topic}: queues are numbers, of several brokers BROKER:NUMBER"
+            )
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _TIME_MAX_MS:
             raise ValueError(f"{what} of {topic}/{queue} is {value!r}")
     return {topic: dict(queues) for topic, queues in decoded.items()}
@@ -125,11 +135,21 @@ def _named(queues: Mapping[str, Mapping[str, int]]) -> list[tuple[str, str, int]
 
 
 def _no_such_queue(what: str, topic: str, name: str, snapshot: QueueBoundsSnapshot) -> UsageError:
-    there = sorted((queue for queue in snapshot.queues if queue[0] == topic), key=queue_order)
+    there = [queue for _, queue in sorted((queue for queue in snapshot.queues if queue[0] == topic), key=queue_order)]
+    several = (
+        "several brokers may have it, so its queues have the form BROKER:NUMBER; they"
+        if _is_named(there)
+        else "its queues"
+    )
     return UsageError(
         f"{what} of queue {name} of topic {topic} was requested; there is no such queue",
-        hint=f"its queues are {', '.join(queue for _, queue in there)}",
+        hint=f"{several} are {', '.join(there)}",
     )
+
+
+def _is_named(queues: Iterable[str]) -> bool:
+    """Whether the queues have the names of their brokers."""
+    return any(queue_broker(name) for name in queues)
 
 
 def resolved(
@@ -146,7 +166,8 @@ def resolved(
     for topic, name, at in _named(bounds.queues):
         if (topic, name) in snapshot.queues:
             continue
-        if topic in snapshot.topics and not bounds.of_stream:
+        other_form = bool(queue_broker(name)) != _is_named(queue for other, queue in snapshot.queues if other == topic)
+        if topic in snapshot.topics and (other_form or not bounds.of_stream):
             raise _no_such_queue(f"offset {at}", topic, name, snapshot)
         if at > 0:
             lost(f"offset {at} of queue {name} of topic {topic} was requested; there is no such queue")

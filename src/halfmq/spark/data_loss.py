@@ -6,14 +6,26 @@ with the remaining messages. Pure functions.
 A store that ends before the offset of the query may belong to a broker that is starting (after a power loss it rebuilds its
 indexes), so the caller waits for ``brokerTimeout`` before it reports a loss; see ``is_regressed``.
 
-A broker of a RocketMQ cluster that is away has lost nothing: its queues keep their offsets; see ``with_away``.
+One of several brokers that is away has lost nothing: its queues keep their offsets; see ``with_away``. Of several halfmq brokers each is
+checked by itself, and named.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from halfmq.errors import DataLost
-from halfmq.spark.offsets import ROCKETMQ_STORE, QueueBoundsSnapshot, QueueName, StreamOffset, queue_broker, queue_order
+from halfmq.spark.offsets import (
+    NO_POSITION,
+    ROCKETMQ_STORE,
+    QueueBoundsSnapshot,
+    QueueName,
+    StoreState,
+    StreamOffset,
+    is_rocketmq,
+    queue_broker,
+    queue_order,
+)
+from halfmq.spark.several_brokers import offset_like, part_of_snapshot, parts_of_offset
 
 
 class Resumed(NamedTuple):
@@ -24,7 +36,14 @@ class Resumed(NamedTuple):
 
 
 def is_regressed(offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> bool:
-    """Whether the same store now ends before ``offset``. The caller may wait and try again."""
+    """Whether the same store, or one of several, now ends before ``offset``. The caller may wait and try again."""
+    if snapshot.stores:
+        parts = parts_of_offset(offset_like(offset, snapshot))
+        return any(
+            is_regressed(part, part_of_snapshot(snapshot, name))
+            for name, part in parts.items()
+            if name in snapshot.stores
+        )
     if not _is_same_store(offset, snapshot):
         return False
     if snapshot.epoch < offset.epoch or snapshot.position < offset.position:
@@ -37,12 +56,16 @@ def is_regressed(offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> bool:
 
 def away_brokers(offset: StreamOffset | None, snapshot: QueueBoundsSnapshot) -> dict[str, str]:
     """Brokers whose queues the snapshot does not show, with the reason of each: those that did not respond, and those of ``offset``
-    that are not registered.
+    that are not registered. ``offset`` must have the names of the snapshot; see ``offset_like``.
     """
     found = {name: why for name, why in snapshot.brokers.items() if why}
-    if snapshot.brokers and offset is not None and _is_same_store(offset, snapshot):
-        for name in {queue_broker(name) for _, name in offset.queues} - snapshot.brokers.keys():
-            found[name] = "it is not registered with the name server"
+    known: set[str] = set()
+    if offset is not None and offset.stores:
+        known = set() if snapshot.store else set(offset.stores)
+    elif offset is not None and snapshot.brokers and _is_same_store(offset, snapshot):
+        known = {queue_broker(name) for _, name in offset.queues}
+    for name in known - snapshot.brokers.keys():
+        found[name] = "it is not registered with the name server"
     return found
 
 
@@ -52,26 +75,42 @@ def with_away(offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> QueueBound
     """
     away = away_brokers(offset, snapshot)
     kept = {queue: (0, at) for queue, at in offset.queues.items() if queue_broker(queue[1]) in away}
-    if not kept:
+    if not kept or (offset.stores and snapshot.store):
         return snapshot
     topics = {topic: offset.topics.get(topic, 0) for topic, _ in kept}
-    store = ROCKETMQ_STORE + ",".join(sorted(_clusters(snapshot.store) | _clusters(offset.store)))
-    return snapshot._replace(store=store, queues={**snapshot.queues, **kept}, topics={**topics, **snapshot.topics})
+    store = snapshot.store
+    if not offset.stores:
+        store = ROCKETMQ_STORE + ",".join(sorted(_clusters(snapshot.store) | _clusters(offset.store)))
+    return snapshot._replace(
+        store=store,
+        queues={**snapshot.queues, **kept},
+        topics={**topics, **snapshot.topics},
+        stores={**{name: state for name, state in offset.stores.items() if name in away}, **snapshot.stores},
+    )
 
 
 def is_elsewhere(offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> bool:
     """Whether ``snapshot`` is of another store that has none of the topics: the broker of the query may be away, and another one answer
-    in its place, so nothing is known to be lost.
+    in its place, so nothing is known to be lost. The same holds if it is of several brokers, and none has the store.
     """
-    return bool(offset.queues) and not snapshot.topics and not _is_same_store(offset, snapshot)
+    if not offset.queues or offset.stores:
+        return False
+    if snapshot.stores and not is_rocketmq(offset.store):
+        return all(state.store != offset.store for state in snapshot.stores.values())
+    return not snapshot.topics and not _is_same_store(offset, snapshot)
 
 
-def elsewhere(wanted: str, store: str, topics: str) -> str:
-    """The reason to wait for store ``wanted``, if only ``store`` (empty: several) responds, and has none of ``topics``, which
-    ``Subscription.in_words`` describes.
-    """
-    there = f"there is only store {store}" if store else "there are only brokers"
+def elsewhere(wanted: str, snapshot: QueueBoundsSnapshot, topics: str) -> str:
+    """The reason to wait for store ``wanted``; see ``is_elsewhere``. ``topics``: what the query reads, ``Subscription.in_words``."""
+    if snapshot.stores:
+        away = "".join(f"; broker {name} is away: {why}" for name, why in sorted(snapshot.brokers.items()) if why)
+        return f"store {wanted} is not registered with the name server; there are {_in_words(snapshot.stores)}{away}"
+    there = f"there is only store {snapshot.store}" if snapshot.store else "there are only brokers"
     return f"store {wanted} is not registered with the name server; {there} without {topics}"
+
+
+def _in_words(stores: Mapping[str, StoreState]) -> str:
+    return ", ".join(f"broker {name} with store {stores[name].store}" for name in sorted(stores))
 
 
 def _is_same_store(offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> bool:
@@ -82,7 +121,7 @@ def _is_same_store(offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> bool:
     """
     if snapshot.store == offset.store:
         return True
-    if not (snapshot.store.startswith(ROCKETMQ_STORE) and offset.store.startswith(ROCKETMQ_STORE)):
+    if not (is_rocketmq(snapshot.store) and is_rocketmq(offset.store)):
         return False
     brokers = {queue_broker(name) for _, name in offset.queues}
     return bool(_clusters(snapshot.store) & _clusters(offset.store)) or brokers.isdisjoint(snapshot.brokers)
@@ -99,12 +138,16 @@ def resume(offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> Resumed:
 
     ``offset`` must contain subscribed topics only; see ``restricted``.
     """
+    if snapshot.stores:
+        offset = offset_like(offset, snapshot)
+        if offset.stores or not offset.queues:
+            return _resume_several(offset, snapshot)
     firsts = {queue: first for queue, (first, _) in snapshot.queues.items()}
-    same = _is_same_store(offset, snapshot)
+    same = not offset.stores and _is_same_store(offset, snapshot)
     if not same and offset.queues:
-        return Resumed(
-            firsts, (f"this is store {snapshot.store or 'unknown'}, the query has read store {offset.store}",)
-        )
+        there = _in_words(snapshot.stores) or f"store {snapshot.store or 'unknown'}"
+        read = _in_words(offset.stores) or f"store {offset.store}"
+        return Resumed(firsts, (f"this is {there}, the query has read {read}",))
     losses = []
     if same and (snapshot.epoch < offset.epoch or snapshot.position < offset.position):
         losses.append(
@@ -125,6 +168,23 @@ def resume(offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> Resumed:
         for topic, name in sorted(snapshot.queues.keys() - offset.queues.keys(), key=queue_order)
         if firsts[topic, name]
     ]
+    return Resumed(starts, tuple(losses))
+
+
+def _resume_several(offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> Resumed:
+    """Each broker by itself. One that is new to the query is read like a new topic."""
+    starts: dict[QueueName, int] = {}
+    losses: list[str] = []
+    parts = parts_of_offset(offset) if offset.stores else {}
+    for name in sorted(parts.keys() | snapshot.stores.keys()):
+        if name in snapshot.stores:
+            there = part_of_snapshot(snapshot, name)
+        else:  # nothing of it is subscribed or exists any more
+            there = QueueBoundsSnapshot(parts[name].store, parts[name].epoch, parts[name].position, {}, {})
+        part = parts.get(name, StreamOffset(there.store, 0, NO_POSITION, {}, {}))
+        resumed = resume(part, there)
+        starts |= {(topic, f"{name}:{number}"): at for (topic, number), at in resumed.starts.items()}
+        losses += [f"broker {name}: {loss}" for loss in resumed.losses]
     return Resumed(starts, tuple(losses))
 
 
@@ -149,10 +209,16 @@ def _resume_queue(
 
 
 def restricted(offset: StreamOffset, is_subscribed: Callable[[str], bool]) -> StreamOffset:
-    """``offset`` without topics that are no longer subscribed."""
+    """``offset`` without topics that are no longer subscribed, and without brokers that have no others."""
+
+    def subscribed(topics: Mapping[str, int]) -> dict[str, int]:
+        return {topic: number for topic, number in topics.items() if is_subscribed(topic)}
+
+    stores = {name: state._replace(topics=subscribed(state.topics)) for name, state in offset.stores.items()}
     return offset._replace(
         queues={queue: at for queue, at in offset.queues.items() if is_subscribed(queue[0])},
-        topics={topic: number for topic, number in offset.topics.items() if is_subscribed(topic)},
+        topics=subscribed(offset.topics),
+        stores={name: state for name, state in stores.items() if state.topics},
     )
 
 

@@ -8,7 +8,7 @@ The classes of ``halfmq.store`` load all queues and create an object per entry: 
 rows.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeVar
 
@@ -58,7 +58,7 @@ class DirectReader(StoreFiles):
 
     # --- planning
 
-    def snapshot(self) -> QueueBoundsSnapshot:
+    def snapshot(self, known: Collection[str] = ()) -> QueueBoundsSnapshot:
         """The bounds of all subscribed queues now. Waits until the store has a high watermark.
 
         Raises:
@@ -222,22 +222,26 @@ class DirectReader(StoreFiles):
             places, good = self._places(mapped[1], found)
             if not good.all():
                 lost(self._damage(one, found, good))
+            whole = bool(good.all())
             kept = np.flatnonzero(good)
-            for chosen in np.split(kept, cut_points(sizes[first + kept])):
-                if len(chosen):
-                    rows = entries[first + chosen]
-                    yield StoredRows(
-                        buffer=mapped[0],
-                        starts=places[chosen],
-                        sizes=sizes[first + chosen],
-                        queue_offsets=queue_offsets[first + chosen],
-                        store_times_ms=rows["store_time_ms"].astype(np.int64),
-                        transactional=rows["half_index"] >= 0,
-                        topic=one.topic,
-                        broker="",
-                        queue=one.queue,
-                        file=str(self._segment_path(found.segment)),
-                    )
+            begin = 0
+            for end in cut_points(found.sizes if whole else found.sizes[kept]):
+                # Slices are free; choosing entries by number costs more than all the rest of this loop.
+                chosen = slice(begin, end) if whole else kept[begin:end]
+                begin = end
+                rows = entries[first:last][chosen]
+                yield StoredRows(
+                    buffer=mapped[0],
+                    starts=places[chosen],
+                    sizes=found.sizes[chosen],
+                    queue_offsets=found.queue_offsets[chosen],
+                    store_times_ms=rows["store_time_ms"].astype(np.int64),
+                    transactional=rows["half_index"] >= 0,
+                    topic=one.topic,
+                    broker="",
+                    queue=one.queue,
+                    file=str(self._segment_path(found.segment)),
+                )
 
     def _places(self, data: Bytes, found: "_Entries") -> tuple[Ints, npt.NDArray[np.bool_]]:
         """Offsets of the stored messages in the segment, and whether size and magic number of each are right.

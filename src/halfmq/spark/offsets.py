@@ -8,8 +8,13 @@ The offset is the same for both readers, so a query can switch between them with
 another store, an older copy of the store, or a topic that was deleted and created again. Spark compares offsets as text, so the
 order of keys is fixed.
 
-The name of a queue is its number. In a cluster of Apache RocketMQ several brokers have a queue 0, so there it is
-``broker:number``, ``store`` is ``rocketmq:CLUSTER[,CLUSTER...]``, and ``position`` is -1, since the brokers share no log.
+The name of a queue is its number. Several brokers have a queue 0, so there it is ``broker:number``. Several halfmq brokers have one
+position each, and the offset is
+
+    {"v":2,"brokers":{"eu-1":{"store":"...","epoch":3,"position":4711,"topics":{"orders":1}}},"queues":{"orders":{"eu-1:0":5}}}
+
+In a cluster of Apache RocketMQ the form is the first one, ``store`` is ``rocketmq:CLUSTER[,CLUSTER...]``, and ``position`` is -1,
+since its brokers tell none.
 """
 
 from collections.abc import Mapping
@@ -18,7 +23,9 @@ from typing import Any, Final, NamedTuple
 from halfmq.errors import UsageError
 
 OFFSET_VERSION: Final = 1
-#: ``position`` of a RocketMQ cluster.
+#: Of an offset of several halfmq brokers.
+SEVERAL_VERSION: Final = 2
+#: ``position`` of a RocketMQ cluster, and of several halfmq brokers together.
 NO_POSITION: Final = -1
 #: Prefix of ``store`` for a RocketMQ cluster.
 ROCKETMQ_STORE: Final = "rocketmq:"
@@ -27,14 +34,27 @@ ROCKETMQ_STORE: Final = "rocketmq:"
 QueueName = tuple[str, str]
 
 
+class StoreState(NamedTuple):
+    """The store of one of several halfmq brokers. ``position``: in its log; ``topics``: name -> id."""
+
+    store: str
+    epoch: int
+    position: int
+    topics: dict[str, int]
+
+
 class StreamOffset(NamedTuple):
-    """Next offsets of all subscribed queues. ``queues``: (topic, queue name) -> offset; ``topics``: name -> id."""
+    """Next offsets of all subscribed queues. ``queues``: (topic, queue name) -> offset; ``topics``: name -> id.
+
+    ``stores``, of several halfmq brokers only: by broker. ``store`` is then empty, and the ids in ``topics`` are 0.
+    """
 
     store: str
     epoch: int
     position: int
     queues: dict[QueueName, int]
     topics: dict[str, int]
+    stores: dict[str, StoreState] = {}  # noqa: RUF012 - never modified
 
 
 class QueueBoundsSnapshot(NamedTuple):
@@ -42,8 +62,10 @@ class QueueBoundsSnapshot(NamedTuple):
 
     Contains only topics that exist. The end offset is one past the last message.
 
-    ``brokers``, of a RocketMQ cluster only: "" for each registered broker that responded, otherwise why it did not. The queues
+    ``brokers``, of several brokers only: "" for each registered broker that responded, otherwise why it did not. The queues
     of others are not in the snapshot, although they exist; see ``data_loss.with_away``.
+
+    ``stores``: see ``StreamOffset``. Each is consistent; a transaction is in one of them.
     """
 
     store: str
@@ -52,6 +74,17 @@ class QueueBoundsSnapshot(NamedTuple):
     queues: dict[QueueName, tuple[int, int]]
     topics: dict[str, int]
     brokers: dict[str, str] = {}  # noqa: RUF012 - never modified
+    stores: dict[str, StoreState] = {}  # noqa: RUF012 - never modified
+
+    def topic_id(self, queue: QueueName) -> int:
+        """The id of the topic of a queue; 0 if unknown."""
+        state = self.stores.get(queue_broker(queue[1]))
+        return (self.topics if state is None else state.topics).get(queue[0], 0)
+
+
+def is_rocketmq(store: str) -> bool:
+    """Whether ``store`` is that of an offset or plan of Apache RocketMQ's brokers."""
+    return store.startswith(ROCKETMQ_STORE)
 
 
 def queue_order(queue: QueueName) -> tuple[str, str, int]:
@@ -67,7 +100,7 @@ def queue_number(name: str) -> int:
 
 
 def queue_broker(name: str) -> str:
-    """The broker in a queue name; empty unless the queue belongs to a RocketMQ cluster."""
+    """The broker in a queue name; empty for a query of one halfmq broker."""
     return name.rpartition(":")[0]
 
 
@@ -76,14 +109,19 @@ def to_json(offset: StreamOffset) -> dict[str, Any]:
     queues: dict[str, dict[str, int]] = {topic: {} for topic in sorted(offset.topics)}
     for topic, name in sorted(offset.queues, key=queue_order):
         queues.setdefault(topic, {})[name] = offset.queues[topic, name]
-    return {
-        "v": OFFSET_VERSION,
-        "store": offset.store,
-        "epoch": offset.epoch,
-        "position": offset.position,
-        "queues": queues,
-        "topics": {topic: offset.topics[topic] for topic in sorted(offset.topics)},
-    }
+    if offset.stores:
+        return {
+            "v": SEVERAL_VERSION,
+            "brokers": {name: _state_to_json(offset.stores[name]) for name in sorted(offset.stores)},
+            "queues": queues,
+        }
+    state = _state_to_json(StoreState(offset.store, offset.epoch, offset.position, offset.topics))
+    topics = state.pop("topics")
+    return {"v": OFFSET_VERSION, **state, "queues": queues, "topics": topics}
+
+
+def _state_to_json(state: StoreState) -> dict[str, Any]:
+    return {**state._asdict(), "topics": {topic: state.topics[topic] for topic in sorted(state.topics)}}
 
 
 def from_json(value: Mapping[str, Any]) -> StreamOffset:
@@ -92,25 +130,38 @@ def from_json(value: Mapping[str, Any]) -> StreamOffset:
     Raises:
         UsageError: not an offset of this source, or of a later version.
     """
-    if value.get("v") != OFFSET_VERSION:
+    version = value.get("v")
+    if version not in (OFFSET_VERSION, SEVERAL_VERSION):
         raise UsageError(
-            f"offset version {value.get('v')!r} in the checkpoint; this version of halfmq supports {OFFSET_VERSION}",
+            f"offset version {version!r} in the checkpoint; this version of halfmq supports {OFFSET_VERSION} and {SEVERAL_VERSION}",
             hint="the checkpoint belongs to another source or to a later halfmq",
         )
     try:
         queues = {(topic, name): int(at) for topic, named in value["queues"].items() for name, at in named.items()}
-        topics = {topic: int(number) for topic, number in value["topics"].items()}
-        return StreamOffset(str(value["store"]), int(value["epoch"]), int(value["position"]), queues, topics)
+        if version == OFFSET_VERSION:
+            state = _state_of_json(value)
+            return StreamOffset(state.store, state.epoch, state.position, queues, state.topics)
+        stores = {name: _state_of_json(state) for name, state in value["brokers"].items()}
+        unnamed = {queue_broker(name) for _, name in queues} - stores.keys()
+        if unnamed or not stores:
+            raise ValueError(f"no store of {', '.join(sorted(unnamed)) or 'any broker'}")
+        return StreamOffset("", 0, NO_POSITION, queues, dict.fromkeys(value["queues"], 0), stores)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"the offset in the checkpoint cannot be read: {error!r}") from error
 
 
+def _state_of_json(value: Mapping[str, Any]) -> StoreState:
+    topics = {topic: int(number) for topic, number in value["topics"].items()}
+    return StoreState(str(value["store"]), int(value["epoch"]), int(value["position"]), topics)
+
+
 def ends_of(snapshot: QueueBoundsSnapshot) -> StreamOffset:
-    """The offset after all messages of the snapshot."""
+    """The offset after all messages of the snapshot. Of several brokers it contains those that have topics."""
     return StreamOffset(
         snapshot.store,
         snapshot.epoch,
         snapshot.position,
         {name: end for name, (_, end) in snapshot.queues.items()},
         snapshot.topics,
+        {name: state for name, state in snapshot.stores.items() if state.topics},
     )

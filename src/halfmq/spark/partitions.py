@@ -9,7 +9,7 @@ RocketMQ), all messages count the same.
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -17,7 +17,7 @@ import numpy as np
 from pyspark.sql.datasource import InputPartition
 
 from halfmq.limits import SIZE_SAMPLE_MESSAGES
-from halfmq.spark.offsets import QueueName, queue_number, queue_order
+from halfmq.spark.offsets import QueueName, queue_broker, queue_number, queue_order
 
 #: A task has an overhead of some 30 ms in Spark, so smaller tasks do not pay, in messages and in bytes.
 MESSAGES_PER_TASK_MIN: Final = 20_000
@@ -34,7 +34,7 @@ _SLICES_PER_RANGE_MIN: Final = 4
 
 
 class QueueRange(NamedTuple):
-    """Messages [start, end) of a queue. ``broker`` is empty unless the queue belongs to a RocketMQ cluster."""
+    """Messages [start, end) of a queue. ``broker`` is empty for a query of one halfmq broker."""
 
     topic: str
     topic_id: int
@@ -43,28 +43,39 @@ class QueueRange(NamedTuple):
     start: int
     end: int
 
+    def in_words(self) -> str:
+        """Its queue, for the text of an error."""
+        return f"queue {self.queue} of topic {self.topic}" + (f" on broker {self.broker}" if self.broker else "")
+
 
 class Ranges(InputPartition):
-    """The ranges of a task, in reading order. ``store``: the store that was planned; reading another one is data loss."""
+    """The ranges of a task, in reading order. ``store``: the store that was planned; reading another one is data loss.
+    ``stores``: of several halfmq brokers, by broker.
+    """
 
-    def __init__(self, store: str, ranges: tuple[QueueRange, ...]) -> None:
+    def __init__(self, store: str, ranges: tuple[QueueRange, ...], stores: Mapping[str, str] | None = None) -> None:
         super().__init__(None)
         self.store = store
         self.ranges = ranges
+        self.stores = dict(stores or {})
+
+    def store_of(self, one: QueueRange) -> str:
+        """The store that was planned for one of the ranges."""
+        return self.stores.get(one.broker, self.store)
 
     def __repr__(self) -> str:
         return f"Ranges({', '.join(f'{r.topic}/{r.queue}[{r.start}:{r.end}]' for r in self.ranges)})"
 
 
 def ranges_between(
-    starts: Mapping[QueueName, int], ends: Mapping[QueueName, int], topics: Mapping[str, int]
+    starts: Mapping[QueueName, int], ends: Mapping[QueueName, int], topic_id: Callable[[QueueName], int]
 ) -> list[QueueRange]:
     """The non-empty ranges between ``starts`` and ``ends``, ordered by topic, broker and queue number."""
     return [
         QueueRange(
             queue[0],
-            topics.get(queue[0], 0),
-            queue[1].rpartition(":")[0],
+            topic_id(queue),
+            queue_broker(queue[1]),
             queue_number(queue[1]),
             starts[queue],
             ends[queue],
@@ -125,7 +136,13 @@ def task_count(messages: int, size: int | None, asked: int | None) -> int:
     return max(1, min(max(needed, asked or 1), messages))
 
 
-def pack(store: str, ranges: Iterable[QueueRange], tasks: int, sizes: Sequence[int] | None = None) -> list[Ranges]:
+def pack(
+    store: str,
+    ranges: Iterable[QueueRange],
+    tasks: int,
+    sizes: Sequence[int] | None = None,
+    stores: Mapping[str, str] | None = None,
+) -> list[Ranges]:
     """Split ``ranges`` into ``tasks`` partitions in order; a range may be split. Empty if there are no messages.
 
     Partitions have about equal bytes if ``sizes`` are given, the bytes of each range; otherwise equal numbers of messages. Each has at
@@ -156,7 +173,7 @@ def pack(store: str, ranges: Iterable[QueueRange], tasks: int, sizes: Sequence[i
             start = end
             if before + end - one.start == cuts[task + 1]:
                 task += 1
-    return [Ranges(store, tuple(one)) for one in packed]
+    return [Ranges(store, tuple(one), stores) for one in packed]
 
 
 def _append(ranges: list[QueueRange], one: QueueRange) -> None:
@@ -172,5 +189,6 @@ def split_larger(packed: Iterable[Ranges], messages_max: int) -> list[Ranges]:
     split: list[Ranges] = []
     for one in packed:
         messages = sum(part.end - part.start for part in one.ranges)
-        split += [one] if messages <= messages_max else pack(one.store, one.ranges, -(-messages // messages_max))
+        tasks = -(-messages // messages_max)
+        split += [one] if tasks <= 1 else pack(one.store, one.ranges, tasks, stores=one.stores)
     return split

@@ -26,6 +26,7 @@ from halfmq.model.stored_message import (
 )
 from halfmq.spark.byte_slices import Ints, as_bytes, gather
 from halfmq.spark.connection import Address, Connections, Sent, check_success
+from halfmq.spark.offsets import is_rocketmq
 from halfmq.spark.partitions import QueueRange
 from halfmq.spark.queue_lookups import pull_fields
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
@@ -94,7 +95,7 @@ class PullReader:
             if parts and (not body or size >= _BATCH_BYTES or at - begin >= BATCH_ROWS or at >= one.end):
                 if not self._is_planned_topic(one, store, begin, lost):
                     return
-                found = pulled_rows(b"".join(parts), one)
+                found = pulled_rows(b"".join(parts), one, rocketmq=is_rocketmq(store))
                 _report_gaps(one, found.queue_offsets, begin, min(at, one.end), lost)
                 if len(found.starts):
                     yield found
@@ -107,7 +108,8 @@ class PullReader:
 
     def _pull(self, one: QueueRange, at: int, store: str, lost: Lost) -> tuple[bytes, int]:
         """(stored messages from ``at`` on, next offset). The last messages may be beyond the range."""
-        what = f"queue {one.queue} of topic {one.topic}"
+        what = one.in_words()
+        stock = is_rocketmq(store)
 
         def attempt() -> tuple[bytes, int]:
             address = self._planned.address_of(one, store, lost)
@@ -121,14 +123,14 @@ class PullReader:
                 return b"", one.end
             if answer.code == ResponseCode.PULL_NOT_FOUND:
                 raise Unavailable(f"offset {at} was planned, but does not exist")
-            damaged = not one.broker and answer.code == ResponseCode.SYSTEM_ERROR and _NEXT_OFFSET in answer.ext
+            damaged = not stock and answer.code == ResponseCode.SYSTEM_ERROR and _NEXT_OFFSET in answer.ext
             if not damaged and answer.code not in (0, *_NO_MESSAGES):
                 check_success(answer, f"a pull from {what}")
             after = read_reply(answer, PulledReply).next_begin_offset
             if answer.code == 0:
                 if after <= at:
                     raise ProtocolError(f"a pull from {what} at {at} returned next offset {after}")
-                if one.broker:  # of an older halfmq broker, each batch is first checked to be of the planned topic
+                if stock:  # of an older halfmq broker, each batch is first checked to be of the planned topic
                     self._pull_ahead(address, one, at, after)
                 return answer.body, after
             if damaged and after <= at:
@@ -139,7 +141,7 @@ class PullReader:
             lost(f"messages {at} to {min(after, one.end) - 1} of {what} are past retention")
             return b"", min(after, one.end)
 
-        return self._deadline.until(attempt, f"{what} on broker {one.broker}" if one.broker else what)
+        return self._deadline.until(attempt, what)
 
     # --- pulls in flight
 
@@ -185,7 +187,7 @@ class PullReader:
         return self._connections.send(address, RequestCode.PULL_MESSAGE, fields)
 
 
-def pulled_rows(data: bytes, one: QueueRange) -> StoredRows:
+def pulled_rows(data: bytes, one: QueueRange, *, rocketmq: bool = False) -> StoredRows:
     """The messages of one or more pull responses that are within the range.
 
     Raises:
@@ -210,6 +212,7 @@ def pulled_rows(data: bytes, one: QueueRange) -> StoredRows:
         topic=one.topic,
         broker=one.broker,
         queue=one.queue,
+        rocketmq=rocketmq,
     )
 
 
@@ -220,11 +223,11 @@ def _report_gaps(one: QueueRange, offsets: Ints, begin: int, end: int, lost: Cal
         ProtocolError: the messages are not in queue order.
     """
     if not (np.diff(offsets) > 0).all():
-        raise ProtocolError(f"messages of queue {one.queue} of topic {one.topic} arrived out of order or twice")
+        raise ProtocolError(f"messages of {one.in_words()} arrived out of order or twice")
     if len(offsets) < end - begin:
         missing = np.setdiff1d(np.arange(begin, end), offsets)
         lost(
-            f"{len(missing)} of the messages {missing[0]} to {missing[-1]} of queue {one.queue} of topic {one.topic} are "
+            f"{len(missing)} of the messages {missing[0]} to {missing[-1]} of {one.in_words()} are "
             "missing: the broker skipped them"
         )
 

@@ -11,7 +11,7 @@ from typing import Final
 from halfmq import limits
 from halfmq.errors import ProtocolError
 from halfmq.model.stored_message import decode
-from halfmq.spark.offsets import QueueBoundsSnapshot, QueueName, queue_broker, queue_number
+from halfmq.spark.offsets import QueueBoundsSnapshot, QueueName, is_rocketmq, queue_number
 from halfmq.spark.retry_deadline import RetryDeadline
 from halfmq.wire.remoting import fitting
 from halfmq.wire.remoting.codes import HMQ_FITTING, PullFlag, RequestCode, ResponseCode
@@ -64,7 +64,7 @@ class QueueLookups:
         fields = {"timestamp": time_ms, "boundaryType": "LOWER"}
         answer = self._until(queue, snapshot, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
         at = min(max(first, read_reply(answer, OffsetReply).offset), end)
-        if queue_broker(queue[1]):
+        if is_rocketmq(snapshot.store):
             at = self._checked_offset(queue, at, time_ms, snapshot)
         return None if at == end else at
 
@@ -109,7 +109,7 @@ class QueueLookups:
         count = size = 0
         while start + count < end and size < bytes_max:
             at, left = start + count, bytes_max - size
-            fits = None if queue_broker(queue[1]) else self._exact(queue, at, end, left, snapshot)
+            fits = None if is_rocketmq(snapshot.store) else self._exact(queue, at, end, left, snapshot)
             if fits is None:
                 number, estimated = self._estimate(queue, at, end, left, snapshot)
                 return count + number, size + estimated

@@ -94,7 +94,7 @@ class RawReader:
         the memory of the rows.
         """
         at = one.start
-        what = f"queue {one.queue} of topic {one.topic}"
+        what = one.in_words()
         while at < one.end and self.is_supported:
             rows, at = self._deadline.until(lambda: self._attempt(one, at, store, lost), what)  # noqa: B023
             if rows is not None and len(rows.starts):
@@ -124,9 +124,7 @@ class RawReader:
             self.close()
             self._wrong_checksums += 1
             if self._wrong_checksums >= _WRONG_CHECKSUMS_MAX:
-                raise ProtocolError(
-                    f"a response for queue {one.queue} of topic {one.topic} at {at} has a wrong checksum"
-                )
+                raise ProtocolError(f"a response for {one.in_words()} at {at} has a wrong checksum")
             _log.warning("halfmq: a response of %s:%d has a wrong checksum; reading it again", *address)
 
     def _receive(self, address: Address, wanted: _Sent) -> tuple[Request[dict[str, str]], memoryview]:
@@ -161,7 +159,7 @@ class RawReader:
         Raises:
             Unavailable: ask again.
         """
-        what = f"queue {one.queue} of topic {one.topic}"
+        what = one.in_words()
         match answer.code:
             case ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 self.is_supported = False
@@ -207,7 +205,7 @@ class RawReader:
         if not good.all():
             bad = offsets[~good]
             lost(
-                f"{len(bad)} of the messages {bad[0]} to {bad[-1]} of queue {one.queue} of topic {one.topic} cannot be read: "
+                f"{len(bad)} of the messages {bad[0]} to {bad[-1]} of {one.in_words()} cannot be read: "
                 "what is stored there is no message; run `halfmq store verify`, and do not delete the directory"
             )
             entries, sizes, starts, offsets = entries[good], sizes[good], starts[good], offsets[good]
@@ -219,7 +217,7 @@ class RawReader:
             store_times_ms=entries["store_time_ms"].astype(np.int64),
             transactional=entries["half_index"] >= 0,
             topic=one.topic,
-            broker="",
+            broker=one.broker,
             queue=one.queue,
         )
         return rows, after

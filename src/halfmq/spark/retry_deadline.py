@@ -56,3 +56,31 @@ class RetryDeadline:
                 # Jitter, so that all tasks that lost a broker do not reconnect at the same time.
                 self._sleep(min(left, pause * random.uniform(0.5, 1.0)))
                 pause = min(pause * 2, _PAUSE_LONGEST_S)
+
+
+class Attempts:
+    """Requests to several brokers, of which at most a fifth of the time is spent on those that do not respond, since the others are read
+    meanwhile.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        #: Brokers that did not respond: when to ask again, and why they did not.
+        self._failed: dict[str, tuple[float, str]] = {}
+
+    def of(self, broker: str, attempt: Callable[[], T]) -> T:
+        """The result of ``attempt``.
+
+        Raises:
+            Unavailable: the broker does not respond, or did not a moment ago.
+        """
+        began = self._clock()
+        again, why = self._failed.pop(broker, (began, ""))
+        try:
+            if began < again:
+                raise Unavailable(why)
+            return attempt()
+        except Unavailable as reason:
+            now = self._clock()
+            self._failed[broker] = (max(again, now + 4 * (now - began)), str(reason))
+            raise

@@ -11,7 +11,7 @@ import logging
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from functools import cached_property
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -47,6 +47,7 @@ from halfmq.spark.partitions import (
 from halfmq.spark.read_limit import Limits, TriggerDelay, shares, shares_within_bytes
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.schema import spark_schema
+from halfmq.spark.several_brokers import offset_like, snapshot_like
 from halfmq.spark.stored_rows import StoredRows, record_batches
 from halfmq.spark.table_plan import TableRange, TableSnapshot, UndecidedRows, plan_halves, plan_transactions
 from halfmq.spark.table_rows import Lost, Rows, Table, TablePage, TransactionRows, half_messages
@@ -58,8 +59,8 @@ _log: Final = logging.getLogger("halfmq.spark")
 class Reader(Protocol):
     """``DirectReader`` or ``WireReader``. Methods raise ConnectError if the store is unavailable for ``brokerTimeout``."""
 
-    def snapshot(self) -> QueueBoundsSnapshot:
-        """The bounds of all subscribed queues now."""
+    def snapshot(self, known: Collection[str] = ()) -> QueueBoundsSnapshot:
+        """The bounds of all subscribed queues now. ``known``: brokers of an offset of several halfmq brokers."""
 
     def size_samples(self, sliced: Sequence[QueueRange]) -> list[tuple[int, int]] | None:
         """(messages, their bytes) of some messages of each slice; None if unknown."""
@@ -204,9 +205,10 @@ class HalfmqDataSource(DataSource):
 
 def limited_to(snapshot: QueueBoundsSnapshot, target: QueueBoundsSnapshot) -> QueueBoundsSnapshot:
     """``snapshot`` without messages and queues that are newer than ``target``."""
+    target = snapshot_like(target, snapshot)
     both = {queue: bounds for queue, bounds in snapshot.queues.items() if queue in target.queues}
     queues = {queue: (first, max(first, min(end, target.queues[queue][1]))) for queue, (first, end) in both.items()}
-    return target._replace(queues=queues)
+    return target._replace(queues=queues, stores={**snapshot.stores, **target.stores} if snapshot.stores else {})
 
 
 def _unpickled(version: str, cls: "type[_Reads]") -> "_Reads":
@@ -232,7 +234,7 @@ class _Reads:
         self._reader: Reader | None = None
         #: Reported losses, so that a polling stream logs each one once.
         self._reported: set[str] = set()
-        #: Brokers of the cluster that were away at the last snapshot.
+        #: Of several brokers those that were away at the last snapshot.
         self._away: frozenset[str] = frozenset()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -259,14 +261,23 @@ class _Reads:
 
         Raises:
             Unavailable: no broker of ``read_to`` responds, or with ``complete`` not every one.
+            UsageError: ``read_to`` is of several brokers, and files are read.
         """
-        snapshot = reader.snapshot()
+        known = () if read_to is None else sorted(read_to.stores)
+        if known and self._options.path:
+            raise UsageError(
+                f"the checkpoint is of a query that reads several halfmq brokers ({', '.join(known)}); `path` reads the files of one",
+                hint="use `url`, or start a query with another checkpoint",
+            )
+        snapshot = reader.snapshot(known)
+        if read_to is not None:
+            if self._options.servers and data_loss.is_elsewhere(read_to, snapshot):
+                raise Unavailable(data_loss.elsewhere(read_to.store, snapshot, self._options.subscription.in_words()))
+            read_to = offset_like(read_to, snapshot)
         away = data_loss.away_brokers(read_to, snapshot)
         text = "; ".join(f"broker {name} is away: {why}" for name, why in sorted(away.items()))
         if away and (complete or read_to is None or not snapshot.queues):
             raise Unavailable(text)
-        if read_to is not None and self._options.servers and data_loss.is_elsewhere(read_to, snapshot):
-            raise Unavailable(data_loss.elsewhere(read_to.store, snapshot.store, self._options.subscription.in_words()))
         for name in sorted(away.keys() - self._away):
             _log.warning("halfmq: continuing without broker %s: %s; its queues keep their offsets", name, away[name])
         for name in sorted(self._away - away.keys()):
@@ -288,14 +299,16 @@ class _Reads:
     def _plan(
         self, starts: dict[QueueName, int], ends: dict[QueueName, int], snapshot: QueueBoundsSnapshot
     ) -> list[Ranges]:
-        sliced = slices(ranges_between(starts, ends, snapshot.topics))
+        sliced = slices(ranges_between(starts, ends, snapshot.topic_id))
         messages = sum(one.end - one.start for one in sliced)
         if not messages:
             return []
         samples = self._open().size_samples(sliced)
         sizes = None if samples is None else slice_bytes(sliced, samples)
         size = None if sizes is None else sum(sizes)
-        packed = pack(snapshot.store, sliced, task_count(messages, size, self._options.min_partitions), sizes)
+        tasks = task_count(messages, size, self._options.min_partitions)
+        stores = {name: state.store for name, state in snapshot.stores.items()}
+        packed = pack(snapshot.store, sliced, tasks, sizes, stores)
         most = self._options.max_records_per_partition
         return packed if most is None else split_larger(packed, most)
 
@@ -319,14 +332,18 @@ class _Reads:
             reader.close()
 
     def _bad_body(self, rows: StoredRows) -> Callable[[int, str], None]:
-        return lambda offset, why: self._lost(f"message {offset} of queue {rows.queue} of topic {rows.topic}: {why}")
+        on_broker = f" on broker {rows.broker}" if rows.broker else ""
+        what = f"queue {rows.queue} of topic {rows.topic}{on_broker}"
+        return lambda offset, why: self._lost(f"message {offset} of {what}: {why}")
 
 
 class _Regressed(Unavailable):
     """The store ends before the offset of the query."""
 
     def __init__(self, snapshot: QueueBoundsSnapshot) -> None:
-        super().__init__(f"it ends at position {snapshot.position}, before the offset of the query")
+        at = {name: state.position for name, state in snapshot.stores.items()} or {"": snapshot.position}
+        ends = ", ".join(f"{name and f'{name} '}at position {position}" for name, position in sorted(at.items()))
+        super().__init__(f"it ends {ends}, before the offset of the query")
         self.snapshot = snapshot
 
 
@@ -428,8 +445,8 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
         #: End of an ``availableNow`` query.
         self._target: QueueBoundsSnapshot | None = None
         self._newest: QueueBoundsSnapshot | None = None
-        #: Topics that the query holds at its broker.
-        self._held: frozenset[str] = frozenset()
+        #: Topics that the query holds, each with its broker: "" unless they are several.
+        self._held: frozenset[QueueName] = frozenset()
         self._start_published = False
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -459,7 +476,7 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
         if self._options.hold and not self._start_published:
             # What the group has committed may be before the start of this query, or after it, as with an older checkpoint.
             self._start_published = True
-            self._publish(begin)
+            self._publish(offset_like(begin, snapshot))
         if self._target is not None:
             snapshot = limited_to(snapshot, self._target)
         backlog = {queue: end - starts[queue] for queue, (_, end) in snapshot.queues.items() if end > starts[queue]}
@@ -468,7 +485,9 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
         # With availableNow a trigger must not wait: the query ends once, and messages of later are not read.
         rows_min = None if self._target is not None else limits.rows_min
         if self._delay.waits(total, rows_min, self._clock()) or total == 0:
-            return start
+            # From now on the checkpoint must name the broker that was the only one, which may be away the next time.
+            is_joined = snapshot.stores and begin.queues and not begin.stores
+            return to_json(ends_of(snapshot)._replace(queues=starts)) if is_joined else start
         taken = backlog if limits.rows_max is None else shares(backlog, limits.rows_max)
         if limits.bytes_max is not None:
             reader = self._open()
@@ -493,7 +512,7 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
         snapshot = self._current_snapshot(finish)
         kept = self._resume(finish, snapshot)  # also reports losses at the end offset
         starts = self._resume(begin, snapshot)
-        ends = {queue: kept[queue] for queue in finish.queues if queue in kept}
+        ends = {queue: kept[queue] for queue in offset_like(finish, snapshot).queues if queue in kept}
         return list(self._plan(starts, ends, snapshot))
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -546,13 +565,15 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
         return self._newest
 
     def _hold(self, reader: Reader, snapshot: QueueBoundsSnapshot) -> bool:
-        """Let retention wait for the query, once for each set of topics; with a pattern it changes. True: this did it."""
-        topics = frozenset(self._options.topics or snapshot.topics)
-        if not self._options.hold or topics <= self._held or not isinstance(reader, PublishesPosition):
+        """Let retention wait for the query, once for each set of topics and brokers, which may change. True: this did it."""
+        topics = set(self._options.topics or snapshot.topics) | {topic for topic, _ in self._held}
+        brokers = [name for name, why in snapshot.brokers.items() if not why] if snapshot.stores else [""]
+        wanted = {(topic, broker) for topic in topics for broker in brokers}
+        if not self._options.hold or wanted <= self._held or not isinstance(reader, PublishesPosition):
             return False
-        if not reader.hold(sorted(topics | self._held)):
+        if not reader.hold(sorted(topics)):
             return False
-        self._held |= topics
+        self._held |= wanted
         return True
 
     def _resume(self, offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> dict[QueueName, int]:

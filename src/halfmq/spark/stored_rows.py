@@ -55,6 +55,9 @@ _SYSTEM: Final = pa.array(sorted(properties.SYSTEM), pa.string())
 _FROM_PROPERTIES: Final = frozenset({"key", "tag", "keys", "message_id", "transaction_id", "properties", "headers"})
 
 
+SysFlags = npt.NDArray[np.int32]
+
+
 class StoredRows(NamedTuple):
     """Messages of a queue. ``starts`` and ``sizes``: of the stored messages in ``buffer``, bytes. ``store_times_ms``: when each
     became visible. ``transactional``: whether it was a half message.
@@ -71,6 +74,8 @@ class StoredRows(NamedTuple):
     queue: int
     #: The file that ``buffer`` maps, for messages about damage; "" if there is none.
     file: str = ""
+    #: Whether a RocketMQ broker stored them.
+    rocketmq: bool = False
 
 
 def record_batch(
@@ -80,7 +85,13 @@ def record_batch(
 
     ``bad(queue offset, why)`` is called for bodies that are damaged or cannot be decompressed; see ``body_column``.
     """
-    builder = _Columns(rows, bad, any(name in _FROM_PROPERTIES for name in columns))
+    return _record_batch(rows, _sys_flags(rows), columns, bad, verify)
+
+
+def _record_batch(
+    rows: StoredRows, flags: SysFlags, columns: Sequence[str], bad: Callable[[int, str], None], verify: bool
+) -> pa.RecordBatch:
+    builder = _Columns(rows, flags, bad, any(name in _FROM_PROPERTIES for name in columns))
     if verify and "value" in columns:
         builder.verify_bodies()
     return pa.RecordBatch.from_arrays([builder.column(name) for name in columns], schema=arrow_schema(columns))
@@ -90,12 +101,13 @@ def record_batches(
     rows: StoredRows, columns: Sequence[str], bad: Callable[[int, str], None], *, verify: bool = True
 ) -> Iterator[pa.RecordBatch]:
     """The rows as record batches of bounded size, also where compressed bodies become large. See ``record_batch``."""
-    if "value" not in columns or not _has_compressed(rows):
-        yield record_batch(rows, columns, bad, verify=verify)
+    flags = _sys_flags(rows)
+    if "value" not in columns or not (flags & SYS_COMPRESSED).any():
+        yield _record_batch(rows, flags, columns, bad, verify)
         return
     schema = arrow_schema(columns)
     for part in split_compressed(rows):
-        builder = _Columns(part, bad, any(name in _FROM_PROPERTIES for name in columns))
+        builder = _Columns(part, _sys_flags(part), bad, any(name in _FROM_PROPERTIES for name in columns))
         if verify:
             builder.verify_bodies()
         others = {name: builder.column(name) for name in columns if name != "value"}
@@ -104,21 +116,23 @@ def record_batches(
             yield pa.RecordBatch.from_arrays([snapshot.get(name, bodies) for name in columns], schema=schema)
 
 
-def _has_compressed(rows: StoredRows) -> bool:
-    flags = gather(as_bytes(rows.buffer), rows.starts + AT_SYS_FLAG, ">i4")
-    return bool((flags & SYS_COMPRESSED).any())
+def _sys_flags(rows: StoredRows) -> SysFlags:
+    return gather(as_bytes(rows.buffer), rows.starts + AT_SYS_FLAG, ">i4").astype(np.int32)
 
 
 class _Columns:
-    def __init__(self, rows: StoredRows, bad: Callable[[int, str], None], with_properties: bool) -> None:
+    def __init__(
+        self, rows: StoredRows, flags: SysFlags, bad: Callable[[int, str], None], with_properties: bool
+    ) -> None:
         self._rows = rows
         self._bad = bad
         self._data = as_bytes(rows.buffer)
-        self._sys_flags = gather(self._data, rows.starts + AT_SYS_FLAG, ">i4").astype(np.int32)
-        hosts = _V6_MORE * (
-            ((self._sys_flags & SYS_BORN_HOST_V6) != 0).astype(np.int64)
-            + ((self._sys_flags & SYS_STORE_HOST_V6) != 0).astype(np.int64)
-        )
+        self._sys_flags = flags
+        hosts: Ints | int = 0
+        if (flags & (SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6)).any():
+            hosts = _V6_MORE * (
+                ((flags & SYS_BORN_HOST_V6) != 0).astype(np.int64) + ((flags & SYS_STORE_HOST_V6) != 0).astype(np.int64)
+            )
         self._body_starts: Ints = rows.starts + AT_BODY_V4 + hosts
         self._body_lengths: Ints = gather(self._data, rows.starts + AT_BODY_LENGTH_V4 + hosts, ">i4").astype(np.int64)
         #: False for damaged bodies, if ``bad`` has returned.
@@ -159,7 +173,7 @@ class _Columns:
         damaged = starts > ends
         stated = gather(self._data, np.where(damaged, rows.starts, starts - 2), ">u2").astype(np.int64)
         # RocketMQ may append fields that it does not count.
-        damaged |= (stated > ends - starts) if rows.broker else (stated != ends - starts)
+        damaged |= (stated > ends - starts) if rows.rocketmq else (stated != ends - starts)
         if damaged.any():
             for row in np.flatnonzero(damaged if self._whole is None else damaged & self._whole).tolist():
                 self._bad_row(row, "its properties are damaged")
@@ -228,7 +242,7 @@ class _Columns:
 
 def split_compressed(rows: StoredRows) -> Iterator[StoredRows]:
     """``rows``, in smaller batches if bodies are compressed, since few stored bytes may become many."""
-    if not _has_compressed(rows):
+    if not (_sys_flags(rows) & SYS_COMPRESSED).any():
         yield rows
         return
     start = 0
@@ -251,7 +265,7 @@ def chosen_rows(rows: StoredRows, chosen: Ints | slice) -> StoredRows:
 
 def property_table(rows: StoredRows, bad: Callable[[int, str], None]) -> PropertyTable:
     """The properties of the rows. ``bad(queue offset, why)`` is called for damaged ones, which have none."""
-    table = _Columns(rows, bad, with_properties=True).properties
+    table = _Columns(rows, _sys_flags(rows), bad, with_properties=True).properties
     assert table is not None
     return table
 

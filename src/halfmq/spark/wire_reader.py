@@ -1,26 +1,29 @@
-"""Plans reads from a halfmq broker or a cluster of Apache RocketMQ, over the network. ``raw_reader`` and ``pull_reader`` read.
+"""Plans reads from halfmq brokers or a cluster of Apache RocketMQ, over the network. ``raw_reader`` and ``pull_reader`` read.
 
-A halfmq broker responds to HMQ_POSITION with the bounds of all queues at one log position, so a plan never splits a transaction.
-RocketMQ does not have this command: the reader queries the queues one after the other. (There a transaction has one message.)
-Brokers of a cluster come and go one by one, so a snapshot says which of them responded.
+A halfmq broker responds to HMQ_POSITION with the bounds of all queues at one log position, so a plan never splits a transaction: each is on
+one broker. RocketMQ does not have this command: the reader queries the queues one after the other. (There a transaction has one
+message.) Brokers come and go one by one, so a snapshot of several says which of them responded.
 
 Sockets block, since a Spark task does nothing else meanwhile. A request that fails with its connection is repeated on a new one.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, NoReturn
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, TypeVar
 
 from halfmq import limits
 from halfmq.errors import UsageError
+from halfmq.spark.broker_source import Answers, Source, source_of
 from halfmq.spark.connection import TEMPORARY, Address, Connections, check_success
 from halfmq.spark.data_loss import elsewhere
+from halfmq.spark.name_servers import NameServers, addresses, master
 from halfmq.spark.offsets import (
     NO_POSITION,
-    ROCKETMQ_STORE,
     QueueBoundsSnapshot,
     QueueName,
     StreamOffset,
+    is_rocketmq,
     queue_broker,
     queue_number,
 )
@@ -29,23 +32,17 @@ from halfmq.spark.partitions import QueueRange, Ranges, sample_start
 from halfmq.spark.pull_reader import Lost, PullReader
 from halfmq.spark.queue_lookups import QueueLookups, in_words, pull_fields
 from halfmq.spark.raw_reader import RawReader
-from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
+from halfmq.spark.retry_deadline import Attempts, RetryDeadline, Unavailable
+from halfmq.spark.rocketmq_bounds import RocketmqBounds
+from halfmq.spark.several_brokers import merged_snapshot
 from halfmq.spark.stored_rows import StoredRows
 from halfmq.wire.remoting.codes import HMQ_POSITION, RequestCode, ResponseCode
 from halfmq.wire.remoting.group_attributes import change_body, hold_set
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.position import PositionAnswer, decode_answer, encode_samples, request_ext
-from halfmq.wire.remoting.replies import OffsetReply, read_reply
-from halfmq.wire.remoting.route import (
-    MASTER_ID,
-    READ,
-    BrokerData,
-    QueueData,
-    Route,
-    decode_cluster_info,
-    decode_route,
-    decode_topic_list,
-)
+from halfmq.wire.remoting.route import BrokerData
+
+T = TypeVar("T")
 
 #: How often a query asks whether other brokers have its topics, besides after a broken connection. Precedent: RocketMQ's clients.
 IDENTIFY_S: Final = 30.0
@@ -53,21 +50,10 @@ IDENTIFY_S: Final = 30.0
 _REPEATS_MAX: Final = 16
 
 
-class _Source(NamedTuple):
-    """What is read: a halfmq broker and its ``store``, or RocketMQ's brokers (``address`` is None). ``store`` is empty if several
-    brokers may get the topics, and none of them has any yet.
-    """
-
-    address: Address | None
-    store: str
-    has_topics: bool
-
-
 class WireReader:
     """Reads from the brokers that ``options.servers`` know. The caller must call ``close``."""
 
     def __init__(self, options: Options, deadline: RetryDeadline) -> None:
-        self._servers = options.servers
         self._subscription = options.subscription
         #: The topics to read; with a pattern, those that exist.
         self._topics = options.topics
@@ -76,46 +62,53 @@ class WireReader:
         self._lookups = QueueLookups(self._ask_queue, options.group, deadline)
         #: Where the group of ``publish`` exists. After a connection was opened another broker may be there.
         self._published: set[Address] = set()
-        self._connections = Connections(on_open=self._published.discard)
+        #: The store of each connected halfmq broker, if it was asked.
+        self._stores: dict[Address, str] = {}
+        self._connections = Connections(on_open=self._opened)
+        self._names = NameServers(options.servers, self._connections)
         self._pulled = PullReader(self, self._connections, deadline, options.group)
         self._raw = RawReader(self, deadline, options.group)
-        #: Position at which the pattern chose ``_topics``. A RocketMQ cluster has none, so there it chooses for each snapshot.
+        #: Position at which the pattern chose ``_topics``. Several brokers have none, so there it chooses for each snapshot.
         self._chosen_at = NO_POSITION
         #: What the name server led to, and when to ask it again.
-        self._source: _Source | None = None
+        self._source: Source | None = None
         self._identify_at = 0.0
-        #: Addresses of a cluster's brokers by name, from the latest route.
+        #: Addresses of several brokers by name, as the name server last told.
         self._brokers: dict[str, Address] = {}
-        #: Brokers of a cluster that did not respond: when to ask again, and why they did not.
-        self._failed: dict[str, tuple[float, str]] = {}
-        #: Index of the server that responded last.
-        self._server = 0
+        self._attempts = Attempts()
+        self._rocketmq = RocketmqBounds(self._names, self._connections, self._attempts)
 
     def close(self) -> None:
         """Close all connections."""
         self._connections.close()
         self._raw.close()
 
+    def _opened(self, address: Address) -> None:
+        self._published.discard(address)
+        self._stores.pop(address, None)
+
     # --- planning
 
-    def snapshot(self) -> QueueBoundsSnapshot:
-        """The bounds of all subscribed queues now.
+    def snapshot(self, known: Collection[str] = ()) -> QueueBoundsSnapshot:
+        """The bounds of all subscribed queues now. ``known``: the brokers of the query's offset, if that is of several halfmq brokers;
+        the snapshot then is too.
 
         Raises:
             ConnectError: no broker responded within ``brokerTimeout``.
+            UsageError: the topics are on halfmq and on RocketMQ brokers.
             RequestFailed: permanent rejection.
         """
-        return self._deadline.until(self._try_snapshot, f"brokers of {self._name()}")
+        return self._deadline.until(lambda: self._try_snapshot(known), f"brokers of {self._names}")
 
-    def _try_snapshot(self) -> QueueBoundsSnapshot:
+    def _try_snapshot(self, known: Collection[str]) -> QueueBoundsSnapshot:
         """With a pattern, the topics are requested once more after the position: topics that did not exist before may have messages of
         a transaction below it.
         """
         for _ in range(_REPEATS_MAX):
-            snapshot = self._snapshot_of_topics()
+            snapshot = self._snapshot_of_topics(known)
             if not self._subscription.pattern or snapshot.position == self._chosen_at != NO_POSITION:
                 return snapshot
-            existing = self._existing()
+            existing = self._existing(known)
             is_complete = set(existing) <= set(self._topics)
             if existing != self._topics:
                 self._topics = existing
@@ -125,58 +118,88 @@ class WireReader:
                 return snapshot
         raise Unavailable("new topics are created all the time")
 
-    def _existing(self) -> tuple[str, ...]:
+    def _existing(self, known: Collection[str]) -> tuple[str, ...]:
         """The topics of the name server that the pattern matches."""
-        answer = self._ask_servers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
-        check_success(answer, "the list of topics")
-        brokers = self._registered().values() if self._find_source().store == ROCKETMQ_STORE else ()
-        names = {data.broker_name for data in brokers} | {data.cluster for data in brokers}
-        return self._subscription.chosen(decode_topic_list(answer.body), names)
+        topics = self._names.topics()
+        brokers = self._names.registered().values() if self._find_source(known).is_rocketmq else ()
+        return self._subscription.chosen(
+            topics, {data.broker_name for data in brokers} | {data.cluster for data in brokers}
+        )
 
-    def _snapshot_of_topics(self) -> QueueBoundsSnapshot:
-        source = self._find_source(recheck=True)
-        if source.address is None:
-            return (
-                self._rocketmq_snapshot(self._registered())
-                if source.store
-                else QueueBoundsSnapshot("", 0, NO_POSITION, {}, {})
-            )
-        at = self._position(source.address, self._topics)
+    def _snapshot_of_topics(self, known: Collection[str]) -> QueueBoundsSnapshot:
+        source = self._find_source(known, recheck=True)
+        if source.is_rocketmq:
+            return self._rocketmq.snapshot(self._topics)
+        if source.is_several:
+            return self._several_snapshot(source)
+        ((name, broker),) = source.brokers.items()
+        return self._bounds(name, broker.address)
+
+    def _several_snapshot(self, source: Source) -> QueueBoundsSnapshot:
+        """A broker that fails now is away, too."""
+        found = {}
+        away = dict(source.away)
+        for name, broker in source.brokers.items():
+            try:
+                found[name] = self._attempts.of(name, partial(self._bounds, name, broker.address))
+            except Unavailable as reason:
+                away[name] = str(reason)
+        return merged_snapshot(found, away)
+
+    def _bounds(self, name: str, address: Address) -> QueueBoundsSnapshot:
+        """The bounds of all queues of a halfmq broker, at one position."""
+        at = self._position(address, self._topics)
         if at is None:
             self._source = None
-            raise Unavailable("a RocketMQ broker has replaced the halfmq broker")
+            raise Unavailable(f"a RocketMQ broker has replaced the halfmq broker {name}")
         queues = {
             (topic, str(number)): bounds
             for topic, found in at.topics.items()
             for number, bounds in enumerate(found.queues)
         }
-        return QueueBoundsSnapshot(
-            at.store, at.epoch, at.position, queues, {topic: found.topic_id for topic, found in at.topics.items()}
-        )
+        topics = {topic: found.topic_id for topic, found in at.topics.items()}
+        return QueueBoundsSnapshot(at.store, at.epoch, at.position, queues, topics)
 
     def size_samples(self, sliced: Sequence[QueueRange]) -> list[tuple[int, int]] | None:
         """(messages, their bytes) of some messages of each slice, for ``partitions.slice_bytes``; None from a broker that does not tell.
 
         Only an estimate, so it waits for nobody.
         """
-        address = None if self._source is None else self._source.address
-        if address is None:
+        source = self._source
+        if source is None:
             return None
-        found: list[tuple[int, int]] = []
+        by_address: dict[Address, list[int]] = {}
+        for number, one in enumerate(sliced):
+            broker = source.brokers.get(one.broker) if one.broker else source.only
+            if broker is None:
+                return None  # it is away, or a RocketMQ broker
+            by_address.setdefault(broker.address, []).append(number)
+        found: dict[int, tuple[int, int]] = {}
         try:
-            for first in range(0, len(sliced), limits.SIZE_SAMPLES_MAX):
-                # The response lists the samples of each topic; slices are ordered by topic.
-                samples: dict[str, list[tuple[int, int]]] = {}
-                for one in sliced[first : first + limits.SIZE_SAMPLES_MAX]:
-                    samples.setdefault(one.topic, []).append((one.queue, sample_start(one)))
-                at = self._position(address, tuple(samples), encode_samples(samples))
-                for topic, asked in samples.items():
-                    sizes = at.topics[topic].sizes if at is not None and topic in at.topics else ()
-                    if len(sizes) != len(asked):
-                        return None  # an older broker, or the topic was just deleted
-                    found += sizes
+            for address, numbers in by_address.items():
+                for first in range(0, len(numbers), limits.SIZE_SAMPLES_MAX):
+                    chunk = numbers[first : first + limits.SIZE_SAMPLES_MAX]
+                    sizes = self._sizes(address, [sliced[number] for number in chunk])
+                    if sizes is None:
+                        return None
+                    found |= zip(chunk, sizes, strict=True)
         except Unavailable:
             return None
+        return [found[number] for number in range(len(sliced))]
+
+    def _sizes(self, address: Address, sliced: Sequence[QueueRange]) -> list[tuple[int, int]] | None:
+        """See ``size_samples``; of one broker, in one request."""
+        # The response lists the samples of each topic; slices are ordered by topic.
+        samples: dict[str, list[tuple[int, int]]] = {}
+        for one in sliced:
+            samples.setdefault(one.topic, []).append((one.queue, sample_start(one)))
+        at = self._position(address, tuple(samples), encode_samples(samples))
+        found: list[tuple[int, int]] = []
+        for topic, asked in samples.items():
+            sizes = at.topics[topic].sizes if at is not None and topic in at.topics else ()
+            if len(sizes) != len(asked):
+                return None  # an older broker, or the topic was just deleted
+            found += sizes
         return found
 
     def offsets_at(
@@ -206,7 +229,7 @@ class WireReader:
         Raises:
             Unavailable: a broker is away; the offsets of the others were sent.
         """
-        snapshot = QueueBoundsSnapshot(offset.store, offset.epoch, offset.position, {}, {})
+        snapshot = QueueBoundsSnapshot(offset.store, offset.epoch, offset.position, {}, {}, {}, offset.stores)
         away: Unavailable | None = None
         for queue, at in offset.queues.items():
             try:
@@ -217,24 +240,21 @@ class WireReader:
             raise away
 
     def hold(self, topics: Sequence[str]) -> bool:
-        """Let retention of the halfmq broker wait until ``group`` has read ``topics``. The age limit of the group's hold stays as it is.
+        """Let retention of the halfmq brokers wait until ``group`` has read ``topics``. The age limit of the group's hold stays as it is.
 
         False: no broker has the topics yet.
 
         Raises:
-            UsageError: it is a RocketMQ broker. Unavailable: the broker is away. RequestFailed: it rejected the hold.
+            UsageError: it is a RocketMQ broker. Unavailable: a broker is away. RequestFailed: it rejected the hold.
         """
         source = self._find_source()
-        if source.address is None:
-            if source.store.startswith(ROCKETMQ_STORE):
-                raise UsageError(
-                    f"hold needs a halfmq broker, {self._name()} is a RocketMQ cluster", hint="remove hold"
-                )
-            return False
+        if source.is_rocketmq:
+            raise UsageError(f"hold needs a halfmq broker, {self._names} is a RocketMQ cluster", hint="remove hold")
         body = change_body(self._group, hold_set(topics))
-        answer = self._ask(source.address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
-        check_success(answer, f"the hold of group {self._group}")
-        return True
+        for broker in source.brokers.values():
+            answer = self._ask(broker.address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
+            check_success(answer, f"the hold of group {self._group}")
+        return bool(source.brokers)
 
     def _publish_queue(self, address: Address, queue: QueueName, at: int) -> None:
         topic, name = queue
@@ -263,12 +283,16 @@ class WireReader:
             Unavailable: another store is at its address, or it is not in the route.
         """
         topic, name = queue
-        if queue_broker(name):
-            return self._address_in_cluster(QueueRange(topic, 0, queue_broker(name), queue_number(name), 0, 0))
-        source = self._find_source()
-        if source.address is None or source.store != snapshot.store:
-            raise Unavailable("another store is at the address of the broker")
-        return source.address
+        broker = queue_broker(name)
+        if is_rocketmq(snapshot.store):
+            return self._address_in_cluster(topic, broker)
+        if broker:
+            address = self._registered_address(broker)
+            if self._store_at(address) == snapshot.stores[broker].store:
+                return address
+        elif (found := self._find_source().with_store(snapshot.store)) is not None:
+            return found.address
+        raise Unavailable("another store is at the address of the broker")
 
     def _position(self, address: Address, topics: tuple[str, ...], body: bytes = b"") -> PositionAnswer | None:
         """``topics`` of a halfmq broker at its position; None if the broker is a RocketMQ broker."""
@@ -278,63 +302,61 @@ class WireReader:
         check_success(answer, f"HMQ_POSITION to {address[0]}:{address[1]}")
         return decode_answer(answer.ext, answer.body)
 
-    def _find_source(self, *, recheck: bool = False) -> _Source:
-        """What to read. A halfmq broker is cached until its connection breaks; ``recheck``: at most for ``IDENTIFY_S``.
+    def _find_source(self, known: Collection[str] = (), *, recheck: bool = False) -> Source:
+        """What to read. Halfmq brokers are cached until a connection breaks; ``recheck``: at most for ``IDENTIFY_S``. ``known``: see
+        ``snapshot``; without it, brokers that were found with it are as good.
 
         Raises:
-            UsageError: several brokers have the topics, and one of them is a halfmq broker.
+            UsageError: halfmq and RocketMQ brokers have the topics.
         """
-        known = self._source if self._source is not None and self._source.address in self._connections else None
-        if known is not None and not (recheck and time.monotonic() >= self._identify_at):
-            return known
+        cached = self._source if self._is_current(self._source, known) else None
+        if cached is not None and not (recheck and time.monotonic() >= self._identify_at):
+            return cached
         try:
-            self._source = self._identify()
+            self._source = self._identify(known)
         except Unavailable:
-            if known is None or known.address not in self._connections:
+            if not self._is_current(cached, known) or cached is None:
                 raise
-            return known
+            return cached
         self._identify_at = time.monotonic() + IDENTIFY_S
         return self._source
 
-    def _identify(self) -> _Source:
-        """Ask the name server for the brokers that have the topics, and these who they are. Others do not matter: they may
-        belong to another cluster.
+    def _is_current(self, source: Source | None, known: Collection[str]) -> bool:
+        """Whether ``source`` was of halfmq brokers that are all still connected, also those of ``known``."""
+        return (
+            source is not None
+            and bool(source.brokers)
+            and not source.away
+            and all(name in source.brokers for name in known)
+            and (source.is_several or not known)
+            and all(broker.address in self._connections for broker in source.brokers.values())
+        )
+
+    def _identify(self, known: Collection[str]) -> Source:
+        """Ask the name server for the brokers that have the topics, and these who they are.
 
         HMQ_POSITION goes to brokers only, since name servers before 5.0 do not respond to unknown commands.
         """
-        registered = self._registered()
-        routed = registered.keys() & self._routed() if len(registered) > 1 else set()
-        reasons = {}
-        rocketmq = set()
-        halfmq: dict[str, tuple[Address, PositionAnswer]] = {}
-        for name in sorted(routed or registered):
-            address = _master(registered[name])
+        registered = self._names.registered()
+        routed = registered.keys() & self._names.routed(self._topics) if len(registered) > 1 or known else set()
+        answers = Answers({}, set(), {})
+        asked = sorted(routed | (registered.keys() & set(known)) or registered)
+        for name in asked:
+            address = master(registered[name])
             if address is None:
-                reasons[name] = "its master is not registered"
+                answers.away[name] = "its master is not registered"
                 continue
             try:
-                at = self._position(address, self._topics)
+                ask = partial(self._position, address, self._topics)
+                at = self._attempts.of(name, ask) if len(asked) > 1 else ask()
             except Unavailable as reason:
-                reasons[name] = str(reason)
+                answers.away[name] = str(reason)
                 continue
             if at is None:
-                rocketmq.add(name)
+                answers.rocketmq.add(name)
             else:
-                halfmq[name] = (address, at)
-        serving = [name for name, (_, at) in halfmq.items() if at.topics]
-        others = routed & (rocketmq | reasons.keys())
-        if serving and len(serving) + len(others) > 1:
-            self._refuse_several({name: registered[name] for name in [*serving, *others]})
-        if rocketmq and not serving and (routed & rocketmq or not halfmq):
-            return _Source(None, ROCKETMQ_STORE, bool(routed) or len(registered) == 1)
-        if not halfmq or (not serving and others):
-            raise Unavailable(
-                "; ".join(f"broker {name}: {why}" for name, why in reasons.items()) or "the name server has no brokers"
-            )
-        if not serving and len(registered) > 1:
-            return _Source(None, "", False)
-        address, at = halfmq[serving[0]] if serving else next(iter(halfmq.values()))
-        return _Source(address, at.store, bool(serving))
+                answers.halfmq[name] = (address, at)
+        return source_of(registered, routed, known, answers, self._topics)
 
     def only_broker(self, what: str) -> tuple[Address, str]:
         """(address, store) of the one halfmq broker that the name server knows. ``what``: what needs it, for the text of an error.
@@ -343,106 +365,19 @@ class WireReader:
             UsageError: it knows Apache RocketMQ, or several brokers.
         """
         source = self._find_source(recheck=True)
-        if source.address is None:
-            named = ", ".join(f"{name} ({_addresses(data)})" for name, data in sorted(self._registered().items()))
-            if source.store == ROCKETMQ_STORE:
-                raise UsageError(
-                    f"{what} needs the transaction table of a halfmq broker; Apache RocketMQ keeps no table of transactions and their "
-                    f"outcomes, and {self._name()} knows {named}",
-                    hint="read its messages, without `view`",
-                )
+        if source.only is not None:
+            return source.only.address, source.only.store
+        named = ", ".join(f"{name} ({addresses(data)})" for name, data in sorted(self._names.registered().items()))
+        if source.is_rocketmq:
             raise UsageError(
-                f"{what} reads one halfmq broker; {self._name()} knows several brokers: {named}",
-                hint="url=rocketmq:// and the address of the broker, which is a name server too",
+                f"{what} needs the transaction table of a halfmq broker; Apache RocketMQ keeps no table of transactions and their "
+                f"outcomes, and {self._names} knows {named}",
+                hint="read its messages, without `view`",
             )
-        return source.address, source.store
-
-    def _routed(self) -> set[str]:
-        """The brokers that have subscribed topics, according to the name server."""
-        routes = [self._route(topic) for topic in self._topics]
-        return {data.broker_name for route in routes if route for data in route.queues if data.permission & READ}
-
-    def _refuse_several(self, brokers: dict[str, BrokerData]) -> NoReturn:
-        """An offset contains one store and one position, so a query cannot read from several halfmq brokers."""
-        named = ", ".join(f"{name} ({_addresses(brokers[name])})" for name in sorted(brokers))
         raise UsageError(
-            f"topics {', '.join(self._topics)} are on several brokers: {named}; a query reads one halfmq broker",
-            hint="start one query for each, with url=rocketmq:// and the address of the broker, which is a name server too",
+            f"{what} reads one halfmq broker; {self._names} knows several brokers: {named}",
+            hint="url=rocketmq:// and the address of the broker, which is a name server too",
         )
-
-    def _registered(self) -> dict[str, BrokerData]:
-        """The brokers that the name server knows, by name."""
-        answer = self._ask_servers(RequestCode.GET_BROKER_CLUSTER_INFO, {})
-        check_success(answer, "the list of brokers")
-        return {data.broker_name: data for data in decode_cluster_info(answer.body)}
-
-    def _rocketmq_snapshot(self, registered: dict[str, BrokerData]) -> QueueBoundsSnapshot:
-        """``registered``: from before the routes are requested. A broker that leaves or joins meanwhile counts as away, since its
-        topics may be missing in the routes.
-        """
-        routes = {topic: route for topic in self._topics if (route := self._route(topic)) is not None}
-        names = registered.keys() & self._registered().keys()
-        brokers = {name: "" if _master(registered[name]) else "its master is not registered" for name in names}
-        found: dict[str, dict[QueueName, tuple[int, int]]] = {name: {} for name in names}
-        for topic, route in routes.items():
-            for data in route.queues:
-                name = data.broker_name
-                if data.permission & READ and brokers.get(name) == "":
-                    try:
-                        found[name] |= self._rocketmq_bounds(topic, data, registered[name])
-                    except Unavailable as reason:
-                        brokers[name] = str(reason)
-        queues = {queue: bounds for name in names if not brokers[name] for queue, bounds in found[name].items()}
-        routed = {data.broker_name for route in routes.values() for data in route.queues} & names
-        clusters = sorted({registered[name].cluster for name in routed or registered})
-        topics = dict.fromkeys(routes, 0)
-        return QueueBoundsSnapshot(ROCKETMQ_STORE + ",".join(clusters), 0, NO_POSITION, queues, topics, brokers)
-
-    def _rocketmq_bounds(self, topic: str, data: QueueData, broker: BrokerData) -> dict[QueueName, tuple[int, int]]:
-        """Bounds of the queues of a topic on one broker.
-
-        Raises:
-            Unavailable: it does not respond, or did not a moment ago. At most a fifth of the time is spent on brokers that do not,
-                since the others are read meanwhile.
-        """
-        began = time.monotonic()
-        again, why = self._failed.pop(data.broker_name, (began, ""))
-        address = _master(broker)
-        try:
-            if began < again or address is None:
-                raise Unavailable(why)
-            firsts = self._offsets(address, RequestCode.GET_MIN_OFFSET, topic, data.read_queues)
-            ends = self._offsets(address, RequestCode.GET_MAX_OFFSET, topic, data.read_queues)
-            return {
-                (topic, f"{data.broker_name}:{number}"): (min(first, end), end)
-                for number, (first, end) in enumerate(zip(firsts, ends, strict=True))
-            }
-        except Unavailable as reason:
-            now = time.monotonic()
-            self._failed[data.broker_name] = (max(again, now + 4 * (now - began)), str(reason))
-            raise
-
-    def _offsets(self, address: Address, code: RequestCode, topic: str, queues: int) -> list[int]:
-        """The offset of each queue of a topic on a broker. All are requested before the first response is awaited."""
-        sent = [self._connections.send(address, code, {"topic": topic, "queueId": number}) for number in range(queues)]
-        offsets = []
-        try:
-            for one in sent:
-                answer = self._connections.receive(one)
-                check_success(answer, code.name)
-                offsets.append(read_reply(answer, OffsetReply).offset)
-        finally:
-            for one in sent[len(offsets) :]:
-                one.connection.forget(one.opaque)
-        return offsets
-
-    def _route(self, topic: str) -> Route | None:
-        """Brokers of the topic; None if it does not exist."""
-        answer = self._ask_servers(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": True})
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            return None
-        check_success(answer, f"the route of topic {topic}")
-        return decode_route(answer.body)
 
     # --- reading
 
@@ -454,12 +389,13 @@ class WireReader:
         if self._subscription.pattern:
             self._topics = tuple(sorted({one.topic for one in ranges.ranges}))
         for one in ranges.ranges:
-            if one.broker or not self._raw.is_supported:
-                yield from self._pulled.read_range(one, ranges.store, lost)
+            store = ranges.store_of(one)
+            if is_rocketmq(store) or not self._raw.is_supported:
+                yield from self._pulled.read_range(one, store, lost)
                 continue
-            at = yield from self._raw.read_range(one, ranges.store, lost)
+            at = yield from self._raw.read_range(one, store, lost)
             if at < one.end:
-                yield from self._pulled.read_range(one._replace(start=at), ranges.store, lost)
+                yield from self._pulled.read_range(one._replace(start=at), store, lost)
 
     def is_planned_topic(self, one: QueueRange, store: str, begin: int, lost: Lost) -> bool:
         """Whether what was pulled until now is of the planned topic; otherwise messages from ``begin`` on are lost.
@@ -467,33 +403,43 @@ class WireReader:
         A pull names the topic, and not its id, so after the topic was deleted and created again it would return other messages. Ids
         only increase: if the broker still has the planned one, all earlier pulls were from it. RocketMQ has no ids.
         """
-        if one.broker:
+        if is_rocketmq(store):
             return True
-        address = self._address_of_store(store, lost)
+        address = self.address_of(one, store, lost)
         if address is None:
             return False
         at = self._position(address, (one.topic,))
         if at is None or at.store != store:
-            self._source = None
+            self.is_elsewhere(address, broken=False)
             raise Unavailable("another store is at the address of the broker")
         found = at.topics.get(one.topic)
         if found is not None and found.topic_id == one.topic_id:
             return True
         lost(
-            f"topic {one.topic} no longer exists"
+            f"topic {one.topic} no longer exists{f' on broker {one.broker}' if one.broker else ''}"
             if found is None
-            else f"topic {one.topic} was deleted and created again: messages {begin} to {one.end - 1} of queue {one.queue} "
-            "no longer exist"
+            else f"topic {one.topic} was deleted and created again: messages {begin} to {one.end - 1} of queue "
+            f"{f'{one.broker}:' if one.broker else ''}{one.queue} no longer exist"
         )
         return False
 
     def address_of(self, one: QueueRange, store: str, lost: Lost) -> Address | None:
         """See ``pull_reader.Planned``."""
-        return self._address_in_cluster(one) if one.broker else self._address_of_store(store, lost)
+        if is_rocketmq(store):
+            return self._address_in_cluster(one.topic, one.broker)
+        if not one.broker:
+            return self._address_of_store(store, lost)
+        address = self._registered_address(one.broker)
+        there = self._store_at(address)
+        if there == store:
+            return address
+        lost(f"broker {one.broker} has store {there}, but store {store} was planned")
+        return None
 
     def is_elsewhere(self, address: Address, *, broken: bool) -> None:
         """See ``raw_reader.Planned``."""
         self._source = None
+        self._stores.pop(address, None)
         if broken:
             self._connections.drop(address)
 
@@ -502,54 +448,45 @@ class WireReader:
         be meaningless. A broker without the topics is another broker of the name server, and the planned one is away.
         """
         source = self._find_source()
-        if source.store == planned:
-            return source.address
-        if not source.has_topics:
-            raise Unavailable(elsewhere(planned, source.store, self._subscription.in_words()))
+        broker = source.with_store(planned)
+        if broker is not None:
+            return broker.address
+        if source.is_several or not source.has_topics:
+            there = QueueBoundsSnapshot(source.store, 0, NO_POSITION, {}, {})
+            raise Unavailable(elsewhere(planned, there, self._subscription.in_words()))
         lost(f"this is store {source.store}, but store {planned} was planned")
         return None
 
-    def _address_in_cluster(self, one: QueueRange) -> Address:
-        """Address of the broker of the range, from the route; from a new one after a connection broke."""
-        known = self._brokers.get(one.broker)
+    def _address_in_cluster(self, topic: str, broker: str) -> Address:
+        """Address of a RocketMQ broker that has the topic, from the route; from a new one after a connection broke."""
+        return self._cached_address(broker, lambda: route.brokers if (route := self._names.route(topic)) else ())
+
+    def _registered_address(self, broker: str) -> Address:
+        """Address of one of several halfmq brokers, which need not have the topic any more."""
+        return self._cached_address(broker, lambda: self._names.registered().values())
+
+    def _cached_address(self, broker: str, look_up: Callable[[], Iterable[BrokerData]]) -> Address:
+        known = self._brokers.get(broker)
         if known is not None and known in self._connections:
             return known
-        route = self._route(one.topic)
-        address = next(
-            (_master(data) for data in (route.brokers if route else ()) if data.broker_name == one.broker), None
-        )
+        address = next((master(data) for data in look_up() if data.broker_name == broker), None)
         if address is None:
-            raise Unavailable(f"broker {one.broker} is not in the route")
-        self._brokers[one.broker] = address
+            raise Unavailable(f"broker {broker} is not registered with the name server")
+        self._brokers[broker] = address
         return address
 
-    # --- requests
+    def _store_at(self, address: Address) -> str:
+        """The store of the halfmq broker at the address."""
+        if address not in self._stores or address not in self._connections:
+            at = self._position(address, ())
+            if at is None:
+                raise Unavailable("a RocketMQ broker has replaced the halfmq broker")
+            self._stores[address] = at.store
+        return self._stores[address]
 
-    def _ask_servers(self, code: int, fields: dict[str, object] | dict[str, str]) -> Request[dict[str, str]]:
-        """Send the request to the server that responded last, else to the others."""
-        reasons = []
-        for _ in self._servers:
-            try:
-                return self._ask(self._servers[self._server], code, fields)
-            except Unavailable as reason:
-                reasons.append(str(reason))
-                self._server = (self._server + 1) % len(self._servers)
-        raise Unavailable("; ".join(reasons))
+    # --- requests
 
     def _ask(
         self, address: Address, code: int, fields: dict[str, object] | dict[str, str], body: bytes = b""
     ) -> Request[dict[str, str]]:
         return self._connections.ask(address, code, fields, body)
-
-    def _name(self) -> str:
-        return "rocketmq://" + ";".join(f"{host}:{port}" for host, port in self._servers)
-
-
-def _addresses(broker: BrokerData) -> str:
-    return broker.addresses.get(MASTER_ID, "no master")
-
-
-def _master(broker: BrokerData) -> Address | None:
-    """Address of its master; slaves are not read, since they may lag the plan."""
-    host, _, port = broker.addresses.get(MASTER_ID, "").rpartition(":")
-    return (host.strip("[]"), int(port)) if host and port.isdecimal() else None

@@ -169,6 +169,13 @@ def test_what_cannot_be_done_is_said(spark: Any, broker: Served, tmp_path: Path)
             SparkSettings(),
             print,
         )
+    misspelt = archive.Settings(url=url(broker), topics=("oders", "loyalti"), output=str(tmp_path / "y"))
+    with pytest.raises(UsageError, match="no topic oders, loyalti"):
+        archive.run(misspelt, SparkSettings(), print)
+    said: list[str] = []
+    one_is_there = archive.Settings(url=url(broker), topics=("oders", "loyalty"), output=str(tmp_path / "z"))
+    assert archive.run(one_is_there, SparkSettings(), said.append) == 0
+    assert "there is no topic oders (yet)" in said
 
 
 @pytest.mark.parametrize("form", ["parquet", "delta"])

@@ -41,7 +41,7 @@ def reader(writer: StoreWriter, topics: str = "orders,loyalty", timeout_ms: int 
 def whole(snapshot: QueueBoundsSnapshot) -> Ranges:
     starts = {queue: first for queue, (first, _) in snapshot.queues.items()}
     ends = {queue: end for queue, (_, end) in snapshot.queues.items()}
-    return Ranges(snapshot.store, tuple(ranges_between(starts, ends, snapshot.topics)))
+    return Ranges(snapshot.store, tuple(ranges_between(starts, ends, snapshot.topic_id)))
 
 
 def read(source: DirectReader, ranges: Ranges) -> tuple[list[tuple[str, int, int, bytes, str | None]], list[str]]:

@@ -5,7 +5,16 @@ import json
 import pytest
 
 from halfmq.errors import UsageError
-from halfmq.spark.offsets import QueueBoundsSnapshot, StreamOffset, ends_of, from_json, queue_order, to_json
+from halfmq.spark.offsets import (
+    NO_POSITION,
+    QueueBoundsSnapshot,
+    StoreState,
+    StreamOffset,
+    ends_of,
+    from_json,
+    queue_order,
+    to_json,
+)
 
 OFFSET = StreamOffset(
     "ab", 2, 4711, {("orders", "10"): 7, ("orders", "2"): 5, ("loyalty", "0"): 1}, {"orders": 1, "loyalty": 2}
@@ -14,6 +23,25 @@ TEXT = (
     '{"v": 1, "store": "ab", "epoch": 2, "position": 4711, "queues": {"loyalty": {"0": 1}, "orders": {"2": 5, "10": 7}}, '
     '"topics": {"loyalty": 2, "orders": 1}}'
 )
+
+SEVERAL = StreamOffset(
+    "",
+    0,
+    NO_POSITION,
+    {("orders", "west:10"): 7, ("orders", "west:2"): 5, ("orders", "east:0"): 1},
+    {"orders": 0},
+    {"west": StoreState("cd", 3, 12, {"orders": 9}), "east": StoreState("ab", 2, 4711, {"orders": 1})},
+)
+SEVERAL_TEXT = (
+    '{"v": 2, "brokers": {"east": {"store": "ab", "epoch": 2, "position": 4711, "topics": {"orders": 1}}, '
+    '"west": {"store": "cd", "epoch": 3, "position": 12, "topics": {"orders": 9}}}, '
+    '"queues": {"orders": {"east:0": 1, "west:2": 5, "west:10": 7}}}'
+)
+
+
+def test_an_offset_of_several_brokers_has_a_form_of_its_own_and_comes_back() -> None:
+    assert json.dumps(to_json(SEVERAL)) == SEVERAL_TEXT
+    assert from_json(json.loads(SEVERAL_TEXT)) == SEVERAL
 
 
 def test_the_text_is_always_the_same_since_spark_compares_text() -> None:
@@ -35,7 +63,16 @@ def test_a_topic_without_queues_keeps_its_place() -> None:
 
 
 @pytest.mark.parametrize(
-    "broken", ['{"v":2}', "{}", '{"v":1}', '{"v":1,"store":"a","epoch":1,"position":1,"queues":[],"topics":{}}']
+    "broken",
+    [
+        '{"v":3}',
+        "{}",
+        '{"v":1}',
+        '{"v":1,"store":"a","epoch":1,"position":1,"queues":[],"topics":{}}',
+        '{"v":2}',
+        '{"v":2,"brokers":{},"queues":{}}',
+        SEVERAL_TEXT.replace('"east:0"', '"north:0"'),
+    ],
 )
 def test_what_is_no_offset_of_this_source_is_refused(broken: str) -> None:
     with pytest.raises(UsageError, match="checkpoint"):

@@ -124,7 +124,7 @@ def test_a_slice_without_a_sample_has_the_mean_of_the_others() -> None:
 def test_ranges_between_two_offsets_of_a_cluster() -> None:
     starts = {("t", "a:0"): 5, ("t", "b:0"): 3}
     ends = {("t", "b:0"): 9, ("t", "a:0"): 5, ("u", "a:1"): 4}
-    assert ranges_between(starts, ends, {"t": 0, "u": 0}) == [QueueRange("t", 0, "b", 0, 3, 9)]
+    assert ranges_between(starts, ends, lambda queue: 0) == [QueueRange("t", 0, "b", 0, 3, 9)]
 
 
 def test_a_partition_can_be_pickled() -> None:

@@ -67,7 +67,7 @@ def read(broker: Broker, end: int = 20, ranges: int = 1) -> tuple[list[int], lis
     lost: list[str] = []
     found: list[int] = []
     for _ in range(ranges):
-        for rows in reader.read_range(QueueRange("orders", 0, "broker-a", 0, 0, end), "store", lost.append):
+        for rows in reader.read_range(QueueRange("orders", 0, "broker-a", 0, 0, end), "rocketmq:c", lost.append):
             found += rows.queue_offsets.tolist()
     connections.close()
     return found, lost
@@ -88,7 +88,7 @@ def test_the_next_pull_is_sent_before_the_response_is_decoded(broker: Broker, mo
         PullReader, "_send", lambda self, address, one, at: (sent.append(at), send(self, address, one, at))[1]
     )
 
-    def decoded(data: bytes, one: QueueRange) -> Any:
+    def decoded(data: bytes, one: QueueRange, *, rocketmq: bool) -> Any:
         seen.append(len(sent))
         return walk(data, one)
 
@@ -116,7 +116,7 @@ def test_messages_past_retention_are_a_loss_and_reading_goes_on(broker: Broker) 
     broker.first = 4
     found, lost = read(broker)
     assert found == list(range(4, 20))
-    assert lost == ["messages 0 to 3 of queue 0 of topic orders are past retention"]
+    assert lost == ["messages 0 to 3 of queue 0 of topic orders on broker broker-a are past retention"]
 
 
 def test_pulls_in_flight_are_forgotten_when_retention_passes_them(
@@ -133,6 +133,6 @@ def test_pulls_in_flight_are_forgotten_when_retention_passes_them(
     broker.server.answer = trimmed
     found, lost = read(broker)
     assert found == [0, 1, 2, *range(10, 20)]
-    assert lost == ["messages 3 to 9 of queue 0 of topic orders are past retention"]
+    assert lost == ["messages 3 to 9 of queue 0 of topic orders on broker broker-a are past retention"]
     assert broker.asked.count(10) == 1
     assert caplog.text == "", "their responses are not taken for that of the next pull, and nothing is waited for"

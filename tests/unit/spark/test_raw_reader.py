@@ -366,6 +366,21 @@ def test_another_store_in_the_middle_of_a_range_is_noticed(broker: Broker) -> No
     assert len(lost) == 1
 
 
+def test_a_range_of_one_of_several_brokers_is_read_from_its_store_only(broker: Broker) -> None:
+    def replaced(frame: bytes) -> bytes:
+        broker.store = "cd" * 16
+        return frame
+
+    broker.changes = [None, replaced]
+    lost: list[str] = []
+    reader = WireReader(parse_options({"url": broker.server.url, "subscribe": "orders"}), RetryDeadline(2_000))
+    part = Ranges("", (QueueRange("orders", 3, "broker-a", 0, 0, 10),), {"broker-a": STORE})
+    found = [(rows.broker, offset) for rows in reader.read(part, lost.append) for offset in rows.queue_offsets.tolist()]
+    reader.close()
+    assert found == [("broker-a", offset) for offset in range(6)], "what the planned store sent"
+    assert lost == [f"broker broker-a has store {'cd' * 16}, but store {STORE} was planned"]
+
+
 def test_planned_messages_that_are_not_there_are_waited_for(broker: Broker) -> None:
     broker.end = 5
     with pytest.raises(ConnectError, match="does not exist"):

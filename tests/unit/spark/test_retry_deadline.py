@@ -3,7 +3,7 @@
 import pytest
 
 from halfmq.errors import ConnectError
-from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
+from halfmq.spark.retry_deadline import Attempts, RetryDeadline, Unavailable
 
 
 class Clock:
@@ -55,3 +55,25 @@ def test_other_errors_are_not_waited_out() -> None:
     with pytest.raises(ValueError, match="no"):
         retry_deadline(clock, 10_000).until(attempt, "broker")
     assert clock.pauses == []
+
+
+def test_at_most_a_fifth_of_the_time_is_spent_on_a_broker_that_does_not_respond() -> None:
+    clock = Clock()
+    attempts = Attempts(clock=lambda: clock.now)
+    asked = 0
+
+    def attempt() -> None:
+        nonlocal asked
+        asked += 1
+        clock.now += 3
+        raise Unavailable("no response")
+
+    while clock.now < 300:
+        with pytest.raises(Unavailable, match="no response"):
+            attempts.of("a", attempt)
+        assert attempts.of("b", lambda: "there") == "there"
+        clock.now += 0.25
+    assert 18 <= asked <= 20
+    clock.now += 15
+    assert attempts.of("a", lambda: "back") == "back"
+    assert attempts.of("a", lambda: "still") == "still"

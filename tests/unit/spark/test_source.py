@@ -3,7 +3,7 @@
 import json
 import logging
 import pickle
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -30,7 +30,7 @@ class Snapshots:
         #: Bytes of a message, by queue; empty: unknown.
         self.sizes: dict[int, int] = {}
 
-    def snapshot(self) -> QueueBoundsSnapshot:
+    def snapshot(self, known: Collection[str] = ()) -> QueueBoundsSnapshot:
         return QueueBoundsSnapshot(self.store, self.epoch, self.position, dict(self.queues), dict(self.topics))
 
     def size_samples(self, sliced: Sequence[QueueRange]) -> list[tuple[int, int]] | None:
@@ -390,7 +390,7 @@ def test_another_store_or_an_older_copy_stops_the_stream(snapshots: Snapshots) -
 def test_a_store_that_is_behind_is_waited_for(snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch) -> None:
     start = stream().initialOffset()
     shown = [snapshots.snapshot()._replace(position=5), snapshots.snapshot()._replace(position=5), snapshots.snapshot()]
-    monkeypatch.setattr(snapshots, "snapshot", lambda: shown.pop(0) if len(shown) > 1 else shown[0])
+    monkeypatch.setattr(snapshots, "snapshot", lambda known: shown.pop(0) if len(shown) > 1 else shown[0])
     assert stream(brokerTimeout="30s").latestOffset(start, ReadAllAvailable()) == start
     assert len(shown) == 1
 
@@ -398,7 +398,7 @@ def test_a_store_that_is_behind_is_waited_for(snapshots: Snapshots, monkeypatch:
 def test_a_broker_that_stays_away_is_not_called_a_loss(snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch) -> None:
     start = stream().initialOffset()
 
-    def away() -> QueueBoundsSnapshot:
+    def away(known: Collection[str]) -> QueueBoundsSnapshot:
         raise ConnectError("nobody listens")
 
     monkeypatch.setattr(snapshots, "snapshot", away)

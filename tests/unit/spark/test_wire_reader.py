@@ -1,20 +1,19 @@
 """Reading over the wire: a halfmq broker, a stock cluster, and everything that goes wrong on the way."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.support.ports import free_port
+from tests.support.scripted_cluster import BOTH_READ, STORE, V6, Broker, Cluster, end_of, read_all, stored
 from tests.support.scripted_server import ScriptedServer
 
 from halfmq import limits
 from halfmq.errors import ConnectError, DataLost, NotAuthorized, ProtocolError, RequestFailed, UsageError
-from halfmq.model.stored_message import SYS_COMMITTED, StoredMessage, body_crc_of, encode
+from halfmq.model.stored_message import SYS_COMMITTED
 from halfmq.spark import pull_reader, wire_reader
-from halfmq.spark.connection import Connections
 from halfmq.spark.offsets import NO_POSITION, QueueBoundsSnapshot, StreamOffset
 from halfmq.spark.options import parse_options
 from halfmq.spark.partitions import QueueRange, Ranges, sample_start
@@ -23,120 +22,8 @@ from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.source import HalfmqBatchReader, HalfmqStreamReader
 from halfmq.spark.stored_rows import record_batch
 from halfmq.spark.wire_reader import WireReader
-from halfmq.wire.remoting import fitting, route
-from halfmq.wire.remoting.codes import EXT_DAMAGED, HMQ_FITTING, HMQ_POSITION, RequestCode, ResponseCode
+from halfmq.wire.remoting.codes import EXT_DAMAGED, HMQ_POSITION, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request, encode_pull_response_head, encode_response
-from halfmq.wire.remoting.position import (
-    PositionAnswer,
-    TopicBounds,
-    asked_samples,
-    asked_topics,
-    encode_answer,
-)
-
-STORE = "ab" * 16
-V4 = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
-V6 = bytes(15) + b"\x01\x00\x00\x2a\x9f"
-
-
-def stored(queue_offset: int, body: bytes, *, sys_flag: int = 0, host: bytes = V4) -> bytes:
-    made = StoredMessage(
-        "orders", 0, queue_offset, 0, sys_flag, 1, host, 1_000 + queue_offset, V4, 0, 0, body, body_crc_of(body), b""
-    )
-    return b"".join(encode(made, queue_offset * 100))
-
-
-class Broker:
-    """One topic with one queue, offsets ``first`` to ``end``, as halfmq or (``stock``) as RocketMQ shows it."""
-
-    def __init__(self) -> None:
-        self.first, self.end = 0, 10
-        self.store = STORE
-        self.has_topic = True
-        self.position = 500
-        #: The topics that exist, and those that are created once HMQ_POSITION was answered.
-        self.names = ["orders"]
-        self.soon: list[str] = []
-        #: Whether it knows HMQ_FITTING.
-        self.tells_sizes = True
-        #: What it answers to a search by time instead of the right offset.
-        self.search_answer: Callable[[int], int] | None = None
-        self.topic_id = 3
-        self.stock = False
-        self.refuse: list[int] = []
-        self.refusal_ext: dict[str, str] = {}
-        #: Requests with samples; negative: as a broker that ignores them.
-        self.sample_requests = 0
-        self.drop = 0
-        self.pull_messages_max = 4
-        #: Closed with it.
-        self.readers: list[WireReader] = []
-        self.server = ScriptedServer(self.answer)
-
-    def answer(self, request: Request[Any]) -> bytes | None:
-        if self.drop:
-            self.drop -= 1
-            return None
-        if self.refuse:
-            return encode_response(request, self.refuse.pop(0), "refused by the test", self.refusal_ext)
-        match request.code:
-            case int() if request.code == HMQ_POSITION and not self.stock:
-                samples = asked_samples(request.body).get("orders", [])
-                self.sample_requests += bool(samples)
-                sizes = tuple((16, 1_000 + offset) for _, offset in samples) if self.sample_requests >= 0 else ()
-                topics = {
-                    name: TopicBounds(
-                        self.topic_id + number, ((self.first, self.end),), sizes if name == "orders" else ()
-                    )
-                    for number, name in enumerate(self.names)
-                    if self.has_topic and name in asked_topics(request.ext)
-                }
-                self.names, self.soon = self.names + self.soon, []
-                ext, body = encode_answer(PositionAnswer(self.store, 2, self.position, topics))
-                return encode_response(request, 0, ext=ext, body=body)
-            case RequestCode.GET_BROKER_CLUSTER_INFO:
-                return encode_response(request, 0, body=route.encode_cluster_info(self.brokers(), 401))
-            case RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
-                own = ["c", "broker-a", "c_REPLY_TOPIC"] if self.stock else []
-                return encode_response(request, 0, body=msgspec.json.encode({"topicList": [*self.names, *own]}))
-            case RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
-                at = min(max(request.ext.timestamp - 1_000, self.first), self.end)
-                at = self.search_answer(at) if self.search_answer else at
-                return encode_response(request, 0, ext={"offset": at})
-            case int() if request.code == HMQ_FITTING and self.tells_sizes and not self.stock:
-                asked = fitting.decode_request(request.ext)
-                assert isinstance(asked, fitting.FittingRequest)
-                sizes = [len(stored(at, b"body %d" % at)) for at in range(asked.offset, asked.end)][:3]
-                fits = [count for count in range(len(sizes) + 1) if sum(sizes[:count]) <= asked.bytes_max]
-                return encode_response(request, 0, ext=fitting.encode_answer(fits[-1], sum(sizes[: fits[-1]])))
-            case RequestCode.GET_ROUTEINFO_BY_TOPIC if request.ext.topic in self.names:
-                address = {0: f"127.0.0.1:{self.server.port}"}
-                found = route.Route(
-                    (route.BrokerData("c", "broker-a", address),), (route.QueueData("broker-a", 1, 1, 6),)
-                )
-                return encode_response(request, 0, body=route.encode_route(found, 401))
-            case RequestCode.GET_ROUTEINFO_BY_TOPIC:
-                return encode_response(request, ResponseCode.TOPIC_NOT_EXIST, "no topic")
-            case RequestCode.GET_MIN_OFFSET:
-                return encode_response(request, 0, ext={"offset": self.first})
-            case RequestCode.GET_MAX_OFFSET:
-                return encode_response(request, 0, ext={"offset": self.end})
-            case RequestCode.PULL_MESSAGE:
-                return self.pull(request)
-        return encode_response(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not supported")
-
-    def brokers(self) -> tuple[route.BrokerData, ...]:
-        return (route.BrokerData("c", "broker-a", {0: f"127.0.0.1:{self.server.port}"}),)
-
-    def pull(self, request: Request[Any]) -> bytes:
-        at = request.ext.queue_offset
-        if at < self.first:
-            return encode_pull_response_head(request, 21, "PULL_OFFSET_MOVED", self.first, self.first, self.end, 0)
-        if at >= self.end:
-            return encode_pull_response_head(request, 19, "PULL_NOT_FOUND", at, self.first, self.end, 0)
-        after = min(self.end, at + self.pull_messages_max)
-        body = b"".join(stored(number, b"body %d" % number) for number in range(at, after))
-        return encode_pull_response_head(request, 0, "FOUND", after, self.first, self.end, len(body)) + body
 
 
 @pytest.fixture
@@ -350,26 +237,6 @@ def test_an_idle_stream_does_not_ask_for_the_topics_again(broker: Broker) -> Non
 
 def test_a_task_reads_the_planned_topics_of_a_pattern(broker: Broker) -> None:
     assert read(reader(broker, pattern="ord.*"), 2, 6) == ([2, 3, 4, 5], [])
-
-
-def test_the_offsets_of_all_queues_are_requested_before_the_first_response(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done: list[str] = []
-    send, receive = Connections.send, Connections.receive
-    monkeypatch.setattr(Connections, "send", lambda *given: (done.append("sent"), send(*given))[1])
-    monkeypatch.setattr(Connections, "receive", lambda *given: (done.append("received"), receive(*given))[1])
-    source = reader(broker)
-    address = ("127.0.0.1", broker.server.port)
-    assert source._offsets(address, RequestCode.GET_MAX_OFFSET, "orders", 4) == [10] * 4
-    assert done == ["sent"] * 4 + ["received"] * 4
-    broker.refuse = [ResponseCode.NO_PERMISSION]
-    with pytest.raises(NotAuthorized):
-        source._offsets(address, RequestCode.GET_MAX_OFFSET, "orders", 3)
-    broker.end = 7
-    assert source._offsets(address, RequestCode.GET_MAX_OFFSET, "orders", 2) == [7, 7], (
-        "not responses to earlier requests"
-    )
 
 
 def test_a_range_is_read_over_several_pulls_and_not_beyond_its_end(broker: Broker) -> None:
@@ -654,80 +521,11 @@ def test_bodies_that_come_over_the_wire_are_verified_whatever_the_options_say(
 # --- several brokers behind one name server
 
 
-class Cluster:
-    """A name server and its brokers. A broker that is not ``registered`` is in none of its responses."""
-
-    def __init__(self, *names: str, stock: bool = True) -> None:
-        self.brokers = {name: Broker() for name in names}
-        self.registered = set(names)
-        #: Clusters of brokers; "c" otherwise.
-        self.clusters: dict[str, str] = {}
-        #: Closed with it.
-        self.streams: list[HalfmqStreamReader] = []
-        self.server = ScriptedServer(self.answer)
-        for number, broker in enumerate(self.brokers.values()):
-            broker.stock = stock
-            broker.store = f"{number:032x}"
-
-    def data(self, name: str) -> route.BrokerData:
-        return route.BrokerData(self.clusters.get(name, "c"), name, {0: f"127.0.0.1:{self.brokers[name].server.port}"})
-
-    def answer(self, request: Request[Any]) -> bytes:
-        if request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
-            found = [self.data(name) for name in self.brokers if name in self.registered]
-            return encode_response(request, 0, body=route.encode_cluster_info(found, 401))
-        having = [name for name in sorted(self.registered) if self.brokers[name].has_topic]
-        if request.code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
-            topics = sorted({topic for name in having for topic in self.brokers[name].names})
-            return encode_response(request, 0, body=msgspec.json.encode({"topicList": topics}))
-        names = [name for name in having if request.ext.topic in self.brokers[name].names]
-        if not names:
-            return encode_response(request, ResponseCode.TOPIC_NOT_EXIST, "no topic")
-        queues = tuple(route.QueueData(name, 1, 1, 6) for name in names)
-        found_route = route.Route(tuple(self.data(name) for name in names), queues)
-        return encode_response(request, 0, body=route.encode_route(found_route, 401))
-
-    def stream(self, **more: str) -> HalfmqStreamReader:
-        given = {"url": self.server.url, "subscribe": "orders", "brokerTimeout": "200ms", **more}
-        if "subscribePattern" in more:
-            del given["subscribe"]
-        made = HalfmqStreamReader(parse_options({"startingOffsets": "earliest", **given}).for_stream())
-        self.streams.append(made)
-        return made
-
-    def only(self, *names: str) -> None:
-        """Brokers that have topic "orders"."""
-        for name, broker in self.brokers.items():
-            broker.has_topic = name in names
-
-    def away(self, name: str) -> None:
-        """Unreachable, while the name server does not know yet."""
-        self.brokers[name].server.close()
-
-    def close(self) -> None:
-        for stream in self.streams:
-            stream.stop()
-        self.server.close()
-        for broker in self.brokers.values():
-            broker.server.close()
-
-
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     made = Cluster("broker-a", "broker-b")
     yield made
     made.close()
-
-
-def read_all(made: HalfmqStreamReader, planned: list[Any]) -> list[Any]:
-    return [batch for part in planned for batch in made.read(part)]
-
-
-BOTH_READ = {"broker-a:0": 10, "broker-b:0": 10}
-
-
-def end_of(stream: HalfmqStreamReader, start: dict[str, Any] | None = None) -> dict[str, Any]:
-    return stream.latestOffset(start or stream.initialOffset(), ReadAllAvailable())
 
 
 def both_read(stream: HalfmqStreamReader) -> dict[str, Any]:
@@ -895,30 +693,18 @@ def test_of_several_halfmq_brokers_the_one_with_the_topic_is_read(pair: Cluster)
     assert end_of(pair.stream(), start) == end
 
 
-@pytest.mark.parametrize("stock", [False, True])
-@pytest.mark.parametrize("away", [False, True])
-def test_a_topic_on_several_halfmq_brokers_is_refused_and_they_are_named(
-    pair: Cluster, stock: bool, away: bool
-) -> None:
+def test_a_topic_on_halfmq_and_rocketmq_brokers_is_refused_and_they_are_named(pair: Cluster) -> None:
     start = end_of(pair.stream())
     pair.only("broker-a", "broker-b")
-    pair.brokers["broker-a"].stock = stock
-    if away:
-        pair.away("broker-a")
-    for made in (pair.stream(), pair.stream(failOnDataLoss="false")):
-        with pytest.raises(UsageError, match=r"several brokers: broker-a .*broker-b .*one query for each") as refused:
-            end_of(made, start)
-        assert f"127.0.0.1:{pair.brokers['broker-b'].server.port}" in str(refused.value)
-
-
-def test_a_running_stream_notices_that_a_second_broker_has_the_topic(pair: Cluster) -> None:
-    made = pair.stream()
-    start = end_of(made)
-    pair.only("broker-a", "broker-b")
-    assert end_of(made, start) == start
-    made._reader._identify_at = 0.0  # as if IDENTIFY_S had passed
-    with pytest.raises(UsageError, match="several brokers"):
-        end_of(made, start)
+    several = end_of(pair.stream())
+    pair.brokers["broker-a"].stock = True
+    for before in (start, several):
+        for made in (pair.stream(), pair.stream(failOnDataLoss="false")):
+            with pytest.raises(
+                UsageError, match=r"RocketMQ brokers: broker-a .*broker-b .*one query for each"
+            ) as refused:
+                end_of(made, before)
+            assert f"127.0.0.1:{pair.brokers['broker-b'].server.port}" in str(refused.value)
 
 
 def test_a_name_service_that_is_away_does_not_stop_a_query_whose_broker_responds(
@@ -967,17 +753,6 @@ def test_a_pattern_finds_the_one_broker_of_several_that_has_topics(pair: Cluster
     end = end_of(made, start)
     assert (end["store"], end["queues"]) == (pair.brokers["broker-a"].store, {"orders": {"0": 10}})
     assert sum(batch.num_rows for batch in read_all(made, made.partitions(start, end))) == 10
-
-
-def test_a_new_topic_of_a_pattern_on_a_second_broker_is_refused_at_once(pair: Cluster) -> None:
-    """Not read from a snapshot in which it is missing, and not only after ``IDENTIFY_S``."""
-    made = pair.stream(subscribePattern="ord.*")
-    start = end_of(made)
-    pair.only("broker-a", "broker-b")
-    pair.brokers["broker-a"].names = ["ordinary"]
-    pair.brokers["broker-b"].position += 100
-    with pytest.raises(UsageError, match=r"several brokers: broker-a .*broker-b"):
-        end_of(made, start)
 
 
 def test_a_rocketmq_cluster_holds_nothing_and_a_topic_that_no_broker_has_yet_is_held_later(

@@ -3,8 +3,8 @@
 OUTPUT               the table: messages with all that ``replay`` needs to send them again
 OUTPUT/_checkpoint   where the job is; start it again at any time
 
-Bodies are decompressed; everything else is as it was stored. ``broker`` is null for a halfmq broker: it tells queues of a RocketMQ cluster
-apart.
+Bodies are decompressed; everything else is as it was stored. ``broker`` is null for one halfmq broker: it tells queues of several
+brokers apart.
 """
 
 from typing import Annotated, Final
@@ -47,7 +47,7 @@ def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
         settings, COLUMNS, startingOffsets="earliest", maxOffsetsPerTrigger=str(settings.max_rows), **held
     )
     with table_job.opened("archive", settings, {}) as output:
-        source.announce(given, say)
+        source.announce(given, say, follow=settings.follow)
         running = session.start("archive", spark)
         reader = running.readStream.format("halfmq").options(**given).load()
         parts = [Part("archive", output)]

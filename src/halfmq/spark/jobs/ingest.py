@@ -82,7 +82,7 @@ def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
         "late_after": settings.late_after,
     }  # fmt: skip
     with table_job.opened("ingest", settings, pinned) as output:
-        source.announce(given, say)
+        source.announce(given, say, follow=settings.follow)
         running = session.start("ingest", spark)
         parts, schema = [Part("bronze", output / "bronze")], None
         split: Split = unchanged

@@ -1,13 +1,14 @@
 """What jobs read in one go: tables of Parquet or Delta files, and topics of a broker."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from halfmq.errors import UsageError
 from halfmq.spark.jobs import tables
+from halfmq.spark.jobs.source import SourceSettings, reader_options
 from halfmq.spark.jobs.stream import JobFailed, first_cause
 
 #: How long a batch waits for an unavailable broker, unless the options say otherwise: a person waits for the result.
@@ -57,36 +58,10 @@ def _refuse_partial_reads(location: Path) -> None:
         )
 
 
-def check_broker(url: str | None, path: str | None, topics: Sequence[str], pattern: str | None) -> None:
-    """Raises UsageError unless they name one source, and its topics in one way."""
-    if (url is None) == (path is None):
-        raise UsageError("exactly one of --url and --path is needed", hint="--url rocketmq://127.0.0.1:9876")
-    if bool(topics) == (pattern is not None):
-        raise UsageError("exactly one of --topics and --pattern is needed")
-
-
-def read_topics(
-    spark: Any,
-    *,
-    url: str | None,
-    path: str | None,
-    topics: Sequence[str],
-    pattern: str | None,
-    columns: Sequence[str],
-    options: Mapping[str, str],
-) -> Any:
-    """All messages of topics that are visible now. ``options`` override everything else."""
-    given = {
-        "url": url,
-        "path": path,
-        "subscribe": ",".join(topics) or None,
-        "subscribePattern": pattern,
-        "columns": ",".join(columns),
-        "brokerTimeout": BROKER_TIMEOUT,
-        **options,
-    }
-    named = {name: value for name, value in given.items() if value is not None}
-    return spark.read.format("halfmq").options(**named).load()
+def read_topics(spark: Any, settings: SourceSettings, columns: Sequence[str]) -> Any:
+    """All messages of the topics that are visible now. Raises UsageError if the settings do not say which."""
+    given = reader_options(settings, columns, brokerTimeout=BROKER_TIMEOUT)
+    return spark.read.format("halfmq").options(**given).load()
 
 
 def cause(error: BaseException) -> str:

@@ -6,7 +6,6 @@ decided, and a message without a row is a phantom only if it became visible so l
 COMMIT of its row, so its row was there by then, as far as the clocks of this machine and the broker differ by less than that.
 """
 
-import re
 import shutil
 import tempfile
 import time
@@ -30,8 +29,10 @@ from halfmq.errors import UsageError
 from halfmq.spark.jobs import database_rows, differences, inputs, reconciliation, session
 from halfmq.spark.jobs.differences import PLACE, REASON, Plan, Sides
 from halfmq.spark.jobs.reconciliation import Example, Kind, Result, Total, Values
-from halfmq.spark.jobs.settings import JobSettings, SparkSettings
+from halfmq.spark.jobs.settings import SparkSettings
+from halfmq.spark.jobs.source import SourceSettings, check_source, shown_source
 from halfmq.spark.jobs.stream import Say
+from halfmq.spark.options import duration_ms
 
 _CORRUPT: Final = "_halfmq_corrupt"
 #: Columns of a message beside those of its body.
@@ -40,15 +41,13 @@ _MESSAGE: Final = {
 }  # fmt: skip
 _MORE: Final = {"message_tag": "tag", "message_keys": "keys", "message_id": "message_id"}
 _BODY_SHOWN: Final = 60
-_DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h)", re.ASCII)
-_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 #: What counts of a kind, if it is not keys.
 _COUNTED: Final = {Kind.ROW_WITHOUT_KEY: "rows", Kind.UNREADABLE: "messages"}
 #: A sum of doubles depends on the order of its parts.
 _FLOAT_ERROR: Final = Decimal("1e-9")
 
 
-class Settings(JobSettings, frozen=True, kw_only=True):
+class Settings(SourceSettings, frozen=True, kw_only=True):
     key: Annotated[
         tuple[str, ...],
         Meta(
@@ -69,10 +68,6 @@ class Settings(JobSettings, frozen=True, kw_only=True):
         str | None, Meta(description="Instead of --database: directory of a Parquet or Delta table.")
     ] = None
     where_table: Annotated[str | None, Meta(description="SQL condition: only these rows.")] = None
-    url: Annotated[str | None, Meta(description="The messages are at a broker: rocketmq://HOST:PORT.")] = None
-    path: Annotated[str | None, Meta(description="Or in the data directory of a broker on this machine.")] = None
-    topics: Annotated[tuple[str, ...], Meta(description="With --url or --path: topics.")] = ()
-    pattern: Annotated[str | None, Meta(description="Instead of --topics: a regular expression.")] = None
     schema: Annotated[
         str | None,
         Meta(
@@ -101,9 +96,6 @@ class Settings(JobSettings, frozen=True, kw_only=True):
         str | None,
         Meta(description="Directory for temporary files; on a cluster the same path on all machines. Default: TMPDIR."),
     ] = None
-    options: Annotated[dict[str, str], Meta(description="Further options of the source, NAME=VALUE.")] = field(
-        default_factory=dict
-    )
 
 
 def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
@@ -183,7 +175,7 @@ def check(settings: Settings) -> tuple[Plan, int]:
     elif settings.table is not None or settings.query is not None:
         raise UsageError("--table and --query need --database")
     if settings.messages_path is None:
-        inputs.check_broker(settings.url, settings.path, settings.topics, settings.pattern)
+        check_source(settings)
     elif settings.url or settings.path or settings.topics or settings.pattern or settings.schema:
         raise UsageError("--messages-path is used instead of a broker, topics and a schema")
     if settings.examples < 0:
@@ -194,18 +186,12 @@ def check(settings: Settings) -> tuple[Plan, int]:
         raise UsageError(f"there is no directory for --json {settings.json}")
     settle_ms = 0
     if settings.settle is not None:
-        settle_ms = settle_milliseconds(settings.settle)
+        settle_ms = duration_ms("--settle", {"--settle": settings.settle}, 0, unit="")
+        if settle_ms == 0:
+            raise UsageError("--settle is 0", hint="60s")
         if settings.database is None:
             raise UsageError("--settle needs --database", hint="nobody knows when a table of files was complete")
     return planned, settle_ms
-
-
-def settle_milliseconds(text: str) -> int:
-    """Milliseconds of ``60s``. Raises UsageError."""
-    match = _DURATION.fullmatch(text.strip())
-    if match is None or int(match[1]) == 0:
-        raise UsageError(f"--settle is {text!r}", hint="a duration with a unit: 500ms, 60s, 5m")
-    return int(match[1]) * _UNIT_MS[match[2]]
 
 
 # --- the table ----------------------------------------------------------------------------------------------------
@@ -276,15 +262,7 @@ def _messages(spark: Any, settings: Settings, planned: Plan, table: t.StructType
     taken = sorted({*columns, _CORRUPT, REASON}.intersection(schema.fieldNames()))
     if taken:
         raise UsageError(f"--schema has columns with names of the message itself: {', '.join(taken)}")
-    read = inputs.read_topics(
-        spark,
-        url=settings.url,
-        path=settings.path,
-        topics=settings.topics,
-        pattern=settings.pattern,
-        columns=("value", *columns.values()),
-        options=settings.options,
-    )
+    read = inputs.read_topics(spark, settings, ("value", *columns.values()))
     wanted = t.StructType([*schema.fields]).add(_CORRUPT, t.StringType())
     text = f.col("value").cast("string")
     body = read.withColumn("body", f.from_json(text, wanted, {"columnNameOfCorruptRecord": _CORRUPT}))
@@ -346,7 +324,7 @@ def _where(rows: DataFrame, condition: str, option: str) -> DataFrame:
 def _shown_messages(settings: Settings) -> str:
     if settings.messages_path is not None:
         return settings.messages_path
-    return f"{', '.join(settings.topics) or settings.pattern} in {settings.url or settings.path}"
+    return shown_source(settings)
 
 
 # --- the result ---------------------------------------------------------------------------------------------------

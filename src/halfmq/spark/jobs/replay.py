@@ -35,6 +35,7 @@ from halfmq.spark.jobs.stream import JobFailed, Say, first_cause
 from halfmq.spark.offsets import QueueBoundsSnapshot, QueueName, queue_order
 from halfmq.spark.options import parse_options
 from halfmq.spark.retry_deadline import RetryDeadline
+from halfmq.spark.sink.options import EXACTLY_ONCE
 from halfmq.spark.source import Reader, open_reader
 
 _KEPT: Final = (
@@ -123,6 +124,12 @@ def _check(settings: Settings) -> dict[str, str]:
         moment(getattr(settings, name), name)
     if settings.max_rows < 1:
         raise UsageError("--max-rows must be at least 1")
+    for name, value in settings.to_options.items():
+        if name.lower() == "guarantee" and value.strip().lower() != EXACTLY_ONCE.lower():
+            raise UsageError(
+                f"--to-options {name}={value}: a replay sends every message exactly once, so its target must be a halfmq broker",
+                hint=f"read the archive in a query of your own, and write with guarantee={value}",
+            )
     if settings.archive is None:
         return source.reader_options(settings, archive.COLUMNS)
     if settings.url or settings.path or settings.topics or settings.pattern:
@@ -179,7 +186,7 @@ def _bounds(
     """Every queue, with the messages between the two times; with none, both its ends are equal."""
     reader = _reader(options)
     try:
-        snapshot = reader.snapshot()
+        snapshot = _snapshot(reader)
 
         def found(name: str) -> Mapping[QueueName, int | None] | None:
             at = moment(getattr(settings, name), name)
@@ -198,6 +205,17 @@ def _bounds(
 def _reader(options: dict[str, str]) -> Reader:
     parsed = parse_options(options)
     return open_reader(parsed, RetryDeadline(parsed.broker_timeout_ms))
+
+
+def _snapshot(reader: Reader) -> QueueBoundsSnapshot:
+    """A plan contains one store, and the ids that topics have there."""
+    snapshot = reader.snapshot()
+    if snapshot.stores:
+        raise UsageError(
+            f"the topics are on several halfmq brokers: {', '.join(sorted(snapshot.stores))}; a replay reads one",
+            hint="start one replay for each, with the url of the broker, which is a name server too",
+        )
+    return snapshot
 
 
 def chunks_of_batches(batches: Sequence[tuple[Sequence[str], int]], rows_max: int) -> list[Chunk]:
@@ -240,7 +258,7 @@ def _read(spark: Any, options: dict[str, str], plan: Plan, chunk: Chunk) -> Any:
         return spark.read.parquet(*chunk.files)
     reader = _reader(options)
     try:
-        snapshot = reader.snapshot()
+        snapshot = _snapshot(reader)
     finally:
         reader.close()
     if snapshot.store != plan.store:

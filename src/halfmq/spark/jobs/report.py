@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import jinja2
-from msgspec import Meta, field
+from msgspec import Meta
 
 from halfmq import __version__
 from halfmq.errors import UsageError
@@ -22,19 +22,16 @@ from halfmq.spark.jobs.report_figures import (
     messages_of,
     transactions_of,
 )
-from halfmq.spark.jobs.settings import JobSettings, SparkSettings
+from halfmq.spark.jobs.settings import SparkSettings
+from halfmq.spark.jobs.source import SourceSettings, check_source, shown_source
 from halfmq.spark.jobs.stream import Say
 
 _COLUMNS: Final = ("topic", "timestamp", "value")
 
 
-class Settings(JobSettings, frozen=True, kw_only=True):
+class Settings(SourceSettings, frozen=True, kw_only=True):
     output: Annotated[str, Meta(description="The HTML file; an existing one is replaced.")] = "report.html"
     title: Annotated[str, Meta(description="Heading of the page.")] = "halfmq"
-    url: Annotated[str | None, Meta(description="Rates of messages at a broker: rocketmq://HOST:PORT.")] = None
-    path: Annotated[str | None, Meta(description="Or in the data directory of a broker on this machine.")] = None
-    topics: Annotated[tuple[str, ...], Meta(description="With --url or --path: topics.")] = ()
-    pattern: Annotated[str | None, Meta(description="Instead of --topics: a regular expression.")] = None
     messages_path: Annotated[
         str | None,
         Meta(description="Instead of a broker: a table of messages: bronze or silver of ingest, an archive."),
@@ -45,9 +42,6 @@ class Settings(JobSettings, frozen=True, kw_only=True):
     reconciliation: Annotated[
         str | None, Meta(description="Result of a reconciliation: the file that reconcile --json wrote.")
     ] = None
-    options: Annotated[
-        dict[str, str], Meta(description="Further options of the source, NAME=VALUE, such as startingTimestamp.")
-    ] = field(default_factory=dict)
 
 
 def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
@@ -89,7 +83,7 @@ def check(settings: Settings) -> None:
         if settings.url or settings.path or settings.topics or settings.pattern:
             raise UsageError("--messages-path is used instead of a broker and topics")
     elif _has_messages(settings):
-        inputs.check_broker(settings.url, settings.path, settings.topics, settings.pattern)
+        check_source(settings)
     if not Path(settings.output).absolute().parent.is_dir():
         raise UsageError(f"there is no directory for --output {settings.output}")
 
@@ -102,22 +96,13 @@ def _has_messages(settings: Settings) -> bool:
 def _source(settings: Settings) -> str:
     if settings.messages_path is not None:
         return settings.messages_path
-    return f"{', '.join(settings.topics) or settings.pattern} in {settings.url or settings.path}"
+    return shown_source(settings)
 
 
 def _messages(spark: Any, settings: Settings) -> Messages | None:
     if settings.messages_path is not None:
         return messages_of(inputs.read_table(spark, settings.messages_path))
-    rows = inputs.read_topics(
-        spark,
-        url=settings.url,
-        path=settings.path,
-        topics=settings.topics,
-        pattern=settings.pattern,
-        columns=_COLUMNS,
-        options=settings.options,
-    )
-    return messages_of(rows)
+    return messages_of(inputs.read_topics(spark, settings, _COLUMNS))
 
 
 def _transactions(spark: Any, location: str) -> Any:

@@ -14,7 +14,7 @@ from halfmq.spark.source import open_reader
 
 
 class SourceSettings(JobSettings, frozen=True, kw_only=True):
-    """Base of the settings of jobs that read topics."""
+    """Base of the settings of jobs that read topics. ``check_source`` says what they need."""
 
     url: Annotated[str | None, Meta(description="Name server, rocketmq://HOST:PORT: read over the network.")] = None
     path: Annotated[str | None, Meta(description="Data directory of a broker on this machine: read its files.")] = None
@@ -29,12 +29,8 @@ class SourceSettings(JobSettings, frozen=True, kw_only=True):
 _OWN = {"url": "url", "path": "path", "subscribe": "topics", "subscribepattern": "pattern", "columns": ""}
 
 
-def reader_options(settings: SourceSettings, columns: Sequence[str], **more: str) -> dict[str, str]:
-    """The options for ``spark.read`` or ``readStream``, with these columns. ``more``: defaults, which ``settings.options`` override.
-
-    Raises:
-        UsageError: they are incomplete or invalid.
-    """
+def check_source(settings: SourceSettings) -> None:
+    """Raises UsageError unless they name one source, and its topics in one way."""
     if bool(settings.topics) == bool(settings.pattern):
         both = "both --topics and --pattern are" if settings.topics else "neither --topics nor --pattern is"
         raise UsageError(f"{both} given", hint="one of them says what to read")
@@ -44,6 +40,15 @@ def reader_options(settings: SourceSettings, columns: Sequence[str], **more: str
     for name in settings.options:
         if (own := _OWN.get(name.lower())) is not None:
             raise UsageError(f"--options {name} cannot be set", hint=f"use --{own}" if own else "the job sets it")
+
+
+def reader_options(settings: SourceSettings, columns: Sequence[str], **more: str) -> dict[str, str]:
+    """The options for ``spark.read`` or ``readStream``, with these columns. ``more``: defaults, which ``settings.options`` override.
+
+    Raises:
+        UsageError: they are incomplete or invalid.
+    """
+    check_source(settings)
     given = {"columns": ",".join(columns), **more}
     if settings.url:
         given["url"] = settings.url
@@ -61,11 +66,16 @@ def reader_options(settings: SourceSettings, columns: Sequence[str], **more: str
     return given
 
 
-def announce(given: dict[str, str], say: Say) -> None:
+def shown_source(settings: SourceSettings) -> str:
+    """``orders, loyalty in rocketmq://127.0.0.1:9876``, for people."""
+    return f"{', '.join(settings.topics) or settings.pattern} in {settings.url or settings.path}"
+
+
+def announce(given: dict[str, str], say: Say, *, follow: bool) -> None:
     """Say what is to be waited for: a broker that does not respond, topics that do not exist yet. Before Spark starts.
 
     Raises:
-        UsageError: there is no store at ``path``.
+        UsageError: there is no store at ``path``; or no topic of those that are named exists, and the job would end at once.
     """
     options = parse_options(given)
     reader = open_reader(options, RetryDeadline(0))
@@ -80,6 +90,8 @@ def announce(given: dict[str, str], say: Say) -> None:
     finally:
         reader.close()
     missing = [topic for topic in options.topics if topic not in snapshot.topics]
+    if missing and len(missing) == len(options.topics) and not follow:
+        raise UsageError(f"there is no topic {', '.join(missing)}", hint="with --follow the job waits for it")
     if missing:
         say(f"there is no topic {', '.join(missing)} (yet)")
     if not options.topics:

@@ -12,12 +12,13 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, NoReturn, TypeVar
 
+from halfmq.client.routing import DEFAULT_QUEUES, TEMPLATE_TOPIC
 from halfmq.errors import NotAuthorized, RequestFailed, TransactionIncomplete, TransactionRefused, UsageError
 from halfmq.model.query_batch import QueryBatch
 from halfmq.spark.connection import Address, Connection
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.sink.encoder import Payload
-from halfmq.spark.sink.options import SinkOptions
+from halfmq.spark.sink.options import AT_LEAST_ONCE, SinkOptions
 from halfmq.wire.remoting.codes import (
     EXT_VERDICT,
     HMQ_DECIDE,
@@ -47,10 +48,6 @@ _T = TypeVar("_T")
 
 #: Half batches on the way: enough that the broker syncs one while the next is encoded and the one after is received.
 IN_FLIGHT_MAX: Final = 3
-#: Queues of a topic that the sink creates. Precedent: our client, and RocketMQ ``defaultTopicQueueNums``.
-DEFAULT_QUEUES: Final = 4
-#: Brokers that have this topic create others on first use.
-_TEMPLATE: Final = "TBW102"
 #: Refusals that pass: the broker is busy, starting or stopping.
 _TEMPORARY: Final = frozenset(
     {
@@ -108,7 +105,8 @@ class SinkBroker:
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise UsageError(
                 "the broker does not know half batches, which the sink needs to write exactly once",
-                hint="write to a halfmq broker; Apache RocketMQ cannot be written by Spark",
+                hint=f"write to a halfmq broker. A query of its own can write to Apache RocketMQ with option guarantee={AT_LEAST_ONCE}: its rows become "
+                "visible one by one, also those of a batch that fails, and a repeated attempt sends them again",
             )
         if answer.code != ResponseCode.SUCCESS:
             _refused(answer, f"batch {batch.batch} of query {batch.query}")
@@ -196,7 +194,7 @@ class SinkBroker:
         """
         found = self._write_queues(topic)
         if found is None:
-            template = self._write_queues(_TEMPLATE)
+            template = self._write_queues(TEMPLATE_TOPIC)
             if not template:
                 raise RequestFailed(
                     f"no topic {topic}, and the broker creates none on first use",
@@ -261,7 +259,8 @@ class SinkBroker:
                 named = ", ".join(f"{name} ({address or 'no master'})" for name, address in sorted(masters.items()))
                 raise UsageError(
                     f"the name server knows several brokers: {named}; a query writes to one",
-                    hint="url=rocketmq:// and the address of the broker, which is a name server too",
+                    hint="if it is a halfmq broker: url=rocketmq:// and its address, since it is a name server too. Several brokers of Apache "
+                    f"RocketMQ can be written with option guarantee={AT_LEAST_ONCE}: rows then become visible one by one, and may be repeated",
                 )
             host, _, port = next(iter(masters.values()), "").rpartition(":")
             if host and port.isdecimal():

@@ -51,7 +51,7 @@ COLUMNS: Final[dict[str, tuple[tuple[type[DataType], ...], str]]] = {
     "sharding_key": ((StringType,), "string"),
     "queue": (_INTEGERS, "int"),
 }
-#: Delayed messages become visible one by one, and a decision makes all messages of a batch visible at one position.
+#: Neither half batches nor RocketMQ's batches of messages may contain delayed ones.
 _DELAY_COLUMN: Final = "delay_ms"
 #: As in the client: reserved for properties that are added.
 _OWN_PROPERTIES_BYTES: Final = 1_536
@@ -80,7 +80,7 @@ def check_columns(schema: StructType, topic: str) -> None:
     names = [field.name for field in schema.fields]
     if _DELAY_COLUMN in names:
         raise UsageError(
-            f"column {_DELAY_COLUMN}: delayed messages cannot be written by Spark, since they would become visible one by one",
+            f"column {_DELAY_COLUMN}: delayed messages cannot be written by Spark, since batches of messages must not contain any",
             hint="remove the column; halfmq.Client sends delayed messages",
         )
     unknown = [name for name in names if name not in COLUMNS]
@@ -104,11 +104,14 @@ def _is_text_map(kind: DataType) -> bool:
     )
 
 
-def groups_of(batch: pa.RecordBatch, topic: str, queues_of: Callable[[str], int]) -> Iterable[Group]:
+def groups_of(
+    batch: pa.RecordBatch, topic: str, queues_of: Callable[[str], int],
+    complete: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda rows: rows,
+) -> Iterable[Group]:  # fmt: skip
     """Validate and convert the rows, divided by topic and queue; the order of rows of one queue stays.
 
     ``topic``: the option, which overrides the column. ``queues_of``: number of queues to write to; called only where rows name a queue
-    or a sharding key.
+    or a sharding key. ``complete``: called once with all rows in their order, of schema ROWS; may change their properties.
 
     Raises:
         UsageError, InvalidName, MessageTooLarge: a row is invalid; the text says how many are.
@@ -119,6 +122,7 @@ def groups_of(batch: pa.RecordBatch, topic: str, queues_of: Callable[[str], int]
     shards = _text(given, "sharding_key")
     rows = pa.RecordBatch.from_arrays([_bodies(given["value"]), *_properties(given, shards)], schema=ROWS)
     _check_sizes(rows)
+    rows = complete(rows)
     topics = None if topic else _topics(given)
     if topics is None and shards is None and "queue" not in given:
         return (Group(checked_topic(topic), ANY_QUEUE, rows),)

@@ -111,7 +111,7 @@ class Encoder:
         entries["tag_hash"] = tag_hashes.to_numpy()
         entries["key_hash"] = key_hashes
         between = _between(name, property_bytes, ids)
-        items = pc.binary_join_element_wise(_fixed(heads), bodies, _fixed(between), properties, b"")
+        items = pc.binary_join_element_wise(fixed_column(heads), bodies, fixed_column(between), properties, b"")
         content = b"".join((memoryview(items.buffers()[2])[: int(ends[-1])], entries.tobytes()))
         return Payload(content, count, crc32(content))
 
@@ -130,7 +130,7 @@ def _between(name: bytes, property_bytes: Ints, ids: Bytes) -> Bytes:
     return rows
 
 
-def _fixed(rows: npt.NDArray[np.generic]) -> pa.BinaryArray:
+def fixed_column(rows: npt.NDArray[np.generic]) -> pa.BinaryArray:
     """Rows of one size as a binary column, without a copy."""
     width = rows.nbytes // len(rows)
     offsets = np.arange(0, rows.nbytes + 1, width, dtype=np.int32)

@@ -1,7 +1,7 @@
 """Unique ids (UNIQ_KEY) of the messages of one attempt, and their hashes, computed without a Python object for each.
 
 An id has 32 upper-case hex digits, like those of RocketMQ's clients: 24 that identify the attempt (a hash of query, batch, run and attempt),
-and 8 that number its messages.
+and 8 that number its messages. Those of ``repeatable_ids`` are the same in every attempt of a task.
 
 Queue entries contain ``model.ids.hash64`` of the id, which consists of two CRC-32. A CRC is linear over GF(2) for texts of one
 length, so the CRC of an id is that of number 0, XORed with one table value for each pair of digits; and the effect of the initial
@@ -63,9 +63,8 @@ def message_ids(prefix: bytes, first: int, count: int) -> tuple[Bytes, npt.NDArr
     Raises:
         OverflowError: a number does not fit in 8 digits.
     """
-    if first + count - 1 > NUMBER_MAX:
-        raise OverflowError(f"an attempt has at most {NUMBER_MAX + 1} messages")
-    numbers = np.arange(first, first + count, dtype=np.int64).astype(">u4").view(np.uint8).reshape(count, 4)
+    _check_number(first + count - 1)
+    numbers = _number_bytes(first, count)
     ids = np.empty((count, ID_CHARS), np.uint8)
     ids[:, : len(prefix)] = np.frombuffer(prefix, np.uint8)
     ids[:, len(prefix) :] = _DIGITS[numbers].reshape(count, _NUMBER_CHARS)
@@ -75,6 +74,39 @@ def message_ids(prefix: bytes, first: int, count: int) -> tuple[Bytes, npt.NDArr
     starts = (low ^ np.uint32(_SALT)).astype(">u4").view(np.uint8).reshape(count, 4)
     high = low ^ _sum(_BY_START, starts)
     return ids, ((high.astype(np.uint64) << np.uint64(32)) | low).view(np.int64)
+
+
+def repeatable_ids(query: str, batch: int, partition: int, first: int, digests: Bytes) -> Bytes:
+    """Ids of the messages ``first`` and following of a task, as an array of shape (count, 32). ``digests``: 8 bytes
+    for the content of each message, as an array of shape (count, 8).
+
+    The same task with the same rows in the same order has the same ids. With the rows in another order it has others, because the digests are
+    part of them: a consumer that drops what it has seen must not drop a row that took the place of another one.
+
+    As 16 bytes: 10 that identify task and content, 2 zeros, and the number of the message. RocketMQ's tools take bytes 10 to 13 for the
+    milliseconds between the start of a month and the sending (``MessageClientIDSetter.getNearlyTimeFromID``), and find only later messages by
+    their id; small numbers there mean the start of the month.
+
+    Raises:
+        OverflowError: a number does not fit.
+    """
+    count = len(digests)
+    _check_number(first + count - 1)
+    name = f"{query}:{batch}:{partition}".encode()
+    raw = np.zeros((count, ID_CHARS // 2), np.uint8)
+    raw[:, :10] = np.frombuffer(blake2b(name, digest_size=10).digest(), np.uint8)
+    raw[:, 2:10] ^= digests
+    raw[:, 12:] = _number_bytes(first, count)
+    return _DIGITS[raw].reshape(count, ID_CHARS)
+
+
+def _check_number(number: int) -> None:
+    if number > NUMBER_MAX:
+        raise OverflowError(f"an attempt has at most {NUMBER_MAX + 1} messages")
+
+
+def _number_bytes(first: int, count: int) -> Bytes:
+    return np.arange(first, first + count, dtype=np.int64).astype(">u4").view(np.uint8).reshape(count, 4)
 
 
 def _sum(tables: list[Words], values: Bytes) -> Words:

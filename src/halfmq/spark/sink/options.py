@@ -14,17 +14,21 @@ from halfmq.spark.options import BROKER_TIMEOUT_MS, duration_ms, known_options, 
 
 #: Options and their descriptions, as in error messages.
 OPTIONS: Final = {
-    "url": "rocketmq://HOST:PORT[;HOST:PORT...], name servers of one halfmq broker; it is a name server too",
+    "url": "rocketmq://HOST:PORT[;HOST:PORT...], name servers of one halfmq broker, which is a name server too; or of what guarantee allows",
+    "guarantee": "exactlyOnce (default), to one halfmq broker; or atLeastOnce, to halfmq or Apache RocketMQ: rows become visible one by one, "
+    "also those of a batch that fails, and a repeated attempt sends them again with the same message ids",
     "topic": "topic of all rows; overrides the column",
     "group": "producer group; default halfmq-spark",
     "txnAppId": "name of the writing application on the broker, 1 to 40 characters A-Z a-z 0-9 . _ -; default: the id of the query",
     "txnVersion": "batch writes only: number of this write; one that was written before with txnAppId is not written again",
     "brokerTimeout": "how long to wait for an unavailable broker: seconds, or with a unit (500ms, 30s, 5m); default 120s",
-    "maxHalfBatchBytes": "bytes of one request to the broker; default 512k",
+    "maxHalfBatchBytes": "bytes of one request to a broker; default 512k",
     "checkpointLocation": "streams only: Spark's checkpoint, a directory of the driver's machine",
     # Spark passes what ``queryName`` was called with.
     "queryName": "streams only: the name of the query in Spark; nothing else depends on it",
 }
+EXACTLY_ONCE: Final = "exactlyOnce"
+AT_LEAST_ONCE: Final = "atLeastOnce"
 GROUP_DEFAULT: Final = "halfmq-spark"
 #: The broker verifies a half batch on its event loop, so a larger one delays other clients by milliseconds.
 HALF_BATCH_BYTES: Final = 512 << 10
@@ -47,9 +51,12 @@ class SinkOptions:
     #: -1: none.
     version: int
     broker_timeout_ms: int
-    half_batch_bytes: int
+    #: Of one request.
+    request_bytes: int
     #: As given; "" for a batch write.
     checkpoint: str
+    #: Whether rows are sent as ordinary messages, one by one visible, instead of exactly once.
+    at_least_once: bool = False
 
     def for_batch(self) -> "SinkOptions":
         """Check the options for a batch write.
@@ -73,7 +80,7 @@ class SinkOptions:
         """
         if self.version >= 0:
             raise UsageError("txnVersion is for batch writes", hint="Spark numbers the batches of a stream")
-        if not self.checkpoint:
+        if not self.checkpoint and not self.at_least_once:
             raise UsageError(
                 "option checkpointLocation is not set on this query: Spark does not tell a sink what the session's configuration says",
                 hint='writeStream.option("checkpointLocation", DIRECTORY)',
@@ -97,6 +104,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         raise UsageError(f"txnAppId is {app_id!r}", hint=OPTIONS["txnAppId"])
     topic = values.get("topic", "").strip()
     group = values.get("group", "").strip() or GROUP_DEFAULT
+    at_least_once = _is_at_least_once(values.get("guarantee", "").strip())
     return SinkOptions(
         servers=parse_servers(values["url"]),
         topic=checked_topic(topic) if topic else "",
@@ -104,8 +112,12 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         app_id=app_id,
         version=_version(values.get("txnVersion", "").strip()),
         broker_timeout_ms=duration_ms("brokerTimeout", values, BROKER_TIMEOUT_MS),
-        half_batch_bytes=_half_batch_bytes(values.get("maxHalfBatchBytes", "").strip()),
+        request_bytes=_request_bytes(
+            values.get("maxHalfBatchBytes", "").strip(),
+            limits.BODY_BYTES_MAX if at_least_once else limits.HALF_BATCH_BYTES_MAX,
+        ),
         checkpoint=values.get("checkpointLocation", "").strip(),
+        at_least_once=at_least_once,
     )
 
 
@@ -117,13 +129,20 @@ def _version(text: str) -> int:
     return int(text)
 
 
-def _half_batch_bytes(text: str) -> int:
+def _is_at_least_once(text: str) -> bool:
+    for name in (EXACTLY_ONCE, AT_LEAST_ONCE):
+        if text.lower() == name.lower():
+            return name == AT_LEAST_ONCE
+    if text:
+        raise UsageError(f"guarantee is {text!r}", hint=OPTIONS["guarantee"])
+    return False
+
+
+def _request_bytes(text: str, largest: int) -> int:
     if not text:
         return HALF_BATCH_BYTES
     match = _SIZE.fullmatch(text)
     size = int(match[1]) * _UNITS[match[2].lower()] if match is not None else 0
-    if not _HALF_BATCH_BYTES_MIN <= size <= limits.HALF_BATCH_BYTES_MAX:
-        raise UsageError(
-            f"maxHalfBatchBytes is {text!r}", hint=f"bytes, or 512k; 4k to {limits.HALF_BATCH_BYTES_MAX >> 20}m"
-        )
+    if not _HALF_BATCH_BYTES_MIN <= size <= largest:
+        raise UsageError(f"maxHalfBatchBytes is {text!r}", hint=f"bytes, or 512k; 4k to {largest >> 20}m")
     return size

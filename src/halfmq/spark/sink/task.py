@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
@@ -11,13 +10,11 @@ from pyspark.sql.datasource import WriterCommitMessage
 from halfmq.model.query_batch import QueryBatch
 from halfmq.spark.sink.attempt import Attempt
 from halfmq.spark.sink.broker import AlreadyDecided, SinkBroker
-from halfmq.spark.sink.columns import ANY_QUEUE, Group, groups_of
-from halfmq.spark.sink.encoder import Encoder, cuts, encoded_sizes
+from halfmq.spark.sink.columns import ANY_QUEUE, groups_of
+from halfmq.spark.sink.encoder import Encoder, encoded_sizes
 from halfmq.spark.sink.message_ids import id_prefix
 from halfmq.spark.sink.options import SinkOptions
-
-#: Rows that wait for more rows of their queue, bytes; beyond it the largest queue is sent.
-WAITING_BYTES_MAX: Final = 32 << 20
+from halfmq.spark.sink.waiting import Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +62,8 @@ def write(
     return Prepared(query_id, attempt.batch, attempt.name, True)
 
 
-class _Waiting:
-    """Rows of one queue that are not sent yet."""
-
-    def __init__(self) -> None:
-        self.rows: list[pa.RecordBatch] = []
-        self.bytes = 0
-
-
 class _Writer:
-    """Collects rows by topic and queue, so that few and large half batches are sent, whatever the order of the rows."""
+    """Prepares rows, and counts what it has prepared."""
 
     def __init__(
         self, broker: SinkBroker, options: SinkOptions, attempt: Attempt, partition: int, store_host: bytes
@@ -83,8 +72,7 @@ class _Writer:
         self._options = options
         self._attempt = attempt
         self._encoder = Encoder(id_prefix(*attempt.batch, attempt.name), broker.local_host(), store_host)
-        self._waiting: dict[tuple[str, int], _Waiting] = {}
-        self._waiting_bytes = 0
+        self._waiting = Waiting(options.request_bytes, encoded_sizes, self._prepare)
         #: Number of queues by topic.
         self._queues: dict[str, int] = {}
         #: Queue of the next half batch without one. Tasks begin at different ones.
@@ -95,44 +83,16 @@ class _Writer:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take the rows of a batch, and send what is enough for a half batch."""
-        for group in groups_of(batch, self._options.topic, self._queues_of):
-            self._add_group(group)
-        while self._waiting_bytes > WAITING_BYTES_MAX:
-            self._send(max(self._waiting, key=lambda key: self._waiting[key].bytes), whole=True)
+        self._waiting.add(groups_of(batch, self._options.topic, self._queues_of))
 
     def finish(self) -> None:
         """Send the rest, and wait until all is durable."""
-        for key in list(self._waiting):
-            self._send(key, whole=True)
+        self._waiting.finish()
         self._broker.finish()
 
-    def _add_group(self, group: Group) -> None:
-        key = (group.topic, group.queue)
-        waiting = self._waiting.setdefault(key, _Waiting())
-        size = int(encoded_sizes(group.rows, group.topic).sum())
-        waiting.rows.append(group.rows)
-        waiting.bytes += size
-        self._waiting_bytes += size
-        if waiting.bytes >= self._options.half_batch_bytes:
-            self._send(key, whole=False)
-
-    def _send(self, key: tuple[str, int], *, whole: bool) -> None:
-        """Send the waiting rows of a queue; without ``whole``, only full half batches."""
-        topic, queue = key
-        waiting = self._waiting.pop(key)
-        self._waiting_bytes -= waiting.bytes
-        rows = waiting.rows[0] if len(waiting.rows) == 1 else pa.concat_batches(waiting.rows)
-        sizes = encoded_sizes(rows, topic)
-        for begin, end in cuts(sizes, self._options.half_batch_bytes):
-            part = rows.slice(begin, end - begin)
-            if end == rows.num_rows and not whole:
-                left = self._waiting[key] = _Waiting()
-                left.rows, left.bytes = [part], int(sizes[begin:].sum())
-                self._waiting_bytes += left.bytes
-                return
-            self._prepare(topic, self._choose(topic) if queue == ANY_QUEUE else queue, part)
-
     def _prepare(self, topic: str, queue: int, rows: pa.RecordBatch) -> None:
+        if queue == ANY_QUEUE:
+            queue = self._choose(topic)
         payload = self._encoder.encode(rows, topic, queue, time.time_ns() // 1_000_000)
         self._broker.prepare(self._attempt.batch, self._attempt.name, self.half_batches, topic, queue, payload)
         self.half_batches += 1

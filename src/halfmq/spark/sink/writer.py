@@ -14,7 +14,7 @@ from pyspark.taskcontext import TaskContext
 
 from halfmq.errors import UsageError
 from halfmq.spark.sink import attempt as attempts
-from halfmq.spark.sink import decide, task
+from halfmq.spark.sink import decide, plain_task, task
 from halfmq.spark.sink.columns import check_columns
 from halfmq.spark.sink.options import SinkOptions, parse_sink_options
 
@@ -45,16 +45,22 @@ class HalfmqBatchWriter(DataSourceArrowWriter):
         self._batch = attempts.batch_write(self._options.app_id, self._options.version)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Prepare the rows of a task; see ``task.write``."""
+        """Prepare or send the rows of a task; see ``task.write`` and ``plain_task.write``."""
+        if self._options.at_least_once:
+            return plain_task.write(iterator, self._options, self._batch, _partition())
         attempt = attempts.of_batch_write(self._batch)
         return task.write(iterator, self._options, attempt, _partition(), "")
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Make the rows of all tasks visible; see ``decide.decide``."""
+        """Make the rows of all tasks visible; see ``decide.decide``. Nothing with ``atLeastOnce``: they are."""
+        if self._options.at_least_once:
+            return
         decide.decide_batch_write(_prepared(messages), self._options, self._batch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Drop what was prepared; see ``decide.abort_batch_write``."""
+        """Drop what was prepared; see ``decide.abort_batch_write``. Nothing with ``atLeastOnce``: what was sent is visible."""
+        if self._options.at_least_once:
+            return
         decide.abort_batch_write(self._options, self._batch)
 
 
@@ -69,12 +75,16 @@ class HalfmqStreamWriter(DataSourceStreamArrowWriter):
         self._options = _checked(given, schema, overwrite).for_stream()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Prepare the rows of a task; see ``task.write``."""
+        """Prepare or send the rows of a task; see ``task.write`` and ``plain_task.write``."""
         attempt, query_id = attempts.of_stream(self._options.app_id)
+        if self._options.at_least_once:
+            return plain_task.write(iterator, self._options, attempt.batch, _partition())
         return task.write(iterator, self._options, attempt, _partition(), query_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Make the rows of all tasks visible; see ``decide.decide_stream``."""
+        """Make the rows of all tasks visible; see ``decide.decide_stream``. Nothing with ``atLeastOnce``: they are."""
+        if self._options.at_least_once:
+            return
         decide.decide_stream(_prepared(messages), self._options, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

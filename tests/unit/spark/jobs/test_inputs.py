@@ -7,25 +7,12 @@ import pytest
 from deltalake import write_deltalake
 
 from halfmq.errors import UsageError
-from halfmq.spark.jobs.inputs import cause, check_broker, read_table
+from halfmq.spark.jobs.inputs import cause, read_table
 
 
 def test_cause_is_the_first_line_that_says_something() -> None:
     assert cause(ValueError("\n[PARSE] wrong\n== SQL ==\nx")) == "[PARSE] wrong"
     assert cause(ValueError("x: y\nhalfmq.errors.UsageError: no topic t (h)\n at")) == "no topic t (h)"
-
-
-def test_one_source_and_topics_in_one_way() -> None:
-    check_broker("u", None, ("t",), None)
-    check_broker(None, "p", (), "t.*")
-    for url, path, topics, pattern in (
-        (None, None, ("t",), None),
-        ("u", "p", ("t",), None),
-        ("u", None, (), None),
-        ("u", None, ("t",), "t"),
-    ):
-        with pytest.raises(UsageError, match="exactly one of"):
-            check_broker(url, path, topics, pattern)
 
 
 def test_what_is_no_table_or_not_all_of_one_is_refused(tmp_path: Path) -> None:

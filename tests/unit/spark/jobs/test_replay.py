@@ -44,6 +44,7 @@ def test_batches_of_an_archive_stay_whole_and_in_order(rows: list[int], rows_max
         ({"archive": "a", "topics": ("t",)}, "--archive stands instead"),
         ({"archive": "a", "from_time": "yesterday"}, "--from-time 'yesterday' is not a time"),
         ({"archive": "a", "max_rows": 0}, "--max-rows"),
+        ({"archive": "a", "to_options": {"GUARANTEE": "atleastonce"}}, "a replay sends every message exactly once"),
     ],
 )
 def test_settings_that_do_not_belong_together(given: dict[str, object], text: str) -> None:

@@ -170,8 +170,8 @@ def test_result_of_a_reconciliation_alone_needs_no_spark(tmp_path: Path) -> None
     ("given", "error"),
     [
         ({}, "nothing to report .*--reconciliation"),
-        ({"url": "u"}, "one of --topics and --pattern"),
-        ({"topics": ("t",)}, "one of --url and --path"),
+        ({"url": "u"}, "neither --topics nor --pattern"),
+        ({"topics": ("t",)}, "neither --url nor --path"),
         ({"messages_path": "m", "url": "u"}, "instead of a broker"),
         ({"transactions": "t", "output": "no/such/directory/r.html"}, "no directory for --output"),
     ],

@@ -36,6 +36,6 @@ def test_options_of_the_user_win() -> None:
 def test_broker_that_is_away_is_announced() -> None:
     said: list[str] = []
     given = reader_options(SourceSettings(url="rocketmq://127.0.0.1:1", topics=("t",)), ("value",))
-    source.announce(given, said.append)
+    source.announce(given, said.append, follow=False)
     assert "Connection refused" in said[0]
     assert "the job waits for it" in said[0]

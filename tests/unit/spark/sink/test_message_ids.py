@@ -1,11 +1,14 @@
 """Ids of messages are distinct, and their hashes are those that the broker computes."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halfmq.model.ids import hash64
-from halfmq.spark.sink.message_ids import NUMBER_MAX, id_prefix, message_ids
+from halfmq.spark.sink.message_ids import NUMBER_MAX, id_prefix, message_ids, repeatable_ids
 
 
 @settings(deadline=None)
@@ -38,3 +41,32 @@ def test_attempts_differ() -> None:
 def test_too_many_messages() -> None:
     with pytest.raises(OverflowError):
         message_ids(b"0" * 24, NUMBER_MAX, 2)
+
+
+def texts(ids: Any) -> list[str]:
+    return [row.tobytes().decode() for row in ids]
+
+
+def test_repeatable_ids_depend_on_task_content_and_number_alone() -> None:
+    sums = np.array([[1] * 8, [2] * 8, [255] * 8], np.uint8)
+    found = texts(repeatable_ids("q", 7, 3, 250, sums))
+    assert [one[24:] for one in found] == ["000000FA", "000000FB", "000000FC"]
+    assert {one[20:24] for one in found} == {"0000"}  # where RocketMQ's tools read a time
+    parts = texts(repeatable_ids("q", 7, 3, 250, sums[:1])) + texts(repeatable_ids("q", 7, 3, 251, sums[1:]))
+    assert parts == found
+    others = [("p", 7, 3, 250), ("q", 8, 3, 250), ("q", 7, 2, 250), ("q", 7, 3, 251)]
+    assert all(not set(found) & set(texts(repeatable_ids(*other, sums))) for other in others)
+
+
+def test_rows_in_another_order_have_other_ids() -> None:
+    first, second = (
+        texts(repeatable_ids("q", 0, 0, 0, np.array(sums, np.uint8)))
+        for sums in ([[5] * 8, [6] * 8], [[6] * 8, [5] * 8])
+    )
+    assert not set(first) & set(second)
+
+
+def test_repeatable_ids_end() -> None:
+    repeatable_ids("q", 0, 0, NUMBER_MAX, np.zeros((1, 8), np.uint8))
+    with pytest.raises(OverflowError, match="at most 4294967296"):
+        repeatable_ids("q", 0, 0, NUMBER_MAX, np.zeros((2, 8), np.uint8))

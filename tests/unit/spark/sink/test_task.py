@@ -116,22 +116,3 @@ async def test_rows_of_many_queues_are_collected_and_keep_their_order(tmp_path: 
             in_queue = await bodies(client, "T", queue)
             assert in_queue == sorted(in_queue)
         assert len(await all_bodies(client)) == 160
-
-
-async def test_memory_of_waiting_rows_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task, "WAITING_BYTES_MAX", 10_000)
-    async with serving(tmp_path) as running:
-        largest = 0
-        real = task._Writer.add
-
-        def add(self: Any, batch: pa.RecordBatch) -> None:
-            nonlocal largest
-            real(self, batch)
-            assert self._waiting_bytes == sum(one.bytes for one in self._waiting.values())
-            largest = max(largest, self._waiting_bytes)
-
-        monkeypatch.setattr(task._Writer, "add", add)
-        batches = [arrow(b"x" * 1_000, topic=[f"T{n % 20}"]) for n in range(60)]
-        found = await prepare(running, BATCH, "0.1", *batches, topic="")
-        assert 5_000 < largest <= 10_000
-        assert found.messages == 60

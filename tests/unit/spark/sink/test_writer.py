@@ -7,7 +7,9 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
 from halfmq.errors import UsageError
+from halfmq.model.query_batch import QueryBatch
 from halfmq.spark.sink import writer
+from halfmq.spark.sink.plain_task import Confirmed
 from halfmq.spark.sink.task import Prepared
 from halfmq.spark.sink.writer import HalfmqBatchWriter, HalfmqStreamWriter
 from halfmq.spark.source import HalfmqDataSource
@@ -60,3 +62,44 @@ def test_abort_of_a_batch_write(monkeypatch: pytest.MonkeyPatch) -> None:
     made = HalfmqBatchWriter(OPTIONS, SCHEMA, False)
     made.abort([None])
     assert aborted == [(made._options, made._batch)]
+
+
+def test_at_least_once_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "decide", None)
+    given = {**OPTIONS, "guarantee": "atLeastOnce"}
+    batch, stream = HalfmqBatchWriter(given, SCHEMA, False), HalfmqStreamWriter(given, SCHEMA, False)
+    batch.commit([Confirmed(3), None])
+    batch.abort([None])
+    stream.commit([Confirmed(3)], 1)
+    stream.abort([None], 1)
+
+
+def test_guarantee_chooses_what_a_task_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer.attempts, "_context", lambda: Context())
+    called: list[Any] = []
+    monkeypatch.setattr(writer.plain_task, "write", lambda *given: called.append(("plain", *given[1:])))
+    monkeypatch.setattr(writer.task, "write", lambda *given: called.append(("half", *given[1:])))
+    for guarantee in ("atLeastOnce", "exactlyOnce"):
+        batch = HalfmqBatchWriter({**OPTIONS, "guarantee": guarantee}, SCHEMA, False)
+        stream = HalfmqStreamWriter({**STREAM, "guarantee": guarantee}, SCHEMA, False)
+        batch.write(iter([]))
+        stream.write(iter([]))
+        first, second = called[-2:]
+        if guarantee == "atLeastOnce":
+            assert first == ("plain", batch._options, batch._batch, 0)
+            assert second == ("plain", stream._options, QueryBatch("query", 5, "a1b2c3d4e5f6"), 0)
+        else:
+            assert (first[0], second[0]) == ("half", "half")
+
+
+class Context:
+    """What Spark tells a task."""
+
+    def partitionId(self) -> int:  # noqa: N802
+        return 2
+
+    def taskAttemptId(self) -> int:  # noqa: N802
+        return 9
+
+    def getLocalProperty(self, name: str) -> str:  # noqa: N802
+        return {"sql.streaming.queryId": "query", "streaming.sql.batchId": "5"}.get(name, "a1b2c3d4-e5f6-0000")

@@ -1,0 +1,135 @@
+"""The sink with ``guarantee=atLeastOnce`` through Spark: nothing is missing, whatever fails, and what is repeated has the ids of before.
+
+The broker here drops no repetitions, as RocketMQ's does; on that one: ``tests/compat/test_spark_rocketmq.py``.
+"""
+
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+from tests.support import sink_driver, stalling_sink
+from tests.support.served import Served
+from tests.support.sink_runs import arrow, options
+
+from halfmq.client.outgoing import compose
+from halfmq.client.sync import Client
+from halfmq.model.query_batch import QueryBatch
+from halfmq.spark.sink import plain_task
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+#: Two batches.
+ROWS: Final = 2 * sink_driver.BATCH_ROWS
+AT_LEAST_ONCE: Final = "atLeastOnce"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    work = tmp_path_factory.mktemp("broker")
+    served = Served(work / "data", work / "broker.log", "--dedup-window-ms", "0")
+    served.start()
+    yield served
+    served.stop()
+    shutil.rmtree(served.data)
+
+
+@pytest.fixture(scope="module")
+def sink(spark: Any) -> Iterator[Any]:
+    spark.dataSource.register(stalling_sink.StallingSource)
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
+    yield spark
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+
+def url(broker: Served) -> str:
+    return f"rocketmq://127.0.0.1:{broker.name_port}"
+
+
+def row(number: int) -> bytes:
+    """Two of them fill a request."""
+    return f"{number}".encode().ljust(2_500)
+
+
+def ids(spark: Any, broker: Served, topic: str) -> dict[bytes, list[str]]:
+    """Body -> ids of the messages that have it."""
+    found = defaultdict(list)
+    read = spark.read.format("halfmq").options(url=url(broker), subscribe=topic, columns="value,message_id").load()
+    for one in read.collect():
+        found[bytes(one.value)].append(one.message_id)
+    return found
+
+
+@pytest.mark.parametrize("moment", [stalling_sink.RAISE_AFTER_COMMIT, stalling_sink.KILL_FIRST_WORKER])
+def test_batch_that_failed_is_sent_again_with_the_same_ids(
+    sink: Any, broker: Served, tmp_path: Path, moment: str
+) -> None:
+    directory = tmp_path / moment
+    directory.mkdir()
+    with Client(url(broker), group="service") as mq:
+        mq.send_many(f"in-{moment}", [compose(f"in-{moment}", row(number)) for number in range(ROWS)])
+
+    def run() -> None:
+        query = sink_driver.start(sink, url(broker), directory, guarantee=AT_LEAST_ONCE, availableNow=True)
+        try:
+            assert query.awaitTermination(300)
+        finally:
+            query.stop()
+
+    (directory / "moment").write_text(f"{moment} 1")
+    with pytest.raises(Exception, match=r"as the test wants it|worker exited|[Cc]onnection reset|crashed"):
+        run()
+    assert (directory / "stalled").exists()
+    before = ids(sink, broker, f"out-{moment}")
+    assert len(before) >= sink_driver.BATCH_ROWS
+    assert {len(one) for one in before.values()} == {1}
+    (directory / "moment").unlink()
+    run()
+    found = ids(sink, broker, f"out-{moment}")
+    assert found.keys() == {row(number) for number in range(ROWS)}
+    assert {body: set(one) for body, one in found.items() if body in before} == {
+        b: set(one) for b, one in before.items()
+    }
+    assert len({one for several in found.values() for one in several}) == ROWS
+    if moment == stalling_sink.RAISE_AFTER_COMMIT:
+        # All rows of the batch were visible before its end, and again.
+        assert sorted(map(len, found.values())) == [1] * sink_driver.BATCH_ROWS + [2] * sink_driver.BATCH_ROWS
+
+
+def test_batch_write_that_is_repeated_has_the_same_ids_if_it_has_a_name(sink: Any, broker: Served) -> None:
+    def write(**given: str) -> None:
+        frame = sink.range(0, 20, 1, 2).selectExpr("cast(id as string) as value", "concat('k', id) as key")
+        options = {"url": url(broker), "topic": "writes", "guarantee": AT_LEAST_ONCE, **given}
+        frame.write.format("halfmq").mode("append").options(**options).save()
+
+    for _ in range(2):
+        write(txnAppId="job", txnVersion="7")
+    found = ids(sink, broker, "writes")
+    assert found.keys() == {b"%d" % number for number in range(20)}
+    assert {(len(several), len(set(several))) for several in found.values()} == {(2, 1)}
+    write()
+    assert {(len(several), len(set(several))) for several in ids(sink, broker, "writes").values()} == {(3, 2)}
+
+
+def test_broker_killed_while_a_task_sends(spark: Any, broker: Served) -> None:
+    """The task without Spark, which would only wait."""
+    given = options(
+        broker.name_port, topic="killed", maxHalfBatchBytes="4k", brokerTimeout="60", guarantee=AT_LEAST_ONCE
+    )
+    kills = broker.kills
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(30):
+            if number in (10, 20):
+                broker.kill()
+                broker.start()
+            yield arrow(row(2 * number), row(2 * number + 1), sharding_key=[f"s{number % 3}"] * 2)
+
+    assert plain_task.write(batches(), given, QueryBatch("killed", 0, "run"), 0).messages == 60
+    assert broker.kills == kills + 2
+    found = ids(spark, broker, "killed")
+    assert found.keys() == {row(number) for number in range(60)}
+    assert len({one for several in found.values() for one in several}) == 60
