@@ -117,6 +117,26 @@ def test_documents_name_tests_that_exist() -> None:
     assert [(page, test) for page, test in named if not (ROOT / test).exists()] == []
 
 
+def anchors(page: str) -> set[str]:
+    """Of its headings, as GitHub names them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", page, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_between_documents_hit() -> None:
+    pages = [page for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")] if page.is_file()]
+    links = [
+        (page, *link) for page in pages for link in re.findall(r"\]\(([^():#\s]*)(?:#([^)\s]*))?\)", page.read_text())
+    ]
+    assert len(links) > 100
+    missed = []
+    for page, name, anchor in links:
+        target = page.parent / name if name else page
+        if not target.exists() or (anchor and anchor not in anchors(target.read_text())):
+            missed.append(f"{page.relative_to(ROOT)}: {name}#{anchor}")
+    assert missed == []
+
+
 def without_docstring(tree: ast.Module | ast.ClassDef, inside: str = "") -> list[str]:
     """Public classes and functions that say nothing."""
     found = []

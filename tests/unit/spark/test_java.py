@@ -7,7 +7,7 @@ import pytest
 
 from halfmq.errors import MissingDependency
 from halfmq.spark import java
-from halfmq.spark.java import find_java
+from halfmq.spark.java import find_java, without_warning
 
 VECTOR = "jdk.incubator.vector"
 
@@ -74,6 +74,18 @@ def test_an_image_without_the_module_is_wrapped_and_the_argument_dropped(tmp_pat
 def test_an_image_with_the_module_is_used_as_it_is(tmp_path: Path, no_wheel: None) -> None:
     full = image(tmp_path / "full", "17.0.9", f"java.base {VECTOR}")
     assert find_java(environment(tmp_path, full)).home == full
+
+
+def test_the_warning_of_the_module_is_avoided_by_leaving_it_out(tmp_path: Path) -> None:
+    full, cache = image(tmp_path / "full", "17.0.9", f"java.base {VECTOR}"), tmp_path / "cache"
+    quiet = without_warning(full, cache)
+    said = subprocess.run(
+        [quiet / "bin" / "java", f"--add-modules={VECTOR}", "Main"], capture_output=True, text=True, check=True
+    )
+    assert said.stdout.splitlines() == ["Main"]
+    assert without_warning(quiet, cache) == quiet
+    cache.with_name("file").touch()
+    assert without_warning(full, cache.with_name("file")) == full
 
 
 def test_without_a_shell_there_is_no_wrapper(tmp_path: Path, no_wheel: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from halfmq.spark.java import Java
 
 def test_the_builder_has_the_settings_and_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "find_java", lambda: Java(tmp_path, 17, "the test"))
-    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_GATEWAY_PORT"):
+    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_GATEWAY_PORT", "SPARK_SUBMIT_OPTS"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     made = session.builder("a test")
@@ -44,3 +44,23 @@ def test_a_python_of_the_cluster_is_that_of_a_discovered_source_too(
     monkeypatch.delenv("PYSPARK_DRIVER_PYTHON")
     session.builder("a test")
     assert os.environ["PYSPARK_PYTHON"] == os.environ["PYSPARK_DRIVER_PYTHON"] == "/opt/spark-env/bin/python"
+
+
+def test_spark_logs_as_an_installation_or_the_user_says_and_else_without_what_it_says_at_each_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "find_java", lambda: Java(tmp_path, 17, "the test"))
+    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_HOME", "SPARK_CONF_DIR"):
+        monkeypatch.setenv(name, "")
+
+    def arguments(given: str) -> str:
+        monkeypatch.setenv("SPARK_SUBMIT_OPTS", given)
+        session.builder("a test")
+        return os.environ["SPARK_SUBMIT_OPTS"]
+
+    file = Path(session.__file__).with_name("log4j2.properties")
+    assert file.is_file()
+    assert arguments("-Dmine=1") == f"-Dlog4j2.configurationFile={file.as_uri()} -Dmine=1"
+    assert arguments("-Dlog4j2.configurationFile=mine") == "-Dlog4j2.configurationFile=mine"
+    monkeypatch.setenv("SPARK_CONF_DIR", "/etc/spark")
+    assert arguments("-Dmine=1") == "-Dmine=1"

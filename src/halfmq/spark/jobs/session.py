@@ -1,11 +1,16 @@
 """The Spark session of a job."""
 
+import atexit
+import contextlib
 import os
 import warnings
 from pathlib import Path
 from typing import Any, Final
 
+from pyspark.sql import SparkSession
+
 from halfmq.spark import HalfmqDataSource, builder
+from halfmq.spark.java import without_warning
 from halfmq.spark.jobs.settings import SparkSettings
 
 #: Options of the driver's JVM, which this process starts, unless it is spark-submit's.
@@ -32,12 +37,22 @@ def start(job: str, settings: SparkSettings) -> Any:
     made = builder(f"halfmq {job}", settings.master).config("spark.ui.enabled", "false")
     for name, value in {**settings.conf, **_quiet(settings.conf)}.items():
         made = made.config(name, value)
+    os.environ["JAVA_HOME"] = str(without_warning(Path(os.environ["JAVA_HOME"])))
+    is_own = SparkSession.getActiveSession() is None
     spark: Any = made.getOrCreate()
+    if is_own:
+        atexit.register(_stop, spark)
     if spark.sparkContext.master.startswith("local") and spark.conf.get(_PARTITIONS) == _PARTITIONS_DEFAULT:
         spark.conf.set(_PARTITIONS, 4 * spark.sparkContext.defaultParallelism)
     spark.sparkContext.setLogLevel(settings.conf.get(_LOG_LEVEL, "ERROR"))
     spark.dataSource.register(HalfmqDataSource)
     return spark
+
+
+def _stop(spark: Any) -> None:
+    """Ends Spark's Python workers before the JVM: a worker that notices the end of the JVM first prints a traceback."""
+    with contextlib.suppress(Exception):  # the JVM may be gone
+        spark.stop()
 
 
 def _quiet(conf: dict[str, str]) -> dict[str, str]:

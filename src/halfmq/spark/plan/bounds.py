@@ -179,7 +179,8 @@ def resolved(
         elif at == LATEST:
             at = end
         elif not first <= at <= end:
-            lost(f"offset {at} of queue {name} of topic {topic} was requested; it contains {first} to {end - 1}")
+            contents = f"contains {first} to {end - 1}" if first < end else f"is empty, and its next message is {end}"
+            lost(f"offset {at} of queue {name} of topic {topic} was requested; the queue {contents}")
             at = min(max(at, first), end)
         found[topic, name] = at
     return found

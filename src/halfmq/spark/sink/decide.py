@@ -82,7 +82,7 @@ def decide(
     broker = SinkBroker(options)
     try:
         if any(message.decided for message in messages):
-            _check_decided(broker, batch, digest)
+            _check_decided(broker, batch, digest, options)
             return
         winners = [
             WinnerRow(message.attempt, message.half_batches, message.messages, message.checksum)
@@ -94,7 +94,7 @@ def decide(
         broker.close()
 
 
-def _check_decided(broker: SinkBroker, batch: QueryBatch, digest: bytes) -> None:
+def _check_decided(broker: SinkBroker, batch: QueryBatch, digest: bytes, options: SinkOptions) -> None:
     """A task was told that the batch is decided. The decision must still be there, and must be this one; to decide now would make
     the rows of some tasks visible and not those of this one.
     """
@@ -107,6 +107,12 @@ def _check_decided(broker: SinkBroker, batch: QueryBatch, digest: bytes) -> None
         )
     if found.digest == digest:
         return
+    if not found.digest and options.version >= 0:
+        raise TransactionRefused(
+            f"txnVersion {batch.batch} of {batch.query} is smaller than {found.last_batch}, which was written last",
+            standing="COMMITTED",
+            hint="each write needs a larger number; the broker knows only of the last one what it was",
+        )
     if found.digest:
         why = f"was decided with other content at position {found.position}: the application repeats it with other input than before"
     else:

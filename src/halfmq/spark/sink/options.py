@@ -24,6 +24,8 @@ OPTIONS: Final = {
     "brokerTimeout": "how long to wait for an unavailable broker: seconds, or with a unit (500ms, 30s, 5m); default 120s",
     "maxHalfBatchBytes": "bytes of one request to a broker; default 512k",
     "checkpointLocation": "streams only: Spark's checkpoint, a directory of the driver's machine",
+    # Spark passes what ``queryName`` was called with.
+    "queryName": "streams only: the name of the query in Spark; nothing else depends on it",
 }
 EXACTLY_ONCE: Final = "exactlyOnce"
 AT_LEAST_ONCE: Final = "atLeastOnce"

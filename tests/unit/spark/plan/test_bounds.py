@@ -33,6 +33,15 @@ def test_offsets_by_word_and_by_json() -> None:
     assert named == Bounds(LATEST, {"orders": {"0": LATEST, "a:1": 3}})
 
 
+def test_an_offset_that_does_not_exist_is_named_with_those_that_do() -> None:
+    empty = SNAPSHOT._replace(queues={("orders", "0"): (7, 7)})
+    wanted = Bounds(EARLIEST, {"orders": {"0": 11}})
+    with pytest.raises(DataLost, match="offset 11 of queue 0 of topic orders was requested; the queue contains 2 to 9"):
+        resolved(wanted, EARLIEST, SNAPSHOT, fail)
+    with pytest.raises(DataLost, match="the queue is empty, and its next message is 7"):
+        resolved(wanted, EARLIEST, empty, fail)
+
+
 def test_a_topic_that_the_pattern_does_not_match_is_not_subscribed() -> None:
     with pytest.raises(UsageError, match="not subscribed: other"):
         parse_offsets("startingOffsets", '{"other":{"0":1}}', EARLIEST, Subscription(pattern="orders.*"), "")

@@ -159,6 +159,23 @@ async def test_batch_write_is_told_by_its_version(tmp_path: Path) -> None:
         assert await visible(running) == [b"r1"]
 
 
+async def test_batch_write_with_a_smaller_version_stops(tmp_path: Path) -> None:
+    async with serving(tmp_path / "store") as running:
+        for version in (4, 3):
+            given: dict[str, Any] = {"txnAppId": "app", "txnVersion": str(version)}
+            batch = QueryBatch("app", version, f"r{version}")
+            found = await prepare(running, batch, "0.1", arrow(b"a"), **given)
+            work = asyncio.to_thread(decide.decide_batch_write, [found], options(running.ports.names, **given), batch)
+            if version == 4:
+                await work
+                continue
+            with pytest.raises(
+                TransactionRefused, match="txnVersion 3 of app is smaller than 4, which was written last"
+            ):
+                await work
+        assert await visible(running) == [b"a"]
+
+
 async def test_failed_batch_write_is_dropped_by_the_broker_and_its_tasks_that_still_run(tmp_path: Path) -> None:
     async with serving(tmp_path / "store") as running:
         await prepare(running, BATCH, "0.1", arrow(b"a"))

@@ -16,7 +16,7 @@ def test_defaults_and_every_option() -> None:
     assert not made.at_least_once
     given = {
         **URL, "TOPIC": "t", "group": "g", "txnappid": "a.b-c_1", "txnVersion": "7", "brokertimeout": "500ms",
-        "maxhalfbatchbytes": "64K", "checkpointlocation": "/c", "guarantee": "atLeastOnce",
+        "maxhalfbatchbytes": "64K", "checkpointlocation": "/c", "queryname": "n", "guarantee": "atLeastOnce",
     }  # fmt: skip
     assert {name.lower() for name in given} == {name.lower() for name in OPTIONS}
     made = parse_sink_options(given)
