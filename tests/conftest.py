@@ -30,8 +30,14 @@ FIRST = (
     "tests/crash_matrix/",
     "tests/simulation/",
 )
-#: One Spark session for all of a folder; some files start sessions in other processes. One worker with all of it would be the last by minutes.
-TOGETHER = ("tests/spark/jobs/", "tests/spark/test_clusters.py", "tests/spark/test_sink.py", "tests/spark/")
+#: Whatever begins so shares one worker and one Spark session. Two workers: with one, the gate waits for it for minutes; with more, so many JVMs
+#: share two cores that they wait for each other.
+TOGETHER = {
+    "tests/spark/jobs/": "Spark's jobs",
+    "tests/spark/test_clusters.py": "Spark's jobs",
+    "tests/compat/test_spark_rocketmq.py": "Spark's jobs",
+    "tests/spark/": "Spark",
+}
 SPREAD = (
     "tests/compat/test_java_client.py::test_a_thousand_transactions_have_one_outcome_each",
     "tests/compat/test_stock_history.py",
@@ -54,7 +60,9 @@ class Company(LoadScopeScheduling):
             return nodeid
         if nodeid.startswith(BY_VERSION) and (version := _VERSION.search(nodeid)):
             return nodeid.partition("::")[0] + version[0]
-        return next((prefix for prefix in TOGETHER if nodeid.startswith(prefix)), nodeid.partition("::")[0])
+        return next(
+            (scope for prefix, scope in TOGETHER.items() if nodeid.startswith(prefix)), nodeid.partition("::")[0]
+        )
 
 
 #: Where this is set nothing may be left out: what is skipped has failed.
