@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -45,6 +45,8 @@ _BODY_SHOWN: Final = 60
 _COUNTED: Final = {Kind.ROW_WITHOUT_KEY: "rows", Kind.UNREADABLE: "messages"}
 #: A sum of doubles depends on the order of its parts.
 _FLOAT_ERROR: Final = Decimal("1e-9")
+#: Totals are not rounded: Spark's decimals have 38 digits, Python's sums 28 unless told otherwise.
+_TOTAL_DIGITS: Final = 100
 
 
 class Settings(SourceSettings, frozen=True, kw_only=True):
@@ -369,14 +371,19 @@ def _result(found: DataFrame, planned: Plan, settings: Settings, table: _Table) 
 
 
 def total(column: str, table: list[Any], messages: list[Any], tolerance: Decimal) -> Total:
-    """Totals of the parts' sums; None: nothing to add. ``tolerance``: of the difference of the totals."""
-    ours, theirs = (
-        sum((Decimal(str(one)) for one in parts if one is not None), Decimal(0)) for parts in (table, messages)
-    )
-    if any(isinstance(one, float) for one in (*table, *messages)):
-        tolerance += _FLOAT_ERROR * max(abs(ours), abs(theirs))
-    off = theirs - ours
-    return Total(column, _plain(ours), _plain(theirs), _plain(off), abs(off) > tolerance)
+    """Totals of the parts' sums; None: nothing to add. ``tolerance``: of the difference of the totals.
+
+    Doubles may be NaN or infinite, as JSON of Python's is; totals that are so are equal only to the same.
+    """
+    with localcontext(prec=_TOTAL_DIGITS, traps=[]):
+        ours, theirs = (
+            sum((Decimal(str(one)) for one in parts if one is not None), Decimal(0)) for parts in (table, messages)
+        )
+        if any(isinstance(one, float) for one in (*table, *messages)):
+            tolerance += _FLOAT_ERROR * max(abs(ours), abs(theirs))
+        off = theirs - ours
+        differs = not (off.is_finite() and abs(off) <= tolerance) and str(ours) != str(theirs)
+        return Total(column, _plain(ours), _plain(theirs), _plain(off), differs)
 
 
 def _plain(value: Decimal) -> Decimal:
