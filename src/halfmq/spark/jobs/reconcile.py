@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal, localcontext
+from decimal import Context, Decimal, localcontext
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -389,7 +389,7 @@ def total(column: str, table: list[Any], messages: list[Any], tolerance: Decimal
 
     Doubles may be NaN or infinite, as JSON of Python's is; totals that are so are equal only to the same.
     """
-    with localcontext(prec=_TOTAL_DIGITS, traps=[]):
+    with localcontext(Context(prec=_TOTAL_DIGITS, traps=[])):
         ours, theirs = (
             sum((Decimal(str(one)) for one in parts if one is not None), Decimal(0)) for parts in (table, messages)
         )
