@@ -211,6 +211,8 @@ async def test_our_client_sets_and_clears_a_hold(tmp_path: Path) -> None:
         assert running.state.groups["archive"] == held
         await release_retention(mq, "archive")
         assert running.state.groups["archive"] == GroupSettings("archive")
+        await hold_retention(mq, "archive", "orders")
+        assert running.state.groups["archive"].hold_topics == ("orders",), "not a topic for each letter"
         with pytest.raises(ValueError, match="release_retention"):
             await hold_retention(mq, "archive", [])
 

@@ -62,7 +62,11 @@ def hold(
     Within limits: the age, `halfmq serve --hold-bytes`, and a disk that is nearly full. What a group loses then is logged by the broker.
     """
     hold_ms = round(max_age_hours * _HOUR_MS)
-    body = change_body(group, hold_set(topics, hold_ms))
+    try:
+        body = change_body(group, hold_set(topics, hold_ms))
+    except UsageError as error:
+        fail(error)
+        raise typer.Exit(_USAGE) from error
     _ask(url, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, timeout, body)
     typer.echo(f"group {group} holds {', '.join(topics)}, {_until(hold_ms)}")
 

@@ -62,7 +62,7 @@ async def consumer_offsets(mq: AsyncClient, group: str, topic: str) -> dict[Queu
 
 
 async def hold_retention(
-    mq: AsyncClient, group: str, topics: Iterable[str], *, max_age_s: float = limits.HOLD_MS / 1000
+    mq: AsyncClient, group: str, topics: str | Iterable[str], *, max_age_s: float = limits.HOLD_MS / 1000
 ) -> None:
     """Let every broker keep the messages of ``topics`` until the consumer group has read them: until its committed offset in their queue is
     after them. From the return on; a queue in which the group has no offset is kept from its first message on.
@@ -74,10 +74,10 @@ async def hold_retention(
     is then removed unread is logged by the broker, and a reader is told of it as data loss.
 
     Raises:
-        ValueError: no topics. ConnectError: no name server, or not every broker, is reachable; others may hold already: call it again.
+        ValueError: no topics. InvalidName: of a topic. ConnectError: no name server, or not every broker, is reachable; others may hold already: call it again.
         RequestFailed: a broker rejected it: a name is invalid, there is no space for it, or it is a RocketMQ broker, which cannot hold.
     """
-    names = tuple(topics)
+    names = (topics,) if isinstance(topics, str) else tuple(topics)
     if not names:
         raise ValueError("no topics; to hold nothing any more call release_retention")
     await _change(mq, group, hold_set(names, round(max_age_s * 1000)))

@@ -252,6 +252,8 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
         ((NOON, "timestamp"), ("noon", "string"), None, False),
         ((NOON, "timestamp"), (NOON + timedelta(seconds=2), "timestamp"), "2", True),
         ((NOON, "timestamp"), (NOON + timedelta(seconds=2), "timestamp"), "1.9", False),
+        ((NOON, "timestamp"), (NOON + timedelta(days=9_999), "timestamp"), "9e17", True),
+        ((1, "bigint"), (2.0, "double"), "0.000000000000000001", False),
         ((1, "int"), (True, "boolean"), None, True),
     ],
 )
@@ -279,6 +281,40 @@ def test_types_that_cannot_be_equal_are_refused(spark: Any) -> None:
     ):
         with pytest.raises(UsageError, match=f"v is .* in the table, {message}"):
             kind_of(table, message, tolerances, key)
+
+
+def test_totals_leave_no_value_out(spark: Any, tmp_path: Path) -> None:
+    """Decimals of 38 digits have few places before the point if one side has many after it."""
+
+    def totals(table: pa.Array, messages: pa.Array) -> list[Any]:
+        pq.write_table(pa.table({"id": range(len(table)), "v": table}), tmp_path / "table.parquet")
+        pq.write_table(pa.table({"id": range(len(messages)), "v": messages}), tmp_path / "messages.parquet")
+        settings = job.Settings(
+            key=("id",),
+            sum=("v",),
+            table_path=str(tmp_path / "table.parquet"),
+            messages_path=str(tmp_path / "messages.parquet"),
+        )
+        (total,) = job.reconcile(settings, SparkSettings(), lambda line: None).totals
+        return [total.table, total.messages, total.off, total.differs]
+
+    large, small = 10**30, Decimal("0.50")
+    numbers = pa.array([Decimal(large), Decimal(4), None], pa.decimal128(38, 0))
+    places = pa.array([small, small, None], pa.decimal128(38, 20))
+    assert totals(numbers, places) == [large + 4, 1, 1 - large - 4, True]
+    assert totals(numbers, numbers) == [large + 4, large + 4, 0, False]
+    assert totals(pa.array([None, None], pa.int64()), pa.array([1.5, None])) == [0, 1.5, 1.5, True]
+    huge = pa.array([Decimal("9e37"), Decimal("9e37")], pa.decimal128(38, 0))
+    with pytest.raises(UsageError, match="the sum of v has more than 38 digits"):
+        totals(huge, numbers)
+
+
+def test_an_empty_table_is_compared(shop: Shop) -> None:
+    """Nothing tells the types of its columns, if it is one of SQLite."""
+    result = shop.reconcile(where_table="basket_id < 0")
+    assert found(result) == {"phantom": ORDERS}
+    (total,) = result.totals
+    assert (total.table, total.messages) == (0, sum(order(number).total_cents for number in range(ORDERS)))
 
 
 def test_keys_of_integers_and_text_meet(spark: Any) -> None:

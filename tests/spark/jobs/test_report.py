@@ -102,6 +102,14 @@ def test_figures_of_transactions(spark: Any) -> None:
     assert (found.undecided[8], found.undecided[9], found.undecided[10], found.undecided[-1]) == (0, 1, 2, 1)
     assert (found.checks, found.total) == ([9, 0, 1, 0, 0, 1], 11)
     assert [(one.transaction_id, one.checks, one.topics) for one in found.waiting] == [("T10", 2, ["a"])]
+    # Rebuilt indexes no longer know when these were prepared; the first was settled before all others.
+    early = ("T20", "shop", "COMMITTED", "producer", None, START - timedelta(seconds=5), None, 0, 1, 1, ["a"], 20)
+    open_ = ("T21", "shop", "UNDECIDED", None, None, None, None, 0, 1, 1, None, 21)
+    unknown = transactions_of(spark.createDataFrame([*SETTLED, early, open_], COLUMNS))
+    assert unknown is not None
+    assert (unknown.interval.start, unknown.undecided[0], unknown.undecided[-1]) == (START.timestamp() - 5, 1, 1)
+    assert [(one.transaction_id, one.prepared_at) for one in unknown.waiting] == [("T21", None)]
+    assert ">T21<" in report.render(report.Settings(transactions="t"), {"transactions": unknown})
     assert transactions_of(spark.createDataFrame([], COLUMNS)) is None
     with pytest.raises(UsageError, match="transactions has no column outcome"):
         transactions_of(spark.createDataFrame([], COLUMNS).drop("outcome"))
@@ -120,6 +128,8 @@ def test_rates_of_many_topics_and_of_other_names(spark: Any) -> None:
     assert sum(sum(counts) for counts in found.series.values()) == 600
     assert sum(found.series["others"]) == 5 * 24
     assert [sum(counts[n] for counts in found.series.values()) for n in (0, 119)] == [5, 5]
+    of_bodies = rows.selectExpr("*", "1.5 as value", "'x' as topic", "'noon' as timestamp")
+    assert messages_of(of_bodies) == found, "columns of bodies in silver"
     assert messages_of(rows.limit(0)) is None
-    with pytest.raises(UsageError, match="no column timestamp or message_time"):
+    with pytest.raises(UsageError, match="no column message_time or timestamp"):
         messages_of(rows.drop("message_time"))

@@ -1,6 +1,8 @@
 """The job ``transactions`` on a broker: each transaction once in the table, also those that settle between two runs."""
 
+import os
 import shutil
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +11,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from tests.support.served import Served
+from tests.support.table_reads import read_view
 
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import compose
 from halfmq.client.sync import Client
 from halfmq.client.transaction import Prepared
+from halfmq.errors import DataLost
 from halfmq.spark.jobs import tables, transactions
 from halfmq.spark.jobs.settings import SparkSettings
 
@@ -79,3 +83,48 @@ def test_each_transaction_is_in_the_table_once(
         assert "billing: 0 transactions not read" in said[-1]
     (row,) = tables.read(spark, output / "settled").where("transaction_id = 'T-2'").collect()
     assert (row.group, row.messages, row.topics, row.decided_by) == ("service", 3, ["orders"], "producer")
+
+
+def test_an_undecided_transaction_may_outlive_retention(spark: Any, tmp_path: Path) -> None:
+    """What was settled beside it is past retention at the next run, and was read by the last one."""
+    options = (
+        "--segment-bytes", "65536", "--retention-bytes", "1", "--retention-check-ms", "50", "--checkpoint-interval-ms", "50",
+        "--dedup-window-ms", "0", "--durability", "memory", "--disk-reserve-bytes", "0",
+    )  # fmt: skip
+    served = Served(tmp_path / "data", tmp_path / "broker.log", *options)
+    served.start()
+    url, output = f"rocketmq://127.0.0.1:{served.name_port}", tmp_path / "out"
+
+    def run() -> dict[str, str]:
+        settings = transactions.Settings(output=str(output), url=url)
+        assert transactions.run(settings, SparkSettings(), lambda line: None) == 0
+        rows = tables.read(spark, output / "settled").collect()
+        assert len({row.transaction_id for row in rows}) == len(rows)
+        return {row.transaction_id: row.outcome for row in rows}
+
+    def fill() -> None:
+        """Until retention has removed all that was settled before."""
+        settled = {row["first_half"] for row in read_view("transactions", url=url) if row["outcome"] != "UNDECIDED"}
+        for _ in range(30):
+            mq.send("plain", os.urandom(8_000))  # nothing to compress
+        deadline = time.monotonic() + 120
+        while any(row["first_half"] in settled for row in read_view("transactions", url=url)):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    try:
+        with Client(url, group="service") as mq:
+            old, late = prepare(mq, "old"), prepare(mq, "late")
+            mq.finish(prepare(mq, "T-1"), Outcome.COMMIT)
+            assert run() == {"T-1": "COMMITTED"}
+            fill()
+            mq.finish(prepare(mq, "T-2"), Outcome.COMMIT)
+            mq.finish(old, Outcome.ROLLBACK)
+            assert run() == {"T-1": "COMMITTED", "T-2": "COMMITTED", "old": "ROLLED_BACK"}
+            mq.finish(late, Outcome.COMMIT)
+            fill()
+            with pytest.raises(DataLost, match="undecided at the last run are past retention: late"):
+                run()
+    finally:
+        served.stop()
+        shutil.rmtree(tmp_path / "data")

@@ -36,8 +36,10 @@ async def test_a_hold_is_set_listed_and_released(tmp_path: Path) -> None:
 
 async def test_a_mistake_and_a_broker_that_is_away_are_told_apart(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
-        refused = await run(running, "hold", "archive", "no way")
-        assert (refused.exit_code, "topic 'no way'" in refused.stderr) == (2, True)
+        for wrong in ("no way", "", "orders:stock"):  # the last ones would hold nothing, and two topics
+            refused = await run(running, "hold", "archive", "orders", wrong)
+            assert (refused.exit_code, f"topic {wrong!r}" in refused.stderr) == (2, True)
+        assert "archive" not in running.state.groups
         assert (await run(running, "hold", "archive")).exit_code == 2
     away = await run(running, "holds")
     assert (away.exit_code, "--url" in away.stderr) == (1, True)

@@ -165,7 +165,9 @@ def _write(pieces: Iterator[Sequence[Any]], columns: Sequence[str], places: Sequ
     storable = _storable(schema.empty_table()).schema
     for path, found in written:
         if found != schema:
-            pq.write_table(pq.read_table(path).cast(storable), path, coerce_timestamps="us")
+            piece = pq.read_table(path)
+            fitted = [_cast(piece[one.name], one.type, one.name) for one in storable]
+            pq.write_table(pa.table(fitted, schema=storable), path, coerce_timestamps="us")
     return Copied(tuple(path for path, _ in written), schema, count)
 
 
@@ -183,12 +185,23 @@ def arrow(values: list[Any], column: str) -> pa.Array:
         ) from error
     kind = array.type
     if pa.types.is_decimal(kind):
-        return array.cast(pa.decimal128(_DECIMAL_DIGITS, kind.scale))
+        return _cast(array, pa.decimal128(_DECIMAL_DIGITS, min(kind.scale, _DECIMAL_DIGITS)), column)
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return array.cast(pa.timestamp("us", "UTC"))
     if pa.types.is_nested(kind) or pa.types.is_duration(kind) or pa.types.is_time(kind):
         raise UsageError(f"column {column} has type {kind}, which cannot be compared", hint="CAST it in --query")
     return array
+
+
+def _cast(values: Any, kind: pa.DataType, column: str) -> Any:
+    """Raises UsageError: a value does not fit."""
+    try:
+        return values.cast(kind)
+    except pa.ArrowInvalid as error:
+        raise UsageError(
+            f"column {column} has numbers that do not fit {kind}: {str(error).splitlines()[0]}",
+            hint="CAST it in --query, to fewer decimal places or to text",
+        ) from error
 
 
 def common(schemas: Sequence[pa.Schema], columns: Sequence[str]) -> pa.Schema:

@@ -22,7 +22,11 @@ REASON: Final = "_halfmq_reason"
 #: With a tolerance, numbers are compared as decimals with this many places, as far as they fit.
 _SCALE: Final = 12
 _DIGITS: Final = 38
+#: Of a tolerance, before and after the point: Spark's decimals have 38.
+_TOLERANCE_DIGITS: Final = 18
 _MICROS: Final = 1_000_000
+#: The longest difference of two times, microseconds: more is no tolerance.
+_MICROS_MAX: Final = (1 << 63) - 1
 _INTEGERS: Final = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
 _FLOATS: Final = (t.FloatType, t.DoubleType)
 _TEMPORAL: Final = (t.TimestampType, t.TimestampNTZType, t.DateType)
@@ -93,8 +97,18 @@ def _numbers(tolerances: dict[str, str]) -> dict[str, Decimal]:
             number = Decimal(-1)
         if not number.is_finite() or number < 0:
             raise UsageError(f"--tolerance {name}={text} is no number", hint="such as total=0.01; seconds for times")
+        if number.adjusted() >= _TOLERANCE_DIGITS or _places(number) > _TOLERANCE_DIGITS:
+            raise UsageError(
+                f"--tolerance {name}={text} has too many digits",
+                hint=f"{_TOLERANCE_DIGITS} on either side of the point",
+            )
         found[name] = number
     return found
+
+
+def _places(number: Decimal) -> int:
+    exponent = number.normalize().as_tuple().exponent
+    return -exponent if isinstance(exponent, int) else 0
 
 
 class Sides(NamedTuple):
@@ -147,11 +161,7 @@ def classify(sides: Sides, planned: Plan, newer_than: Any | None) -> DataFrame:
             f.max("place").alias("last_message"),
             f.min("table_values").alias("table_values"),
             f.min("message_values").alias("message_values"),
-            *(
-                f.try_sum(f"{side}_sum_{n}").alias(f"{side}_sum_{n}")
-                for side in _SIDES
-                for n in range(len(planned.sums))
-            ),
+            *(f.sum(f"{side}_sum_{n}").alias(f"{side}_sum_{n}") for side in _SIDES for n in range(len(planned.sums))),
         )
     )
     differing = f.array_compact(
@@ -250,8 +260,10 @@ def value(side: str, number: int) -> Column:
 def _summand(pair: Pair, kinds: "_Types", side: int) -> Column:
     if any(not isinstance(one, (*_INTEGERS, *_FLOATS, t.DecimalType, t.NullType)) for one in kinds):
         raise _unequal_types(pair, kinds, "--sum needs numbers")
-    kind = "double" if any(isinstance(one, _FLOATS) for one in kinds) else f"decimal({_DIGITS},{_scale(kinds)})"
-    return _source(pair, side).try_cast(kind)
+    own = kinds[side]
+    # Each side with its own decimal places: with those of the other one, large values would not fit, and be left out.
+    scale = own.scale if isinstance(own, t.DecimalType) else 0
+    return _source(pair, side).cast("double" if isinstance(own, _FLOATS) else f"decimal({_DIGITS},{scale})")
 
 
 # --- types --------------------------------------------------------------------------------------------------------
@@ -332,7 +344,7 @@ def _close(pair: Pair, kinds: _Types, tolerance: Decimal | None, a: Column, b: C
         a, b = a.try_cast("timestamp"), b.try_cast("timestamp")
         if tolerance is None:
             return a == b
-        return f.abs(f.unix_micros(a) - f.unix_micros(b)) <= int(tolerance * _MICROS)
+        return f.abs(f.unix_micros(a) - f.unix_micros(b)) <= min(int(tolerance * _MICROS), _MICROS_MAX)
     if tolerance is not None:
         raise _unequal_types(pair, kinds, "a tolerance is for numbers and times")
     if kinds.table == kinds.messages or any(isinstance(one, t.NullType) for one in kinds):

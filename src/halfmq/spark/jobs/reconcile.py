@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from decimal import Context, Decimal, localcontext
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -45,6 +45,8 @@ _BODY_SHOWN: Final = 60
 _COUNTED: Final = {Kind.ROW_WITHOUT_KEY: "rows", Kind.UNREADABLE: "messages"}
 #: A sum of doubles depends on the order of its parts.
 _FLOAT_ERROR: Final = Decimal("1e-9")
+#: Totals are not rounded: Spark's decimals have 38 digits, Python's sums 28 unless told otherwise.
+_TOTAL_DIGITS: Final = 100
 
 
 class Settings(SourceSettings, frozen=True, kw_only=True):
@@ -291,6 +293,9 @@ def _schema(settings: Settings, planned: Plan, table: t.StructType) -> t.StructT
         if unknown:
             raise UsageError(f"the table has no column {', '.join(unknown)}", hint=f"it has {', '.join(kinds)}")
         named = {pair.messages: _in_json(kinds[pair.table]) for pair in planned.pairs}
+        # Nothing tells the type of a column without values, as in an empty table; but a sum is one of numbers.
+        unknown_sums = [pair.messages for pair in planned.sums if isinstance(kinds[pair.table], t.NullType)]
+        named |= dict.fromkeys(unknown_sums, t.DecimalType(38, 12))
         return t.StructType([t.StructField(name, kind) for name, kind in named.items()])
     try:
         schema = t.StructType.fromDDL(settings.schema)
@@ -332,7 +337,12 @@ def _shown_messages(settings: Settings) -> str:
 
 def _result(found: DataFrame, planned: Plan, settings: Settings, table: _Table) -> Result:
     numbers = range(len(planned.sums))
-    sums = [f.try_sum(f"{side}_sum_{n}").alias(f"{side}_sum_{n}") for side in ("table", "message") for n in numbers]
+    # Without nulls among what is added, null means that the sum has too many digits.
+    sums = [
+        f.try_sum(f.coalesce(name, f.lit(0).cast(found.schema[name].dataType))).alias(name)
+        for side in ("table", "message")
+        for name in (f"{side}_sum_{n}" for n in numbers)
+    ]
     counted = {
         row["kind"]: row
         for row in found.groupBy("kind")
@@ -345,6 +355,12 @@ def _result(found: DataFrame, planned: Plan, settings: Settings, table: _Table) 
 
     counts = {kind: number(kind, _COUNTED.get(kind, "groups")) for kind in Kind}
     kept = [row for kind, row in counted.items() if kind not in (Kind.NEWER, Kind.UNREADABLE)]
+    for n, pair in enumerate(planned.sums):
+        if any(None in (row[f"table_sum_{n}"], row[f"message_sum_{n}"]) for row in kept):
+            raise UsageError(
+                f"the sum of {pair.table} has more than 38 digits",
+                hint="another type in --schema, or CAST in --query: fewer decimal places, or double",
+            )
     return Result(
         table=table.name,
         messages=_shown_messages(settings),
@@ -369,14 +385,19 @@ def _result(found: DataFrame, planned: Plan, settings: Settings, table: _Table) 
 
 
 def total(column: str, table: list[Any], messages: list[Any], tolerance: Decimal) -> Total:
-    """Totals of the parts' sums; None: nothing to add. ``tolerance``: of the difference of the totals."""
-    ours, theirs = (
-        sum((Decimal(str(one)) for one in parts if one is not None), Decimal(0)) for parts in (table, messages)
-    )
-    if any(isinstance(one, float) for one in (*table, *messages)):
-        tolerance += _FLOAT_ERROR * max(abs(ours), abs(theirs))
-    off = theirs - ours
-    return Total(column, _plain(ours), _plain(theirs), _plain(off), abs(off) > tolerance)
+    """Totals of the parts' sums; None: nothing to add. ``tolerance``: of the difference of the totals.
+
+    Doubles may be NaN or infinite, as JSON of Python's is; totals that are so are equal only to the same.
+    """
+    with localcontext(Context(prec=_TOTAL_DIGITS, traps=[])):
+        ours, theirs = (
+            sum((Decimal(str(one)) for one in parts if one is not None), Decimal(0)) for parts in (table, messages)
+        )
+        if any(isinstance(one, float) for one in (*table, *messages)):
+            tolerance += _FLOAT_ERROR * max(abs(ours), abs(theirs))
+        off = theirs - ours
+        differs = not (off.is_finite() and abs(off) <= tolerance) and str(ours) != str(theirs)
+        return Total(column, _plain(ours), _plain(theirs), _plain(off), differs)
 
 
 def _plain(value: Decimal) -> Decimal:

@@ -158,7 +158,7 @@ def show(result: Result, console: Console) -> None:
     for kind, found in result.examples.items():
         for number, example in enumerate(found):
             line = Text("  ").append(f"{kind.replace('_', ' '):<16}" if number == 0 else " " * 16, "red")
-            console.print(line.append(str(example)), soft_wrap=True, highlight=False)
+            console.print(line.append(_visible(str(example))), soft_wrap=True, highlight=False)
         left = result.counts[kind] - len(found)
         if left > 0:
             console.print(Text(f"  {'':<16}and {left:,} more", "dim"))
@@ -166,6 +166,11 @@ def show(result: Result, console: Console) -> None:
     if result.differences:
         verdict = Text(f"{result.differences:,} difference{'s' if result.differences > 1 else ''}", "red")
     console.print(Text("Result: ").append(verdict).append(f" ({result.seconds:.1f} s)"), highlight=False)
+
+
+def _visible(text: str) -> str:
+    """Keys and bodies are what somebody sent: control characters would move the cursor, or begin a line of their own."""
+    return "".join([one if one.isprintable() else one.encode("unicode_escape").decode() for one in text])
 
 
 def _totals(totals: list[Total]) -> Table:

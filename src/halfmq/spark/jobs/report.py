@@ -138,7 +138,9 @@ def render(settings: Settings, parts: dict[str, Any]) -> str:
         "difference": lambda value: f"{value:+,f}",
         "rate": lambda value: f"{value:,.0f}/s" if value >= 100 else f"{value:.3g}/s",
         "bytes": shown_bytes,
-        "time": lambda seconds: datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+        "time": lambda seconds: (
+            "" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        ),
         "duration": lambda milliseconds: "" if milliseconds is None else report_plots.duration(milliseconds),
         "percent": lambda part, whole: f"{100 * part / whole:.2f} %" if whole else "",
     }

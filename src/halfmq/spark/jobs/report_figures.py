@@ -79,11 +79,11 @@ class Latencies(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """An undecided transaction; ``prepared_at`` in seconds since 1970."""
+    """An undecided transaction; ``prepared_at`` in seconds since 1970, None: not known."""
 
     transaction_id: str
     group: str
-    prepared_at: int
+    prepared_at: int | None
     checks: int
     topics: list[str]
 
@@ -121,9 +121,10 @@ def messages_of(rows: DataFrame) -> Messages | None:
     Raises:
         UsageError: the table has no such columns.
     """
-    time = _column(rows, "timestamp", "message_time")
-    topic = _column(rows, "topic", "message_topic")
-    size = f.length("value") if "value" in rows.columns else f.lit(None)
+    # In silver the other names are columns of the bodies, if there are any.
+    time = _column(rows, "message_time", "timestamp")
+    topic = _column(rows, "message_topic", "topic")
+    size = f.length("value") if "value" in rows.columns and "message_topic" not in rows.columns else f.lit(None)
     seconds = (
         rows.groupBy(topic.alias("topic"), f.unix_seconds(time).alias("second"))
         .agg(f.count("*").alias("messages"), f.sum(size.cast("long")).alias("bytes"))
@@ -204,7 +205,9 @@ def transactions_of(rows: DataFrame) -> Transactions | None:
         *needed, f.unix_seconds("prepared_at").alias("prepared"), f.unix_seconds("settled_at").alias("settled")
     ).persist()
     try:
-        first, last = rows.agg(f.min("prepared"), f.max(f.greatest("prepared", "settled"))).collect()[0]
+        # When a transaction was prepared is unknown after its halves were lost with the indexes.
+        times = [one("prepared", "settled") for one in (f.least, f.greatest)]
+        first, last = rows.agg(f.min(times[0]), f.max(times[1])).collect()[0]
         if first is None:
             return None
         interval = interval_of(first, last)

@@ -6,8 +6,9 @@
     OUTPUT/_state.json          where the next run begins, and how many the last one found
 
 Half indexes grow with each half that is prepared. A run reads from the lowest one that was undecided at the last run, so it meets every
-transaction that is new or may have changed, and leaves out those that it finds in ``settled``. The state is written last: a run that was killed
-is done again from the old state, and finds what it has written.
+transaction that is new or may have changed, and leaves out those that it finds in ``settled``. Of those that the last run has met, settled ones may
+be past retention by now, since an undecided transaction may outlive it by any time: only the ones that were undecided must still be there. The
+state is written last: a run that was killed is done again from the old state, and finds what it has written.
 """
 
 import asyncio
@@ -28,11 +29,14 @@ from halfmq.spark.jobs.files import write_files
 from halfmq.spark.jobs.settings import JobSettings, SparkSettings, parse_list
 from halfmq.spark.jobs.stream import Say
 from halfmq.spark.jobs.tables import Format
+from halfmq.spark.plan import data_loss
 from halfmq.spark.sink.checkpoint import sync
 
 #: The writer of the table ``settled``.
 _WRITER: Final = "transactions"
 _STATE: Final = "_state.json"
+#: Transactions named in an error.
+_NAMED_MAX: Final = 5
 
 
 class Settings(JobSettings, frozen=True, kw_only=True):
@@ -52,10 +56,13 @@ class Settings(JobSettings, frozen=True, kw_only=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """``next_half``: all transactions below this half index are settled and written."""
+    """``next_half``: all transactions below this half index are settled and written. ``end``: all below are settled and written, or were
+    undecided; 0: an earlier version did not say it.
+    """
 
     next_half: int
     undecided: int
+    end: int = 0
 
 
 def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
@@ -72,11 +79,13 @@ def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
         active = session.start("transactions", spark)
         table = tables.open_table(output / "settled", settings.format, _WRITER)
 
-        rows = _read(active, settings, before.next_half if before else None).persist()
+        rows = _rows(active, settings, before).persist()
         try:
             after = _state_after(rows, before)
             new = rows.where("outcome != 'UNDECIDED'")
             known = _known(active, output, before.next_half if before else 0)
+            if before is not None:
+                _check_undecided(active, settings, output, before, rows, known)
             if known is not None:
                 new = new.join(known, "first_half", "left_anti").select(*rows.columns)
             # The number of a batch only has to grow, and not to repeat: each run writes what is new.
@@ -92,16 +101,38 @@ def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
         return 0
 
 
-def _read(spark: Any, settings: Settings, start: int | None) -> Any:
-    given = {
-        "url": settings.url,
-        "path": settings.path,
-        "view": "transactions",
-        "startingHalf": None if start is None else str(start),
-        **settings.options,
-    }
+def _rows(spark: Any, settings: Settings, before: State | None) -> Any:
+    """The transactions that are new since the last run, or may have changed, and others between these."""
+    if before is None:
+        return _read(spark, settings)
+    end = max(before.end, before.next_half)
+    newer = _read(spark, settings, startingHalf=str(end))
+    if before.next_half == end:
+        return newer
+    older = _read(spark, settings, startingHalf=str(before.next_half), endingHalf=str(end), failOnDataLoss="false")
+    return newer.unionByName(older)
+
+
+def _read(spark: Any, settings: Settings, **bounds: str) -> Any:
+    given = {"url": settings.url, "path": settings.path, "view": "transactions", **bounds, **settings.options}
     options = {name: value for name, value in given.items() if value is not None}
     return spark.read.format("halfmq").options(**options).load()
+
+
+def _check_undecided(spark: Any, settings: Settings, output: Path, before: State, rows: Any, known: Any | None) -> None:
+    """Raises DataLost: a transaction that was undecided at the last run is not there any more."""
+    if {name.lower(): value for name, value in settings.options.items()}.get("failondataloss", "").lower() == "false":
+        return
+    listed = spark.read.parquet(str(output / "undecided.parquet"))
+    # After a run that was killed the list may be newer than the state.
+    gone = listed.where(f"first_half < {before.end}").join(rows, "first_half", "left_anti")
+    if known is not None:
+        gone = gone.join(known, "first_half", "left_anti")
+    names = [row.transaction_id for row in gone.select("transaction_id").limit(_NAMED_MAX + 1).collect()]
+    if names:
+        more = " and others" if len(names) > _NAMED_MAX else ""
+        shown = f"{', '.join(names[:_NAMED_MAX])}{more}"
+        raise data_loss.lost((f"transactions that were undecided at the last run are past retention: {shown}",))
 
 
 def _state_after(rows: Any, before: State | None) -> State:
@@ -111,14 +142,8 @@ def _state_after(rows: Any, before: State | None) -> State:
         "count_if(outcome = 'UNDECIDED')",
     ).collect()
     lowest, end, undecided = found
-    return State(next_half(before.next_half if before else 0, lowest, end), undecided)
-
-
-def next_half(before: int, lowest_undecided: int | None, end: int | None) -> int:
-    """Where the next run begins. None: no undecided transaction, no transaction at all."""
-    if lowest_undecided is not None:
-        return lowest_undecided
-    return before if end is None else end
+    end = max(end or 0, before.end if before else 0, before.next_half if before else 0)
+    return State(end if lowest is None else lowest, undecided, end)
 
 
 def _known(spark: Any, output: Path, start: int) -> Any | None:

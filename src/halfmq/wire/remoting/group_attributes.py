@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from halfmq import limits
+from halfmq.model.ids import checked_name
 from halfmq.wire.remoting import java_json
 
 HOLD_TOPICS: Final = "hold.topics"
@@ -55,7 +56,13 @@ def hold_attributes(topics: Sequence[str], hold_ms: int) -> dict[str, str]:
 
 
 def hold_set(topics: Sequence[str], hold_ms: int | None = None) -> dict[str, str]:
-    """The change after which a group holds ``topics``, at least one. ``hold_ms`` None: its limit by age stays as it is."""
+    """The change after which a group holds ``topics``, at least one. ``hold_ms`` None: its limit by age stays as it is.
+
+    Raises:
+        InvalidName: the broker would read it as several topics, or as none.
+    """
+    for topic in topics:
+        checked_name(topic, "topic", limits.TOPIC_CHARS_MAX)
     age = {} if hold_ms is None else {"+" + HOLD_MS: str(hold_ms)}
     return {"+" + HOLD_TOPICS: _SEPARATOR.join(topics), **age}
 

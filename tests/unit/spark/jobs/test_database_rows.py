@@ -105,3 +105,27 @@ def test_pieces_get_the_widest_type() -> None:
     assert merged(pa.null(), pa.null()) == pa.null()
     with pytest.raises(UsageError, match="values of types int64, string"):
         merged(pa.int64(), pa.string())
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [Decimal("1e30"), Decimal("1e-12")],
+        [Decimal("1e39")],
+        [Decimal("1e-40")],
+    ],
+)
+def test_decimals_of_more_than_38_digits_are_refused(values: list[Decimal]) -> None:
+    with pytest.raises(UsageError, match=r"column c has numbers that do not fit decimal128.*CAST"):
+        arrow(values, "c")
+
+
+def test_pieces_without_a_type_that_fits_all_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first piece has a whole number that no double is, the second has doubles."""
+    monkeypatch.setattr("halfmq.spark.jobs.database_rows.PIECE_ROWS", 2)
+    with sqlite3.connect(tmp_path / "mixed.db") as database:
+        database.execute("CREATE TABLE t (id INTEGER, c)")
+        database.execute("INSERT INTO t VALUES (1, 1152921504606846977), (2, 7), (3, 0.5)")
+    database.close()
+    with pytest.raises(UsageError, match=r"column c has numbers that do not fit double.*CAST"):
+        copy(f"sqlite:///{tmp_path}/mixed.db", None, "select id, c from t order by id", ["id", "c"], None, tmp_path)

@@ -27,6 +27,9 @@ def test_columns_may_have_other_names_in_messages() -> None:
         (["id"], ["total"], {"total": "cent"}, "total=cent is no number"),
         (["id"], ["total"], {"total": "-1"}, "total=-1 is no number"),
         (["id"], ["total"], {"total": "NaN"}, "total=NaN is no number"),
+        (["id"], ["total"], {"total": "1e18"}, "total=1e18 has too many digits"),
+        (["id"], ["total"], {"total": "1e-19"}, "total=1e-19 has too many digits"),
+        (["id"], ["total"], {"total": "1e999999"}, "total=1e999999 has too many digits"),
     ],
 )
 def test_what_is_wrong_is_named(keys: list[str], compare: list[str], tolerances: dict[str, str], error: str) -> None:

@@ -70,3 +70,21 @@ def test_totals_are_exact_as_far_as_numbers_are() -> None:
     assert total("c", [100], [98], Decimal(1)).off == -2
     assert not total("c", [0.1, 0.2], [0.3], Decimal(0)).differs
     assert total("c", [0.1], [0.2], Decimal(0)).differs
+
+
+def test_totals_have_all_digits_of_decimals() -> None:
+    """Python's decimals round sums to 28 digits unless told otherwise, and Spark's have 38."""
+    ours, theirs = Decimal("12345678901234567890123456789012.01"), Decimal("12345678901234567890123456789012.02")
+    found = total("c", [ours], [theirs], Decimal(0))
+    assert (found.table, found.messages, found.off, found.differs) == (ours, theirs, Decimal("0.01"), True)
+    assert not total("c", [ours, ours], [ours, ours], Decimal(0)).differs
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+def test_totals_of_numbers_that_are_none(number: str) -> None:
+    """Python's ``json.dumps`` writes NaN and Infinity, and Spark reads them."""
+    value = float(number)
+    assert total("c", [1.0], [value, 2.0], Decimal(5)).differs
+    assert total("c", [value], [1.0], Decimal(5)).differs
+    assert not total("c", [value, 1.0], [1.0, value], Decimal(0)).differs
+    assert total("c", [float("inf"), float("-inf")], [0.0], Decimal(0)).differs

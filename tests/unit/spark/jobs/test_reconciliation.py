@@ -5,6 +5,7 @@ import json
 from decimal import Decimal
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -72,3 +73,11 @@ def test_examples_name_values_and_places() -> None:
     assert str(different) == "a 1, b x; total: table 5, message NULL"
     twice = Example(key={"a": "1"}, rows=1, messages=2, first_message="t/0/5", last_message="t/1/9")
     assert str(twice) == "a 1; 2 messages; t/0/5 ... t/1/9"
+
+
+def test_control_characters_of_messages_do_not_reach_a_terminal() -> None:
+    hostile = Example(
+        key={"id": None}, rows=0, messages=1, first_message="t/0/5", reason="not JSON: \x1b[2J\nResult: none\u009b"
+    )
+    result = msgspec.structs.replace(RESULT, examples={Kind.UNREADABLE: [hostile]})
+    assert r"t/0/5: not JSON: \x1b[2J\nResult: none\x9b" in shown(result, 200)

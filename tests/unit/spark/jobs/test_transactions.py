@@ -1,4 +1,4 @@
-"""Where the next run of ``transactions`` begins. Whole runs: tests/spark/jobs/test_transactions.py."""
+"""The state and the settings of ``transactions``. Whole runs: tests/spark/jobs/test_transactions.py."""
 
 from pathlib import Path
 
@@ -9,19 +9,12 @@ from halfmq.spark.jobs import transactions
 from halfmq.spark.jobs.settings import SparkSettings
 
 
-@pytest.mark.parametrize(
-    ("before", "lowest", "end", "expected"), [(0, None, None, 0), (5, None, None, 5), (5, None, 9, 9), (5, 6, 9, 6)]
-)
-def test_next_run_begins_at_the_lowest_undecided_half(
-    before: int, lowest: int | None, end: int | None, expected: int
-) -> None:
-    assert transactions.next_half(before, lowest, end) == expected
-
-
 def test_state_is_kept(tmp_path: Path) -> None:
     assert transactions._load(tmp_path) is None
     transactions._save(tmp_path, transactions.State(7, 2))
     assert transactions._load(tmp_path) == transactions.State(7, 2)
+    (tmp_path / "_state.json").write_text('{"next_half": 7, "undecided": 2}')
+    assert transactions._load(tmp_path) == transactions.State(7, 2, 0), "of an earlier version"
 
 
 def test_settings_that_do_not_belong_together(tmp_path: Path) -> None:
