@@ -30,14 +30,9 @@ FIRST = (
     "tests/crash_matrix/",
     "tests/simulation/",
 )
-#: Whatever begins so shares one worker and one Spark session. Two workers: with one, the gate waits for it for minutes; with more, so many JVMs
-#: share two cores that they wait for each other.
-TOGETHER = {
-    "tests/spark/jobs/": "Spark's jobs",
-    "tests/spark/test_clusters.py": "Spark's jobs",
-    "tests/compat/test_spark_rocketmq.py": "Spark's jobs",
-    "tests/spark/": "Spark",
-}
+#: All that begins so shares one worker, and one Spark session. With two, so many JVMs and Python processes start at once on two cores that Spark
+#: gives some of them up.
+TOGETHER = {"tests/spark/": "Spark", "tests/compat/test_spark_rocketmq.py": "Spark"}
 SPREAD = (
     "tests/compat/test_java_client.py::test_a_thousand_transactions_have_one_outcome_each",
     "tests/compat/test_stock_history.py",

@@ -45,7 +45,12 @@ def session(name: str, master: str) -> Any:
 def main(url: str, directory: Path, names: list[str]) -> None:
     # Stalled tasks keep their slots; a task whose worker dies is tried again.
     spark = session("to be killed", "local[6,4]")
-    running = {name: start(spark, url, directory / name) for name in names}
+    running = {}
+    for name in names:
+        running[name] = query = start(spark, url, directory / name)
+        # One after the other: Spark gives a new Python process 10 s to connect, and eight that start at once on a busy machine take longer.
+        while query.isActive and not (directory / name / "checkpoint" / "offsets" / "0").exists():
+            time.sleep(0.1)
     while True:
         for name, query in list(running.items()):
             if not query.isActive:
