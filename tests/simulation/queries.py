@@ -687,6 +687,8 @@ class _Run:
                 repeated = answer.ext.get(EXT_REPEATED) == "true"
                 position = int(answer.ext[EXT_POSITION])
                 self.promises.decided(one.tx_id, wish, position, repeated=repeated, now_us=self.now_us)
+            elif answer.code == 0:
+                self.promises.rolled_back(one.tx_id, 0, "", wish.asked_us, self.now_us)
             if answer.code == ResponseCode.ILLEGAL_OPERATION and EXT_VERDICT not in answer.ext:
                 raise TaskFailed(answer.remark)  # a half batch is missing
             return True if answer.code in (0, 1, 604) else None

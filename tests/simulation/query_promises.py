@@ -352,6 +352,14 @@ class QueryPromises:
                 batch.decided = None
                 batch.forgotten = True
 
+    def has_lost_its_end(self, tx_id: str) -> bool:
+        """Whether no end of a transaction of half batches without a query is acknowledged since a power loss.
+
+        Its application may have heard of one before, and then it will not send another.
+        """
+        batch = self.batches.get((tx_id, 0))
+        return batch is not None and batch.forgotten and batch.decided is None and not batch.rolled_back
+
     def _is_void(self, asked_us: int) -> bool:
         """Whether a power loss came between a request and its response, which was under way: what it acknowledges may be lost."""
         return asked_us <= self._lost_us

@@ -350,7 +350,15 @@ class Run:
             for tx_id, known in group.undecided.items()
             if (tx_id not in forgotten or known.count == len(known.halves))
             and not self._is_for_an_operator(group.name, tx_id)
+            and not self._is_ended_for_its_query(tx_id)
         ]
+
+    def _is_ended_for_its_query(self, tx_id: str) -> bool:
+        """Its end was acknowledged without durability, and lost. A query answers no checks, so that it remains undecided."""
+        will_end = {
+            one.tx_id for machine in self.machines if isinstance(machine, Query) for one in machine.checkpoint.open
+        }
+        return tx_id not in will_end and self.query_promises.has_lost_its_end(tx_id)
 
     def _is_for_an_operator(self, group: str, tx_id: str) -> bool:
         return group in self.databases and self.databases[group].is_for_an_operator(tx_id)

@@ -47,6 +47,18 @@ def test_the_promises_hold_when_queries_write_half_batches_and_segments_are_copi
         assert counts[what] > 0, what
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(11_457_060_143_573, id="a response is under way at a power loss without durability"),
+        pytest.param(3_146_717_855_801, id="the end of a transaction of half batches is lost without durability"),
+    ],
+)
+def test_the_promises_hold_for_a_seed_that_once_misjudged_a_correct_broker(seed: int) -> None:
+    result = run_seed(seed)
+    assert not result.violation, "\n".join([*result.story, result.violation])
+
+
 def test_seeds_of_the_record_have_no_queries_and_some_later_ones_have() -> None:
     assert not any(draw(seed).queries for seed in range(1, 252_801, 97))
     assert 150 < sum(draw(seed).queries > 0 for seed in range(252_801, 253_801)) < 350
