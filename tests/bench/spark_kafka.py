@@ -4,7 +4,8 @@ One Spark session (local[2]) runs the same batch queries over the same rows, in 
 runs each line once, every second round in reverse order; one round before the others is not counted.
 
     read-files   sum(length(value)) from the files of a store, beside a scan of column value in Parquet
-    read-wire    the same over the network, beside Spark's Kafka source
+    read-wire    the same over the network, beside Spark's Kafka source: a topic whose messages were sent one by one, half of them as half
+                 messages, and one that the sink wrote, as Kafka's was
     write        rows of a Parquet file into a topic, beside Spark's Kafka sink; "input" reads the file and writes nowhere
 
 Prints a table to stderr and JSON to stdout: rows per second of all rounds; CPU time per row of the broker, Spark's JVM and its Python
@@ -185,19 +186,24 @@ class Bench:
         self.run_rounds("read-files", rows, body_bytes, lines)
 
     def _read_wire(self, rows: int, body_bytes: int, parquet: Path, broker: served.Served, kafka: KafkaBroker) -> None:
-        say("writing the same rows to Kafka ...")
+        say("writing the same rows to Kafka, and to another topic of halfmq, with their sinks ...")
         source = self.spark.read.parquet(str(parquet)).select("key", "value")
         self._to_kafka(source, kafka, "bench", TUNED["write"])()
+        sink = f"sink-{uuid.uuid4().hex[:8]}"
+        source.write.format("halfmq").mode("append").options(url=url(broker), topic=sink).save()
         lines = []
         for name, options in (("Kafka, default", {}), ("Kafka, tuned", TUNED["read"])):
             asked = {"kafka.bootstrap.servers": kafka.address, "subscribe": "bench", **options}
             frame = self.spark.read.format("kafka").options(**asked).load()
             lines.append(Line(name, self._sum(frame, rows * body_bytes), kafka.cpu_seconds))
         theirs = tuple(line.name for line in lines)
-        for name in ("value", "default"):
-            frame = self.spark.read.format("halfmq").load(url=url(broker), subscribe="bench", columns=COLUMN_SETS[name])
-            run = self._sum(frame, rows * body_bytes)
-            lines.append(Line(f"halfmq url, {name}", run, cpu_of(broker), theirs))
+        for topic, written in (("bench", ""), (sink, ", by the sink")):
+            for name in ("value", "default"):
+                frame = self.spark.read.format("halfmq").load(
+                    url=url(broker), subscribe=topic, columns=COLUMN_SETS[name]
+                )
+                run = self._sum(frame, rows * body_bytes)
+                lines.append(Line(f"halfmq url, {name}{written}", run, cpu_of(broker), theirs))
         self.run_rounds("read-wire", rows, body_bytes, lines)
 
     def _write(self, rows: int, body_bytes: int, parquet: Path, broker: served.Served, kafka: KafkaBroker) -> None:
@@ -274,7 +280,7 @@ def figures(phase: str, rows: int, body_bytes: int, line: Line, lines: dict[str,
 
 def table(results: list[dict[str, Any]]) -> str:
     text = [
-        f"{'':28} {'bytes':>5} {'rows/s':>11} {'CPU us/row: broker':>19} {'JVM':>6} {'Python':>6}   x theirs (min to max)"
+        f"{'':32} {'bytes':>5} {'rows/s':>11} {'CPU us/row: broker':>19} {'JVM':>6} {'Python':>6}   x theirs (min to max)"
     ]
     phase = ""
     for one in results:
@@ -287,7 +293,7 @@ def table(results: list[dict[str, Any]]) -> str:
             for name, ratio in one["ratio"].items()
         )
         text.append(
-            f"  {one['line']:26} {one['bytes']:>5} {one['rows_per_second']['median']:>11,} {cpu['broker']:>19.2f} "
+            f"  {one['line']:30} {one['bytes']:>5} {one['rows_per_second']['median']:>11,} {cpu['broker']:>19.2f} "
             f"{cpu['jvm']:>6.2f} {cpu['python workers']:>6.2f}   {'; '.join(ratios)}"
         )
     return "\n".join(text)

@@ -9,11 +9,12 @@ Measured for messages of 340 bytes (1.3 KiB) in one of eight queues that were wr
 call takes 0.3 (1.0). Slices of larger reads take 0.9 (2.5) us, a read for each message 3.7. Decision 0043.
 """
 
+import struct
 import sys
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from operator import sub
 from typing import Final, NamedTuple, Protocol
 
 from halfmq import limits
@@ -24,7 +25,7 @@ from halfmq.store.consume_queue import EncodedEntries
 from halfmq.store.layout import QUEUE_ENTRY_BYTES
 from halfmq.store.record_codec import MESSAGE_AT_BY_KIND
 
-#: Messages of one read: head, message and what is before them are a buffer each.
+#: Runs of one read: the first head, the rest and what is before them are a buffer each.
 _TOGETHER_MAX: Final = BUFFERS_MAX // 3
 #: Reading this many unneeded bytes costs less than another read.
 _FAR_BYTES: Final = 32_768
@@ -33,11 +34,17 @@ _READ_BYTES_MAX: Final = 32 << 20
 _READ_COST_BYTES: Final = 32_768
 #: A longer record is damage; without a bound a damaged entry would cost a read of a whole segment.
 _MESSAGE_BYTES_MAX: Final = limits.FRAME_BYTES_MAX + (1 << 20)
+#: Of each message in a block, at most: its entry, and the number of a run or what is between two messages of a run.
+_BESIDE_BYTES: Final = QUEUE_ENTRY_BYTES + MESSAGE_AT
+#: Messages that are tested at once for fitting, and for being in one run.
+_CHUNK: Final = 64
 #: From the size of so many messages follows how many entries are read for the rest.
 _FIRST_ENTRIES: Final = 128
 #: Kinds of records, and of messages in a half batch, whose message is at ``MESSAGE_AT``.
 _USUAL: Final = bytes({int(Kind.MESSAGE), int(Kind.HALF), BATCHED})
 _HEAD_WORDS: Final = MESSAGE_AT // 4
+#: Kind and size in the head of a record, and of a message in a half batch.
+_head: Final = struct.Struct(">B3xI").unpack_from
 
 assert MESSAGE_AT % 4 == 0
 assert all(MESSAGE_AT_BY_KIND[kind] == MESSAGE_AT for kind in _USUAL)
@@ -58,9 +65,12 @@ class Log(Protocol):
 
 
 class RawBlock(NamedTuple):
-    """Entries of a queue and their messages. ``data``: free bytes, as many as requested; then the encoded entries; then the messages."""
+    """Entries of a queue and their messages. ``data``: free bytes, as many as requested; then the encoded entries; of each run of
+    messages their number, 4 bytes; then the messages, and before each of them but the first of a run ``MESSAGE_AT`` bytes to skip.
+    """
 
     entries: int
+    runs: int
     data: bytearray
     #: Why the message after the last one cannot be read; "" if it was not tried.
     why: str = ""
@@ -84,30 +94,94 @@ def read_block(
         wanted = bytes_max * _FIRST_ENTRIES * 5 // (max(1, first_bytes) * 4)
         if wanted > _FIRST_ENTRIES:
             entries = read_entries(queue_offset, min(entries_max, wanted))
-    ends = list(accumulate([size + QUEUE_ENTRY_BYTES for size in entries.message_bytes]))
-    entries = entries.first(max(1, bisect_right(ends, bytes_max)))
-    number = len(entries)
+    if not len(entries):
+        return RawBlock(0, 0, bytearray(), "its queue entry is missing")
+    runs = runs_of(entries.offsets, entries.message_bytes, bytes_max)
+    number = runs.first[-1]
     if not number:
-        return RawBlock(0, bytearray(), "its queue entry is missing")
-    if not 0 < min(entries.message_bytes) <= max(entries.message_bytes) <= _MESSAGE_BYTES_MAX:
-        number = next(i for i, size in enumerate(entries.message_bytes) if not 0 < size <= _MESSAGE_BYTES_MAX)
-        if not number:
-            why = f"the queue entry for log offset {entries.offsets[0]} states {entries.message_bytes[0]} bytes"
-            return RawBlock(0, bytearray(), why)
-        entries = entries.first(number)
-    messages_at = free_bytes + number * QUEUE_ENTRY_BYTES
-    data = bytearray(free_bytes + ends[number - 1])
-    copied = copy_messages(log, entries.offsets, entries.message_bytes, memoryview(data)[messages_at:])
+        why = f"the queue entry for log offset {entries.offsets[0]} states {entries.message_bytes[0]} bytes"
+        return RawBlock(0, 0, bytearray(), why)
+    data = bytearray(free_bytes)
+    data += entries.data[: number * QUEUE_ENTRY_BYTES]
+    data += _encoded_counts(runs.first)
+    messages_at = len(data)
+    data += bytes(sum(runs.bytes))
+    copied = copy_messages(log, entries.offsets, entries.message_bytes, runs, memoryview(data)[messages_at:])
     if copied.number == number:
-        data[free_bytes:messages_at] = entries.data
-        return RawBlock(number, data)
-    heads = entries.data[: copied.number * QUEUE_ENTRY_BYTES]
+        return RawBlock(number, len(runs.bytes), data)
+    first = [*runs.first[: bisect_left(runs.first, copied.number)], copied.number]
+    heads = entries.data[: copied.number * QUEUE_ENTRY_BYTES] + _encoded_counts(first)
     data = data[:free_bytes] + heads + data[messages_at : messages_at + copied.bytes]
-    return RawBlock(copied.number, data, copied.why, copied.is_missing, entries.visible_at[copied.number])
+    visible_at = entries.visible_at[copied.number]
+    return RawBlock(copied.number, len(first) - 1, data, copied.why, copied.is_missing, visible_at)
+
+
+class Runs(NamedTuple):
+    """Runs of messages whose records follow one another in the log. Of each run: number and log offset of its first message, and
+    bytes from the start of that message to the end of the last one. ``first`` ends with the number of all messages.
+    """
+
+    first: Sequence[int]
+    offsets: Sequence[int]
+    bytes: Sequence[int]
+
+
+def runs_of(offsets: Sequence[int], message_bytes: Sequence[int], bytes_max: int) -> Runs:
+    """The runs of the messages at ``offsets`` (log offsets of their records, if these are usual ones), up to ``bytes_max`` with their
+    entries, or to one whose size is impossible. The first message always fits.
+
+    Most of what Spark writes is one run, so ``_CHUNK`` messages are tested at once: their sizes add up to the distance from the first to the
+    last. The reader compares each offset.
+    """
+    number = _fitting(message_bytes, bytes_max)
+    first: list[int] = []
+    position = offsets[0] - 1
+    for chunk in range(0, number, _CHUNK):
+        after = min(number, chunk + _CHUNK)
+        length = sum(message_bytes[chunk:after]) + MESSAGE_AT * (after - chunk)
+        if first and offsets[after - 1] + message_bytes[after - 1] + MESSAGE_AT == position + length:
+            position += length
+            continue
+        one = zip(offsets[chunk:after], message_bytes[chunk:after], strict=True)
+        for message, (offset, size) in enumerate(one, chunk):
+            if offset != position:
+                first.append(message)
+            position = offset + MESSAGE_AT + size
+    first.append(number)
+    if len(first) > number:
+        return Runs(first, offsets[:number], message_bytes[:number])
+    starts = [offsets[message] for message in first[:-1]]
+    ends = [offsets[message - 1] + message_bytes[message - 1] for message in first[1:]]
+    return Runs(first, starts, list(map(sub, ends, starts)))
+
+
+def _fitting(message_bytes: Sequence[int], bytes_max: int) -> int:
+    """How many messages fit in ``bytes_max`` with what is beside them, up to the first whose size is impossible. The first one always fits."""
+    number = 0
+    while number < len(message_bytes):
+        chunk = message_bytes[number : number + _CHUNK]
+        left = bytes_max - sum(chunk) - _BESIDE_BYTES * len(chunk)
+        if left < 0 or min(chunk) <= 0:
+            break
+        bytes_max = left
+        number += len(chunk)
+    for size in message_bytes[number : number + _CHUNK]:
+        bytes_max -= size + _BESIDE_BYTES
+        if not 0 < size <= _MESSAGE_BYTES_MAX or (bytes_max < 0 and number):
+            break
+        number += 1
+    return number
+
+
+def _encoded_counts(first: Sequence[int]) -> bytes:
+    counts = array("I", map(sub, first[1:], first))
+    if sys.byteorder == "little":
+        counts.byteswap()
+    return counts.tobytes()
 
 
 class Copied(NamedTuple):
-    """``number`` of messages that were copied, and their bytes. ``why``: as in ``RawBlock``."""
+    """``number`` of messages that were copied, and the bytes that they take. ``why``: as in ``RawBlock``."""
 
     number: int
     bytes: int
@@ -115,40 +189,47 @@ class Copied(NamedTuple):
     is_missing: bool = False
 
 
-def copy_messages(log: Log, offsets: Sequence[int], message_bytes: Sequence[int], target: memoryview) -> Copied:
-    """Copy the stored messages of the records at ``offsets`` (log offsets), one after the other, to ``target``.
+def copy_messages(
+    log: Log, offsets: Sequence[int], message_bytes: Sequence[int], runs: Runs, target: memoryview
+) -> Copied:
+    """Copy the stored messages of the records at ``offsets`` (log offsets), one after the other, to ``target``, with ``MESSAGE_AT`` bytes
+    between two messages of a run.
 
     It ends before a message that cannot be read, and when it has read ``_READ_BYTES_MAX``, but not before the first message.
     """
-    done = at = cost = alone = 0
-    count = len(offsets)
-    while done < count and cost < _READ_BYTES_MAX:
+    run = at = cost = 0
+    while run < len(runs.offsets) and cost < _READ_BYTES_MAX:
         try:
-            if alone:
-                message = _one(log, offsets[done], message_bytes[done])
-                target[at : at + len(message)] = message
-                number, copied, read = 1, len(message), _READ_COST_BYTES
-                alone -= 1
-            else:
-                several = slice(done, min(count, done + _TOGETHER_MAX))
-                number, copied, read = _together(log, offsets[several], message_bytes[several], target[at:])
+            run, copied, read = _together(log, offsets, message_bytes, runs, run, target[at:])
         except _NotUsual as error:
-            alone = error.number
-            continue
-        except (LookupError, ValueError, StoreDamaged) as error:
-            return Copied(done, at, str(error), isinstance(error, LookupError))
-        done += number
-        at += copied
-        cost += read + _READ_COST_BYTES
-    return Copied(done, at)
+            for number in range(runs.first[run], runs.first[error.after]):
+                if cost >= _READ_BYTES_MAX:
+                    return Copied(number, at)
+                try:
+                    message = _one(log, offsets[number], message_bytes[number])
+                except (LookupError, ValueError, StoreDamaged) as why:
+                    return Copied(number, at, str(why), isinstance(why, LookupError))
+                if number == runs.first[run + 1]:
+                    run += 1
+                elif number != runs.first[run]:
+                    target[at : at + MESSAGE_AT] = bytes(MESSAGE_AT)
+                    at += MESSAGE_AT
+                target[at : at + len(message)] = message
+                at += len(message)
+                cost += _READ_COST_BYTES
+            run = error.after
+        else:
+            at += copied
+            cost += read + _READ_COST_BYTES
+    return Copied(runs.first[run], at)
 
 
 class _NotUsual(Exception):
-    """One of ``number`` messages is not where nearly all messages are in their records, or cannot be read: read them one by one."""
+    """A message before run ``after`` is not where nearly all messages are in their records, or cannot be read: read them one by one."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, after: int) -> None:
         super().__init__()
-        self.number = number
+        self.after = after
 
 
 _heads: Final = bytearray(MESSAGE_AT * _TOGETHER_MAX)
@@ -158,19 +239,20 @@ _between: Final = memoryview(bytearray(_FAR_BYTES))
 
 
 def _together(
-    log: Log, offsets: Sequence[int], message_bytes: Sequence[int], target: memoryview
+    log: Log, offsets: Sequence[int], message_bytes: Sequence[int], runs: Runs, run: int, target: memoryview
 ) -> tuple[int, int, int]:
-    """Copy the first messages, as many as are near each other, with one read. (number, bytes copied, bytes read).
+    """Copy run ``run`` and those after it that are near each other, with one read. (the run after them, bytes copied, bytes read).
 
     Raises:
         _NotUsual: a kind or size is not the usual one, or the read failed; ``target`` may contain anything.
     """
-    start = position = offsets[0]
+    several = slice(run, run + _TOGETHER_MAX)
+    start = position = runs.offsets[run]
     segment_end = start - start % log.segment_bytes + log.segment_bytes
     buffers: list[memoryview] = []
     add = buffers.append
     number = at = 0
-    for offset, size in zip(offsets, message_bytes, strict=True):
+    for offset, size in zip(runs.offsets[several], runs.bytes[several], strict=True):
         if offset != position:
             if not 0 < offset - position <= _FAR_BYTES or offset >= segment_end:
                 break
@@ -181,18 +263,37 @@ def _together(
         at = end
         number += 1
         position = offset + MESSAGE_AT + size
+    after = run + number
     try:
         read = log.read_into(start, buffers)
     except (LookupError, StoreDamaged):
-        raise _NotUsual(number) from None
+        raise _NotUsual(after) from None
     heads = _heads[: number * MESSAGE_AT]
     words = array("I", heads)
     if sys.byteorder == "little":
         words.byteswap()
-    wanted = array("I", [size + MESSAGE_AT for size in message_bytes[:number]])
+    first = runs.first[run : after + 1]
+    wanted = array("I", [message_bytes[message] + MESSAGE_AT for message in first[:-1]])
     if read != position - start or heads[::MESSAGE_AT].translate(None, _USUAL) or words[1::_HEAD_WORDS] != wanted:
-        raise _NotUsual(number)
-    return number, at, read
+        raise _NotUsual(after)
+    if first[-1] - first[0] > number and not _ends_are_right(offsets, message_bytes, runs, range(run, after), target):
+        raise _NotUsual(after)
+    return after, at, read
+
+
+def _ends_are_right(
+    offsets: Sequence[int], message_bytes: Sequence[int], runs: Runs, several: range, target: memoryview
+) -> bool:
+    """Whether the last record of each run is what its entry states. Those between follow one another from the first to the last."""
+    at = 0
+    for run in several:
+        last = runs.first[run + 1] - 1
+        if last > runs.first[run]:
+            kind, size = _head(target, at + offsets[last] - runs.offsets[run] - MESSAGE_AT)
+            if kind not in _USUAL or size != message_bytes[last] + MESSAGE_AT:
+                return False
+        at += runs.bytes[run]
+    return True
 
 
 def _one(log: Log, offset: int, size: int) -> memoryview:

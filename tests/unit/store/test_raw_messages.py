@@ -1,6 +1,8 @@
 """Entries and messages in one buffer: exactly the messages of the entries, however they lie in the log, and what ends a block."""
 
+import struct
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from tests.support.store_writer import V6, StoreWriter
 
 from halfmq.errors import StoreDamaged
 from halfmq.model import properties as props
+from halfmq.model.records import MESSAGE_AT
 from halfmq.store import raw_messages
 from halfmq.store.consume_queue import EncodedEntries
 from halfmq.store.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
@@ -33,11 +36,13 @@ class Log:
         self._log = writer.log
         self.segment_bytes = writer.segment_bytes
         self.reads: list[int] = []
+        self.buffers: list[int] = []
         self.singly = 0
         self.broken: set[int] = set()
 
     def read_into(self, offset: int, buffers: Sequence[memoryview]) -> int:
         self.reads.append(sum(map(len, buffers)))
+        self.buffers.append(len(buffers))
         if any(offset <= place < offset + self.reads[-1] for place in self.broken):
             raise StoreDamaged("unreadable")
         return self._log.read_into(offset, buffers)
@@ -68,12 +73,40 @@ def block(
 
 
 def expected(writer: StoreWriter, number: int, *, queue: int = 0, start: int = 0) -> bytes:
-    """Entries and messages as the readers of single ones see them."""
+    """Entries and messages as the readers of single ones see them, with what lies between two records that follow one another."""
     found = writer.indexes.queues.read(1, queue, start, number, writer.log.end)
     assert len(found) == number
     messages = [bytes(writer.log.stored_view(entry.offset)) for entry in found]
     assert all(len(message) == entry.message_bytes for message, entry in zip(messages, found, strict=True))
-    return b"".join(QUEUE_ENTRY.pack(*entry) for entry in found) + b"".join(messages)
+    parts: list[bytes | bytearray | memoryview] = []
+    runs: list[int] = []
+    end = -1
+    for entry, message in zip(found, messages, strict=True):
+        if entry.offset == end:
+            head = bytearray(MESSAGE_AT)
+            writer.log.read_into(end, [memoryview(head)])
+            parts.append(head)
+            runs[-1] += 1
+        else:
+            runs.append(1)
+        parts.append(message)
+        end = entry.offset + MESSAGE_AT + len(message)
+    counts = [count.to_bytes(4, "big") for count in runs]
+    return b"".join([*[QUEUE_ENTRY.pack(*entry) for entry in found], *counts, *parts])
+
+
+def without_heads(data: bytes | bytearray, number: int, runs: int) -> list[bytes | bytearray]:
+    """The messages of a block. What is between two of a run is not to be looked at."""
+    entries, at = data[: number * QUEUE_ENTRY_BYTES], number * QUEUE_ENTRY_BYTES
+    first = set(accumulate(struct.unpack_from(f">{runs}I", data, at), initial=0))
+    at += 4 * runs
+    found = []
+    for place, (_, size, *_) in enumerate(QUEUE_ENTRY.iter_unpack(entries)):
+        at += 0 if place in first else MESSAGE_AT
+        found.append(data[at : at + size])
+        at += size
+    assert at == len(data)
+    return found
 
 
 def many(writer: StoreWriter, count: int, body_bytes: int = 100) -> None:
@@ -99,6 +132,62 @@ def test_messages_between_others_over_batches_and_segments(writer: StoreWriter) 
     assert len(writer.files.numbers()) > 3
     assert log.singly == 0
     assert len(log.reads) < 60, "they are read together"
+
+
+def in_runs(writer: StoreWriter, count: int) -> None:
+    """Half of the messages of queue 0 follow one another in runs of 1 to 20, in batches of their own."""
+    sent = 0
+    for run in range(count):
+        for _ in range(run % 20 + 1):
+            writer.send("orders", 0, b"%d" % sent + b"x" * (sent % 90))
+            sent += 1
+        writer.prepare(f"R{run}", [("orders", 0, b"secret", b"")])
+        if run % 3 == 0:
+            writer.tick()
+
+
+def test_messages_that_follow_one_another_are_read_as_one(writer: StoreWriter) -> None:
+    in_runs(writer, 100)
+    log = Log(writer)
+    found = block(writer, log)
+    total = found.entries
+    assert (total, found.why) == (1_050, "")
+    assert found.data[FREE:] == expected(writer, total)
+    assert b"secret" not in found.data
+    assert log.singly == 0
+    assert max(log.buffers) < 3 * 110, "a run is one buffer"
+    for start, count in ((0, 1), (1, 1), (3, 30), (500, 400)):
+        assert block(writer, start=start, count=count).data[FREE:] == expected(writer, count, start=start)
+
+
+@pytest.mark.parametrize("at", [230, 231, 240, 249])
+@pytest.mark.parametrize(
+    "how", ["size", "larger", "zero", "below zero", "offset", "other record", "unreadable", "both"]
+)
+def test_a_block_ends_before_a_damaged_entry_in_a_run(writer: StoreWriter, at: int, how: str) -> None:
+    in_runs(writer, 100)
+    writer.publish()
+    entry = writer.indexes.queues.read(1, 0, at, 1, writer.log.end)[0]
+    half = writer.prepare("T9", [("orders", 0, b"secret", b"")])[0]
+    writer.publish()
+    log = Log(writer)
+    changed = {
+        "size": {at: (entry.offset, entry.message_bytes - 1)},
+        "zero": {at: (entry.offset, 0)},
+        "below zero": {at: (entry.offset, -(1 << 30))},
+        "larger": {at: (entry.offset, entry.message_bytes + 400)},
+        "offset": {at: (entry.offset + 8, entry.message_bytes)},
+        "other record": {at: (half.offset, entry.message_bytes)},
+        "both": {at: (entry.offset + 3, entry.message_bytes - 3)},
+        "unreadable": {},
+    }[how]
+    if how == "unreadable":
+        log.broken.add(entry.offset)
+    found = block(writer, log, changed=changed)
+    assert found.entries == at
+    assert found.why or how in ("zero", "below zero"), "the next block reports what an entry states"
+    assert without_heads(found.data[FREE:], at, found.runs) == without_heads(expected(writer, at), at, found.runs)
+    assert b"secret" not in found.data
 
 
 def test_every_kind_of_record_that_can_hold_a_visible_message(writer: StoreWriter) -> None:
@@ -180,6 +269,25 @@ def test_a_block_ends_before_a_message_that_cannot_be_read(writer: StoreWriter, 
         assert found.data[FREE:] == expected(writer, at)
     if how != "huge":
         assert found.visible_at > 0
+
+
+def test_a_single_damaged_entry_is_read_as_one(writer: StoreWriter) -> None:
+    writer.send("orders", 0, b"one")
+    writer.publish()
+    size = writer.indexes.queues.read(1, 0, 0, 1, writer.log.end)[0].message_bytes
+    for changed in (-1, 0, 1 << 62):
+        found = block(writer, count=1, changed={0: (changed, size)})
+        assert found.entries == 0
+        assert found.why
+
+
+def test_the_first_of_a_run_is_the_beginning_of_a_run(writer: StoreWriter) -> None:
+    for _ in range(3):
+        writer.send("orders", 0, b"same size")
+    writer.publish()
+    last = writer.indexes.queues.read(1, 0, 2, 1, writer.log.end)[0]
+    found = block(writer, count=3, changed={2: (last.offset - 1, last.message_bytes)})
+    assert (found.entries, found.runs) == (2, 1)
 
 
 def test_a_message_that_the_log_no_longer_has_is_missing(writer: StoreWriter) -> None:

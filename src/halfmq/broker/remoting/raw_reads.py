@@ -17,6 +17,7 @@ from halfmq.wire.remoting.raw_read import (
     EXT_MIN,
     EXT_NEXT,
     EXT_POSITION,
+    EXT_RUNS,
     EXT_STORE,
     HEAD_BYTES,
     body_bytes,
@@ -63,7 +64,7 @@ class RawReadHandlers:
     def _send(self, connection: Connection, request: Request[Any], found: RawRead) -> None:
         if request.is_oneway:
             return
-        ext = {EXT_ENTRIES: found.entries, **_place(found)}
+        ext = {EXT_ENTRIES: found.entries, EXT_RUNS: found.runs, **_place(found)}
         length = body_bytes(found.data)
         head = encode_response_head(request, ResponseCode.SUCCESS, None, ext, length)
         connection.send(complete_frame(head, found.data))

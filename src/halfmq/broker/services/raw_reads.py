@@ -73,9 +73,7 @@ class RawReadRequest(NamedTuple):
 
 
 class RawRead(NamedTuple):
-    """Result of a raw read. ``data``, only if FOUND: free bytes, as many as requested; ``entries`` times ``layout.QUEUE_ENTRY``; and
-    their stored messages in the same order.
-    """
+    """Result of a raw read. ``data``, ``entries`` and ``runs`` only if FOUND; see ``store.raw_messages.RawBlock``."""
 
     status: Status
     #: Read from here next.
@@ -86,6 +84,7 @@ class RawRead(NamedTuple):
     #: The high watermark that the read saw.
     position: int
     entries: int = 0
+    runs: int = 0
     data: bytearray = bytearray()
     text: str = ""
 
@@ -139,7 +138,7 @@ class RawReads:
         # A message that cannot be read ends the read, and the next one reports it.
         after = first + found.entries
         self.on_given(request.group, request.topic, request.topic_id, request.queue_id, after, found.entries)
-        return self._without(Status.FOUND, after, low)._replace(entries=found.entries, data=found.data)
+        return self._without(Status.FOUND, after, low)._replace(entries=found.entries, runs=found.runs, data=found.data)
 
     def _without(self, status: Status, next_offset: int, min_offset: int, text: str = "") -> RawRead:
         view = self._view

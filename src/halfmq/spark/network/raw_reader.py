@@ -25,6 +25,7 @@ from halfmq.spark.rows.stored_rows import StoredRows
 from halfmq.wire.remoting.codes import HMQ_RAW_READ, ResponseCode
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.raw_read import (
+    BETWEEN_BYTES,
     CHECKSUM_BYTES,
     EXT_NEXT,
     RawReadFields,
@@ -39,6 +40,8 @@ _log: Final = logging.getLogger("halfmq.spark")
 ANSWER_BYTES: Final = 2 << 20
 #: A checksum that is wrong again on a new connection is not the network's fault.
 _WRONG_CHECKSUMS_MAX: Final = 2
+#: Number of messages in a run.
+_COUNT: Final = np.dtype(">u4")
 #: Size and magic number of a stored message.
 _MESSAGE_HEAD_BYTES: Final = 8
 
@@ -187,13 +190,20 @@ class RawReader:
     def _rows(
         self, answer: Request[dict[str, str]], body: memoryview, one: QueueRange, at: int, lost: Lost
     ) -> tuple[StoredRows, int]:
-        number, after = decode_found(answer.ext)
-        messages_at = CHECKSUM_BYTES + number * ENTRY.itemsize
+        number, number_of_runs, after = decode_found(answer.ext)
+        runs_at = CHECKSUM_BYTES + number * ENTRY.itemsize
+        messages_at = runs_at + number_of_runs * _COUNT.itemsize
         if after != at + number or after > one.end or messages_at > len(body):
             raise ProtocolError(f"a response with {number} entries from {at} to {after} in {len(body)} bytes")
         entries = np.frombuffer(body, ENTRY, number, CHECKSUM_BYTES)
+        runs: Ints = np.frombuffer(body, _COUNT, number_of_runs, runs_at).astype(np.int64)
+        if int(runs.min()) < 1 or int(runs.sum()) != number:
+            raise ProtocolError(f"a response with {number} entries, and {runs.sum()} in its runs")
         sizes: Ints = entries["size"].astype(np.int64)
-        ends: Ints = messages_at + np.cumsum(sizes)
+        first: Ints = np.cumsum(runs) - runs
+        between = np.full(number, BETWEEN_BYTES)
+        between[first] = 0
+        ends: Ints = messages_at + np.cumsum(sizes + between)
         if int(sizes.min()) < _MESSAGE_HEAD_BYTES or int(ends[-1]) != len(body):
             raise ProtocolError(f"a response of {len(body)} bytes; its entries and their messages have {ends[-1]}")
         buffer = pa.py_buffer(body)
@@ -201,6 +211,9 @@ class RawReader:
         heads = gather(as_bytes(buffer), starts, ">u8")
         # Messages with long topic names have another magic number.
         good = (heads == (sizes << 32 | MAGIC_V1)) | (heads == (sizes << 32 | MAGIC_V2))
+        # In a run, messages are as far from each other as their records.
+        from_first = entries["offset"].astype(np.int64) - starts
+        good &= from_first == np.repeat(from_first[first], runs)
         offsets = np.arange(at, after)
         if not good.all():
             bad = offsets[~good]

@@ -2,15 +2,20 @@
 
     request   code 29015, ext ``consumerGroup``, ``store`` (32 hex digits), ``topic``, ``topicId``, ``queueId``, ``firstOffset``,
               ``endOffset``, ``maxBytes`` (of messages; at most 8 MiB, and the first message always fits)
-    response  code 0   ext ``entries`` (their number, N), ``nextBeginOffset``, ``minOffset``, ``logStart``, ``position``; body:
+    response  code 0   ext ``entries`` (their number, N), ``runs`` (R), ``nextBeginOffset``, ``minOffset``, ``logStart``, ``position``; body:
                          CRC-32 of the rest of the body 4
                          queue entries, N times 48 (docs/storage-format.md)
-                         N stored messages, in the same order; an entry states the length of its message
+                         messages in each run, R times 4; N in total
+                         N stored messages, in the same order; an entry states the length of its message. Before each but the first of a
+                         run are 16 bytes to skip
               17  the topic does not exist, or has another id;  22  this is another store (ext ``store``)
               19  the queue ends at ``nextBeginOffset``, at or before ``firstOffset``
               21  the messages before ``nextBeginOffset`` are past retention
               1   with ``nextBeginOffset``: the message there is damaged; without: as any other request
               2   ask again in a moment
+
+A run is messages whose records follow one another in the log, which one copy takes, with the heads of the records between them. Whoever
+reads it should compare the log offsets of its entries: the broker only looks at the first and the last record.
 
 Messages are not patched. Queue offsets are ``firstOffset`` and the following ones; store time, and whether the message was a half, are in
 its entry. The request for the next messages can be sent as soon as the header of a response is there. RocketMQ, and halfmq before this
@@ -23,14 +28,18 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from halfmq.errors import ProtocolError
+from halfmq.model.records import MESSAGE_AT
 
 EXT_STORE: Final = "store"
 EXT_ENTRIES: Final = "entries"
+EXT_RUNS: Final = "runs"
 EXT_NEXT: Final = "nextBeginOffset"
 EXT_MIN: Final = "minOffset"
 EXT_LOG_START: Final = "logStart"
 EXT_POSITION: Final = "position"
 _NUMBERS: Final = ("topicId", "queueId", "firstOffset", "endOffset", "maxBytes")
+#: Before each message but the first of a run: the head of its record.
+BETWEEN_BYTES: Final = MESSAGE_AT
 #: Length of the checksum at the start of the body.
 CHECKSUM_BYTES: Final = 4
 #: More than the head of a frame with these fields, and the checksum.
@@ -58,6 +67,7 @@ class FoundFields(NamedTuple):
     """Ext fields of a response with messages."""
 
     entries: int
+    runs: int
     next_offset: int
 
 
@@ -84,7 +94,7 @@ def decode_request_fields(ext: Mapping[str, str]) -> RawReadFields | str:
 
 
 def complete_frame(head: bytes, data: bytearray) -> memoryview:
-    """The response with messages as a complete frame, in the memory of ``data``: ``HEAD_BYTES`` free bytes, entries, messages.
+    """The response with messages as a complete frame, in the memory of ``data``: ``HEAD_BYTES`` free bytes, entries, runs, messages.
 
     ``head``: of a frame with ``body_bytes(data)`` of body, at most ``HEAD_BYTES - CHECKSUM_BYTES`` long.
     """
@@ -110,11 +120,13 @@ def decode_found(ext: Mapping[str, str]) -> FoundFields:
         ProtocolError: a field is missing or invalid.
     """
     try:
-        found = FoundFields(int(ext[EXT_ENTRIES]), int(ext[EXT_NEXT]))
+        found = FoundFields(int(ext[EXT_ENTRIES]), int(ext[EXT_RUNS]), int(ext[EXT_NEXT]))
     except (KeyError, ValueError) as error:
         raise ProtocolError(f"a response to HMQ_RAW_READ is malformed: {error!r}") from error
-    if found.entries <= 0 or found.next_offset <= 0:
-        raise ProtocolError(f"a response to HMQ_RAW_READ has {found.entries} entries, next offset {found.next_offset}")
+    if not 0 < found.runs <= found.entries or found.next_offset <= 0:
+        raise ProtocolError(
+            f"a response to HMQ_RAW_READ has {found.entries} entries, {found.runs} runs, next offset {found.next_offset}"
+        )
     return found
 
 

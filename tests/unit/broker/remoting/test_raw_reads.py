@@ -1,6 +1,8 @@
 """Raw reads from a running broker: what is visible, and nothing else; refusals; a body in one piece."""
 
 import asyncio
+import struct
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from halfmq.model.stored_message import decode
 from halfmq.store import raw_messages
 from halfmq.store.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from halfmq.store.store import Durability
-from halfmq.wire.remoting.raw_read import CHECKSUM_BYTES, is_intact
+from halfmq.wire.remoting.raw_read import BETWEEN_BYTES, CHECKSUM_BYTES, is_intact
 
 RAW, POSITION = 29_015, 29_001
 COMMIT = 8
@@ -39,8 +41,12 @@ def bodies(answer: Answer) -> list[bytes]:
     number = int(answer.ext["entries"])
     entries = answer.body[CHECKSUM_BYTES:][: number * QUEUE_ENTRY_BYTES]
     at = CHECKSUM_BYTES + len(entries)
+    runs = struct.unpack_from(f">{answer.ext['runs']}I", answer.body, at)
+    at += 4 * len(runs)
+    first = set(accumulate(runs, initial=0))
     found = []
-    for _, size, *_ in QUEUE_ENTRY.iter_unpack(entries):
+    for place, (_, size, *_) in enumerate(QUEUE_ENTRY.iter_unpack(entries)):
+        at += 0 if place in first else BETWEEN_BYTES
         message, _, decoded = decode(answer.body, at)
         assert decoded == size
         found.append(message.body)

@@ -27,7 +27,7 @@ class FakeStore:
 
     def __init__(self) -> None:
         self.low, self.high = 5, 100
-        self.block = RawBlock(10, bytearray(b"free entries messages"))
+        self.block = RawBlock(10, 4, bytearray(b"free entries messages"))
         self.asked: list[tuple[int, ...]] = []
 
     def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]:
@@ -58,7 +58,13 @@ class Bench:
 def test_messages_and_where_to_go_on() -> None:
     bench = Bench()
     found = bench.read()
-    assert (found.status, found.next_offset, found.min_offset, found.entries) == (Status.FOUND, 30, 5, 10)
+    assert (found.status, found.next_offset, found.min_offset, found.entries, found.runs) == (
+        Status.FOUND,
+        30,
+        5,
+        10,
+        4,
+    )
     assert found.data == b"free entries messages"
     assert found.position == bench.sequencer.view.session.published
     assert bench.store.asked == [(bench.topic, 0, 20, 70, 1 << 20, 64)]
@@ -122,9 +128,9 @@ def test_what_a_pull_may_not_read_is_refused() -> None:
 
 def test_damage_is_reported_only_when_it_comes_first(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()
-    bench.store.block = RawBlock(3, bytearray(b"data"), "unreadable", visible_at=50)
+    bench.store.block = RawBlock(3, 1, bytearray(b"data"), "unreadable", visible_at=50)
     assert (bench.read().status, bench.read().next_offset) == (Status.FOUND, 23)
-    bench.store.block = RawBlock(0, bytearray(), "unreadable", visible_at=50)
+    bench.store.block = RawBlock(0, 0, bytearray(), "unreadable", visible_at=50)
     for _ in range(3):
         found = bench.read()
     assert (found.status, found.next_offset) == (Status.UNREADABLE, 20)
@@ -134,7 +140,7 @@ def test_damage_is_reported_only_when_it_comes_first(caplog: pytest.LogCaptureFi
 
 def test_what_is_trimmed_meanwhile_is_past_retention_and_not_damaged() -> None:
     bench = Bench()
-    bench.store.block = RawBlock(0, bytearray(), "no record", is_missing=True, visible_at=-1)
+    bench.store.block = RawBlock(0, 0, bytearray(), "no record", is_missing=True, visible_at=-1)
     found = bench.read()
     assert (found.status, found.next_offset) == (Status.PAST_RETENTION, 21)
     bench.store.block = bench.store.block._replace(visible_at=bench.sequencer.view.log_start)

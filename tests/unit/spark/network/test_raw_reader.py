@@ -29,7 +29,14 @@ from halfmq.wire.remoting import route
 from halfmq.wire.remoting.codes import HMQ_POSITION, HMQ_RAW_READ, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request, encode_pull_response_head, encode_response, encode_response_head
 from halfmq.wire.remoting.position import PositionAnswer, TopicBounds, encode_answer
-from halfmq.wire.remoting.raw_read import HEAD_BYTES, body_bytes, complete_frame, decode_request_fields
+from halfmq.wire.remoting.raw_read import (
+    BETWEEN_BYTES,
+    CHECKSUM_BYTES,
+    HEAD_BYTES,
+    body_bytes,
+    complete_frame,
+    decode_request_fields,
+)
 
 STORE = "ab" * 16
 COMMIT = 8
@@ -145,7 +152,7 @@ def stored(queue_offset: int, body: bytes, topic: str = "orders") -> bytes:
 
 @dataclasses.dataclass
 class Broker:
-    """One topic with one queue of ten messages, three in a response."""
+    """One topic with one queue of ten messages, three in a response, of which the first two follow one another in the log."""
 
     store: str = STORE
     topic_id: int = 3
@@ -197,12 +204,19 @@ class Broker:
             return encode_response(request, 19, None, {"nextBeginOffset": self.end})
         after = min(self.end, fields.end, fields.first + 3)
         messages = [stored(number, b"body %d" % number, self.topic) for number in range(fields.first, after)]
+        runs = {1: [1], 2: [2], 3: [2, 1]}[len(messages)]
         entries = b"".join(
-            QUEUE_ENTRY.pack(number * 100, len(message), 0, 1, 1_000 + number, -1 if number % 2 else 5, 0)
-            for number, message in enumerate(messages, fields.first)
-        )
-        data = bytearray(HEAD_BYTES) + entries + b"".join(messages)
-        ext = {"entries": len(messages), "nextBeginOffset": after}
+            QUEUE_ENTRY.pack(
+                fields.first * 1_000 + (BETWEEN_BYTES + len(messages[0]) + place // 2) * place, len(message), 0, 1, 1_000 + number,
+                -1 if number % 2 else 5, 0,
+            )
+            for place, (number, message) in enumerate(zip(range(fields.first, after), messages, strict=True))
+        )  # fmt: skip
+        counts = b"".join(count.to_bytes(4, "big") for count in runs)
+        data = bytearray(HEAD_BYTES) + entries + counts + messages[0]
+        if len(messages) > 1:
+            data += b"?" * BETWEEN_BYTES + b"".join(messages[1:])
+        ext = {"entries": len(messages), "runs": len(runs), "nextBeginOffset": after}
         frame = bytes(complete_frame(encode_response_head(request, 0, None, ext, body_bytes(data)), data))
         change = self.changes.pop(0) if self.changes else None
         return frame if change is None else change(frame)
@@ -332,15 +346,49 @@ def test_damage_that_the_broker_reports_is_a_loss_at_once_and_reading_goes_on_af
 def test_what_is_no_message_is_a_loss_and_the_others_are_rows(broker: Broker) -> None:
     def changed(frame: bytes) -> bytes:
         at = frame.index(stored(1, b"body 1")) + 5
-        body_at = len(frame) - (4 + 3 * 48 + sum(len(stored(n, b"body %d" % n)) for n in range(3)))
-        damaged = frame[:at] + b"\0" + frame[at + 1 :]
-        return damaged[:body_at] + zlib.crc32(damaged[body_at + 4 :]).to_bytes(4, "big") + damaged[body_at + 4 :]
+        return with_checksum(frame[:at] + b"\0" + frame[at + 1 :])
 
     broker.changes = [changed]
     found, lost = read(broker)
     assert found == [0, 2, 3, 4, 5, 6, 7, 8, 9]
     assert len(lost) == 1
     assert "1 of the messages 1 to 1 of queue 0 of topic orders cannot be read" in lost[0]
+
+
+def with_checksum(frame: bytes) -> bytes:
+    """The frame with messages 0 to 2, after a change of its body."""
+    messages = sum(len(stored(n, b"body %d" % n)) for n in range(3))
+    body_at = len(frame) - (CHECKSUM_BYTES + 3 * 48 + 2 * 4 + messages + BETWEEN_BYTES)
+    body = frame[body_at + CHECKSUM_BYTES :]
+    return frame[:body_at] + zlib.crc32(body).to_bytes(4, "big") + body
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_an_entry_in_a_run_whose_offset_is_wrong_is_a_loss(broker: Broker, change: int) -> None:
+    def changed(frame: bytes) -> bytes:
+        offset = BETWEEN_BYTES + len(stored(0, b"body 0"))
+        at = frame.index(offset.to_bytes(8, "big"))
+        return with_checksum(frame[:at] + (offset + change).to_bytes(8, "big") + frame[at + 8 :])
+
+    broker.changes = [changed]
+    found, lost = read(broker)
+    assert found == [0, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert len(lost) == 1
+    assert "1 of the messages 1 to 1 of queue 0 of topic orders cannot be read" in lost[0]
+
+
+@pytest.mark.parametrize("runs", [(1, 1), (0, 3), (3, 0), (2**32 - 1, 4), (1, 2)])
+def test_runs_that_are_not_the_messages_are_refused(broker: Broker, runs: tuple[int, int]) -> None:
+    def changed(frame: bytes) -> bytes:
+        at = frame.index(bytes((0, 0, 0, 2, 0, 0, 0, 1)))
+        return with_checksum(frame[:at] + b"".join(count.to_bytes(4, "big") for count in runs) + frame[at + 8 :])
+
+    broker.changes = [changed]
+    if runs == (1, 2):  # as many messages, at other places
+        assert read(broker)[0] == [0, 3, 4, 5, 6, 7, 8, 9]
+        return
+    with pytest.raises(ProtocolError, match="in its runs"):
+        read(broker)
 
 
 def test_another_store_and_another_topic_are_losses_by_name(broker: Broker) -> None:
@@ -387,11 +435,22 @@ def test_planned_messages_that_are_not_there_are_waited_for(broker: Broker) -> N
         read(broker, timeout_ms=200)
 
 
-@pytest.mark.parametrize("ext", [{"entries": 2}, {"entries": 4}, {"nextBeginOffset": 0}, {"nextBeginOffset": 11}])
+@pytest.mark.parametrize(
+    "ext",
+    [
+        {"entries": 2},
+        {"entries": 4},
+        {"nextBeginOffset": 0},
+        {"nextBeginOffset": 11},
+        {"runs": 0},
+        {"runs": 4},
+        {"runs": 2},
+    ],
+)
 def test_a_response_whose_fields_do_not_fit_is_refused(broker: Broker, ext: dict[str, int]) -> None:
     def raw(request: Request[Any]) -> bytes:
         data = bytearray(HEAD_BYTES) + bytes(3 * 48 + 300)
-        fields = {"entries": 3, "nextBeginOffset": 3} | ext
+        fields = {"entries": 3, "runs": 1, "nextBeginOffset": 3} | ext
         return bytes(complete_frame(encode_response_head(request, 0, None, fields, body_bytes(data)), data))
 
     broker.raw = raw  # type: ignore[method-assign]

@@ -45,12 +45,12 @@ def test_a_wrong_request_is_named_by_its_field(changes: dict[str, str], says: st
 def test_a_response_is_a_frame_whose_checksum_covers_entries_and_messages(binary: bool) -> None:
     data = bytearray(HEAD_BYTES) + b"entries" + b"messages"
     request = Request(code=29_015, opaque=5, binary=binary, ext={})
-    head = encode_response_head(request, 0, None, {"entries": 1, "nextBeginOffset": 8}, body_bytes(data))
+    head = encode_response_head(request, 0, None, {"entries": 2, "runs": 1, "nextBeginOffset": 8}, body_bytes(data))
     frame = bytes(complete_frame(head, data))
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
     answer = decode(frame[4:])
     assert (answer.opaque, answer.code, answer.is_response) == (5, 0, True)
-    assert decode_found(answer.ext) == FoundFields(1, 8)
+    assert decode_found(answer.ext) == FoundFields(2, 1, 8)
     assert answer.body[CHECKSUM_BYTES:] == b"entriesmessages"
     assert is_intact(memoryview(answer.body))
     for place in range(len(answer.body)):
@@ -68,7 +68,16 @@ def test_a_head_that_does_not_fit_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "ext", [{}, {"entries": "1"}, {"entries": "x", "nextBeginOffset": "1"}, {"entries": "0", "nextBeginOffset": "1"}]
+    "ext",
+    [
+        {},
+        {"entries": "1", "runs": "1"},
+        {"entries": "1", "nextBeginOffset": "1"},
+        {"entries": "x", "runs": "1", "nextBeginOffset": "1"},
+        {"entries": "0", "runs": "0", "nextBeginOffset": "1"},
+        {"entries": "1", "runs": "2", "nextBeginOffset": "1"},
+        {"entries": "1", "runs": "1", "nextBeginOffset": "0"},
+    ],
 )
 def test_a_malformed_response_is_refused(ext: dict[str, str]) -> None:
     with pytest.raises(ProtocolError):
