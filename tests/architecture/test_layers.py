@@ -52,7 +52,7 @@ def test_layers_and_pure_packages_hold() -> None:
 #: ``importlib`` is for the optional packages of ``wire/remoting/compression.py``.
 PURE = {
     "bisect", "collections", "dataclasses", "enum", "functools", "heapq", "importlib", "itertools", "msgspec",
-    "operator", "re", "struct", "typing", "zlib",
+    "operator", "re", "struct", "typing", "zlib", "zlib_ng",
 }  # fmt: skip
 
 

@@ -5,8 +5,8 @@ Only a halfmq broker has them. Messages for one queue stay in their order; a del
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
-from zlib import crc32
 
+from halfmq.model.checksum import crc32
 from halfmq.model.half_batch import HalfMessage, build_payload
 from halfmq.wire.remoting.codes import HMQ_PREPARE_BATCH
 from halfmq.wire.remoting.half_batches import PrepareFields, prepare_ext

@@ -21,9 +21,9 @@ Numbers are big-endian. Pure functions.
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from halfmq import limits
+from halfmq.model.checksum import crc32
 from halfmq.model.ids import hash64
 from halfmq.model.message_facts import common_values, delay_in, tag_hashes
 from halfmq.model.records import BATCHED, HALF_BATCH_PAYLOAD_AT

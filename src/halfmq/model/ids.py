@@ -10,11 +10,11 @@ searches for an earlier verdict before it accepts a half. Which it is follows fr
 
 import re
 from typing import Final
-from zlib import crc32
 
 from halfmq import limits
 from halfmq.errors import InvalidName
 from halfmq.model.cached import Cached
+from halfmq.model.checksum import crc32
 
 _ID: Final = re.compile(rf"[A-Za-z0-9._:-]{{1,{limits.TRANSACTION_ID_CHARS_MAX}}}")
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")

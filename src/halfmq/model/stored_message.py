@@ -14,7 +14,8 @@ the topic is longer than 127 bytes. Source: RocketMQ ``MessageExtEncoder``, ``Me
 
 import struct
 from typing import Final, NamedTuple
-from zlib import crc32
+
+from halfmq.model.checksum import crc32
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB

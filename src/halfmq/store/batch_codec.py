@@ -10,9 +10,9 @@ received, the rest here.
 import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from halfmq.errors import InvariantViolated
+from halfmq.model.checksum import crc32
 from halfmq.model.placement import aligned
 from halfmq.model.records import BATCH_HEADER_BYTES, Kind, Record
 from halfmq.model.stored_message import AT_BODY_V4, SYS_BORN_HOST_V6, SYS_STORE_HOST_V6

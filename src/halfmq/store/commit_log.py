@@ -19,10 +19,10 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from halfmq import limits
 from halfmq.errors import InvariantViolated, StoreDamaged, StoreFull, StorePoisoned
+from halfmq.model.checksum import crc32
 from halfmq.model.half_batch import ENTRY, ENTRY_BYTES
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,

@@ -101,11 +101,12 @@ def read_block(
     if not number:
         why = f"the queue entry for log offset {entries.offsets[0]} states {entries.message_bytes[0]} bytes"
         return RawBlock(0, 0, bytearray(), why)
-    data = bytearray(free_bytes)
-    data += entries.data[: number * QUEUE_ENTRY_BYTES]
-    data += _encoded_counts(runs.first)
-    messages_at = len(data)
-    data += bytes(sum(runs.bytes))
+    counts = _encoded_counts(runs.first)
+    counts_at = free_bytes + number * QUEUE_ENTRY_BYTES
+    messages_at = counts_at + len(counts)
+    data = bytearray(messages_at + sum(runs.bytes))
+    data[free_bytes:counts_at] = memoryview(entries.data)[: number * QUEUE_ENTRY_BYTES]
+    data[counts_at:messages_at] = counts
     copied = copy_messages(log, entries.offsets, entries.message_bytes, runs, memoryview(data)[messages_at:])
     if copied.number == number:
         return RawBlock(number, len(runs.bytes), data)

@@ -9,9 +9,9 @@ snapshot only makes a start faster, so an unreadable one means to redo more of t
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from halfmq.errors import InvariantViolated
+from halfmq.model.checksum import crc32
 from halfmq.runtime.disk import Disk
 from halfmq.store.layout import FORMAT_VERSION, SNAPSHOT, SNAPSHOT_CHUNK, SNAPSHOT_MAGIC
 from halfmq.store.two_slots import Missing, Unreadable

@@ -6,11 +6,11 @@ Written as a whole, at each change while there are few topics, else with a check
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
-from zlib import crc32
 
 import msgspec
 
 from halfmq.errors import StoreDamaged, WrongVersion
+from halfmq.model.checksum import crc32
 from halfmq.runtime.disk import Disk
 from halfmq.store.whole_file import read_whole, replacing
 

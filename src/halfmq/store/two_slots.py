@@ -6,7 +6,8 @@ if it is torn, or read during the write, the older slot is still valid.
 
 from struct import Struct
 from typing import Any, Final, NamedTuple
-from zlib import crc32
+
+from halfmq.model.checksum import crc32
 
 _CRC_BYTES: Final = 4
 

@@ -21,10 +21,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from halfmq.errors import HalfmqError, StoreDamaged, UsageError, WrongVersion
 from halfmq.model import properties as props
+from halfmq.model.checksum import crc32
 from halfmq.model.half_batch import ENTRY, ENTRY_BYTES, ITEM_HEAD_BYTES, item_places
 from halfmq.model.ids import hash64
 from halfmq.model.message_facts import tag_hashes

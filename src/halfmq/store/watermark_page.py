@@ -13,8 +13,8 @@ delays the indexes; with ``memory`` only checkpoints advance it.
 
 from pathlib import Path
 from typing import Final, NamedTuple
-from zlib import crc32
 
+from halfmq.model.checksum import crc32
 from halfmq.runtime.disk import Disk, File
 from halfmq.store.layout import (
     WATERMARK,

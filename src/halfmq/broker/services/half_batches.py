@@ -6,7 +6,6 @@ Nothing is decided here but whether a payload is correct: its messages are store
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Final
-from zlib import crc32
 
 from halfmq import limits
 from halfmq.broker.sequencer import Deliver, Sequencer
@@ -16,6 +15,7 @@ from halfmq.core.commands import DecideBatch, FindDecision, PrepareBatch, Winner
 from halfmq.core.decision import Done, Refused, Reply, Why
 from halfmq.core.engine import Failed
 from halfmq.errors import InvalidName
+from halfmq.model.checksum import crc32
 from halfmq.model.half_batch import verify_payload
 from halfmq.model.ids import checked_name, is_generated_id, is_transaction_id
 from halfmq.model.query_batch import QueryBatch, problem_of

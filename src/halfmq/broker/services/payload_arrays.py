@@ -8,9 +8,9 @@ NumPy is imported on the first payload: it costs a broker that gets none neither
 
 from collections.abc import Callable
 from typing import Any, Final
-from zlib import crc32
 
 from halfmq import limits
+from halfmq.model.checksum import crc32
 from halfmq.model.half_batch import ENTRY_BYTES, ITEM_HEAD_BYTES, Verified
 from halfmq.model.message_facts import matters_to_a_send, tag_hashes
 from halfmq.model.properties import KEYS, TAGS, UNIQ_KEY

@@ -42,7 +42,6 @@ Due times are durable (each check sent logs a Checked record); the checks in fli
 from heapq import heappop, heappush
 from itertools import islice
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from msgspec.structs import replace
 
@@ -71,6 +70,7 @@ from halfmq.core.state import (
 from halfmq.core.transaction.next_check import ParkedCheck, is_due
 from halfmq.core.transaction.past_limit import is_at_limit, is_in_flight, sort_due
 from halfmq.core.transaction.states import standing_state
+from halfmq.model.checksum import crc32
 from halfmq.model.records import Checked, Record, checked_size
 from halfmq.model.settings import BrokerSettings
 

@@ -15,7 +15,6 @@ directly before the commit, in the same batch: FMQ's TX_MESSAGE (source, 3.3.3).
 import re
 from itertools import islice
 from typing import Final
-from zlib import crc32
 
 from msgspec.structs import replace
 
@@ -40,6 +39,7 @@ from halfmq.core.transaction.batch_verdict import commit_batches, copy_half_batc
 from halfmq.core.transaction.check_schedule import due_sooner
 from halfmq.core.transaction.next_check import to_number
 from halfmq.core.transaction.states import OF_SETTLED, SettledEffect, standing_state
+from halfmq.model.checksum import crc32
 from halfmq.model.ids import hash64, offset_message_id
 from halfmq.model.properties import UNIQ_KEY, append
 from halfmq.model.records import (

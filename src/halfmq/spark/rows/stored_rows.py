@@ -6,13 +6,13 @@ the requested columns are built.
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from halfmq.model import properties
+from halfmq.model.checksum import crc32
 from halfmq.model.stored_message import (
     AT_BODY_CRC,
     AT_BODY_LENGTH_V4,

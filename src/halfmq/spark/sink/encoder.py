@@ -6,13 +6,13 @@ The pieces of all items (head, body, what is between, properties) are four Arrow
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final, NamedTuple
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from halfmq.model.checksum import crc32
 from halfmq.model.half_batch import ENTRY_BYTES, ITEM_HEAD_BYTES
 from halfmq.model.records import BATCHED, HALF_BATCH_PAYLOAD_AT
 from halfmq.model.stored_message import AT_BODY_V4, MAGIC_V1

@@ -10,11 +10,11 @@ value of the second CRC is one table value for each of its bytes.
 
 from hashlib import blake2b
 from typing import Final
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
+from halfmq.model.checksum import crc32
 from halfmq.spark.rows.byte_slices import Bytes
 
 ID_CHARS: Final = 32

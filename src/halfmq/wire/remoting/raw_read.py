@@ -23,11 +23,11 @@ command, respond with 3. Pure functions.
 """
 
 import struct
-import zlib
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from halfmq.errors import ProtocolError
+from halfmq.model.checksum import crc32
 from halfmq.model.records import MESSAGE_AT
 
 EXT_STORE: Final = "store"
@@ -103,7 +103,7 @@ def complete_frame(head: bytes, data: bytearray) -> memoryview:
     start = body_at - len(head)
     if start < 0:
         raise ProtocolError(f"a head of {len(head)} bytes; the maximum is {body_at}")
-    _CHECKSUM.pack_into(data, body_at, zlib.crc32(view[HEAD_BYTES:]))
+    _CHECKSUM.pack_into(data, body_at, crc32(view[HEAD_BYTES:]))
     data[start:body_at] = head
     return view[start:]
 
@@ -132,4 +132,4 @@ def decode_found(ext: Mapping[str, str]) -> FoundFields:
 
 def is_intact(body: memoryview) -> bool:
     """Whether the body of a response has the checksum that it states."""
-    return len(body) > CHECKSUM_BYTES and zlib.crc32(body[CHECKSUM_BYTES:]) == _CHECKSUM.unpack_from(body)[0]
+    return len(body) > CHECKSUM_BYTES and crc32(body[CHECKSUM_BYTES:]) == _CHECKSUM.unpack_from(body)[0]
