@@ -1,12 +1,15 @@
 """Queue entries and their stored messages in one buffer, with little work for each message: for readers of whole queues.
 
 The messages of a queue lie between those of other queues, records without a message, and halves that nobody may see yet. One
-``preadv`` reads up to ``_TOGETHER_MAX`` of them: the system copies each message to its place in the buffer, and what is between two of
-them to a small one that is never looked at. So nothing else reaches the buffer, and no byte is copied twice. Heads of records
-go to a third buffer, where kind and size of all of them are compared at once with what the entries state, as a pull does.
+``preadv`` reads up to ``_TOGETHER_MAX`` runs of them: the system copies each run to its place in the buffer, and what is between two of
+them to a small one that is never looked at. So nothing else reaches the buffer, and no byte is copied twice. The first heads of
+runs go to a third buffer, where kind and size of all of them are compared at once with what the entries state, as a pull does.
+
+A run is messages whose records follow one another: those of a half batch, or of a client that sends alone. They are copied with the heads
+between them.
 
 Measured for messages of 340 bytes (1.3 KiB) in one of eight queues that were written in turn: 0.9 (1.6) us a message, of which the system
-call takes 0.3 (1.0). Slices of larger reads take 0.9 (2.5) us, a read for each message 3.7. Decision 0043.
+call takes 0.3 (1.0). Slices of larger reads take 0.9 (2.5) us, a read for each message 3.7. In runs: 0.2 (0.4) us. Decision 0043.
 """
 
 import struct
