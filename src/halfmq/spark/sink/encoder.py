@@ -4,7 +4,6 @@ The pieces of all items (head, body, what is between, properties) are four Arrow
 """
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -139,8 +138,4 @@ def fixed_column(rows: npt.NDArray[np.generic]) -> pa.BinaryArray:
 
 def body_crcs(bodies: pa.BinaryArray) -> npt.NDArray[np.uint32]:
     """CRC-32 of each body: the only work for each row in Python, since zlib has no call for many texts."""
-    rows = len(bodies)
-    _, offsets_buffer, data = bodies.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int32, rows + 1, bodies.offset * 4).tolist()
-    view = memoryview(data)
-    return np.array([crc32(view[begin:end]) for begin, end in pairwise(offsets)], np.uint32)
+    return np.fromiter(map(crc32, bodies.to_pylist()), np.uint32, len(bodies))
