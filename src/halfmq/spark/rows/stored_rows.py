@@ -135,6 +135,8 @@ class _Columns:
             )
         self._body_starts: Ints = rows.starts + AT_BODY_V4 + hosts
         self._body_lengths: Ints = gather(self._data, rows.starts + AT_BODY_LENGTH_V4 + hosts, ">i4").astype(np.int64)
+        #: The bodies, once they are verified.
+        self._as_stored: pa.BinaryArray | None = None
         #: False for damaged bodies, if ``bad`` has returned.
         self._whole: npt.NDArray[np.bool_] | None = None
         room = rows.sizes - (self._body_starts - rows.starts)
@@ -145,8 +147,8 @@ class _Columns:
         """Call ``bad`` for each body whose CRC differs from the stored one."""
         stated = gather(self._data, self._rows.starts + AT_BODY_CRC, ">u4").astype(np.uint32)
         # Arrow makes the objects: slices of a memoryview cost twice as much as their checksum.
-        bodies = binary_column(self._rows.buffer, self._body_starts, self._body_lengths).to_pylist()
-        found = np.fromiter(map(crc32, bodies), np.uint32, len(stated)) & _CRC_MASK
+        self._as_stored = binary_column(self._rows.buffer, self._body_starts, self._body_lengths)
+        found = np.fromiter(map(crc32, self._as_stored.to_pylist()), np.uint32, len(stated)) & _CRC_MASK
         damaged = found != stated
         self._exclude(damaged if self._whole is None else damaged & self._whole)
 
@@ -191,6 +193,8 @@ class _Columns:
         count = len(rows.starts)
         match name:
             case "value":
+                if self._as_stored is not None and self._whole is None and not (self._sys_flags & SYS_COMPRESSED).any():
+                    return self._as_stored
                 return body_column(
                     rows.buffer, self._body_starts, self._body_lengths, self._sys_flags, self._bad_row, self._whole
                 )
