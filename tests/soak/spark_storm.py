@@ -32,6 +32,7 @@ from halfmq.client.outgoing import compose
 from halfmq.client.sync import Client
 from halfmq.client.transaction_block import Transaction
 from halfmq.errors import HalfmqError
+from tests.soak.processes import CHECKOUT
 from tests.support.half_batches import bodies
 from tests.support.raw_client import RawClient
 from tests.support.served import Served
@@ -109,7 +110,8 @@ class Driver:
         with (self._directory / "driver.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.soak.spark_job", self._url, str(self._directory)],
-                stdout=log, stderr=log, stdin=subprocess.DEVNULL, env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+                stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(CHECKOUT)},
                 cwd=self._directory / "cwd",
             )  # fmt: skip
         self.starts += 1
