@@ -7,14 +7,16 @@ and one addition of long integers adds the place of the record to all offsets. A
 from collections.abc import Iterator
 from typing import Final
 
-from halfmq.model import properties as props
 from halfmq.model.half_batch import ENTRY, ENTRY_BYTES, ITEM_HEAD_BYTES
+from halfmq.model.properties import KEYS, find
 from halfmq.model.records import HALF_BATCH_PAYLOAD_AT
 from halfmq.model.stored_message import AT_BODY_LENGTH_V4, AT_BODY_V4
 from halfmq.store.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 
 #: Bytes of an entry in a payload -> bytes of a queue entry: message bytes and tag hash, key hash. The first four, the place, are added.
 _COLUMNS: Final = tuple(zip(range(4, ENTRY_BYTES), (*range(8, 16), *range(40, 48)), strict=True))
+#: Head of an item, then the fixed fields of its message; the last is the length of the body.
+_FIXED_BYTES: Final = ITEM_HEAD_BYTES + AT_BODY_V4
 #: Messages converted at once: a few megabytes of memory.
 _PART: Final = 65_536
 
@@ -43,16 +45,21 @@ def queue_entries(
         yield start // ENTRY_BYTES, bytes(found)
 
 
-def keys_in(payload: bytes, messages: int) -> Iterator[tuple[int, bytes, bytes]]:
-    """(bytes from the start of the record to the message's item, topic, value of KEYS) of each message with keys.
+def keys_in(payload: bytes, messages: int) -> tuple[str, list[tuple[int, bytes]]]:
+    """(topic, its messages with keys: bytes from the start of the record to the item, value of KEYS).
 
-    ``payload``: a correct one, as ``model.half_batch`` defines it.
+    ``payload``: a correct one, as ``model.half_batch`` defines it, so all messages have one topic.
     """
+    body_bytes_at = ITEM_HEAD_BYTES + AT_BODY_LENGTH_V4
+    topic_at = _FIXED_BYTES + int.from_bytes(payload[body_bytes_at:_FIXED_BYTES], "big") + 1
+    topic = payload[topic_at : topic_at + payload[topic_at - 1]]
+    #: From the start of an item without its body to its properties.
+    properties_at = _FIXED_BYTES + 1 + len(topic) + 2
+    found = []
     for from_start, message_bytes, _, _ in ENTRY.iter_unpack(payload[len(payload) - messages * ENTRY_BYTES :]):
-        at = from_start - HALF_BATCH_PAYLOAD_AT + ITEM_HEAD_BYTES
-        body_at = at + AT_BODY_V4
-        topic_at = body_at + 1 + int.from_bytes(payload[at + AT_BODY_LENGTH_V4 : body_at], "big")
-        topic_end = topic_at + payload[topic_at - 1]
-        keys = props.find(payload[topic_end + 2 : at + message_bytes], props.KEYS)
+        at = from_start - HALF_BATCH_PAYLOAD_AT
+        body_bytes = int.from_bytes(payload[at + body_bytes_at : at + _FIXED_BYTES], "big")
+        keys = find(payload[at + properties_at + body_bytes : at + ITEM_HEAD_BYTES + message_bytes], KEYS)
         if keys:
-            yield from_start, payload[topic_at:topic_end], keys
+            found.append((from_start, keys))
+    return topic.decode(), found

@@ -311,8 +311,8 @@ class Indexes:
             )
         )  # fmt: skip
         if record.has_keys:
-            for from_start, topic, keys in keys_in(record.payload, record.messages):
-                self.keys.add(topic.decode(), keys, record.offset + from_start)
+            topic, messages = keys_in(record.payload, record.messages)
+            self.keys.add_many(topic, record.offset, messages)
 
     def _copied_half_batch(self, record: CopiedHalfBatch, now_ms: int) -> None:
         self.table.put_undecided(

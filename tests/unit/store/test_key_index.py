@@ -120,3 +120,18 @@ def test_a_files_goes_with_its_segment() -> None:
     keys.reset()
     assert disk.list(ROOT) == []
     assert list(keys.find("orders", "a")) == []
+
+
+def test_the_keys_of_a_record_with_many_messages_are_those_of_each() -> None:
+    single, together = FaultyDisk(), FaultyDisk()
+    values = [b"order-1", b"a b  a c", b" ", b"order-1", b"\xc3\xa4"]
+    one = index(single)
+    for number, value in enumerate(values):
+        one.add("orders", value, 4_096 + 100 * number)
+    one.flush()
+    many = index(together)
+    many.add_many("orders", 4_096, [(100 * number, value) for number, value in enumerate(values)])
+    many.flush()
+    path = ROOT / "00000000000000000000.key"
+    assert together.content(path) == single.content(path)
+    assert len(single.content(path)) == 6 * KEY_ENTRY.size
