@@ -1,5 +1,6 @@
 """Entries and messages in one buffer: exactly the messages of the entries, however they lie in the log, and what ends a block."""
 
+import random
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
@@ -158,6 +159,36 @@ def test_messages_that_follow_one_another_are_read_as_one(writer: StoreWriter) -
     assert max(log.buffers) < 3 * 110, "a run is one buffer"
     for start, count in ((0, 1), (1, 1), (3, 30), (500, 400)):
         assert block(writer, start=start, count=count).data[FREE:] == expected(writer, count, start=start)
+
+
+@pytest.mark.parametrize("how", ["swap", "another of its size", "stragglers", "reversed", "shuffled"])
+@pytest.mark.parametrize("seed", range(4))
+def test_halves_that_are_committed_in_another_order_than_they_lie_in_the_log(
+    writer: StoreWriter, how: str, seed: int
+) -> None:
+    rng = random.Random(f"{how}{seed}")
+    halves = [
+        writer.prepare(f"T{number:03d}", [("orders", 0, b"secret  " + b"%04d" % number, b"")]) for number in range(300)
+    ]
+    order = list(range(200))
+    match how:
+        case "swap":
+            at = rng.randrange(70, 126)
+            order[at : at + 2] = order[at + 1], order[at]
+        case "another of its size":
+            order[rng.randrange(70, 126)] = 250
+        case "stragglers":
+            order.sort(key=lambda number: number + rng.choice([0, 0, 0, 0, 3.5]))
+        case "reversed":
+            order[64:128] = reversed(order[64:128])
+        case "shuffled":
+            rng.shuffle(order)
+    for number in order:
+        writer.commit(f"T{number:03d}", halves[number])
+    found = block(writer)
+    assert found.data[FREE:] == expected(writer, 200)
+    for number in range(300):
+        assert found.data.count(b"secret  %04d" % number) == (number in order)
 
 
 def test_every_kind_of_record_that_can_hold_a_visible_message(writer: StoreWriter) -> None:
