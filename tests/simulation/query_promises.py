@@ -92,6 +92,8 @@ class Batch:
         self.rollback_asked: set[str] = set()
         self.rolled_back: dict[str, int] = {}
         self.forgotten = False
+        #: Durability is ``memory``, and a power loss may have removed an end that was acknowledged.
+        self.has_lost_an_end = False
 
 
 class Acked(NamedTuple):
@@ -218,9 +220,10 @@ class QueryPromises:
 
     def decided(self, query: str, wish: Wish, position: int, *, repeated: bool, now_us: int) -> None:
         """The response was OK."""
-        if self._is_void(wish.asked_us):
-            return
         batch = self.batches[query, wish.batch]
+        if self._is_void(wish.asked_us):
+            batch.has_lost_an_end = True
+            return
         what = f"{query}:{wish.batch}:{wish.run}"
         self.counts["look decision repeated" if repeated else "look decision"] += 1
         heard = batch.decided
@@ -332,6 +335,7 @@ class QueryPromises:
 
     def rolled_back(self, query: str, number: int, run: str, asked_us: int, now_us: int) -> None:
         if self._is_void(asked_us):
+            self.batch(query, number).has_lost_an_end = True
             return
         self.counts["look rollback of a batch"] += 1
         self.batch(query, number).rolled_back.setdefault(run, now_us)
@@ -343,6 +347,8 @@ class QueryPromises:
         self._lost_us = now_us
         self._acked_by.clear()
         for batch in self.batches.values():
+            if batch.rolled_back or (batch.decided is not None and batch.decided[0] >= end):
+                batch.has_lost_an_end = True
             batch.rolled_back.clear()
             for one in batch.attempts.values():
                 kept = {index: offset for index, offset in one.acked.items() if offset < end}
@@ -353,12 +359,11 @@ class QueryPromises:
                 batch.forgotten = True
 
     def has_lost_its_end(self, tx_id: str) -> bool:
-        """Whether no end of a transaction of half batches without a query is acknowledged since a power loss.
-
-        Its application may have heard of one before, and then it will not send another.
+        """Whether an end of a transaction of half batches without a query was acknowledged, may be lost since a power loss, and none is
+        acknowledged since. Its application will not send another.
         """
         batch = self.batches.get((tx_id, 0))
-        return batch is not None and batch.forgotten and batch.decided is None and not batch.rolled_back
+        return batch is not None and batch.has_lost_an_end and batch.decided is None and not batch.rolled_back
 
     def _is_void(self, asked_us: int) -> bool:
         """Whether a power loss came between a request and its response, which was under way: what it acknowledges may be lost."""
