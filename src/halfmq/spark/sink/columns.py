@@ -193,7 +193,10 @@ def _queues(
 
 def _bodies(column: pa.Array) -> pa.BinaryArray:
     if column.null_count:
-        raise UsageError(f"value is null in {column.null_count} of {len(column)} rows", hint="filter them, or write ''")
+        raise UsageError(
+            f"value is null in {column.null_count} of {len(column)} rows",
+            hint="filter them: brokers reject an empty body, too",
+        )
     return column.cast(pa.binary())
 
 
