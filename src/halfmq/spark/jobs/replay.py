@@ -28,9 +28,10 @@ from msgspec import Meta, field
 from halfmq.errors import DataLost, UsageError
 from halfmq.model.properties import SHARDING_KEY, SYSTEM
 from halfmq.spark.jobs import archive, session, source, state, tables
+from halfmq.spark.jobs.inputs import cause
 from halfmq.spark.jobs.settings import SparkSettings
 from halfmq.spark.jobs.source import SourceSettings
-from halfmq.spark.jobs.stream import JobFailed, Say, first_cause
+from halfmq.spark.jobs.stream import JobFailed, Say
 from halfmq.spark.options import parse_options
 from halfmq.spark.plan.bounds import ends_by_time, starts_by_time
 from halfmq.spark.plan.offsets import QueueBoundsSnapshot, QueueName, queue_order
@@ -110,7 +111,7 @@ def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
             try:
                 _write(_selected(_read(active, options, plan, chunk), settings), settings, plan.writer, number)
             except Exception as error:
-                raise JobFailed(f"chunk {number + 1} of {len(plan.chunks)}: {first_cause(error)}") from error
+                raise _failed(error, number, len(plan.chunks)) from error
             state.write(place / "progress.json", {"done": number + 1})
             seconds = time.monotonic() - started
             say(f"chunk {number + 1} of {len(plan.chunks)}: {chunk.rows:,} messages read, {seconds:.1f} s")
@@ -137,6 +138,10 @@ def _check(settings: Settings) -> dict[str, str]:
             "--archive stands instead of --url, --path, --topics and --pattern", hint="use --where to choose topics"
         )
     return {}
+
+
+def _failed(error: Exception, number: int, count: int) -> JobFailed:
+    return JobFailed(f"chunk {number + 1} of {count}: {cause(error)}")
 
 
 def _pinned(settings: Settings) -> dict[str, Any]:

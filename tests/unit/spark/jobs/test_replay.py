@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halfmq.errors import UsageError
-from halfmq.spark.jobs.replay import Settings, _check, chunks_of_batches, chunks_of_queues, moment
+from halfmq.spark.jobs.replay import Settings, _check, _failed, chunks_of_batches, chunks_of_queues, moment
 
 QUEUES = st.dictionaries(
     st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 3).map(str)),
@@ -54,3 +54,8 @@ def test_settings_that_do_not_belong_together(given: dict[str, object], text: st
 
 def test_time_without_a_zone_is_utc() -> None:
     assert moment("2026-11-24T08:00", "from_time") == moment("2026-11-24T09:00+01:00", "from_time")
+
+
+def test_the_reason_of_a_failed_chunk_is_told_though_spark_begins_with_an_empty_line() -> None:
+    error = ValueError("\n[PARSE_SYNTAX_ERROR] Syntax error at or near '='.\n== SQL ==\n=(\n")
+    assert str(_failed(error, 0, 2)) == "chunk 1 of 2: [PARSE_SYNTAX_ERROR] Syntax error at or near '='."
