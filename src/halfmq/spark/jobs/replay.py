@@ -36,6 +36,7 @@ from halfmq.spark.options import parse_options
 from halfmq.spark.plan.bounds import ends_by_time, starts_by_time
 from halfmq.spark.plan.offsets import QueueBoundsSnapshot, QueueName, queue_order
 from halfmq.spark.retry_deadline import RetryDeadline
+from halfmq.spark.sink.columns import WITHOUT_QUEUE
 from halfmq.spark.sink.options import EXACTLY_ONCE
 from halfmq.spark.source import Reader, open_reader
 
@@ -141,7 +142,14 @@ def _check(settings: Settings) -> dict[str, str]:
 
 
 def _failed(error: Exception, number: int, count: int) -> JobFailed:
-    return JobFailed(f"chunk {number + 1} of {count}: {cause(error)}")
+    text = cause(error)
+    if WITHOUT_QUEUE in text:
+        # A job has no column to omit; its state records whether it spreads.
+        remedy = "give the topic more queues and start again; or use --spread, with another --state"
+        if number:
+            remedy += ": the messages of the chunks that are done would be sent again"
+        text = text.replace(WITHOUT_QUEUE, remedy)
+    return JobFailed(f"chunk {number + 1} of {count}: {text}")
 
 
 def _pinned(settings: Settings) -> dict[str, Any]:
