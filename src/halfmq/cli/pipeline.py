@@ -103,6 +103,8 @@ def _runner(name: str, module: Any) -> Callable[..., None]:
                 for field in s.fields_of(module.Settings)
                 if given[field.name] is not None
             }
+            if file is not None:
+                s.check_tables(file, JOBS)
             settings = s.load(module.Settings, name, file=file, given=values)
             spark = s.load_spark(file, master=master, conf=s.parse_pairs(conf or ()))
             status = module.run(settings, spark, lambda text: typer.echo(text, err=True))

@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.support.served import Served
 
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import compose
 from halfmq.client.sync import Client
-from halfmq.errors import UsageError
+from halfmq.errors import HalfmqError, UsageError
 from halfmq.spark.jobs import archive, replay, tables
 from halfmq.spark.jobs.settings import SparkSettings
 from halfmq.spark.jobs.stream import JobFailed
@@ -147,6 +149,35 @@ def test_topic_into_topic_by_time_and_filter(spark: Any, broker: Served, tmp_pat
         replay.run(
             replay.Settings(state=str(tmp_path / "state"), **(given | {"to_topic": "other"})), SparkSettings(), print
         )
+
+
+@pytest.mark.parametrize("where", ["=(", "no_such_column = 1", "queue"])
+def test_a_filter_that_is_no_condition_leaves_no_state_so_the_corrected_one_is_accepted(
+    spark: Any, tmp_path: Path, where: str
+) -> None:
+    given: dict[str, Any] = {
+        "url": "rocketmq://127.0.0.1:1", "topics": ("orders",), "to_url": "rocketmq://127.0.0.1:1",
+        "state": str(tmp_path / "state"), "options": {"brokerTimeout": "1s"},
+    }  # fmt: skip
+    with pytest.raises(UsageError, match=r"--where .* is not a condition: \[") as caught:
+        replay.run(replay.Settings(where=where, **given), SparkSettings(), print)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(HalfmqError) as caught_later:
+        replay.run(replay.Settings(where="queue = 1", **given), SparkSettings(), print)
+    assert not isinstance(caught_later.value, UsageError), "only the broker is missing"
+
+
+def test_a_filter_may_use_every_column_of_the_archive(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as the quarantine of ingest: only what was late."""
+    file = tmp_path / "part.parquet"
+    pq.write_table(pa.table({"value": [b"a"], "reason": ["late"]}), file)
+    monkeypatch.setattr(tables, "batches_of", lambda location: [[str(file)]])
+    settings = replay.Settings(archive=str(tmp_path), to_url="u", state=str(tmp_path / "state"))
+    replay._check_where(spark, settings, "reason = 'late'")
+    with pytest.raises(UsageError, match="tag"):
+        replay._check_where(spark, settings, "tag = 'paid'")
 
 
 def test_what_cannot_be_done_is_said(spark: Any, broker: Served, tmp_path: Path) -> None:

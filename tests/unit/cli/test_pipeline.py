@@ -52,6 +52,15 @@ def invoke(*arguments: str) -> Any:
     return CliRunner().invoke(app, ["pipeline", *arguments])
 
 
+def test_a_misspelt_table_of_the_file_is_refused(called: list[Any], tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.toml"
+    file.write_text('[copy]\nurl = "u"\n[sparc]\nmaster = "local[1]"\n')
+    result = invoke("copy", "--config", str(file))
+    assert (result.exit_code, called) == (2, [])
+    assert "unknown sparc" in result.stderr
+    assert all(f"[{name}]" in result.stderr for name in ("spark", "ingest", "copy"))
+
+
 def test_options_are_the_fields_of_the_settings(called: list[Any]) -> None:
     result = invoke(
         "copy", "--url", "u", "--topics", "a,b", "--topics", "c", "--rows-max", "5", "--follow", "--options", "x=1",

@@ -135,7 +135,6 @@ def parse_schema(ddl: str, required: Sequence[str] = (), event_time: str | None 
         UsageError: it is no schema, has a type that is not supported, or lacks a column that is required.
     """
     from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import DataType, StructType
 
     try:
@@ -153,7 +152,7 @@ def parse_schema(ddl: str, required: Sequence[str] = (), event_time: str | None 
         raise UsageError(
             f"a column is twice in silver: {', '.join(in_silver)}", hint="tables ignore upper and lower case"
         )
-    arrow = to_arrow_schema(found, timezone="UTC")
+    arrow = arrow_schema(found)
     needed = {field.name for field in found.fields if not field.nullable} | set(required)
     unknown = sorted((needed | ({event_time} if event_time else set())) - set(names))
     if unknown:
@@ -162,6 +161,24 @@ def parse_schema(ddl: str, required: Sequence[str] = (), event_time: str | None 
         raise UsageError(f"--event-time {event_time} is not a timestamp", hint="change its type in --schema")
     nullable = pa.schema([field.with_nullable(True) for field in arrow])
     return found.simpleString(), JsonRows(nullable, tuple(sorted(needed)))
+
+
+def arrow_schema(found: Any) -> pa.Schema:
+    """The Arrow schema of a StructType. Raises UsageError: a column has a type that Arrow lacks."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    columns: list[pa.Field] = []
+    for field in found.fields:
+        try:
+            columns += to_arrow_schema(StructType([field]), timezone="UTC")
+        except PySparkException as error:
+            raise UsageError(
+                f"--schema: column {field.name} is {field.dataType.simpleString()}, a type that ingest does not support",
+                hint="read it as a string, and convert that in a query",
+            ) from error
+    return pa.schema(columns)
 
 
 # --- rows ------------------------------------------------------------------------------------------------------

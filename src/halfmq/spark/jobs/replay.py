@@ -28,13 +28,16 @@ from msgspec import Meta, field
 from halfmq.errors import DataLost, UsageError
 from halfmq.model.properties import SHARDING_KEY, SYSTEM
 from halfmq.spark.jobs import archive, session, source, state, tables
+from halfmq.spark.jobs.inputs import cause, spark_errors
 from halfmq.spark.jobs.settings import SparkSettings
 from halfmq.spark.jobs.source import SourceSettings
-from halfmq.spark.jobs.stream import JobFailed, Say, first_cause
+from halfmq.spark.jobs.stream import JobFailed, Say
 from halfmq.spark.options import parse_options
 from halfmq.spark.plan.bounds import ends_by_time, starts_by_time
 from halfmq.spark.plan.offsets import QueueBoundsSnapshot, QueueName, queue_order
 from halfmq.spark.retry_deadline import RetryDeadline
+from halfmq.spark.schema import spark_schema
+from halfmq.spark.sink.columns import WITHOUT_QUEUE
 from halfmq.spark.sink.options import EXACTLY_ONCE
 from halfmq.spark.source import Reader, open_reader
 
@@ -99,6 +102,9 @@ def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
     options = _check(settings)
     place = Path(settings.state).absolute()
     with state.claimed(place / "_lock"):
+        if settings.where is not None and not (place / "_replay.json").exists():
+            # Before the state records it: a later run must have the same, so it could not be corrected.
+            _check_where(session.start("replay", spark), settings, settings.where)
         state.pin(place / "_replay.json", _pinned(settings))
         plan = _plan(settings, options, place)
         done = (state.read(place / "progress.json") or {}).get("done", 0)
@@ -110,7 +116,7 @@ def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
             try:
                 _write(_selected(_read(active, options, plan, chunk), settings), settings, plan.writer, number)
             except Exception as error:
-                raise JobFailed(f"chunk {number + 1} of {len(plan.chunks)}: {first_cause(error)}") from error
+                raise _failed(error, number, len(plan.chunks)) from error
             state.write(place / "progress.json", {"done": number + 1})
             seconds = time.monotonic() - started
             say(f"chunk {number + 1} of {len(plan.chunks)}: {chunk.rows:,} messages read, {seconds:.1f} s")
@@ -137,6 +143,32 @@ def _check(settings: Settings) -> dict[str, str]:
             "--archive stands instead of --url, --path, --topics and --pattern", hint="use --where to choose topics"
         )
     return {}
+
+
+def _check_where(active: Any, settings: Settings, where: str) -> None:
+    """Raises UsageError: it is not SQL, names a column that the input lacks, or is not a condition."""
+    try:
+        with spark_errors():
+            if settings.archive is None:
+                rows = active.createDataFrame([], spark_schema(archive.COLUMNS))
+            else:  # quarantine of ingest, for example, has more columns
+                rows = active.read.parquet(_batches(settings.archive)[0][0])
+            _ = rows.where(where).schema
+    except JobFailed as error:
+        raise UsageError(
+            f"--where {where!r} is not a condition: {error}", hint="SQL, such as \"tag = 'paid'\""
+        ) from error
+
+
+def _failed(error: Exception, number: int, count: int) -> JobFailed:
+    text = cause(error)
+    if WITHOUT_QUEUE in text:
+        # A job has no column to omit; its state records whether it spreads.
+        remedy = "give the topic more queues and start again; or use --spread, with another --state"
+        if number:
+            remedy += ": the messages of the chunks that are done would be sent again"
+        text = text.replace(WITHOUT_QUEUE, remedy)
+    return JobFailed(f"chunk {number + 1} of {count}: {text}")
 
 
 def _pinned(settings: Settings) -> dict[str, Any]:
@@ -166,10 +198,9 @@ def _plan(settings: Settings, options: dict[str, str], place: Path) -> Plan:
         return msgspec.json.decode(path.read_bytes(), type=Plan)
     writer = f"replay-{secrets.token_hex(8)}"
     if settings.archive is not None:
-        batches = tables.batches_of(Path(settings.archive).absolute())
-        if not batches:
-            raise UsageError(f"{settings.archive} is not an archive, or has no messages yet")
-        counted = [(files, sum(pq.read_metadata(file).num_rows for file in files)) for files in batches]
+        counted = [
+            (files, sum(pq.read_metadata(file).num_rows for file in files)) for files in _batches(settings.archive)
+        ]
         plan = Plan(writer, chunks_of_batches(counted, settings.max_rows))
     else:
         snapshot, bounds = _bounds(settings, options)
@@ -178,6 +209,14 @@ def _plan(settings: Settings, options: dict[str, str], place: Path) -> Plan:
         plan = Plan(writer, chunks_of_queues(bounds, settings.max_rows), snapshot.store, snapshot.topics)
     state.write(path, msgspec.to_builtins(plan))
     return plan
+
+
+def _batches(location: str) -> list[list[str]]:
+    """The files of each batch of an archive. Raises UsageError: it has none."""
+    batches = tables.batches_of(Path(location).absolute())
+    if not batches:
+        raise UsageError(f"{location} is not an archive, or has no messages yet")
+    return batches
 
 
 def _bounds(

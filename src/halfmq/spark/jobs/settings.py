@@ -10,7 +10,7 @@ command line override the file. Unknown names are errors.
 """
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
@@ -101,20 +101,34 @@ def load(
         raise UsageError(f"settings of {job}: {error}", hint=f"halfmq pipeline {job} --help lists them") from error
 
 
+def check_tables(file: Path, jobs: Collection[str]) -> None:
+    """Raises UsageError: the file cannot be read, or has something besides the tables of ``jobs`` and [spark]."""
+    known = [SPARK, *jobs]
+    unknown = [name for name in _read(file) if name not in known]
+    if unknown:
+        raise UsageError(
+            f"{file}: unknown {', '.join(unknown)}",
+            hint=f"settings stand below one of the lines {', '.join(f'[{name}]' for name in known)}",
+        )
+
+
 def load_spark(file: Path | None, *, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSettings:
     """The table ``[spark]`` of ``file``, overridden. Raises as ``load`` does."""
     from_file = load(SparkSettings, SPARK, file=file)
     return SparkSettings(master=master or from_file.master, conf={**from_file.conf, **(conf or {})})
 
 
-def _table(file: Path, job: str) -> dict[str, Any]:
+def _read(file: Path) -> dict[str, Any]:
     try:
-        found = tomllib.loads(file.read_text())
+        return tomllib.loads(file.read_text())
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} is not TOML: {error}") from error
-    table = found.get(job, {})
+
+
+def _table(file: Path, job: str) -> dict[str, Any]:
+    table = _read(file).get(job, {})
     if not isinstance(table, dict):
         raise UsageError(f"{file}: [{job}] is not a table", hint=f"write its settings below a line [{job}]")
     return table

@@ -56,6 +56,8 @@ _DELAY_COLUMN: Final = "delay_ms"
 #: As in the client: reserved for properties that are added.
 _OWN_PROPERTIES_BYTES: Final = 1_536
 PROPERTIES_BYTES_MAX: Final = limits.PROPERTIES_BYTES_MAX - _OWN_PROPERTIES_BYTES
+#: Hint for programs about a queue that does not exist; jobs replace it by what they offer.
+WITHOUT_QUEUE: Final = "omit the column: the messages are then distributed"
 #: No queue was chosen.
 ANY_QUEUE: Final = -1
 #: ``body``; ``properties``: the property string without UNIQ_KEY; ``tag_hash``: of TAGS.
@@ -180,7 +182,7 @@ def _queues(
             raise UsageError(
                 f"queue {chosen[row]} does not exist in {int(wrong.sum())} rows: topic {topics[codes[row]]} has write queues "
                 f"0 to {counts[codes[row]] - 1}",
-                hint="omit the column: the messages are then distributed",
+                hint=WITHOUT_QUEUE,
             )
     if shards is not None:
         # Precedent: RocketMQ SelectMessageQueueByHash, so that all producers choose the same queue.
@@ -193,7 +195,10 @@ def _queues(
 
 def _bodies(column: pa.Array) -> pa.BinaryArray:
     if column.null_count:
-        raise UsageError(f"value is null in {column.null_count} of {len(column)} rows", hint="filter them, or write ''")
+        raise UsageError(
+            f"value is null in {column.null_count} of {len(column)} rows",
+            hint="filter them: brokers reject an empty body, too",
+        )
     return column.cast(pa.binary())
 
 

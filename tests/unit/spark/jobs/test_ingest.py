@@ -1,9 +1,18 @@
-"""Settings of ``ingest`` that are wrong, before Spark starts."""
+"""Settings of ``ingest`` and its schema that are wrong, without Spark."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    DataType,
+    LongType,
+    StructField,
+    StructType,
+    YearMonthIntervalType,
+)
 
 from halfmq.errors import UsageError
 from halfmq.spark.jobs import ingest
@@ -28,3 +37,18 @@ def test_settings_that_do_not_belong_together(tmp_path: Path, wrong: dict[str, A
     with pytest.raises(UsageError, match=text):
         ingest.run(ingest.Settings(**(given | wrong)), SparkSettings(), print)
     assert not list(tmp_path.glob("out/*.json"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (CalendarIntervalType(), "column wrong is interval"),
+        (YearMonthIntervalType(), "column wrong is interval year to month"),
+        (ArrayType(CalendarIntervalType()), "column wrong is array<interval>"),
+    ],
+)
+def test_a_type_that_arrow_lacks_is_named_with_its_column(kind: DataType, text: str) -> None:
+    found = StructType([StructField("id", LongType()), StructField("wrong", kind)])
+    with pytest.raises(UsageError, match=text):
+        ingest.arrow_schema(found)
+    assert ingest.arrow_schema(StructType(found.fields[:1])).names == ["id"]

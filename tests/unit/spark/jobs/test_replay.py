@@ -1,11 +1,13 @@
 """Chunks of a replay: everything once, in the order of each queue."""
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from halfmq.errors import UsageError
-from halfmq.spark.jobs.replay import Settings, _check, chunks_of_batches, chunks_of_queues, moment
+from halfmq.spark.jobs.replay import Settings, _check, _failed, chunks_of_batches, chunks_of_queues, moment
+from halfmq.spark.sink.columns import groups_of
 
 QUEUES = st.dictionaries(
     st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 3).map(str)),
@@ -54,3 +56,32 @@ def test_settings_that_do_not_belong_together(given: dict[str, object], text: st
 
 def test_time_without_a_zone_is_utc() -> None:
     assert moment("2026-11-24T08:00", "from_time") == moment("2026-11-24T09:00+01:00", "from_time")
+
+
+def test_the_reason_of_a_failed_chunk_is_told_though_spark_begins_with_an_empty_line() -> None:
+    error = ValueError("\n[PARSE_SYNTAX_ERROR] Syntax error at or near '='.\n== SQL ==\n=(\n")
+    assert str(_failed(error, 0, 2)) == "chunk 1 of 2: [PARSE_SYNTAX_ERROR] Syntax error at or near '='."
+
+
+def wrapped_error_of_a_queue() -> ValueError:
+    """As Spark gives the sink's error: the job has no column that one could omit."""
+    batch = pa.record_batch({"value": pa.array([b"a"]), "queue": pa.array([3], pa.int32())})
+    with pytest.raises(UsageError, match="queue 3 does not exist") as caught:
+        list(groups_of(batch, "t", lambda topic: 2))
+    return ValueError(
+        f'Job aborted.\n  File "a", line 1, in f\n    g()\nhalfmq.errors.UsageError: {caught.value}\n\tat x'
+    )
+
+
+def test_a_queue_that_the_target_lacks_is_told_with_the_remedy_of_the_job() -> None:
+    text = str(_failed(wrapped_error_of_a_queue(), 0, 2))
+    assert "topic t has write queues 0 to 1" in text
+    assert "--spread" in text
+    assert "another --state" in text, "the directory records that this replay keeps the numbers of the queues"
+    assert "column" not in text
+
+
+def test_a_replay_that_has_sent_messages_is_not_told_to_begin_again() -> None:
+    text = str(_failed(wrapped_error_of_a_queue(), 1, 2))
+    assert "more queues" in text
+    assert "would be sent again" in text

@@ -10,6 +10,7 @@ from halfmq.errors import UsageError
 from halfmq.spark.jobs.settings import (
     JobSettings,
     SparkSettings,
+    check_tables,
     fields_of,
     is_list,
     is_pairs,
@@ -59,6 +60,16 @@ def test_a_job_without_a_table_in_the_file_has_its_defaults(tmp_path: Path) -> N
 def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, error: str) -> None:
     with pytest.raises(UsageError, match=error):
         load(Copy, "copy", file=written(tmp_path, text))
+
+
+@pytest.mark.parametrize("text", ["[injest]\nx = 1\n", "[copy]\n[injest]\n", "injest = 5\n[spark]\n"])
+def test_a_name_that_is_no_table_of_a_job_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError, match=r"unknown injest.*\[spark\], \[copy\], \[move\]"):
+        check_tables(written(tmp_path, text), ["copy", "move"])
+
+
+def test_tables_of_all_jobs_may_stand_in_a_file(tmp_path: Path) -> None:
+    check_tables(written(tmp_path, "[spark]\n[move]\nx = 1\n[copy.options]\na = 'b'\n"), ["copy", "move"])
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
