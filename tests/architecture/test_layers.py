@@ -23,7 +23,6 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "spark/jobs/files.py": "tests/spark/jobs/test_tables.py",
     "spark/jobs/report_plots.py": "tests/unit/spark/jobs/test_report.py",
     "spark/jobs/session.py": "tests/spark/jobs/test_reconcile.py",
-    "spark/jobs/table_job.py": "tests/spark/jobs/test_ingest.py",
     "spark/files/store_files.py": "tests/unit/spark/files/test_direct_reader.py",
     "spark/rows/queue_entries.py": "tests/unit/spark/files/test_queue_files.py",
     "spark/jobs/tables.py": "tests/spark/jobs/test_tables.py",

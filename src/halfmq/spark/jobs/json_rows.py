@@ -35,6 +35,7 @@ NOT_JSON: Final = "not JSON"
 NOT_AN_OBJECT: Final = "not an object"
 MISSING: Final = "missing"
 WRONG_TYPE: Final = "wrong type"
+TOO_DEEP: Final = "nested too deeply"
 
 _INTEGERS: Final = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 _FLOAT_MAX: Final = 3.4028234663852886e38
@@ -108,6 +109,11 @@ class JsonRows:
                 rejected[number] = _why(error)
             except UnicodeDecodeError as error:
                 rejected[number] = Rejected(NOT_JSON, f"a text is not UTF-8: {error}")
+            except RecursionError:
+                # The decoder calls itself for each level, also below names that are ignored. Its limit is Python's for calls.
+                rejected[number] = Rejected(
+                    TOO_DEEP, "arrays and objects have more levels than can be read, about 1,000"
+                )
             else:
                 fits.append(number)
         columns = []

@@ -1,14 +1,14 @@
 """Where jobs read messages: settings, and the options of ``format("halfmq")`` that they mean."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, field
 
 from halfmq.errors import ConnectError, UsageError
 from halfmq.spark.jobs.settings import JobSettings
 from halfmq.spark.jobs.stream import Say
-from halfmq.spark.options import parse_options
+from halfmq.spark.options import HEADERS, parse_options
 from halfmq.spark.retry_deadline import RetryDeadline
 from halfmq.spark.source import open_reader
 
@@ -64,6 +64,21 @@ def reader_options(settings: SourceSettings, columns: Sequence[str], **more: str
     given = {name: value for name, value in given.items() if name.lower() not in lower} | settings.options
     parse_options(given)
     return given
+
+
+def selection(settings: SourceSettings) -> dict[str, Any]:
+    """What decides which messages a stream reads, and its columns: what must not change on a checkpoint. Equal selections are equal values.
+
+    Not where to start, which counts until there is a checkpoint; nor where the messages are, since a broker and its files give the same ones.
+
+    Raises:
+        UsageError: as ``reader_options``.
+    """
+    options = parse_options(reader_options(settings, ("value",)))
+    return {
+        "topics": sorted(options.subscription.names), "pattern": options.subscription.pattern, "tags": sorted(options.tags),
+        "headers": HEADERS in options.columns,
+    }  # fmt: skip
 
 
 def shown_source(settings: SourceSettings) -> str:

@@ -52,11 +52,11 @@ def check(path: Path, settings: Mapping[str, Any]) -> None:
 
 
 def pin(path: Path, settings: Mapping[str, Any]) -> None:
-    """Write settings into a file, durably; if it exists, ``check`` them."""
-    if path.exists():
-        check(path, settings)
-    else:
-        write(path, settings)
+    """Write settings into a file, durably; if it exists, ``check`` them, and add those that an earlier version did not write."""
+    check(path, settings)
+    known = read(path)
+    if known is None or settings.keys() - known.keys():
+        write(path, {**settings, **(known or {})})
 
 
 def read(path: Path) -> dict[str, Any] | None:

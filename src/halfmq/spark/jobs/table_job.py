@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, NamedTuple
 from msgspec import Meta
 
 from halfmq.errors import UsageError
-from halfmq.spark.jobs import state, stream, tables
+from halfmq.spark.jobs import source, state, stream, tables
 from halfmq.spark.jobs.files import Split
 from halfmq.spark.jobs.source import SourceSettings
 from halfmq.spark.jobs.stream import Ran, Say
@@ -107,7 +107,8 @@ def counted(parts: Sequence[Part]) -> str:
 
 
 def _pinned(job: str, settings: TableSettings, pinned: Mapping[str, Any]) -> dict[str, Any]:
-    return {"job": job, "format": settings.format, **pinned}
+    # Spark's checkpoint has only the offsets of topics that are read. A topic that is left out and comes back would be read from its start.
+    return {"job": job, "format": settings.format, **source.selection(settings), **pinned}
 
 
 def _has_tables(output: Path) -> bool:

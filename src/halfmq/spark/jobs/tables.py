@@ -45,6 +45,9 @@ class BatchTable(Protocol):
 
     location: Path
 
+    def last(self) -> int | None:
+        """The highest number of a batch that is there; None: there is none."""
+
     def stage(self, batch: int) -> Path | None:
         """The directory for the files of a batch, for ``publish``; None: the batch is there already."""
 
@@ -130,6 +133,10 @@ class ParquetTable:
             sync(location)
             sync(location.parent)
 
+    def last(self) -> int | None:
+        numbers = [int(path.name.partition("=")[2]) for path in self.location.glob("batch_id=*")]
+        return max(numbers, default=None)
+
     def stage(self, batch: int) -> Path | None:
         for left in self.location.glob(f"{_STAGING}*"):
             if left.is_dir():
@@ -159,15 +166,18 @@ class DeltaTable:
         self._writer = writer
         self._deltalake = _deltalake()
 
-    def stage(self, batch: int) -> Path | None:
+    def last(self) -> int | None:
         table = self._table()
-        if table is not None:
-            last = table.transaction_version(self._writer)
-            if last is None:
-                _refuse_other(self.location, "another writer", self._writer)
-            elif batch <= last:
-                return None
-        return self.location
+        if table is None:
+            return None
+        last: int | None = table.transaction_version(self._writer)
+        if last is None:
+            _refuse_other(self.location, "another writer", self._writer)
+        return last
+
+    def stage(self, batch: int) -> Path | None:
+        last = self.last()
+        return None if last is not None and batch <= last else self.location
 
     def publish(self, batch: int, directory: Path, files: Sequence[WrittenFile]) -> None:
         if not files:

@@ -14,7 +14,6 @@ state is written last: a run that was killed is done again from the old state, a
 import asyncio
 import json
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -27,7 +26,7 @@ from halfmq.errors import UsageError
 from halfmq.spark.jobs import inputs, session, state, tables
 from halfmq.spark.jobs.files import write_files
 from halfmq.spark.jobs.settings import JobSettings, SparkSettings, parse_list
-from halfmq.spark.jobs.stream import Say
+from halfmq.spark.jobs.stream import JobFailed, Say
 from halfmq.spark.jobs.tables import Format
 from halfmq.spark.plan import data_loss
 from halfmq.spark.sink.checkpoint import sync
@@ -88,8 +87,7 @@ def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
                 _check_undecided(active, settings, output, before, rows, known)
             if known is not None:
                 new = new.join(known, "first_half", "left_anti").select(*rows.columns)
-            # The number of a batch only has to grow, and not to repeat: each run writes what is new.
-            tables.write(table, time.time_ns() // 1_000_000, new, ["first_half", "prepared_at"])
+            _add(table, new)
             _replace(rows.where("outcome = 'UNDECIDED'"), output / "undecided.parquet")
         finally:
             rows.unpersist()
@@ -117,6 +115,24 @@ def _read(spark: Any, settings: Settings, **bounds: str) -> Any:
     given = {"url": settings.url, "path": settings.path, "view": "transactions", **bounds, **settings.options}
     options = {name: value for name, value in given.items() if value is not None}
     return spark.read.format("halfmq").options(**options).load()
+
+
+def _add(table: tables.BatchTable, new: Any) -> None:
+    """Write transactions that are not in the table yet, as its next batch.
+
+    What is written again after a crash is told by ``_known``, not by the number of the batch. The number only has to grow: a table refuses one
+    that it has passed.
+
+    Raises:
+        JobFailed: they were not written.
+    """
+    last = table.last()
+    batch = 0 if last is None else last + 1
+    if not tables.write(table, batch, new, ["first_half", "prepared_at"]):
+        raise JobFailed(
+            f"nothing was written into {table.location}: it has batch {batch} already",
+            hint="start the job again; nothing but this job may write its output",
+        )
 
 
 def _check_undecided(spark: Any, settings: Settings, output: Path, before: State, rows: Any, known: Any | None) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from halfmq.errors import UsageError
-from halfmq.spark.jobs.json_rows import MISSING, NOT_AN_OBJECT, NOT_JSON, WRONG_TYPE, JsonRows
+from halfmq.spark.jobs.json_rows import MISSING, NOT_AN_OBJECT, NOT_JSON, TOO_DEEP, WRONG_TYPE, JsonRows
 
 SCHEMA = pa.schema(
     [
@@ -79,6 +79,15 @@ def test_body_that_does_not_fit(body: bytes, reason: str, part: str) -> None:
     assert parsed.rejected.keys() == {1}
     assert parsed.rejected[1].reason == reason
     assert part in parsed.rejected[1].detail
+
+
+def test_body_that_is_nested_too_deeply_is_rejected_like_others() -> None:
+    deep = b'{"id": 1, "unknown": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    parsed = ROWS.parse([b'{"id": 1}', deep, b'{"id": 2}'])
+    assert parsed.fits == [0, 2]
+    assert parsed.rejected.keys() == {1}
+    assert parsed.rejected[1].reason == TOO_DEEP
+    assert "levels" in parsed.rejected[1].detail
 
 
 def test_no_body_at_all() -> None:

@@ -1,0 +1,78 @@
+"""Settings that the rows of a table depend on cannot change. Whole runs: tests/spark/jobs/test_ingest.py."""
+
+import json
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from halfmq.errors import UsageError
+from halfmq.spark.jobs import stream, table_job
+from halfmq.spark.jobs.table_job import TableSettings
+
+
+@pytest.fixture(autouse=True)
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "run", lambda *given, **named: stream.Ran(0, 0))
+
+
+def run(output: Path, **given: Any) -> None:
+    """A run without rows, as ``ingest`` and ``archive`` start it."""
+    values = {"url": "rocketmq://127.0.0.1:1", "topics": ("ta", "tb"), **given}
+    settings = TableSettings(output=str(output), **values)
+    with table_job.opened("ingest", settings, {}):
+        table_job.run(MagicMock(), "ingest", settings, {}, [], MagicMock(), print)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "text"),
+    [
+        ({}, {"topics": ("ta",)}, r"begun with topics = \['ta', 'tb'\], this is topics = \['ta'\]"),
+        ({}, {"topics": (), "pattern": "t."}, r"begun with topics = \['ta', 'tb'\], this is topics = nothing"),
+        ({"topics": (), "pattern": "t."}, {"topics": (), "pattern": "ta"}, "pattern = t., this is pattern = ta"),
+        ({}, {"options": {"tags": "a"}}, r"tags = nothing, this is tags = \['a'\]"),
+        ({"options": {"tags": "a||b"}}, {"options": {"Tags": "a"}}, r"tags = \['a', 'b'\], this is tags = \['a'\]"),
+        ({}, {"options": {"includeHeaders": "true"}}, "headers = False, this is headers = True"),
+    ],
+)
+def test_what_selects_rows_cannot_change(
+    tmp_path: Path, first: dict[str, Any], second: dict[str, Any], text: str
+) -> None:
+    run(tmp_path, **first)
+    with pytest.raises(UsageError, match=text):
+        run(tmp_path, **second)
+    run(tmp_path, **first)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        {"topics": ("tb", "ta")},
+        {"topics": ("tb", "ta", "tb")},
+        {"url": "rocketmq://127.0.0.1:2"},
+        {"url": None, "path": "/data"},
+        {
+            "options": {
+                "tags": '["b","a"]',
+                "failOnDataLoss": "false",
+                "brokerTimeout": "5s",
+                "startingOffsets": "latest",
+            }
+        },
+        {"max_rows": 5, "follow": True, "trigger": 1.0},
+    ],
+)
+def test_what_does_not_select_rows_may_change(tmp_path: Path, second: dict[str, Any]) -> None:
+    tags = {"options": {"tags": "a || b"}}
+    run(tmp_path, **tags)
+    run(tmp_path, **tags | second)
+
+
+def test_output_of_an_earlier_version_is_accepted_and_pinned(tmp_path: Path) -> None:
+    (tmp_path / "_job.json").write_text('{"job":"ingest","format":"parquet","schema":"id long"}')
+    run(tmp_path)
+    with pytest.raises(UsageError, match=r"topics = \['ta', 'tb'\]"):
+        run(tmp_path, topics=("ta",))
+    pinned = json.loads((tmp_path / "_job.json").read_text())
+    assert pinned["schema"] == "id long", "what was pinned stays"
