@@ -175,7 +175,8 @@ def _pinned(settings: Settings) -> dict[str, Any]:
     values = {name: getattr(settings, name) for name in _KEPT}
     for name in ("archive", "path"):
         values[name] = values[name] and str(Path(values[name]).absolute())
-    return values | {"topics": list(settings.topics)}
+    tags = [] if settings.archive is not None else source.selection(settings)["tags"]
+    return values | {"topics": list(settings.topics), "tags": tags}
 
 
 def moment(text: str | None, name: str) -> datetime | None:

@@ -1,12 +1,15 @@
 """Chunks of a replay: everything once, in the order of each queue."""
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from halfmq.errors import UsageError
-from halfmq.spark.jobs.replay import Settings, _check, _failed, chunks_of_batches, chunks_of_queues, moment
+from halfmq.spark.jobs import state
+from halfmq.spark.jobs.replay import Settings, _check, _failed, _pinned, chunks_of_batches, chunks_of_queues, moment
 from halfmq.spark.sink.columns import groups_of
 
 QUEUES = st.dictionaries(
@@ -85,3 +88,14 @@ def test_a_replay_that_has_sent_messages_is_not_told_to_begin_again() -> None:
     text = str(_failed(wrapped_error_of_a_queue(), 1, 2))
     assert "more queues" in text
     assert "would be sent again" in text
+
+
+def test_the_tags_that_were_selected_cannot_change(tmp_path: Path) -> None:
+    def settings(tags: str) -> Settings:
+        return Settings(url="rocketmq://a:1", topics=("T",), to_url="u", state=str(tmp_path), options={"tags": tags})
+
+    file = tmp_path / "_replay.json"
+    state.pin(file, _pinned(settings("b || a")))
+    state.pin(file, _pinned(settings("a || b")))
+    with pytest.raises(UsageError, match="tags"):
+        state.pin(file, _pinned(settings("a")))
