@@ -145,10 +145,11 @@ def runs_of(offsets: Sequence[int], message_bytes: Sequence[int], bytes_max: int
     for chunk in range(0, number, _CHUNK):
         after = min(number, chunk + _CHUNK)
         here, sizes = offsets[chunk:after], message_bytes[chunk:after]
-        *places, end = map(add, accumulate(sizes, initial=position), _HEADS_BEFORE)
-        if first and places == list(here):
-            position = end
-            continue
+        if first and here[0] == position:
+            *places, end = map(add, accumulate(sizes, initial=position), _HEADS_BEFORE)
+            if places == list(here):
+                position = end
+                continue
         for message, (offset, size) in enumerate(zip(here, sizes, strict=True), chunk):
             if offset != position:
                 first.append(message)
