@@ -119,6 +119,10 @@ def decode_found(ext: Mapping[str, str]) -> FoundFields:
     Raises:
         ProtocolError: a field is missing or invalid.
     """
+    if EXT_RUNS not in ext:
+        raise ProtocolError(
+            "the broker is an earlier version of halfmq, whose raw reads have no runs: upgrade it first"
+        )
     try:
         found = FoundFields(int(ext[EXT_ENTRIES]), int(ext[EXT_RUNS]), int(ext[EXT_NEXT]))
     except (KeyError, ValueError) as error:

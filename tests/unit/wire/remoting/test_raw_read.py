@@ -82,3 +82,8 @@ def test_a_head_that_does_not_fit_is_refused() -> None:
 def test_a_malformed_response_is_refused(ext: dict[str, str]) -> None:
     with pytest.raises(ProtocolError):
         decode_found(ext)
+
+
+def test_a_broker_of_an_earlier_version_is_named() -> None:
+    with pytest.raises(ProtocolError, match="the broker is an earlier version of halfmq"):
+        decode_found({"entries": "3", "nextBeginOffset": "8"})
