@@ -102,9 +102,12 @@ def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
     options = _check(settings)
     place = Path(settings.state).absolute()
     with state.claimed(place / "_lock"):
-        if settings.where is not None and not (place / "_replay.json").exists():
-            # Before the state records it: a later run must have the same, so it could not be corrected.
-            _check_where(session.start("replay", spark), settings, settings.where)
+        if not (place / "_replay.json").exists():
+            # Before the state records them: a later run must have the same, so they could not be corrected.
+            if settings.archive is not None:
+                _batches(settings.archive)
+            if settings.where is not None:
+                _check_where(session.start("replay", spark), settings, settings.where)
         state.pin(place / "_replay.json", _pinned(settings))
         plan = _plan(settings, options, place)
         done = (state.read(place / "progress.json") or {}).get("done", 0)

@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 
 from halfmq.errors import UsageError
 from halfmq.spark.jobs import state
-from halfmq.spark.jobs.replay import Settings, _check, _failed, _pinned, chunks_of_batches, chunks_of_queues, moment
+from halfmq.spark.jobs.replay import (
+    Settings,
+    _check,
+    _failed,
+    _pinned,
+    chunks_of_batches,
+    chunks_of_queues,
+    moment,
+    run,
+)
+from halfmq.spark.jobs.settings import SparkSettings
 from halfmq.spark.sink.columns import groups_of
 
 QUEUES = st.dictionaries(
@@ -99,3 +109,10 @@ def test_the_tags_that_were_selected_cannot_change(tmp_path: Path) -> None:
     state.pin(file, _pinned(settings("a || b")))
     with pytest.raises(UsageError, match="tags"):
         state.pin(file, _pinned(settings("a")))
+
+
+def test_an_archive_that_is_none_is_not_recorded(tmp_path: Path) -> None:
+    settings = Settings(archive=str(tmp_path / "wrong"), to_url="u", state=str(tmp_path / "state"))
+    with pytest.raises(UsageError, match="is not an archive"):
+        run(settings, SparkSettings(), lambda text: None)
+    assert not (tmp_path / "state" / "_replay.json").exists()
