@@ -36,16 +36,22 @@ class QueryRun:
         answer = await client.ask(DECISION, {})
         return cls(client, bytes.fromhex(answer.ext["storeHost"]), **names)
 
-    def payload(self, found: list[HalfMessage], topic: str, queue: int) -> bytes:
+    def payload(self, found: list[HalfMessage], topic: str, queue: int, *, delayed: bool = False) -> bytes:
         return build_payload(
-            found, topic=topic, queue_id=queue, born_time_ms=1, born_host=HOST, store_host=self.store_host
+            found,
+            topic=topic,
+            queue_id=queue,
+            born_time_ms=1,
+            born_host=HOST,
+            store_host=self.store_host,
+            delayed=delayed,
         )[0]
 
     async def prepare(
         self, batch: int, attempt: str, found: list[HalfMessage], *, topic: str = "T", queue: int = 0, **changes: Any
     ) -> Answer:
         """Send the next half batch of an attempt; ``changes``: other fields of the request, or ``payload``."""
-        payload = changes.pop("payload", None) or self.payload(found, topic, queue)
+        payload = changes.pop("payload", None) or self.payload(found, topic, queue, delayed=changes.get("delayed") == 1)
         sums = self.prepared.setdefault((batch, attempt), [0, 0, 0])
         ext = {
             "group": self.group, "topic": topic, "queueId": queue, "messages": len(found), "checksum": crc32(payload),

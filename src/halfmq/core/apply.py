@@ -7,7 +7,7 @@ Redo may start after records that the live state saw, because a trim removed the
 halves that are unknown here. They were settled before the trim, so it did not copy them forward.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from halfmq.core.derived import (
     unschedule,
 )
 from halfmq.core.queues.deduplication import forget_old, forget_sent, forget_verdict, remember, remember_verdict
+from halfmq.core.queues.delay import due_at
 from halfmq.core.queues.offsets import keys_in
 from halfmq.core.schema import read_epoch, read_group, read_producer, read_topic
 from halfmq.core.state import (
@@ -47,6 +48,7 @@ from halfmq.core.state import (
 )
 from halfmq.core.transaction.next_check import NextCheck, ParkedCheck, from_number
 from halfmq.errors import InvariantViolated
+from halfmq.model.half_batch import delayed_items
 from halfmq.model.placement import aligned, segment_start
 from halfmq.model.query_batch import QueryBatch, of_tx_id
 from halfmq.model.records import (
@@ -54,6 +56,7 @@ from halfmq.model.records import (
     DELAYED_MESSAGE_AT,
     MESSAGE_AT,
     Base,
+    BatchRef,
     Checked,
     Committed,
     CopiedDelayed,
@@ -297,7 +300,8 @@ def _half_batch(state: State, record: HalfBatch) -> None:
     grace_ms = record.grace_ms if record.grace_ms >= 0 else default_grace_ms(state)
     now_ms = state.batch_time_ms
     facts = BatchFacts(
-        record.attempt, record.messages, record.checksum, record.entries_checksum, record.has_keys
+        record.attempt, record.messages, record.checksum, record.entries_checksum, record.has_keys,
+        record.delayed_entries,
     )  # fmt: skip
     half = Half(
         record.index, record.half_index, record.offset, record.offset, record.topic_id, record.queue_id, record.size, 0,
@@ -310,7 +314,8 @@ def _half_batch(state: State, record: HalfBatch) -> None:
 
 def _copied_half_batch(state: State, record: CopiedHalfBatch) -> None:
     facts = BatchFacts(
-        record.attempt, record.messages, record.checksum, record.entries_checksum, record.has_keys
+        record.attempt, record.messages, record.checksum, record.entries_checksum, record.has_keys,
+        record.delayed_entries,
     )  # fmt: skip
     half = Half(
         record.index, record.half_index, record.offset, record.first_offset, record.topic_id, record.queue_id,
@@ -350,9 +355,12 @@ def _begin_run(state: State, group: str, batch: QueryBatch) -> None:
 def _decided(state: State, record: Decided) -> None:
     refs = record.refs
     group = state.producer_group(record.group)
-    _settle(state, group, record.tx_id)
+    known = _settle(state, group, record.tx_id)
     for ref in refs:
-        state.topics_by_id[ref.topic_id].ends[ref.queue_id] = ref.queue_offset + ref.messages
+        if ref.queue_offset >= 0:
+            state.topics_by_id[ref.topic_id].ends[ref.queue_id] = ref.queue_offset + ref.messages
+    if any(ref.queue_offset < 0 for ref in refs):
+        _delay_items(state, known, refs)
     lowest = min([ref.offset for ref in refs], default=record.offset)
     if lowest < segment_start(record.offset, state.settings.segment_bytes):
         state.ties[record.offset] = lowest
@@ -372,6 +380,28 @@ def _decided(state: State, record: Decided) -> None:
             record.group, record.tx_id, True, record.offset, state.batch_time_ms, halves, places, record.decided_by
         )
         remember_verdict(state, group, verdict)
+
+
+def _delay_items(state: State, known: Undecided | None, refs: Sequence[BatchRef]) -> None:
+    """The messages of half batches with delays become delayed messages like any other, which no longer refer to a half.
+
+    Without the transaction, redo began after its half batch, as an interrupted trim allows; then these messages were copied, or released,
+    by a later record.
+    """
+    facts = {half.half_index: half.batch for half in known.halves} if known is not None else {}
+    now_ms = state.batch_time_ms
+    for ref in refs:
+        batch = facts.get(ref.half_index)
+        if ref.queue_offset >= 0 or batch is None:
+            continue
+        for delay, at, message_bytes, tag_hash, key_hash in delayed_items(batch.delayed_entries):
+            add_delayed(
+                state,
+                Delayed(
+                    ref.offset + at, ref.first_offset + at, -1, ref.topic_id, ref.queue_id, message_bytes,
+                    due_at(delay, now_ms) or now_ms, tag_hash, key_hash,
+                ),
+            )  # fmt: skip
 
 
 def _checked(state: State, record: Checked) -> None:

@@ -132,6 +132,8 @@ class PrepareBatch(msgspec.Struct, frozen=True, gc=False):
     #: As in ``SendHalf``. A batch of a query is not searched: the state knows its decisions.
     searched_to: int = -1
     earlier: EarlierVerdict | None = None
+    #: Whether its messages have delays.
+    delayed: bool = False
 
 
 class Winner(NamedTuple):

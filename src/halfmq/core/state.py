@@ -58,6 +58,8 @@ class BatchFacts(msgspec.Struct, frozen=True, gc=False, array_like=True):
     checksum: int
     entries_checksum: int
     has_keys: bool
+    #: As in ``records.HalfBatch``: what becomes of its messages at a commit, which cannot read them. 28 bytes each.
+    delayed_entries: bytes = b""
 
 
 class Half(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -76,7 +78,7 @@ class Half(msgspec.Struct, frozen=True, gc=False, array_like=True):
     key_hash: int
     #: As returned by ``message_facts.delay_of``; applied at commit.
     delay: int
-    #: None: a single message. For a half batch ``message_bytes`` is the size of its record, and both hashes and the delay are 0.
+    #: None: a single message. For a half batch ``message_bytes`` is the size of its record, and both hashes and ``delay`` are 0.
     batch: BatchFacts | None = None
 
     @property

@@ -1,6 +1,6 @@
 """The payload of a half batch: many half messages for one queue, as one part of one record.
 
-    item | item | ... | entry | entry | ...
+    item | item | ... | delay | delay | ... | entry | entry | ...
 
 An *item* is one message. Its head looks like the head of a record, of kind BATCHED, so that a queue entry can point to it and
 readers find the message behind it as they do behind a record:
@@ -11,6 +11,9 @@ An *entry* of 20 bytes is what the queue entry of the message will contain, so t
 
     bytes from the start of the record to the item 4 | message bytes 4 | tag hash 4 | key hash 8
 
+A *delay* of 8 bytes says when the message becomes visible, as ``message_facts.delay_in`` reads it from the properties. Either all messages of
+a half batch have one, or none has, and the column is absent. A verdict makes each of them a delayed message like any other.
+
 The sender builds the payload, and the record contains it as it came: nothing in it depends on where the record is (fields that do,
 such as the queue offset, are 0, and readers take them from the queue entry). So the broker does not build the messages, but it
 verifies all of them (``problem_of``): a wrong length would break every reader of the queue.
@@ -19,7 +22,7 @@ Numbers are big-endian. Pure functions.
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from halfmq import limits
@@ -42,6 +45,7 @@ ITEM_HEAD: Final = struct.Struct(">BBHIII")
 ITEM_HEAD_BYTES: Final = ITEM_HEAD.size
 ENTRY: Final = struct.Struct(">IIiq")
 ENTRY_BYTES: Final = ENTRY.size
+DELAY_BYTES: Final = 8
 #: Head of an item, then the fixed fields of a message with IPv4 hosts, as in ``stored_message``.
 _FIXED_BYTES: Final = ITEM_HEAD_BYTES + AT_BODY_V4
 #: What is the same in all messages of a payload: kind, magic, queue id, queue and physical offset, store time and host, reconsume times and
@@ -55,7 +59,7 @@ _EMPTY_MESSAGE: Final = StoredMessage("", 0, 0, 0, 0, 0, b"", 0, b"", 0, 0, b"",
 
 
 class HalfMessage(NamedTuple):
-    """One message to put in a half batch. ``properties``: the property string, without those that make a half or a delay."""
+    """One message to put in a half batch. ``properties``: the property string, without those that make a half."""
 
     flag: int
     #: Only the compression bits.
@@ -72,12 +76,14 @@ def build_payload(
     born_time_ms: int,
     born_host: bytes,
     store_host: bytes,
+    delayed: bool = False,
 ) -> tuple[bytes, int]:
-    """(payload, number of messages). ``store_host``: the broker's address as its other messages state it.
+    """(payload, number of messages). ``store_host``: the broker's address as its other messages state it. ``delayed``: all have delays.
 
     Hosts are 4 bytes of IP and an int32 port. The sum of the payload (``crc32``) goes beside it in the request.
     """
     items: list[bytes] = []
+    delays: list[bytes] = []
     entries: list[bytes] = []
     at = HALF_BATCH_PAYLOAD_AT
     for number, (flag, sys_flag, body, properties) in enumerate(messages):
@@ -87,12 +93,14 @@ def build_payload(
             properties=properties,
         )  # fmt: skip
         size = size_of(len(topic), len(body), len(properties))
-        _, _, _, unique_id, tags, _ = common_values(properties)
+        pairs, _, _, unique_id, tags, _ = common_values(properties)
         items.append(ITEM_HEAD.pack(BATCHED, 0, 0, ITEM_HEAD_BYTES + size, at, number))
         items += encode(message, 0)
         entries.append(ENTRY.pack(at, size, tag_hashes[tags], hash64(unique_id) if unique_id else 0))
+        if delayed:
+            delays.append(delay_in(pairs).to_bytes(DELAY_BYTES, "big", signed=True))
         at += ITEM_HEAD_BYTES + size
-    return b"".join(items + entries), len(entries)
+    return b"".join(items + delays + entries), len(entries)
 
 
 class Verified(NamedTuple):
@@ -105,14 +113,22 @@ class Verified(NamedTuple):
 
 
 def verify_payload(
-    payload: bytes, messages: int, *, topic: str, queue_id: int, store_host: bytes, body_bytes_max: int
+    payload: bytes,
+    messages: int,
+    *,
+    topic: str,
+    queue_id: int,
+    store_host: bytes,
+    body_bytes_max: int,
+    delayed: bool = False,
 ) -> Verified | str:
     """Verify every message and entry of a payload from a peer. Returns the problem as a sentence if there is one.
 
-    About 2 us for each message.
+    ``delayed``: all messages have delays. About 2 us for each message, 4 us with delays.
     """
     entries_at = len(payload) - messages * ENTRY_BYTES
-    if messages < 1 or entries_at < messages * _FIXED_BYTES:
+    items_end = entries_at - messages * DELAY_BYTES if delayed else entries_at
+    if messages < 1 or items_end < messages * _FIXED_BYTES:
         return f"{len(payload)} bytes cannot be {messages} messages"
     tail = bytes((len(topic),)) + topic.encode()
     tail_bytes = len(tail)
@@ -125,7 +141,7 @@ def verify_payload(
     # The loop is the cost of a half batch: constants are compared as one tuple, and nothing is looked up twice.
     for number, (entry_at, entry_bytes, tag_hash, high, low) in enumerate(_UNSIGNED_ENTRY.iter_unpack(raw_entries)):
         body_at = at + _FIXED_BYTES
-        if body_at > entries_at:
+        if body_at > items_end:
             return f"message {number} ends beyond the messages"
         item_bytes, from_start, said_number, total, body_crc, sys_flag, body_bytes = _variables(payload, at)
         end = at + item_bytes
@@ -138,7 +154,7 @@ def verify_payload(
             return _head_problem(payload, at, number, store_host)
         if not 0 <= body_bytes <= body_bytes_max:
             return f"message {number} has a body of {body_bytes} bytes; at most {body_bytes_max}"
-        if end > entries_at or tail_end + 2 > end or payload[body_end:tail_end] != tail:
+        if end > items_end or tail_end + 2 > end or payload[body_end:tail_end] != tail:
             return f"message {number} has a wrong length, or another topic"
         if payload[tail_end] << 8 | payload[tail_end + 1] != end - tail_end - 2:
             return f"message {number} has a wrong length of its properties"
@@ -156,13 +172,14 @@ def verify_payload(
             high_is = crc32(unique_id, low_is ^ 0xA5A5A5A5)
         if low != low_is or high != high_is or tag_hash != tag_hashes[tags]:
             return f"message {number}: its entry has another tag hash or key hash than its properties"
-        if pairs or tran_msg or not properties.isascii() or len(properties) > limits.PROPERTIES_BYTES_MAX:
-            problem = _properties_problem(properties, pairs, tran_msg)
+        if delayed or pairs or tran_msg or not properties.isascii() or len(properties) > limits.PROPERTIES_BYTES_MAX:
+            problem = _properties_problem(properties, tran_msg)
+            problem = problem or _delay_problem(delay_in(pairs), payload[items_end:entries_at], number)
             if problem:
                 return f"message {number}: {problem}"
         at = end
-    if at != entries_at:
-        return "there are bytes between the last message and the entries"
+    if at != items_end:
+        return "there are bytes between the last message and what follows the messages"
     return Verified(has_keys, crc32(raw_entries))
 
 
@@ -172,16 +189,53 @@ def _head_problem(payload: bytes, at: int, number: int, store_host: bytes) -> st
     return f"message {number} has a wrong head"
 
 
-def _properties_problem(properties: bytes, pairs: Mapping[bytes, bytes], tran_msg: bytes) -> str:
+def _properties_problem(properties: bytes, tran_msg: bytes) -> str:
     if len(properties) > limits.PROPERTIES_BYTES_MAX:
         return f"properties of {len(properties)} bytes; at most {limits.PROPERTIES_BYTES_MAX}"
     try:
         properties.decode()
     except UnicodeDecodeError:
         return "its properties are not UTF-8"
-    if tran_msg or delay_in(pairs):
-        return "the messages of a half batch have no TRAN_MSG and no delay"
+    return "the messages of a half batch have no TRAN_MSG" if tran_msg else ""
+
+
+def _delay_problem(delay: int, stated: bytes, number: int) -> str:
+    """``stated``: the column of delays; empty if the messages have none."""
+    if not stated:
+        return "it has a delay, and its half batch is not said to have delayed messages" if delay else ""
+    if not delay:
+        return "it has no delay, and its half batch is said to have only delayed messages"
+    if stated[number * DELAY_BYTES :][:DELAY_BYTES] != delay.to_bytes(DELAY_BYTES, "big", signed=True):
+        return f"its properties say a delay of {delay}, and the half batch another one"
     return ""
+
+
+def delayed_entries_of(payload: bytes, messages: int) -> bytes:
+    """Delays and entries at the end of a verified payload whose messages have delays."""
+    return payload[len(payload) - messages * (DELAY_BYTES + ENTRY_BYTES) :]
+
+
+def delays_in(delayed_entries: bytes) -> tuple[int, ...]:
+    """The delay of each message, as ``message_facts.delay_in``."""
+    messages = len(delayed_entries) // (DELAY_BYTES + ENTRY_BYTES)
+    return struct.unpack_from(f">{messages}q", delayed_entries)
+
+
+class DelayedItem(NamedTuple):
+    """A message of a half batch with delays. ``at``: bytes from the start of the record to the item."""
+
+    delay: int
+    at: int
+    message_bytes: int
+    tag_hash: int
+    key_hash: int
+
+
+def delayed_items(delayed_entries: bytes) -> Iterator[DelayedItem]:
+    """What ``delayed_entries_of`` says, message by message."""
+    delays = delays_in(delayed_entries)
+    entries = ENTRY.iter_unpack(delayed_entries[len(delays) * DELAY_BYTES :])
+    return (DelayedItem(delay, *entry) for delay, entry in zip(delays, entries, strict=True))
 
 
 def item_places(payload: bytes, messages: int) -> Iterator[tuple[int, int]]:

@@ -246,6 +246,8 @@ class HalfBatch(_Record, frozen=True, gc=False):
     has_keys: bool
     #: As in ``model.half_batch``.
     payload: bytes
+    #: The end of the payload, as in ``model.half_batch``, if its messages have delays; else empty.
+    delayed_entries: bytes = b""
 
 
 class CopiedHalfBatch(_Record, frozen=True, gc=False):
@@ -269,6 +271,8 @@ class CopiedHalfBatch(_Record, frozen=True, gc=False):
     grace_until_ms: int
     checks: int
     next_check_at_ms: int
+    #: As in ``HalfBatch``.
+    delayed_entries: bytes = b""
 
 
 class BatchRef(Struct, frozen=True, gc=False):
@@ -277,7 +281,7 @@ class BatchRef(Struct, frozen=True, gc=False):
     offset: int
     first_offset: int
     half_index: int
-    #: Of its first message; each further one has the next.
+    #: Of its first message; each further one has the next. -1: its messages have delays, and each gets its own when it is released.
     queue_offset: int
     record_bytes: int
     messages: int

@@ -15,7 +15,7 @@ import msgspec
 
 from halfmq.errors import StoreDamaged, UsageError
 from halfmq.model import properties as props
-from halfmq.model.half_batch import ITEM_HEAD_BYTES, item_places
+from halfmq.model.half_batch import ITEM_HEAD_BYTES, delays_in, item_places
 from halfmq.model.records import (
     HALF_BATCH_PAYLOAD_AT,
     TYPE_OF_KIND,
@@ -184,6 +184,8 @@ def _fields(record: Record, raw: memoryview, *, bodies: bool, contents: bool) ->
             fields["action"] = _name_of(OperatorAction, value)
         elif name == "because":
             fields["because"] = _name_of(ParkedBecause, value)
+        elif name == "delayed_entries":
+            fields["delays"] = list(delays_in(value))
         elif name != "source":
             fields[name] = value
     if isinstance(record, CopiedHalf | CopiedDelayed):

@@ -332,6 +332,8 @@ class Indexes:
         by = record.decided_by
         for ref in record.refs:
             table.settled(ref.half_index, ROW_COMMITTED, by, position, now_ms, ref.queue_offset, 0)
+            if ref.queue_offset < 0:
+                continue  # its messages are delayed: each gets its entry when it is released
             entries = queue_entries(
                 self._entries_of(ref), ref.offset, visible_at=position, store_time_ms=now_ms, half_index=ref.half_index
             )

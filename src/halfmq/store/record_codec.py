@@ -21,7 +21,7 @@ from halfmq.errors import StoreDamaged, WrongVersion
 from halfmq.model import properties as props
 from halfmq.model import stored_message
 from halfmq.model.cached import Cached
-from halfmq.model.half_batch import ITEM_HEAD_BYTES
+from halfmq.model.half_batch import DELAY_BYTES, ENTRY_BYTES, ITEM_HEAD_BYTES
 from halfmq.model.message_facts import common_values, delay_of, half_facts, key_hash_of, plain_facts, tag_hash_of
 from halfmq.model.records import (
     BATCH_REF_BYTES,
@@ -95,6 +95,7 @@ _HALF_BATCH_HEAD: Final = struct.Struct(">BBHIqqqqqiiiIIIiHHBBBB")
 _DECIDED_HEAD: Final = struct.Struct(">BBHIBBHHHII")
 _BATCH_REF: Final = struct.Struct(">qqqqiiii")
 _HAS_KEYS: Final = 1
+_IS_DELAYED: Final = 2
 _IS_LAST: Final = 1
 _NUMBER_HEAD: Final = struct.Struct(">BBHIq")
 _REF: Final = struct.Struct(">qqqqqqiiii")
@@ -299,9 +300,13 @@ def _half_batch(record: HalfBatch, copy: Copy) -> bytes:
     head = _HALF_BATCH_HEAD.pack(
         Kind.HALF_BATCH, 0, 0, record.size, record.offset, record.half_index, 0, record.grace_ms, 0, record.topic_id,
         record.queue_id, record.messages, record.checksum, record.entries_checksum, len(record.payload), 0, record.index, record.count,
-        record.has_keys * _HAS_KEYS, *map(len, texts),
+        _batch_flags(record), *map(len, texts),
     )  # fmt: skip
     return b"".join((head, record.payload, *texts))
+
+
+def _batch_flags(record: HalfBatch | CopiedHalfBatch) -> int:
+    return record.has_keys * _HAS_KEYS | bool(record.delayed_entries) * _IS_DELAYED
 
 
 def _copied_half_batch(record: CopiedHalfBatch, copy: Copy) -> bytes:
@@ -310,7 +315,7 @@ def _copied_half_batch(record: CopiedHalfBatch, copy: Copy) -> bytes:
     head = _HALF_BATCH_HEAD.pack(
         Kind.COPIED_HALF_BATCH, 0, 0, record.size, record.first_offset, record.half_index, record.prepared_at_ms,
         record.grace_until_ms, record.next_check_at_ms, record.topic_id, record.queue_id, record.messages,
-        record.checksum, record.entries_checksum, len(payload), record.checks, record.index, record.count, record.has_keys * _HAS_KEYS,
+        record.checksum, record.entries_checksum, len(payload), record.checks, record.index, record.count, _batch_flags(record),
         *map(len, texts),
     )  # fmt: skip
     return b"".join((head, payload, *texts))
@@ -569,13 +574,20 @@ def _batch_texts(data: bytes, at: int, head: HalfBatchHead) -> tuple[str, str, s
     )
 
 
+def _delayed_entries(data: bytes, at: int, head: HalfBatchHead) -> bytes:
+    if not head.flags & _IS_DELAYED:
+        return b""
+    end = at + HALF_BATCH_PAYLOAD_AT + head.payload_bytes
+    return data[end - head.messages * (DELAY_BYTES + ENTRY_BYTES) : end]
+
+
 def _read_half_batch(data: bytes, at: int, offset: int, size: int) -> HalfBatch:
     head = half_batch_head(data, at)
     payload_at = at + HALF_BATCH_PAYLOAD_AT
     return HalfBatch(
         offset, size, head.topic_id, head.queue_id, head.half_index, *_batch_texts(data, at, head), head.index,
         head.count, head.messages, head.checksum, head.entries_checksum, head.grace_ms, bool(head.flags & _HAS_KEYS),
-        data[payload_at : payload_at + head.payload_bytes],
+        data[payload_at : payload_at + head.payload_bytes], _delayed_entries(data, at, head),
     )  # fmt: skip
 
 
@@ -585,6 +597,7 @@ def _read_copied_half_batch(data: bytes, at: int, offset: int, size: int) -> Cop
         offset, size, offset, head.first_offset, head.topic_id, head.queue_id, head.half_index,
         *_batch_texts(data, at, head), head.index, head.count, head.messages, head.checksum,
         head.entries_checksum, bool(head.flags & _HAS_KEYS), head.prepared_at_ms, head.grace_ms, head.checks, head.next_check_at_ms,
+        _delayed_entries(data, at, head),
     )  # fmt: skip
 
 

@@ -688,10 +688,11 @@ class _IndexCheck:
         self._ended(record, (*[ref.half_index for ref in record.refs], *record.lost))
         self._settled_id(record)
         for ref in record.refs:
-            for number, entry in enumerate(self._shown_by(record, ref, now_ms)):
-                self._entry(ref.topic_id, ref.queue_id, ref.queue_offset + number, entry)
-            # Without its half batch, which an interrupted trim may have removed, there are no entries to compare.
-            self._ends[ref.topic_id, ref.queue_id] = ref.queue_offset + ref.messages
+            if ref.queue_offset >= 0:
+                for number, entry in enumerate(self._shown_by(record, ref, now_ms)):
+                    self._entry(ref.topic_id, ref.queue_id, ref.queue_offset + number, entry)
+                # Without its half batch, which an interrupted trim may have removed, there are no entries to compare.
+                self._ends[ref.topic_id, ref.queue_id] = ref.queue_offset + ref.messages
             self._row(ref.half_index, state=ROW_COMMITTED, queue_offset=ref.queue_offset, **settled)
         for half_index in record.lost:
             self._row(half_index, state=ROW_ROLLED_BACK, queue_offset=-1, **settled)

@@ -43,7 +43,7 @@ class HalfBatchCommands:
         self._half_batches.prepare(
             connection.number, fields.group, fields.tx_id, batch, fields.attempt, fields.index, fields.count,
             fields.topic, fields.default_queues, fields.queue_id, fields.messages, fields.checksum, fields.grace_ms,
-            bytes(request.body), self._prepared, (connection, request.to_answer(None)),
+            bool(fields.delayed), bytes(request.body), self._prepared, (connection, request.to_answer(None)),
         )  # fmt: skip
 
     def _prepared(self, context: Context, reply: Reply | Failed) -> None:

@@ -57,11 +57,15 @@ class HalfBatches:
         messages: int,
         checksum: int,
         grace_ms: int,
+        delayed: bool,
         payload: bytes,
         deliver: Deliver,
         context: Any,
     ) -> None:
-        """Store a half batch, of a batch of a query (``batch``) or of the transaction ``tx_id``. Replies: Sent, Refused, Failed."""
+        """Store a half batch, of a batch of a query (``batch``) or of the transaction ``tx_id``. ``delayed``: all its messages have delays.
+
+        Replies: Sent, Refused, Failed.
+        """
         problem = self._names_problem(group, tx_id, batch, attempt, index, count)
         if not problem and len(payload) > limits.HALF_BATCH_BYTES_MAX:
             problem = f"a payload of {len(payload)} bytes; at most {limits.HALF_BATCH_BYTES_MAX}"
@@ -72,9 +76,17 @@ class HalfBatches:
             return
         host, body_bytes_max = self._settings.store_host, self._settings.body_bytes_max
         arrays = self._array_verification
-        accepted = None if arrays is None else arrays(payload, messages, topic, queue_id, host, body_bytes_max)
+        accepted = (
+            None if arrays is None or delayed else arrays(payload, messages, topic, queue_id, host, body_bytes_max)
+        )
         verified = accepted or verify_payload(
-            payload, messages, topic=topic, queue_id=queue_id, store_host=host, body_bytes_max=body_bytes_max
+            payload,
+            messages,
+            topic=topic,
+            queue_id=queue_id,
+            store_host=host,
+            body_bytes_max=body_bytes_max,
+            delayed=delayed,
         )
         if isinstance(verified, str):
             deliver(context, Refused(Why.MESSAGE_ILLEGAL, verified))
@@ -82,7 +94,7 @@ class HalfBatches:
         command = PrepareBatch(
             connection, group, tx_id if batch is None else batch.tx_id, attempt, index, count, topic, default_queues,
             queue_id, messages, checksum, verified.entries_checksum, max(-1, min(grace_ms, limits.CHECK_TIMES_MAX_MS)),
-            verified.has_keys, payload,
+            verified.has_keys, payload, delayed=delayed,
         )  # fmt: skip
         if batch is None and not is_generated_id(tx_id):
             self._chosen_ids.send(command, deliver, context)

@@ -163,12 +163,7 @@ class StoredMessages:
                 return None
             return patched(view, offset, row.queue_offset, row.settled_at_ms, prepared_offset=row.original_offset)
         if kind in _DELAYED:
-            topic = self._view.topics_by_name.get(message.topic)
-            found = topic and self._store.find_offset(topic.topic_id, message.queue_id, offset)
-            if not found:
-                return None
-            queue_offset, entry = found
-            return self._as_it_leaves(view, queue_offset, entry)
+            return self._released(view, offset)
         return bytearray(view)
 
     def _batched(self, view: memoryview, offset: int) -> bytearray | None:
@@ -177,8 +172,20 @@ class StoredMessages:
         row = self._store.transaction_row(half_index)
         if row is None or row.state != ROW_COMMITTED or start not in (row.original_offset, row.current_offset):
             return None
+        if row.queue_offset < 0:
+            return self._released(view, offset)
         prepared = row.original_offset + offset - start
         return patched(view, offset, row.queue_offset + number, row.settled_at_ms, prepared_offset=prepared)
+
+    def _released(self, view: memoryview, offset: int) -> bytearray | None:
+        """A delayed message: visible once a queue leads to it."""
+        message, _, _ = decode(view)
+        topic = self._view.topics_by_name.get(message.topic)
+        found = topic and self._store.find_offset(topic.topic_id, message.queue_id, offset)
+        if not found:
+            return None
+        queue_offset, entry = found
+        return self._as_it_leaves(view, queue_offset, entry)
 
     def visible(self, offset: int) -> StoredMessage | None:
         """``visible_bytes``, decoded."""

@@ -5,6 +5,7 @@ that the offsets of a queue are in the order of visibility. Like a commit, a rel
 segment and copies older messages forward first.
 """
 
+from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from halfmq import limits
@@ -41,6 +42,27 @@ def delay_refusal(state: State, delay: int, now_ms: int) -> Refused | None:
             "or without a delay",
         )
     return None
+
+
+def delays_refusal(state: State, delays: Sequence[int], now_ms: int) -> Refused | None:
+    """``delay_refusal`` of a half batch whose messages have these delays; None if there are none."""
+    if not delays:
+        return None
+    latest = min(0, min(delays))
+    refused = delay_refusal(state, max(delays), now_ms) or delay_refusal(state, latest, now_ms)
+    most = state.settings.delayed_total_max
+    if refused is None and len(delays) > most:
+        text = (
+            f"the half batch has {len(delays)} delayed messages, and this broker may have {most} (--delayed-total-max)"
+        )
+        return Refused(Why.MESSAGE_ILLEGAL, text)
+    if refused is None and len(state.delayed) + len(delays) > most:
+        text = (
+            f"this broker has {len(state.delayed)} delayed messages, and may have {most} (--delayed-total-max); "
+            f"the half batch has {len(delays)}: send it later, or without delays"
+        )
+        return Refused(Why.LIMIT_REACHED, text)
+    return refused
 
 
 def next_due_ms(state: State) -> int | None:

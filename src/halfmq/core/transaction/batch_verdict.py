@@ -29,11 +29,11 @@ def commit_batches(state: State, known: Undecided, decided_by: DecidedBy) -> Dec
 def copy_half_batch(known: Undecided, half: Half, offset: int) -> CopiedHalfBatch:
     """The record that copies the half batch ``half`` to ``offset``, with everything that redo from there needs."""
     assert half.batch is not None
-    attempt, messages, checksum, entries_checksum, has_keys = astuple(half.batch)
+    attempt, messages, checksum, entries_checksum, has_keys, delayed_entries = astuple(half.batch)
     return CopiedHalfBatch(
         offset, half.message_bytes, half.offset, half.first_offset, half.topic_id, half.queue_id, half.half_index,
         known.group, known.tx_id, attempt, half.index, known.count, messages, checksum, entries_checksum, has_keys,
-        known.prepared_at_ms, known.grace_until_ms, known.checks, to_number(known.next_check),
+        known.prepared_at_ms, known.grace_until_ms, known.checks, to_number(known.next_check), delayed_entries,
     )  # fmt: skip
 
 
@@ -41,7 +41,9 @@ def decided_record(
     state: State, group: str, tx_id: str, halves: Iterable[Half], won: Collection[str], decided_by: DecidedBy, digest: bytes,
     offset: int, is_last: bool = False,
 ) -> tuple[Decided, tuple[WakeQueue, ...]]:  # fmt: skip
-    """(record at ``offset``, queues to wake): the half batches of attempts in ``won`` become visible, others never."""
+    """(record at ``offset``, queues to wake): the half batches of attempts in ``won`` become visible, others never. With delays, their messages
+    wait for their time from now on.
+    """
     refs: list[BatchRef] = []
     lost: list[int] = []
     ends: dict[tuple[int, int], int] = {}
@@ -52,10 +54,12 @@ def decided_record(
             continue
         queue_id = half.queue_id
         topic = state.topics_by_id[half.topic_id]
-        queue = (half.topic_id, queue_id)
-        queue_offset = ends.get(queue, topic.ends[queue_id])
-        ends[queue] = queue_offset + half.messages
-        wakes[topic.wakes[queue_id][0]] = None
+        queue_offset = -1
+        if half.batch is None or not half.batch.delayed_entries:
+            queue = (half.topic_id, queue_id)
+            queue_offset = ends.get(queue, topic.ends[queue_id])
+            ends[queue] = queue_offset + half.messages
+            wakes[topic.wakes[queue_id][0]] = None
         refs.append(
             BatchRef(
                 half.offset, half.first_offset, half.half_index, queue_offset, half.message_bytes, half.messages,

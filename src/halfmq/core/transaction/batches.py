@@ -37,11 +37,13 @@ from halfmq.core.decision import (
     Why,
 )
 from halfmq.core.events import CheckCancelled
+from halfmq.core.queues.delay import delays_refusal
 from halfmq.core.state import Half, ProducerGroup, Query, State, Topic, Undecided, next_offset, place_of
 from halfmq.core.topics import PERMISSION_WRITE, first_use
 from halfmq.core.transaction.admission import refuse_bytes
 from halfmq.core.transaction.batch_verdict import copy_half_batch, decided_record
 from halfmq.core.transaction.machine import DISK_FULL, already_settled, check_cancelled, roll_back, settled_earlier
+from halfmq.model.half_batch import delayed_entries_of, delays_in
 from halfmq.model.placement import segment_start
 from halfmq.model.query_batch import QueryBatch, of_tx_id
 from halfmq.model.records import (
@@ -91,7 +93,10 @@ def decide_prepare_batch(state: State, command: PrepareBatch, now_ms: int) -> De
         topic, made = found
         records.append(made)
         offset += made.size
-    refused = _refuse_batch(state, group, known, topic, command)
+    delayed_entries = delayed_entries_of(command.payload, command.messages) if command.delayed else b""
+    refused = _refuse_batch(state, group, known, topic, command) or delays_refusal(
+        state, delays_in(delayed_entries), now_ms
+    )
     if refused is not None:
         return Decision(NOTHING, refused)
     if command.attempt:
@@ -105,7 +110,7 @@ def decide_prepare_batch(state: State, command: PrepareBatch, now_ms: int) -> De
     record = HalfBatch(
         offset, size, topic.topic_id, command.queue_id, state.next_half_index, command.group, command.tx_id,
         command.attempt, command.index, command.count, command.messages, command.checksum, command.entries_checksum,
-        command.grace_ms, command.has_keys, command.payload,
+        command.grace_ms, command.has_keys, command.payload, delayed_entries,
     )  # fmt: skip
     records.append(record)
     reply = Sent(record.offset, command.queue_id, record.half_index, "")

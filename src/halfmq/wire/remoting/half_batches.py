@@ -54,6 +54,8 @@ class PrepareFields(NamedTuple):
     grace_ms: int = -1
     #: Number of queues, if this request creates the topic.
     default_queues: int = 8
+    #: 1: all messages have delays, and the payload states them.
+    delayed: int = 0
 
 
 class DecideFields(NamedTuple):
@@ -90,14 +92,14 @@ class DecisionAnswer(NamedTuple):
 _NAMES: Final = {
     "group": "group", "topic": "topic", "queue_id": "queueId", "messages": "messages", "checksum": "checksum",
     "index": "index", "count": "count", "tx_id": "txId", "query": "query", "batch": "batch", "run": "run",
-    "attempt": "attempt", "grace_ms": "graceMs", "default_queues": "defaultTopicQueueNums",
+    "attempt": "attempt", "grace_ms": "graceMs", "default_queues": "defaultTopicQueueNums", "delayed": "delayed",
 }  # fmt: skip
 _winners: Final = msgspec.json.Decoder(list[WinnerRow])
 
 
 def prepare_ext(fields: PrepareFields) -> dict[str, object]:
     """Ext of the request HMQ_PREPARE_BATCH."""
-    return {_NAMES[name]: value for name, value in fields._asdict().items()}
+    return {_NAMES[name]: value for name, value in fields._asdict().items() if name != "delayed" or value}
 
 
 def read_prepare(ext: Mapping[str, str]) -> PrepareFields:
