@@ -48,7 +48,7 @@ class Bench:
         payload = changes.pop("payload", self.payload())
         said = {
             "group": "PG", "tx_id": "", "batch": B0, "attempt": "0.1", "index": 0, "count": 0, "topic": "orders",
-            "default_queues": 4, "queue_id": 0, "messages": 1, "checksum": crc32(payload), "grace_ms": -1, **changes,
+            "default_queues": 4, "queue_id": 0, "messages": 1, "checksum": crc32(payload), "grace_ms": -1, "delayed": False, **changes,
         }  # fmt: skip
         self.half_batches.prepare(1, **said, payload=payload, deliver=self.deliver, context="context")
         return self.replies[-1]
