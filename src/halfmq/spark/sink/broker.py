@@ -143,6 +143,7 @@ class SinkBroker:
         fields = PrepareFields(
             self._group, topic, queue, payload.messages, payload.checksum, index, query=batch.query, batch=batch.batch,
             run=batch.run, attempt=attempt, default_queues=DEFAULT_QUEUES,
+            delayed=int(payload.delayed),
         )  # fmt: skip
         self._unconfirmed[index] = _Sent(fields, payload)
         self._deadline.until(lambda: self._push(IN_FLIGHT_MAX - 1), self._name())

@@ -8,6 +8,8 @@
     properties    map<string,string>     other properties
     sharding_key  string                 messages with the same one go to the same queue
     queue         byte, short, int, long overrides ``sharding_key``
+    delay_ms      byte, short, int, long how long after the decision the message becomes visible; 0 or less: at once
+    deliver_at    timestamp              when it becomes visible; in the past: at once. A row has this or ``delay_ms``
 
 Names and meaning are those of the source, so that its rows can be written again. Empty texts count as null, as in RocketMQ, where a
 property without a value does not exist.
@@ -29,12 +31,13 @@ from pyspark.sql.types import (
     ShortType,
     StringType,
     StructType,
+    TimestampType,
 )
 
 from halfmq import limits
 from halfmq.client.outgoing import checked_topic
 from halfmq.errors import MessageTooLarge, UsageError
-from halfmq.model.properties import KEYS, RESERVED, SHARDING_KEY, TAGS
+from halfmq.model.properties import KEYS, RESERVED, SHARDING_KEY, TAGS, TIMER_DELAY_MS, TIMER_DELIVER_MS
 from halfmq.spark.rows.byte_slices import Ints
 from halfmq.spark.sink.java_hashes import java_hashes
 
@@ -50,9 +53,10 @@ COLUMNS: Final[dict[str, tuple[tuple[type[DataType], ...], str]]] = {
     "properties": ((MapType,), "map<string,string>"),
     "sharding_key": ((StringType,), "string"),
     "queue": (_INTEGERS, "int"),
+    "delay_ms": (_INTEGERS, "long"),
+    "deliver_at": ((TimestampType,), "timestamp"),
 }
-#: Neither half batches nor RocketMQ's batches of messages may contain delayed ones.
-_DELAY_COLUMN: Final = "delay_ms"
+_DELAYS: Final = frozenset({"delay_ms", "deliver_at"})
 #: As in the client: reserved for properties that are added.
 _OWN_PROPERTIES_BYTES: Final = 1_536
 PROPERTIES_BYTES_MAX: Final = limits.PROPERTIES_BYTES_MAX - _OWN_PROPERTIES_BYTES
@@ -60,30 +64,36 @@ PROPERTIES_BYTES_MAX: Final = limits.PROPERTIES_BYTES_MAX - _OWN_PROPERTIES_BYTE
 WITHOUT_QUEUE: Final = "omit the column: the messages are then distributed"
 #: No queue was chosen.
 ANY_QUEUE: Final = -1
-#: ``body``; ``properties``: the property string without UNIQ_KEY; ``tag_hash``: of TAGS.
-ROWS: Final = pa.schema([("body", pa.binary()), ("properties", pa.binary()), ("tag_hash", pa.int32())])
+#: ``body``; ``properties``: the property string without UNIQ_KEY; ``tag_hash``: of TAGS; ``delay``: as ``message_facts.delay_in`` reads it.
+ROWS: Final = pa.schema(
+    [("body", pa.binary()), ("properties", pa.binary()), ("tag_hash", pa.int32()), ("delay", pa.int64())]
+)
 
 
 class Group(NamedTuple):
-    """Rows for one queue, in order. ``queue`` may be ANY_QUEUE; ``rows``: of schema ROWS, without nulls."""
+    """Rows for one queue, in order. ``queue`` may be ANY_QUEUE; ``is_delayed``: all of them have a delay, or none; ``rows``: of schema ROWS,
+    without nulls.
+    """
 
     topic: str
     queue: int
+    is_delayed: bool
     rows: pa.RecordBatch
 
 
-def check_columns(schema: StructType, topic: str) -> None:
-    """Check the columns of a query; ``topic``: the option.
+def check_columns(schema: StructType, topic: str, *, with_delays: bool = True) -> None:
+    """Check the columns of a query; ``topic``: the option; ``with_delays``: whether messages may have delays.
 
     Raises:
         UsageError: one is unknown, missing or of the wrong type; the text lists the valid ones.
     """
     valid = ", ".join(f"{name} ({text})" for name, (_, text) in COLUMNS.items())
     names = [field.name for field in schema.fields]
-    if _DELAY_COLUMN in names:
+    delays = [name for name in names if name in _DELAYS]
+    if delays and not with_delays:
         raise UsageError(
-            f"column {_DELAY_COLUMN}: delayed messages cannot be written by Spark, since batches of messages must not contain any",
-            hint="remove the column; halfmq.Client sends delayed messages",
+            f"column {delays[0]}: with guarantee=atLeastOnce no message can have a delay, since RocketMQ's batches of messages must not contain any",
+            hint="remove the column; halfmq.Client sends delayed messages to RocketMQ",
         )
     unknown = [name for name in names if name not in COLUMNS]
     if unknown:
@@ -122,25 +132,35 @@ def groups_of(
         return ()
     given = {name: batch.column(index) for index, name in enumerate(batch.schema.names)}
     shards = _text(given, "sharding_key")
-    rows = pa.RecordBatch.from_arrays([_bodies(given["value"]), *_properties(given, shards)], schema=ROWS)
+    delays = _delays(given)
+    rows = pa.RecordBatch.from_arrays([_bodies(given["value"]), *_properties(given, shards, delays)], schema=ROWS)
     _check_sizes(rows)
     rows = complete(rows)
     topics = None if topic else _topics(given)
-    if topics is None and shards is None and "queue" not in given:
-        return (Group(checked_topic(topic), ANY_QUEUE, rows),)
+    if topics is None and shards is None and "queue" not in given and delays is None:
+        return (Group(checked_topic(topic), ANY_QUEUE, False, rows),)
     codes, names = (np.zeros(batch.num_rows, np.int64), [checked_topic(topic)]) if topics is None else topics
-    return _divided(rows, codes, names, _queues(given, shards, codes, names, queues_of))
+    return _divided(rows, codes, names, _queues(given, shards, codes, names, queues_of), delays)
 
 
-def _divided(rows: pa.RecordBatch, codes: Ints, topics: Sequence[str], queues: Ints) -> Iterable[Group]:
-    labels = codes << 32 | (queues + 1)
+def _divided(
+    rows: pa.RecordBatch, codes: Ints, topics: Sequence[str], queues: Ints, delays: Ints | None
+) -> Iterable[Group]:
+    labels = codes << 33 | (queues + 1) << 1
+    if delays is not None:
+        labels |= delays != 0
     order = np.argsort(labels, kind="stable")
     labels = labels[order]
     begins = np.flatnonzero(np.diff(labels, prepend=-1))
     sorted_rows = rows.take(pa.array(order)) if len(begins) > 1 else rows
     for begin, end in zip(begins, [*begins[1:], len(labels)], strict=True):
         label = int(labels[begin])
-        yield Group(topics[label >> 32], (label & 0xFFFFFFFF) - 1, sorted_rows.slice(begin, end - begin))
+        yield Group(
+            topics[label >> 33],
+            (label >> 1 & 0xFFFFFFFF) - 1,
+            bool(label & 1),
+            sorted_rows.slice(begin, end - begin),
+        )
 
 
 def _topics(given: dict[str, pa.Array]) -> tuple[Ints, list[str]]:
@@ -240,8 +260,46 @@ def _text(given: dict[str, pa.Array], name: str) -> pa.BinaryArray | None:
     return raw if raw.null_count < len(raw) else None
 
 
-def _properties(given: dict[str, pa.Array], shards: pa.BinaryArray | None) -> tuple[pa.BinaryArray, pa.Int32Array]:
-    """(property strings without UNIQ_KEY, tag hashes)."""
+def _delays(given: dict[str, pa.Array]) -> Ints | None:
+    """The delay of each row, as in ROWS; None if no row has one."""
+    found = None
+    for name in _DELAYS & given.keys():
+        column = given[name]
+        if name == "deliver_at":
+            column = pc.ceil_temporal(column, unit="millisecond").cast(pa.timestamp("ms", tz="UTC"))
+        values = column.cast(pa.int64())
+        chosen = pc.greater(pc.fill_null(values, 0), 0).to_numpy(zero_copy_only=False)
+        if not chosen.any():
+            continue
+        numbers: Ints = np.where(chosen, values.fill_null(0).to_numpy(), 0)
+        if name == "deliver_at":
+            numbers = -numbers
+        if found is not None and (both := chosen & (found != 0)).any():
+            raise UsageError(
+                f"delay_ms and deliver_at are both set in {int(both.sum())} rows", hint="set one of them to null"
+            )
+        found = numbers if found is None else found + numbers
+    if found is not None and (long := found > limits.TIMER_DELAY_MAX_MS).any():
+        raise UsageError(
+            f"delay_ms is {found.max()} in a row; at most {limits.TIMER_DELAY_MAX_MS} (3 days) are allowed, and more are in "
+            f"{int(long.sum())} of {len(found)} rows"
+        )
+    return found
+
+
+def _delay_pairs(delays: Ints) -> pa.BinaryArray:
+    """The property of each row that delays it; empty where it has no delay."""
+    texts = pa.array(np.abs(delays)).cast(pa.string()).cast(pa.binary())
+    names = np.where(delays > 0, TIMER_DELAY_MS, TIMER_DELIVER_MS).tolist()
+    names = pa.array(names, pa.string()).cast(pa.binary())
+    joined = pc.binary_join_element_wise(names, pa.scalar(b"\x01"), texts, pa.scalar(b"\x02"), b"")
+    return pc.if_else(pa.array(delays != 0), joined, pa.scalar(b"", pa.binary()))
+
+
+def _properties(
+    given: dict[str, pa.Array], shards: pa.BinaryArray | None, delays: Ints | None
+) -> tuple[pa.BinaryArray, pa.Int32Array, pa.Int64Array]:
+    """(property strings without UNIQ_KEY, tag hashes, delays)."""
     rows = len(given["value"])
     tags = _text(given, "tag")
     pieces = []
@@ -256,6 +314,8 @@ def _properties(given: dict[str, pa.Array], shards: pa.BinaryArray | None) -> tu
         pieces.append(_pairs(KEYS, keys))
     if shards is not None:
         pieces.append(_pairs(SHARDING_KEY, shards))
+    if delays is not None:
+        pieces.append(_delay_pairs(delays))
     if "properties" in given:
         pieces.append(_other_properties(given["properties"]))
     if not pieces:
@@ -264,7 +324,7 @@ def _properties(given: dict[str, pa.Array], shards: pa.BinaryArray | None) -> tu
         )
     else:
         joined = pieces[0] if len(pieces) == 1 else pc.binary_join_element_wise(*pieces, b"")
-    return joined, pa.array(hashes)
+    return joined, pa.array(hashes), pa.array(np.zeros(rows, np.int64) if delays is None else delays)
 
 
 def _keys(given: dict[str, pa.Array]) -> pa.BinaryArray | None:

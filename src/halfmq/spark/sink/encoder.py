@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from halfmq.model.checksum import crc32
-from halfmq.model.half_batch import ENTRY_BYTES, ITEM_HEAD_BYTES
+from halfmq.model.half_batch import DELAY_BYTES, ENTRY_BYTES, ITEM_HEAD_BYTES
 from halfmq.model.records import BATCHED, HALF_BATCH_PAYLOAD_AT
 from halfmq.model.stored_message import AT_BODY_V4, MAGIC_V1
 from halfmq.spark.rows.byte_slices import Bytes, Ints
@@ -44,15 +44,21 @@ class Payload(NamedTuple):
     messages: int
     #: CRC-32 of the content.
     checksum: int
+    #: All messages have delays.
+    delayed: bool
 
 
 def encoded_sizes(rows: pa.RecordBatch, topic: str) -> Ints:
-    """Bytes that each row takes in a payload, including its entry. ``rows``: of schema ``columns.ROWS``."""
+    """Bytes that each row takes in a payload, including its entry. ``rows``: of schema ``columns.ROWS``, all with delays or none."""
     bodies = pc.binary_length(rows.column(0)).to_numpy()
     properties = pc.binary_length(rows.column(1)).to_numpy()
-    fixed = _HEAD.itemsize + 1 + len(topic) + 2 + ID_PROPERTY_BYTES + ENTRY_BYTES
+    fixed = _HEAD.itemsize + 1 + len(topic) + 2 + ID_PROPERTY_BYTES + ENTRY_BYTES + DELAY_BYTES * _are_delayed(rows)
     sizes: Ints = bodies.astype(np.int64) + properties + fixed
     return sizes
+
+
+def _are_delayed(rows: pa.RecordBatch) -> bool:
+    return rows.num_rows > 0 and bool(rows.column(3)[0].as_py())
 
 
 def cuts(sizes: Ints, bytes_max: int) -> Iterator[tuple[int, int]]:
@@ -77,13 +83,13 @@ class Encoder:
         self.messages = 0
 
     def encode(self, rows: pa.RecordBatch, topic: str, queue: int, born_time_ms: int) -> Payload:
-        """The rows (of schema ``columns.ROWS``, at least one) as a payload for one queue.
+        """The rows (of schema ``columns.ROWS``, at least one, all with delays or none) as a payload for one queue.
 
         Raises:
             OverflowError: the attempt has more than 2**32 messages.
         """
         count = rows.num_rows
-        bodies, properties, tag_hashes = rows.columns
+        bodies, properties, tag_hashes, delays = rows.columns
         ids, key_hashes = message_ids(self._prefix, self.messages, count)
         self.messages += count
         body_bytes = pc.binary_length(bodies).to_numpy().astype(np.int64)
@@ -111,8 +117,10 @@ class Encoder:
         entries["key_hash"] = key_hashes
         between = _between(name, property_bytes, ids)
         items = pc.binary_join_element_wise(fixed_column(heads), bodies, fixed_column(between), properties, b"")
-        content = b"".join((memoryview(items.buffers()[2])[: int(ends[-1])], entries.tobytes()))
-        return Payload(content, count, crc32(content))
+        delayed = _are_delayed(rows)
+        stated = delays.to_numpy().astype(">i8").tobytes() if delayed else b""
+        content = b"".join((memoryview(items.buffers()[2])[: int(ends[-1])], stated, entries.tobytes()))
+        return Payload(content, count, crc32(content), delayed)
 
 
 def _between(name: bytes, property_bytes: Ints, ids: Bytes) -> Bytes:

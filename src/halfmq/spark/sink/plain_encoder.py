@@ -45,7 +45,7 @@ def with_ids(rows: pa.RecordBatch, query: str, batch: int, partition: int, first
     Raises:
         OverflowError: the task has more than 2**32 rows.
     """
-    bodies, properties, tag_hashes = rows.columns
+    bodies, properties, tag_hashes, delays = rows.columns
     # Not their CRC: of millions of rows in another order, some would agree by chance.
     contents = pc.binary_join_element_wise(bodies, properties, b"\x02").to_pylist()
     digests = b"".join([blake2b(one, digest_size=_DIGEST_BYTES).digest() for one in contents])
@@ -55,7 +55,7 @@ def with_ids(rows: pa.RecordBatch, query: str, batch: int, partition: int, first
     named[:, len(_ID_NAME) : -1] = ids
     named[:, -1] = 2
     joined = pc.binary_join_element_wise(fixed_column(named), properties, b"")
-    return pa.RecordBatch.from_arrays([bodies, joined, tag_hashes], schema=rows.schema)
+    return pa.RecordBatch.from_arrays([bodies, joined, tag_hashes, delays], schema=rows.schema)
 
 
 def encode(rows: pa.RecordBatch) -> Content:

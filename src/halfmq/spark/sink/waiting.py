@@ -24,8 +24,8 @@ class _Rows:
 class Waiting:
     """Collects rows by topic and queue. The caller must call ``finish`` after the last.
 
-    ``sizes``: bytes of each row of a topic in a request; ``send``: called with topic, queue (or ANY_QUEUE) and rows for one request, in the order
-    of the rows of a queue. A request has at most ``request_bytes``, or one row.
+    ``sizes``: bytes of each row of a topic in a request; ``send``: called with topic, queue (or ANY_QUEUE) and rows for one request, all with delays
+    or none, in the order of the rows of a queue. A request has at most ``request_bytes``, or one row.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Waiting:
         self._request_bytes = request_bytes
         self._sizes = sizes
         self._send_rows = send
-        self._waiting: dict[tuple[str, int], _Rows] = {}
+        self._waiting: dict[tuple[str, int, bool], _Rows] = {}
         self._waiting_bytes = 0
 
     def add(self, groups: Iterable[Group]) -> None:
@@ -53,7 +53,7 @@ class Waiting:
             self._send(key, whole=True)
 
     def _add_group(self, group: Group) -> None:
-        key = (group.topic, group.queue)
+        key = (group.topic, group.queue, group.is_delayed)
         waiting = self._waiting.setdefault(key, _Rows())
         size = int(self._sizes(group.rows, group.topic).sum())
         waiting.rows.append(group.rows)
@@ -62,9 +62,9 @@ class Waiting:
         if waiting.bytes >= self._request_bytes:
             self._send(key, whole=False)
 
-    def _send(self, key: tuple[str, int], *, whole: bool) -> None:
+    def _send(self, key: tuple[str, int, bool], *, whole: bool) -> None:
         """Send the waiting rows of a queue; without ``whole``, only full requests."""
-        topic, queue = key
+        topic, queue, _ = key
         waiting = self._waiting.pop(key)
         self._waiting_bytes -= waiting.bytes
         rows = waiting.rows[0] if len(waiting.rows) == 1 else pa.concat_batches(waiting.rows)

@@ -25,7 +25,7 @@ def _checked(given: Mapping[str, str], schema: StructType, overwrite: bool) -> S
         raise UsageError(
             "a topic cannot be overwritten", hint='mode("append"), and for a stream output mode append or update'
         )
-    check_columns(schema, options.topic)
+    check_columns(schema, options.topic, with_delays=not options.at_least_once)
     return options
 
 

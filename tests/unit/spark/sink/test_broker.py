@@ -28,7 +28,7 @@ from halfmq.wire.remoting.header import Request, encode_response
 from halfmq.wire.remoting.route import BrokerData, encode_cluster_info
 
 BATCH = QueryBatch("q", 3, "r")
-PAYLOAD = Payload(b"payload", 1, 7)
+PAYLOAD = Payload(b"payload", 1, 7, False)
 STORE = b"\x7f\0\0\1\0\0\x2a\x9f"
 
 

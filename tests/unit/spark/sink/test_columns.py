@@ -1,6 +1,7 @@
 """Rows become the same properties and queues as the same messages from our client; invalid rows are refused before anything is sent."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -13,11 +14,13 @@ from halfmq import limits
 from halfmq.client.outgoing import compose
 from halfmq.errors import HalfmqError, InvalidName, MessageTooLarge, UsageError
 from halfmq.model.ids import java_string_hash
+from halfmq.model.properties import to_dict
 from halfmq.spark.sink.columns import ANY_QUEUE, ROWS, Group, check_columns, groups_of
 
 TYPES = {
     "value": pa.binary(), "topic": pa.string(), "key": pa.string(), "keys": pa.string(), "tag": pa.string(),
     "properties": pa.map_(pa.string(), pa.string()), "sharding_key": pa.string(), "queue": pa.int32(),
+    "delay_ms": pa.int64(), "deliver_at": pa.timestamp("us", tz="UTC"),
 }  # fmt: skip
 WORD = st.text("abcXYZ-0€", min_size=1, max_size=6)
 MAYBE = st.one_of(st.none(), WORD)
@@ -26,7 +29,7 @@ MESSAGE = st.fixed_dictionaries(
         "value": st.binary(min_size=1, max_size=9), "topic": st.sampled_from(["t1", "t2", "t3"]), "key": MAYBE,
         "keys": st.one_of(st.none(), st.lists(WORD, min_size=1, max_size=3).map(" ".join)), "tag": MAYBE,
         "properties": st.one_of(st.none(), st.dictionaries(WORD, WORD, max_size=3)), "sharding_key": MAYBE,
-        "queue": st.one_of(st.none(), st.integers(0, 2)),
+        "queue": st.one_of(st.none(), st.integers(0, 2)), "delay_ms": st.one_of(st.none(), st.integers(-1, 259_200_000)),
     }
 )  # fmt: skip
 
@@ -48,8 +51,8 @@ def converted(messages: list[dict[str, Any]], topic: str = "", skipped: int = 0)
     return list(groups_of(batch_of(messages).slice(skipped), topic, queues_of))
 
 
-def expected(message: dict[str, Any]) -> tuple[str, int, bytes, bytes, int]:
-    """(topic, queue, body, properties, tag hash), as our client writes it."""
+def expected(message: dict[str, Any]) -> tuple[str, int, bool, bytes, dict[str, str], int, int]:
+    """(topic, queue, whether it is delayed, body, properties, tag hash, delay), as our client writes it."""
     keys = (message["keys"] or "").split()
     if message["key"] and keys[:1] != [message["key"]]:
         keys.insert(0, message["key"])
@@ -62,10 +65,12 @@ def expected(message: dict[str, Any]) -> tuple[str, int, bytes, bytes, int]:
         queue = message["queue"]
     elif made.sharding_key:
         queue = abs(java_string_hash(made.sharding_key)) % queues_of(made.topic)
-    return made.topic, queue, made.body, made.properties, java_string_hash(message["tag"] or "")
+    delay_ms = max(0, message["delay_ms"] or 0)
+    properties = to_dict(made.properties) | ({"TIMER_DELAY_MS": str(delay_ms)} if delay_ms else {})
+    return made.topic, queue, delay_ms > 0, made.body, properties, java_string_hash(message["tag"] or ""), delay_ms
 
 
-NOTHING = {"value": b"a", "topic": "t1", "key": None, "keys": None, "tag": None, "properties": None, "sharding_key": None, "queue": None}  # fmt: skip
+NOTHING = {"value": b"a", "topic": "t1", "key": None, "keys": None, "tag": None, "properties": None, "sharding_key": None, "queue": None, "delay_ms": None}  # fmt: skip
 
 
 @settings(deadline=None)  # the machine may be busy
@@ -75,15 +80,17 @@ NOTHING = {"value": b"a", "topic": "t1", "key": None, "keys": None, "tag": None,
 @example([{**NOTHING, "key": "k", "keys": "k l"}, {**NOTHING, "key": "k", "keys": "kk"}], 0)
 def test_rows_become_what_the_client_sends(messages: list[dict[str, Any]], skipped: int) -> None:
     skipped = min(skipped, len(messages) - 1)
-    wanted: dict[tuple[str, int], list[tuple[Any, ...]]] = {}
+    wanted: dict[tuple[str, int, bool], list[tuple[Any, ...]]] = {}
     for message in messages[skipped:]:
-        topic, queue, *rest = expected(message)
-        wanted.setdefault((topic, queue), []).append(tuple(rest))
-    found: dict[tuple[str, int], list[tuple[Any, ...]]] = {}
-    for topic, queue, rows in converted(messages, skipped=skipped):
+        topic, queue, is_delayed, *rest = expected(message)
+        wanted.setdefault((topic, queue, is_delayed), []).append(tuple(rest))
+    found: dict[tuple[str, int, bool], list[tuple[Any, ...]]] = {}
+    for topic, queue, is_delayed, rows in converted(messages, skipped=skipped):
         assert rows.schema == ROWS
-        assert (topic, queue) not in found
-        found[topic, queue] = [tuple(row.values()) for row in rows.to_pylist()]
+        assert (topic, queue, is_delayed) not in found
+        found[topic, queue, is_delayed] = [
+            (row["body"], to_dict(row["properties"]), row["tag_hash"], row["delay"]) for row in rows.to_pylist()
+        ]
     assert found == wanted
 
 
@@ -120,6 +127,11 @@ def test_text_values_and_an_empty_batch() -> None:
         ({"properties": {"a": "x" * limits.PROPERTIES_BYTES_MAX}}, MessageTooLarge, "properties of a row"),
         ({"queue": 3}, UsageError, "queue 3 does not exist in 1 rows: topic t1 has write queues 0 to 2"),
         ({"queue": -1}, UsageError, "queue -1 does not exist"),
+        (
+            {"delay_ms": 259_200_001},
+            UsageError,
+            r"delay_ms is 259200001 .* at most 259200000 \(3 days\) .* 1 of 3 rows",
+        ),
     ],
 )
 def test_invalid_row_is_refused(changes: dict[str, Any], kind: type[HalfmqError], said: str) -> None:
@@ -154,7 +166,8 @@ def test_queues_are_asked_for_only_where_needed() -> None:
 @pytest.mark.parametrize(
     ("schema", "topic", "said"),
     [
-        ("value string, delay_ms long", "t", "delayed messages cannot be written"),
+        ("value string, delay_ms string", "t", "column delay_ms is string .it must be long"),
+        ("value string, deliver_at long", "t", "column deliver_at is bigint .it must be timestamp"),
         ("value string, body string", "t", r"unknown column body \(columns are value"),
         ("value int", "t", "column value is int .it must be binary or string"),
         ("value string, properties map<string,int>", "t", "column properties is map<string,int>"),
@@ -171,6 +184,32 @@ def test_invalid_columns(schema: str, topic: str, said: str, ddl: Callable[[str]
 def test_valid_columns(ddl: Callable[[str], StructType]) -> None:
     check_columns(ddl("value binary, topic string, key binary, keys string, tag string, properties map<string,string>, sharding_key string, queue int"), "")  # fmt: skip
     check_columns(ddl("value string, queue bigint"), "t")
+    check_columns(ddl("value string, delay_ms int, deliver_at timestamp"), "t")
+
+
+def test_delays_are_refused_where_batches_cannot_have_them(ddl: Callable[[str], StructType]) -> None:
+    for name, kind in (("delay_ms", "long"), ("deliver_at", "timestamp")):
+        with pytest.raises(UsageError, match=f"column {name}: with guarantee=atLeastOnce"):
+            check_columns(ddl(f"value string, {name} {kind}"), "t", with_delays=False)
+
+
+def test_point_in_time_is_rounded_up_to_milliseconds_and_excludes_a_delay() -> None:
+    at = datetime.fromtimestamp(1_700_000_000, UTC)
+    messages = [
+        {"value": b"a", "delay_ms": None, "deliver_at": at.replace(microsecond=1_500)},
+        {"value": b"b", "delay_ms": 700, "deliver_at": None},
+        {"value": b"c", "delay_ms": 0, "deliver_at": at},
+        {"value": b"d", "delay_ms": None, "deliver_at": None},
+    ]
+    plain, delayed = sorted(converted(messages, "t"), key=lambda group: group.is_delayed)
+    assert plain.rows.column("body").to_pylist() == [b"d"]
+    assert plain.rows.column("delay").to_pylist() == [0]
+    assert delayed.rows.column("delay").to_pylist() == [-1_700_000_000_002, 700, -1_700_000_000_000]
+    assert [to_dict(one) for one in delayed.rows.column("properties").to_pylist()] == [
+        {"TIMER_DELIVER_MS": "1700000000002"}, {"TIMER_DELAY_MS": "700"}, {"TIMER_DELIVER_MS": "1700000000000"},
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match="both set in 1 rows"):
+        converted([{"value": b"a", "delay_ms": 1, "deliver_at": at}], "t")
 
 
 @pytest.fixture
@@ -180,7 +219,7 @@ def ddl() -> Callable[[str], StructType]:
 
     simple = {
         "string": types.StringType(), "binary": types.BinaryType(), "int": types.IntegerType(),
-        "bigint": types.LongType(), "long": types.LongType(),
+        "bigint": types.LongType(), "long": types.LongType(), "timestamp": types.TimestampType(),
         "map<string,string>": types.MapType(types.StringType(), types.StringType()),
         "map<string,int>": types.MapType(types.StringType(), types.IntegerType()),
     }  # fmt: skip

@@ -18,7 +18,12 @@ ROW = st.tuples(st.binary(min_size=1, max_size=60), st.sampled_from([b"", b"TAGS
 
 def rows_of(found: list[tuple[bytes, bytes]]) -> pa.RecordBatch:
     bodies, properties = zip(*found, strict=True)
-    columns = [pa.array(bodies, pa.binary()), pa.array(properties, pa.binary()), pa.array([0] * len(found), pa.int32())]
+    columns = [
+        pa.array(bodies, pa.binary()),
+        pa.array(properties, pa.binary()),
+        pa.array([0] * len(found), pa.int32()),
+        pa.array([0] * len(found), pa.int64()),
+    ]
     return pa.record_batch(columns, schema=ROWS)
 
 

@@ -30,17 +30,26 @@ class Sent:
 
 def test_only_full_requests_are_sent_before_the_end() -> None:
     sent = Sent(10)
-    sent.waiting.add([Group("t", 0, rows(b"aaaa", b"bbbb")), Group("t", 1, rows(b"cccc"))])
+    sent.waiting.add([Group("t", 0, False, rows(b"aaaa", b"bbbb")), Group("t", 1, False, rows(b"cccc"))])
     assert sent.requests == []
-    sent.waiting.add([Group("t", 0, rows(b"dddd", b"eeee", b"ffff"))])
+    sent.waiting.add([Group("t", 0, False, rows(b"dddd", b"eeee", b"ffff"))])
     assert sent.requests == [("t", 0, [b"aaaa", b"bbbb"]), ("t", 0, [b"dddd", b"eeee"])]
     sent.waiting.finish()
     assert sent.requests[2:] == [("t", 1, [b"cccc"]), ("t", 0, [b"ffff"])]
 
 
+def test_rows_with_and_without_delays_of_one_queue_are_sent_apart() -> None:
+    sent = Sent(10)
+    sent.waiting.add(
+        [Group("t", 0, False, rows(b"a")), Group("t", 0, True, rows(b"b")), Group("t", 0, False, rows(b"c"))]
+    )
+    sent.waiting.finish()
+    assert sorted(sent.requests) == [("t", 0, [b"a", b"c"]), ("t", 0, [b"b"])]
+
+
 def test_row_that_is_too_large_for_a_request_is_sent_alone() -> None:
     sent = Sent(10)
-    sent.waiting.add([Group("t", 0, rows(b"a", b"b" * 20, b"c"))])
+    sent.waiting.add([Group("t", 0, False, rows(b"a", b"b" * 20, b"c"))])
     sent.waiting.finish()
     assert [bodies for _, _, bodies in sent.requests] == [[b"a"], [b"b" * 20], [b"c"]]
 
@@ -50,7 +59,7 @@ def test_memory_of_waiting_rows_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     sent = Sent(50_000)
     largest = 0
     for number in range(60):
-        sent.waiting.add([Group(f"t{number % 20}", 0, rows(b"x" * 1_000))])
+        sent.waiting.add([Group(f"t{number % 20}", 0, False, rows(b"x" * 1_000))])
         largest = max(largest, number + 1 - sum(len(bodies) for _, _, bodies in sent.requests))
     assert 5 < largest <= 10
     sent.waiting.finish()
