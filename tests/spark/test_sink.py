@@ -352,6 +352,44 @@ def test_batch_write_with_a_version_is_written_once(sink: Any, broker: Served) -
     assert sorted(map(int, visible(broker, "versions"))) == list(range(20))
 
 
+def test_rows_with_a_delay_become_visible_once_at_their_time_also_if_the_broker_is_killed(
+    sink: Any, broker: Served
+) -> None:
+    """Four kinds of rows: without a delay, with one, for a point in time, and for one that has passed."""
+    began = time.time()
+    frame = sink.range(0, 400, 1, 2).selectExpr(
+        "cast(id as string) as value",
+        "if(id % 4 = 1, 12000 + id, null) as delay_ms",
+        f"case id % 4 when 2 then timestamp_millis({round(began * 1_000)} + 15000 + id) when 3 then timestamp_millis(1) end as deliver_at",
+    )
+    frame.write.format("halfmq").mode("append").options(
+        url=url(broker), topic="delayed", txnAppId="delays", txnVersion="1"
+    ).save()
+    decided = time.time()
+    broker.kill()
+    broker.start()
+
+    def numbers() -> list[int]:
+        return sorted(map(int, visible(broker, "delayed")))
+
+    at_once = [number for number in range(400) if number % 4 in (0, 3)]
+    wait_for(lambda: numbers() == at_once, "rows without a delay, and no others", 10)
+    seen: dict[int, float] = {}
+    while len(seen) < 200 and time.time() < decided + 60:
+        for number in set(numbers()).difference(at_once, seen):
+            seen[number] = time.time()
+        time.sleep(0.1)
+    broker.kill()
+    broker.start()
+    assert numbers() == list(range(400))
+    for number, at in seen.items():
+        assert at >= (began + 12 + number / 1_000 if number % 4 == 1 else began + 15 + number / 1_000)
+    frame.write.format("halfmq").mode("append").options(
+        url=url(broker), topic="delayed", txnAppId="delays", txnVersion="1"
+    ).save()
+    assert numbers() == list(range(400))
+
+
 def test_failed_batch_write_shows_nothing(sink: Any, broker: Served) -> None:
     frame = sink.range(0, 40, 1, 2).selectExpr("if(id = 39, null, rpad(id, 3000, '-')) as value")
     with pytest.raises(Exception, match="value is null in 1 of"):
