@@ -224,7 +224,7 @@ def delays_in(delayed_entries: bytes) -> tuple[int, ...]:
 def delayed_items(delayed_entries: bytes) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
     """(delay, entry: bytes from the start of the record to the item, message bytes, tag hash, key hash) of each message."""
     delays = delays_in(delayed_entries)
-    return zip(delays, ENTRY.iter_unpack(delayed_entries[len(delays) * DELAY_BYTES :]), strict=True)  # type: ignore[arg-type]
+    return zip(delays, ENTRY.iter_unpack(delayed_entries[len(delays) * DELAY_BYTES :]), strict=True)
 
 
 def item_places(payload: bytes, messages: int) -> Iterator[tuple[int, int]]:
