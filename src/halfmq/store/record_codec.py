@@ -295,21 +295,21 @@ def _rolled_back(record: RolledBack, copy: Copy) -> bytes:
     return head + raw_group + raw_id + struct.pack(f">{len(halves)}q", *halves)
 
 
-def _half_batch(record: HalfBatch, copy: Copy) -> bytes:
+def _half_batch(record: HalfBatch, copy: Copy) -> list[bytes]:
     texts = [text.encode() for text in (record.group, record.tx_id, record.attempt)]
     head = _HALF_BATCH_HEAD.pack(
         Kind.HALF_BATCH, 0, 0, record.size, record.offset, record.half_index, 0, record.grace_ms, 0, record.topic_id,
         record.queue_id, record.messages, record.checksum, record.entries_checksum, len(record.payload), 0, record.index, record.count,
         _batch_flags(record), *map(len, texts),
     )  # fmt: skip
-    return b"".join((head, record.payload, *texts))
+    return [head, record.payload, *texts]
 
 
 def _batch_flags(record: HalfBatch | CopiedHalfBatch) -> int:
     return record.has_keys * _HAS_KEYS | bool(record.delayed_entries) * _IS_DELAYED
 
 
-def _copied_half_batch(record: CopiedHalfBatch, copy: Copy) -> bytes:
+def _copied_half_batch(record: CopiedHalfBatch, copy: Copy) -> list[bytes]:
     _, payload, _ = copy(record.source)
     texts = [text.encode() for text in (record.group, record.tx_id, record.attempt)]
     head = _HALF_BATCH_HEAD.pack(
@@ -318,7 +318,7 @@ def _copied_half_batch(record: CopiedHalfBatch, copy: Copy) -> bytes:
         record.checksum, record.entries_checksum, len(payload), record.checks, record.index, record.count, _batch_flags(record),
         *map(len, texts),
     )  # fmt: skip
-    return b"".join((head, payload, *texts))
+    return [head, payload, *texts]
 
 
 def _decided(record: Decided, copy: Copy) -> bytes:
@@ -388,7 +388,7 @@ def _trim(record: Trim, copy: Copy) -> bytes:
 
 #: By type of record: its bytes, three pieces if it contains a message, else one. The caller compares their length with ``size``. A number
 #: that does not fit in its field raises ``struct.error``.
-ENCODE_BY_TYPE: Final[dict[type, Callable[[Any, Copy], Pieces | bytes]]] = for_each_kind(
+ENCODE_BY_TYPE: Final[dict[type, Callable[[Any, Copy], Pieces | list[bytes] | bytes]]] = for_each_kind(
     {
         MessageRecord: _message,
         HalfRecord: _message,

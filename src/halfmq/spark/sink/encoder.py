@@ -61,13 +61,13 @@ def _are_delayed(rows: pa.RecordBatch) -> bool:
     return rows.num_rows > 0 and bool(rows.column(3)[0].as_py())
 
 
-def cuts(sizes: Ints, bytes_max: int) -> Iterator[tuple[int, int]]:
-    """Divide rows into ranges [begin, end) of at most ``bytes_max``, or one row."""
+def cuts(sizes: Ints, bytes_max: int, rows_max: int) -> Iterator[tuple[int, int]]:
+    """Divide rows into ranges [begin, end) of at most ``bytes_max`` and ``rows_max``, or one row."""
     ends = np.cumsum(sizes)
     begin = 0
     while begin < len(sizes):
         before = int(ends[begin - 1]) if begin else 0
-        end = max(begin + 1, int(np.searchsorted(ends, before + bytes_max, "right")))
+        end = min(begin + rows_max, max(begin + 1, int(np.searchsorted(ends, before + bytes_max, "right"))))
         yield begin, end
         begin = end
 

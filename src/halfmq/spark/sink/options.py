@@ -22,7 +22,7 @@ OPTIONS: Final = {
     "txnAppId": "name of the writing application on the broker, 1 to 40 characters A-Z a-z 0-9 . _ -; default: the id of the query",
     "txnVersion": "batch writes only: number of this write; one that was written before with txnAppId is not written again",
     "brokerTimeout": "how long to wait for an unavailable broker: seconds, or with a unit (500ms, 30s, 5m); default 120s",
-    "maxHalfBatchBytes": "bytes of one request to a broker; default 512k",
+    "maxHalfBatchBytes": "bytes of one request to a broker, which also has at most 2,500 rows; default 1m",
     "checkpointLocation": "streams only: Spark's checkpoint, a directory of the driver's machine",
     # Spark passes what ``queryName`` was called with.
     "queryName": "streams only: the name of the query in Spark; nothing else depends on it",
@@ -30,8 +30,10 @@ OPTIONS: Final = {
 EXACTLY_ONCE: Final = "exactlyOnce"
 AT_LEAST_ONCE: Final = "atLeastOnce"
 GROUP_DEFAULT: Final = "halfmq-spark"
-#: The broker verifies a half batch on its event loop, so a larger one delays other clients by milliseconds.
-HALF_BATCH_BYTES: Final = 512 << 10
+#: The broker verifies a half batch on its event loop, so a larger one delays other clients by milliseconds. Small ones cost more: each takes half a
+#: millisecond, and a row 1 to 2 us.
+HALF_BATCH_BYTES: Final = 1 << 20
+HALF_BATCH_ROWS: Final = 2_500
 _HALF_BATCH_BYTES_MIN: Final = 4 << 10
 _APP_ID: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{QUERY_CHARS_MAX}}}")
 _SIZE: Final = re.compile(r"(\d{1,9})\s*([km]?)", re.ASCII | re.IGNORECASE)

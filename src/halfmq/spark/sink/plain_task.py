@@ -12,7 +12,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from halfmq.errors import UsageError
 from halfmq.model.query_batch import QueryBatch
 from halfmq.spark.sink.columns import groups_of
-from halfmq.spark.sink.options import SinkOptions
+from halfmq.spark.sink.options import HALF_BATCH_ROWS, SinkOptions
 from halfmq.spark.sink.plain_broker import PlainBrokers
 from halfmq.spark.sink.plain_encoder import encode, stored_sizes, with_ids
 from halfmq.spark.sink.waiting import Waiting
@@ -49,7 +49,7 @@ class _Writer:
         self._topic = options.topic
         self._batch = batch
         self._partition = partition
-        self._waiting = Waiting(options.request_bytes, stored_sizes, self._send)
+        self._waiting = Waiting(options.request_bytes, HALF_BATCH_ROWS, stored_sizes, self._send)
         self.messages = 0
 
     def add(self, batch: pa.RecordBatch) -> None:

@@ -13,7 +13,7 @@ from halfmq.spark.sink.broker import AlreadyDecided, SinkBroker
 from halfmq.spark.sink.columns import ANY_QUEUE, groups_of
 from halfmq.spark.sink.encoder import Encoder, encoded_sizes
 from halfmq.spark.sink.message_ids import id_prefix
-from halfmq.spark.sink.options import SinkOptions
+from halfmq.spark.sink.options import HALF_BATCH_ROWS, SinkOptions
 from halfmq.spark.sink.waiting import Waiting
 
 
@@ -72,7 +72,7 @@ class _Writer:
         self._options = options
         self._attempt = attempt
         self._encoder = Encoder(id_prefix(*attempt.batch, attempt.name), broker.local_host(), store_host)
-        self._waiting = Waiting(options.request_bytes, encoded_sizes, self._prepare)
+        self._waiting = Waiting(options.request_bytes, HALF_BATCH_ROWS, encoded_sizes, self._prepare)
         #: Number of queues by topic.
         self._queues: dict[str, int] = {}
         #: Queue of the next half batch without one. Tasks begin at different ones.

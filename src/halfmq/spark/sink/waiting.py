@@ -19,22 +19,25 @@ class _Rows:
     def __init__(self) -> None:
         self.rows: list[pa.RecordBatch] = []
         self.bytes = 0
+        self.count = 0
 
 
 class Waiting:
     """Collects rows by topic and queue. The caller must call ``finish`` after the last.
 
     ``sizes``: bytes of each row of a topic in a request; ``send``: called with topic, queue (or ANY_QUEUE) and rows for one request, all with delays
-    or none, in the order of the rows of a queue. A request has at most ``request_bytes``, or one row.
+    or none, in the order of the rows of a queue. A request has at most ``request_bytes`` and ``request_rows``, or one row.
     """
 
     def __init__(
         self,
         request_bytes: int,
+        request_rows: int,
         sizes: Callable[[pa.RecordBatch, str], Ints],
         send: Callable[[str, int, pa.RecordBatch], None],
     ) -> None:
         self._request_bytes = request_bytes
+        self._request_rows = request_rows
         self._sizes = sizes
         self._send_rows = send
         self._waiting: dict[tuple[str, int, bool], _Rows] = {}
@@ -58,8 +61,9 @@ class Waiting:
         size = int(self._sizes(group.rows, group.topic).sum())
         waiting.rows.append(group.rows)
         waiting.bytes += size
+        waiting.count += group.rows.num_rows
         self._waiting_bytes += size
-        if waiting.bytes >= self._request_bytes:
+        if waiting.bytes >= self._request_bytes or waiting.count >= self._request_rows:
             self._send(key, whole=False)
 
     def _send(self, key: tuple[str, int, bool], *, whole: bool) -> None:
@@ -69,11 +73,11 @@ class Waiting:
         self._waiting_bytes -= waiting.bytes
         rows = waiting.rows[0] if len(waiting.rows) == 1 else pa.concat_batches(waiting.rows)
         sizes = self._sizes(rows, topic)
-        for begin, end in cuts(sizes, self._request_bytes):
+        for begin, end in cuts(sizes, self._request_bytes, self._request_rows):
             part = rows.slice(begin, end - begin)
             if end == rows.num_rows and not whole:
                 left = self._waiting[key] = _Rows()
-                left.rows, left.bytes = [part], int(sizes[begin:].sum())
+                left.rows, left.bytes, left.count = [part], int(sizes[begin:].sum()), part.num_rows
                 self._waiting_bytes += left.bytes
                 return
             self._send_rows(topic, queue, part)

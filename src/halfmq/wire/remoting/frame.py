@@ -18,6 +18,8 @@ _TWO_WORDS: Final = struct.Struct(">II")
 _FRAME_BYTES_MIN: Final = 4
 #: First bytes of a TLS handshake: content type 22, major version 3 (RFC 8446, 5.1). As a length it exceeds any limit.
 _TLS_HELLO: Final = 0x1603
+#: From this size on, what a copy of the frame takes is more than what avoiding it does.
+_LARGE_BYTES: Final = 32_768
 _HEADER_BYTES_MAX: Final = (1 << 24) - 1
 _BINARY_BIT: Final = 1 << 24
 
@@ -71,9 +73,11 @@ class FrameSplitter:
             if len(pending) < self._wanted:
                 self.frames_bytes = 0
                 return []
-            data = bytes(pending)
             # A new object instead of clear(), which might keep the memory of a 16 MiB frame.
             self._pending = bytearray()
+            if self._wanted > _LARGE_BYTES:
+                return self._feed_after_large(pending)
+            data = bytes(pending)
         frames: list[bytes] = []
         at = 0
         #: Of the frame at ``at``, without its length.
@@ -97,6 +101,20 @@ class FrameSplitter:
             self._pending += memoryview(data)[at:]
             self._wanted = wanted
         self.frames_bytes = at
+        return frames
+
+    def _feed_after_large(self, pending: bytearray) -> list[bytes]:
+        """``feed`` when ``pending`` begins with a complete large frame, which is copied once instead of twice."""
+        view = memoryview(pending)
+        end = self._wanted
+        frame = bytes(view[4:end])
+        try:
+            frames = self.feed(bytes(view[end:]))
+        except BrokenFrame as error:
+            error.frames.insert(0, frame)
+            raise
+        frames.insert(0, frame)
+        self.frames_bytes += end
         return frames
 
 

@@ -91,15 +91,16 @@ def test_ids_go_on_over_half_batches() -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(1, 50), max_size=30), st.integers(1, 120))
-def test_cuts_are_as_large_as_allowed(sizes: list[int], bytes_max: int) -> None:
-    found = list(cuts(np.array(sizes, np.int64), bytes_max))
+@given(st.lists(st.integers(1, 50), max_size=30), st.integers(1, 120), st.integers(1, 9))
+def test_cuts_are_as_large_as_allowed(sizes: list[int], bytes_max: int, rows_max: int) -> None:
+    found = list(cuts(np.array(sizes, np.int64), bytes_max, rows_max))
     assert [row for begin, end in found for row in range(begin, end)] == list(range(len(sizes)))
     for number, (begin, end) in enumerate(found):
         total = sum(sizes[begin:end])
         assert total <= bytes_max or end == begin + 1
+        assert end - begin <= rows_max
         if number + 1 < len(found):
-            assert total + sizes[end] > bytes_max
+            assert total + sizes[end] > bytes_max or end - begin == rows_max
 
 
 @pytest.mark.parametrize("skipped", [0, 2])

@@ -20,9 +20,9 @@ def sizes(batch: pa.RecordBatch, topic: str) -> Ints:
 
 
 class Sent:
-    def __init__(self, request_bytes: int) -> None:
+    def __init__(self, request_bytes: int, request_rows: int = 1_000) -> None:
         self.requests: list[tuple[str, int, list[bytes]]] = []
-        self.waiting = Waiting(request_bytes, sizes, self._send)
+        self.waiting = Waiting(request_bytes, request_rows, sizes, self._send)
 
     def _send(self, topic: str, queue: int, batch: pa.RecordBatch) -> None:
         self.requests.append((topic, queue, batch.column(0).to_pylist()))
@@ -45,6 +45,16 @@ def test_rows_with_and_without_delays_of_one_queue_are_sent_apart() -> None:
     )
     sent.waiting.finish()
     assert sorted(sent.requests) == [("t", 0, [b"a", b"c"]), ("t", 0, [b"b"])]
+
+
+def test_requests_have_a_maximum_of_rows() -> None:
+    sent = Sent(1_000, 2)
+    sent.waiting.add([Group("t", 0, False, rows(b"a"))])
+    assert sent.requests == []
+    sent.waiting.add([Group("t", 0, False, rows(b"b", b"c", b"d", b"e"))])
+    assert [bodies for _, _, bodies in sent.requests] == [[b"a", b"b"], [b"c", b"d"]]
+    sent.waiting.finish()
+    assert [bodies for _, _, bodies in sent.requests[2:]] == [[b"e"]]
 
 
 def test_row_that_is_too_large_for_a_request_is_sent_alone() -> None:

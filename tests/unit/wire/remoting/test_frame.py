@@ -107,3 +107,26 @@ def test_a_large_frame_in_many_small_reads_is_joined_once():
 def test_a_header_that_does_not_fit_24_bits_is_refused():
     with pytest.raises(ProtocolError):
         assemble_head(bytes(1 << 24), 0)
+
+
+@pytest.mark.parametrize("step", [1_000, 40_000, 150_001])
+def test_what_comes_with_the_end_of_a_large_frame_is_split_as_well(step: int) -> None:
+    large = assemble(b"h", bytes(100_000))
+    stream = large + FIRST + large + SECOND + THIRD[:-1]
+    splitter = FrameSplitter()
+    got, taken = [], 0
+    for at in range(0, len(stream), step):
+        got += splitter.feed(stream[at : at + step])
+        taken += splitter.frames_bytes
+    assert got == [large[4:], FIRST[4:], large[4:], SECOND[4:]]
+    assert (taken, splitter.pending_bytes) == (len(stream) - len(THIRD) + 1, len(THIRD) - 1)
+    assert splitter.feed(THIRD[-1:]) == [THIRD[4:]]
+
+
+def test_frames_before_a_wrong_length_are_kept_in_order_also_after_a_large_one() -> None:
+    large = assemble(b"h", bytes(100_000))
+    splitter = FrameSplitter()
+    splitter.feed(large[:-1])
+    with pytest.raises(BrokenFrame) as broken:
+        splitter.feed(large[-1:] + FIRST + b"\xff\xff\xff\xff")
+    assert broken.value.frames == [large[4:], FIRST[4:]]
