@@ -256,7 +256,7 @@ class Broker:
             gateway, sequencer, Sends(sequencer, stored, self._chosen_ids, gateway.log_throttled), verdicts,
             store_host=settings.store_host, durability=self.config.durability.value,
         )  # fmt: skip
-        HalfBatchCommands(gateway, HalfBatches(sequencer, self._chosen_ids))
+        HalfBatchCommands(gateway, HalfBatches(sequencer, self._chosen_ids, self._offload))
         self._pulls = Pulls(sequencer, store, self._loop, groups, gateway.outgoing, gateway.flush)
         PullHandlers(gateway, self._pulls)
         raw_reads = RawReads(view, store, gateway.outgoing, self._loop.time)

@@ -1,11 +1,15 @@
 """What the indexes take from the payload of a half batch: its queue entries, all at once, and the keys of its messages.
 
-A verdict may show a million messages. So for their queue entries nothing is done for each of them: columns are moved by slices with a step,
-and one addition of long integers adds the place of the record to all offsets. About 0.1 us for each message.
+A verdict may show a million messages, and the event loop serves nobody while their queue entries are made. So nothing is done for each of
+them. With NumPy that takes about 0.02 us for each message. Without it columns are moved by slices with a step, and one addition of long integers
+adds the place of the record to all offsets: 0.12 us. A test compares the two.
+
+NumPy is imported with the first verdict; the broker usually has it by then, see ``broker.services.payload_arrays``.
 """
 
 from collections.abc import Iterator
-from typing import Final
+from functools import cache
+from typing import Any, Final, cast
 
 from halfmq.model.half_batch import ENTRY, ENTRY_BYTES, ITEM_HEAD_BYTES
 from halfmq.model.properties import KEYS, find
@@ -30,19 +34,56 @@ def queue_entries(
     """
     constant = QUEUE_ENTRY.pack(0, 0, 0, visible_at, store_time_ms, half_index, 0)
     for start in range(0, len(entries), _PART * ENTRY_BYTES):
-        part = bytes(entries[start : start + _PART * ENTRY_BYTES])
-        count = len(part) // ENTRY_BYTES
-        found = bytearray(constant * count)
-        for source, target in _COLUMNS:
-            found[target::QUEUE_ENTRY_BYTES] = part[source::ENTRY_BYTES]
-        places = bytearray(8 * count)
-        for byte in range(4):
-            places[4 + byte :: 8] = part[byte::ENTRY_BYTES]
-        added = int.from_bytes(places, "big") + int.from_bytes(record_offset.to_bytes(8, "big") * count, "big")
-        offsets = added.to_bytes(8 * count, "big")
-        for byte in range(8):
-            found[byte::QUEUE_ENTRY_BYTES] = offsets[byte::8]
-        yield start // ENTRY_BYTES, bytes(found)
+        part = entries[start : start + _PART * ENTRY_BYTES]
+        encode = _encode if _numpy() is None else _encode_arrays
+        yield start // ENTRY_BYTES, encode(part, record_offset, constant)
+
+
+def _encode(entries: memoryview, record_offset: int, constant: bytes) -> bytes:
+    part = bytes(entries)
+    count = len(part) // ENTRY_BYTES
+    found = bytearray(constant * count)
+    for source, target in _COLUMNS:
+        found[target::QUEUE_ENTRY_BYTES] = part[source::ENTRY_BYTES]
+    places = bytearray(8 * count)
+    for byte in range(4):
+        places[4 + byte :: 8] = part[byte::ENTRY_BYTES]
+    added = int.from_bytes(places, "big") + int.from_bytes(record_offset.to_bytes(8, "big") * count, "big")
+    offsets = added.to_bytes(8 * count, "big")
+    for byte in range(8):
+        found[byte::QUEUE_ENTRY_BYTES] = offsets[byte::8]
+    return bytes(found)
+
+
+def _encode_arrays(entries: memoryview, record_offset: int, constant: bytes) -> bytes:
+    """As ``_encode``, with NumPy."""
+    np, entry_type, queue_entry_type = _numpy()
+    given = np.frombuffer(entries, entry_type)
+    found = np.empty(len(given), queue_entry_type)
+    found["offset"] = given["place"].astype(np.int64) + record_offset
+    same = np.frombuffer(constant, queue_entry_type)
+    for name in ("visible_at", "store_time_ms", "half_index"):
+        found[name] = same[name]
+    for name in ("size_and_tag", "key_hash"):
+        found[name] = given[name]
+    return cast(bytes, found.tobytes())
+
+
+@cache
+def _numpy() -> Any:
+    """(NumPy, type of an entry, type of a queue entry); None if it is not installed.
+
+    Only what is added to something is a number in the order of the file; the rest is 8 bytes that are copied.
+    """
+    try:
+        import numpy
+    except ImportError:
+        return None
+    entry = numpy.dtype([("place", ">u4"), ("size_and_tag", "u8"), ("key_hash", "u8")])
+    copied = [(name, "u8") for name in ("size_and_tag", "visible_at", "store_time_ms", "half_index", "key_hash")]
+    queue_entry = numpy.dtype([("offset", ">i8"), *copied])
+    assert (entry.itemsize, queue_entry.itemsize) == (ENTRY_BYTES, QUEUE_ENTRY_BYTES)
+    return numpy, entry, queue_entry
 
 
 def keys_in(payload: bytes, messages: int) -> tuple[str, list[tuple[int, bytes]]]:

@@ -24,10 +24,13 @@ from halfmq.errors import InvariantViolated, StoreDamaged
 from halfmq.runtime.disk import Disk, File
 from halfmq.store.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES, QUEUE_FILE_ENTRIES
 from halfmq.store.open_files import FileKey, OpenFiles
+from halfmq.store.segment import NO_SPACE
 
 _VISIBLE_AT: Final = 16
 _ENTRY_WORDS: Final = QUEUE_ENTRY_BYTES // 8
 _KEY_HASH_AT: Final = 40
+#: Entries that ``add_many`` stages, bytes. Larger writes are slower, since each takes pages of new memory.
+MANY_BYTES_MAX: Final = 256 << 10
 #: Reads bytes at a place of an entry file.
 _Read = Callable[[int, int], bytes]
 
@@ -179,6 +182,8 @@ class ConsumeQueues:
         self._of_topic: dict[int, list[Queue]] = {}
         #: Queues with staged entries.
         self._touched: list[Queue] = []
+        #: Bytes of ``add_many`` since the last flush that succeeded.
+        self._many_bytes = 0
         #: Whether an unknown queue may begin at any offset: in a redo, and after a trim.
         self._begins_anywhere = False
         #: Number of written entries; only increases.
@@ -207,9 +212,21 @@ class ConsumeQueues:
             self._touched.append(queue)
 
     def add_many(self, topic_id: int, queue_id: int, queue_offset: int, entries: bytes) -> None:
-        """Stage several encoded entries in one piece, the first at ``queue_offset``. Raises as ``add``."""
+        """Stage several encoded entries in one piece, the first at ``queue_offset``. Raises as ``add``, or OSError as ``flush`` unless the disk is full.
+
+        Much is written at once: the entries of one verdict may take more memory than the rest of the broker. Readers do not see them
+        before the high watermark is after the verdict.
+        """
         self.add(topic_id, queue_id, queue_offset, entries)
         self._queues[topic_id, queue_id].end += len(entries) // QUEUE_ENTRY_BYTES - 1
+        self._many_bytes += len(entries)
+        if self._many_bytes >= MANY_BYTES_MAX:
+            try:
+                self.flush()
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    raise
+                # They are still staged: the next ``flush`` finds space, or raises this again.
 
     def flush(self) -> None:
         """Write the staged entries: one write per queue, two if a file ends in between.
@@ -223,6 +240,7 @@ class ConsumeQueues:
             self._touched = [queue for queue in self._touched if queue.staged]
             raise
         self._touched.clear()
+        self._many_bytes = 0
 
     def _flush(self) -> None:
         files = self._files

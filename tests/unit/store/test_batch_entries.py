@@ -1,6 +1,7 @@
 """Queue entries of a half batch, made by columns, are those that a loop makes; and its keys are those of its messages."""
 
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -11,10 +12,15 @@ from halfmq.store.batch_entries import keys_in, queue_entries
 from halfmq.store.layout import QUEUE_ENTRY
 
 
+@pytest.mark.parametrize("encode", [batch_entries._encode, batch_entries._encode_arrays])
 @pytest.mark.parametrize("count", [1, 2, 5, 16, 17, 1_000])
 @pytest.mark.parametrize("offset", [0, 64, (1 << 32) - 40, (1 << 40) + 12_345, (1 << 62) + 1])
-def test_entries_are_those_of_a_loop(count: int, offset: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_are_those_of_a_loop(
+    encode: Callable[..., bytes], count: int, offset: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(batch_entries, "_PART", 16)
+    monkeypatch.setattr(batch_entries, "_encode", encode)
+    monkeypatch.setattr(batch_entries, "_encode_arrays", encode)
     rng = random.Random(count)
     rows = [
         (rng.choice([0, 88, 1 << 20, (1 << 32) - 1]), rng.getrandbits(31), rng.randrange(-(1 << 31), 1 << 31), rng.randrange(-(1 << 63), 1 << 63))

@@ -1,5 +1,6 @@
 """Queues on their own: bounds, time search, files that begin inside their chunk."""
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from halfmq.errors import InvariantViolated
 from halfmq.runtime.disk import RealDisk
 from halfmq.store import consume_queue
 from halfmq.store.consume_queue import ConsumeQueues, QueueEntry, file_end, visible_before
-from halfmq.store.layout import QUEUE_ENTRY
+from halfmq.store.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from halfmq.store.open_files import OpenFiles
 
 ROOT = Path("/q")
@@ -264,3 +265,45 @@ def test_no_look_touches_what_was_never_written(tmp_path: Path, monkeypatch: pyt
     page_entries = -(-100 * QUEUE_ENTRY.size // 4_096) * 4_096 // QUEUE_ENTRY.size
     assert max(looks) <= page_entries
     assert again.bounds(1, 0, 2_000 + 10 * 60) == (0, 60)
+
+
+def many(number: int, count: int) -> bytes:
+    return b"".join(map(entry, range(number, number + count)))
+
+
+def test_entries_of_a_large_verdict_are_written_in_parts_that_readers_do_not_see(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(consume_queue, "MANY_BYTES_MAX", 6 * QUEUE_ENTRY_BYTES)
+    disk = FaultyDisk()
+    made = queues(disk)
+    made.load(0, 1)
+    most = 0
+    for number in range(0, 60, 4):
+        made.add_many(1, number // 4 % 3, number // 12 * 4, many(number, 4))
+        staged = sum(len(part) for queue in made._queues.values() for part in queue.staged)
+        most = max(most, staged)
+        assert all(made.bounds(1, queue, 2_000)[1] == 0 for queue in range(3))
+    assert 0 < most < 6 * QUEUE_ENTRY_BYTES
+    made.flush()
+    for queue in range(3):
+        found = made.read(1, queue, 0, 100, 1 << 40)
+        assert [one.key_hash for one in found] == [12 * part + 4 * queue + at for part in range(5) for at in range(4)]
+
+
+def test_entries_of_a_large_verdict_that_a_full_disk_does_not_take_stay_staged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consume_queue, "MANY_BYTES_MAX", 2 * QUEUE_ENTRY_BYTES)
+    disk = FaultyDisk()
+    made = queues(disk)
+    made.load(0, 1)
+    disk.fail("write", errno.ENOSPC, times=100)
+    made.add_many(1, 0, 0, many(0, 3))
+    made.add_many(1, 0, 3, many(3, 3))
+    with pytest.raises(OSError, match="No space"):
+        made.flush()
+    disk.heal()
+    made.flush()
+    assert [one.key_hash for one in made.read(1, 0, 0, 100, 1 << 40)] == list(range(6))
+    disk.fail("write", errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        made.add_many(1, 0, 6, many(6, 3))

@@ -3,11 +3,12 @@
 Nothing is decided here but whether a payload is correct: its messages are stored as they came.
 """
 
+import logging
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, Final
 
 from halfmq import limits
+from halfmq.broker.offload import Offload
 from halfmq.broker.sequencer import Deliver, Sequencer
 from halfmq.broker.services.chosen_ids import ChosenIds
 from halfmq.broker.services.payload_arrays import Verify, array_verification
@@ -20,6 +21,8 @@ from halfmq.model.half_batch import verify_payload
 from halfmq.model.ids import checked_name, is_generated_id, is_transaction_id
 from halfmq.model.query_batch import QueryBatch, problem_of
 
+log = logging.getLogger("halfmq.half_batches")
+
 _UINT32_MAX: Final = 0xFFFFFFFF
 #: Larger numbers do not fit in their fields.
 _COUNT_MAX: Final = limits.TRANSACTION_HALF_BATCHES_MAX
@@ -28,14 +31,24 @@ _COUNT_MAX: Final = limits.TRANSACTION_HALF_BATCHES_MAX
 class HalfBatches:
     """``deliver(context, reply)`` is called once: at once if the request is invalid, else when the reply is durable."""
 
-    def __init__(self, sequencer: Sequencer, chosen_ids: ChosenIds) -> None:
+    def __init__(self, sequencer: Sequencer, chosen_ids: ChosenIds, offload: Offload) -> None:
         self._sequencer = sequencer
         self._chosen_ids = chosen_ids
+        self._offload = offload
         self._settings = sequencer.view.settings
+        #: Set once NumPy is imported, which takes 100 ms: not on the loop. Until then payloads are verified message by message.
+        self._arrays: Verify | None = None
+        self._arrays_requested = False
 
-    @cached_property
-    def _array_verification(self) -> Verify | None:
-        return array_verification()
+    def _request_arrays(self) -> None:
+        def done(found: Verify | Exception | None) -> None:
+            if isinstance(found, Exception):
+                log.warning("half batches are verified without NumPy, which takes twice as long: %s", found)
+            else:
+                self._arrays = found
+
+        self._arrays_requested = True
+        self._offload.run(array_verification, done)
 
     @property
     def store_host(self) -> bytes:
@@ -75,10 +88,10 @@ class HalfBatches:
             deliver(context, Refused(Why.INVALID_PARAMETER, problem))
             return
         host, body_bytes_max = self._settings.store_host, self._settings.body_bytes_max
-        arrays = self._array_verification
-        accepted = (
-            None if arrays is None or delayed else arrays(payload, messages, topic, queue_id, host, body_bytes_max)
-        )
+        if not self._arrays_requested:
+            self._request_arrays()
+        arrays = None if delayed else self._arrays
+        accepted = None if arrays is None else arrays(payload, messages, topic, queue_id, host, body_bytes_max)
         verified = accepted or verify_payload(
             payload,
             messages,

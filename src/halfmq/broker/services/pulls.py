@@ -316,6 +316,7 @@ class Pulls:
         log_start = self._view.log_start
         stored_view = self._store.stored_view
         ahead_until = _dense_until(entries, count, bytes_max)
+        half_batch, moved_by = -1, 0
         for offset, message_bytes, tag_hash, visible_at, store_time_ms, half_index, _ in entries:
             if tags is None or tag_hash in tags:
                 end = at + message_bytes
@@ -337,8 +338,12 @@ class Pulls:
                     del body[at:]
                     break
                 if half_index != -1:
-                    first_offset = self._store.first_offset(offset) if half_index >= 0 else offset
-                    _patch(body, at, offset, queue_offset, store_time_ms, half_index, first_offset)
+                    # Messages with one half index are of one half batch, which was copied as a whole. Finding where it was first reads
+                    # its head; to do that for each message would read ``ahead`` bytes again for the next one.
+                    if half_index != half_batch:
+                        half_batch = half_index
+                        moved_by = offset - self._store.first_offset(offset) if half_index >= 0 else 0
+                    _patch(body, at, offset, queue_offset, store_time_ms, half_index, offset - moved_by)
                 at = end
                 left -= 1
             queue_offset += 1

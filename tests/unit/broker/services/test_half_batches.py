@@ -7,7 +7,9 @@ import pytest
 from tests.support.services import CoreSequencer
 
 from halfmq import limits
+from halfmq.broker.services import half_batches
 from halfmq.broker.services.half_batches import HalfBatches
+from halfmq.broker.services.payload_arrays import array_verification
 from halfmq.client.unique_ids import UniqueIds
 from halfmq.core.commands import Winner
 from halfmq.core.decision import BatchDecided, DecisionFound, Refused, Sent, Why
@@ -26,13 +28,18 @@ class Bench:
         self.sequencer = CoreSequencer(BrokerSettings(segment_bytes=segment_bytes))
         #: Ids that were searched before the decision.
         self.searched: list[str] = []
-        self.half_batches = HalfBatches(self.sequencer, self)  # type: ignore[arg-type]
+        self.offloaded: list[tuple[Any, Any]] = []
+        self.half_batches = HalfBatches(self.sequencer, self, self)  # type: ignore[arg-type]
         self.replies: list[Any] = []
 
     def send(self, command: Any, deliver: Any, context: Any) -> None:
         """In place of ``ChosenIds``."""
         self.searched.append(command.tx_id)
         self.sequencer.submit(command, deliver, context)
+
+    def run(self, work: Any, done: Any) -> None:
+        """In place of ``Offload``: the thread is busy with it."""
+        self.offloaded.append((work, done))
 
     def deliver(self, context: Any, reply: Any) -> None:
         assert context == "context"
@@ -41,7 +48,12 @@ class Bench:
     def payload(self, body: bytes = b"one") -> bytes:
         host = self.half_batches.store_host
         return build_payload(
-            [HalfMessage(0, 0, body, b"")], topic="orders", queue_id=0, born_time_ms=1, born_host=host, store_host=host
+            [HalfMessage(0, 0, body, b"A\x01b\x02")],
+            topic="orders",
+            queue_id=0,
+            born_time_ms=1,
+            born_host=host,
+            store_host=host,
         )[0]
 
     def prepare(self, **changes: Any) -> Any:
@@ -64,6 +76,32 @@ def test_correct_payload_is_stored_and_decided() -> None:
     assert isinstance(bench.decide(Winner("0.1", 1, 1, crc32(bench.payload()))), BatchDecided)
     bench.half_batches.find(1, B0, bench.deliver, "context")
     assert isinstance(bench.replies[-1], DecisionFound)
+
+
+def test_numpy_is_imported_on_the_thread_while_payloads_are_verified_without_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench()
+    plain: list[int] = []
+    verify = half_batches.verify_payload
+    monkeypatch.setattr(half_batches, "verify_payload", lambda *a, **k: plain.append(1) or verify(*a, **k))
+    assert isinstance(bench.prepare(), Sent)
+    assert isinstance(bench.prepare(index=1), Sent)
+    assert len(plain) == 2
+    [(work, done)] = bench.offloaded
+    assert work is array_verification
+    done(work())
+    assert isinstance(bench.prepare(index=2), Sent)
+    assert len(plain) == 2
+
+
+def test_half_batches_are_stored_if_numpy_cannot_be_imported() -> None:
+    bench = Bench()
+    assert isinstance(bench.prepare(), Sent)
+    [(_, done)] = bench.offloaded
+    done(OSError("a library is damaged"))
+    assert isinstance(bench.prepare(index=1), Sent)
+    assert len(bench.offloaded) == 1
 
 
 @pytest.mark.parametrize(

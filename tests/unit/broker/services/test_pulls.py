@@ -206,6 +206,29 @@ def test_a_message_that_became_visible_late_has_its_place_and_time_in_the_queue(
     assert message.prepared_offset == (1_000 if half_index >= 0 else 0)
 
 
+def test_where_a_copied_half_batch_was_first_is_found_once_for_all_its_messages_in_a_response() -> None:
+    bench = Bench()
+    for _ in range(6):
+        bench.message()
+    entries = bench.queues._queues[bench.topic, 0]
+    for at, half_index in enumerate((4, 4, 4, 5, 5, 4)):
+        entries[at] = entries[at]._replace(half_index=half_index)
+    asked: list[int] = []
+
+    def first_offset(offset: int) -> int:
+        asked.append(offset)
+        return offset - 10 * entries[[one.offset for one in entries].index(offset)].half_index
+
+    bench.queues.first_offset = first_offset  # type: ignore[method-assign]
+    body, found, at = bench.one().body, [], 0
+    while at < len(body):
+        message, _, size = decode(body, at)
+        found.append(message.prepared_offset)
+        at += size
+    assert found == [one.offset - 10 * one.half_index for one in entries]
+    assert asked == [entries[at].offset for at in (0, 3, 5)]
+
+
 def test_bytes_are_bounded_more_tightly_while_peers_do_not_read() -> None:
     bench = Bench()
     for _ in range(8):
