@@ -227,6 +227,17 @@ def test_archive_holds_and_goes_on(spark: Any, broker: Served, tmp_path: Path, f
     assert f"archive-{form}" in listed.stdout, listed
 
 
+def test_a_batch_of_an_archive_is_bounded_by_bytes(spark: Any, broker: Served, tmp_path: Path) -> None:
+    with Client(url(broker), group="service") as mq:
+        for number in range(30):
+            mq.send("large", os.urandom(20_000), key=number)  # nothing to compress
+    settings = archive.Settings(url=url(broker), topics=("large",), output=str(tmp_path / "out"), max_bytes="100k")
+    assert archive.run(settings, SparkSettings(), print) == 0
+    rows = [sum(pq.read_metadata(file).num_rows for file in files) for files in tables.batches_of(tmp_path / "out")]
+    assert sum(rows) == 30
+    assert max(rows) <= 5, "more than 100 KiB"
+
+
 def test_messages_that_come_after_the_plan_are_not_sent(
     spark: Any, broker: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

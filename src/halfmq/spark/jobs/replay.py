@@ -32,7 +32,7 @@ from halfmq.spark.jobs.inputs import cause, spark_errors
 from halfmq.spark.jobs.settings import SparkSettings
 from halfmq.spark.jobs.source import SourceSettings
 from halfmq.spark.jobs.stream import JobFailed, Say
-from halfmq.spark.options import parse_options
+from halfmq.spark.options import OPTIONS, parse_options
 from halfmq.spark.plan.bounds import ends_by_time, starts_by_time
 from halfmq.spark.plan.offsets import QueueBoundsSnapshot, QueueName, queue_order
 from halfmq.spark.retry_deadline import RetryDeadline
@@ -54,6 +54,13 @@ _KEPT: Final = (
     "to_topic",
     "spread",
 )
+#: Options of the source and of the sink that a chunk sets.
+_OWN: Final = {
+    name: f"--{'from' if name.startswith('starting') else 'to'}-time"
+    for name in OPTIONS
+    if name.startswith(("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp"))
+}
+_OWN_OF_TARGET: Final = {"url": "--to-url", "txnAppId": "", "txnVersion": ""}
 
 
 class Settings(SourceSettings, frozen=True, kw_only=True):
@@ -139,7 +146,9 @@ def _check(settings: Settings) -> dict[str, str]:
                 f"--to-options {name}={value}: a replay sends every message exactly once, so its target must be a halfmq broker",
                 hint=f"read the archive in a query of your own, and write with guarantee={value}",
             )
+    source.refuse_own(settings.to_options, _OWN_OF_TARGET, "--to-options")
     if settings.archive is None:
+        source.refuse_own(settings.options, _OWN)
         return source.reader_options(settings, archive.COLUMNS)
     if settings.url or settings.path or settings.topics or settings.pattern:
         raise UsageError(

@@ -22,6 +22,7 @@ from halfmq.spark.jobs.replay import (
 from halfmq.spark.jobs.settings import SparkSettings
 from halfmq.spark.sink.columns import groups_of
 
+TOPICS = {"url": "rocketmq://a:1", "topics": ("t",)}
 QUEUES = st.dictionaries(
     st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 3).map(str)),
     st.tuples(st.integers(0, 50), st.integers(0, 50)).map(lambda pair: (pair[0], pair[0] + pair[1])),
@@ -59,6 +60,14 @@ def test_batches_of_an_archive_stay_whole_and_in_order(rows: list[int], rows_max
         ({"archive": "a", "topics": ("t",)}, "--archive stands instead"),
         ({"archive": "a", "from_time": "yesterday"}, "--from-time 'yesterday' is not a time"),
         ({"archive": "a", "max_rows": 0}, "--max-rows"),
+        ({"archive": "a", "to_options": {"URL": "rocketmq://b:1"}}, "--to-options URL cannot be set .*use --to-url"),
+        ({"archive": "a", "to_options": {"txnversion": "7"}}, "--to-options txnversion cannot be set"),
+        (TOPICS | {"options": {"startingOffsets": "earliest"}}, "startingOffsets cannot be set .*use --from-time"),
+        (TOPICS | {"options": {"startingTimestamp": "5"}}, "startingTimestamp cannot be set .*use --from-time"),
+        (
+            TOPICS | {"options": {"endingoffsetsbytimestamp": "{}"}},
+            "endingoffsetsbytimestamp cannot be set .*use --to-time",
+        ),
         ({"archive": "a", "to_options": {"GUARANTEE": "atleastonce"}}, "a replay sends every message exactly once"),
     ],
 )

@@ -8,8 +8,11 @@ from unittest.mock import MagicMock
 import pytest
 
 from halfmq.errors import UsageError
-from halfmq.spark.jobs import stream, table_job
+from halfmq.spark.jobs import archive, stream, table_job
+from halfmq.spark.jobs.settings import SparkSettings
+from halfmq.spark.jobs.source import reader_options
 from halfmq.spark.jobs.table_job import TableSettings
+from halfmq.spark.options import parse_options
 
 
 @pytest.fixture(autouse=True)
@@ -76,3 +79,18 @@ def test_output_of_an_earlier_version_is_accepted_and_pinned(tmp_path: Path) -> 
         run(tmp_path, topics=("ta",))
     pinned = json.loads((tmp_path / "_job.json").read_text())
     assert pinned["schema"] == "id long", "what was pinned stays"
+
+
+@pytest.mark.parametrize("option", ["group", "publishposition", "HOLD"])
+def test_options_do_not_replace_the_hold_of_an_archive(tmp_path: Path, option: str) -> None:
+    settings = archive.Settings(
+        url="rocketmq://127.0.0.1:1", topics=("t",), output=str(tmp_path), hold="g", options={option: "false"}
+    )
+    with pytest.raises(UsageError, match=f"--options {option} cannot be set .*use --hold"):
+        archive.run(settings, SparkSettings(), print)
+
+
+def test_a_batch_has_a_limit_of_rows_and_one_of_bytes() -> None:
+    settings = TableSettings(url="rocketmq://127.0.0.1:1", topics=("t",), output="o", max_rows=5)
+    found = parse_options(reader_options(settings, ("value",), **table_job.stream_options(settings)))
+    assert (found.max_offsets_per_trigger, found.max_bytes_per_trigger) == (5, 1 << 30)
