@@ -69,6 +69,7 @@ def opened(job: str, settings: TableSettings, pinned: Mapping[str, Any]) -> Iter
     Raises:
         UsageError: it is not a directory of this machine, another process writes it, it was written with other settings, or its
             checkpoint is gone.
+        EnvironmentFailed: the checkpoint lacks the offsets of its last batch.
     """
     if not settings.output or _SCHEME.match(settings.output):
         raise UsageError(f"--output {settings.output!r} is not a directory", hint="use a local or mounted directory")
@@ -80,6 +81,7 @@ def opened(job: str, settings: TableSettings, pinned: Mapping[str, Any]) -> Iter
                 f"{output} contains tables, but {CHECKPOINT} is gone, so that the job would write everything again",
                 hint="restore it, or use another output",
             )
+        Checkpoint(str(output / CHECKPOINT)).check_offsets()
         yield output
 
 
