@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -149,6 +149,28 @@ def test_topic_into_topic_by_time_and_filter(spark: Any, broker: Served, tmp_pat
         replay.run(
             replay.Settings(state=str(tmp_path / "state"), **(given | {"to_topic": "other"})), SparkSettings(), print
         )
+
+
+def test_the_messages_of_a_transaction_become_visible_together_again(
+    spark: Any, broker: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Method: transactions of 30 messages on two topics, replayed in chunks of 40; after each chunk whole ones must be there."""
+    settings = replay.Settings(
+        url=url(broker), topics=TOPICS, to_url=url(broker), to_topic="together", state=str(tmp_path / "state"),
+        max_rows=40,
+    )  # fmt: skip
+    wrote, sizes = replay._write, []
+
+    def write(*given: Any) -> None:
+        wrote(*given)
+        found = [headers for queue in messages_of(spark, broker, "together").values() for *_, headers in queue]
+        transactions = Counter(int(dict(map(tuple, one))["number"]) // 30 for one in found)
+        assert set(transactions.values()) == {30}
+        sizes.append(len(transactions))
+
+    monkeypatch.setattr(replay, "_write", write)
+    assert replay.run(settings, SparkSettings(), print) == 0
+    assert sizes == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("where", ["=(", "no_such_column = 1", "queue"])
