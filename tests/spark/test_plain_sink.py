@@ -3,7 +3,12 @@
 The broker here drops no repetitions, as RocketMQ's does; on that one: ``tests/compat/test_spark_rocketmq.py``.
 """
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,6 +102,55 @@ def test_batch_that_failed_is_sent_again_with_the_same_ids(
     if moment == stalling_sink.RAISE_AFTER_COMMIT:
         # All rows of the batch were visible before its end, and again.
         assert sorted(map(len, found.values())) == [1] * sink_driver.BATCH_ROWS + [2] * sink_driver.BATCH_ROWS
+
+
+@pytest.fixture(scope="module")
+def killed_driver(broker: Served, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of two queries whose driver was killed: one while a task of batch 1 sent, one after the commit of batch 0."""
+    work = tmp_path_factory.mktemp("killed")
+    moments = {"sending": f"{stalling_sink.IN_WRITE} 1", "sent": f"{stalling_sink.AFTER_COMMIT} 0"}
+    for name, moment in moments.items():
+        (work / name).mkdir()
+        (work / name / "moment").write_text(moment)
+        with Client(url(broker), group="service") as mq:
+            mq.send_many(f"in-{name}", [compose(f"in-{name}", row(number)) for number in range(ROWS)])
+    log = work / "driver.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.sink_driver", url(broker), str(work), AT_LEAST_ONCE, *moments],
+            stdout=output, stderr=output, start_new_session=True, env={**os.environ, "PYTHONPATH": "src:."},
+        )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 240
+        while not all((work / name / "stalled").exists() for name in moments):
+            assert process.poll() is None, log.read_text()[-3_000:]
+            assert time.monotonic() < deadline, log.read_text()[-3_000:]
+            time.sleep(0.05)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
+    assert process.returncode == -signal.SIGKILL
+    return work
+
+
+@pytest.mark.parametrize("name", ["sending", "sent"])
+def test_driver_killed_in_the_middle_loses_no_row(sink: Any, broker: Served, killed_driver: Path, name: str) -> None:
+    directory = killed_driver / name
+    before = ids(sink, broker, f"out-{name}")
+    assert sink_driver.BATCH_ROWS <= len(before) < ROWS, "killed in the middle"
+    (directory / "moment").unlink()
+    query = sink_driver.start(sink, url(broker), directory, guarantee=AT_LEAST_ONCE, availableNow=True)
+    try:
+        assert query.awaitTermination(300)
+    finally:
+        query.stop()
+    found = ids(sink, broker, f"out-{name}")
+    assert found.keys() == {row(number) for number in range(ROWS)}
+    assert len({one for several in found.values() for one in several}) == ROWS, "what is repeated has the id of before"
+    repeated = {body for body, several in found.items() if len(several) > 1}
+    assert repeated <= before.keys()
+    if name == "sent":
+        assert repeated == before.keys(), "the batch was sent, and not noted"
 
 
 def test_batch_write_that_is_repeated_has_the_same_ids_if_it_has_a_name(sink: Any, broker: Served) -> None:

@@ -155,7 +155,7 @@ def killed(work: Path, broker: Served, sink: Any) -> dict[str, str]:
     log = work / "driver.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.sink_driver", url(broker), str(work), *MOMENTS],
+            [sys.executable, "-m", "tests.support.sink_driver", url(broker), str(work), "exactlyOnce", *MOMENTS],
             stdout=output, stderr=output, start_new_session=True, env={**os.environ, "PYTHONPATH": "src:."},
         )  # fmt: skip
     try:

@@ -1,4 +1,4 @@
-"""A Spark driver in a process of its own, to be killed: ``python -m tests.support.sink_driver URL DIRECTORY NAME...``.
+"""A Spark driver in a process of its own, to be killed: ``python -m tests.support.sink_driver URL DIRECTORY GUARANTEE NAME...``.
 
 Each NAME is a query from topic in-NAME to topic out-NAME, whose checkpoint is DIRECTORY/NAME/checkpoint. When one ends, its error (or nothing)
 is written to DIRECTORY/NAME/ended.
@@ -42,12 +42,12 @@ def session(name: str, master: str) -> Any:
     return spark
 
 
-def main(url: str, directory: Path, names: list[str]) -> None:
+def main(url: str, directory: Path, guarantee: str, names: list[str]) -> None:
     # Stalled tasks keep their slots; a task whose worker dies is tried again.
     spark = session("to be killed", "local[6,4]")
     running = {}
     for name in names:
-        running[name] = query = start(spark, url, directory / name)
+        running[name] = query = start(spark, url, directory / name, guarantee=guarantee)
         # One after the other: Spark gives a new Python process 10 s to connect, and eight that start at once on a busy machine take longer.
         while query.isActive and not (directory / name / "checkpoint" / "offsets" / "0").exists():
             time.sleep(0.1)
@@ -60,4 +60,4 @@ def main(url: str, directory: Path, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4:])

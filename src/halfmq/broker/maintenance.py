@@ -91,6 +91,8 @@ class Maintenance:
         """Start; the first check is at once."""
         if self._sequencer.view.jumps and self._config.retention_ms and self._not_trimmed.is_due("clock"):
             self._log_clock_jump()
+        if 0 < self._config.retention_bytes < self._store.segment_bytes:
+            self._log_small_retention()
         self._again("checkpoint", self._config.checkpoint_interval_ms, self.checkpoint)
         self._again("retention", self._config.retention_check_ms, self.check_retention)
         self._again("space", SPACE_CHECK_MS, self.check_free_space)
@@ -238,6 +240,17 @@ class Maintenance:
                 _in_words(queues),
                 start,
             )
+
+    def _log_small_retention(self) -> None:
+        size, segment = self._config.retention_bytes, self._store.segment_bytes
+        log.warning(
+            "--retention-bytes %d is less than one segment of the log, %d bytes. Only whole segments are removed, and never the one that is "
+            "being written, so the log takes up to %d bytes. Give at least %d; for less, a new store with smaller --segment-bytes",
+            size,
+            segment,
+            size + segment,
+            segment,
+        )
 
     def _log_clock_jump(self) -> None:
         jumps = self._sequencer.view.jumps

@@ -57,7 +57,9 @@ def serve(
     retention_hours: Annotated[float, typer.Option(help="Remove log segments older than this; 0: no limit.")] = (
         defaults.RETENTION_MS / 3_600_000
     ),
-    retention_bytes: Annotated[int, typer.Option(help="Approximate maximum size of the log, bytes; 0: no limit.")] = 0,
+    retention_bytes: Annotated[
+        int, typer.Option(help="Approximate maximum size of the log, bytes; at least one segment; 0: no limit.")
+    ] = 0,
     retention_check_ms: Annotated[
         int, typer.Option(help="Interval at which retention removes segments.")
     ] = defaults.RETENTION_CHECK_MS,

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -151,6 +151,28 @@ def test_topic_into_topic_by_time_and_filter(spark: Any, broker: Served, tmp_pat
         )
 
 
+def test_the_messages_of_a_transaction_become_visible_together_again(
+    spark: Any, broker: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Method: transactions of 30 messages on two topics, replayed in chunks of 40; after each chunk whole ones must be there."""
+    settings = replay.Settings(
+        url=url(broker), topics=TOPICS, to_url=url(broker), to_topic="together", state=str(tmp_path / "state"),
+        max_rows=40,
+    )  # fmt: skip
+    wrote, sizes = replay._write, []
+
+    def write(*given: Any) -> None:
+        wrote(*given)
+        found = [headers for queue in messages_of(spark, broker, "together").values() for *_, headers in queue]
+        transactions = Counter(int(dict(map(tuple, one))["number"]) // 30 for one in found)
+        assert set(transactions.values()) == {30}
+        sizes.append(len(transactions))
+
+    monkeypatch.setattr(replay, "_write", write)
+    assert replay.run(settings, SparkSettings(), print) == 0
+    assert sizes == [1, 2, 3, 4, 5]
+
+
 @pytest.mark.parametrize("where", ["=(", "no_such_column = 1", "queue"])
 def test_a_filter_that_is_no_condition_leaves_no_state_so_the_corrected_one_is_accepted(
     spark: Any, tmp_path: Path, where: str
@@ -225,6 +247,17 @@ def test_archive_holds_and_goes_on(spark: Any, broker: Served, tmp_path: Path, f
         check=False,
     )
     assert f"archive-{form}" in listed.stdout, listed
+
+
+def test_a_batch_of_an_archive_is_bounded_by_bytes(spark: Any, broker: Served, tmp_path: Path) -> None:
+    with Client(url(broker), group="service") as mq:
+        for number in range(30):
+            mq.send("large", os.urandom(20_000), key=number)  # nothing to compress
+    settings = archive.Settings(url=url(broker), topics=("large",), output=str(tmp_path / "out"), max_bytes="100k")
+    assert archive.run(settings, SparkSettings(), print) == 0
+    rows = [sum(pq.read_metadata(file).num_rows for file in files) for files in tables.batches_of(tmp_path / "out")]
+    assert sum(rows) == 30
+    assert max(rows) <= 5, "more than 100 KiB"
 
 
 def test_messages_that_come_after_the_plan_are_not_sent(

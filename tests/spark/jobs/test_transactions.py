@@ -17,7 +17,7 @@ from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import compose
 from halfmq.client.sync import Client
 from halfmq.client.transaction import Prepared
-from halfmq.errors import DataLost
+from halfmq.errors import DataLost, UsageError
 from halfmq.spark.jobs import tables, transactions
 from halfmq.spark.jobs.settings import SparkSettings
 
@@ -83,6 +83,27 @@ def test_each_transaction_is_in_the_table_once(
         assert "billing: 0 transactions not read" in said[-1]
     (row,) = tables.read(spark, output / "settled").where("transaction_id = 'T-2'").collect()
     assert (row.group, row.messages, row.topics, row.decided_by) == ("service", 3, ["orders"], "producer")
+
+
+def test_an_output_belongs_to_the_store_of_its_rows(spark: Any, broker: Served, tmp_path: Path) -> None:
+    other = Served(tmp_path / "other", tmp_path / "other.log", "--segment-bytes", str(1 << 20))
+    other.start()
+    try:
+        output = str(tmp_path / "out")
+        for served in (broker, other):
+            with Client(f"rocketmq://127.0.0.1:{served.name_port}", group="service") as mq:
+                mq.finish(prepare(mq, "T-1"), Outcome.COMMIT)
+
+        def run(**source: str) -> None:
+            assert transactions.run(transactions.Settings(output=output, **source), SparkSettings(), print) == 0
+
+        run(url=f"rocketmq://127.0.0.1:{broker.name_port}")
+        with pytest.raises(UsageError, match="begun with store = "):
+            run(url=f"rocketmq://127.0.0.1:{other.name_port}")
+        run(path=str(broker.data))  # the files of the same store
+    finally:
+        other.stop()
+        shutil.rmtree(tmp_path / "other")
 
 
 def test_an_undecided_transaction_may_outlive_retention(spark: Any, tmp_path: Path) -> None:

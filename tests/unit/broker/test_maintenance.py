@@ -103,6 +103,24 @@ async def test_retention_trims_old_segments_and_keeps_what_is_undecided(tmp_path
         assert b"later" in (await client.pull("T", 1, wait_ms=4_000)).body
 
 
+@pytest.mark.parametrize(("size", "warned"), [(0, False), (SMALL - 1, True), (SMALL, False)])
+async def test_a_retention_of_less_than_a_segment_is_warned_of_and_removes_whole_segments(
+    tmp_path: Path, size: int, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeping: dict[str, Any] = {"retention_ms": 0, "retention_bytes": size, "settings": NO_WINDOW}
+    async with serving(
+        tmp_path, segment_bytes=SMALL, retention_check_ms=20, checkpoint_interval_ms=40, **keeping
+    ) as running:
+        lines = [line for line in caplog.messages if "is less than one segment" in line]
+        assert len(lines) == warned
+        if warned:
+            assert f"--retention-bytes {SMALL - 1} " in lines[0]
+            assert f"the log takes up to {2 * SMALL - 1} bytes. Give at least {SMALL};" in lines[0]
+            await filled(running)
+            await trimmed(running)
+            await until(lambda: running.state.log_end - running.state.log_start <= 2 * SMALL - 1)
+
+
 async def test_retention_by_age_keeps_what_is_younger(tmp_path: Path) -> None:
     """Goal: not a segment too many goes. Method: fill some, let two hours pass, fill some more; an hour is to be kept."""
     clock = ShiftedClock()

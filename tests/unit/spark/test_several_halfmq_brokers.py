@@ -110,6 +110,11 @@ def test_where_one_of_two_stores_is_not_there_its_query_waits_and_says_which_are
     pair.brokers["broker-b"].store = "cd" * 16
     with pytest.raises(ConnectError, match=rf"store {B} is not registered.*broker broker-a with store {A}.*cdcd"):
         end_of(pair.stream(failOnDataLoss="false"), start)
+    remedy = (
+        f"the query has read store {B} alone: start its broker.*lost for good, only a new checkpoint reads the others"
+    )
+    with pytest.raises(ConnectError, match=remedy):
+        end_of(pair.stream(failOnDataLoss="false"), start)
     pair.away("broker-b")
     with pytest.raises(ConnectError, match=rf"store {B} is not registered.*broker broker-b is away"):
         end_of(pair.stream(failOnDataLoss="false"), start)

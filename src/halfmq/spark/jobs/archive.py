@@ -43,9 +43,8 @@ def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
         if settings.path:
             raise UsageError("--hold needs a broker", hint="use --url instead of --path")
         held = {"group": settings.hold, "publishPosition": "true", "hold": "true"}
-    given = source.reader_options(
-        settings, COLUMNS, startingOffsets="earliest", maxOffsetsPerTrigger=str(settings.max_rows), **held
-    )
+        source.refuse_own(settings.options, dict.fromkeys(held, "--hold"))
+    given = source.reader_options(settings, COLUMNS, **table_job.stream_options(settings), **held)
     with table_job.opened("archive", settings, {}) as output:
         source.announce(given, say, follow=settings.follow)
         running = session.start("archive", spark)

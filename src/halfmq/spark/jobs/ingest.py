@@ -72,9 +72,7 @@ def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
     Start it again at any time, also after a kill: it continues where it was.
     """
     columns = (*BRONZE, "properties") if settings.properties else BRONZE
-    given = source.reader_options(
-        settings, columns, startingOffsets="earliest", maxOffsetsPerTrigger=str(settings.max_rows)
-    )
+    given = source.reader_options(settings, columns, **table_job.stream_options(settings))
     ddl = _schema_text(settings)
     late_ms = _late_ms(settings)
     pinned: dict[str, Any] = {

@@ -16,8 +16,9 @@ meanwhile, and has no end in time.
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -32,9 +33,9 @@ from halfmq.spark.jobs.inputs import cause, spark_errors
 from halfmq.spark.jobs.settings import SparkSettings
 from halfmq.spark.jobs.source import SourceSettings
 from halfmq.spark.jobs.stream import JobFailed, Say
-from halfmq.spark.options import parse_options
+from halfmq.spark.options import OPTIONS, parse_options
 from halfmq.spark.plan.bounds import ends_by_time, starts_by_time
-from halfmq.spark.plan.offsets import QueueBoundsSnapshot, QueueName, queue_order
+from halfmq.spark.plan.offsets import QueueBoundsSnapshot, QueueName, is_rocketmq, queue_order
 from halfmq.spark.retry_deadline import RetryDeadline
 from halfmq.spark.schema import spark_schema
 from halfmq.spark.sink.columns import WITHOUT_QUEUE
@@ -54,6 +55,15 @@ _KEPT: Final = (
     "to_topic",
     "spread",
 )
+#: Options of the source and of the sink that a chunk sets.
+_OWN: Final = {
+    name: f"--{'from' if name.startswith('starting') else 'to'}-time"
+    for name in OPTIONS
+    if name.startswith(("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp"))
+}
+#: After every message: the year 2248.
+_TIME_MAX_MS: Final = 1 << 43
+_OWN_OF_TARGET: Final = {"url": "--to-url", "txnAppId": "", "txnVersion": ""}
 
 
 class Settings(SourceSettings, frozen=True, kw_only=True):
@@ -139,7 +149,9 @@ def _check(settings: Settings) -> dict[str, str]:
                 f"--to-options {name}={value}: a replay sends every message exactly once, so its target must be a halfmq broker",
                 hint=f"read the archive in a query of your own, and write with guarantee={value}",
             )
+    source.refuse_own(settings.to_options, _OWN_OF_TARGET, "--to-options")
     if settings.archive is None:
+        source.refuse_own(settings.options, _OWN)
         return source.reader_options(settings, archive.COLUMNS)
     if settings.url or settings.path or settings.topics or settings.pattern:
         raise UsageError(
@@ -207,10 +219,8 @@ def _plan(settings: Settings, options: dict[str, str], place: Path) -> Plan:
         ]
         plan = Plan(writer, chunks_of_batches(counted, settings.max_rows))
     else:
-        snapshot, bounds = _bounds(settings, options)
-        if not snapshot.topics:
-            raise UsageError("there is nothing to replay: none of the topics exists")
-        plan = Plan(writer, chunks_of_queues(bounds, settings.max_rows), snapshot.store, snapshot.topics)
+        snapshot, chunks = _chunks(settings, options)
+        plan = Plan(writer, chunks, snapshot.store, snapshot.topics)
     state.write(path, msgspec.to_builtins(plan))
     return plan
 
@@ -223,26 +233,37 @@ def _batches(location: str) -> list[list[str]]:
     return batches
 
 
-def _bounds(
-    settings: Settings, options: dict[str, str]
-) -> tuple[QueueBoundsSnapshot, dict[QueueName, tuple[int, int]]]:
-    """Every queue, with the messages between the two times; with none, both its ends are equal."""
+def _chunks(settings: Settings, options: dict[str, str]) -> tuple[QueueBoundsSnapshot, list[Chunk]]:
     reader = _reader(options)
     try:
-        snapshot = _snapshot(reader)
+        snapshot, bounds = _bounds(settings, reader)
+        if not snapshot.topics:
+            raise UsageError("there is nothing to replay: none of the topics exists")
+        if is_rocketmq(snapshot.store):  # a transaction has one message
+            return snapshot, chunks_of_queues(bounds, settings.max_rows)
 
-        def found(name: str) -> Mapping[QueueName, int | None] | None:
-            at = moment(getattr(settings, name), name)
-            if at is None:
-                return None
-            return reader.offsets_at(dict.fromkeys(snapshot.queues, round(at.timestamp() * 1_000)), snapshot)
+        def before(time_ms: int) -> Mapping[QueueName, int | None]:
+            return reader.offsets_at({name: time_ms for name, (at, end) in bounds.items() if at < end}, snapshot)
 
-        first, last = found("from_time"), found("to_time")
-        starts = starts_by_time(snapshot, dict.fromkeys(first or (), 0), first or {}, without_match_latest=True)
-        ends = ends_by_time(snapshot, last or {})
-        return snapshot, {queue: (starts[queue], max(starts[queue], ends[queue])) for queue in snapshot.queues}
+        return snapshot, chunks_of_times(bounds, settings.max_rows, before)
     finally:
         reader.close()
+
+
+def _bounds(settings: Settings, reader: Reader) -> tuple[QueueBoundsSnapshot, dict[QueueName, tuple[int, int]]]:
+    """Every queue, with the messages between the two times; with none, both its ends are equal."""
+    snapshot = _snapshot(reader)
+
+    def found(name: str) -> Mapping[QueueName, int | None] | None:
+        at = moment(getattr(settings, name), name)
+        if at is None:
+            return None
+        return reader.offsets_at(dict.fromkeys(snapshot.queues, round(at.timestamp() * 1_000)), snapshot)
+
+    first, last = found("from_time"), found("to_time")
+    starts = starts_by_time(snapshot, dict.fromkeys(first or (), 0), first or {}, without_match_latest=True)
+    ends = ends_by_time(snapshot, last or {})
+    return snapshot, {queue: (starts[queue], max(starts[queue], ends[queue])) for queue in snapshot.queues}
 
 
 def _reader(options: dict[str, str]) -> Reader:
@@ -283,14 +304,65 @@ def chunks_of_queues(bounds: Mapping[QueueName, tuple[int, int]], rows_max: int)
     """
     total = sum(end - first for first, end in bounds.values())
     count = -(-total // rows_max)
-    chunks = []
-    for number in range(count):
-        queues: dict[str, dict[str, tuple[int, int]]] = {}
-        for (topic, queue), (first, end) in sorted(bounds.items(), key=lambda item: queue_order(item[0])):
-            low, high = (first + (end - first) * part // count for part in (number, number + 1))
-            queues.setdefault(topic, {})[queue] = (low, high)
-        chunks.append(Chunk(sum(high - low for one in queues.values() for low, high in one.values()), queues=queues))
+    return [
+        _chunk(
+            {
+                name: (first + (end - first) * number // count, first + (end - first) * (number + 1) // count)
+                for name, (first, end) in bounds.items()
+            }
+        )
+        for number in range(count)
+    ]
+
+
+def chunks_of_times(
+    bounds: Mapping[QueueName, tuple[int, int]],
+    rows_max: int,
+    before: Callable[[int], Mapping[QueueName, int | None]],
+) -> list[Chunk]:
+    """As ``chunks_of_queues``, but what became visible in one millisecond is in one chunk, which may be larger than ``rows_max`` for that:
+    all messages of a transaction have the same time. ``before(time_ms)``: the first message of each queue at that time or later; None:
+    there is none.
+    """
+
+    @cache
+    def until(time_ms: int) -> dict[QueueName, int]:
+        found = before(time_ms)
+        return {
+            name: end if (at := found.get(name)) is None else min(max(at, first), end)
+            for name, (first, end) in bounds.items()
+        }
+
+    chunks: list[Chunk] = []
+    at = {name: first for name, (first, _) in bounds.items()}
+    ends = {name: end for name, (_, end) in bounds.items()}
+    while at != ends:
+        # Always from the same two times: the first steps of all searches are the same, and each costs a request for each queue.
+        low_ms, high_ms = 0, _TIME_MAX_MS
+        upto = ends
+        if _rows(at, ends) > rows_max:
+            while high_ms - low_ms > 1:
+                middle_ms = (low_ms + high_ms) // 2
+                if _rows(at, until(middle_ms)) <= rows_max:
+                    low_ms = middle_ms
+                else:
+                    high_ms = middle_ms
+            upto = until(low_ms) if _rows(at, until(low_ms)) > 0 else until(high_ms)
+        chunks.append(_chunk({name: (at[name], upto[name]) for name in bounds}))
+        at = upto
     return chunks
+
+
+def _rows(low: Mapping[QueueName, int], high: Mapping[QueueName, int]) -> int:
+    """Negative, if ``high`` is before ``low``."""
+    return sum(high[name] - low[name] for name in high)
+
+
+def _chunk(ranges: Mapping[QueueName, tuple[int, int]]) -> Chunk:
+    queues: dict[str, dict[str, tuple[int, int]]] = {}
+    for (topic, queue), ends in sorted(ranges.items(), key=lambda item: queue_order(item[0])):
+        queues.setdefault(topic, {})[queue] = ends
+    return Chunk(sum(high - low for low, high in ranges.values()), queues=queues)
 
 
 # --- a chunk ----------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Where jobs read messages: settings, and the options of ``format("halfmq")`` that they mean."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from msgspec import Meta, field
@@ -25,8 +25,8 @@ class SourceSettings(JobSettings, frozen=True, kw_only=True):
     ] = field(default_factory=dict)
 
 
-#: Options of the source that the settings mean, which ``options`` must not set as well.
-_OWN = {"url": "url", "path": "path", "subscribe": "topics", "subscribepattern": "pattern", "columns": ""}
+#: Options of the source that the settings mean, which ``options`` must not set as well, as for ``refuse_own``.
+_OWN = {"url": "--url", "path": "--path", "subscribe": "--topics", "subscribePattern": "--pattern", "columns": ""}
 
 
 def check_source(settings: SourceSettings) -> None:
@@ -37,9 +37,18 @@ def check_source(settings: SourceSettings) -> None:
     if bool(settings.url) == bool(settings.path):
         both = "both --url and --path are" if settings.url else "neither --url nor --path is"
         raise UsageError(f"{both} given", hint="--url rocketmq://HOST:PORT for a broker, --path for its directory")
-    for name in settings.options:
-        if (own := _OWN.get(name.lower())) is not None:
-            raise UsageError(f"--options {name} cannot be set", hint=f"use --{own}" if own else "the job sets it")
+    refuse_own(settings.options, _OWN)
+
+
+def refuse_own(given: Mapping[str, str], own: Mapping[str, str], flag: str = "--options") -> None:
+    """Raises UsageError: ``given`` has an option of ``own`` (name -> what to use instead; empty: the job sets it), in any case of letters.
+
+    It would replace what the job needs, or have no effect.
+    """
+    lower = {name.lower(): instead for name, instead in own.items()}
+    for name in given:
+        if (instead := lower.get(name.lower())) is not None:
+            raise UsageError(f"{flag} {name} cannot be set", hint=f"use {instead}" if instead else "the job sets it")
 
 
 def reader_options(settings: SourceSettings, columns: Sequence[str], **more: str) -> dict[str, str]:

@@ -25,6 +25,8 @@ _JOB: Final = "_job.json"
 _LOCK: Final = "_lock"
 #: A batch that was interrupted is read again, and each makes a file for each task.
 MAX_ROWS: Final = 1_000_000
+#: Large messages reach it first: a million of 4 MiB would be a batch of 4 TB.
+MAX_BYTES: Final = "1g"
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:", re.ASCII)
 
 
@@ -38,6 +40,9 @@ class TableSettings(SourceSettings, frozen=True, kw_only=True):
     ] = False
     trigger: Annotated[float, Meta(description="With --follow: seconds from batch to batch; 0: no pause.", ge=0)] = 10
     max_rows: Annotated[int, Meta(description="Most messages of a batch.", ge=1)] = MAX_ROWS
+    max_bytes: Annotated[
+        str, Meta(description="Most stored bytes of a batch: a number, or with a unit: 64k, 16m, 1g.")
+    ] = MAX_BYTES
 
 
 class Part(NamedTuple):
@@ -48,6 +53,15 @@ class Part(NamedTuple):
     statistics_of: tuple[str, ...] = ("offset", "timestamp")
 
 
+def stream_options(settings: TableSettings) -> dict[str, str]:
+    """Defaults for ``source.reader_options``: where the first run starts, and the limits of a batch."""
+    return {
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": str(settings.max_rows),
+        "maxBytesPerTrigger": settings.max_bytes,
+    }
+
+
 @contextlib.contextmanager
 def opened(job: str, settings: TableSettings, pinned: Mapping[str, Any]) -> Iterator[Path]:
     """The output directory, locked for this process. ``pinned``: settings that must not change, as far as they are known yet.
@@ -55,6 +69,7 @@ def opened(job: str, settings: TableSettings, pinned: Mapping[str, Any]) -> Iter
     Raises:
         UsageError: it is not a directory of this machine, another process writes it, it was written with other settings, or its
             checkpoint is gone.
+        EnvironmentFailed: the checkpoint lacks the offsets of its last batch.
     """
     if not settings.output or _SCHEME.match(settings.output):
         raise UsageError(f"--output {settings.output!r} is not a directory", hint="use a local or mounted directory")
@@ -66,6 +81,7 @@ def opened(job: str, settings: TableSettings, pinned: Mapping[str, Any]) -> Iter
                 f"{output} contains tables, but {CHECKPOINT} is gone, so that the job would write everything again",
                 hint="restore it, or use another output",
             )
+        Checkpoint(str(output / CHECKPOINT)).check_offsets()
         yield output
 
 

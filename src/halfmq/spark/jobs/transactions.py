@@ -4,6 +4,7 @@
     OUTPUT/undecided.parquet    those that were undecided at the last run
     OUTPUT/unread.parquet       with --consumers: committed transactions of which a consumer group has not acknowledged all messages
     OUTPUT/_state.json          where the next run begins, and how many the last one found
+    OUTPUT/_job.json            the store that is read: half indexes of another one mean other transactions
 
 Half indexes grow with each half that is prepared. A run reads from the lowest one that was undecided at the last run, so it meets every
 transaction that is new or may have changed, and leaves out those that it finds in ``settled``. Of those that the last run has met, settled ones may
@@ -26,14 +27,21 @@ from halfmq.errors import UsageError
 from halfmq.spark.jobs import inputs, session, state, tables
 from halfmq.spark.jobs.files import write_files
 from halfmq.spark.jobs.settings import JobSettings, SparkSettings, parse_list
+from halfmq.spark.jobs.source import refuse_own
 from halfmq.spark.jobs.stream import JobFailed, Say
 from halfmq.spark.jobs.tables import Format
+from halfmq.spark.options import parse_options
 from halfmq.spark.plan import data_loss
+from halfmq.spark.retry_deadline import RetryDeadline
 from halfmq.spark.sink.checkpoint import sync
+from halfmq.spark.source import open_table
 
 #: The writer of the table ``settled``.
 _WRITER: Final = "transactions"
 _STATE: Final = "_state.json"
+_JOB: Final = "_job.json"
+#: Options of the source that the job sets, as for ``refuse_own``.
+_OWN: Final = {"url": "--url", "path": "--path", "view": "", "columns": "", "startingHalf": "", "endingHalf": ""}
 #: Transactions named in an error.
 _NAMED_MAX: Final = 5
 
@@ -72,8 +80,12 @@ def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
         raise UsageError(
             "--consumers needs --url", hint="a broker tells how far its consumer groups are, its files do not"
         )
+    refuse_own(settings.options, _OWN)
     output = Path(settings.output).absolute()
     with state.claimed(output / "_lock"), inputs.spark_errors():
+        # The consumers do not count: what they have not read is listed anew by each run.
+        pinned = {"job": "transactions", "format": settings.format, "store": _store(settings)}
+        state.check(output / _JOB, pinned)
         before = _load(output)
         active = session.start("transactions", spark)
         table = tables.open_table(output / "settled", settings.format, _WRITER)
@@ -87,6 +99,8 @@ def run(settings: Settings, spark: SparkSettings, say: Say) -> int:
                 _check_undecided(active, settings, output, before, rows, known)
             if known is not None:
                 new = new.join(known, "first_half", "left_anti").select(*rows.columns)
+            # Not before it was read: an output without rows must not belong to a store that was given by mistake.
+            state.pin(output / _JOB, pinned)
             _add(table, new)
             _replace(rows.where("outcome = 'UNDECIDED'"), output / "undecided.parquet")
         finally:
@@ -112,9 +126,24 @@ def _rows(spark: Any, settings: Settings, before: State | None) -> Any:
 
 
 def _read(spark: Any, settings: Settings, **bounds: str) -> Any:
-    given = {"url": settings.url, "path": settings.path, "view": "transactions", **bounds, **settings.options}
-    options = {name: value for name, value in given.items() if value is not None}
-    return spark.read.format("halfmq").options(**options).load()
+    return spark.read.format("halfmq").options(**_options(settings, **bounds)).load()
+
+
+def _options(settings: Settings, **bounds: str) -> dict[str, str]:
+    own = {"url": settings.url, "path": settings.path, "view": "transactions", **bounds}
+    lower = {name.lower() for name in own}
+    others = {name: value for name, value in settings.options.items() if name.lower() not in lower}
+    return others | {name: value for name, value in own.items() if value is not None}
+
+
+def _store(settings: Settings) -> str:
+    """The id of the store that is read. Raises ConnectError: it is not available for ``brokerTimeout``."""
+    options = parse_options(_options(settings)).for_batch()
+    table = open_table(options, RetryDeadline(options.broker_timeout_ms))
+    try:
+        return table.snapshot().store
+    finally:
+        table.close()
 
 
 def _add(table: tables.BatchTable, new: Any) -> None:

@@ -104,7 +104,11 @@ def elsewhere(wanted: str, snapshot: QueueBoundsSnapshot, topics: str) -> str:
     """The reason to wait for store ``wanted``; see ``is_elsewhere``. ``topics``: what the query reads, ``Subscription.in_words``."""
     if snapshot.stores:
         away = "".join(f"; broker {name} is away: {why}" for name, why in sorted(snapshot.brokers.items()) if why)
-        return f"store {wanted} is not registered with the name server; there are {_in_words(snapshot.stores)}{away}"
+        return (
+            f"store {wanted} is not registered with the name server; there are {_in_words(snapshot.stores)}{away}; the query has read "
+            f"store {wanted} alone: start its broker, and let the name server list it; if it is lost for good, only a new checkpoint "
+            "reads the others"
+        )
     there = f"there is only store {snapshot.store}" if snapshot.store else "there are only brokers"
     return f"store {wanted} is not registered with the name server; {there} without {topics}"
 
@@ -147,7 +151,14 @@ def resume(offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> Resumed:
     if not same and offset.queues:
         there = _in_words(snapshot.stores) or f"store {snapshot.store or 'unknown'}"
         read = _in_words(offset.stores) or f"store {offset.store}"
-        return Resumed(firsts, (f"this is {there}, the query has read {read}",))
+        remedy = ""
+        if not (offset.stores or snapshot.stores or is_rocketmq(offset.store) or is_rocketmq(snapshot.store)):
+            # An offset of one broker has no name, so another broker in its place looks like one that lost its data directory.
+            remedy = (
+                f": if {read} exists, start its broker, and let the name server list it; if it is lost for good, "
+                f"failOnDataLoss=false reads {there} from its first messages"
+            )
+        return Resumed(firsts, (f"this is {there}, the query has read {read}{remedy}",))
     losses = []
     if same and (snapshot.epoch < offset.epoch or snapshot.position < offset.position):
         losses.append(

@@ -50,6 +50,22 @@ class Checkpoint:
             raise EnvironmentFailed(f"{self.directory / 'metadata'} does not contain the id of a query") from error
         return str(found)
 
+    def check_offsets(self) -> None:
+        """Before a query starts: that the offsets of its last batch are there. Spark fails without them, with "assertion failed" only, or
+        begins a batch with this number again, and other rows.
+
+        Raises:
+            EnvironmentFailed: they are missing.
+        """
+        last = _last_batch(self.directory / "commits")
+        known = _last_batch(self.directory / "offsets")
+        if last is not None and (known is None or known < last):
+            raise EnvironmentFailed(
+                f"the checkpoint {self.directory} is damaged: batch {last} is over, but its offsets are gone "
+                f"(offsets/{last}), so where the query continues is unknown",
+                hint=f"restore the directory {self.directory / 'offsets'}; without it use a new checkpoint and a new output",
+            )
+
     def secure(self, batch: int) -> bytes:
         """Sync the input of a batch to the disk, and return its digest.
 
@@ -75,6 +91,14 @@ class Checkpoint:
                 f"the checkpoint of the query cannot be read: {error}",
                 hint="checkpointLocation must be a directory that the driver sees as a local path",
             ) from error
+
+
+def _last_batch(log: Path) -> int | None:
+    """The highest number of a batch in ``offsets`` or ``commits``; None: there is none."""
+    try:
+        return max((int(path.name) for path in log.iterdir() if path.name.isdecimal()), default=None)
+    except FileNotFoundError:
+        return None
 
 
 def _local(location: str) -> Path:

@@ -1,5 +1,6 @@
 """Chunks of a replay: everything once, in the order of each queue."""
 
+from bisect import bisect_left
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,12 +17,14 @@ from halfmq.spark.jobs.replay import (
     _pinned,
     chunks_of_batches,
     chunks_of_queues,
+    chunks_of_times,
     moment,
     run,
 )
 from halfmq.spark.jobs.settings import SparkSettings
 from halfmq.spark.sink.columns import groups_of
 
+TOPICS = {"url": "rocketmq://a:1", "topics": ("t",)}
 QUEUES = st.dictionaries(
     st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 3).map(str)),
     st.tuples(st.integers(0, 50), st.integers(0, 50)).map(lambda pair: (pair[0], pair[0] + pair[1])),
@@ -43,6 +46,39 @@ def test_ranges_of_queues_follow_each_other(bounds: dict[tuple[str, str], tuple[
     assert all(chunk.rows <= rows_max + len(bounds) for chunk in chunks)
 
 
+TIMES = st.dictionaries(
+    st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 3).map(str)),
+    st.tuples(st.integers(0, 5), st.lists(st.integers(1, 12), max_size=30).map(sorted)),
+)
+
+
+@given(TIMES, st.integers(1, 20))
+def test_what_became_visible_together_is_in_one_chunk(
+    queues: dict[tuple[str, str], tuple[int, list[int]]], rows_max: int
+) -> None:
+    """A transaction has one time. Queues begin at some offset, and have messages of these times."""
+    bounds = {name: (first, first + len(times)) for name, (first, times) in queues.items()}
+
+    def before(time_ms: int) -> dict[tuple[str, str], int | None]:
+        found = {name: first + bisect_left(times, time_ms) for name, (first, times) in queues.items()}
+        return {name: None if at == bounds[name][1] else at for name, at in found.items()}
+
+    chunks = chunks_of_times(bounds, rows_max, before)
+    seen: list[set[int]] = []
+    at = {name: first for name, (first, _) in bounds.items()}
+    for chunk in chunks:
+        seen.append(set())
+        for (topic, queue), (first, times) in queues.items():
+            low, high = chunk.queues[topic][queue]
+            assert low == at[topic, queue] <= high
+            at[topic, queue] = high
+            seen[-1] |= set(times[low - first : high - first])
+        assert chunk.rows == sum(high - low for one in chunk.queues.values() for low, high in one.values()) > 0
+        assert chunk.rows <= rows_max or len(seen[-1]) == 1, "only one transaction may be larger"
+    assert at == {name: end for name, (_, end) in bounds.items()}
+    assert sum(map(len, seen)) == len(set().union(*seen)), "a time is in two chunks"
+
+
 @given(st.lists(st.integers(0, 30)), st.integers(1, 40))
 def test_batches_of_an_archive_stay_whole_and_in_order(rows: list[int], rows_max: int) -> None:
     batches = [([f"{number}-a", f"{number}-b"], count) for number, count in enumerate(rows)]
@@ -59,6 +95,14 @@ def test_batches_of_an_archive_stay_whole_and_in_order(rows: list[int], rows_max
         ({"archive": "a", "topics": ("t",)}, "--archive stands instead"),
         ({"archive": "a", "from_time": "yesterday"}, "--from-time 'yesterday' is not a time"),
         ({"archive": "a", "max_rows": 0}, "--max-rows"),
+        ({"archive": "a", "to_options": {"URL": "rocketmq://b:1"}}, "--to-options URL cannot be set .*use --to-url"),
+        ({"archive": "a", "to_options": {"txnversion": "7"}}, "--to-options txnversion cannot be set"),
+        (TOPICS | {"options": {"startingOffsets": "earliest"}}, "startingOffsets cannot be set .*use --from-time"),
+        (TOPICS | {"options": {"startingTimestamp": "5"}}, "startingTimestamp cannot be set .*use --from-time"),
+        (
+            TOPICS | {"options": {"endingoffsetsbytimestamp": "{}"}},
+            "endingoffsetsbytimestamp cannot be set .*use --to-time",
+        ),
         ({"archive": "a", "to_options": {"GUARANTEE": "atleastonce"}}, "a replay sends every message exactly once"),
     ],
 )

@@ -7,9 +7,12 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from halfmq.errors import UsageError
-from halfmq.spark.jobs import stream, table_job
+from halfmq.errors import EnvironmentFailed, UsageError
+from halfmq.spark.jobs import archive, stream, table_job
+from halfmq.spark.jobs.settings import SparkSettings
+from halfmq.spark.jobs.source import reader_options
 from halfmq.spark.jobs.table_job import TableSettings
+from halfmq.spark.options import parse_options
 
 
 @pytest.fixture(autouse=True)
@@ -76,3 +79,46 @@ def test_output_of_an_earlier_version_is_accepted_and_pinned(tmp_path: Path) -> 
         run(tmp_path, topics=("ta",))
     pinned = json.loads((tmp_path / "_job.json").read_text())
     assert pinned["schema"] == "id long", "what was pinned stays"
+
+
+@pytest.mark.parametrize("option", ["group", "publishposition", "HOLD"])
+def test_options_do_not_replace_the_hold_of_an_archive(tmp_path: Path, option: str) -> None:
+    settings = archive.Settings(
+        url="rocketmq://127.0.0.1:1", topics=("t",), output=str(tmp_path), hold="g", options={option: "false"}
+    )
+    with pytest.raises(UsageError, match=f"--options {option} cannot be set .*use --hold"):
+        archive.run(settings, SparkSettings(), print)
+
+
+def test_a_batch_has_a_limit_of_rows_and_one_of_bytes() -> None:
+    settings = TableSettings(url="rocketmq://127.0.0.1:1", topics=("t",), output="o", max_rows=5)
+    found = parse_options(reader_options(settings, ("value",), **table_job.stream_options(settings)))
+    assert (found.max_offsets_per_trigger, found.max_bytes_per_trigger) == (5, 1 << 30)
+
+
+@pytest.mark.parametrize("left", [(), ("0",)])
+def test_a_checkpoint_without_the_offsets_of_its_last_batch_is_refused_before_spark_starts(
+    tmp_path: Path, left: tuple[str, ...]
+) -> None:
+    run(tmp_path)
+    checkpoint = tmp_path / "_checkpoint"
+    for name in ("offsets", "commits"):
+        (checkpoint / name).mkdir(parents=True)
+        for batch in ("0", "1", ".1.crc"):
+            (checkpoint / name / batch).touch()
+    (checkpoint / "metadata").touch()
+    run(tmp_path)
+    for path in (checkpoint / "offsets").iterdir():
+        if path.name not in left:
+            path.unlink()
+    if not left:
+        (checkpoint / "offsets").rmdir()
+    with pytest.raises(EnvironmentFailed, match=r"damaged: batch 1 is over, but its offsets are gone .*restore"):
+        run(tmp_path)
+
+
+def test_a_batch_that_was_begun_and_not_ended_is_no_damage(tmp_path: Path) -> None:
+    run(tmp_path)
+    (tmp_path / "_checkpoint" / "offsets").mkdir(parents=True)
+    (tmp_path / "_checkpoint" / "offsets" / "0").touch()
+    run(tmp_path)

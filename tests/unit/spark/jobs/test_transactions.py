@@ -9,11 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.support.sample_store import sample_store
 
 from halfmq.errors import UsageError
-from halfmq.spark.jobs import tables, transactions
+from halfmq.spark.jobs import state, tables, transactions
 from halfmq.spark.jobs.settings import SparkSettings
 from halfmq.spark.jobs.stream import JobFailed
+from halfmq.spark.options import parse_options
 
 FORMATS = ("parquet", "delta")
 
@@ -84,3 +86,26 @@ def test_settings_that_do_not_belong_together(tmp_path: Path) -> None:
         run()
     with pytest.raises(UsageError, match="--consumers needs --url"):
         run(path="/data", consumers={"g": "t"})
+
+
+@pytest.mark.parametrize("option", ["startingHalf", "endinghalf", "view", "columns", "url"])
+def test_options_that_the_job_sets_are_refused(tmp_path: Path, option: str) -> None:
+    settings = transactions.Settings(output=str(tmp_path), path="/data", options={option: "1"})
+    with pytest.raises(UsageError, match=f"--options {option} cannot be set"):
+        transactions.run(settings, SparkSettings(), print)
+
+
+def test_what_the_job_reads_is_not_replaced_by_options_in_other_letters() -> None:
+    """The half indexes that were read before may be past retention, though new ones may not."""
+    settings = transactions.Settings(output="o", path="/data", options={"failondataloss": "true"})
+    options = transactions._options(settings, failOnDataLoss="false")
+    assert not parse_options(options).fail_on_data_loss
+
+
+def test_output_of_another_store_is_refused(tmp_path: Path) -> None:
+    sample_store(tmp_path / "store")
+    settings = transactions.Settings(output=str(tmp_path / "out"), path=str(tmp_path / "store"))
+    (tmp_path / "out").mkdir()
+    state.pin(tmp_path / "out" / "_job.json", {"store": "another"})
+    with pytest.raises(UsageError, match=r"begun with store = another, this is store = "):
+        transactions.run(settings, SparkSettings(), print)

@@ -22,7 +22,10 @@ def test_messages_past_retention_are_counted() -> None:
 def test_another_store_is_named_and_waiting_does_not_help() -> None:
     other = NOW._replace(store="cd")
     assert resume(AT, other).starts == {("orders", "0"): 0, ("orders", "1"): 7}
-    assert "store cd" in resume(AT, other).losses[0]
+    (loss,) = resume(AT, other).losses
+    assert loss.startswith("this is store cd, the query has read store ab: ")
+    assert "if store ab exists, start its broker" in loss, "it may be one of several brokers, and only be away"
+    assert "lost for good, failOnDataLoss=false reads store cd from its first messages" in loss
     assert not is_regressed(AT, other)
 
 
