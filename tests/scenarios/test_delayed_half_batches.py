@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.half_batches import QueryRun, bodies, messages
-from tests.support.in_process import ShiftedClock, Running, serving, until
+from tests.support.in_process import Running, ShiftedClock, serving, until
 from tests.support.raw_client import property_string
 
 from halfmq.model.half_batch import HalfMessage
