@@ -268,6 +268,22 @@ def _delayed_half_batches_past_retention(house: House) -> None:
     assert house.life.state.log_start == 0
 
 
+def _tied_delays_past_retention(house: House) -> None:
+    """Two segments that a decision ties, to be removed; half of its messages have delays that end later."""
+    some_of_everything(house)
+    house.plain("before", size=9_000)
+    late = dict.fromkeys((0, 3), (200_000, 190_000, 200_000))
+    batch = batches.new_batch(house, 0, {"0.1": 5, "0.2": 1}, ("0.1",), size=3_200, delays_ms=late)
+    batches.prepare_all(house, batch)
+    batches.decide(house, batch)
+    house.settle()
+    assert house.life.state.ties, "nothing is tied"
+    for name in ("roll", "again", "and-again"):
+        _roll(house, name)
+    house.pass_time(house.config.settings.dedup_window_ms - 1_000, 1_000)
+    assert house.life.state.log_start == 0
+
+
 def _delayed_in_an_older_segment(house: House) -> None:
     some_of_everything(house)
     house.plain("due", delay_level=2)
@@ -695,6 +711,15 @@ def _trim_decide_and_release(house: House) -> None:
     house.visible()
 
 
+def _trim_tied_and_release(house: House) -> None:
+    _trim(house)
+    assert not house.life.state.ties
+    assert sum(one.offset != one.first_offset for one in house.life.state.delayed.values()) == 6
+    house.pass_time(210_000, 70_000)
+    assert not house.life.state.delayed
+    house.visible()
+
+
 def _drain(house: House) -> None:
     """A shutdown with as much time as it needs; time passes only while it waits."""
     loop = house.life.loop
@@ -747,6 +772,7 @@ SCRIPTS = (
     Script("decision, delays, durability memory", _with_delayed_half_batches, _decide_and_release, _MEMORY),
     Script("release of half batches from an older segment", _with_decided_delays_in_an_older_segment, _release_all, {}),
     Script("retention trim of half batches with delays", _delayed_half_batches_past_retention, _trim_decide_and_release, _RETENTION),
+    Script("retention trim of tied half batches with delays", _tied_delays_past_retention, _trim_tied_and_release, _RETENTION),
     Script("restart, half batches with delays, log only", _killed(_with_decided_delays_in_an_older_segment), start, {}),
     Script("restart, half batches, log only", _killed(_with_half_batches_in_an_older_segment), start, {}),
     Script("topic creation", some_of_everything, _topics, {}),
