@@ -137,6 +137,7 @@ def verify_payload(
         return f"topic {topic!r} is too long for a half batch"
     constants = (BATCHED << 24, MAGIC_V1, queue_id, bytes(16), bytes(8) + store_host, bytes(12))
     raw_entries = payload[entries_at:]
+    raw_delays = payload[items_end:entries_at]
     has_keys = False
     at = 0
     # The loop is the cost of a half batch: constants are compared as one tuple, and nothing is looked up twice.
@@ -175,7 +176,7 @@ def verify_payload(
             return f"message {number}: its entry has another tag hash or key hash than its properties"
         if delayed or pairs or tran_msg or not properties.isascii() or len(properties) > limits.PROPERTIES_BYTES_MAX:
             problem = _properties_problem(properties, tran_msg)
-            problem = problem or _delay_problem(delay_in(pairs), payload[items_end:entries_at], number)
+            problem = problem or _delay_problem(delay_in(pairs), raw_delays, number)
             if problem:
                 return f"message {number}: {problem}"
         at = end
