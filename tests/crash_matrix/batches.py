@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from halfmq.model.half_batch import HalfMessage, build_payload
+from halfmq.model.half_batch import HalfMessage, build_payload, item_places
 from halfmq.wire.remoting.codes import HMQ_DECIDE, HMQ_PREPARE_BATCH
 from halfmq.wire.remoting.half_batches import (
     DecideFields,
@@ -37,6 +37,10 @@ class Part:
     acked: int = -1
     checksum: int = 0
     asked: bool = False
+    #: Of each message, from the decision; empty: they have none.
+    delays_ms: tuple[int, ...] = ()
+    #: Bytes from the start of the record to each message.
+    items: tuple[int, ...] = ()
 
     @property
     def ids(self) -> list[str]:
@@ -54,6 +58,8 @@ class Batch:
     winners: tuple[str, ...] | None = None
     #: A decision was sent, so there may be one without a response.
     asked: bool = False
+    #: When it was sent first.
+    asked_at_ms: int = 0
     #: Its acknowledged position; -1: none.
     decided: int = -1
 
@@ -83,15 +89,24 @@ def forget_answers(batches: dict[int, Batch]) -> None:
 
 
 def new_batch(
-    house: "House", number: int, attempts: dict[str, int], winners: tuple[str, ...] | None, *, size: int = 300
+    house: "House",
+    number: int,
+    attempts: dict[str, int],
+    winners: tuple[str, ...] | None,
+    *,
+    size: int = 300,
+    delays_ms: dict[int, tuple[int, int, int]] | None = None,
 ) -> Batch:
-    """A batch whose attempts have so many half batches of three messages with bodies of ``size`` bytes."""
+    """A batch whose attempts have so many half batches of three messages with bodies of ``size`` bytes. ``delays_ms``: by index, of those whose
+    messages have delays.
+    """
     batch = house.book.batches[number] = Batch(number, winners=winners)
     for attempt, count in attempts.items():
         batch.attempts[attempt] = [
             Part(
                 index % 2,
                 tuple((f"{batch.tx_id}/{attempt}.{index}.{at}", bytes([65 + at]) * size) for at in range(3)),
+                delays_ms=(delays_ms or {}).get(index, ()),
             )
             for index in range(count)
         ]
@@ -101,17 +116,21 @@ def new_batch(
 def prepare(house: "House", batch: Batch, attempt: str, index: int) -> None:
     """Send one half batch, or send it again."""
     part = batch.attempts[attempt][index]
+    delays = [{"TIMER_DELAY_MS": str(delay)} for delay in part.delays_ms] or [{}] * len(part.messages)
     halves = [
-        HalfMessage(0, 0, body, property_string(UNIQ_KEY=unique, KEYS=f"k{unique}").encode())
-        for unique, body in part.messages
+        HalfMessage(0, 0, body, property_string(UNIQ_KEY=unique, KEYS=f"k{unique}", **delay).encode())
+        for (unique, body), delay in zip(part.messages, delays, strict=True)
     ]
     payload, count = build_payload(
-        halves, topic=TOPIC, queue_id=part.queue, born_time_ms=1, born_host=_HOST, store_host=house.settings.store_host
-    )
+        halves, topic=TOPIC, queue_id=part.queue, born_time_ms=1, born_host=_HOST, store_host=house.settings.store_host,
+        delayed=bool(part.delays_ms),
+    )  # fmt: skip
     part.checksum, part.asked = crc32(payload), True
+    part.items = tuple(at for at, _ in item_places(payload, count))
     fields = PrepareFields(
-        WRITERS, TOPIC, part.queue, count, part.checksum, index, 0, "", QUERY, batch.number, RUN, attempt, -1, 2
-    )
+        WRITERS, TOPIC, part.queue, count, part.checksum, index, 0, "", QUERY, batch.number, RUN, attempt, -1, 2,
+        int(bool(part.delays_ms)),
+    )  # fmt: skip
     ext = {name: str(value) for name, value in prepare_ext(fields).items()}
     house.ask("half batch", (batch.number, attempt, index), HMQ_PREPARE_BATCH, ext, payload)
 
@@ -132,7 +151,8 @@ def decide(house: "House", batch: Batch, digest: bytes = b"") -> None:
         rows.append(WinnerRow(name, len(parts), messages, checksum & 0xFFFFFFFF))
     fields = DecideFields(WRITERS, QUERY, batch.number, RUN, digest or batch.digest)
     ext = {name: str(value) for name, value in decide_ext(fields).items()}
-    batch.asked = batch.asked or not digest
+    if not digest and not batch.asked:
+        batch.asked, batch.asked_at_ms = True, house.clock.now_ms
     house.ask("contradiction" if digest else "decision", batch.number, HMQ_DECIDE, ext, encode_winners(rows))
 
 
@@ -177,17 +197,51 @@ def heard_contradiction(house: "House", answer: Answer, number: int) -> None:
 
 
 def check_visible(house: "House", places: dict[str, tuple[str, int, int]]) -> None:
-    """Of each batch nothing is visible, or all messages of its winners."""
+    """Of each batch nothing is visible, or all messages of its winners. Those with delays wait until their time, and are not lost."""
     for batch in house.book.batches.values():
-        winning = [unique for part in batch.parts(winning=True) for unique in part.ids]
+        winners = batch.parts(winning=True)
+        winning = [unique for part in winners if not part.delays_ms for unique in part.ids]
         shown = [unique in places for unique in winning]
         lost = [unique for part in batch.parts(winning=False) for unique in part.ids if unique in places]
-        if lost or (any(shown) and not batch.asked):
+        delayed = [unique for part in winners if part.delays_ms for unique in part.ids if unique in places]
+        if lost or ((any(shown) or delayed) and not batch.asked):
             raise Violation(f"Validity: of {batch.tx_id} {lost or 'everything'} is visible, and nobody decided so")
         if winning and any(shown) != all(shown):
             raise Violation(f"All or none: {batch.tx_id} shows {shown}")
         if batch.decided >= house.life.state.log_start and not any(shown) and winning:
             raise Violation(f"Durable: {batch.tx_id} was decided at {batch.decided} and is not visible")
+        if delayed and winning and not any(shown) and batch.decided >= house.life.state.log_start:
+            raise Violation(f"All or none: {batch.tx_id} shows only its delayed messages {delayed}")
+        _check_delayed(house, batch, places, stands=batch.decided >= 0 or any(shown) or bool(delayed))
+
+
+def _check_delayed(house: "House", batch: Batch, places: dict[str, tuple[str, int, int]], *, stands: bool) -> None:
+    """``stands``: the decision is known to be in the log."""
+    for part in batch.parts(winning=True):
+        for unique, delay_ms, item in zip(part.ids, part.delays_ms, part.items, strict=False):
+            if unique in places and house.clock.now_ms < batch.asked_at_ms + delay_ms:
+                raise Violation(f"Delay: {unique} is visible before its time")
+            waits = part.acked >= 0 and part.acked + item in house.life.state.delayed
+            if unique in places and waits:
+                raise Violation(f"Once: {unique} is visible at {places[unique]} and is delayed")
+            # What was released before the start of the log may be trimmed.
+            if stands and part.acked >= 0 and not waits and unique not in places and not house.life.state.log_start:
+                raise Violation(f"Durable: {batch.tx_id} was decided, and its delayed message {unique} is gone")
+
+
+def longest_delay_ms(house: "House") -> int:
+    parts = [part for batch in house.book.batches.values() for part in batch.parts(winning=True)]
+    return max((delay for part in parts for delay in part.delays_ms), default=0)
+
+
+def check_released(house: "House", seen: set[str]) -> None:
+    """Every delay is over: each message of a decided batch was released."""
+    for batch in house.book.batches.values():
+        missing = [
+            unique for part in batch.parts(winning=True) if part.delays_ms for unique in part.ids if unique not in seen
+        ]
+        if missing and batch.decided >= 0 and not house.life.state.log_start:
+            raise Violation(f"{missing} were delayed and are not visible after their time")
 
 
 def check_answered(house: "House") -> None:

@@ -238,6 +238,52 @@ def _half_batches_past_retention(house: House) -> None:
     assert house.life.state.log_start == 0
 
 
+def _with_delayed_half_batches(house: House) -> None:
+    """An undecided batch: of both attempts one half batch has delays, the other none."""
+    some_of_everything(house)
+    batch = batches.new_batch(house, 0, {"0.1": 3, "0.2": 2}, ("0.1",), delays_ms={1: (5_000, 1, 1_000)})
+    batches.prepare_all(house, batch)
+
+
+def _with_decided_delays_in_an_older_segment(house: House) -> None:
+    _with_delayed_half_batches(house)
+    batches.decide(house, house.book.batches[0])
+    house.settle()
+    _roll(house, "roll")
+    assert len(house.life.state.delayed) >= 3
+
+
+def _delayed_half_batches_past_retention(house: House) -> None:
+    """Segments to be removed: with a decided batch, and an undecided one; messages of both have delays that end later."""
+    some_of_everything(house)
+    late = {1: (200_000, 190_000, 200_000)}
+    for number in range(2):
+        batches.prepare_all(house, batches.new_batch(house, number, {"0.1": 2, "0.2": 2}, ("0.1",), delays_ms=late))
+        if number == 0:
+            batches.decide(house, house.book.batches[0])
+            house.settle()
+    for name in ("roll", "again", "and-again"):
+        _roll(house, name)
+    house.pass_time(house.config.settings.dedup_window_ms - 1_000, 1_000)
+    assert house.life.state.log_start == 0
+
+
+def _tied_delays_past_retention(house: House) -> None:
+    """Two segments that a decision ties, to be removed; half of its messages have delays that end later."""
+    some_of_everything(house)
+    house.plain("before", size=9_000)
+    late = dict.fromkeys((0, 3), (200_000, 190_000, 200_000))
+    batch = batches.new_batch(house, 0, {"0.1": 5, "0.2": 1}, ("0.1",), size=3_200, delays_ms=late)
+    batches.prepare_all(house, batch)
+    batches.decide(house, batch)
+    house.settle()
+    assert house.life.state.ties, "nothing is tied"
+    for name in ("roll", "again", "and-again"):
+        _roll(house, name)
+    house.pass_time(house.config.settings.dedup_window_ms - 1_000, 1_000)
+    assert house.life.state.log_start == 0
+
+
 def _delayed_in_an_older_segment(house: House) -> None:
     some_of_everything(house)
     house.plain("due", delay_level=2)
@@ -640,6 +686,40 @@ def _plain(house: House) -> None:
     house.visible()
 
 
+def _decide_and_release(house: House) -> None:
+    _decide_and_repeat(0)(house)
+    _release_all(house)
+
+
+def _release_all(house: House) -> None:
+    """The first two delays end in one step."""
+    house.pass_time(6_000, 2_000)
+    assert not house.life.state.delayed
+    house.visible()
+
+
+def _trim_decide_and_release(house: House) -> None:
+    """The trim copies delayed messages of a decided batch, and undecided half batches with delays."""
+    _trim(house)
+    copied = [one for one in house.life.state.delayed.values() if one.offset != one.first_offset]
+    assert len(copied) >= 3, "nothing was copied"
+    known = house.life.state.producer_groups[batches.WRITERS].undecided["query:1:r1"]
+    assert all(half.offset != half.first_offset for half in known.halves), "nothing was copied"
+    _decide_and_repeat(1)(house)
+    house.pass_time(210_000, 70_000)
+    assert not house.life.state.delayed
+    house.visible()
+
+
+def _trim_tied_and_release(house: House) -> None:
+    _trim(house)
+    assert not house.life.state.ties
+    assert sum(one.offset != one.first_offset for one in house.life.state.delayed.values()) == 6
+    house.pass_time(210_000, 70_000)
+    assert not house.life.state.delayed
+    house.visible()
+
+
 def _drain(house: House) -> None:
     """A shutdown with as much time as it needs; time passes only while it waits."""
     loop = house.life.loop
@@ -688,6 +768,12 @@ SCRIPTS = (
     Script("decision, tied segments", _with_a_large_batch, _decide_across_segments, {}),
     Script("decision, tied segments, durability memory", _with_a_large_batch, _decide_across_segments, _MEMORY),
     Script("retention trim of half batches and decisions", _half_batches_past_retention, _trim_and_decide, _RETENTION),
+    Script("decision, delays, release", _with_delayed_half_batches, _decide_and_release, {}),
+    Script("decision, delays, durability memory", _with_delayed_half_batches, _decide_and_release, _MEMORY),
+    Script("release of half batches from an older segment", _with_decided_delays_in_an_older_segment, _release_all, {}),
+    Script("retention trim of half batches with delays", _delayed_half_batches_past_retention, _trim_decide_and_release, _RETENTION),
+    Script("retention trim of tied half batches with delays", _tied_delays_past_retention, _trim_tied_and_release, _RETENTION),
+    Script("restart, half batches with delays, log only", _killed(_with_decided_delays_in_an_older_segment), start, {}),
     Script("restart, half batches, log only", _killed(_with_half_batches_in_an_older_segment), start, {}),
     Script("topic creation", some_of_everything, _topics, {}),
     Script("topic deletion", _with_topic_to_delete, _delete_topic, {}),

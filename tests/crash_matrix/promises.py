@@ -202,9 +202,9 @@ def check_settled(house: House) -> None:
     for unique, said in house.book.plains.items():
         if said.acked is None and not said.is_over:
             raise Violation(f"Progress: plain {unique} was not acknowledged")
-    waiting = [said for said in _all_messages(house) if said.delay_level]
-    if waiting:
-        longest_ms = max(delay_ms(said) for said in waiting) + 500
+    longest_ms = max([batches.longest_delay_ms(house), *(delay_ms(said) for said in _all_messages(house))])
+    if longest_ms:
+        longest_ms += 500
         # Everything due within a step happens at its end; nothing is checked in between.
         house.pass_time(longest_ms, max(500, longest_ms // 10))
     _check_visible(house)
@@ -212,6 +212,7 @@ def check_settled(house: House) -> None:
     for said in _all_messages(house):
         if said.delay_level and said.unique not in seen and not said.is_over:
             raise Violation(f"{said.unique} was delayed and is not visible after its time")
+    batches.check_released(house, seen)
     left = set(house.undecided())
     expected = {tx.tx_id for tx in house.book.txs.values() if not tx.wanted}
     if left != expected:

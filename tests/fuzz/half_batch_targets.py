@@ -20,6 +20,9 @@ from halfmq.model.half_batch import (
     HalfMessage,
     Verified,
     build_payload,
+    delayed_entries_of,
+    delayed_items,
+    delays_in,
     item_places,
     verify_payload,
 )
@@ -45,10 +48,21 @@ _COUNT_BYTES: Final = 2
 
 def run_payload(data: bytes) -> None:
     """``data``: the number of messages, then the payload."""
+    _run(data, delayed=False)
+
+
+def run_delayed_payload(data: bytes) -> None:
+    """``data`` as in ``run_payload``, of messages with delays."""
+    _run(data, delayed=True)
+
+
+def _run(data: bytes, *, delayed: bool) -> None:
     count = int.from_bytes(data[:_COUNT_BYTES], "big")
     payload = data[_COUNT_BYTES:]
-    found = verify_payload(payload, count, topic=TOPIC, queue_id=0, store_host=_HOST, body_bytes_max=_BODY_MAX)
-    read = _by_the_book(payload, count)
+    found = verify_payload(
+        payload, count, topic=TOPIC, queue_id=0, store_host=_HOST, body_bytes_max=_BODY_MAX, delayed=delayed
+    )
+    read = _by_the_book(payload, count, delayed=delayed)
     if isinstance(found, str):
         hold(bool(found), "why it is refused is said")
         hold(read is None, f"it was refused ({found}), and every message of it is right")
@@ -64,15 +78,20 @@ def run_payload(data: bytes) -> None:
         start = at - HALF_BATCH_PAYLOAD_AT
         same("the message at its place", decode_message(payload, start + ITEM_HEAD_BYTES)[0], message)
         same("its length", size, int.from_bytes(payload[start + ITEM_HEAD_BYTES :][:4], "big"))
+    if delayed:
+        delayed_entries = delayed_entries_of(payload, count)
+        said = [(delay_of(one.properties), at, size) for one, (at, size) in zip(read, places, strict=True)]
+        same("delays", list(delays_in(delayed_entries)), [delay for delay, _, _ in said])
+        same("delayed messages", [tuple(one[:3]) for one in delayed_items(delayed_entries)], said)
 
 
-def _by_the_book(payload: bytes, count: int) -> list[StoredMessage] | None:
+def _by_the_book(payload: bytes, count: int, *, delayed: bool = False) -> list[StoredMessage] | None:
     """The messages, each read, and written again with its head and its entry; None: something differs."""
     if not count:
         return None
     found: list[StoredMessage] = []
     at = 0
-    entries = b""
+    delays = entries = b""
     for number in range(count):
         try:
             message, physical, size = decode_message(payload, at + ITEM_HEAD_BYTES)
@@ -85,12 +104,16 @@ def _by_the_book(payload: bytes, count: int) -> list[StoredMessage] | None:
             return None
         if physical or payload[at : at + ITEM_HEAD_BYTES + size] != head + again or not _is_right(message):
             return None
+        delay = delay_of(message.properties)
+        if bool(delay) != delayed or not -1 << 63 <= delay < 1 << 63:
+            return None
+        delays += struct.pack(">q", delay) if delayed else b""
         tag, unique = properties.find(message.properties, "TAGS"), properties.find(message.properties, "UNIQ_KEY")
         key_hash = hash64(unique) if unique else 0
         entries += ENTRY.pack(HALF_BATCH_PAYLOAD_AT + at, size, tag_hashes[tag or b""], key_hash)
         found.append(message)
         at += ITEM_HEAD_BYTES + size
-    return found if payload[at:] == entries else None
+    return found if payload[at:] == delays + entries else None
 
 
 def _is_right(message: StoredMessage) -> bool:
@@ -107,12 +130,13 @@ def _is_right(message: StoredMessage) -> bool:
         and len(message.body) <= _BODY_MAX
         and len(message.properties) <= limits.PROPERTIES_BYTES_MAX
         and not properties.find(message.properties, "TRAN_MSG")
-        and not delay_of(message.properties)
     )
 
 
-def _built(messages: Sequence[HalfMessage]) -> bytes:
-    payload, count = build_payload(messages, topic=TOPIC, queue_id=0, born_time_ms=7, born_host=_HOST, store_host=_HOST)
+def _built(messages: Sequence[HalfMessage], *, delayed: bool = False) -> bytes:
+    payload, count = build_payload(
+        messages, topic=TOPIC, queue_id=0, born_time_ms=7, born_host=_HOST, store_host=_HOST, delayed=delayed
+    )
     return count.to_bytes(_COUNT_BYTES, "big") + payload
 
 
@@ -153,6 +177,44 @@ def join_payload(parts: Sequence[bytes]) -> bytes:
     return _built([HalfMessage(0, 0, body, text[:0x7FFF]) for body, text in pairs][:0xFFFF])
 
 
+def _delayed_seeds() -> list[bytes]:
+    texts = [
+        property_string(UNIQ_KEY="A" * 32, DELAY="1"), property_string(UNIQ_KEY="B", TAGS="red", KEYS="k1 k2", TIMER_DELAY_SEC="7"),
+        property_string(TIMER_DELAY_MS="5"), property_string(TIMER_DELIVER_MS="1700000000000"),
+    ]  # fmt: skip
+    found = [HalfMessage(number, 0, b"b" * number, text.encode()) for number, text in enumerate(texts)]
+    without = HalfMessage(0, 0, b"", property_string(TAGS="x").encode())
+    # Nineteen digits: the broker reads them as a number, and 8 bytes do not hold it.
+    too_long = HalfMessage(0, 0, b"", property_string(TIMER_DELAY_SEC="9" * 19).encode())
+    column = bytes(7) + b"\1"
+    long = _built([too_long])
+    return [
+        _built(found[:1], delayed=True),
+        _built(found, delayed=True),
+        _built(found[1:3] * 20, delayed=True),
+        _built([*found, without], delayed=True),
+        _built(found),
+        long[:-ENTRY_BYTES] + column + long[-ENTRY_BYTES:],
+        b"\0\0",
+    ]
+
+
+def split_delayed(data: bytes) -> list[bytes]:
+    """As ``split_payload``, of messages with delays."""
+    count = int.from_bytes(data[:_COUNT_BYTES], "big")
+    read = _by_the_book(data[_COUNT_BYTES:], count, delayed=True)
+    return [data] if read is None else [part for one in read for part in (one.body, one.properties)]
+
+
+def join_delayed(parts: Sequence[bytes]) -> bytes:
+    if len(parts) < 2:
+        return b"".join(parts)
+    pairs = zip(parts[::2], parts[1::2], strict=False)
+    messages = [HalfMessage(0, 0, body, text[:0x7FFF]) for body, text in pairs][:0xFFFF]
+    fit = all(-1 << 63 <= delay_of(one.properties) < 1 << 63 for one in messages)
+    return _built(messages, delayed=fit)
+
+
 # --- requests ------------------------------------------------------------------------------------------------------
 
 
@@ -187,12 +249,15 @@ def _text(ext: dict[str, object]) -> dict[str, str]:
 def _request_seeds() -> list[bytes]:
     prepare = half_batches.PrepareFields("G", TOPIC, 0, 3, 1 << 31, 0, 0, "", "q", 7, "r1", "0.1", 1_000, 4)
     alone = half_batches.PrepareFields("G", TOPIC, 0, 3, 5, 1, 2, "tx-1")
+    delayed = prepare._replace(delayed=1)
     decide = half_batches.DecideFields("G", "q", 7, "r1", bytes(range(16)))
     rows = [half_batches.WinnerRow("0.1", 2, 6, 1 << 31), half_batches.WinnerRow("1.4", 1, 1, 0)]
     answer = half_batches.DecisionAnswer(_HOST, True, bytes(16), 4_096, 7)
     said = [
         (HMQ_PREPARE_BATCH, half_batches.prepare_ext(prepare), b"payload"),
         (HMQ_PREPARE_BATCH, half_batches.prepare_ext(alone), b""),
+        (HMQ_PREPARE_BATCH, half_batches.prepare_ext(delayed), b"payload"),
+        (HMQ_PREPARE_BATCH, half_batches.prepare_ext(prepare) | {"delayed": "0"}, b""),
         (HMQ_DECIDE, half_batches.decide_ext(decide), half_batches.encode_winners(rows)),
         (HMQ_DECIDE, half_batches.decide_ext(decide), b"[]"),
         (HMQ_DECISION, half_batches.decision_ext("q", 7, "r1"), b""),
@@ -206,6 +271,11 @@ TARGETS: Final = (
         "half_batch",
         "a payload is accepted if and only if each message of it, read alone, is right and is where its entry says",
         run_payload, _payload_seeds, ("halfmq.model.half_batch",), fresh=400, split=split_payload, join=join_payload,
+    ),
+    Target(
+        "half_batch_delays",
+        "a payload with delays is accepted if and only if each message is right and its delay is the one stated for it",
+        run_delayed_payload, _delayed_seeds, ("halfmq.model.half_batch",), fresh=400, split=split_delayed, join=join_delayed,
     ),
     Target(
         "half_batch_requests",

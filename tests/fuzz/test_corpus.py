@@ -131,6 +131,13 @@ def _any_topic(payload: bytes, messages: int, *, topic: str, **options: Any) -> 
     return half_batch.Verified(False, 0) if isinstance(found, str) and "another topic" in found else found
 
 
+_delay_problem = half_batch._delay_problem
+
+
+def _only_other_delays(delay: int, stated: bytes, number: int) -> str:
+    return _delay_problem(delay, stated, number) if delay else ""
+
+
 #: Target, where, what; each is a way in which such code has been wrong.
 PLANTED: dict[str, tuple[str, Any, str, Any]] = {
     "bytes are lost between two reads": ("frames", frame.FrameSplitter, "feed", _loses_the_length),
@@ -146,6 +153,8 @@ PLANTED: dict[str, tuple[str, Any, str, Any]] = {
     "checksums of slots are not looked at": ("published", two_slots, "decode_slot", _believes_slots),
     "another topic in a half batch": ("half_batch", half_batch_targets, "verify_payload", _any_topic),
     "properties of a half batch are not looked at": ("half_batch", half_batch, "_properties_problem", lambda *_: ""),
+    "delays of a half batch are not compared": ("half_batch_delays", half_batch, "_delay_problem", lambda *_: ""),
+    "a delay may be missing": ("half_batch_delays", half_batch, "_delay_problem", _only_other_delays),
     "a digest of any length": ("half_batch_requests", half_batches, "DIGEST_BYTES", 0),
     "a digest that is not hex": ("half_batch_requests", half_batches, "_hex", lambda name, text: bytes.fromhex(text)),
     "frames of one read are lost": ("broker", connection.Connection, "_take", _only_the_last_frame),

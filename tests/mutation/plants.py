@@ -1108,6 +1108,30 @@ PLANTS: Final = (
         "        if half.index == command.index:\n",
         "        if half.index == command.index and half.batch is None:\n",
     ),
+    Plant(
+        "delayed-items-forgotten",
+        4,
+        "a decision forgets the messages of its half batches that have delays",
+        "core/apply.py",
+        "        _delay_items(state, known, refs)\n",
+        "        pass\n",
+    ),
+    Plant(
+        "copy-loses-delays",
+        9,
+        "a copied half batch has no delays any more, so its messages are visible at the decision",
+        "core/transaction/batch_verdict.py",
+        "to_number(known.next_check), delayed_entries,\n",
+        "to_number(known.next_check),\n",
+    ),
+    Plant(
+        "delay-from-preparation",
+        9,
+        "the delay of a message in a half batch counts from its preparation, not from the decision",
+        "core/apply.py",
+        "    now_ms = state.batch_time_ms\n    for ref in refs:\n",
+        "    now_ms = known.prepared_at_ms if known is not None else state.batch_time_ms\n    for ref in refs:\n",
+    ),
 )
 
 

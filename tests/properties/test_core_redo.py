@@ -77,9 +77,21 @@ from halfmq.core.session import (
 from halfmq.core.state import State
 from halfmq.core.ties import tied_start
 from halfmq.core.transaction.invariants import check
+from halfmq.model.half_batch import delayed_items
 from halfmq.model.properties import encode
 from halfmq.model.query_batch import QueryBatch, of_tx_id
-from halfmq.model.records import Committed, Decided, DecidedBy, DelayedRecord, MessageRecord, Released, RolledBack
+from halfmq.model.records import (
+    Committed,
+    CopiedDelayed,
+    CopiedHalfBatch,
+    Decided,
+    DecidedBy,
+    DelayedRecord,
+    HalfBatch,
+    MessageRecord,
+    Released,
+    RolledBack,
+)
 from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
 from halfmq.model.stored_message import StoredMessage
 
@@ -255,6 +267,7 @@ class Life:
             command = half_batch(
                 batch, attempt, index=len(found), messages=self.one_of([1, 3]), topic=self.one_of(TOPICS),
                 size=6_000 if large else self.one_of([50, 500, 3_000]), queue=self.one_of([0, 1]), group=query.group,
+                delays=self.delays() if self.rng.random() < 0.3 else (),
             )  # fmt: skip
             reply = self.log.do(command)
             if isinstance(reply, Sent):
@@ -266,6 +279,13 @@ class Life:
                 self.seen["batch rolled back"] += 1
                 query.begin_run()
                 return
+
+    def delays(self) -> list[int]:
+        """Spans and points in time, also past ones, as the messages of one half batch may have them."""
+        now_ms = self.log.now_ms
+        return [
+            self.one_of([1, 700, 40_000, -(now_ms + 2_000), -(now_ms - 500), -1]) for _ in range(self.one_of([1, 3, 5]))
+        ]
 
     def decide(self) -> None:
         """The driver of a query decides its batch, or repeats, contradicts and confuses decisions."""
@@ -516,7 +536,19 @@ class Life:
         decided: Counter[tuple[str, int]] = Counter()
         shown_of: Counter[str] = Counter()
         shown_bodies: Counter[int] = Counter()
-        for record in self.log.records:
+        #: Half index -> its delayed entries; first offset of a delayed message of a decided half batch -> (query, when it is due).
+        delayed_of: dict[int, bytes] = {}
+        waiting: dict[int, tuple[str, int]] = {}
+        self.log.close()
+        for time_ms, record in [
+            (batch.broker_time_ms, record) for batch in self.log.batches for record in batch.records
+        ]:
+            if isinstance(record, HalfBatch | CopiedHalfBatch) and record.delayed_entries:
+                before = delayed_of.setdefault(record.half_index, record.delayed_entries)
+                assert before == record.delayed_entries
+                self.seen["half batch with delays copied"] += isinstance(record, CopiedHalfBatch)
+            if isinstance(record, CopiedDelayed):
+                self.seen["delayed message of a half batch copied"] += record.first_offset in waiting
             if isinstance(record, MessageRecord):
                 queues.setdefault((record.topic_id, record.message.queue_id), []).append(record.message.queue_offset)
             if isinstance(record, Committed | RolledBack):
@@ -528,13 +560,23 @@ class Life:
                 decided[name, batch] += 1
                 gone.update(record.lost)
                 for batch_ref in record.refs:
+                    shown_halves[batch_ref.half_index] += 1
+                    assert (batch_ref.queue_offset < 0) == (batch_ref.half_index in delayed_of)
+                    if batch_ref.queue_offset < 0:
+                        for delay, at, *_ in delayed_items(delayed_of[batch_ref.half_index]):
+                            due_ms = max(time_ms + delay if delay > 0 else -delay, time_ms)
+                            assert batch_ref.first_offset + at not in waiting
+                            waiting[batch_ref.first_offset + at] = (name, due_ms)
+                        self.seen["half batch with delays decided"] += 1
+                        continue
                     offsets = queues.setdefault((batch_ref.topic_id, batch_ref.queue_id), [])
                     offsets += range(batch_ref.queue_offset, batch_ref.queue_offset + batch_ref.messages)
                     shown_bodies[batch_ref.first_offset] += 1
-                    shown_halves[batch_ref.half_index] += 1
                     shown_of[name] += batch_ref.messages
+                self.seen["half batch with delays lost"] += sum(index in delayed_of for index in record.lost)
             if isinstance(record, RolledBack):
                 gone.update(record.half_indexes)
+                self.seen["half batch with delays rolled back"] += sum(i in delayed_of for i in record.half_indexes)
             if isinstance(record, Committed | Released):
                 for ref in record.refs:
                     assert ref.offset // 65_536 == record.offset // 65_536
@@ -542,10 +584,22 @@ class Life:
                         queues.setdefault((ref.topic_id, ref.queue_id), []).append(ref.queue_offset)
                         shown_bodies[ref.first_offset] += 1
                         shown_halves[ref.half_index] += ref.half_index >= 0
+                        if ref.first_offset in waiting:
+                            name, due_ms = waiting.pop(ref.first_offset)
+                            # A batch of several commands has the time of its first one.
+                            assert time_ms >= due_ms or self.log.batch_commands > 1
+                            shown_of[name] += 1
+                            self.seen["message of a half batch released"] += 1
         assert all(count == 1 for count in settled.values())
         assert set(settled) >= set(self.verdicts)
         assert all(count <= 1 for count in shown_bodies.values())
         assert all(count == 1 for count in decided.values())
+        delayed = self.log.state.delayed
+        assert {at: delayed[at].due_ms for at in waiting if at in delayed} == {
+            at: due for at, (_, due) in waiting.items()
+        }
+        for name, _ in waiting.values():
+            shown_of[name] += 1
         self.seen["query forgotten"] += sum(query.name not in self.log.state.queries for query in self.over)
         for query in (*self.queries.values(), *self.over):
             assert {(query.name, batch) for batch in query.decided} == {key for key in decided if key[0] == query.name}
@@ -590,7 +644,8 @@ def test_the_random_lives_meet_what_they_are_for() -> None:
         "delayed", "past the window", "rolled back by policy", "parked by CHECKS", "parked by AGE", "asked by hand",
         "last decision", "query forgotten", "restart with another immunity", "holder", "hold", "held", "group deleted", "group with members", "decided", "decision repeated",
         "half batch sent again", "half batches copied", "old run FENCED", "winner missing", "batch rolled back", "batch missing",
-        "tied",
+        "tied", "half batch with delays decided", "half batch with delays lost", "half batch with delays rolled back",
+        "half batch with delays copied", "delayed message of a half batch copied", "message of a half batch released",
     ):  # fmt: skip
         assert seen[what], (what, seen)
 

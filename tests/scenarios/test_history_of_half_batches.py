@@ -1,15 +1,19 @@
 """The log of a broker with half batches, compared with what a reader of its queues received; nobody recorded the query."""
 
 import asyncio
+import json
 from pathlib import Path
 
+from msgspec.structs import replace
 from tests.support.half_batches import QueryRun, messages
-from tests.support.in_process import serving
-from tests.support.raw_client import RawClient
+from tests.support.in_process import serving, until
+from tests.support.raw_client import RawClient, property_string
 
 from halfmq.model import properties
 from halfmq.model.stored_message import decode
 from halfmq.runtime.disk import RealDisk
+from halfmq.store.dump import dump_store
+from halfmq.store.verify import verify_store
 from halfmq.testing.history import check_events
 from halfmq.testing.history.events import AnyEvent, FileStarted, Logged, QueueRead, Seen
 from halfmq.testing.history.logged import log_events
@@ -71,6 +75,55 @@ def test_what_the_log_shows_was_received_and_nothing_else_is_reported(tmp_path: 
     ]  # fmt: skip
     report = check_events([*events, *log])
     assert report.clean, report.violations[0].text()
+
+
+async def a_store_with_delays(directory: Path) -> list[AnyEvent]:
+    """A decision on messages of which two are released, in another order than they were sent, and one is still waiting."""
+    async with serving(directory) as running:
+        client = await running.client()
+        run = await QueryRun.begin(client)
+        late = [
+            one._replace(properties=one.properties + property_string(TIMER_DELAY_MS=str(delay)).encode())
+            for one, delay in zip(messages("late", 3), (90, 1, 3_000_000), strict=True)
+        ]
+        assert (await run.prepare(0, "0.1", late, delayed=1)).code == 0
+        assert (await run.prepare(0, "0.1", messages("now", 2))).code == 0
+        assert (await run.decide(0, "0.1")).code == 0
+        await until(lambda: len(running.state.delayed) == 1)
+        return [FileStarted(t_us=0, by="r"), *await received(client, 0)]
+
+
+def test_delayed_messages_have_no_place_in_the_log_until_they_are_released(tmp_path: Path) -> None:
+    events = asyncio.run(a_store_with_delays(tmp_path))
+    log = list(log_events(RealDisk(), tmp_path))
+    shown = {event.message: event for event in log if isinstance(event, Logged) and event.kind == "batched"}
+    places = [(one[:4], event.queue_offset) for one, event in shown.items()]
+    assert places == [("late", -1), ("late", -1), ("late", -1), ("now0", 0), ("now0", 1)]
+    seen = [event for event in events if isinstance(event, Seen)]
+    assert [event.message for event in seen] == [f"now{0:032d}", f"now{1:032d}", f"late{1:032d}", f"late{0:032d}"]
+    assert all(event.offset == shown[event.message].offset for event in seen)
+    report = check_events([*events, *log])
+    assert report.clean, report.violations[0].text()
+
+
+def test_a_delayed_message_in_another_queue_or_at_two_places_is_reported(tmp_path: Path) -> None:
+    events = asyncio.run(a_store_with_delays(tmp_path))
+    log = list(log_events(RealDisk(), tmp_path))
+    late = next(event for event in events if isinstance(event, Seen) and event.message.startswith("late"))
+    for places in ([replace(late, queue=1)], [late, replace(late, queue_offset=9)]):
+        others = [event for event in events if event is not late]
+        report = check_events([*others, *places, *log])
+        assert ("duplicate", late.message) in {(one.kind, one.message) for one in report.violations}
+
+
+def test_dump_says_the_delays_of_a_half_batch(tmp_path: Path) -> None:
+    asyncio.run(a_store_with_delays(tmp_path))
+    lines = [json.loads(line) for line in dump_store(RealDisk(), tmp_path)]
+    found = [(line["kind"], line["delays"]) for line in lines if "delays" in line]
+    assert found == [("half_batch", [90, 1, 3_000_000]), ("half_batch", [])]
+    (decided,) = [line for line in lines if line["kind"] == "decided"]
+    assert [ref["queue_offset"] for ref in decided["refs"]] == [-1, 0]
+    assert not verify_store(RealDisk(), tmp_path).findings
 
 
 def test_a_message_that_a_reader_missed_and_one_of_a_loser_are_reported(tmp_path: Path) -> None:

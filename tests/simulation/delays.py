@@ -8,8 +8,18 @@ from collections import Counter
 from typing import Any
 
 from halfmq.model import properties
-from halfmq.model.records import Committed, DelayedRecord, HalfRecord, Released
+from halfmq.model.half_batch import ITEM_HEAD_BYTES, item_places
+from halfmq.model.records import (
+    HALF_BATCH_PAYLOAD_AT,
+    Committed,
+    Decided,
+    DelayedRecord,
+    HalfBatch,
+    HalfRecord,
+    Released,
+)
 from halfmq.model.stored_message import StoredMessage
+from halfmq.model.stored_message import decode as decode_message
 from tests.simulation.promises import Violation
 from tests.simulation.wire_tap import delay_ms_of
 
@@ -49,6 +59,8 @@ class Delays:
             Violation: a message became visible too early.
         """
         delay_of_half: dict[int, int] = {}
+        #: Half index of a half batch with delays -> bytes from the start of the record to each message, and its delay.
+        delays_of_batch: dict[int, list[tuple[int, int]]] = {}
         due_ms: dict[int, int] = {}
         for batch, record in records:
             kind = type(record)
@@ -62,6 +74,20 @@ class Delays:
                 for ref in record.refs:
                     if ref.half_index in delay_of_half:
                         due_ms[ref.first_offset] = batch.broker_time_ms + delay_of_half[ref.half_index]
+            elif kind is HalfBatch:
+                delays = _delays_in(record)
+                if any(delay_ms >= 0 for _, delay_ms in delays):
+                    delays_of_batch[record.half_index] = delays
+            elif kind is Decided and delays_of_batch:
+                for ref in record.refs:
+                    if ref.half_index in delays_of_batch:
+                        self._counts["look delayed half batch"] += 1
+                        if ref.queue_offset >= 0:
+                            raise Violation(
+                                f"Delay: {record.offset} shows the delayed half batch {ref.half_index} at once"
+                            )
+                    for at, delay_ms in delays_of_batch.get(ref.half_index, ()):
+                        due_ms[ref.first_offset + at] = batch.broker_time_ms + delay_ms
             elif kind is Released:
                 for ref in record.refs:
                     self._counts["look delayed until"] += 1
@@ -70,6 +96,16 @@ class Delays:
                             f"Delay: the message at {ref.first_offset} is shown at {batch.broker_time_ms}, and is due at "
                             f"{due_ms[ref.first_offset]}"
                         )
+
+
+def _delays_in(record: HalfBatch) -> list[tuple[int, int]]:
+    """(bytes from the start of the record, delay in ms) of each message; 0: a time that is past; -1: no delay."""
+    found = []
+    for at, _ in item_places(record.payload, record.messages):
+        message, _, _ = decode_message(record.payload, at - HALF_BATCH_PAYLOAD_AT + ITEM_HEAD_BYTES)
+        is_delayed = b"DELAY\x01" in message.properties or b"TIMER_" in message.properties
+        found.append((at, _delay_ms(message) if is_delayed else -1))
+    return found
 
 
 def _delay_ms(message: StoredMessage) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from halfmq.model.half_batch import HalfMessage, build_payload
+from halfmq.model.half_batch import HalfMessage, build_payload, item_places
 from halfmq.model.query_batch import QueryBatch
 from halfmq.model.stored_message import body_crc_of
 from halfmq.testing.history.events import Answered, EndAsked, PlainSent
@@ -42,7 +42,7 @@ from tests.simulation.machine import Machine, Surroundings
 from tests.simulation.query_promises import Part, QueryPromises, Wish
 from tests.simulation.raw_connection import LineLost, RawLine
 from tests.simulation.tags import draw_tag
-from tests.simulation.wire_tap import WireTap
+from tests.simulation.wire_tap import WireTap, delay_ms_of
 from tests.support.raw_client import Answer, command, property_string
 from tests.support.virtual_loop import ProcessLoop
 
@@ -55,6 +55,11 @@ _SENT_TWICE = 0.15
 _OLD_WAKES = 0.5
 #: Starts with another run that nobody knows yet, whose first request comes late: the broker takes it for the newest.
 _LATE_COMES = 0.15
+#: Fraction of the half batches whose messages have delays, and those: spans, a level, and a time that is past.
+_DELAYED = 0.15
+_DELAYS: tuple[dict[str, str], ...] = (
+    {"TIMER_DELAY_MS": "300"}, {"TIMER_DELAY_MS": "5000"}, {"TIMER_DELAY_SEC": "1"}, {"DELAY": "1"}, {"TIMER_DELIVER_MS": "1"},
+)  # fmt: skip
 #: Fraction of the decisions around which the process dies, and how soon at most after the request, ms.
 _DIES_DECIDING = 0.12
 _DIES_WITHIN_MS = 60
@@ -86,6 +91,8 @@ class Content(NamedTuple):
     bodies: tuple[bytes, ...]
     tags: tuple[str | None, ...]
     keys: tuple[str, ...]
+    #: Of each message, as properties; empty: they have none.
+    delays: tuple[dict[str, str], ...] = ()
 
 
 class Batch(NamedTuple):
@@ -134,6 +141,8 @@ class Query(Machine):
         self.serial = 0
         #: Message -> CRC of its body.
         self.crcs: dict[str, int] = {}
+        #: Of its own, so that histories without delays are what they were.
+        self.delay_rng = random.Random(f"{around.swarm.seed}/{name}/delays")
 
     async def main(self, process: ProcessLoop) -> None:
         run = _Run(self, process, f"r{self.lives}x{self.serial}")
@@ -175,9 +184,15 @@ class Query(Machine):
                     tuple(rng.randbytes(size) for _ in range(count)),
                     tuple(draw_tag(rng) for _ in range(count)),
                     tuple(f"b{rng.randrange(1_000)}" if rng.random() < 0.3 else "" for _ in range(count)),
+                    self.delays(count),
                 )
             )
         return tuple(found)
+
+    def delays(self, count: int) -> tuple[dict[str, str], ...]:
+        """Those of the messages of a half batch; mostly none."""
+        rng = self.delay_rng
+        return tuple(rng.choice(_DELAYS) for _ in range(count)) if rng.random() < _DELAYED else ()
 
     def plan(self) -> Batch:
         """The batch to run now, which is written to the checkpoint first."""
@@ -274,6 +289,8 @@ class _Run:
         for place, (body, tag, keys) in enumerate(zip(content.bodies, content.tags, content.keys, strict=True)):
             name = f"{prefix}.{place}"
             pairs = {"UNIQ_KEY": name} | ({"TAGS": tag} if tag else {}) | ({"KEYS": keys} if keys else {})
+            if content.delays:
+                pairs |= content.delays[place]
             text = property_string(**pairs).encode()
             halves.append(HalfMessage(0, 0, body, text))
             names.append(name)
@@ -283,12 +300,15 @@ class _Run:
                 machine.tap.keys[name] = keys
         payload, _ = build_payload(
             halves, topic=content.topic, queue_id=content.queue, born_time_ms=1, born_host=_HOST,
-            store_host=self.store_host,
+            store_host=self.store_host, delayed=bool(content.delays),
         )  # fmt: skip
-        part = Part(content.topic, content.queue, tuple(names), crc32(payload))
+        delays_ms = tuple(max(1, delay_ms_of(pairs)) for pairs in content.delays)
+        items = tuple(at for at, _ in item_places(payload, len(names)))
+        part = Part(content.topic, content.queue, tuple(names), crc32(payload), delays_ms, items)
         fields = PrepareFields(
             machine.group, content.topic, content.queue, len(names), part.checksum, index, count, tx_id,
             "" if tx_id else query, number, run, attempt, -1, machine.around.swarm.queues,
+            int(bool(delays_ms)),
         )  # fmt: skip
         self.promises.prepare_asked(query, number, run, attempt, index, part, now_us)
         answer = await self.ask(whose, HMQ_PREPARE_BATCH, prepare_ext(fields), payload)
@@ -409,12 +429,13 @@ class _Run:
         operations = []
         for one in self.promises.winners(query, wish):
             for part in one.parts.values():
-                for message in part.messages:
+                for number, message in enumerate(part.messages):
                     operations.append(f"{self.machine.name}.{self.machine.serial}#{len(operations)}")
                     self.chronicle.note(
                         PlainSent(
                             t_us=self.now_us, by=self.process.name, op=operations[-1], message=message, topic=part.topic,
                             queue=part.queue, crc=self.machine.crcs[message],
+                            delay_ms=part.delays_ms[number] if part.delays_ms else 0,
                         )
                     )  # fmt: skip
         return operations

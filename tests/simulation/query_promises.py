@@ -1,7 +1,8 @@
 """What half batches and decisions promise to a query, verified at each response and, on the log and the queues, at the end.
 
     once        of each batch at most one decision is in the log; what is visible of it are all messages of that decision's winners, each
-                once, at one position, and in each queue in the order in which each attempt prepared them
+                once, at one position, and in each queue in the order in which each attempt prepared them; those with delays later,
+                each once, and until then they wait in the broker's state (their times: ``delays``, ``promises``)
     validity    no message of a loser, of another run or of an undecided batch is ever visible
     durable     a decision that was acknowledged is repeated with the same position, and is never answered with "missing", "undecided"
                 or "fenced" afterwards; the newest ones survive every trim
@@ -13,7 +14,7 @@ is one batch of its own here, whose END is the decision.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 from halfmq.model.half_batch import ITEM_HEAD_BYTES, item_places
@@ -39,6 +40,10 @@ class Part(NamedTuple):
     queue: int
     messages: tuple[str, ...]
     checksum: int
+    #: Of each message, at least 1, from the decision; empty: they have none.
+    delays_ms: tuple[int, ...] = ()
+    #: Bytes from the start of the record to each message.
+    items: tuple[int, ...] = ()
 
 
 class Attempt:
@@ -59,10 +64,11 @@ class Attempt:
         return len(parts), sum(len(part.messages) for part in parts), sum(part.checksum for part in parts) & 0xFFFFFFFF
 
     def in_queue(self, topic: str, queue: int) -> list[str]:
+        """Its messages that a decision makes visible at once."""
         return [
             message
             for _, part in sorted(self.parts.items())
-            if (part.topic, part.queue) == (topic, queue)
+            if (part.topic, part.queue) == (topic, queue) and not part.delays_ms
             for message in part.messages
         ]
 
@@ -391,7 +397,7 @@ class QueryPromises:
                 continue
             self.counts["look decided batch whole"] += 1
             same = [wish for wish in batch.wishes if wish.digest == batch.decided[1]]
-            if all(self._messages(name, wish) != there.keys() for wish in same):
+            if not any(self._is_shown_by(name, wish, there.keys(), state) for wish in same):
                 raise Violation(f"Once: {what} was decided: {batch.decided}; visible of it are {sorted(there)}", what)
             query = state.queries.get(name)
             if query is not None and self._decided_after(name, number) < self._decisions_max:
@@ -399,6 +405,21 @@ class QueryPromises:
                 self.counts["look decision in the state"] += 1
                 if found is None or (found.position, found.digest.hex()) != batch.decided:
                     raise Violation(f"Durable: {what} was decided: {batch.decided}; the state has {found}", what)
+
+    def _is_shown_by(self, query: str, wish: Wish, there: Collection[str], state: Any) -> bool:
+        """Whether exactly what ``wish`` names is visible or, with a delay, waiting."""
+        waiting = {
+            message
+            for one in self.winners(query, wish)
+            for index, part in one.parts.items()
+            for message, item in zip(part.messages if part.delays_ms else (), part.items, strict=False)
+            if one.acked.get(index, -1) + item in state.delayed
+        }
+        self.counts["look messages of half batches that wait"] += len(waiting)
+        twice = waiting & set(there)
+        if twice:
+            raise Violation(f"Once: {sorted(twice)} are visible and are delayed", query)
+        return self._messages(query, wish) == waiting | set(there)
 
     def _messages(self, query: str, wish: Wish) -> set[str]:
         return {
@@ -467,13 +488,20 @@ class QueryPromises:
                 f"too many {sorted(there - shown)[:3]}, too few {sorted(shown - there)[:3]}",
                 what,
             )
+        delayed = self._delayed(query, number)
         for message in there:
             at = visible_at.get(places[message], -1)
-            if at != record.offset:
+            self.counts["look delayed message of a half batch"] += message in delayed
+            if (at <= record.offset) if message in delayed else (at != record.offset):
                 raise Violation(f"All or none: {message} became visible at {at}, and {what} at {record.offset}", what)
         self._look_at_order(
             what, [batch.attempts[run, attempt] for attempt in {self.of_message[m][3] for m in there}], places
         )
+
+    def _delayed(self, query: str, number: int) -> set[str]:
+        """Messages with delays, of all attempts."""
+        parts = [part for one in self.batches[query, number].attempts.values() for part in one.parts.values()]
+        return {message for part in parts if part.delays_ms for message in part.messages}
 
     def _look_at_order(self, what: str, winners: Iterable[Attempt], places: dict[str, Place]) -> None:
         """Each attempt's messages are in order and side by side in their queue."""
@@ -481,12 +509,14 @@ class QueryPromises:
             for topic, queue in {(part.topic, part.queue) for part in one.parts.values()}:
                 offsets = [places[message][2] for message in one.in_queue(topic, queue)]
                 self.counts["look order of an attempt"] += 1
-                if offsets != list(range(offsets[0], offsets[0] + len(offsets))):
+                if offsets and offsets != list(range(offsets[0], offsets[0] + len(offsets))):
                     raise Violation(f"Order: an attempt of {what} is in {topic}/{queue} at {offsets}", what)
 
 
 def messages_shown(disk: FaultyDisk, segment_bytes: int, record: Decided) -> list[tuple[str, int, int, StoredMessage]]:
-    """(topic, queue offset, log offset of the message, message) of everything that a verdict shows, read from the log's files."""
+    """(topic, queue offset, log offset of the message, message) of everything that a verdict shows, read from the log's files. Queue
+    offset -1: it has a delay.
+    """
     found = []
     for ref in record.refs:
         start = ref.offset - ref.offset % segment_bytes
@@ -494,5 +524,6 @@ def messages_shown(disk: FaultyDisk, segment_bytes: int, record: Decided) -> lis
         payload = bytes(raw[HALF_BATCH_PAYLOAD_AT : HALF_BATCH_PAYLOAD_AT + half_batch_head(raw, 0).payload_bytes])
         for number, (at, _) in enumerate(item_places(payload, ref.messages)):
             message = decode_message(raw[at + ITEM_HEAD_BYTES :])[0]
-            found.append((message.topic, ref.queue_offset + number, ref.offset + at, message))
+            queue_offset = ref.queue_offset + number if ref.queue_offset >= 0 else -1
+            found.append((message.topic, queue_offset, ref.offset + at, message))
     return found

@@ -42,6 +42,7 @@ def test_the_promises_hold_when_queries_write_half_batches_and_segments_are_copi
     for what in (
         "look decision", "look decision repeated", "look conflict", "look missing", "look decision of a copy",
         "look decision across segments", "look decision with losers", "look decision too old", "look retention",
+        "look delayed half batch", "look delayed message of a half batch",
         "query died while it decided", "look order of an attempt", "look decision in the state", "look after a start",
     ):  # fmt: skip
         assert counts[what] > 0, what

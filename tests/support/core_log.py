@@ -35,6 +35,7 @@ from halfmq.core.snapshot import encode_rows, load_rows, snapshot_rows
 from halfmq.core.state import State, Subscription
 from halfmq.core.transaction.invariants import check
 from halfmq.model import properties
+from halfmq.model.half_batch import HalfMessage, build_payload
 from halfmq.model.placement import SEGMENT_BYTES_MIN, fits, next_segment_start
 from halfmq.model.query_batch import QueryBatch
 from halfmq.model.records import Base, Committed, Decided, DecidedBy, Record, RolledBack
@@ -320,13 +321,30 @@ def half_batch(
     queue: int = 0,
     group: str = "PG",
     grace_ms: int = -1,
+    delays: Sequence[int] = (),
 ) -> PrepareBatch:
-    """A half batch of a query's batch, or of a transaction. Its payload is no real one, which decisions do not read."""
+    """A half batch of a query's batch, or of a transaction. Its payload is no real one, which decisions do not read, unless its messages have
+    ``delays`` (as ``message_facts.delay_in``), one each instead of ``messages``.
+    """
     name = batch if isinstance(batch, str) else batch.tx_id
     payload = f"{name} {attempt} {index}".encode().ljust(size, b".")
+    if delays:
+        payload, messages = build_payload(
+            [
+                HalfMessage(0, 0, b"." * (size // len(delays)), _delayed(f"{name} {attempt} {index} {number}", delay))
+                for number, delay in enumerate(delays)
+            ],
+            topic=topic, queue_id=queue, born_time_ms=77, born_host=PEER[:8], store_host=PEER[:8], delayed=True,
+        )  # fmt: skip
     return PrepareBatch(
-        1, group, name, attempt, index, count, topic, 4, queue, messages, crc32(payload), 0, grace_ms, False, payload
-    )
+        1, group, name, attempt, index, count, topic, 4, queue, messages, crc32(payload), 0, grace_ms, False, payload,
+        delayed=bool(delays),
+    )  # fmt: skip
+
+
+def _delayed(unique_id: str, delay: int) -> bytes:
+    timer = {"TIMER_DELAY_MS": str(delay)} if delay > 0 else {"TIMER_DELIVER_MS": str(-delay)}
+    return properties.encode({"UNIQ_KEY": unique_id, "TAGS": "TagA", **timer})
 
 
 def winner(*half_batches: PrepareBatch) -> Winner:

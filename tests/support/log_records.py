@@ -5,7 +5,7 @@ from pathlib import Path
 from zlib import crc32
 
 from halfmq.model import properties as props
-from halfmq.model.half_batch import ENTRY_BYTES, HalfMessage, build_payload
+from halfmq.model.half_batch import ENTRY_BYTES, HalfMessage, build_payload, delayed_entries_of
 from halfmq.model.message_facts import common_values, half_facts, plain_facts
 from halfmq.model.placement import aligned
 from halfmq.model.records import (
@@ -147,23 +147,34 @@ def rolled_back(*half_indexes: int, tx_id: str = "T1") -> Make:
 
 
 def half_batch(
-    half_index: int = 5, count: int = 3, tx_id: str = "q1:7:r1", attempt: str = "0.2", queue_id: int = 3, **pairs: str
+    half_index: int = 5,
+    count: int = 3,
+    tx_id: str = "q1:7:r1",
+    attempt: str = "0.2",
+    queue_id: int = 3,
+    delays_ms: Sequence[int] = (),
+    **pairs: str,
 ) -> Make:
-    """A half batch of ``count`` messages; ``pairs``: their properties besides UNIQ_KEY."""
+    """A half batch of ``count`` messages; ``pairs``: their properties besides UNIQ_KEY. ``delays_ms``: one each, from the decision."""
+    timers = [{"TIMER_DELAY_MS": str(delay)} for delay in delays_ms] or [{}] * count
     found = [
         HalfMessage(
-            0, 0, f"{tx_id}-{number}".encode(), props.encode({"UNIQ_KEY": f"{tx_id}-{half_index}-{number}", **pairs})
+            0,
+            0,
+            f"{tx_id}-{number}".encode(),
+            props.encode({"UNIQ_KEY": f"{tx_id}-{half_index}-{number}", **pairs, **timers[number]}),
         )
         for number in range(count)
     ]
     payload, _ = build_payload(
-        found, topic="orders", queue_id=queue_id, born_time_ms=1, born_host=HOST_V4, store_host=HOST_V4
-    )
+        found, topic="orders", queue_id=queue_id, born_time_ms=1, born_host=HOST_V4, store_host=HOST_V4,
+        delayed=bool(delays_ms),
+    )  # fmt: skip
     size = half_batch_size(GROUP, tx_id, attempt, len(payload))
     entries = crc32(payload[-count * ENTRY_BYTES :])
     return lambda offset: HalfBatch(
         offset, size, 7, queue_id, half_index, GROUP, tx_id, attempt, 2, 0, count, crc32(payload), entries, 60_000,
-        "KEYS" in pairs, payload,
+        "KEYS" in pairs, payload, delayed_entries_of(payload, count) if delays_ms else b"",
     )  # fmt: skip
 
 
@@ -171,11 +182,14 @@ def copied_half_batch(source: int, of: HalfBatch) -> Make:
     return lambda offset: CopiedHalfBatch(
         offset, of.size, source, 64, 7, 3, of.half_index, GROUP, of.tx_id, of.attempt, of.index, of.count, of.messages,
         of.checksum, of.entries_checksum, of.has_keys, 1_700_000_000_000, 1_700_000_006_000, 4, 1_700_000_011_000,
+        of.delayed_entries,
     )  # fmt: skip
 
 
-def batch_ref(offset: int, half_index: int = 5, messages: int = 3, record_bytes: int = 900) -> BatchRef:
-    return BatchRef(offset, offset, half_index, 21, record_bytes, messages, 7, 3)
+def batch_ref(
+    offset: int, half_index: int = 5, messages: int = 3, record_bytes: int = 900, queue_offset: int = 21
+) -> BatchRef:
+    return BatchRef(offset, offset, half_index, queue_offset, record_bytes, messages, 7, 3)
 
 
 def decided(

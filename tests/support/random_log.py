@@ -10,7 +10,15 @@ from zlib import crc32
 import msgspec
 
 from halfmq.model import properties as props
-from halfmq.model.half_batch import ENTRY, ENTRY_BYTES, HalfMessage, build_payload, item_places
+from halfmq.model.half_batch import (
+    ENTRY,
+    ENTRY_BYTES,
+    HalfMessage,
+    build_payload,
+    delayed_entries_of,
+    delayed_items,
+    item_places,
+)
 from halfmq.model.ids import hash64, java_string_hash
 from halfmq.model.placement import aligned, next_segment_start
 from halfmq.model.records import (
@@ -22,6 +30,7 @@ from halfmq.model.records import (
     BatchRef,
     Checked,
     Committed,
+    CopiedDelayed,
     CopiedHalf,
     CopiedHalfBatch,
     Decided,
@@ -29,6 +38,7 @@ from halfmq.model.records import (
     DelayedRecord,
     HalfBatch,
     HalfRecord,
+    Kind,
     MessageRecord,
     Parked,
     ParkedBecause,
@@ -42,6 +52,7 @@ from halfmq.model.records import (
     base_size,
     checked_size,
     committed_size,
+    copied_delayed_size,
     copied_half_size,
     decided_size,
     delayed_record_size,
@@ -112,6 +123,8 @@ class RandomLog:
         self.open: list[Open] = []
         self.next_half = 0
         self.delayed: list[DelayedRecord] = []
+        #: Messages of decided half batches with delays, as a copy of them would be; ``offset``: where each is now.
+        self.waiting: list[CopiedDelayed] = []
         self.log_start = 0
         #: Record offset -> the half batch with that payload; the undecided ones; transaction id -> half index of its first.
         self.half_batches: dict[int, HalfBatch] = {}
@@ -167,7 +180,7 @@ class RandomLog:
         for _ in range(steps):
             self.rng.choice(
                 [self.plain, self.plain, self.prepare, self.prepare, self.settle, self.settle, self.check, self.park,
-                 self.delay, self.release, self.topic, self.delete, self.prepare_batch, self.decide]
+                 self.delay, self.release, self.topic, self.delete, self.prepare_batch, self.decide, self.release_of_batches]
             )()  # fmt: skip
         if roll and start >= 2 * SEGMENT and self.rng.random() < 0.9:
             self.trim(start - SEGMENT)
@@ -184,7 +197,7 @@ class RandomLog:
 
     def delete(self) -> None:
         busy = {half.topic_id for one in self.open for half in one.halves} | {one.topic_id for one in self.delayed}
-        busy |= {half.topic_id for half in self.open_batches}
+        busy |= {half.topic_id for half in self.open_batches} | {one.topic_id for one in self.waiting}
         free = [number for number in self.topics if number not in busy]
         if len(self.topics) > 1 and free and self.rng.random() < 0.1:
             number = self.rng.choice(free)
@@ -252,16 +265,22 @@ class RandomLog:
         attempt = self.rng.choice(["0.1", "1.2"])
         index = sum(half.attempt == attempt for half in self.open_batches)
         found = [self._message(topic_id, queue_id, 0) for _ in range(self.rng.randrange(1, 5))]
+        delayed = self.rng.random() < 0.4
+        if delayed:
+            found = [
+                one._replace(properties=props.append(one.properties, props.encode({"TIMER_DELAY_MS": "100"})))
+                for one in found
+            ]
         payload, count = build_payload(
             [HalfMessage(0, 0, one.body, one.properties) for one in found], topic=self.topics[topic_id],
-            queue_id=queue_id, born_time_ms=1, born_host=HOST, store_host=HOST,
+            queue_id=queue_id, born_time_ms=1, born_host=HOST, store_host=HOST, delayed=delayed,
         )  # fmt: skip
         entries = crc32(payload[-count * ENTRY_BYTES :])
         has_keys = any(b"KEYS" in one.properties for one in found)
         size = half_batch_size(GROUP, tx_id, attempt, len(payload))
         record = HalfBatch(
             self._at, size, topic_id, queue_id, self.next_half, GROUP, tx_id, attempt, index, 0, count, crc32(payload),
-            entries, -1, has_keys, payload,
+            entries, -1, has_keys, payload, delayed_entries_of(payload, count) if delayed else b"",
         )  # fmt: skip
         self.first_of_batch.setdefault(tx_id, self.next_half)
         self.open_batches.append(
@@ -286,11 +305,22 @@ class RandomLog:
         refs = tuple(
             BatchRef(
                 half.offset, half.first_offset, half.half_index,
-                self._take(half.topic_id, half.queue_id, half.messages), half.size, half.messages, half.topic_id,
+                -1 if self.half_batches[half.offset].delayed_entries
+                else self._take(half.topic_id, half.queue_id, half.messages), half.size, half.messages, half.topic_id,
                 half.queue_id,
             )
             for half in self.open_batches if half.attempt == won
         )  # fmt: skip
+        for one in refs:
+            items = delayed_items(self.half_batches[one.offset].delayed_entries)
+            self.waiting += [
+                CopiedDelayed(
+                    one.offset + item.at, copied_delayed_size(item.message_bytes), one.offset + item.at,
+                    one.first_offset + item.at, -1, one.topic_id, one.queue_id, item.message_bytes, self.now_ms + 100,
+                    item.tag_hash, item.key_hash,
+                )
+                for item in items
+            ]  # fmt: skip
         lost = tuple(half.half_index for half in self.open_batches if half.attempt != won)
         tx_id = self.open_batches[0].tx_id
         size = decided_size(GROUP, tx_id, bytes(16), len(refs), len(lost))
@@ -340,9 +370,27 @@ class RandomLog:
             self._add(Released(self._at, released_size(len(refs)), refs))
         self.delayed = [one for one in self.delayed if one not in here]
 
+    def release_of_batches(self) -> None:
+        """Release some messages of decided half batches; those of older segments are copied first."""
+        self.rng.shuffle(self.waiting)
+        due, self.waiting = self.waiting[:3], self.waiting[3:]
+        refs = []
+        for item in due:
+            one = item if item.offset // SEGMENT == self._at // SEGMENT else self._carry_delayed(item)
+            queue_offset = self._take(one.topic_id, one.queue_id)
+            refs.append(
+                Ref(
+                    one.offset, one.message_bytes, one.first_offset, -1, one.topic_id, one.queue_id, queue_offset, 0,
+                    one.tag_hash, one.key_hash,
+                )
+            )  # fmt: skip
+        if refs:
+            self._add(Released(self._at, released_size(len(refs)), tuple(refs)))
+
     def trim(self, log_start: int) -> None:
         self.open = [self._carry(one) if one.halves[0].offset < log_start else one for one in self.open]
         self.delayed = [one for one in self.delayed if one.offset >= log_start]
+        self.waiting = [self._carry_delayed(one) if one.offset < log_start else one for one in self.waiting]
         self.open_batches = [self._carry_batch(one) if one.offset < log_start else one for one in self.open_batches]
         self.log_start = log_start
         self._add(Trim(self._at, TRIM_SIZE, log_start))
@@ -361,12 +409,18 @@ class RandomLog:
             halves.append(record)
         return one._replace(halves=tuple(halves))
 
+    def _carry_delayed(self, one: CopiedDelayed) -> CopiedDelayed:
+        record = msgspec.structs.replace(one, offset=self._at, source=one.offset)
+        self._remember(Kind.COPIED_DELAYED, self.messages[one.offset][1])
+        self._add(record)
+        return record
+
     def _carry_batch(self, one: OpenBatch) -> OpenBatch:
         of = self.half_batches[one.offset]
         record = CopiedHalfBatch(
             self._at, of.size, one.offset, one.first_offset, of.topic_id, of.queue_id, of.half_index, GROUP, of.tx_id,
             of.attempt, of.index, of.count, of.messages, of.checksum, of.entries_checksum, of.has_keys, one.prepared_ms,
-            0, 0, 0,
+            0, 0, 0, of.delayed_entries,
         )  # fmt: skip
         found = [self.messages[one.offset + at][1] for at, _ in item_places(of.payload, of.messages)]
         self._remember_batch(of, found)
@@ -465,6 +519,8 @@ class Expected:
                 }  # fmt: skip
                 for one in record.refs:
                     self.rows[one.half_index].update(state=2, queue_offset=one.queue_offset, **settled)
+                    if one.queue_offset < 0:
+                        continue
                     entries = self.entries.setdefault((one.topic_id, one.queue_id), {})
                     for number, (at, size, tag, key) in enumerate(self._half_batches[one.offset]):
                         entry = QueueEntry(one.offset + at, size, tag, record.offset, now_ms, one.half_index, key)

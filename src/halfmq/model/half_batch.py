@@ -54,6 +54,7 @@ _constants: Final = struct.Struct(">I16xI4xi4x16s20x16s12s").unpack_from
 _variables: Final = struct.Struct(">4xIIII4xI24xI44xi").unpack_from
 #: An entry with the halves of the key hash, high and low.
 _UNSIGNED_ENTRY: Final = struct.Struct(">IIiII")
+_delay_at: Final = struct.Struct(">q").unpack_from
 _FLAGS_ALLOWED: Final = SYS_COMPRESSED | SYS_COMPRESSION_TYPE_MASK
 _EMPTY_MESSAGE: Final = StoredMessage("", 0, 0, 0, 0, 0, b"", 0, b"", 0, 0, b"", 0, b"")
 
@@ -136,6 +137,7 @@ def verify_payload(
         return f"topic {topic!r} is too long for a half batch"
     constants = (BATCHED << 24, MAGIC_V1, queue_id, bytes(16), bytes(8) + store_host, bytes(12))
     raw_entries = payload[entries_at:]
+    raw_delays = payload[items_end:entries_at]
     has_keys = False
     at = 0
     # The loop is the cost of a half batch: constants are compared as one tuple, and nothing is looked up twice.
@@ -174,7 +176,7 @@ def verify_payload(
             return f"message {number}: its entry has another tag hash or key hash than its properties"
         if delayed or pairs or tran_msg or not properties.isascii() or len(properties) > limits.PROPERTIES_BYTES_MAX:
             problem = _properties_problem(properties, tran_msg)
-            problem = problem or _delay_problem(delay_in(pairs), payload[items_end:entries_at], number)
+            problem = problem or _delay_problem(delay_in(pairs), raw_delays, number)
             if problem:
                 return f"message {number}: {problem}"
         at = end
@@ -205,7 +207,8 @@ def _delay_problem(delay: int, stated: bytes, number: int) -> str:
         return "it has a delay, and its half batch is not said to have delayed messages" if delay else ""
     if not delay:
         return "it has no delay, and its half batch is said to have only delayed messages"
-    if stated[number * DELAY_BYTES :][:DELAY_BYTES] != delay.to_bytes(DELAY_BYTES, "big", signed=True):
+    # Read, not written: properties may say a delay that needs more than 8 bytes.
+    if _delay_at(stated, number * DELAY_BYTES)[0] != delay:
         return f"its properties say a delay of {delay}, and the half batch another one"
     return ""
 

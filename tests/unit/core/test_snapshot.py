@@ -1,7 +1,8 @@
 """A snapshot holds everything durable, and is whole or refused."""
 
+import msgspec
 import pytest
-from tests.support.core_log import CoreLog, end, half, message, part
+from tests.support.core_log import CoreLog, end, half, half_batch, message, part
 from tests.support.durable_digest import durable_digest
 
 from halfmq.core.apply import open_batch
@@ -9,6 +10,7 @@ from halfmq.core.commands import CommitOffset, EnsureGroup, RequestedVerdict
 from halfmq.core.snapshot import encode_rows, load_rows, snapshot_rows
 from halfmq.core.transaction.invariants import check
 from halfmq.errors import InvariantViolated
+from halfmq.model.half_batch import delays_in
 
 
 def filled() -> CoreLog:
@@ -47,6 +49,40 @@ def test_it_does_not_matter_how_the_chunks_are_cut() -> None:
     for size in (1, 7, 1_000, len(whole)):
         pieces = [whole[at : at + size] for at in range(0, len(whole), size)]
         assert durable_digest(load_rows(log.settings, pieces)) == durable_digest(log.state)
+
+
+def without_delayed_entries(chunk: bytes) -> bytes:
+    """A chunk as a version wrote it that had no delays in half batches."""
+    version, kind, content = msgspec.msgpack.decode(chunk[4:])
+    if kind == "undecided":
+        rows = msgspec.msgpack.decode(content)
+        for _, _, halves, *_ in rows:
+            for half_row in halves:
+                if half_row[-1] is not None:
+                    assert half_row[-1].pop() == b""
+        content = msgspec.msgpack.encode(rows)
+    chunk = msgspec.msgpack.encode((version, kind, content))
+    return len(chunk).to_bytes(4, "big") + chunk
+
+
+def test_snapshot_keeps_the_delays_of_undecided_half_batches() -> None:
+    log = filled()
+    log.do(half_batch(delays=(700, -5)))
+    log.do(half_batch(index=1))
+    log.do(half_batch("T", "", count=1, delays=(3,)))
+    state = load_rows(log.settings, log.snapshot())
+    assert durable_digest(state) == durable_digest(log.state)
+    found = state.producer_groups["PG"].undecided["q1:0:r1"].halves
+    assert [delays_in(one.batch.delayed_entries) for one in found if one.batch is not None] == [(700, -5), ()]
+
+
+def test_snapshot_of_a_version_without_delays_in_half_batches_is_loaded() -> None:
+    log = filled()
+    log.do(half_batch())
+    log.do(half_batch("T", "", count=1))
+    old = [without_delayed_entries(chunk) for chunk in log.snapshot()]
+    assert old != log.snapshot()
+    assert durable_digest(load_rows(log.settings, old)) == durable_digest(log.state)
 
 
 def test_a_capture_does_not_change_while_the_state_goes_on() -> None:

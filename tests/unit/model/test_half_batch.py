@@ -7,12 +7,17 @@ from zlib import crc32
 import pytest
 
 from halfmq.model.half_batch import (
+    DELAY_BYTES,
     ENTRY,
     ENTRY_BYTES,
     ITEM_HEAD_BYTES,
+    DelayedItem,
     HalfMessage,
     Verified,
     build_payload,
+    delayed_entries_of,
+    delayed_items,
+    delays_in,
     item_places,
     verify_payload,
 )
@@ -27,10 +32,28 @@ MESSAGES = [
     HalfMessage(0, 1, b"", b""),
     HalfMessage(0, 0, b"x" * 300, b"KEYS\x01k1 k2\x02UNIQ_KEY\x01ID3\x02"),
 ]
+#: Each kind of delay; the last one is already past.
+DELAYED = [
+    HalfMessage(5, 0, b"one", b"UNIQ_KEY\x01ID1\x02TAGS\x01red\x02DELAY\x012\x02"),
+    HalfMessage(0, 1, b"", b"TIMER_DELAY_MS\x01700\x02"),
+    HalfMessage(0, 0, b"x" * 300, b"KEYS\x01k1 k2\x02UNIQ_KEY\x01ID3\x02TIMER_DELIVER_MS\x015\x02"),
+]
+DELAYS = (5_000, 700, -5)
 
 
-def payload_of(messages: list[HalfMessage] = MESSAGES, topic: str = "orders", queue_id: int = 3) -> bytes:
-    return build_payload(messages, topic=topic, queue_id=queue_id, born_time_ms=77, born_host=HOST, store_host=HOST)[0]
+def payload_of(
+    messages: list[HalfMessage] = MESSAGES, topic: str = "orders", queue_id: int = 3, *, delayed: bool = False
+) -> bytes:
+    return build_payload(
+        messages, topic=topic, queue_id=queue_id, born_time_ms=77, born_host=HOST, store_host=HOST, delayed=delayed
+    )[0]
+
+
+def with_delays(*delays: int) -> bytes:
+    """``DELAYED`` with another column of delays."""
+    payload = payload_of(DELAYED, delayed=True)
+    items_end = len(payload) - 3 * (DELAY_BYTES + ENTRY_BYTES)
+    return payload[:items_end] + struct.pack(f">{len(delays)}q", *delays) + payload[-3 * ENTRY_BYTES :]
 
 
 def verify(payload: bytes, count: int = 3, **changes: object) -> Verified | str:
@@ -96,6 +119,61 @@ def test_properties_that_a_half_batch_cannot_have_are_refused(properties: bytes,
     assert problem in found
 
 
+def test_delays_are_stated_beside_the_entries() -> None:
+    payload = payload_of(DELAYED, delayed=True)
+    assert payload == with_delays(*DELAYS)
+    assert verify(payload, delayed=True) == Verified(True, crc32(payload[-3 * ENTRY_BYTES :]))
+    delayed_entries = delayed_entries_of(payload, 3)
+    assert delays_in(delayed_entries) == DELAYS
+    places = list(item_places(payload, 3))
+    hashes = [(tag_hash_of(b"TAGS\x01red\x02"), hash64(b"ID1")), (0, 0), (0, hash64(b"ID3"))]
+    assert list(delayed_items(delayed_entries)) == [
+        DelayedItem(delay, at, size, *both) for delay, (at, size), both in zip(DELAYS, places, hashes, strict=True)
+    ]
+    assert delays_in(b"") == ()
+    assert list(delayed_items(b"")) == []
+
+
+@pytest.mark.parametrize(
+    ("payload", "problem"),
+    [
+        (with_delays(5_000, 700, -6), "message 2: its properties say a delay of -5, and the half batch another one"),
+        (with_delays(0, 700, -5), "message 0: its properties say a delay of 5000"),
+        (with_delays(5_000, -700, -5), "message 1"),
+        (with_delays(700, 5_000, -5), "message 0"),
+        (with_delays(5_000, 700), ""),
+        (with_delays(5_000, 700, -5, 1), ""),
+        (with_delays(), ""),
+        (payload_of(DELAYED), ""),
+        (payload_of([DELAYED[0], MESSAGES[1], DELAYED[2]], delayed=True), "message 1: it has no delay"),
+        (payload_of([DELAYED[0], DELAYED[1]], delayed=True), ""),
+    ],
+)
+def test_column_of_delays_that_contradicts_the_messages_is_refused(payload: bytes, problem: str) -> None:
+    found = verify(payload, delayed=True)
+    assert isinstance(found, str)
+    assert problem in found
+
+
+@pytest.mark.parametrize("delay", ["9" * 19, "9223372036854775808", "9223372036854775807"])
+@pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
+def test_delay_that_does_not_fit_in_its_column_is_refused(name: str, delay: str) -> None:
+    """Nineteen digits are read as a number, and 8 bytes hold less: this must be a refusal, not an exception in the broker."""
+    long = HalfMessage(0, 0, b"b", f"{name}\x01{delay}\x02".encode())
+    short = HalfMessage(0, 0, b"b", long.properties[:-2] + b"\x02")
+    payload = payload_of([short], delayed=True) if "SEC" not in name else payload_of([DELAYED[1]], delayed=True)
+    items = payload_of([long])
+    column = payload[-ENTRY_BYTES - DELAY_BYTES : -ENTRY_BYTES]
+    found = verify(items[:-ENTRY_BYTES] + column + items[-ENTRY_BYTES:], 1, delayed=True)
+    assert isinstance(found, str)
+    assert "and the half batch another one" in found
+
+
+def test_payload_with_delays_is_no_payload_without_them_and_the_other_way_round() -> None:
+    assert isinstance(verify(payload_of(DELAYED, delayed=True)), str)
+    assert isinstance(verify(payload_of(), delayed=True), str)
+
+
 def test_no_changed_byte_passes_unless_it_only_changes_what_the_sender_may_choose() -> None:
     """Every byte is changed once. Accepted are: flag, born time, born host, compression bits, and names of properties."""
     payload = payload_of()
@@ -115,13 +193,24 @@ def test_no_changed_byte_passes_unless_it_only_changes_what_the_sender_may_choos
     assert len(accepted) < len(payload) // 3
 
 
-def test_random_bytes_never_raise() -> None:
+def test_no_changed_byte_of_the_delays_and_entries_passes() -> None:
+    payload = payload_of(DELAYED, delayed=True)
+    for at in range(len(payload) - 3 * (DELAY_BYTES + ENTRY_BYTES), len(payload)):
+        for bit in range(8):
+            changed = bytearray(payload)
+            changed[at] ^= 1 << bit
+            assert isinstance(verify(bytes(changed), delayed=True), str), at
+
+
+@pytest.mark.parametrize("delayed", [False, True])
+def test_random_bytes_never_raise(delayed: bool) -> None:
     rng = random.Random(1)
-    payload = payload_of()
+    payload = payload_of(DELAYED if delayed else MESSAGES, delayed=delayed)
     for _ in range(2_000):
         changed = bytearray(payload)
         for _ in range(rng.randrange(1, 6)):
             at = rng.randrange(len(changed) - 4)
             changed[at : at + 4] = struct.pack(">I", rng.choice([0, 1, 0x7FFFFFFF, 0xFFFFFFFF, rng.getrandbits(32)]))
         cut = bytes(changed[: rng.randrange(len(changed) + 1)])
-        assert isinstance(verify(rng.choice([cut, bytes(changed)]), rng.randrange(5)), str | Verified)
+        found = verify(rng.choice([cut, bytes(changed)]), rng.randrange(5), delayed=delayed)
+        assert isinstance(found, str | Verified)

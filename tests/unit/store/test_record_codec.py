@@ -11,11 +11,13 @@ from tests.support.vectors import vectors
 from halfmq.errors import WrongVersion
 from halfmq.model import message_facts, stored_message
 from halfmq.model import properties as props
+from halfmq.model.half_batch import delays_in
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
     COPIED_DELAYED_MESSAGE_AT,
     COPIED_HALF_MESSAGE_AT,
     DELAYED_MESSAGE_AT,
+    HALF_BATCH_PAYLOAD_AT,
     MESSAGE_AT,
     CopiedDelayed,
     CopiedHalf,
@@ -37,6 +39,7 @@ from halfmq.store.record_codec import (
 
 SOURCE = 4_096
 SOURCE_BATCH = 8_192
+SOURCE_DELAYED_BATCH = 16_384
 AT = 1_000
 
 
@@ -48,10 +51,13 @@ def source_message() -> stored_message.StoredMessage:
 def copy(source: int) -> Pieces:
     if source == SOURCE_BATCH:
         return b"", cast(HalfBatch, make.half_batch()(0)).payload, b""
+    if source == SOURCE_DELAYED_BATCH:
+        return b"", cast(HalfBatch, DELAYED_BATCH(0)).payload, b""
     assert source == SOURCE
     return stored_message.encode(source_message(), SOURCE)
 
 
+DELAYED_BATCH = make.half_batch(delays_ms=(700, 1, 86_400_000), KEYS="k1 k2", TAGS="red")
 SOURCE_BYTES = sum(map(len, copy(SOURCE)))
 
 KINDS: dict[str, make.Make] = {
@@ -79,10 +85,19 @@ KINDS: dict[str, make.Make] = {
     "copied_half_batch": make.copied_half_batch(SOURCE_BATCH, cast(HalfBatch, make.half_batch()(0))),
     "decided": make.decided(make.batch_ref(64), make.batch_ref(2_000, 6), lost=(7, 2**40)),
 }
+#: Further forms of these kinds: name -> kind, record.
+FORMS: dict[str, tuple[str, make.Make]] = {
+    "half_batch_with_delays": ("half_batch", DELAYED_BATCH),
+    "copied_half_batch_with_delays": (
+        "copied_half_batch", make.copied_half_batch(SOURCE_DELAYED_BATCH, cast(HalfBatch, DELAYED_BATCH(0))),
+    ),
+    "decided_with_delays": ("decided", make.decided(make.batch_ref(64, queue_offset=-1), make.batch_ref(2_000, 6))),
+}  # fmt: skip
+GOLDEN = KINDS | {name: of for name, (_, of) in FORMS.items()}
 
 
 def encoded(name: str) -> bytes:
-    pieces = ENCODE_BY_TYPE[type(KINDS[name](AT))](KINDS[name](AT), copy)
+    pieces = ENCODE_BY_TYPE[type(GOLDEN[name](AT))](GOLDEN[name](AT), copy)
     return pieces if isinstance(pieces, bytes) else b"".join(pieces)
 
 
@@ -107,26 +122,27 @@ def test_every_kind_is_here() -> None:
     assert {name.upper() for name in KINDS} == {kind.name for kind in Kind}
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", GOLDEN)
 def test_encoded_size_is_the_stated_size(name: str) -> None:
-    assert len(encoded(name)) == KINDS[name](AT).size
+    assert len(encoded(name)) == GOLDEN[name](AT).size
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", GOLDEN)
 def test_bytes_are_the_golden_bytes(name: str) -> None:
     assert encoded(name).hex() == vectors("records")[name].hex()
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", GOLDEN)
 def test_golden_bytes_are_read_back(name: str) -> None:
     data = vectors("records")[name]
-    assert decode_records(b"xyz" + data + b"tail", 3, 3 + len(data), AT) == [as_read(KINDS[name](AT))]
+    assert decode_records(b"xyz" + data + b"tail", 3, 3 + len(data), AT) == [as_read(GOLDEN[name](AT))]
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", GOLDEN)
 def test_head_says_kind_and_length(name: str) -> None:
     data = encoded(name)
-    assert struct.unpack_from(">BBHI", data) == (Kind[name.upper()], 0, 0, len(data))
+    kind, _ = FORMS.get(name, (name, None))
+    assert struct.unpack_from(">BBHI", data) == (Kind[kind.upper()], 0, 0, len(data))
 
 
 def test_last_decision_of_a_query_is_a_flag() -> None:
@@ -137,8 +153,21 @@ def test_last_decision_of_a_query_is_a_flag() -> None:
     assert decode_records(data, 0, len(data), AT) == [record]
 
 
+def test_delays_of_a_half_batch_are_read_with_a_flag_and_not_without_it() -> None:
+    data = encoded("half_batch_with_delays")
+    (record,) = decode_records(data, 0, len(data), AT)
+    assert isinstance(record, HalfBatch)
+    assert delays_in(record.delayed_entries) == (700, 1, 86_400_000)
+    flags_at = HALF_BATCH_PAYLOAD_AT - 4
+    assert data[flags_at] == 3
+    (without,) = decode_records(data[:flags_at] + b"\x01" + data[flags_at + 1 :], 0, len(data), AT)
+    assert isinstance(without, HalfBatch)
+    assert without.delayed_entries == b""
+    assert without.payload == record.payload
+
+
 def test_all_kinds_in_a_row_are_read_back() -> None:
-    records = make.laid_out(AT, list(KINDS.values()))
+    records = make.laid_out(AT, list(GOLDEN.values()))
     data = bytearray()
     for record in records:
         pieces = ENCODE_BY_TYPE[type(record)](record, copy)

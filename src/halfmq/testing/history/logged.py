@@ -176,7 +176,8 @@ def _shown(ref: _Ref, content: tuple[_Message, ...] | None, record: _Record) -> 
             "message": message.properties.get("UNIQ_KEY", ""),
             "topic": message.topic,
             "queue": message.queue_id,
-            "queue_offset": ref.queue_offset + number,
+            # A delayed message gets its place when it is released.
+            "queue_offset": ref.queue_offset + number if ref.queue_offset >= 0 else -1,
             "crc": message.body_crc,
             "key": message.properties.get("__SHARDINGKEY", ""),
         }

@@ -192,17 +192,23 @@ class Messages:
         elif not self._one_place("", message, [], seens, logs) and not self._elsewhere(message, seen, logs):
             self._missed_in_log(message, seen, logs)
             row = next(row for row in logs if row[3] == LOG_BATCHED)
+            at = row[6] if row[6] >= 0 else seen.at
+            if at < 0:
+                return  # delayed, and not seen: nobody knows its place
             self._places.add(
-                row[5], row[6], message, -1, seen.us, -1, row[2], seen.place or row[2], "", "", seen.readers,
+                row[5], at, message, -1, seen.us, -1, row[2], seen.place or row[2], "", "", seen.readers,
                 seen.store_time, seen.us, seen.place,
             )  # fmt: skip
 
     def _elsewhere(self, message: str, seen: Sightings, logs: list[Row]) -> bool:
-        """Whether it was seen at another place than the verdict in the log gave it."""
+        """Whether it was seen at another place than the verdict in the log gave it; to a delayed message that gives only a queue."""
         for row in logs:
-            if row[3] == LOG_BATCHED and seen.us < FAR and (seen.queue, seen.at) != (row[5], row[6]):
+            if row[3] != LOG_BATCHED or seen.us == FAR:
+                continue
+            at = row[6] if row[6] >= 0 else seen.at
+            if (seen.queue, seen.at) != (row[5], at):
                 names = self._facts.queue_text
-                text = f"the log has it at {names(row[5], row[6])}, it was seen at {names(seen.queue, seen.at)}"
+                text = f"the log has it at {names(row[5], at)}, it was seen at {names(seen.queue, seen.at)}"
                 self._findings.add(AT_ONCE, "", message, text, (row[2], seen.place))
                 return True
         return False

@@ -1,21 +1,21 @@
 """Delays: when a message is due, and that a release refers to its own segment."""
 
 import pytest
-from tests.support.core_log import START_MS, CoreLog, end, half, message, refused, sent
+from tests.support.core_log import START_MS, CoreLog, end, half, half_batch, message, refused, sent
 
 from halfmq import limits
 from halfmq.core.commands import Tick
 from halfmq.core.decide import next_deadline_ms
 from halfmq.core.decision import Done, Settled, Why
 from halfmq.core.events import DelayedPostponed
-from halfmq.core.queues.delay import due_at
+from halfmq.core.queues.delay import delays_refusal, due_at
 from halfmq.core.session import apply_session
 from halfmq.core.transaction.invariants import check
 from halfmq.model.ids import java_string_hash
 from halfmq.model.message_facts import delay_of
 from halfmq.model.placement import SEGMENT_BYTES_MIN
 from halfmq.model.properties import encode
-from halfmq.model.records import CopiedDelayed, DelayedRecord, Released
+from halfmq.model.records import CopiedDelayed, DelayedRecord, HalfBatch, Released
 from halfmq.model.settings import BrokerSettings
 
 
@@ -70,6 +70,55 @@ def test_only_so_many_messages_wait_and_what_was_prepared_is_committed_all_the_s
     log.run_to(log.now_ms + 2_000)
     sent(log.do(message("M6", DELAY="1")))
     sent(log.do(half("T2", DELAY="1")))
+
+
+@pytest.mark.parametrize(
+    ("delays", "why"),
+    [
+        ((), None),
+        ((1, limits.TIMER_DELAY_MAX_MS, -1), None),
+        ((-START_MS - limits.TIMER_DELAY_MAX_MS, -1), None),
+        ((1, limits.TIMER_DELAY_MAX_MS + 1, -1), Why.MESSAGE_ILLEGAL),
+        ((1, -START_MS - limits.TIMER_DELAY_MAX_MS - 1, 1), Why.MESSAGE_ILLEGAL),
+        ((1 << 62,), Why.MESSAGE_ILLEGAL),
+        ((-1 << 63,), Why.MESSAGE_ILLEGAL),
+        ((1,) * 6, None),
+        ((1,) * 7, Why.LIMIT_REACHED),
+        ((1,) * 9, Why.MESSAGE_ILLEGAL),
+    ],
+)
+def test_half_batch_is_refused_if_one_of_its_delays_is_too_long_or_too_many_would_wait(
+    delays: tuple[int, ...], why: Why | None
+) -> None:
+    """Two messages are waiting, and eight may: more than eight never fit, seven do later."""
+    log = CoreLog(BrokerSettings(segment_bytes=SEGMENT_BYTES_MIN, delayed_total_max=8))
+    for number in range(2):
+        sent(log.do(message(f"M{number}", DELAY="5")))
+    found = delays_refusal(log.state, delays, START_MS)
+    assert (found.why if found is not None else None) == why
+    if delays and max(map(abs, delays)) < 1 << 60:
+        reply = log.do(half_batch(delays=delays))
+        assert reply == found if found is not None else sent(reply)
+
+
+def test_delays_of_a_half_batch_start_at_its_decision_and_a_past_time_means_at_once() -> None:
+    log = CoreLog()
+    now_ms = log.now_ms
+    reply = sent(log.do(half_batch("T1", "", count=1, delays=(700, -(now_ms + 6_000), -(now_ms + 4_000)))))
+    first, size = log.of(HalfBatch)[0].offset, log.of(HalfBatch)[0].size
+    log.later(5_000)
+    assert isinstance(log.do(end("T1", reply, log_offset=reply.log_offset)), Settled)
+    assert sorted(one.due_ms - now_ms for one in log.state.delayed.values()) == [5_000, 5_700, 6_000]
+    assert all(first < one.first_offset < first + size and one.half_index == -1 for one in log.state.delayed.values())
+    assert log.state.topics_by_name["orders"].ends[0] == 0
+    assert next_deadline_ms(log.state) == now_ms + 5_000
+    shown = []
+    for until_ms in (5_000, 5_699, 5_700, 5_999, 6_000):
+        log.run_to(now_ms + until_ms)
+        shown.append(log.state.topics_by_name["orders"].ends[0])
+        check(log.state)
+    assert shown == [1, 1, 2, 2, 3]
+    assert not log.state.delayed
 
 
 def test_a_release_in_another_segment_carries_the_message_first_in_the_same_batch() -> None:
