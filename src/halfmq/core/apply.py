@@ -394,7 +394,7 @@ def _delay_items(state: State, known: Undecided | None, refs: Sequence[BatchRef]
         batch = facts.get(ref.half_index)
         if ref.queue_offset >= 0 or batch is None:
             continue
-        for delay, (at, message_bytes, tag_hash, key_hash) in delayed_items(batch.delayed_entries):
+        for delay, at, message_bytes, tag_hash, key_hash in delayed_items(batch.delayed_entries):
             add_delayed(
                 state,
                 Delayed(

@@ -224,10 +224,21 @@ def delays_in(delayed_entries: bytes) -> tuple[int, ...]:
     return struct.unpack_from(f">{messages}q", delayed_entries)
 
 
-def delayed_items(delayed_entries: bytes) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
-    """(delay, entry: bytes from the start of the record to the item, message bytes, tag hash, key hash) of each message."""
+class DelayedItem(NamedTuple):
+    """A message of a half batch with delays. ``at``: bytes from the start of the record to the item."""
+
+    delay: int
+    at: int
+    message_bytes: int
+    tag_hash: int
+    key_hash: int
+
+
+def delayed_items(delayed_entries: bytes) -> Iterator[DelayedItem]:
+    """What ``delayed_entries_of`` says, message by message."""
     delays = delays_in(delayed_entries)
-    return zip(delays, ENTRY.iter_unpack(delayed_entries[len(delays) * DELAY_BYTES :]), strict=True)
+    entries = ENTRY.iter_unpack(delayed_entries[len(delays) * DELAY_BYTES :])
+    return (DelayedItem(delay, *entry) for delay, entry in zip(delays, entries, strict=True))
 
 
 def item_places(payload: bytes, messages: int) -> Iterator[tuple[int, int]]:

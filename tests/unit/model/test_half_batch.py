@@ -11,6 +11,7 @@ from halfmq.model.half_batch import (
     ENTRY,
     ENTRY_BYTES,
     ITEM_HEAD_BYTES,
+    DelayedItem,
     HalfMessage,
     Verified,
     build_payload,
@@ -127,7 +128,7 @@ def test_delays_are_stated_beside_the_entries() -> None:
     places = list(item_places(payload, 3))
     hashes = [(tag_hash_of(b"TAGS\x01red\x02"), hash64(b"ID1")), (0, 0), (0, hash64(b"ID3"))]
     assert list(delayed_items(delayed_entries)) == [
-        (delay, (at, size, *both)) for delay, (at, size), both in zip(DELAYS, places, hashes, strict=True)
+        DelayedItem(delay, at, size, *both) for delay, (at, size), both in zip(DELAYS, places, hashes, strict=True)
     ]
     assert delays_in(b"") == ()
     assert list(delayed_items(b"")) == []

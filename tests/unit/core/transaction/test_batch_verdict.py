@@ -93,7 +93,7 @@ def test_copy_keeps_the_delays_and_its_messages_are_released_from_it() -> None:
     assert copy.delayed_entries == original.delayed_entries != b""
     items = list(delayed_items(original.delayed_entries))
     assert sorted((one.first_offset, one.offset, one.message_bytes) for one in log.state.delayed.values()) == [
-        (original.offset + at, copy.offset + at, message_bytes) for _, (at, message_bytes, _, _) in items
+        (original.offset + item.at, copy.offset + item.at, item.message_bytes) for item in items
     ]
     assert durable_digest(log.redone()) == durable_digest(log.state)
 
