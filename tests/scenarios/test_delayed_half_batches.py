@@ -10,6 +10,7 @@ from tests.support.half_batches import QueryRun, bodies, messages
 from tests.support.in_process import Running, ShiftedClock, serving, until
 from tests.support.raw_client import property_string
 
+from halfmq.core.commands import Tick
 from halfmq.model.half_batch import HalfMessage
 from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.disk import RealDisk
@@ -212,3 +213,44 @@ async def test_limit_of_delayed_messages_counts_each_message(tmp_path: Path) -> 
         refused = await run.prepare(1, "0.1", delayed("c", [60_000] * 2), delayed=1)
         assert refused.code != 0
         assert "has 4 delayed messages" in (refused.remark or ""), refused
+
+
+async def test_undecided_half_batches_count_for_the_limit_of_delayed_messages(tmp_path: Path) -> None:
+    async with serving(tmp_path, settings=BrokerSettings(delayed_total_max=10)) as running:
+        run = await QueryRun.begin(await running.client())
+        for _ in range(2):
+            await prepare(run, 0, "0.1", delayed(f"a{run.prepared.get((0, '0.1'), [0])[0]}", [60_000] * 4))
+        refused = await run.prepare(0, "0.2", delayed("b", [60_000] * 3), delayed=1)
+        assert "undecided half batches have 8" in (refused.remark or ""), refused
+    async with serving(tmp_path, settings=BrokerSettings(delayed_total_max=10)) as running:
+        run.client = await running.client()
+        assert running.state.derived.undecided_delayed == 8
+        assert (await run.decide(0, "0.1")).code == 0
+        assert (running.state.derived.undecided_delayed, len(running.state.delayed)) == (0, 8)
+
+
+async def test_others_are_served_while_many_messages_of_one_time_are_released(tmp_path: Path) -> None:
+    """Ticks follow one another, and one had taken long: nobody must wait for the last one."""
+    clock = ShiftedClock()
+    async with serving(tmp_path, clock=clock, segment_bytes=8 << 20) as running:
+        client, other = await running.client(), await running.client()
+        run = await QueryRun.begin(client)
+        for part in range(4):
+            await prepare(run, 0, "0.1", delayed(f"a{part}", [60_000] * 5_000))
+        assert (await run.decide(0, "0.1")).code == 0
+        sequencer = running.broker._sequencer
+        waiting = []
+
+        async def look() -> None:
+            for _ in range(3):
+                assert (await other.ask(30, {"topic": "T", "queueId": "0"})).code == 0
+                waiting.append(len(running.state.delayed))
+                assert sum(type(command) is Tick for command, _, _ in sequencer._pending) <= 2
+
+        sequencer.pace.took_s[Tick] = 60.0
+        await advance(clock, running, 60_000)
+        sequencer.pace.took_s[Tick] = 60.0
+        await look()
+        assert waiting[0] > 0, "answered only after the last message"
+        await until(lambda: not running.state.delayed, 30)
+        assert (await run.bounds())[1] == 20_000

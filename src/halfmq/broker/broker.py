@@ -97,6 +97,10 @@ class Ports(NamedTuple):
     http: int | None = None
 
 
+#: One is decided while the one before waits for the disk.
+_TICKS_MAX: Final = 2
+
+
 class Broker:
     """Call ``await start()``; it serves until ``drain()`` or until ``failed`` is done. Call ``close()`` in every case."""
 
@@ -138,6 +142,9 @@ class Broker:
         self._check_polls: CheckPolls
         self._maintenance: Maintenance | None = None
         self._timer: DeadlineTimer
+        #: Ticks that are submitted and not answered, and whether another one is wanted.
+        self._ticks = 0
+        self._tick_wanted = False
         self._not_stored = LogThrottle(loop.time)
 
     # --- start -----------------------------------------------------------------------------------------------
@@ -318,12 +325,19 @@ class Broker:
     # --- while it serves -------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        self._sequencer.submit(Tick(), self._ticked)
+        """Submit a tick, or note that one is wanted if there are enough: while much is due the timer fires after each turn, and each tick says that
+        there is more, so that without a limit ever more of them would be ahead of every request.
+        """
+        self._tick_wanted = self._ticks >= _TICKS_MAX
+        if not self._tick_wanted:
+            self._ticks += 1
+            self._sequencer.submit(Tick(), self._ticked)
 
     def _ticked(self, context: None, reply: Reply | Failed) -> None:
+        self._ticks -= 1
         if not isinstance(reply, Done):
             self._timer.rest(REFUSED_TICK_REST_MS)
-        elif reply.again:
+        elif reply.again or self._tick_wanted:
             self._tick()
 
     def _on_effects(self, effects: list[Effect]) -> None:

@@ -32,7 +32,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from halfmq import limits
 from halfmq.broker.problems import Problems, log_no_space
 from halfmq.broker.timers import BrokerTime
-from halfmq.core.commands import Command, NoteTime
+from halfmq.core.commands import Command, NoteTime, Tick
 from halfmq.core.decision import Effect, Reply, WakeQueue
 from halfmq.core.engine import SMALL, Batch, Engine, Failed, LogAccess
 from halfmq.core.session import DiskSpace, Published
@@ -101,6 +101,11 @@ class _Turn(NamedTuple):
     at_once: bool = False
 
 
+#: A tick says that there is more, and the next one is pending at once: if one took long, for instance because it copied many delayed messages, its
+#: expected time would keep out all requests until the last of them.
+_NOT_EXPECTED: Final = SMALL | {Tick}
+
+
 class _TurnPace:
     """Decides when a turn is over, and estimates how long commands take: for each type that is not ``SMALL`` the maximum, which decays
     slowly so that cheap commands do not hide expensive ones. ``clock``: as ``Clock.elapsed_s``.
@@ -128,7 +133,7 @@ class _TurnPace:
         return self.is_over
 
     def expected_s(self, kind: type[Command]) -> float:
-        return 0.0 if kind in SMALL else self.took_s.get(kind, _UNKNOWN_S)
+        return 0.0 if kind in _NOT_EXPECTED else self.took_s.get(kind, _UNKNOWN_S)
 
 
 class Sequencer:

@@ -279,7 +279,7 @@ def _enter_copy(state: State, record: CopiedHalf | CopiedHalfBatch, half: Half) 
         forget_copy(state, other)
     note_copy(state, half)
     if not before:
-        count_half(state, group, half.topic_id, half.message_bytes)
+        count_half(state, group, half)
     state.next_half_index = max(state.next_half_index, record.half_index + 1)
     if known is None:
         count_undecided(state, group)
@@ -328,7 +328,7 @@ def _enter_half_batch(
     state: State, name: str, tx_id: str, half: Half, count: int, prepared_at_ms: int, grace_until_ms: int
 ) -> None:
     group = state.producer_group(name)
-    count_half(state, group, half.topic_id, half.message_bytes)
+    count_half(state, group, half)
     state.next_half_index = half.half_index + 1
     known = group.undecided.get(tx_id)
     if known is None:
@@ -449,6 +449,7 @@ def _settle(state: State, group: ProducerGroup, tx_id: str) -> Undecided | None:
             forget_copy(state, half)
     unschedule(state, group, tx_id, known.next_check)
     if known.halves[0].batch is not None:
+        derived.undecided_delayed -= sum([half.delayed_messages for half in known.halves])
         leave_query(state, known)
     return known
 

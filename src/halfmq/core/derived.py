@@ -59,11 +59,12 @@ def count_undecided(state: State, group: ProducerGroup) -> None:
     state.derived.undecided_groups += not group.undecided
 
 
-def count_half(state: State, group: ProducerGroup, topic_id: int, message_bytes: int) -> None:
+def count_half(state: State, group: ProducerGroup, half: Half) -> None:
     """Count one more undecided half of the group."""
-    state.topics_by_id[topic_id].derived.pending += 1
-    group.derived.bytes += message_bytes
-    state.derived.undecided_bytes += message_bytes
+    state.topics_by_id[half.topic_id].derived.pending += 1
+    group.derived.bytes += half.message_bytes
+    state.derived.undecided_bytes += half.message_bytes
+    state.derived.undecided_delayed += half.delayed_messages
 
 
 def add_query(state: State, name: str, group: str) -> Query:

@@ -387,7 +387,7 @@ def _load_undecided(state: State, rows: list[UndecidedRow]) -> None:
         schedule_or_park(state, group, tx_id, check)
         enter_of_query(state, tx_id, halves[0])
         for half in halves:
-            count_half(state, group, half.topic_id, half.message_bytes)
+            count_half(state, group, half)
             note_copy(state, half)
 
 

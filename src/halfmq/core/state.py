@@ -87,6 +87,11 @@ class Half(msgspec.Struct, frozen=True, gc=False, array_like=True):
         return 0 if self.batch is None else self.batch.messages
 
     @property
+    def delayed_messages(self) -> int:
+        """The number of messages of a half batch that have delays."""
+        return 0 if self.batch is None or not self.batch.delayed_entries else self.batch.messages
+
+    @property
     def attempt(self) -> str:
         """The attempt of a half batch; "" if it has none."""
         return "" if self.batch is None else self.batch.attempt
@@ -469,7 +474,7 @@ class DerivedState:
 
     __slots__ = (
         "base_bytes", "copied", "delayed_heap", "group_deadlines", "groups_bytes", "held_by", "holders_bytes", "policies", "policies_due",
-        "undecided_bytes", "undecided_count", "undecided_groups", "undecided_of_query", "verdict_forgotten",
+        "undecided_bytes", "undecided_count", "undecided_delayed", "undecided_groups", "undecided_of_query", "verdict_forgotten",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -491,6 +496,8 @@ class DerivedState:
         #: Undecided transactions of all groups, bytes of their messages, and the number of groups that have any.
         self.undecided_count = 0
         self.undecided_bytes = 0
+        #: Messages with delays in undecided half batches: a verdict makes them delayed messages.
+        self.undecided_delayed = 0
         self.undecided_groups = 0
         #: Producer groups with a policy. While it is empty, policies cost ticks and connections nothing.
         self.policies: dict[str, None] = {}

@@ -3,7 +3,7 @@
 from tests.support.core_log import CoreLog, half
 
 from halfmq.core.derived import add_delayed, count_half, count_undecided, schedule, schedule_or_park, unschedule
-from halfmq.core.state import CHECK_BUCKET_MS, Delayed
+from halfmq.core.state import CHECK_BUCKET_MS, Delayed, Half
 from halfmq.core.transaction.next_check import ParkedCheck
 
 
@@ -39,7 +39,7 @@ def test_a_half_counts_for_its_topic_its_group_and_the_broker() -> None:
     state, group = log.state, log.state.producer_groups["PG"]
     before = group.derived.bytes
     count_undecided(state, group)
-    count_half(state, group, state.topics_by_name["orders"].topic_id, 7)
+    count_half(state, group, Half(0, 9, 0, 0, state.topics_by_name["orders"].topic_id, 0, 7, 0, 0, 0))
     assert (group.derived.bytes, state.derived.undecided_bytes) == (before + 7, before + 7)
     assert (state.derived.undecided_count, state.derived.undecided_groups) == (2, 1), "the group had one before"
     assert state.topics_by_name["orders"].derived.pending == 2

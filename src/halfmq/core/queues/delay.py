@@ -45,7 +45,10 @@ def delay_refusal(state: State, delay: int, now_ms: int) -> Refused | None:
 
 
 def delays_refusal(state: State, delays: Sequence[int], now_ms: int) -> Refused | None:
-    """``delay_refusal`` of a half batch whose messages have these delays; None if there are none."""
+    """``delay_refusal`` of a half batch whose messages have these delays; None if there are none.
+
+    Those of undecided half batches count as well: there may be millions in one transaction.
+    """
     if not delays:
         return None
     latest = min(0, min(delays))
@@ -56,10 +59,11 @@ def delays_refusal(state: State, delays: Sequence[int], now_ms: int) -> Refused 
             f"the half batch has {len(delays)} delayed messages, and this broker may have {most} (--delayed-total-max)"
         )
         return Refused(Why.MESSAGE_ILLEGAL, text)
-    if refused is None and len(state.delayed) + len(delays) > most:
+    undecided = state.derived.undecided_delayed
+    if refused is None and len(state.delayed) + undecided + len(delays) > most:
         text = (
-            f"this broker has {len(state.delayed)} delayed messages, and may have {most} (--delayed-total-max); "
-            f"the half batch has {len(delays)}: send it later, or without delays"
+            f"this broker has {len(state.delayed)} delayed messages, undecided half batches have {undecided}, and {most} are allowed "
+            f"(--delayed-total-max); this half batch has {len(delays)}: send it later, or without delays"
         )
         return Refused(Why.LIMIT_REACHED, text)
     return refused

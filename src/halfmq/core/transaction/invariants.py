@@ -46,6 +46,7 @@ def _problems(state: State) -> Iterator[str]:
     for name, says, is_ in (
         ("undecided transactions", state.derived.undecided_count, sum(len(group.undecided) for group in groups)),
         ("bytes of them", state.derived.undecided_bytes, sum(map(_halves_bytes, groups))),
+        ("delayed messages in half batches", state.derived.undecided_delayed, sum(map(_delayed_messages, groups))),
         ("groups with any", state.derived.undecided_groups, sum(bool(group.undecided) for group in groups)),
     ):
         yield "" if says == is_ else f"{says} {name} are counted, which are {is_}"
@@ -76,6 +77,10 @@ def _problems(state: State) -> Iterator[str]:
 
 def _halves_bytes(group: ProducerGroup) -> int:
     return sum(half.message_bytes for known in group.undecided.values() for half in known.halves)
+
+
+def _delayed_messages(group: ProducerGroup) -> int:
+    return sum(half.delayed_messages for known in group.undecided.values() for half in known.halves)
 
 
 def _topics(state: State) -> Iterator[str]:

@@ -15,6 +15,7 @@ Names and meaning are those of the source, so that its rows can be written again
 property without a value does not exist.
 """
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -281,9 +282,11 @@ def _delays(given: dict[str, pa.Array]) -> Ints | None:
         found = numbers if found is None else found + numbers
     if found is not None and (long := found > limits.TIMER_DELAY_MAX_MS).any():
         raise UsageError(
-            f"delay_ms is {found.max()} in a row; at most {limits.TIMER_DELAY_MAX_MS} (3 days) are allowed, and more are in "
-            f"{int(long.sum())} of {len(found)} rows"
+            f"delay_ms is up to {found.max()} in {int(long.sum())} of {len(found)} rows; at most {limits.TIMER_DELAY_MAX_MS} (3 days) are "
+            "allowed"
         )
+    if found is not None and (late := -found > time.time_ns() // 1_000_000 + limits.TIMER_DELAY_MAX_MS).any():
+        raise UsageError(f"deliver_at is more than 3 days ahead in {int(late.sum())} of {len(found)} rows")
     return found
 
 

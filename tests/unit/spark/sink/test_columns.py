@@ -130,7 +130,7 @@ def test_text_values_and_an_empty_batch() -> None:
         (
             {"delay_ms": 259_200_001},
             UsageError,
-            r"delay_ms is 259200001 .* at most 259200000 \(3 days\) .* 1 of 3 rows",
+            r"delay_ms is up to 259200001 in 1 of 3 rows; at most 259200000 \(3 days\)",
         ),
     ],
 )
