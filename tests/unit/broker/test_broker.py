@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from tests.support.hand_flush import HandFlush
-from tests.support.in_process import config, serving
+from tests.support.in_process import config, serving, until
 
 from halfmq.broker.broker import Broker
+from halfmq.core.commands import Tick
 from halfmq.errors import EnvironmentFailed, PortTaken, StoreFull, StoreInUse, UsageError
 from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.clock import SystemClock
@@ -257,3 +258,25 @@ async def test_caps_that_do_not_fit_the_segments_of_the_store_are_refused_at_sta
     assert "--segment-bytes" in caught.value.hint
     async with serving(tmp_path, segment_bytes=1 << 30) as running:
         assert running.state.settings.segment_bytes == 1 << 16
+
+
+async def test_two_ticks_are_in_progress_at_most_and_one_that_was_wanted_meanwhile_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While much is due the timer fires after each turn: without a limit ever more ticks would be ahead of each request."""
+    async with serving(tmp_path) as running:
+        broker = running.broker
+        await until(lambda: broker._sequencer.idle)
+        submitted = []
+        submit = broker._sequencer.submit
+
+        def note(command: Any, *rest: Any) -> None:
+            submitted.append(command)
+            submit(command, *rest)
+
+        monkeypatch.setattr(broker._sequencer, "submit", note)
+        for _ in range(5):
+            broker._tick()
+        assert submitted == [Tick()] * 2
+        await until(lambda: not broker._ticks)
+        assert submitted == [Tick()] * 3

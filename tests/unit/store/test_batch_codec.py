@@ -150,3 +150,11 @@ def test_a_record_that_lies_about_its_place_or_size_is_not_written() -> None:
 def test_the_base_says_where_the_log_ended_before() -> None:
     assert previous_end_of(batch(make.base(77)), 0) == 77
     assert previous_end_of(batch(make.checked()), 0) is None
+
+
+def test_large_pieces_are_summed_like_joined_ones() -> None:
+    data = bytearray(batch(make.half_batch(count=900), make.checked()))
+    assert len(data) > 100_000
+    (stated, length) = (struct.unpack_from(">I", data, at)[0] for at in (48, 44))
+    data[48:52] = bytes(4)
+    assert crc32(data[:length]) == stated
