@@ -1,7 +1,7 @@
 """Rows become the same properties and queues as the same messages from our client; invalid rows are refused before anything is sent."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -208,6 +208,9 @@ def test_point_in_time_is_rounded_up_to_milliseconds_and_excludes_a_delay() -> N
     assert [to_dict(one) for one in delayed.rows.column("properties").to_pylist()] == [
         {"TIMER_DELIVER_MS": "1700000000002"}, {"TIMER_DELAY_MS": "700"}, {"TIMER_DELIVER_MS": "1700000000000"},
     ]  # fmt: skip
+    with pytest.raises(UsageError, match="deliver_at is more than 3 days ahead in 1 of 2 rows"):
+        far = datetime.now(UTC) + timedelta(days=3, hours=1)
+        converted([{"value": b"a", "deliver_at": far}, {"value": b"b", "deliver_at": at}], "t")
     with pytest.raises(UsageError, match="both set in 1 rows"):
         converted([{"value": b"a", "delay_ms": 1, "deliver_at": at}], "t")
 
