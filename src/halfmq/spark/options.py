@@ -221,7 +221,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         ending=_bounds("ending", values, LATEST, subscription),
         without_match_latest=_choice("startingOffsetsByTimestampStrategy", values, ("error", "latest")) == "latest",
         max_offsets_per_trigger=rows_max,
-        max_bytes_per_trigger=_size_bytes("maxBytesPerTrigger", values),
+        max_bytes_per_trigger=size_bytes("maxBytesPerTrigger", values),
         min_offsets_per_trigger=rows_min,
         max_trigger_delay_ms=duration_ms("maxTriggerDelay", values, TRIGGER_DELAY_MS, unit=""),
         min_partitions=_count("minPartitions", values),
@@ -419,7 +419,8 @@ def duration_ms(name: str, values: Mapping[str, str], default: int, unit: str = 
     return int(float(match[1]) * _UNIT_MS[match[2] or unit])
 
 
-def _size_bytes(name: str, values: Mapping[str, str]) -> int | None:
+def size_bytes(name: str, values: Mapping[str, str]) -> int | None:
+    """The size under ``name``, bytes; None: there is none. Raises UsageError, which names it."""
     if name not in values:
         return None
     match = _BYTES.fullmatch(values[name].strip())

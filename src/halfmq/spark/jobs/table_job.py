@@ -18,6 +18,7 @@ from halfmq.spark.jobs import source, state, stream, tables
 from halfmq.spark.jobs.files import Split
 from halfmq.spark.jobs.source import SourceSettings
 from halfmq.spark.jobs.stream import Ran, Say
+from halfmq.spark.options import size_bytes
 from halfmq.spark.sink.checkpoint import Checkpoint
 
 CHECKPOINT: Final = "_checkpoint"
@@ -54,7 +55,12 @@ class Part(NamedTuple):
 
 
 def stream_options(settings: TableSettings) -> dict[str, str]:
-    """Defaults for ``source.reader_options``: where the first run starts, and the limits of a batch."""
+    """Defaults for ``source.reader_options``: where the first run starts, and the limits of a batch.
+
+    Raises:
+        UsageError: ``max_bytes`` is no size. The source would name its own option, which nobody gave.
+    """
+    size_bytes("--max-bytes", {"--max-bytes": settings.max_bytes})
     return {
         "startingOffsets": "earliest",
         "maxOffsetsPerTrigger": str(settings.max_rows),

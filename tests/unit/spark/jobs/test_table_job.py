@@ -122,3 +122,10 @@ def test_a_batch_that_was_begun_and_not_ended_is_no_damage(tmp_path: Path) -> No
     (tmp_path / "_checkpoint" / "offsets").mkdir(parents=True)
     (tmp_path / "_checkpoint" / "offsets" / "0").touch()
     run(tmp_path)
+
+
+@pytest.mark.parametrize("size", ["0", "-1", "abc", "1.5m"])
+def test_a_wrong_size_is_refused_in_the_name_of_the_setting(size: str) -> None:
+    settings = TableSettings(url="rocketmq://127.0.0.1:1", topics=("t",), output="o", max_bytes=size)
+    with pytest.raises(UsageError, match=f"--max-bytes is '{size}'"):
+        table_job.stream_options(settings)

@@ -208,8 +208,8 @@ def test_point_in_time_is_rounded_up_to_milliseconds_and_excludes_a_delay() -> N
     assert [to_dict(one) for one in delayed.rows.column("properties").to_pylist()] == [
         {"TIMER_DELIVER_MS": "1700000000002"}, {"TIMER_DELAY_MS": "700"}, {"TIMER_DELIVER_MS": "1700000000000"},
     ]  # fmt: skip
+    far = datetime.now(UTC) + timedelta(days=3, hours=1)
     with pytest.raises(UsageError, match="deliver_at is more than 3 days ahead in 1 of 2 rows"):
-        far = datetime.now(UTC) + timedelta(days=3, hours=1)
         converted([{"value": b"a", "deliver_at": far}, {"value": b"b", "deliver_at": at}], "t")
     with pytest.raises(UsageError, match="both set in 1 rows"):
         converted([{"value": b"a", "delay_ms": 1, "deliver_at": at}], "t")
