@@ -192,7 +192,9 @@ class Query(Machine):
     def delays(self, count: int) -> tuple[dict[str, str], ...]:
         """Those of the messages of a half batch; mostly none."""
         rng = self.delay_rng
-        return tuple(rng.choice(_DELAYS) for _ in range(count)) if rng.random() < _DELAYED else ()
+        found = tuple(rng.choice(_DELAYS) for _ in range(count)) if rng.random() < _DELAYED else ()
+        # When work has ended, a query still makes a batch now and then: with delays, something would always be pending.
+        return found if self.around.working else ()
 
     def plan(self) -> Batch:
         """The batch to run now, which is written to the checkpoint first."""
