@@ -133,7 +133,7 @@ SIZE_SAMPLE_MESSAGES: Final = 16
 #: Maximum of a raw read: stored messages with their queue entries, and their number. The loop serves nothing else meanwhile: 4,096 messages of
 #: 390 bytes take 4 ms, 2 MiB of messages of 1.3 KiB 3 ms.
 RAW_READ_BYTES_MAX: Final = 8 << 20
-RAW_READ_MESSAGES_MAX: Final = 4_096
+RAW_READ_MESSAGES_MAX: Final = 5_120
 #: Maximum of a read of the transaction table: rows with their records, which take 2.4 us each, bytes of records, and rows among which the
 #: undecided ones are searched, which takes 3.6 ms.
 TABLE_READ_ROWS_MAX: Final = 1_024

@@ -266,7 +266,7 @@ class Broker:
         HalfBatchCommands(gateway, HalfBatches(sequencer, self._chosen_ids, self._offload))
         self._pulls = Pulls(sequencer, store, self._loop, groups, gateway.outgoing, gateway.flush)
         PullHandlers(gateway, self._pulls)
-        raw_reads = RawReads(view, store, gateway.outgoing, self._loop.time)
+        raw_reads = RawReads(view, store, gateway.outgoing, self._loop.time, self._offload)
         RawReadHandlers(gateway, sequencer, raw_reads, store=store.uuid)
         TableReadHandlers(gateway, sequencer, TableReads(view, store, gateway.outgoing))
         self._check_polls = CheckPolls(sequencer, self._loop, gateway.flush)

@@ -6,6 +6,7 @@ Only a halfmq broker has them. Messages for one queue stay in their order; a del
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from halfmq.client.routing import DEFAULT_QUEUES
 from halfmq.model.checksum import crc32
 from halfmq.model.half_batch import HalfMessage, build_payload
 from halfmq.wire.remoting.codes import HMQ_PREPARE_BATCH
@@ -76,6 +77,7 @@ def _parts(messages: Sequence[BatchMessage]) -> list[list[BatchMessage]]:
 def prepare_frame(opaque: int, group: str, tx_id: str, index: int, count: int, batch: OutgoingBatch) -> bytes:
     """The encoded request HMQ_PREPARE_BATCH for half batch ``index`` of ``count``. Every request states the number."""
     fields = PrepareFields(
-        group, batch.topic, batch.queue, len(batch.numbers), crc32(batch.payload), index, count, tx_id=tx_id
-    )
+        group, batch.topic, batch.queue, len(batch.numbers), crc32(batch.payload), index, count, tx_id=tx_id,
+        default_queues=DEFAULT_QUEUES,
+    )  # fmt: skip
     return encode_request(HMQ_PREPARE_BATCH, opaque, prepare_ext(fields), batch.payload)

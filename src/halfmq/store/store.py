@@ -858,15 +858,16 @@ class Store:
         return self.queues.read(topic_id, queue_id, queue_offset, entries_max, self._high_watermark)
 
     def read_raw(
-        self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int, bytes_max: int, free_bytes: int
-    ) -> RawBlock:
+        self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int, bytes_max: int, free_bytes: int,
+        *, with_stored_checksums: bool = False,
+    ) -> RawBlock:  # fmt: skip
         """Published entries from ``queue_offset`` on, and their stored messages, at most ``bytes_max`` of both; the first message always
-        fits. ``free_bytes``: see ``RawBlock.data``.
+        fits. ``free_bytes``: see ``RawBlock.data``. ``with_stored_checksums``: whole half batches are returned with theirs.
         """
         self._before_reading()
         return read_block(
             lambda first, number: self.queues.read_encoded(topic_id, queue_id, first, number, self._high_watermark),
-            self.log, queue_offset, entries_max, bytes_max, free_bytes,
+            self.log, queue_offset, entries_max, bytes_max, free_bytes, with_stored_checksums=with_stored_checksums,
         )  # fmt: skip
 
     def read_table(

@@ -3,6 +3,7 @@
 from zlib import crc32
 
 from halfmq.client.half_batches import BATCH_BYTES, BatchMessage, divide, prepare_frame
+from halfmq.client.routing import DEFAULT_QUEUES
 from halfmq.model.half_batch import Verified, verify_payload
 from halfmq.wire.remoting.half_batches import read_prepare
 from halfmq.wire.remoting.header import decode
@@ -48,3 +49,4 @@ def test_frame_says_what_the_half_batch_is() -> None:
     fields = read_prepare(request.ext)
     assert (fields.group, fields.tx_id, fields.index, fields.count, fields.queue_id) == ("G", "T1", 1, 4, 3)
     assert (fields.messages, fields.checksum, bytes(request.body)) == (2, crc32(batch.payload), batch.payload)
+    assert fields.default_queues == DEFAULT_QUEUES, "a topic has as many queues as if a single message had created it"

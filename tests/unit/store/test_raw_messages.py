@@ -20,6 +20,14 @@ from halfmq.store.raw_messages import RawBlock, read_block
 FREE = 100
 
 
+@pytest.fixture(autouse=True, params=["arrays", "numpy"])
+def _with_and_without_numpy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raw_messages, "_np", None)
+    if request.param == "numpy":
+        raw_messages.load_numpy()
+        assert raw_messages._np is not None
+
+
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator[StoreWriter]:
     made = StoreWriter(tmp_path / "data")

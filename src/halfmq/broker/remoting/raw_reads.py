@@ -13,6 +13,7 @@ from halfmq.wire.remoting.codes import HMQ_RAW_READ, ResponseCode
 from halfmq.wire.remoting.header import Request, encode_response_head
 from halfmq.wire.remoting.raw_read import (
     EXT_ENTRIES,
+    EXT_HALF_BATCHES,
     EXT_LOG_START,
     EXT_MIN,
     EXT_NEXT,
@@ -52,7 +53,9 @@ class RawReadHandlers:
         if isinstance(fields, str):
             self._gateway.answer(connection, request, ResponseCode.INVALID_PARAMETER, fields)
             return
-        found = self._reads.read(RawReadRequest(*fields, HEAD_BYTES))
+        found = self._reads.read(
+            RawReadRequest(*fields[:-1], HEAD_BYTES, with_stored_checksums=fields.with_stored_checksums)
+        )
         if isinstance(found, Refused):
             self._durably.tell(connection, request, *refusal(found))
         elif found.status is Status.FOUND:
@@ -62,12 +65,15 @@ class RawReadHandlers:
             self._durably.tell(connection, request, _CODES[found.status], found.text or found.status.value, ext)
 
     def _send(self, connection: Connection, request: Request[Any], found: RawRead) -> None:
-        if request.is_oneway:
+        block = found.block
+        if request.is_oneway or block is None:
             return
-        ext = {EXT_ENTRIES: found.entries, EXT_RUNS: found.runs, **_place(found)}
-        length = body_bytes(found.data)
+        ext = {EXT_ENTRIES: block.entries, EXT_RUNS: block.runs, **_place(found)}
+        if block.whole:
+            ext[EXT_HALF_BATCHES] = len(block.whole)
+        length = body_bytes(block.data)
         head = encode_response_head(request, ResponseCode.SUCCESS, None, ext, length)
-        connection.send(complete_frame(head, found.data))
+        connection.send(complete_frame(head, block.data, block.messages_at, block.whole))
         connection.flush_if_large(length)
 
 

@@ -14,10 +14,11 @@ from typing import Final, NamedTuple, Protocol
 
 from halfmq import limits
 from halfmq.broker.log_throttle import LogThrottle
+from halfmq.broker.offload import Offload
 from halfmq.broker.services.pulls import SMALL_PULL_BYTES, Outgoing, readable
 from halfmq.core.decision import Refused, Why
 from halfmq.core.view import View
-from halfmq.store.raw_messages import RawBlock
+from halfmq.store.raw_messages import RawBlock, load_numpy
 
 log = logging.getLogger("halfmq.pulls")
 
@@ -35,8 +36,9 @@ class RawReadsStore(Protocol):
         ...
 
     def read_raw(
-        self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int, bytes_max: int, free_bytes: int
-    ) -> RawBlock:
+        self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int, bytes_max: int, free_bytes: int,
+        *, with_stored_checksums: bool,
+    ) -> RawBlock:  # fmt: skip
         """Entries from ``queue_offset`` on, and their messages, up to the first that cannot be read."""
         ...
 
@@ -70,10 +72,12 @@ class RawReadRequest(NamedTuple):
     bytes_max: int
     #: Bytes to leave free before the entries, for the front door.
     free_bytes: int
+    #: Return whole half batches with the checksums that are stored with them.
+    with_stored_checksums: bool = False
 
 
 class RawRead(NamedTuple):
-    """Result of a raw read. ``data``, ``entries`` and ``runs`` only if FOUND; see ``store.raw_messages.RawBlock``."""
+    """Result of a raw read. ``block`` only if FOUND."""
 
     status: Status
     #: Read from here next.
@@ -83,19 +87,20 @@ class RawRead(NamedTuple):
     log_start: int
     #: The high watermark that the read saw.
     position: int
-    entries: int = 0
-    runs: int = 0
-    data: bytearray = bytearray()
+    block: RawBlock | None = None
     text: str = ""
 
 
 class RawReads:
     """Serves raw reads."""
 
-    def __init__(self, view: View, store: RawReadsStore, outgoing: Outgoing, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, view: View, store: RawReadsStore, outgoing: Outgoing, clock: Callable[[], float], offload: Offload
+    ) -> None:
         self._view = view
         self._store = store
         self._outgoing = outgoing
+        self._offload: Offload | None = offload
         self._damage_said: Final = LogThrottle(clock)
         #: Called with (group, topic, topic id, queue id, offset after the last, number) of messages that were returned.
         self.on_given: Callable[[str, str, int, int, int, int], None] = lambda *given: None
@@ -128,9 +133,16 @@ class RawReads:
         return self._read(request, low, bytes_max)
 
     def _read(self, request: RawReadRequest, low: int, bytes_max: int) -> RawRead:
+        if self._offload is not None and request.with_stored_checksums:
+            # From now on readers of half batches are there.
+            self._offload.run(load_numpy, lambda result: None)
+            self._offload = None
         first = request.first
         count = min(max(request.end - first, 1), limits.RAW_READ_MESSAGES_MAX)
-        found = self._store.read_raw(request.topic_id, request.queue_id, first, count, bytes_max, request.free_bytes)
+        found = self._store.read_raw(
+            request.topic_id, request.queue_id, first, count, bytes_max, request.free_bytes,
+            with_stored_checksums=request.with_stored_checksums,
+        )  # fmt: skip
         if not found.entries:
             if found.is_missing and found.visible_at < self._view.log_start:  # trimmed meanwhile
                 return self._without(Status.PAST_RETENTION, first + 1, low)
@@ -138,7 +150,7 @@ class RawReads:
         # A message that cannot be read ends the read, and the next one reports it.
         after = first + found.entries
         self.on_given(request.group, request.topic, request.topic_id, request.queue_id, after, found.entries)
-        return self._without(Status.FOUND, after, low)._replace(entries=found.entries, runs=found.runs, data=found.data)
+        return self._without(Status.FOUND, after, low)._replace(block=found)
 
     def _without(self, status: Status, next_offset: int, min_offset: int, text: str = "") -> RawRead:
         view = self._view

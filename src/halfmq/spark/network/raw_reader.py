@@ -11,16 +11,18 @@ from collections.abc import Callable, Generator
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from halfmq.errors import ProtocolError
+from halfmq.model.records import HALF_BATCH_PAYLOAD_AT
 from halfmq.model.stored_message import MAGIC_V1, MAGIC_V2
 from halfmq.spark.network.connection import Address, check_success
 from halfmq.spark.network.raw_connection import RawConnection
 from halfmq.spark.plan.partitions import QueueRange
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.rows.byte_slices import Ints, as_bytes, gather
-from halfmq.spark.rows.queue_entries import ENTRY
+from halfmq.spark.rows.queue_entries import ENTRY, Entries
 from halfmq.spark.rows.stored_rows import StoredRows
 from halfmq.wire.remoting.codes import HMQ_RAW_READ, ResponseCode
 from halfmq.wire.remoting.header import Request
@@ -28,20 +30,26 @@ from halfmq.wire.remoting.raw_read import (
     BETWEEN_BYTES,
     CHECKSUM_BYTES,
     EXT_NEXT,
+    WHOLE,
+    FoundFields,
     RawReadFields,
+    checksum_beside,
     decode_found,
     encode_request_fields,
+    half_batch_checksum,
     is_intact,
 )
 
 _log: Final = logging.getLogger("halfmq.spark")
 
 #: Bytes of messages and entries in a response; the broker also limits their number. Larger ones hold up its loop for longer than 5 ms.
-ANSWER_BYTES: Final = 2 << 20
+ANSWER_BYTES: Final = 9 << 18
 #: A checksum that is wrong again on a new connection is not the network's fault.
 _WRONG_CHECKSUMS_MAX: Final = 2
-#: Number of messages in a run.
-_COUNT: Final = np.dtype(">u4")
+#: Number of messages in a run, and a checksum.
+_WORD: Final = np.dtype(">u4")
+#: ``model.half_batch.ENTRY``.
+_PAYLOAD_ENTRY: Final = np.dtype([("place", ">u4"), ("size", ">i4"), ("tag_hash", ">i4"), ("key_hash", ">i8")])
 #: Size and magic number of a stored message.
 _MESSAGE_HEAD_BYTES: Final = 8
 
@@ -67,6 +75,23 @@ class _Sent(NamedTuple):
     store: str
     range: QueueRange
     first: int
+    #: False: one checksum for all of the response, after that of a half batch was wrong.
+    with_stored_checksums: bool = True
+
+
+class _Response(NamedTuple):
+    """Places in the body of a response. ``counts``: messages in each run; ``whole``: whether the run is a whole half batch.
+    ``ends``: where each message ends.
+    """
+
+    body: memoryview
+    entries: Entries
+    sizes: Ints
+    counts: Ints
+    whole: npt.NDArray[np.bool_]
+    #: The first message of each run.
+    first: Ints
+    ends: Ints
 
 
 class RawReader:
@@ -111,7 +136,8 @@ class RawReader:
             return None, one.end
         while True:
             try:
-                answer, body = self._receive(address, _Sent(store, one, at))
+                wanted = _Sent(store, one, at, with_stored_checksums=not self._wrong_checksums)
+                answer, body = self._receive(address, wanted)
             except Unavailable:
                 self.close()
                 self._planned.is_elsewhere(address, broken=True)
@@ -121,9 +147,11 @@ class RawReader:
                 raise
             if answer.code != ResponseCode.SUCCESS:
                 return None, self._nothing(answer, address, one, at, store, lost)
-            if is_intact(body):
+            found = decode_found(answer.ext)
+            response = _parse(body, found, one, at) if is_intact(_summed(body, found)) else None
+            if response is not None and _checksums_are_right(response, found):
                 self._wrong_checksums = 0
-                return self._rows(answer, body, one, at, lost)
+                return _rows(response, one, at, lost), found.next_offset
             self.close()
             self._wrong_checksums += 1
             if self._wrong_checksums >= _WRONG_CHECKSUMS_MAX:
@@ -143,14 +171,15 @@ class RawReader:
         if answer.code == ResponseCode.SUCCESS:
             after = decode_found(answer.ext).next_offset
             if wanted.first < after < wanted.range.end:
-                self._send(connection, wanted._replace(first=after))
+                self._send(connection, _Sent(wanted.store, wanted.range, after))
         return answer, connection.body()
 
     def _send(self, connection: RawConnection, wanted: _Sent) -> None:
         one = wanted.range
         fields = RawReadFields(
-            self._group, wanted.store, one.topic, one.topic_id, one.queue, wanted.first, one.end, ANSWER_BYTES
-        )
+            self._group, wanted.store, one.topic, one.topic_id, one.queue, wanted.first, one.end, ANSWER_BYTES,
+            wanted.with_stored_checksums,
+        )  # fmt: skip
         connection.send(HMQ_RAW_READ, encode_request_fields(fields))
         self._sent = wanted
 
@@ -187,50 +216,96 @@ class RawReader:
         check_success(answer, f"a raw read from {what}")
         raise ProtocolError(f"a raw read from {what} at {at} returned next offset {after}")
 
-    def _rows(
-        self, answer: Request[dict[str, str]], body: memoryview, one: QueueRange, at: int, lost: Lost
-    ) -> tuple[StoredRows, int]:
-        number, number_of_runs, after = decode_found(answer.ext)
-        runs_at = CHECKSUM_BYTES + number * ENTRY.itemsize
-        messages_at = runs_at + number_of_runs * _COUNT.itemsize
-        if after != at + number or after > one.end or messages_at > len(body):
-            raise ProtocolError(f"a response with {number} entries from {at} to {after} in {len(body)} bytes")
-        entries = np.frombuffer(body, ENTRY, number, CHECKSUM_BYTES)
-        runs: Ints = np.frombuffer(body, _COUNT, number_of_runs, runs_at).astype(np.int64)
-        if int(runs.min()) < 1 or int(runs.sum()) != number:
-            raise ProtocolError(f"a response with {number} entries, and {runs.sum()} in its runs")
-        sizes: Ints = entries["size"].astype(np.int64)
-        first: Ints = np.cumsum(runs) - runs
-        between = np.full(number, BETWEEN_BYTES)
-        between[first] = 0
-        ends: Ints = messages_at + np.cumsum(sizes + between)
-        if int(sizes.min()) < _MESSAGE_HEAD_BYTES or int(ends[-1]) != len(body):
-            raise ProtocolError(f"a response of {len(body)} bytes; its entries and their messages have {ends[-1]}")
-        buffer = pa.py_buffer(body)
-        starts = ends - sizes
-        heads = gather(as_bytes(buffer), starts, ">u8")
-        # Messages with long topic names have another magic number.
-        good = (heads == (sizes << 32 | MAGIC_V1)) | (heads == (sizes << 32 | MAGIC_V2))
-        # In a run, messages are as far from each other as their records.
-        from_first = entries["offset"].astype(np.int64) - starts
-        good &= from_first == np.repeat(from_first[first], runs)
-        offsets = np.arange(at, after)
-        if not good.all():
-            bad = offsets[~good]
-            lost(
-                f"{len(bad)} of the messages {bad[0]} to {bad[-1]} of {one.in_words()} cannot be read: "
-                "what is stored there is no message; run `halfmq store verify`, and do not delete the directory"
-            )
-            entries, sizes, starts, offsets = entries[good], sizes[good], starts[good], offsets[good]
-        rows = StoredRows(
-            buffer=buffer,
-            starts=starts,
-            sizes=sizes,
-            queue_offsets=offsets,
-            store_times_ms=entries["store_time_ms"].astype(np.int64),
-            transactional=entries["half_index"] >= 0,
-            topic=one.topic,
-            broker=one.broker,
-            queue=one.queue,
+
+def _summed(body: memoryview, found: FoundFields) -> memoryview:
+    """What the checksum at the start of the body covers, with that checksum: without whole half batches the complete body."""
+    return body[: _messages_at(found)] if found.half_batches else body
+
+
+def _messages_at(found: FoundFields) -> int:
+    stored = (found.half_batches + 1) * CHECKSUM_BYTES if found.half_batches else 0
+    return CHECKSUM_BYTES + found.entries * ENTRY.itemsize + found.runs * _WORD.itemsize + stored
+
+
+def _parse(body: memoryview, found: FoundFields, one: QueueRange, at: int) -> _Response:
+    """Raises ProtocolError: a response of the right checksum, but its lengths contradict each other."""
+    number, number_of_runs, after, half_batches = found
+    messages_at = _messages_at(found)
+    if after != at + number or after > one.end or messages_at > len(body):
+        raise ProtocolError(f"a response with {number} entries from {at} to {after} in {len(body)} bytes")
+    entries = np.frombuffer(body, ENTRY, number, CHECKSUM_BYTES)
+    runs = np.frombuffer(body, _WORD, number_of_runs, CHECKSUM_BYTES + number * ENTRY.itemsize)
+    whole = (runs & WHOLE) != 0
+    counts: Ints = (runs & ~np.uint32(WHOLE)).astype(np.int64)
+    if int(counts.min()) < 1 or int(counts.sum()) != number or int(whole.sum()) != half_batches:
+        raise ProtocolError(
+            f"a response with {number} entries and {half_batches} half batches, and {counts.sum()} and {whole.sum()} in its runs"
         )
-        return rows, after
+    sizes: Ints = entries["size"].astype(np.int64)
+    first: Ints = np.cumsum(counts) - counts
+    between = np.full(number, BETWEEN_BYTES)
+    between[first] = 0
+    ends: Ints = messages_at + np.cumsum(sizes + between)
+    if int(sizes.min()) < _MESSAGE_HEAD_BYTES or int(ends[-1]) != len(body):
+        raise ProtocolError(f"a response of {len(body)} bytes; its entries and their messages have {ends[-1]}")
+    return _Response(body, entries, sizes, counts, whole, first, ends)
+
+
+def _checksums_are_right(response: _Response, found: FoundFields) -> bool:
+    """Whether the stored checksum of each whole half batch is that of its messages and queue entries, and that of the others is right."""
+    if not found.half_batches:
+        return True
+    body, messages_at = response.body, _messages_at(found)
+    stored_at = messages_at - (found.half_batches + 1) * _WORD.itemsize
+    *stored, beside = np.frombuffer(body, _WORD, found.half_batches + 1, stored_at).tolist()
+    places = []
+    for run, checksum in zip(np.flatnonzero(response.whole).tolist(), stored, strict=True):
+        first = int(response.first[run])
+        last = first + int(response.counts[run]) - 1
+        start, end = int(response.ends[first] - response.sizes[first]), int(response.ends[last])
+        entries = _payload_entries(response.entries[first : last + 1])
+        if half_batch_checksum(body[start:end], entries) != checksum:
+            return False
+        places.append((start, end))
+    return bool(checksum_beside(body, messages_at, places) == beside)
+
+
+def _payload_entries(entries: Entries) -> bytes:
+    """The entries in the payload of a half batch, from the queue entries of all its messages."""
+    made = np.empty(len(entries), _PAYLOAD_ENTRY)
+    made["place"] = entries["offset"] - entries["offset"][0] + HALF_BATCH_PAYLOAD_AT
+    for name in ("size", "tag_hash", "key_hash"):
+        made[name] = entries[name]
+    return made.tobytes()
+
+
+def _rows(response: _Response, one: QueueRange, at: int, lost: Lost) -> StoredRows:
+    entries, sizes, first = response.entries, response.sizes, response.first
+    buffer = pa.py_buffer(response.body)
+    starts = response.ends - sizes
+    heads = gather(as_bytes(buffer), starts, ">u8")
+    # Messages with long topic names have another magic number.
+    good = (heads == (sizes << 32 | MAGIC_V1)) | (heads == (sizes << 32 | MAGIC_V2))
+    # In a run, messages are as far from each other as their records.
+    from_first = entries["offset"].astype(np.int64) - starts
+    good &= from_first == np.repeat(from_first[first], response.counts)
+    offsets = np.arange(at, at + len(sizes))
+    if not good.all():
+        bad = offsets[~good]
+        lost(
+            f"{len(bad)} of the messages {bad[0]} to {bad[-1]} of {one.in_words()} cannot be read: "
+            "what is stored there is no message; run `halfmq store verify`, and do not delete the directory"
+        )
+        entries, sizes, starts, offsets = entries[good], sizes[good], starts[good], offsets[good]
+    return StoredRows(
+        buffer=buffer,
+        starts=starts,
+        sizes=sizes,
+        queue_offsets=offsets,
+        store_times_ms=entries["store_time_ms"].astype(np.int64),
+        transactional=entries["half_index"] >= 0,
+        topic=one.topic,
+        broker=one.broker,
+        queue=one.queue,
+        is_verified=bool(response.whole.all()),
+    )

@@ -52,8 +52,8 @@ class PrepareFields(NamedTuple):
     attempt: str = ""
     #: Time before the first check, ms; -1: the broker's setting.
     grace_ms: int = -1
-    #: Number of queues, if this request creates the topic.
-    default_queues: int = 8
+    #: Number of queues, if this request creates the topic; the default is that of a send (``fields.SendFields``).
+    default_queues: int = 4
     #: 1: all messages have delays, and the payload states them.
     delayed: int = 0
 

@@ -11,13 +11,25 @@ from halfmq.broker.services.pulls import SMALL_PULL_BYTES, SYSTEM_TOPICS
 from halfmq.broker.services.raw_reads import RawReadRequest, RawReads, Status
 from halfmq.core.commands import DeleteTopic, EnsureGroup, SetGroup, SetTopic
 from halfmq.core.decision import Refused, Why
-from halfmq.store.raw_messages import RawBlock
+from halfmq.store.raw_messages import RawBlock, load_numpy
 
 
 @dataclass
 class Full:
     is_near: bool = False
     is_over: bool = False
+
+
+class NotYet:
+    """In place of ``Offload``: the thread is busy with something else."""
+
+    def __init__(self) -> None:
+        self.works: list[Any] = []
+
+    def run(self, work: Any, done: Any) -> None:
+        self.works.append(work)
+
+    def close(self) -> None: ...
 
 
 class FakeStore:
@@ -33,8 +45,8 @@ class FakeStore:
     def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]:
         return self.low, self.high
 
-    def read_raw(self, *asked: int) -> RawBlock:
-        self.asked.append(asked)
+    def read_raw(self, *asked: int, with_stored_checksums: bool) -> RawBlock:
+        self.asked.append((*asked, with_stored_checksums))
         return self.block
 
 
@@ -45,9 +57,10 @@ class Bench:
         self.sequencer.core.do(EnsureGroup("C"))
         self.store = FakeStore()
         self.outgoing = Full()
+        self.offload = NotYet()
         self.topic = self.sequencer.view.topics_by_name["T"].topic_id
         self.given: list[tuple[Any, ...]] = []
-        self.reads = RawReads(self.sequencer.view, self.store, self.outgoing, lambda: 0.0)
+        self.reads = RawReads(self.sequencer.view, self.store, self.outgoing, lambda: 0.0, self.offload)
         self.reads.on_given = lambda *given: self.given.append(given)
 
     def read(self, **changes: Any) -> Any:
@@ -58,17 +71,20 @@ class Bench:
 def test_messages_and_where_to_go_on() -> None:
     bench = Bench()
     found = bench.read()
-    assert (found.status, found.next_offset, found.min_offset, found.entries, found.runs) == (
-        Status.FOUND,
-        30,
-        5,
-        10,
-        4,
-    )
-    assert found.data == b"free entries messages"
+    assert (found.status, found.next_offset, found.min_offset, found.block) == (Status.FOUND, 30, 5, bench.store.block)
     assert found.position == bench.sequencer.view.session.published
-    assert bench.store.asked == [(bench.topic, 0, 20, 70, 1 << 20, 64)]
+    assert bench.store.asked == [(bench.topic, 0, 20, 70, 1 << 20, 64, False)]
     assert bench.given == [("C", "T", bench.topic, 0, 30, 10)], "counted as given to the group, as a pull"
+
+
+def test_numpy_is_imported_on_another_thread_once_half_batches_are_read() -> None:
+    bench = Bench()
+    bench.read()
+    assert bench.offload.works == []
+    for _ in range(2):
+        bench.read(with_stored_checksums=True)
+    assert bench.offload.works == [load_numpy]
+    assert bench.store.asked[-1][-1] is True
 
 
 def test_the_size_is_bounded_and_small_while_clients_do_not_read() -> None:
@@ -98,7 +114,7 @@ def test_the_size_is_bounded_and_small_while_clients_do_not_read() -> None:
 def test_each_reason_to_read_nothing_is_told_apart(changes: dict[str, Any], status: Status, next_offset: int) -> None:
     bench = Bench()
     found = bench.read(**changes)
-    assert (found.status, found.next_offset, found.entries, found.data) == (status, next_offset, 0, b"")
+    assert (found.status, found.next_offset, found.block) == (status, next_offset, None)
     assert bench.store.asked == []
     assert bench.given == []
 
