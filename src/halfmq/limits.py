@@ -130,6 +130,8 @@ PULL_SCAN_MAX: Final = 2_048
 #: messages in a request take 1.2 ms of the loop; further samples are for another request.
 SIZE_SAMPLES_MAX: Final = 128
 SIZE_SAMPLE_MESSAGES: Final = 16
+#: Freed memory that a broker, or a Python worker of Spark, keeps for its next allocations, bytes (``runtime.allocator``).
+FREED_BYTES_KEPT: Final = 32 << 20
 #: Maximum of a raw read: stored messages with their queue entries, and their number. The loop serves nothing else meanwhile: 4,096 messages of
 #: 390 bytes take 4 ms, 2 MiB of messages of 1.3 KiB 3 ms.
 RAW_READ_BYTES_MAX: Final = 8 << 20

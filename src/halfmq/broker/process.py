@@ -20,6 +20,7 @@ from halfmq.broker.config import BrokerConfig, address_text
 from halfmq.broker.descriptors import connections_that_fit
 from halfmq.broker.log_output import LogOutput
 from halfmq.errors import EnvironmentFailed, HalfmqError, PortTaken, StoreFull, UsageError
+from halfmq.runtime.allocator import keep_freed_memory
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
 from halfmq.runtime.entropy import SystemEntropy
@@ -39,6 +40,7 @@ def run(config: BrokerConfig, *, ports_file: Path | None = None, verbose: bool =
     """Serve until SIGTERM or SIGINT, then drain. Returns the exit code."""
     output = LogOutput(sys.__stderr__.fileno() if sys.__stderr__ is not None else os.open(os.devnull, os.O_WRONLY))
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[output])
+    keep_freed_memory(limits.FREED_BYTES_KEPT)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             if ports_file is not None:
