@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from halfmq import limits
 from halfmq.errors import StoreDamaged
-from halfmq.model.half_batch import ENTRY_BYTES, ITEM_HEAD, ITEM_HEAD_BYTES
+from halfmq.model.half_batch import ENTRY_BYTES, ITEM_HEAD_BYTES
 from halfmq.model.records import BATCHED, HALF_BATCH_PAYLOAD_AT, MESSAGE_AT, Kind
 from halfmq.runtime.disk import BUFFERS_MAX
 from halfmq.store.consume_queue import EncodedEntries
@@ -259,7 +259,7 @@ def _half_batches(log: Log, runs: Runs) -> Iterator[tuple[int, HalfBatchHead]]:
     than that. What the heads state is not verified: whoever uses a checksum finds out.
     """
     before = HALF_BATCH_PAYLOAD_AT
-    data = memoryview(bytearray(before + ITEM_HEAD_BYTES))
+    data = memoryview(bytearray(before))
     for run, (begin, end) in enumerate(pairwise(runs.first)):
         offset = runs.offsets[run]
         if end - begin < _HALF_BATCH_MESSAGES or offset < before:
@@ -269,8 +269,7 @@ def _half_batches(log: Log, runs: Runs) -> Iterator[tuple[int, HalfBatchHead]]:
                 continue
         except (LookupError, StoreDamaged):
             continue
-        kind, _, _, _, place, number = ITEM_HEAD.unpack_from(data, before)
-        if data[0] not in _HALF_BATCH_KINDS or (kind, place, number) != (BATCHED, before, 0):
+        if data[0] not in _HALF_BATCH_KINDS:
             continue
         head = half_batch_head(data, 0)
         items = head.payload_bytes - head.messages * ENTRY_BYTES - ITEM_HEAD_BYTES

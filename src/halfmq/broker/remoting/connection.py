@@ -104,6 +104,7 @@ class Connection(asyncio.Protocol):
         "later_bytes",
         "number",
         "pending",
+        "raw_read_end",
         "taken",
         "transport",
         "unfinished_bytes",
@@ -121,6 +122,8 @@ class Connection(asyncio.Protocol):
         self._gateway = gateway
         self._splitter = FrameSplitter()
         self._out: list[bytes | bytearray | memoryview] = []
+        #: Topic id, queue and next offset of its last raw read; None if that had no messages.
+        self.raw_read_end: tuple[int, int, int] | None = None
         #: Why it is not read from; 0: it is, unless ``intake`` stops it. Only ``_set_paused`` changes it.
         self._paused = 0
         #: Computed from it: whether _FULL is among them, so that nothing that can wait is sent to it; and whether one of ``_HANDLES_NOTHING``

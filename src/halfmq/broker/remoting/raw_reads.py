@@ -12,6 +12,7 @@ from halfmq.core.decision import Refused
 from halfmq.wire.remoting.codes import HMQ_RAW_READ, ResponseCode
 from halfmq.wire.remoting.header import Request, encode_response_head
 from halfmq.wire.remoting.raw_read import (
+    EXT_CONTINUES,
     EXT_ENTRIES,
     EXT_HALF_BATCHES,
     EXT_LOG_START,
@@ -53,12 +54,26 @@ class RawReadHandlers:
         if isinstance(fields, str):
             self._gateway.answer(connection, request, ResponseCode.INVALID_PARAMETER, fields)
             return
+        if fields.continues:
+            topic_id, queue_id, at = connection.raw_read_end or (-1, -1, 0)
+            if (topic_id, queue_id) != (fields.topic_id, fields.queue_id):
+                self._durably.tell(
+                    connection, request, ResponseCode.SYSTEM_BUSY, "nothing was read that this continues"
+                )
+                return
+            if at >= fields.end:
+                end = {EXT_NEXT: fields.end}
+                self._gateway.answer(connection, request, ResponseCode.PULL_NOT_FOUND, "the range is read", end)
+                return
+            fields = fields._replace(first=at)
+        connection.raw_read_end = None
         found = self._reads.read(
-            RawReadRequest(*fields[:-1], HEAD_BYTES, with_stored_checksums=fields.with_stored_checksums)
+            RawReadRequest(*fields[:8], HEAD_BYTES, with_stored_checksums=fields.with_stored_checksums)
         )
         if isinstance(found, Refused):
             self._durably.tell(connection, request, *refusal(found))
         elif found.status is Status.FOUND:
+            connection.raw_read_end = fields.topic_id, fields.queue_id, found.next_offset
             self._send(connection, request, found)
         else:
             ext = {**_place(found), EXT_STORE: self._store}
@@ -68,7 +83,7 @@ class RawReadHandlers:
         block = found.block
         if request.is_oneway or block is None:
             return
-        ext = {EXT_ENTRIES: block.entries, EXT_RUNS: block.runs, **_place(found)}
+        ext = {EXT_ENTRIES: block.entries, EXT_RUNS: block.runs, **_place(found), EXT_CONTINUES: 1}
         if block.whole:
             ext[EXT_HALF_BATCHES] = len(block.whole)
         length = body_bytes(block.data)

@@ -1,12 +1,13 @@
 """Reads ranges of queues from a halfmq broker with raw reads (``wire.remoting.raw_read``): stored messages and their queue entries.
 
-The request for the next messages is sent when the header of a response is there, so the broker reads and sends while this process
-receives, verifies, decodes, and writes to Spark. One response is one batch. Nothing is done per message in Python.
+Requests for the next messages are in flight while a response is received, verified, decoded, and written to Spark, so neither the broker's
+work nor the way there and back is waited for. One response is one batch. Nothing is done per message in Python.
 
 What a pull patches in a message comes from its entry, as in the direct reader: queue offset, store time, whether it was a half.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Generator
 from typing import Final, NamedTuple, Protocol
 
@@ -44,6 +45,9 @@ _log: Final = logging.getLogger("halfmq.spark")
 
 #: Bytes of messages and entries in a response; the broker also limits their number. Larger ones hold up its loop for longer than 5 ms.
 ANSWER_BYTES: Final = 9 << 18
+#: Requests in flight beside the response that is received, where the broker knows how to continue: what covers a way there and back of two
+#: responses' time, some 10 ms.
+IN_FLIGHT: Final = 2
 #: A checksum that is wrong again on a new connection is not the network's fault.
 _WRONG_CHECKSUMS_MAX: Final = 2
 #: Number of messages in a run, and a checksum.
@@ -70,7 +74,9 @@ class Planned(Protocol):
 
 
 class _Sent(NamedTuple):
-    """A request in flight: for the messages of ``range`` from ``first`` on."""
+    """A request in flight: for the messages of ``range`` from ``first`` on, or, if that is not known yet, -1, from where the one before
+    ends.
+    """
 
     store: str
     range: QueueRange
@@ -102,7 +108,9 @@ class RawReader:
         self._deadline = deadline
         self._group = group
         self._connection: RawConnection | None = None
-        self._sent: _Sent | None = None
+        #: Requests in flight, in order; and how many before them ask for what is after the end of their range.
+        self._sent: deque[_Sent] = deque()
+        self._beyond = 0
         #: Responses in a row with a wrong checksum.
         self._wrong_checksums = 0
         #: False once the broker did not know the command.
@@ -110,7 +118,8 @@ class RawReader:
 
     def close(self) -> None:
         """Close the connection."""
-        self._sent = None
+        self._sent.clear()
+        self._beyond = 0
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -159,29 +168,49 @@ class RawReader:
             _log.warning("halfmq: a response of %s:%d has a wrong checksum; reading it again", *address)
 
     def _receive(self, address: Address, wanted: _Sent) -> tuple[Request[dict[str, str]], memoryview]:
-        """The response, after the next request was sent."""
+        """The response, after the next requests were sent."""
         connection = self._connection
-        if connection is None or connection.address != address or self._sent not in (None, wanted):
+        if connection is None or connection.address != address or (self._sent and self._sent[0] != wanted):
             self.close()
             connection = self._connection = RawConnection.open(address)
-        if self._sent is None:
+        while self._beyond:
+            if connection.head().code == ResponseCode.SUCCESS:
+                raise ProtocolError(f"a response for {wanted.range.in_words()} is after the end of the range")
+            self._beyond -= 1
+        if not self._sent:
             self._send(connection, wanted)
         answer = connection.head()
-        self._sent = None
+        self._sent.popleft()
         if answer.code == ResponseCode.SUCCESS:
-            after = decode_found(answer.ext).next_offset
-            if wanted.first < after < wanted.range.end:
-                self._send(connection, _Sent(wanted.store, wanted.range, after))
+            self._send_ahead(connection, wanted, decode_found(answer.ext))
+        elif self._sent:  # they continue what has no end
+            self.close()
+            return answer, memoryview(b"")
         return answer, connection.body()
+
+    def _send_ahead(self, connection: RawConnection, wanted: _Sent, found: FoundFields) -> None:
+        """Request what follows a response of ``found``, if it has the usual number of messages not further than to the end."""
+        after, end, sent = found.next_offset, wanted.range.end, self._sent
+        if not wanted.first < after < end:
+            self._beyond = len(sent)
+            sent.clear()
+            return
+        following = _Sent(wanted.store, wanted.range, after)
+        if sent:
+            sent[0] = following
+        else:
+            self._send(connection, following)
+        while found.continues and len(sent) < IN_FLIGHT and after + len(sent) * found.entries < end:
+            self._send(connection, following._replace(first=-1))
 
     def _send(self, connection: RawConnection, wanted: _Sent) -> None:
         one = wanted.range
         fields = RawReadFields(
-            self._group, wanted.store, one.topic, one.topic_id, one.queue, wanted.first, one.end, ANSWER_BYTES,
-            wanted.with_stored_checksums,
+            self._group, wanted.store, one.topic, one.topic_id, one.queue, max(wanted.first, 0), one.end, ANSWER_BYTES,
+            wanted.with_stored_checksums, wanted.first < 0,
         )  # fmt: skip
         connection.send(HMQ_RAW_READ, encode_request_fields(fields))
-        self._sent = wanted
+        self._sent.append(wanted)
 
     def _nothing(
         self, answer: Request[dict[str, str]], address: Address, one: QueueRange, at: int, store: str, lost: Lost
@@ -229,7 +258,7 @@ def _messages_at(found: FoundFields) -> int:
 
 def _parse(body: memoryview, found: FoundFields, one: QueueRange, at: int) -> _Response:
     """Raises ProtocolError: a response of the right checksum, but its lengths contradict each other."""
-    number, number_of_runs, after, half_batches = found
+    number, number_of_runs, after, half_batches, _ = found
     messages_at = _messages_at(found)
     if after != at + number or after > one.end or messages_at > len(body):
         raise ProtocolError(f"a response with {number} entries from {at} to {after} in {len(body)} bytes")

@@ -1,8 +1,9 @@
 """HMQ_RAW_READ, a command of halfmq: the queue entries of a range of one queue, and their messages as they are stored.
 
     request   code 29015, ext ``consumerGroup``, ``store`` (32 hex digits), ``topic``, ``topicId``, ``queueId``, ``firstOffset``,
-              ``endOffset``, ``maxBytes`` (of messages; at most 8 MiB, and the first message always fits); ``storedChecksums``: 1
-    response  code 0   ext ``entries`` (their number, N), ``runs`` (R), ``nextBeginOffset``, ``minOffset``, ``logStart``, ``position``; body:
+              ``endOffset``, ``maxBytes`` (of messages; at most 8 MiB, and the first message always fits); ``storedChecksums``: 1; ``continues``: 1
+    response  code 0   ext ``entries`` (their number, N), ``runs`` (R), ``nextBeginOffset``, ``minOffset``, ``logStart``, ``position``, and
+                       ``continues`` (1: the broker knows that field); body:
                          CRC-32 of the rest of the body 4
                          queue entries, N times 48 (docs/storage-format.md)
                          messages in each run, R times 4; N in total
@@ -25,8 +26,13 @@ A run is messages whose records follow one another in the log, which one copy ta
 reads it should compare the log offsets of its entries: the broker only looks at the first and the last record.
 
 Messages are not patched. Queue offsets are ``firstOffset`` and the following ones; store time, and whether the message was a half, are in
-its entry. The request for the next messages can be sent as soon as the header of a response is there. RocketMQ, and halfmq before this
-command, respond with 3. Pure functions.
+its entry. RocketMQ, and halfmq before this command, respond with 3.
+
+A request with ``continues`` begins where the response to the raw read before it on the same connection ended, whatever its
+``firstOffset``; that must have been of the same topic and queue. So a reader has several requests in flight without guessing offsets. If
+that response ended at ``endOffset`` or later, the response is code 19; if it had no messages, 2.
+
+Pure functions.
 """
 
 import struct
@@ -46,6 +52,7 @@ EXT_NEXT: Final = "nextBeginOffset"
 EXT_MIN: Final = "minOffset"
 EXT_LOG_START: Final = "logStart"
 EXT_POSITION: Final = "position"
+EXT_CONTINUES: Final = "continues"
 _EXT_STORED_CHECKSUMS: Final = "storedChecksums"
 _NUMBERS: Final = ("topicId", "queueId", "firstOffset", "endOffset", "maxBytes")
 #: In the number of messages of a run: these are all messages of a half batch. Also ``store.raw_messages``.
@@ -74,6 +81,8 @@ class RawReadFields(NamedTuple):
     end: int
     bytes_max: int
     with_stored_checksums: bool = False
+    #: Begin where the response before ended, not at ``first``.
+    continues: bool = False
 
 
 class FoundFields(NamedTuple):
@@ -84,13 +93,19 @@ class FoundFields(NamedTuple):
     next_offset: int
     #: Runs that are all messages of a half batch.
     half_batches: int = 0
+    #: Whether the broker accepts requests that continue.
+    continues: bool = False
 
 
 def encode_request_fields(fields: RawReadFields) -> dict[str, str]:
     """Ext fields of the request."""
     ext = {"consumerGroup": fields.group, EXT_STORE: fields.store, "topic": fields.topic}
-    ext |= zip(_NUMBERS, map(str, fields[3:-1]), strict=True)
-    return ext | {_EXT_STORED_CHECKSUMS: "1"} if fields.with_stored_checksums else ext
+    ext |= zip(_NUMBERS, map(str, fields[3 : 3 + len(_NUMBERS)]), strict=True)
+    if fields.with_stored_checksums:
+        ext[_EXT_STORED_CHECKSUMS] = "1"
+    if fields.continues:
+        ext[EXT_CONTINUES] = "1"
+    return ext
 
 
 def decode_request_fields(ext: Mapping[str, str]) -> RawReadFields | str:
@@ -105,10 +120,9 @@ def decode_request_fields(ext: Mapping[str, str]) -> RawReadFields | str:
     if not topic:
         return "topic is missing"
     topic_id, queue_id, first, end, bytes_max = numbers
-    with_stored_checksums = ext.get(_EXT_STORED_CHECKSUMS) == "1"
     return RawReadFields(
         ext.get("consumerGroup", ""), ext.get(EXT_STORE, ""), topic, topic_id, queue_id, first, end, bytes_max,
-        with_stored_checksums,
+        with_stored_checksums=ext.get(_EXT_STORED_CHECKSUMS) == "1", continues=ext.get(EXT_CONTINUES) == "1",
     )  # fmt: skip
 
 
@@ -151,8 +165,9 @@ def decode_found(ext: Mapping[str, str]) -> FoundFields:
         )
     try:
         found = FoundFields(
-            int(ext[EXT_ENTRIES]), int(ext[EXT_RUNS]), int(ext[EXT_NEXT]), int(ext.get(EXT_HALF_BATCHES, 0))
-        )
+            int(ext[EXT_ENTRIES]), int(ext[EXT_RUNS]), int(ext[EXT_NEXT]), int(ext.get(EXT_HALF_BATCHES, 0)),
+            ext.get(EXT_CONTINUES) == "1",
+        )  # fmt: skip
     except (KeyError, ValueError) as error:
         raise ProtocolError(f"a response to HMQ_RAW_READ is malformed: {error!r}") from error
     if not 0 <= found.half_batches <= found.runs <= found.entries or found.runs == 0 or found.next_offset <= 0:

@@ -109,6 +109,55 @@ async def test_what_is_not_durable_is_not_returned(tmp_path: Path) -> None:
         assert bodies(await read(client, store, topic)) == [b"one", b"not durable"]
 
 
+async def test_a_request_continues_where_the_one_before_ended(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client, other = await running.client(), await running.client()
+        for number in range(6):
+            await client.send("T", b"%d" % number)
+            await client.send("U", b"other")
+        store, topic = await topic_of(running, client)
+        on = {"continues": "1", "firstOffset": "4711"}
+        nothing = await read(client, store, topic, **on)
+        assert (nothing.code, nothing.remark) == (2, "nothing was read that this continues")
+        found = await read(client, store, topic, endOffset="2")
+        assert (bodies(found), found.ext["continues"]) == ([b"0", b"1"], "1")
+        assert (await read(other, store, topic, **on)).code == 2, "of its own connection"
+        for end, expected in (("3", [b"2"]), ("5", [b"3", b"4"])):
+            assert bodies(await read(client, store, topic, **on, endOffset=end)) == expected
+        for end in ("5", "4"):
+            over = await read(client, store, topic, **on, endOffset=end)
+            assert (over.code, over.remark, over.ext["nextBeginOffset"]) == (19, "the range is read", end)
+        _, other_topic = await topic_of(running, client, "U")
+        assert (await read(client, store, other_topic, **on, topic="U")).code == 2
+        assert (await read(client, store, topic, **on, queueId="1")).code == 2
+        assert bodies(await read(client, store, topic, **on)) == [b"5"]
+        assert (await read(client, store, topic, **on)).code == 19, "the queue ends"
+        assert (await read(client, store, topic, **on)).code == 2, "what had no messages has no end"
+
+
+async def test_a_request_that_continues_a_withheld_refusal_is_not_answered_before_it(tmp_path: Path) -> None:
+    hand = Hand()
+    async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
+        client = await running.client()
+        first = asyncio.ensure_future(client.send("T", b"one"))
+        while not first.done():
+            await asyncio.sleep(0.005)
+            hand.flush.run()
+        store, topic = await topic_of(running, client)
+        pending = asyncio.ensure_future(client.send("T", b"not durable"))
+        await until(lambda: running.state.topics_by_name["T"].ends[0] == 2)
+        answered: list[int] = []
+        for given in ({}, {"continues": "1"}, {"continues": "1"}):
+            asked = asyncio.ensure_future(read(client, store, topic + 7, **given))
+            asked.add_done_callback(lambda one: answered.append(one.result().code))
+        await asyncio.sleep(0.05)
+        assert answered == []
+        hand.flush.run()
+        await pending
+        await until(lambda: len(answered) == 3)
+        assert answered == [17, 2, 2]
+
+
 async def test_each_reason_to_read_nothing_has_its_code(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         client = await running.client()
