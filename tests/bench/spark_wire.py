@@ -48,7 +48,8 @@ def stages(url: str, columns: str, messages: int) -> dict[str, float]:
 
     watch(raw_connection.RawConnection, "_exactly", "socket")
     watch(raw_reader, "is_intact", "checksum")
-    watch(raw_reader.RawReader, "_rows", "decode")
+    watch(raw_reader, "_checksums_are_right", "checksum")
+    watch(raw_reader, "_rows", "decode")
     watch(source, "record_batches", "arrow")
     options = parse_options({"url": url, "subscribe": "bench", "columns": columns, "minPartitions": "1"})
     planner = source.HalfmqBatchReader(options.for_batch())
