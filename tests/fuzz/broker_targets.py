@@ -307,7 +307,7 @@ def _conversations() -> tuple[bytes, ...]:
          (HMQ_UNDECIDED, {}, operators.encode_ids(["H" * 32])),
          (HMQ_POSITION, position.request_ext(["T", "Nowhere"]), b""),
          (HMQ_FITTING, fitting.encode_request(fitting.FittingRequest("T", 0, 0, 9, 1_000)), b""),
-         (HMQ_RAW_READ, raw_read.encode_request_fields(raw_read.RawReadFields("C", "0" * 32, "T", 1, 0, 0, 9, 999)), b"")],
+         (HMQ_RAW_READ, raw_read.encode_request_fields(raw_read.RawReadFields("C", "0" * 32, "T", 1, 0, 0, 9, 999, True, True)), b"")],
         [(17, {"topic": "New", "readQueueNums": "2", "writeQueueNums": "2", "perm": "6"}, b""), (351, {"topic": "New"}, b""),
          (215, {"topic": "New"}, b""), (200, {}, b'{"groupName":"C2"}'), (207, {"groupName": "C2"}, b""),
          (203, {"consumerGroup": "C"}, b""), (204, {"producerGroup": "P"}, b""), (208, {"consumerGroup": "C"}, b"")],

@@ -141,12 +141,14 @@ def read_block(
     checksums: list[int] = []
     whole: list[int] = []
     if with_stored_checksums:
+        # What cuts the last run is then the end of what was requested.
+        is_all = number == entries_max < limits.RAW_READ_MESSAGES_MAX
         for run, head in _half_batches(log, runs):
             if head.messages == counts[run]:
                 whole.append(run)
                 checksums.append(head.checksum)
                 counts[run] |= WHOLE
-            elif run and run == len(counts) - 1 and _would_fit(head, bytes_max):
+            elif run and run == len(counts) - 1 and not is_all and _would_fit(head, bytes_max):
                 # The next block begins with it, and has it whole.
                 runs = Runs([*runs.first[:-1]], runs.offsets[:-1], runs.bytes[:-1])
                 number = runs.first[-1]
@@ -158,16 +160,17 @@ def read_block(
     data[free_bytes:counts_at] = memoryview(entries.data)[: number * QUEUE_ENTRY_BYTES]
     data[counts_at:messages_at] = table
     copied = copy_messages(log, entries.offsets, entries.message_bytes, runs, memoryview(data)[messages_at:])
-    if copied.number == number:
+    if copied.number == number and copied.has_heads:
         ends = list(accumulate(runs.bytes, initial=messages_at))
         places = [(ends[run], ends[run + 1]) for run in whole]
         return RawBlock(number, len(runs.bytes), data, whole=places, messages_at=messages_at)
-    # Without the stored checksums: the next read finds what is damaged.
-    first = [*runs.first[: bisect_left(runs.first, copied.number)], copied.number]
-    heads = entries.data[: copied.number * QUEUE_ENTRY_BYTES] + _big_endian(_counts(first))
+    # Without the stored checksums, which also cover the heads, and are of no use for a part.
+    number = copied.number
+    first = [*runs.first[: bisect_left(runs.first, number)], number]
+    heads = entries.data[: number * QUEUE_ENTRY_BYTES] + _big_endian(_counts(first))
     data = data[:free_bytes] + heads + data[messages_at : messages_at + copied.bytes]
-    visible_at = entries.visible_at[copied.number]
-    return RawBlock(copied.number, len(first) - 1, data, copied.why, copied.is_missing, visible_at)
+    visible_at = entries.visible_at[number] if number < len(entries) else 0
+    return RawBlock(number, len(first) - 1, data, copied.why, copied.is_missing, visible_at)
 
 
 class Runs(NamedTuple):
@@ -292,6 +295,8 @@ class Copied(NamedTuple):
     bytes: int
     why: str = ""
     is_missing: bool = False
+    #: Whether what is between two messages of a run was copied.
+    has_heads: bool = True
 
 
 def copy_messages(
@@ -303,13 +308,14 @@ def copy_messages(
     It ends before a message that cannot be read, and when it has read ``_READ_BYTES_MAX``, but not before the first message.
     """
     run = at = cost = 0
+    has_heads = True
     while run < len(runs.offsets) and cost < _READ_BYTES_MAX:
         try:
             run, copied, read = _together(log, offsets, message_bytes, runs, run, target[at:])
         except _NotUsual as error:
             for number in range(runs.first[run], runs.first[error.after]):
                 if cost >= _READ_BYTES_MAX:
-                    return Copied(number, at)
+                    return Copied(number, at, has_heads=has_heads)
                 try:
                     message = _one(log, offsets[number], message_bytes[number])
                 except (LookupError, ValueError, StoreDamaged) as why:
@@ -319,6 +325,7 @@ def copy_messages(
                 elif number != runs.first[run]:
                     target[at : at + MESSAGE_AT] = bytes(MESSAGE_AT)
                     at += MESSAGE_AT
+                    has_heads = False
                 target[at : at + len(message)] = message
                 at += len(message)
                 cost += _READ_COST_BYTES
@@ -326,7 +333,7 @@ def copy_messages(
         else:
             at += copied
             cost += read + _READ_COST_BYTES
-    return Copied(runs.first[run], at)
+    return Copied(runs.first[run], at, has_heads=has_heads)
 
 
 class _NotUsual(Exception):
@@ -379,11 +386,47 @@ def _together(
         words.byteswap()
     first = runs.first[run : after + 1]
     wanted = array("I", [message_bytes[message] + MESSAGE_AT for message in first[:-1]])
-    if read != position - start or heads[::MESSAGE_AT].translate(None, _USUAL) or words[1::_HEAD_WORDS] != wanted:
+    if read != position - start:
         raise _NotUsual(after)
+    if heads[::MESSAGE_AT].translate(None, _USUAL) or words[1::_HEAD_WORDS] != wanted:
+        stated = zip(heads[::MESSAGE_AT], words[1::_HEAD_WORDS], strict=True)
+        unusual = [
+            one
+            for one, (kind, size), usual in zip(range(run, after), stated, wanted, strict=True)
+            if kind not in _USUAL or size != usual
+        ]
+        _copy_one_by_one(log, offsets, message_bytes, runs, run, unusual, target)
+        read += len(unusual) * _READ_COST_BYTES
     if first[-1] - first[0] > number and not _ends_are_right(offsets, message_bytes, runs, range(run, after), target):
         raise _NotUsual(after)
     return after, at, read
+
+
+def _copy_one_by_one(
+    log: Log,
+    offsets: Sequence[int],
+    message_bytes: Sequence[int],
+    runs: Runs,
+    run: int,
+    unusual: Sequence[int],
+    target: memoryview,
+) -> None:
+    """Replace the messages of runs ``unusual``, whose message is elsewhere in its record (a delayed one, a copy). ``target`` begins with ``run``.
+
+    Raises:
+        _NotUsual: one cannot be read, or has others after it.
+    """
+    places = list(accumulate(runs.bytes[run : unusual[-1]], initial=0))
+    for one in unusual:
+        number = runs.first[one]
+        try:
+            if runs.first[one + 1] != number + 1:
+                raise ValueError("records with messages elsewhere do not follow one another")
+            message = _one(log, offsets[number], message_bytes[number])
+        except (LookupError, ValueError, StoreDamaged):
+            raise _NotUsual(unusual[-1] + 1) from None
+        at = places[one - run]
+        target[at : at + len(message)] = message
 
 
 def _ends_are_right(

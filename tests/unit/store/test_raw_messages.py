@@ -343,3 +343,22 @@ def test_a_message_that_the_log_no_longer_has_is_missing(writer: StoreWriter) ->
 def test_there_are_no_entries_outside_of_the_queue(writer: StoreWriter) -> None:
     many(writer, 10)
     assert block(writer, start=5).entries == 0
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_messages_that_are_read_one_by_one_come_without_what_is_between_them(
+    writer: StoreWriter, is_broken: bool
+) -> None:
+    """Then the stored checksum of a half batch, which covers that, does not fit."""
+    in_runs(writer, 200)
+    writer.publish()
+    log = Log(writer)
+    entries = writer.indexes.queues.read_encoded(1, 0, 0, 100, writer.log.end)
+    runs = raw_messages.runs_of(entries.offsets, entries.message_bytes, 1 << 20)
+    run = next(run for run, count in enumerate(raw_messages._counts(runs.first)) if count > 2)
+    if is_broken:
+        log.broken = {runs.offsets[run] + 1}  # no message begins there, so each can be read alone
+    target = memoryview(bytearray(sum(runs.bytes)))
+    copied = raw_messages.copy_messages(log, entries.offsets, entries.message_bytes, runs, target)
+    assert (copied.number, copied.bytes, copied.why) == (runs.first[-1], len(target), "")
+    assert copied.has_heads is not is_broken

@@ -51,22 +51,23 @@ class RawReadHandlers:
     def read(self, connection: Connection, request: Request[Any]) -> None:
         """29015: responds at once with messages; withheld until the topics are durable where the response depends on them."""
         fields = decode_request_fields(request.ext)
+        before, connection.raw_read_end = connection.raw_read_end, None
         if isinstance(fields, str):
             self._gateway.answer(connection, request, ResponseCode.INVALID_PARAMETER, fields)
             return
         if fields.continues:
-            topic_id, queue_id, at = connection.raw_read_end or (-1, -1, 0)
+            topic_id, queue_id, at = before or (-1, -1, 0)
             if (topic_id, queue_id) != (fields.topic_id, fields.queue_id):
                 self._durably.tell(
                     connection, request, ResponseCode.SYSTEM_BUSY, "nothing was read that this continues"
                 )
                 return
             if at >= fields.end:
+                connection.raw_read_end = before
                 end = {EXT_NEXT: fields.end}
                 self._gateway.answer(connection, request, ResponseCode.PULL_NOT_FOUND, "the range is read", end)
                 return
             fields = fields._replace(first=at)
-        connection.raw_read_end = None
         found = self._reads.read(
             RawReadRequest(*fields[:8], HEAD_BYTES, with_stored_checksums=fields.with_stored_checksums)
         )

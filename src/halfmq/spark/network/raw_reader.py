@@ -1,7 +1,7 @@
 """Reads ranges of queues from a halfmq broker with raw reads (``wire.remoting.raw_read``): stored messages and their queue entries.
 
 Requests for the next messages are in flight while a response is received, verified, decoded, and written to Spark, so neither the broker's
-work nor the way there and back is waited for. One response is one batch. Nothing is done per message in Python.
+work nor, over short distances, the way there and back is waited for. One response is one batch. Nothing is done per message in Python.
 
 What a pull patches in a message comes from its entry, as in the direct reader: queue offset, store time, whether it was a half.
 """
@@ -24,7 +24,7 @@ from halfmq.spark.plan.partitions import QueueRange
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.rows.byte_slices import Ints, as_bytes, gather
 from halfmq.spark.rows.queue_entries import ENTRY, Entries
-from halfmq.spark.rows.stored_rows import StoredRows
+from halfmq.spark.rows.stored_rows import StoredRows, chosen_rows, record_batch
 from halfmq.wire.remoting.codes import HMQ_RAW_READ, ResponseCode
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.raw_read import (
@@ -45,8 +45,7 @@ _log: Final = logging.getLogger("halfmq.spark")
 
 #: Bytes of messages and entries in a response; the broker also limits their number. Larger ones hold up its loop for longer than 5 ms.
 ANSWER_BYTES: Final = 9 << 18
-#: Requests in flight beside the response that is received, where the broker knows how to continue: what covers a way there and back of two
-#: responses' time, some 10 ms.
+#: Requests in flight beside the response that is received, where the broker knows how to continue. Decision 0043 has figures.
 IN_FLIGHT: Final = 2
 #: A checksum that is wrong again on a new connection is not the network's fault.
 _WRONG_CHECKSUMS_MAX: Final = 2
@@ -100,6 +99,14 @@ class _Response(NamedTuple):
     ends: Ints
 
 
+class _Suspect(NamedTuple):
+    """A half batch in a response: queue offset of its first message, their number, and the checksum that is stored with it."""
+
+    offset: int
+    messages: int
+    checksum: int
+
+
 class RawReader:
     """Reads ranges. The caller must call ``close``."""
 
@@ -113,6 +120,8 @@ class RawReader:
         self._beyond = 0
         #: Responses in a row with a wrong checksum.
         self._wrong_checksums = 0
+        #: Half batches of the last such response whose stored checksum was not theirs.
+        self._suspects: list[_Suspect] = []
         #: False once the broker did not know the command.
         self.is_supported = True
 
@@ -144,9 +153,10 @@ class RawReader:
         if address is None:
             return None, one.end
         while True:
+            wanted = _Sent(store, one, at, with_stored_checksums=not self._wrong_checksums)
             try:
-                wanted = _Sent(store, one, at, with_stored_checksums=not self._wrong_checksums)
                 answer, body = self._receive(address, wanted)
+                response = self._verified(answer, body, one, at) if answer.code == ResponseCode.SUCCESS else None
             except Unavailable:
                 self.close()
                 self._planned.is_elsewhere(address, broken=True)
@@ -155,17 +165,36 @@ class RawReader:
                 self.close()
                 raise
             if answer.code != ResponseCode.SUCCESS:
+                self._forget_wrong_checksums()
                 return None, self._nothing(answer, address, one, at, store, lost)
-            found = decode_found(answer.ext)
-            response = _parse(body, found, one, at) if is_intact(_summed(body, found)) else None
-            if response is not None and _checksums_are_right(response, found):
-                self._wrong_checksums = 0
-                return _rows(response, one, at, lost), found.next_offset
+            if response is not None:
+                rows = _rows(response, one, at, lost)
+                for suspect in self._suspects:
+                    _report_damage(suspect, response, rows, one, at, lost)
+                self._forget_wrong_checksums()
+                return rows, at + len(response.sizes)
             self.close()
             self._wrong_checksums += 1
             if self._wrong_checksums >= _WRONG_CHECKSUMS_MAX:
                 raise ProtocolError(f"a response for {one.in_words()} at {at} has a wrong checksum")
             _log.warning("halfmq: a response of %s:%d has a wrong checksum; reading it again", *address)
+
+    def _verified(
+        self, answer: Request[dict[str, str]], body: memoryview, one: QueueRange, at: int
+    ) -> _Response | None:
+        """The response; None if a checksum is wrong."""
+        found = decode_found(answer.ext)
+        if not is_intact(_summed(body, found)):
+            return None
+        response = _parse(body, found, one, at)
+        if not found.half_batches:
+            return response
+        self._suspects, is_right = _wrong_half_batches(response, found, at)
+        return response if is_right and not self._suspects else None
+
+    def _forget_wrong_checksums(self) -> None:
+        self._wrong_checksums = 0
+        self._suspects = []
 
     def _receive(self, address: Address, wanted: _Sent) -> tuple[Request[dict[str, str]], memoryview]:
         """The response, after the next requests were sent."""
@@ -176,6 +205,7 @@ class RawReader:
         while self._beyond:
             if connection.head().code == ResponseCode.SUCCESS:
                 raise ProtocolError(f"a response for {wanted.range.in_words()} is after the end of the range")
+            connection.body()
             self._beyond -= 1
         if not self._sent:
             self._send(connection, wanted)
@@ -280,23 +310,53 @@ def _parse(body: memoryview, found: FoundFields, one: QueueRange, at: int) -> _R
     return _Response(body, entries, sizes, counts, whole, first, ends)
 
 
-def _checksums_are_right(response: _Response, found: FoundFields) -> bool:
-    """Whether the stored checksum of each whole half batch is that of its messages and queue entries, and that of the others is right."""
-    if not found.half_batches:
-        return True
+def _wrong_half_batches(response: _Response, found: FoundFields, at: int) -> tuple[list[_Suspect], bool]:
+    """(whole half batches whose stored checksum is not that of their messages and queue entries; whether that of all others is right)."""
     body, messages_at = response.body, _messages_at(found)
     stored_at = messages_at - (found.half_batches + 1) * _WORD.itemsize
     *stored, beside = np.frombuffer(body, _WORD, found.half_batches + 1, stored_at).tolist()
-    places = []
+    places, wrong = [], []
     for run, checksum in zip(np.flatnonzero(response.whole).tolist(), stored, strict=True):
-        first = int(response.first[run])
-        last = first + int(response.counts[run]) - 1
-        start, end = int(response.ends[first] - response.sizes[first]), int(response.ends[last])
-        entries = _payload_entries(response.entries[first : last + 1])
-        if half_batch_checksum(body[start:end], entries) != checksum:
-            return False
-        places.append((start, end))
-    return bool(checksum_beside(body, messages_at, places) == beside)
+        first, count = int(response.first[run]), int(response.counts[run])
+        places.append(_place(response, first, count))
+        suspect = _Suspect(at + first, count, checksum)
+        if _is_wrong(suspect, response, at):
+            wrong.append(suspect)
+    return wrong, bool(checksum_beside(body, messages_at, places) == beside)
+
+
+def _place(response: _Response, first: int, count: int) -> tuple[int, int]:
+    """Start and end in the body of messages of one run."""
+    return int(response.ends[first] - response.sizes[first]), int(response.ends[first + count - 1])
+
+
+def _is_wrong(suspect: _Suspect, response: _Response, at: int) -> bool:
+    first = suspect.offset - at
+    start, end = _place(response, first, suspect.messages)
+    entries = _payload_entries(response.entries[first : first + suspect.messages])
+    return half_batch_checksum(response.body[start:end], entries) != suspect.checksum
+
+
+def _report_damage(
+    suspect: _Suspect, response: _Response, rows: StoredRows, one: QueueRange, at: int, lost: Lost
+) -> None:
+    """Tell ``lost`` of a half batch whose stored checksum is also wrong in a response that arrived as it was sent, unless that is known:
+    messages that are none were reported, and bodies of a wrong CRC will be.
+    """
+    first = suspect.offset - at
+    if len(rows.starts) != len(response.sizes) or first + suspect.messages > len(response.sizes):
+        return
+    if not _is_wrong(suspect, response, at):
+        return  # it was changed on the way
+    bad: list[int] = []
+    these = chosen_rows(rows, slice(first, first + suspect.messages))
+    record_batch(these, ("value",), lambda offset, why: bad.append(offset))
+    if not bad:
+        last = suspect.offset + suspect.messages - 1
+        lost(
+            f"the properties or queue entries of messages {suspect.offset} to {last} of {one.in_words()} are damaged: the "
+            "checksum that was stored with these messages is another; `halfmq store verify` names the file to restore"
+        )
 
 
 def _payload_entries(entries: Entries) -> bytes:

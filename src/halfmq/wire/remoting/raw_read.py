@@ -67,6 +67,8 @@ HEAD_BYTES: Final = 1_024
 _DIGITS_MAX: Final = 19
 
 _CHECKSUM: Final = struct.Struct(">I")
+#: Message bytes in an entry of a payload (``model.half_batch.ENTRY``).
+_SIZE_AT: Final = 4
 
 
 class RawReadFields(NamedTuple):
@@ -196,6 +198,6 @@ def half_batch_checksum(messages: memoryview, entries: bytes) -> int:
     """What is stored with a half batch: the checksum of its payload (``model.half_batch``), which begins with the head of the first message
     and ends with ``entries``. ``messages``: all of them, with the heads between them.
     """
-    (first_bytes,) = _CHECKSUM.unpack_from(messages)
+    (first_bytes,) = _CHECKSUM.unpack_from(entries, _SIZE_AT)
     head = ITEM_HEAD.pack(BATCHED, 0, 0, ITEM_HEAD_BYTES + first_bytes, HALF_BATCH_PAYLOAD_AT, 0)
     return crc32(entries, crc32(messages, crc32(head)))

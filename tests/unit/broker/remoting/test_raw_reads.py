@@ -128,8 +128,11 @@ async def test_a_request_continues_where_the_one_before_ended(tmp_path: Path) ->
             over = await read(client, store, topic, **on, endOffset=end)
             assert (over.code, over.remark, over.ext["nextBeginOffset"]) == (19, "the range is read", end)
         _, other_topic = await topic_of(running, client, "U")
-        assert (await read(client, store, other_topic, **on, topic="U")).code == 2
-        assert (await read(client, store, topic, **on, queueId="1")).code == 2
+        for topic_id, wrong in ((other_topic, {"topic": "U"}), (topic, {"queueId": "1"}), (topic, {"maxBytes": "x"})):
+            assert bodies(await read(client, store, topic, 3, endOffset="5")) == [b"3", b"4"]
+            assert (await read(client, store, topic_id, **on | wrong)).code in (2, 29)
+            assert (await read(client, store, topic, **on)).code == 2, "nor does what follows a refusal continue"
+        assert bodies(await read(client, store, topic, 3, endOffset="5")) == [b"3", b"4"]
         assert bodies(await read(client, store, topic, **on)) == [b"5"]
         assert (await read(client, store, topic, **on)).code == 19, "the queue ends"
         assert (await read(client, store, topic, **on)).code == 2, "what had no messages has no end"

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from tests.support.half_batches import QueryRun, messages
-from tests.support.in_process import Running, serving
+from tests.support.in_process import Running, ShiftedClock, serving, until
 from tests.support.raw_client import Answer, RawClient
 
 from halfmq import limits
+from halfmq.model.stored_message import AT_BODY_V4
 from halfmq.spark.network import raw_reader
 from halfmq.spark.network.wire_reader import WireReader
 from halfmq.spark.options import parse_options
@@ -61,7 +62,7 @@ def is_right(answer: Answer, body: bytes, first: int = 0) -> bool:
     if not is_intact(raw_reader._summed(view, found)):
         return False
     response = raw_reader._parse(view, found, QueueRange("T", 1, "", 0, first, 1_000), first)
-    return raw_reader._checksums_are_right(response, found)
+    return not found.half_batches or raw_reader._wrong_half_batches(response, found, first) == ([], True)
 
 
 def whole_runs(answer: Answer, first: int = 0) -> list[int]:
@@ -100,9 +101,10 @@ async def test_a_part_of_a_half_batch_has_no_checksum_of_its_own(tmp_path: Path)
         await fill(client)
         cut = await answer_of(running, client, 2)
         assert (whole_runs(cut, 2), is_right(cut, cut.body, 2)) == ([25, 60], True)
-        for end, rows in ((41, [40]), (66, [40, 25]), (67, [40, 25])):
+        for end, rows in ((41, [40]), (66, [40, 25]), (67, [40, 25]), (90, [40, 25])):
             answer = await answer_of(running, client, 1, end)
             assert whole_runs(answer, 1) == rows, end
+            assert int(answer.ext["entries"]) == end - 1, "the end of the range may cut one"
         within = await answer_of(running, client, 1, 40)
         assert (whole_runs(within, 1), int(within.ext["entries"])) == ([], 39)
 
@@ -146,19 +148,23 @@ async def test_half_batches_with_delays_are_single_messages(tmp_path: Path) -> N
 # --- the reader
 
 
-def rows_of(running: Running, store: str, start: int = 0, end: int = 127) -> tuple[list[str | None], list[int]]:
+def rows_of(
+    running: Running, store: str, start: int = 0, end: int = 127, lost: list[str] | None = None
+) -> tuple[list[str | None], list[int]]:
     """(bodies, offsets that ``bad`` was called with)."""
+    told: list[str] = [] if lost is None else lost
     bad: list[int] = []
     found: list[str | None] = []
     options = parse_options({"url": f"rocketmq://127.0.0.1:{running.ports.names}", "subscribe": "T"})
     reader = WireReader(options, RetryDeadline(2_000))
     topic_id = running.state.topics_by_name["T"].topic_id
     try:
-        for rows in reader.read(Ranges(store, (QueueRange("T", topic_id, "", 0, start, end),)), lambda text: None):
+        for rows in reader.read(Ranges(store, (QueueRange("T", topic_id, "", 0, start, end),)), told.append):
             batch = record_batch(rows, ("value",), lambda offset, why: bad.append(offset))
             found += [None if value is None else value.decode() for value in batch.column(0).to_pylist()]
     finally:
         reader.close()
+    assert lost is not None or not told
     return found, bad
 
 
@@ -166,13 +172,14 @@ def rows_of(running: Running, store: str, start: int = 0, end: int = 127) -> tup
 def verified(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
     """(whole half batches in a response, whether all was right) for each response of the reader."""
     seen: list[tuple[int, bool]] = []
-    check = raw_reader._checksums_are_right
+    verify = raw_reader.RawReader._verified
 
-    def spied(response: Any, found: Any) -> bool:
-        seen.append((found.half_batches, check(response, found)))
-        return seen[-1][1]
+    def spied(self: Any, answer: Any, *given: Any) -> Any:
+        response = verify(self, answer, *given)
+        seen.append((decode_found(answer.ext).half_batches, response is not None))
+        return response
 
-    monkeypatch.setattr(raw_reader, "_checksums_are_right", spied)
+    monkeypatch.setattr(raw_reader.RawReader, "_verified", spied)
     return seen
 
 
@@ -209,6 +216,71 @@ async def test_damage_on_the_disk_is_found_by_the_checksum_and_is_one_row(
     assert "has a wrong checksum; reading it again" in caplog.text
 
 
+def overwritten(directory: Path, old: bytes, new: bytes) -> None:
+    """Change the only place in the log that contains ``old``."""
+    (path,) = [path for path in (directory / "shard-0").rglob("*") if path.is_file() and old in path.read_bytes()]
+    data = path.read_bytes()
+    assert data.count(old) == 1
+    with path.open("r+b") as file:
+        file.seek(data.index(old))
+        file.write(new)
+
+
+async def test_damage_in_properties_is_told_with_the_messages_among_which_it_is(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        expected = await fill(client)
+        store = (await client.ask(HMQ_POSITION, {"topics": "T"})).ext["store"]
+        overwritten(tmp_path, b"a1" + b"7".rjust(32, b"0"), b"a1" + b"8".rjust(32, b"0"))
+        lost: list[str] = []
+        found, bad = await asyncio.to_thread(rows_of, running, store, lost=lost)
+    assert (found, bad) == (expected, [])
+    assert len(lost) == 1, lost
+    assert lost[0].startswith("the properties or queue entries of messages 41 to 65 of queue 0 of topic T are damaged")
+
+
+async def test_a_damaged_size_is_one_message_that_cannot_be_read(tmp_path: Path) -> None:
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        expected = await fill(client)
+        store = (await client.ask(HMQ_POSITION, {"topics": "T"})).ext["store"]
+        (path,) = [
+            path for path in (tmp_path / "shard-0").rglob("*") if path.is_file() and b"a1-0" in path.read_bytes()
+        ]
+        data = path.read_bytes()
+        with path.open("r+b") as file:
+            file.seek(data.index(b"a1-0") - AT_BODY_V4)
+            file.write(b"\xff" * 4)
+        lost: list[str] = []
+        found, bad = await asyncio.to_thread(rows_of, running, store, lost=lost)
+    assert (found, bad) == ([*expected[:41], *expected[42:]], [])
+    assert len(lost) == 1, lost
+    assert lost[0].startswith("1 of the messages 41 to 41 of queue 0 of topic T cannot be read")
+
+
+async def test_messages_that_lie_elsewhere_in_their_records_do_not_disturb_half_batches(
+    tmp_path: Path, verified: list[tuple[int, bool]]
+) -> None:
+    """Delayed messages, before, between and after half batches, all read together."""
+    clock = ShiftedClock()
+    async with serving(tmp_path, clock=clock) as running:
+        client = await running.client()
+        run = await QueryRun.begin(client)
+        for number in range(3):
+            await client.send("T", b"delayed %d" % number, unique=f"D{number:031d}", DELAY="1")
+            clock.passed_ms += 2_000
+            await until(lambda: running.state.topics_by_name["T"].ends[0] == 41 * number + 1)  # noqa: B023
+            assert (await run.prepare(number, "0.1", messages(f"a{number}", 40))).code == 0
+            assert (await run.decide(number, "0.1")).code == 0
+        store = (await client.ask(HMQ_POSITION, {"topics": "T"})).ext["store"]
+        expected = [
+            body for number in range(3) for body in (f"delayed {number}", *(f"a{number}-{row}" for row in range(40)))
+        ]
+        found, bad = await asyncio.to_thread(rows_of, running, store, 0, 123)
+    assert (found, bad) == (expected, [])
+    assert verified == [(3, True)]
+
+
 async def test_a_response_that_was_changed_on_the_way_is_read_again(
     tmp_path: Path, verified: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,8 +311,12 @@ async def test_after_one_response_with_one_checksum_the_stored_ones_are_requeste
         expected = await fill(client)
         full = await answer_of(running, client)
         monkeypatch.setattr(raw_reader, "ANSWER_BYTES", len(full.body) * 2 // 3)
-        check, send = raw_reader._checksums_are_right, raw_reader.RawReader._send
-        monkeypatch.setattr(raw_reader, "_checksums_are_right", lambda *given: check(*given) and len(verified) > 1)
+        verify, send = raw_reader.RawReader._verified, raw_reader.RawReader._send
+        monkeypatch.setattr(
+            raw_reader.RawReader,
+            "_verified",
+            lambda *given: verify(*given) if len(verified) else verified.append((0, False)),
+        )
         sent: list[tuple[int, bool]] = []
 
         def spied(self: Any, connection: Any, wanted: Any) -> None:
