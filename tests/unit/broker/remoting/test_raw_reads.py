@@ -91,14 +91,19 @@ async def test_messages_of_a_half_batch_are_read_together_once_it_is_decided(
         assert b"secret" not in answer.body
 
 
+async def sent_by_hand(hand: Hand, client: RawClient) -> None:
+    """Send ``one`` to T, and sync until it is confirmed."""
+    first = asyncio.ensure_future(client.send("T", b"one"))
+    while not first.done():
+        await asyncio.sleep(0.005)
+        hand.flush.run()
+
+
 async def test_what_is_not_durable_is_not_returned(tmp_path: Path) -> None:
     hand = Hand()
     async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
         client = await running.client()
-        first = asyncio.ensure_future(client.send("T", b"one"))
-        while not first.done():
-            await asyncio.sleep(0.005)
-            hand.flush.run()
+        await sent_by_hand(hand, client)
         store, topic = await topic_of(running, client)
         task = asyncio.ensure_future(client.send("T", b"not durable"))
         await until(lambda: running.state.topics_by_name["T"].ends[0] == 2)
@@ -142,10 +147,7 @@ async def test_a_request_that_continues_a_withheld_refusal_is_not_answered_befor
     hand = Hand()
     async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
         client = await running.client()
-        first = asyncio.ensure_future(client.send("T", b"one"))
-        while not first.done():
-            await asyncio.sleep(0.005)
-            hand.flush.run()
+        await sent_by_hand(hand, client)
         store, topic = await topic_of(running, client)
         pending = asyncio.ensure_future(client.send("T", b"not durable"))
         await until(lambda: running.state.topics_by_name["T"].ends[0] == 2)

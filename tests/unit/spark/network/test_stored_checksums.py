@@ -148,6 +148,16 @@ async def test_half_batches_with_delays_are_single_messages(tmp_path: Path) -> N
 # --- the reader
 
 
+def overwritten(directory: Path, old: bytes, new: bytes) -> None:
+    """Change the only place in the log that contains ``old``."""
+    (path,) = [path for path in (directory / "shard-0").rglob("*") if path.is_file() and old in path.read_bytes()]
+    data = path.read_bytes()
+    assert data.count(old) == 1
+    with path.open("r+b") as file:
+        file.seek(data.index(old))
+        file.write(new)
+
+
 def rows_of(
     running: Running, store: str, start: int = 0, end: int = 127, lost: list[str] | None = None
 ) -> tuple[list[str | None], list[int]]:
@@ -201,12 +211,7 @@ async def test_damage_on_the_disk_is_found_by_the_checksum_and_is_one_row(
         client = await running.client()
         expected = await fill(client)
         store = (await client.ask(HMQ_POSITION, {"topics": "T"})).ext["store"]
-        paths = [path for path in (tmp_path / "shard-0").rglob("*") if path.is_file() and b"a1-7" in path.read_bytes()]
-        (path,) = paths
-        place = path.read_bytes().index(b"a1-7") + 3
-        with path.open("r+b") as file:
-            file.seek(place)
-            file.write(b"?")
+        overwritten(tmp_path, b"a1-7", b"a1-?")
         with caplog.at_level(logging.WARNING, "halfmq.spark"):
             found, bad = await asyncio.to_thread(rows_of, running, store)
     damaged = 1 + 40 + 7
@@ -214,16 +219,6 @@ async def test_damage_on_the_disk_is_found_by_the_checksum_and_is_one_row(
     assert [*found[:damaged], *found[damaged + 1 :]] == [*expected[:damaged], *expected[damaged + 1 :]]
     assert verified == [(3, False), (0, True)], "read again with one checksum"
     assert "has a wrong checksum; reading it again" in caplog.text
-
-
-def overwritten(directory: Path, old: bytes, new: bytes) -> None:
-    """Change the only place in the log that contains ``old``."""
-    (path,) = [path for path in (directory / "shard-0").rglob("*") if path.is_file() and old in path.read_bytes()]
-    data = path.read_bytes()
-    assert data.count(old) == 1
-    with path.open("r+b") as file:
-        file.seek(data.index(old))
-        file.write(new)
 
 
 async def test_damage_in_properties_is_told_with_the_messages_among_which_it_is(tmp_path: Path) -> None:
