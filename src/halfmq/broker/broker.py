@@ -135,6 +135,7 @@ class Broker:
         self._store: Store | None = None
         self._gateway: Gateway
         self._sequencer: Sequencer
+        self._stop_sequencer: Callable[[], None] = lambda: None
         self._pulls: Pulls
         self._health: Health
         self._checks: Checks
@@ -247,6 +248,7 @@ class Broker:
             on_deadline=self._timer.arm,
             on_fatal=self._fatal,
         )
+        self._stop_sequencer = sequencer.stop
         sequencer.on_turn = gateway.intake.turned
         gateway.intake.work = sequencer
         store.on_durable = lambda position: self._from_sync_thread(sequencer.durable)
@@ -442,5 +444,6 @@ class Broker:
             front_door.close(abort=True)
         self._offload.close()
         if self._store is not None:
+            self._stop_sequencer()
             self._store.close()
             self._store = None

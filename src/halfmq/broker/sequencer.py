@@ -36,7 +36,7 @@ from halfmq.core.commands import Command, NoteTime, Tick
 from halfmq.core.decision import Effect, Reply, WakeQueue
 from halfmq.core.engine import SMALL, Batch, Engine, Failed, LogAccess
 from halfmq.core.session import DiskSpace, Published
-from halfmq.errors import HalfmqError, InvariantViolated, StoreFull
+from halfmq.errors import EnvironmentFailed, HalfmqError, InvariantViolated, StoreFull
 from halfmq.model.records import Record
 
 log = logging.getLogger("halfmq.sequencer")
@@ -490,6 +490,15 @@ class Sequencer:
             if not isinstance(error, HalfmqError | OSError):
                 log.error("the sequencer stops: a bug", exc_info=error)
             self._on_fatal(error)
+
+    def stop(self) -> None:
+        """Decide, write and answer nothing any more. Call it before the store is closed: a turn may still be scheduled, and another broker
+        may own the files by then.
+        """
+        if self.failed is None:
+            self.failed = EnvironmentFailed("the broker was closed")
+            self._pending.clear()
+            self._held.clear()
 
     def sync_failed(self, error: BaseException) -> None:
         """The sync thread reports a failed sync: no reply after the durable position may ever be released."""
