@@ -484,9 +484,7 @@ class Sequencer:
 
     def _fail(self, error: BaseException) -> None:
         if self.failed is None:
-            self.failed = error
-            self._pending.clear()
-            self._held.clear()
+            self._end(error)
             if not isinstance(error, HalfmqError | OSError):
                 log.error("the sequencer stops: a bug", exc_info=error)
             self._on_fatal(error)
@@ -496,9 +494,12 @@ class Sequencer:
         may own the files by then.
         """
         if self.failed is None:
-            self.failed = EnvironmentFailed("the broker was closed")
-            self._pending.clear()
-            self._held.clear()
+            self._end(EnvironmentFailed("the broker was closed"))
+
+    def _end(self, why: BaseException) -> None:
+        self.failed = why
+        self._pending.clear()
+        self._held.clear()
 
     def sync_failed(self, error: BaseException) -> None:
         """The sync thread reports a failed sync: no reply after the durable position may ever be released."""

@@ -46,6 +46,8 @@ ITEM_HEAD_BYTES: Final = ITEM_HEAD.size
 ENTRY: Final = struct.Struct(">IIiq")
 ENTRY_BYTES: Final = ENTRY.size
 DELAY_BYTES: Final = 8
+#: In the number of messages of a run of a raw read (``wire.remoting.raw_read``): these are all messages of a half batch.
+WHOLE: Final = 1 << 31
 #: Head of an item, then the fixed fields of a message with IPv4 hosts, as in ``stored_message``.
 _FIXED_BYTES: Final = ITEM_HEAD_BYTES + AT_BODY_V4
 #: What is the same in all messages of a payload: kind, magic, queue id, queue and physical offset, store time and host, reconsume times and

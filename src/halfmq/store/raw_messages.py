@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from halfmq import limits
 from halfmq.errors import StoreDamaged
-from halfmq.model.half_batch import ENTRY_BYTES, ITEM_HEAD_BYTES
+from halfmq.model.half_batch import ENTRY_BYTES, ITEM_HEAD_BYTES, WHOLE
 from halfmq.model.records import BATCHED, HALF_BATCH_PAYLOAD_AT, MESSAGE_AT, Kind
 from halfmq.runtime.disk import BUFFERS_MAX
 from halfmq.store.consume_queue import EncodedEntries
@@ -53,8 +53,6 @@ _HEAD_WORDS: Final = MESSAGE_AT // 4
 #: Half batches with fewer messages are no different from other messages: to look for their checksum would cost more than it saves.
 _HALF_BATCH_MESSAGES: Final = 16
 _HALF_BATCH_KINDS: Final = (Kind.HALF_BATCH, Kind.COPIED_HALF_BATCH)
-#: In the number of messages of a run: these are all messages of a half batch.
-WHOLE: Final = 1 << 31
 #: Kind and size in the head of a record, and of a message in a half batch.
 _head: Final = struct.Struct(">B3xI").unpack_from
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from halfmq.errors import ProtocolError
+from halfmq.model.half_batch import WHOLE
 from halfmq.model.records import HALF_BATCH_PAYLOAD_AT
 from halfmq.model.stored_message import MAGIC_V1, MAGIC_V2
 from halfmq.spark.network.connection import Address, check_success
@@ -23,7 +24,7 @@ from halfmq.spark.network.raw_connection import RawConnection
 from halfmq.spark.plan.partitions import QueueRange
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.rows.byte_slices import Ints, as_bytes, gather
-from halfmq.spark.rows.queue_entries import ENTRY, Entries
+from halfmq.spark.rows.queue_entries import ENTRY, PAYLOAD_ENTRY, Entries
 from halfmq.spark.rows.stored_rows import StoredRows, chosen_rows, record_batch
 from halfmq.wire.remoting.codes import HMQ_RAW_READ, ResponseCode
 from halfmq.wire.remoting.header import Request
@@ -31,7 +32,6 @@ from halfmq.wire.remoting.raw_read import (
     BETWEEN_BYTES,
     CHECKSUM_BYTES,
     EXT_NEXT,
-    WHOLE,
     FoundFields,
     RawReadFields,
     checksum_beside,
@@ -51,8 +51,6 @@ IN_FLIGHT: Final = 2
 _WRONG_CHECKSUMS_MAX: Final = 2
 #: Number of messages in a run, and a checksum.
 _WORD: Final = np.dtype(">u4")
-#: ``model.half_batch.ENTRY``.
-_PAYLOAD_ENTRY: Final = np.dtype([("place", ">u4"), ("size", ">i4"), ("tag_hash", ">i4"), ("key_hash", ">i8")])
 #: Size and magic number of a stored message.
 _MESSAGE_HEAD_BYTES: Final = 8
 
@@ -361,7 +359,7 @@ def _report_damage(
 
 def _payload_entries(entries: Entries) -> bytes:
     """The entries in the payload of a half batch, from the queue entries of all its messages."""
-    made = np.empty(len(entries), _PAYLOAD_ENTRY)
+    made = np.empty(len(entries), PAYLOAD_ENTRY)
     made["place"] = entries["offset"] - entries["offset"][0] + HALF_BATCH_PAYLOAD_AT
     for name in ("size", "tag_hash", "key_hash"):
         made[name] = entries[name]

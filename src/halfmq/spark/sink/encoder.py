@@ -16,6 +16,7 @@ from halfmq.model.half_batch import DELAY_BYTES, ENTRY_BYTES, ITEM_HEAD_BYTES
 from halfmq.model.records import BATCHED, HALF_BATCH_PAYLOAD_AT
 from halfmq.model.stored_message import AT_BODY_V4, MAGIC_V1
 from halfmq.spark.rows.byte_slices import Bytes, Ints
+from halfmq.spark.rows.queue_entries import PAYLOAD_ENTRY
 from halfmq.spark.sink.message_ids import ID_CHARS, message_ids
 
 _HEAD: Final = np.dtype(
@@ -28,13 +29,11 @@ _HEAD: Final = np.dtype(
         ("prepared_offset", ">i8"), ("body_bytes", ">i4"),
     ]
 )  # fmt: skip
-_ENTRY: Final = np.dtype([("from_start", ">u4"), ("message_bytes", ">u4"), ("tag_hash", ">i4"), ("key_hash", ">i8")])
 _ID_NAME: Final = b"UNIQ_KEY\x01"
 #: UNIQ_KEY as a property.
 ID_PROPERTY_BYTES: Final = len(_ID_NAME) + ID_CHARS + 1
 
 assert _HEAD.itemsize == ITEM_HEAD_BYTES + AT_BODY_V4
-assert _ENTRY.itemsize == ENTRY_BYTES
 
 
 class Payload(NamedTuple):
@@ -110,9 +109,9 @@ class Encoder:
         heads["born_host"] = np.void(self._born_host)
         heads["store_host"] = np.void(self._store_host)
         heads["body_bytes"] = body_bytes
-        entries = np.empty(count, _ENTRY)
-        entries["from_start"] = heads["from_start"]
-        entries["message_bytes"] = heads["total"]
+        entries = np.empty(count, PAYLOAD_ENTRY)
+        entries["place"] = heads["from_start"]
+        entries["size"] = heads["total"]
         entries["tag_hash"] = tag_hashes.to_numpy()
         entries["key_hash"] = key_hashes
         between = _between(name, property_bytes, ids)

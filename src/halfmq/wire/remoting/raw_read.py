@@ -55,8 +55,6 @@ EXT_POSITION: Final = "position"
 EXT_CONTINUES: Final = "continues"
 _EXT_STORED_CHECKSUMS: Final = "storedChecksums"
 _NUMBERS: Final = ("topicId", "queueId", "firstOffset", "endOffset", "maxBytes")
-#: In the number of messages of a run: these are all messages of a half batch. Also ``store.raw_messages``.
-WHOLE: Final = 1 << 31
 #: Before each message but the first of a run: the head of its record.
 BETWEEN_BYTES: Final = MESSAGE_AT
 #: Length of the checksum at the start of the body.

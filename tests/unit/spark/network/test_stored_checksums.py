@@ -11,6 +11,7 @@ from tests.support.in_process import Running, ShiftedClock, serving, until
 from tests.support.raw_client import Answer, RawClient
 
 from halfmq import limits
+from halfmq.model.half_batch import WHOLE
 from halfmq.model.stored_message import AT_BODY_V4
 from halfmq.spark.network import raw_reader
 from halfmq.spark.network.wire_reader import WireReader
@@ -23,7 +24,6 @@ from halfmq.store.layout import QUEUE_ENTRY_BYTES
 from halfmq.wire.remoting.codes import HMQ_POSITION, HMQ_RAW_READ
 from halfmq.wire.remoting.raw_read import (
     BETWEEN_BYTES,
-    WHOLE,
     RawReadFields,
     decode_found,
     encode_request_fields,
