@@ -35,6 +35,8 @@ POINTS = (
     "half-sent", "half-answered", "end-sent", "end-answered", "check-heard", "check-answered",
 )  # fmt: skip
 WORKERS = 3
+#: Fraction of the committed transactions whose sender reports the verdict again, as one that did not see the response would.
+REPEATED = 0.02
 
 
 class ChangedItsMind(Exception):
@@ -85,6 +87,8 @@ class MortalCalls:
             raise ConnectError("nobody tells the broker")
         receipt = self._client.commit(prepared)
         self._death.at("after-end")
+        if random.random() < REPEATED:
+            receipt = self._client.commit(prepared)
         return receipt
 
     def rollback(self, prepared: Prepared) -> TransactionReceipt:

@@ -54,6 +54,8 @@ CATCH_UP_S = 60.0
 FILTERED_IDLE_S = 6.0
 #: Interval of restarting producers while transactions are undecided: a producer that reconnects is checked at once.
 NUDGE_S = 6.0
+#: Transactions after everything has settled.
+LAST_TRANSACTIONS = 60
 #: After this fraction of the kills, no transactions with a long grace period begin.
 LATE = 0.6
 JAVA_POINTS = (
@@ -274,9 +276,31 @@ def wait_until(ready: Callable[[], bool], seconds: float, otherwise: str, compan
 
 
 def quiet_end(plan: Plan, company: Company, chaos: Chaos, notes: Notes, engines: list[Any]) -> float:
-    """No faults and no new transactions: checks settle everything, consumers catch up. Returns the seconds until nothing was undecided."""
+    """No faults and no new transactions: checks settle everything, consumers catch up. Returns the seconds until nothing was undecided.
+
+    Retention may remove the whole log while checks settle. Some more transactions follow, so that the log that is
+    compared with the acknowledgements is never empty.
+    """
     plan.quiet_file.touch()
     chaos.heal()
+    settled = settle(plan, company, chaos)
+    finished = finished_by(company)
+    plan.quiet_file.unlink()
+    wait_until(lambda: finished_by(company) >= finished + LAST_TRANSACTIONS, 60, "producers did nothing", company)
+    settle(plan, company, chaos)
+    notes.write(Settled(t_us=now_us(), by=notes.by))
+    if plan.profile.consumers:
+        wait_until(CaughtUp(plan, engines), CATCH_UP_S, "consumers did not catch up", company)
+    return settled
+
+
+def finished_by(company: Company) -> int:
+    return sum(one.counter.read() for one in company.producers)
+
+
+def settle(plan: Plan, company: Company, chaos: Chaos) -> float:
+    """No new transactions until nothing is undecided; returns the seconds."""
+    plan.quiet_file.touch()
     began = nudged = time.monotonic()
     quiet_since = 0.0
     while True:
@@ -297,11 +321,7 @@ def quiet_end(plan: Plan, company: Company, chaos: Chaos, notes: Notes, engines:
                 one.abandon()
                 one.start()
         time.sleep(0.2)
-    settled = time.monotonic() - began
-    notes.write(Settled(t_us=now_us(), by=notes.by))
-    if plan.profile.consumers:
-        wait_until(CaughtUp(plan, engines), CATCH_UP_S, "consumers did not catch up", company)
-    return settled
+    return time.monotonic() - began
 
 
 class CaughtUp:
