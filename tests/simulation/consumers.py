@@ -9,10 +9,12 @@ from halfmq.client.consumer import Consumer
 from halfmq.client.message import Message
 from halfmq.errors import ConnectError, HalfmqError
 from halfmq.model.stored_message import StoredMessage
+from halfmq.spark.plan.partitions import QueueRange
 from tests.simulation.database import Database, effects, inbox
 from tests.simulation.final_checks import seen, seen_of
 from tests.simulation.machine import Machine, SimulatedClient, Surroundings
 from tests.simulation.raw_connection import LineLost, RawLine
+from tests.simulation.raw_reading import RawReading
 from tests.simulation.sql_driver import sessions_of
 from tests.support.raw_client import pull_ext
 from tests.support.virtual_loop import ProcessLoop
@@ -113,17 +115,23 @@ class GroupConsumer(Machine):
 
 
 class Watcher(Machine):
-    """Reads every queue repeatedly, from its beginning to its end."""
+    """Reads every queue repeatedly, from its beginning to its end: with pulls, or with raw reads."""
 
     async def main(self, process: ProcessLoop) -> None:
         swarm = self.around.swarm
         #: (topic, queue) -> next offset. A restarted watcher begins at 0.
         places = {(topic, queue): 0 for topic in swarm.topics for queue in range(max(4, swarm.queues))}
+        chronicle = self.around.chronicle
         while True:
             try:
                 line = await RawLine.open(process, self.around.network, self.name)
+                raw = RawReading(line, self.rng, chronicle.counts, process.name, WATCH, lambda: chronicle.now_us)
                 while True:
-                    await self._look(process, line, places)
+                    if swarm.raw_watchers:
+                        await self._look_raw(raw, places)
+                    else:
+                        await self._look(process, line, places)
+                    await asyncio.sleep((1.0 + self.rng.random()) * swarm.pace if self.around.working else 20.0)
             except LineLost:
                 await asyncio.sleep(0.2)
 
@@ -132,7 +140,6 @@ class Watcher(Machine):
         Raises:
             LineLost: the connection is unusable.
         """
-        swarm = self.around.swarm
         for (topic, queue), offset in places.items():
             answer = await line.ask(11, pull_ext(topic, WATCH, queue, offset, count=1_000))
             if answer.code == 0:
@@ -141,4 +148,20 @@ class Watcher(Machine):
                     places[topic, queue] = event.queue_offset + 1
             elif answer.code == 21:
                 places[topic, queue] = int(answer.ext["nextBeginOffset"])
-        await asyncio.sleep((1.0 + self.rng.random()) * swarm.pace if self.around.working else 20.0)
+
+    async def _look_raw(self, raw: RawReading, places: dict[tuple[str, int], int]) -> None:
+        """
+        Raises:
+            LineLost: the connection is unusable.
+        """
+        known = await raw.bounds(self.around.swarm.topics)
+        for (topic, queue), offset in places.items() if known is not None else ():
+            bounds = known.topics.get(topic)
+            if bounds is None or queue >= len(bounds.queues) or offset >= bounds.queues[queue][1]:
+                continue
+            end = bounds.queues[queue][1] + self.rng.choice((0, 1_000))  # also what is not visible yet
+            one = QueueRange(topic, bounds.topic_id, "", queue, offset, end)
+            for read in await raw.read(known.store, one):
+                for event in read.found:
+                    self.around.chronicle.note(event)
+                places[topic, queue] = read.after

@@ -35,6 +35,9 @@ _CROWDED_ONE_IN: Final = 16
 #: After this seed one in n has queries; earlier ones are unchanged. Separate rngs draw them.
 _QUERIES_BEHIND: Final = 252_800
 _QUERIES_ONE_IN: Final = 4
+#: After this seed watchers of every n-th seed read raw; earlier ones are unchanged.
+_RAW_BEHIND: Final = 255_400
+_RAW_ONE_IN: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,8 @@ class Swarm:
     marker_age_ms: int = 0
     #: Tag expression of the consumer group.
     subscription: str = "*"
+    #: Watchers send raw reads, not pulls.
+    raw_watchers: bool = False
     #: Time that passes for the broker between two readings of the clock in a turn.
     look_us: int = 0
     #: After each start the state is compared with what was acknowledged; requests are never rejected.
@@ -145,6 +150,7 @@ def draw(seed: int, profile: str = "") -> Swarm:
         marker_age_ms=min(swarm.check_immunities_ms) + random.Random(f"{seed}/marker age").choice((0, 0, 3_000)),
         look_us=random.Random(f"{seed}/look").choice((0, 0, 300, 8_000)),
         subscription=random.Random(f"{seed}/tags").choice(SUBSCRIPTIONS),
+        raw_watchers=seed % _RAW_ONE_IN == 0 and (seed > _RAW_BEHIND or profile != ""),
     )
     if profile == "power_loss":
         return _power_loss(swarm, random.Random(f"{seed}/power loss"))
