@@ -97,11 +97,11 @@ def test_a_large_frame_in_many_small_reads_is_joined_once():
     body = bytes(2 << 20)
     stream = assemble(b"{}", body)
     splitter = FrameSplitter()
-    start = time.perf_counter()
+    start = time.process_time()
     got = [frame for at in range(0, len(stream), 128) for frame in splitter.feed(stream[at : at + 128])]
     assert got == [stream[4:]]
     # 20 ms when each byte is copied twice; joining again at every read would copy 16 GiB.
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_a_header_that_does_not_fit_24_bits_is_refused():
