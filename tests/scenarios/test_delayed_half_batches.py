@@ -162,9 +162,9 @@ async def test_copies_and_trims_keep_each_message_once(tmp_path: Path) -> None:
         await prepare(slow, 0, "0.1", delayed("slow", range(100_000, 102_000, 100)), topic="S")
         for batch in range(12):
             for part in range(5):
-                found = delayed(
-                    f"{batch}.{part}", [600_000 - 1_000 * (batch * 200 + part * 40 + n) // 10 for n in range(40)]
-                )
+                # A delay counts from the decision, so batches are further apart than decisions are on a slow machine.
+                first_ms = 600_000 - batch * 40_000 - part * 4_000
+                found = delayed(f"{batch}.{part}", [first_ms - 100 * n for n in range(40)])
                 await prepare(run, batch, "0.1", found)
                 assert (await client.send("T", bytes(2_000), queue=1)).code == 0
             assert (await run.decide(batch, "0.1")).code == 0

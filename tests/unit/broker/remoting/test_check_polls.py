@@ -63,12 +63,11 @@ async def test_a_poll_dies_with_its_connection(tmp_path: Path) -> None:
     async with serving(tmp_path, settings=QUICK) as running:
         client, other = await running.client(), await running.client()
         waiting = asyncio.create_task(fetch(client))
-        await asyncio.sleep(0.05)
-        assert running.broker._check_polls.held == 1
+        await until(lambda: running.broker._check_polls.held == 1)
         await client.close()
         waiting.cancel()
-        await asyncio.sleep(0.05)
-        assert (running.broker._check_polls.held, running.state.producer_groups["P"].session.pollers) == (0, {})
+        await until(lambda: not running.broker._check_polls.held)
+        assert not running.state.producer_groups["P"].session.pollers
         await other.half("T", b"one", unique=ONE)
         assert len(halves(await fetch(other))) == 1
 
@@ -77,7 +76,7 @@ async def test_a_poll_is_answered_when_the_broker_drains(tmp_path: Path) -> None
     async with serving(tmp_path, settings=QUICK) as running:
         client = await running.client()
         waiting = asyncio.create_task(fetch(client, 20_000))
-        await asyncio.sleep(0.05)
+        await until(lambda: running.broker._check_polls.held)
         draining = asyncio.create_task(running.broker.drain())
         assert halves(await waiting) == []
         await draining

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.in_process import serving
+from tests.support.in_process import serving, until
 from tests.support.raw_client import command, pull_ext, send_ext
 
 from halfmq.broker.config import BrokerConfig
@@ -32,7 +32,7 @@ async def test_drain_answers_parked_pulls_and_closes_connections(tmp_path: Path)
         client = await running.client()
         await client.send("T", b"x", unique="1" * 32)
         parked = asyncio.create_task(client.pull("T", 1, wait_ms=20_000))
-        await asyncio.sleep(0.05)
+        await until(lambda: running.broker._pulls._held)
         await running.broker.drain()
         assert (await asyncio.wait_for(parked, 1)).code == 19
         await asyncio.wait_for(client.closed.wait(), 1)
@@ -139,8 +139,8 @@ async def test_nothing_behind_a_frame_that_closes_the_connection_is_served(tmp_p
         before = running.log_bytes()
         client = await running.client()
         client.write(b"\0\0\0\x08\0\0\0\4nope" + command(310, 7, send_ext("T", "P", 0, {}), b"x"))
-        await asyncio.sleep(0.1)
-        assert not running.broker._gateway.connections
+        await until(lambda: not running.broker._gateway.connections)
+        await asyncio.sleep(0.05)
         assert running.log_bytes() == before
 
 
@@ -165,8 +165,8 @@ async def test_client_that_does_not_read_is_not_read_from(tmp_path: Path) -> Non
             await asyncio.sleep(0)
         await asyncio.sleep(0.3)
         connection = max(running.broker._gateway.connections.values(), key=lambda one: one.number)
+        await until(lambda: connection.is_full)
         assert connection.transport.get_write_buffer_size() < 64 << 20
-        assert connection.is_full
         writer.transport.abort()
 
 
@@ -181,8 +181,8 @@ async def test_requests_of_one_read_wait_while_their_answers_are_not_taken(tmp_p
         writer.write(b"".join(command(11, number, ask) for number in range(60)))
         await asyncio.sleep(0.3)
         connection = max(running.broker._gateway.connections.values(), key=lambda one: one.number)
+        await until(lambda: connection._later)
         assert connection.transport.get_write_buffer_size() < 4 << 20
-        assert connection._later
         for _ in range(60):
             await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
         assert not connection._later

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.hand_flush import HandFlush
-from tests.support.in_process import serving
+from tests.support.in_process import serving, until
 from tests.support.raw_client import command, send_ext
 
 from halfmq import limits
@@ -496,12 +496,11 @@ async def test_above_the_bound_of_all_connections_reading_stops_and_begins_again
         assert intake.taken + intake.later < (1 << 20) + 4 * 600_000
         late = await running.client()
         waiting = asyncio.create_task(late.ask(106))
-        await asyncio.sleep(0.1)
-        assert waiting.done(), "who has nothing taken in may ask"
+        await until(waiting.done)  # who has nothing taken in may ask
         assert intake.stopped
         late.write((1 << 20).to_bytes(4) + bytes(200_000))
-        await asyncio.sleep(0.1)
-        assert running.broker._gateway.connections[max(running.broker._gateway.connections)].held_up, "a large frame"
+        connections = running.broker._gateway.connections
+        await until(lambda: connections[max(connections)].held_up)  # a large frame
         await late.close()
         async with asyncio.timeout(20):
             while running.state.topics_by_name["Flood"].ends[0] < 4_000 or not running.broker._sequencer.idle:
