@@ -155,7 +155,9 @@ class Watcher(Machine):
             LineLost: the connection is unusable.
         """
         known = await raw.bounds(self.around.swarm.topics)
-        for (topic, queue), offset in places.items() if known is not None else ():
+        if known is None:
+            return
+        for (topic, queue), offset in places.items():
             bounds = known.topics.get(topic)
             if bounds is None or queue >= len(bounds.queues) or offset >= bounds.queues[queue][1]:
                 continue

@@ -16,13 +16,12 @@ from typing import Any
 from halfmq.core.queues.offsets import Stored, query_offset
 from halfmq.testing.history.events import AnyEvent, Logged, QueueRead, Seen
 from tests.simulation.database import Database
-from tests.simulation.promises import Violation
+from tests.simulation.promises import WHOLE, Violation
 from tests.simulation.tags import Sent
 
 GROUP = "readers"
 RETRY = f"%RETRY%{GROUP}"
 DEAD = f"%DLQ%{GROUP}"
-WHOLE = "whole"
 
 
 class Consuming:

@@ -35,7 +35,7 @@ from tests.simulation.delays import Delays
 from tests.simulation.machine import Machine
 from tests.simulation.policy_rules import look_at_log
 from tests.simulation.producers import OWN_ID
-from tests.simulation.promises import Promises, Violation
+from tests.simulation.promises import WHOLE, Promises, Violation
 from tests.simulation.query_promises import messages_shown
 from tests.simulation.raw_connection import RawLine
 from tests.simulation.wire_tap import WireTap
@@ -45,7 +45,6 @@ from tests.support.hand_flush import HandFlush
 from tests.support.raw_client import pull_ext, send_ext
 from tests.support.virtual_loop import ProcessLoop, SeededEntropy, VirtualClock
 
-WHOLE = "whole"
 #: Broker time is in whole ms.
 _ROUNDING_MS = 2
 _DECIDED_BY = {

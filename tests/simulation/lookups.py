@@ -12,8 +12,8 @@ from typing import Any
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.testing.history.events import Seen
 from tests.simulation.chronicle import Chronicle
-from tests.simulation.final_checks import WHOLE, seen
-from tests.simulation.promises import Violation
+from tests.simulation.final_checks import seen
+from tests.simulation.promises import WHOLE, Violation
 from tests.simulation.raw_connection import RawLine
 from tests.simulation.wire_tap import WireTap
 from tests.support.virtual_loop import ProcessLoop

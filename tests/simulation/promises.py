@@ -5,12 +5,14 @@ history checker reads the same events afterwards and verifies more; this module 
 """
 
 from collections import Counter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from halfmq.testing.history.events import Answered, AnyEvent, EndAsked, Fault, FileStarted, HalfSent, PlainSent, Seen
 
 #: The broker's clock has a resolution of milliseconds.
 _TICK_US = 2_000
+#: The reader that pulls everything at the end.
+WHOLE: Final = "whole"
 
 
 class Violation(AssertionError):
@@ -238,7 +240,7 @@ class Promises:
     # --- received messages -------------------------------------------------------------------------------------------
 
     def _saw(self, event: Seen) -> None:
-        if event.topic.startswith("%") or (self.forgetful and event.reader != "whole"):
+        if event.topic.startswith("%") or (self.forgetful and event.reader != WHOLE):
             return
         self.counts["look seen"] += 1
         seen = self.seen.setdefault((event.topic, event.queue), {})

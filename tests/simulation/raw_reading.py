@@ -21,12 +21,11 @@ from halfmq.wire.remoting import position
 from halfmq.wire.remoting.codes import HMQ_POSITION, HMQ_RAW_READ
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.raw_read import RawReadFields, decode_found, encode_request_fields
-from tests.simulation.promises import Violation
+from tests.simulation.promises import WHOLE, Violation
 from tests.simulation.raw_connection import RawLine
 from tests.support.raw_client import Answer
 from tests.support.virtual_loop import ProcessLoop
 
-WHOLE: Final = "whole"
 RAW: Final = "raw"
 #: Faults after which messages may be missing.
 _DAMAGE: Final = ("rot", "rot_at_rest", "segment_lost")
@@ -167,7 +166,7 @@ async def compare(
                 for one in read.found:
                     expected = there.pop(one.queue_offset, None)
                     counts["look raw read"] += 1
-                    if expected is None or one != _same_reader(expected, one):
+                    if expected is None or one != msgspec.structs.replace(expected, t_us=one.t_us, by=one.by):
                         raise Violation(f"Raw read: {one}, and pulled was {expected}", one.message)
                 if read.lost or not read.found:  # damaged, or trimmed meanwhile
                     there = {offset: one for offset, one in there.items() if offset >= read.after}
@@ -175,7 +174,3 @@ async def compare(
         if there:
             raise Violation(f"Raw read: {topic}/{queue} has no {sorted(there)}")
     line.close()
-
-
-def _same_reader(pulled: Seen, raw: Seen) -> Seen:
-    return msgspec.structs.replace(pulled, t_us=raw.t_us, by=raw.by)

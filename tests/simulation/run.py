@@ -40,7 +40,7 @@ from tests.simulation.hostile_client import Stranger
 from tests.simulation.machine import Machine, Surroundings
 from tests.simulation.operators import Administrator, Operator
 from tests.simulation.producers import Fetcher, Producer
-from tests.simulation.promises import Promises, Violation
+from tests.simulation.promises import WHOLE, Promises, Violation
 from tests.simulation.queries import Query, ask_decisions_again
 from tests.simulation.query_promises import Place, QueryPromises, messages_shown
 from tests.simulation.queue_tails import look_behind_queues
@@ -450,7 +450,7 @@ class Run:
         places = {
             event.message: (event.topic, event.queue, event.queue_offset)
             for event in self.chronicle.events
-            if type(event) is Seen and event.reader == final_checks.WHOLE and not event.topic.startswith("%")
+            if type(event) is Seen and event.reader == WHOLE and not event.topic.startswith("%")
         }
         shown = partial(messages_shown, self.host.disk, self.swarm.segment_bytes)
         self.query_promises.close(

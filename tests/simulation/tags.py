@@ -10,13 +10,12 @@ from typing import Any, Final
 from halfmq.model import properties
 from halfmq.model.stored_message import decode as decode_message
 from halfmq.testing.history.events import AnyEvent, Seen
-from tests.simulation.promises import Violation
+from tests.simulation.promises import WHOLE, Violation
 from tests.simulation.raw_connection import RawLine
 from tests.support.raw_client import pull_ext
 from tests.support.virtual_loop import ProcessLoop
 
 TAGS: Final = ("red", "blue")
-WHOLE: Final = "whole"
 
 
 def draw_tag(rng: random.Random) -> str | None:
