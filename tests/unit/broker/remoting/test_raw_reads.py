@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+import zlib
 from itertools import accumulate
 from pathlib import Path
 
@@ -89,6 +90,30 @@ async def test_messages_of_a_half_batch_are_read_together_once_it_is_decided(
         answer = await read(client, *await topic_of(running, client))
         assert bodies(answer) == [b"a-%d" % number for number in range(50)] + [b"plain"]
         assert b"secret" not in answer.body
+
+
+async def test_the_bytes_of_a_response_with_a_whole_half_batch(tmp_path: Path) -> None:
+    """By the numbers of ``wire.remoting.raw_read``, without its code: a reader of another version must understand them."""
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        run = await QueryRun.begin(client)
+        await run.prepare(0, "0.1", messages("a", 50))
+        await run.decide(0, "0.1")
+        await client.send("T", b"plain")
+        answer = await read(client, *await topic_of(running, client), storedChecksums="1")
+        log = min((tmp_path / "shard-0" / "log").iterdir())
+        stored_in_log = log.read_bytes()
+    body = answer.body
+    assert [answer.ext[name] for name in ("entries", "runs", "halfBatches")] == ["51", "2", "1"]
+    sizes = [struct.unpack_from(">I", body, 4 + 48 * number + 8)[0] for number in range(51)]
+    *runs, stored, beside = struct.unpack_from(">4I", body, 4 + 48 * 51)
+    assert runs == [0x8000_0000 + 50, 1]
+    messages_at = 4 + 48 * 51 + 16
+    assert struct.unpack_from(">I", body)[0] == zlib.crc32(body[4:messages_at])
+    assert stored.to_bytes(4, "big") in stored_in_log
+    plain_at = messages_at + sum(sizes[:50]) + 49 * 16
+    assert beside == zlib.crc32(body[plain_at:])
+    assert len(body) == plain_at + sizes[50]
 
 
 async def sent_by_hand(hand: Hand, client: RawClient) -> None:
