@@ -32,7 +32,7 @@ async def test_drain_answers_parked_pulls_and_closes_connections(tmp_path: Path)
         client = await running.client()
         await client.send("T", b"x", unique="1" * 32)
         parked = asyncio.create_task(client.pull("T", 1, wait_ms=20_000))
-        await until(lambda: running.broker._pulls._held)
+        await until(lambda: running.broker._pulls.held == 1)
         await running.broker.drain()
         assert (await asyncio.wait_for(parked, 1)).code == 19
         await asyncio.wait_for(client.closed.wait(), 1)
@@ -139,8 +139,9 @@ async def test_nothing_behind_a_frame_that_closes_the_connection_is_served(tmp_p
         before = running.log_bytes()
         client = await running.client()
         client.write(b"\0\0\0\x08\0\0\0\4nope" + command(310, 7, send_ext("T", "P", 0, {}), b"x"))
-        await until(lambda: not running.broker._gateway.connections)
-        await asyncio.sleep(0.05)
+        await asyncio.wait_for(client.closed.wait(), 5)
+        await asyncio.sleep(0.1)
+        assert not running.broker._gateway.connections
         assert running.log_bytes() == before
 
 
