@@ -12,6 +12,8 @@ DB ?= sqlite
 DEMO_ARGS ?=
 # Of `make test`: whole histories of new seeds, as many as fit.
 SIMULATION_SECONDS ?= 60
+# Who waits at a terminal sees what is being installed.
+QUIET := $(shell test -t 2 || echo --quiet)
 # What stands in PYTHONPATH counts as installed for pip, and would be left out of the environment. Without bytecode on disk
 # every process that a test starts compiles all it imports.
 unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
@@ -32,7 +34,7 @@ $(READY): requirements.lock pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { echo "python -m venv failed. On Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@echo "Installing locked dependencies into $(VENV) (about 700 MB with Spark; once) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install $(QUIET) --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(READY)
 
