@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from tests.scenarios.test_verdicts import assert_conflict, visible
 from tests.support.half_batches import QueryRun, messages
-from tests.support.in_process import Running, serving, until
+from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient, command, end_ext, send_ext
+from tests.support.waiting import until
 
 from halfmq import AsyncClient, TransactionRefused, compose
 from halfmq.broker.offload import ThreadOffload

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from tests.support.half_batches import QueryRun, bodies, messages
-from tests.support.in_process import Running, ShiftedClock, serving, until
+from tests.support.in_process import Running, ShiftedClock, serving
 from tests.support.raw_client import property_string
+from tests.support.waiting import until
 
 from halfmq.core.commands import Tick
 from halfmq.model.half_batch import HalfMessage
@@ -252,5 +253,5 @@ async def test_others_are_served_while_many_messages_of_one_time_are_released(tm
         sequencer.pace.took_s[Tick] = 60.0
         await look()
         assert waiting[0] > 0, "answered only after the last message"
-        await until(lambda: not running.state.delayed, 30)
+        await until(lambda: not running.state.delayed)
         assert (await run.bounds())[1] == 20_000

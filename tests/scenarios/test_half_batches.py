@@ -8,7 +8,8 @@ from zlib import crc32
 
 import pytest
 from tests.support.half_batches import QueryRun, bodies, messages
-from tests.support.in_process import serving, until
+from tests.support.in_process import serving
+from tests.support.waiting import until
 
 from halfmq.model.records import HALF_BATCH_PAYLOAD_AT
 from halfmq.model.settings import BrokerSettings

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 from tests.support.half_batches import QueryRun, messages
-from tests.support.in_process import serving, until
+from tests.support.in_process import serving
 from tests.support.raw_client import RawClient, property_string
+from tests.support.waiting import until
 
 from halfmq.model import properties
 from halfmq.model.stored_message import decode

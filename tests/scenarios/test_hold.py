@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.in_process import Running, ShiftedClock, serving, until
+from tests.support.in_process import Running, ShiftedClock, serving
 from tests.support.raw_client import RawClient
+from tests.support.waiting import until
 
 from halfmq.client.admin import hold_retention, release_retention
 from halfmq.client.async_client import AsyncClient
@@ -41,7 +42,7 @@ class Looks:
 
     async def more(self, count: int = 12) -> None:
         wanted = self._seen + count
-        await until(lambda: self._seen >= wanted, 30)
+        await until(lambda: self._seen >= wanted)
 
 
 async def fill(client: RawClient, count: int = MESSAGES, topic: str = "orders") -> None:
@@ -68,7 +69,7 @@ HOLD = '{"+hold.topics":"orders"}'
 
 
 async def trimmed_to_the_end(running: Running, client: RawClient) -> None:
-    await until(lambda: running.state.log_start >= running.state.log_end // SEGMENT * SEGMENT - SEGMENT, 30)
+    await until(lambda: running.state.log_start >= running.state.log_end // SEGMENT * SEGMENT - SEGMENT)
 
 
 async def test_what_a_group_has_not_read_stays_also_after_restarts_and_what_it_has_read_goes(
@@ -86,7 +87,7 @@ async def test_what_a_group_has_not_read_stays_also_after_restarts_and_what_it_h
         assert "of queue 0 of topic orders" in said[0]
         assert "halfmq group release archive" in said[0]
         await read_to(client, 20)
-        await until(lambda: running.state.log_start > 0, 30)
+        await until(lambda: running.state.log_start > 0)
         await looks.more()
         assert 20 - SEGMENT // 8_000 <= await first(client) <= 20
         start = running.state.log_start
@@ -154,7 +155,7 @@ async def test_a_limit_ends_a_hold_and_names_what_is_lost_once(
             await looks.more()
             assert running.state.log_start == 0
         event(monkeypatch, running, clock)
-        await until(lambda: running.state.log_start > 0, 30)
+        await until(lambda: running.state.log_start > 0)
         await looks.more(30)
         kept = await first(client)
         said = [line for line in caplog.messages if "consumer group archive held messages of topic orders" in line]
@@ -186,7 +187,7 @@ async def test_a_hold_that_begins_while_messages_are_copied_stops_the_trim(
         await fill(client)
         maintenance = running.broker._maintenance
         assert maintenance is not None
-        await until(lambda: maintenance._checkpoint_at >= running.state.log_end, 30)
+        await until(lambda: maintenance._checkpoint_at >= running.state.log_end)
         before = looks._seen
         held_up = []
         monkeypatch.setattr(maintenance, "_copy_forward", lambda: held_up.append(maintenance._trimming))
@@ -196,12 +197,12 @@ async def test_a_hold_that_begins_while_messages_are_copied_stops_the_trim(
         await change(client, HOLD)
         monkeypatch.undo()
         maintenance._copy_forward()
-        await until(lambda: maintenance._trimming is None, 30)
+        await until(lambda: maintenance._trimming is None)
         assert running.state.log_start == 0
         assert await first(client) == 0
         await change(client, '{"-hold.topics":""}')
         maintenance.check_retention()
-        await until(lambda: running.state.log_start > 0, 30)
+        await until(lambda: running.state.log_start > 0)
 
 
 async def test_our_client_sets_and_clears_a_hold(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.support.in_process import serving, until
+from tests.support.in_process import serving
+from tests.support.waiting import until
 
 from halfmq.errors import UsageError
 from halfmq.spark.options import parse_options

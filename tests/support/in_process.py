@@ -50,13 +50,6 @@ class ShiftedClock(SystemClock):
         return super().monotonic_ms() + self.passed_ms
 
 
-async def until(condition: Callable[[], object], seconds: float = 5) -> None:
-    """Let the broker run until the condition is true. Raises TimeoutError."""
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 class Running:
     """A running broker, and clients that are closed with it."""
 

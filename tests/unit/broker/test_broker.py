@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from tests.support.hand_flush import HandFlush
-from tests.support.in_process import config, serving, until
+from tests.support.in_process import config, serving
+from tests.support.waiting import until
 
 from halfmq.broker.broker import Broker
 from halfmq.core.commands import Tick

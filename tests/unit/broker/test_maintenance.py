@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.in_process import Running, ShiftedClock, serving, until
+from tests.support.in_process import Running, ShiftedClock, serving
 from tests.support.raw_client import Answer, RawClient
+from tests.support.waiting import until
 
 from halfmq.broker.log_throttle import LogThrottle
 from halfmq.errors import StoreDamaged, StorePoisoned

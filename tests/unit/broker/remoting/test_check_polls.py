@@ -3,8 +3,9 @@
 import asyncio
 from pathlib import Path
 
-from tests.support.in_process import Hand, serving, until
+from tests.support.in_process import Hand, serving
 from tests.support.raw_client import Answer, RawClient, command
+from tests.support.waiting import until
 
 from halfmq.core.decision import SendCheck
 from halfmq.model import properties as props

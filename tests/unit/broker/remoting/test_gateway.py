@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.in_process import serving, until
+from tests.support.in_process import serving
 from tests.support.raw_client import command, pull_ext, send_ext
+from tests.support.waiting import until
 
 from halfmq.broker.config import BrokerConfig
 from halfmq.broker.remoting import gateway as remoting_gateway

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from tests.support.hand_flush import HandFlush
-from tests.support.in_process import serving, until
+from tests.support.in_process import serving
 from tests.support.raw_client import command, send_ext
+from tests.support.waiting import until
 
 from halfmq import limits
 from halfmq.broker.remoting.intake import REQUEST_COST, Intake

@@ -5,8 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.support.in_process import Hand, ShiftedClock, serving, until
+from tests.support.in_process import Hand, ShiftedClock, serving
 from tests.support.raw_client import RawClient, command
+from tests.support.waiting import until
 
 from halfmq import limits
 from halfmq.broker.services.subscription_conflicts import SubscriptionConflicts

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.support.in_process import Running, serving, until
+from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient, command, pull_ext
+from tests.support.waiting import until
 
 from halfmq import limits
 from halfmq.broker.remoting.pulls import PullHandlers

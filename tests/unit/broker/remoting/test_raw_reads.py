@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from tests.support.half_batches import QueryRun, messages
-from tests.support.in_process import Hand, Running, serving, until
+from tests.support.in_process import Hand, Running, serving
 from tests.support.raw_client import Answer, RawClient
+from tests.support.waiting import until
 
 from halfmq.model.stored_message import decode
 from halfmq.store import raw_messages

@@ -4,9 +4,10 @@ import asyncio
 import json
 from pathlib import Path
 
-from tests.support.in_process import Hand, Running, serving, until
+from tests.support.in_process import Hand, Running, serving
 from tests.support.outcomes import TRANSACTIONS, UNDECIDED, fill
 from tests.support.raw_client import Answer, RawClient
+from tests.support.waiting import until
 
 from halfmq.store.half_names import half_names
 from halfmq.store.layout import TRANSACTION_ROW

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.in_process import Running, serving, until
+from tests.support.in_process import Running, serving
 from tests.support.raw_client import RawClient, send_ext
+from tests.support.waiting import until
 
 from halfmq import limits
 from halfmq.broker.remoting import unfinished_frames as unfinished_frames

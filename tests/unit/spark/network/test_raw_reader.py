@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from tests.support.half_batches import QueryRun, messages
-from tests.support.in_process import ShiftedClock, serving, until
+from tests.support.in_process import ShiftedClock, serving
 from tests.support.raw_client import send_ext
 from tests.support.scripted_server import ScriptedServer
 from tests.support.store_writer import V6
+from tests.support.waiting import until
 
 from halfmq.errors import ConnectError, ProtocolError
 from halfmq.model.stored_message import StoredMessage, body_crc_of, encode
@@ -106,7 +107,7 @@ async def test_rows_are_equal_by_raw_reads_pulls_and_files(tmp_path: Path, monke
             half = await client.half(topic, b"half 3", unique=f"{topic[:3]}{3:029d}", TAGS="a", KEYS="k1 k2")
             assert (await client.end(half, f"{topic[:3]}{3:029d}", COMMIT)).code == 0
         ends = [running.state.topics_by_name[topic] for topic in TOPICS]
-        await until(lambda: [one.ends[0] for one in ends] == [327, 306], 20)
+        await until(lambda: [one.ends[0] for one in ends] == [327, 306])
         url = {"url": f"rocketmq://127.0.0.1:{running.ports.names}", "subscribe": ",".join((*TOPICS, LONG))}
         used: list[int] = []
         ask = raw_reader.RawReader._send

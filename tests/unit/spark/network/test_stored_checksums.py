@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from tests.support.half_batches import QueryRun, messages
-from tests.support.in_process import Running, ShiftedClock, serving, until
+from tests.support.in_process import Running, ShiftedClock, serving
 from tests.support.raw_client import Answer, RawClient
+from tests.support.waiting import until
 
 from halfmq import limits
 from halfmq.model.half_batch import WHOLE
