@@ -10,8 +10,6 @@ READY := $(VENV)/.ready
 BASKETS ?= 20000
 DB ?= sqlite
 DEMO_ARGS ?=
-# Of `make test`: whole histories of new seeds, as many as fit.
-SIMULATION_SECONDS ?= 60
 # Who waits at a terminal sees what is being installed.
 QUIET := $(shell test -t 2 || echo --quiet)
 # What stands in PYTHONPATH counts as installed for pip, and would be left out of the environment. Without bytecode on disk
@@ -19,12 +17,13 @@ QUIET := $(shell test -t 2 || echo --quiet)
 unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint format types layers bench mutants lock clean
+.PHONY: help setup demo test test-fast test-all lint format types layers bench mutants lock clean
 
 help:
 	@echo "make demo [BASKETS=20000|all] [DB=sqlite|postgres]   the main job, on real data, with crashes, reconciled to the cent"
-	@echo "make test                                            format, types, layers, all tests (needs a JDK and Maven for the Java clients, and valgrind)"
-	@echo "make test-fast                                       what to run while writing: under a minute"
+	@echo "make test                                            the gate, under ten minutes (needs a JDK and Maven for the Java clients, PostgreSQL and valgrind)"
+	@echo "make test-fast                                       what to run while writing: under 90 seconds"
+	@echo "make test-all                                        also what is rarer or slower: about an hour; see docs/testing.md"
 	@echo "make mutants [MUTANTS=pattern]                        change the code in small ways and see which tests notice; hours"
 	@echo "make bench                                           transaction benchmark with baseline, JSON in build/bench"
 
@@ -57,21 +56,15 @@ types: $(READY)
 layers: $(READY)
 	$(BIN)/lint-imports
 
-.PHONY: collected
-collected: $(READY)
-	@$(BIN)/python -m pytest --collect-only --quiet --quiet > /dev/null || true
-
+# Parts run beside each other; see tests/run.py and docs/testing.md.
 test-fast: $(READY)
-	$(BIN)/ruff check .
-	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q -m "not slow" -n 2
+	@$(BIN)/python -m tests.run fast
 
-# The checks have a core each. The first collection compiles every test file, which each worker would do for itself; what is
-# wrong with it is said by the run.
 test: $(READY)
-	@$(MAKE) --no-print-directory -j2 types lint layers collected
-	$(BIN)/python -m pytest -n 4 --dist loadscope
-	$(BIN)/python -m tests.simulation --new --brief --seconds $(SIMULATION_SECONDS) --processes 2
+	@$(BIN)/python -m tests.run gate
+
+test-all: $(READY)
+	@$(BIN)/python -m tests.run all
 
 bench: $(READY)
 	@mkdir -p build/bench

@@ -9,7 +9,6 @@ To compare with, and for tests that our client works against it.
 import os
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 from halfmq.errors import ProtocolError
@@ -18,6 +17,7 @@ from halfmq.wire.remoting.frame import FrameSplitter
 from halfmq.wire.remoting.header import Request, decode, encode_request
 from tests.compat.toolchain import stock_classpath
 from tests.support.ports import HOST, free_port
+from tests.support.waiting import wait_until
 
 START_SECONDS = 120
 STOP_SECONDS = 20
@@ -137,18 +137,17 @@ class StockBroker:
             )
 
     def _wait_until_registered(self) -> None:
-        end = time.monotonic() + START_SECONDS
-        while time.monotonic() < end:
-            for process in self._processes:
-                if process.poll() is not None:
-                    raise AssertionError(f"RocketMQ {self.version} ended with {process.returncode}\n{self.log()}")
+        def is_registered() -> bool:
             try:
-                if ask(self.name_port, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"}).code == 0:
-                    return
+                return ask(self.name_port, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"}).code == 0
             except (OSError, ProtocolError):
-                pass
-            time.sleep(0.1)
-        raise AssertionError(f"RocketMQ {self.version} did not register in {START_SECONDS} s\n{self.log()}")
+                return False
+
+        def ended() -> str:
+            ends = [process.returncode for process in self._processes if process.poll() is not None]
+            return f"it ended with {ends[0]}\n{self.log()}" if ends else ""
+
+        wait_until(is_registered, f"RocketMQ {self.version} at its name server", START_SECONDS, unless=ended)
 
 
 def ask(port: int, code: int, ext: dict[str, object], body: bytes = b"") -> Request[dict[str, str]]:

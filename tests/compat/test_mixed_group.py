@@ -18,6 +18,7 @@ from halfmq import AsyncClient
 from tests.compat.java_runs import BINARY, JSON, QUICK_REBALANCE, run
 from tests.compat.toolchain import client_classpath
 from tests.support.served import Served
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(200)]
 
@@ -25,8 +26,6 @@ TOPIC, GROUP = "c-Member-topic", "c-Member-team"
 WANTED = ("red", "blue")
 #: How long messages come while members come and go.
 SECONDS = 8.0
-#: A JVM starts in less.
-START_SECONDS = 60.0
 
 
 class Message(NamedTuple):
@@ -93,11 +92,13 @@ async def come_and_go(url: str, seen: list[tuple[str, Message]], until: asyncio.
         enough = asyncio.Event()
         asyncio.get_running_loop().call_later(1.5, enough.set)
         await consume(url, seen, enough)
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # real time: the pace at which it comes and goes
 
 
 @pytest.mark.parametrize(
-    ("version", "header"), [("4.9.7", BINARY), ("5.4.0", JSON)], ids=["4.9.7-rocketmq", "5.4.0-json"]
+    ("version", "header"),
+    [("4.9.7", BINARY), pytest.param("5.4.0", JSON, marks=pytest.mark.thorough)],
+    ids=["4.9.7-rocketmq", "5.4.0-json"],
 )
 async def test_members_of_two_kinds_share_what_our_client_sent(
     version: str, header: str, serve: Callable[..., Served], java_home: Path
@@ -118,16 +119,13 @@ async def test_members_of_two_kinds_share_what_our_client_sent(
         )
         members.create_task(consume(f"rocketmq://{names}", by_us, ends))
         members.create_task(come_and_go(f"rocketmq://{names}", by_guests, guests_leave))
-        started = loop.time()
-        while not java_joined.exists():
-            assert loop.time() < started + START_SECONDS, "the Java member did not join"
-            await asyncio.sleep(0.1)
+        await until(java_joined.exists, "the Java member in the group", unless=lambda: java.done() and java.exception())
         end = loop.time() + SECONDS
         while loop.time() < end:
             await service.send(mq)
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # real time: the pace of the messages
         guests_leave.set()
-        await asyncio.sleep(3)
+        await asyncio.sleep(3)  # real time: what is left is shared out between two members that stay
         java_shall_leave.touch()
         result = (await java)["Member"]
         by_java = [
@@ -135,17 +133,16 @@ async def test_members_of_two_kinds_share_what_our_client_sent(
             for fact in result["seen"]
         ]
         wanted = {text: message for text, message in service.sent.items() if message.tag in WANTED}
-        deadline = loop.time() + 30
-        while loop.time() < deadline and not wanted.keys() <= {text for text, _ in (*by_java, *by_guests, *by_us)}:
-            await asyncio.sleep(0.1)
+        await until(
+            lambda: wanted.keys() <= {text for text, _ in (*by_java, *by_guests, *by_us)},
+            "every message with some member",
+        )
         ends.set()
     assert result["ended"]
     seen = [*by_java, *by_guests, *by_us]
     print(
         f"\n{len(wanted)} wanted: {len(by_java)} seen by Java, {len(by_us)} by us, {len(by_guests)} by who came and went"
     )
-    missed = wanted.keys() - {text for text, _ in seen}
-    assert not missed, f"{len(missed)} were given to nobody: {sorted(missed)[:5]}"
     assert dict(seen) == wanted
     assert min(len(by_java), len(by_us)) > len(wanted) // 10
     assert by_guests

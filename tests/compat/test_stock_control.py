@@ -8,7 +8,7 @@ from tests.compat import expectations
 from tests.compat.java_runs import FEATURES, QUICK_REBALANCE, run
 from tests.compat.stock_broker import StockBroker
 
-pytestmark = [pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.thorough, pytest.mark.slow, pytest.mark.java, pytest.mark.timeout(400)]
 
 VERSION = "4.9.7"
 

@@ -10,6 +10,7 @@ from tests.compat.stock_history import by_kills, recorded
 
 @pytest.mark.java
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(400)
 def test_committed_messages_of_a_killed_rocketmq_stand_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -57,6 +57,7 @@ def test_everything_agrees_after_kills_and_the_report_stands_alone(tmp_path: Pat
         assert outside not in report
 
 
+@pytest.mark.thorough
 @pytest.mark.postgres
 def test_everything_agrees_on_postgresql(tmp_path: Path) -> None:
     demo = Demo(tmp_path, *SMALL, "--db", "postgres")
@@ -64,6 +65,7 @@ def test_everything_agrees_on_postgresql(tmp_path: Path) -> None:
     assert demo.result["differences"] == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("plant", "where", "kind"),
     [

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +31,29 @@ def main() -> int:
         return 2
     plants = [plant for plant in PLANTS if not arguments.names or plant.name in arguments.names]
     rows: list[dict[str, Any]] = []
+    order = {plant.name: number for number, plant in enumerate(PLANTS)}
     console = Console()
     already = hunt(None, arguments.hunters, arguments.first, arguments.seeds, everybody=False)["caught"]
     if already:
         console.print(f"red without any plant, so nothing can be shown: {already[0]}", highlight=False)
         return 2
-    with Progress(console=console) as progress:
+    with Progress(console=console) as progress, ThreadPoolExecutor(arguments.processes) as hunts:
         task = progress.add_task("plants", total=len(plants))
-        for plant in plants:
-            progress.update(task, description=plant.name)
-            row = hunt(plant, arguments.hunters, arguments.first, arguments.seeds, everybody=arguments.everybody)
+        running = [
+            hunts.submit(
+                hunt, plant, arguments.hunters, arguments.first, arguments.seeds, everybody=arguments.everybody
+            )
+            for plant in plants
+        ]
+        for done in as_completed(running):
+            row = done.result()
             rows.append(row)
+            rows.sort(key=lambda one: order[one["name"]])
             _keep(arguments.output, arguments, rows)
             what = row["caught"][0] if row["caught"] else None
-            console.print(f"{plant.name}: {what['by'] if what else 'NOT CAUGHT'} ({row['seconds']} s)", highlight=False)
+            console.print(
+                f"{row['name']}: {what['by'] if what else 'NOT CAUGHT'} ({row['seconds']} s)", highlight=False
+            )
             progress.advance(task)
     console.print(_table(rows))
     caught = sum(bool(row["caught"]) for row in rows)
@@ -65,7 +75,7 @@ def hunt(plant: Plant | None, hunters: list[str], first: int, seeds: int, *, eve
         if plant is not None:
             plant_into(source / "halfmq", plant)
         for name in hunters:
-            found = HUNTERS[name](source, first, seeds)
+            found = HUNTERS[name](source, plant.file if plant is not None else "", first, seeds)
             if found is not None:
                 caught.append(found)
                 if not everybody:
@@ -102,6 +112,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--hunters", nargs="+", choices=list(HUNTERS), default=list(HUNTERS))
     parser.add_argument("--everybody", action="store_true", help="let all hunters look, also when one has caught it")
+    parser.add_argument("--processes", type=int, default=2, help="plants that are tried at the same time")
     parser.add_argument("--output", type=Path, help="keep the table as JSON")
     return parser.parse_args()
 

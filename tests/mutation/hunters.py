@@ -1,4 +1,4 @@
-"""Who looks for a planted bug, in order: the simulation, its profiles, then everything else that is fast."""
+"""Who looks for a planted bug, in order: all fast tests, then the simulation and its profiles."""
 
 import json
 import os
@@ -20,8 +20,8 @@ class Caught(NamedTuple):
     says: str
 
 
-#: Looks with the planted package on the path: (directory of ``halfmq``'s parent, first seed, seeds) -> what it caught.
-Hunter = Callable[[Path, int, int], Caught | None]
+#: Looks with the planted package on the path: (directory of ``halfmq``'s parent, the planted file, first seed, seeds) -> what it caught.
+Hunter = Callable[[Path, str, int, int], Caught | None]
 
 _LINE_MAX: Final = 110
 
@@ -39,7 +39,7 @@ def run(source: Path, arguments: list[str], timeout_s: float) -> tuple[int, str,
     return done.returncode, done.stdout, done.stderr
 
 
-def by_simulation(source: Path, first: int, seeds: int, profile: str = "") -> Caught | None:
+def by_simulation(source: Path, file: str, first: int, seeds: int, profile: str = "") -> Caught | None:
     """The whole world, seed by seed, until one is red."""
     code, text, errors = run(
         source,
@@ -67,30 +67,30 @@ def by_simulation(source: Path, first: int, seeds: int, profile: str = "") -> Ca
         ) from None
 
 
-def by_crowded_simulation(source: Path, first: int, seeds: int) -> Caught | None:
+def by_crowded_simulation(source: Path, file: str, first: int, seeds: int) -> Caught | None:
     """Histories with many undecided transactions and little retention: larger ones, so fewer."""
-    return by_simulation(source, first, max(1, seeds // 4), "crowded")
+    return by_simulation(source, file, first, max(1, seeds // 4), "crowded")
 
 
-def by_power_loss(source: Path, first: int, seeds: int) -> Caught | None:
+def by_power_loss(source: Path, file: str, first: int, seeds: int) -> Caught | None:
     """Histories in which the power is lost again and again."""
-    return by_simulation(source, first, seeds, "power_loss")
+    return by_simulation(source, file, first, seeds, "power_loss")
 
 
-def by_queries(source: Path, first: int, seeds: int) -> Caught | None:
+def by_queries(source: Path, file: str, first: int, seeds: int) -> Caught | None:
     """Histories in which queries write half batches, which others do not have."""
-    return by_simulation(source, first, max(1, seeds // 2), "queries")
+    return by_simulation(source, file, first, max(1, seeds // 2), "queries")
 
 
-def by_tests(source: Path, first: int, seeds: int) -> Caught | None:
-    """All fast tests, until one is red."""
-    code, text, errors = run(
-        source,
-        ["pytest", "-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "-n", "2", "--deselect", "tests/mutation",
-         "tests/unit/core", "tests/unit/store", "tests/unit/broker", "tests/unit/client", "tests/peer_bugs", "tests/unit",
-         "tests/scenarios", "tests/properties"],
-        600,
-    )  # fmt: skip
+def by_tests(source: Path, file: str, first: int, seeds: int) -> Caught | None:
+    """All fast tests until one is red: first those of the planted file's package, then the others."""
+    own = ROOT / "tests" / "unit" / file.split("/")[0]
+    return (_by_pytest(source, str(own)) if own.is_dir() else None) or _by_pytest(source, "tests", f"--ignore={own}")
+
+
+def _by_pytest(source: Path, *paths: str) -> Caught | None:
+    options = ["-x", "-q", "-m", "not slow and not thorough", "-p", "no:cacheprovider", "--ignore=tests/mutation"]
+    code, text, errors = run(source, ["pytest", *options, *paths], 900)
     if code == 0:
         return None
     text += errors
@@ -101,8 +101,8 @@ def by_tests(source: Path, first: int, seeds: int) -> Caught | None:
 
 
 HUNTERS: Final[dict[str, Hunter]] = {
-    "simulation": by_simulation, "crowded": by_crowded_simulation, "power-loss": by_power_loss, "queries": by_queries,
-    "tests": by_tests,
+    "tests": by_tests, "simulation": by_simulation, "crowded": by_crowded_simulation, "power-loss": by_power_loss,
+    "queries": by_queries,
 }  # fmt: skip
 
 

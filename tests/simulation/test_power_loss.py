@@ -1,16 +1,16 @@
 """Whole histories with power losses, checked after each start, and the proof that these checks can fail."""
 
-import os
 from collections import Counter
 
 import pytest
 
 from tests.simulation.run import run_seed
+from tests.support.amount import amount, seed_of_commit
 
 pytestmark = pytest.mark.slow
 
-SEEDS = int(os.environ.get("HALFMQ_POWER_LOSS_SEEDS", "500"))
-FIRST = int(os.environ.get("HALFMQ_POWER_LOSS_FIRST", "1"))
+SEEDS = amount(100, 500, "HALFMQ_POWER_LOSS_SEEDS")
+FIRST = amount(1 + seed_of_commit(), 1 + seed_of_commit(), "HALFMQ_POWER_LOSS_FIRST")
 #: Number of seeds in one test; the next free worker takes the next ones.
 STEP = 50
 RANGES = [range(first, min(first + STEP, FIRST + SEEDS)) for first in range(FIRST, FIRST + SEEDS, STEP)]

@@ -5,7 +5,6 @@ Differences that the comparison must find are planted into the evidence: those o
 """
 
 import json
-import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +16,11 @@ from halfmq.testing.history.checker import check_files
 from tests.soak.order_service import POINTS
 from tests.soak.record import Kill, Round, read_lines
 from tests.soak.test_soak import Soaked, soak
+from tests.support.amount import amount
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(900)]
 
-KILLS = int(os.environ.get("HALFMQ_CRASH_KILLS", "100"))
+KILLS = amount(25, 100, "HALFMQ_CRASH_KILLS")
 Line = dict[str, Any]
 
 

@@ -120,6 +120,7 @@ def test_the_checker_finds_a_violation_planted_into_the_real_histories(soaked: S
     assert not check_files([tmp_path]).clean
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("bug", "seen"),
     [

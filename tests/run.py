@@ -1,0 +1,288 @@
+"""The suites behind ``make test-fast``, ``make test`` and ``make test-all``: ``python -m tests.run {fast,gate,all} [PART ...]``.
+
+A suite consists of parts (``PARTS``; docs/testing.md says what belongs where). A part is one process: pytest on some folders, or a command.
+Parts run beside each other, begun in the order of the list, as many as the cores can serve: first what mostly waits (Spark, JVMs, killed
+processes), then what computes. Each writes to build/test/NAME.log. What was red is printed at the end, and then how long each part took
+and which test was its slowest. Exit status: 0 all green, 1 something was red, 2 wrong usage, 130 interrupted.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+from xml.etree import ElementTree
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+OUTPUT: Final = ROOT / "build" / "test"
+#: Which tests a suite selects, as a marker expression of pytest.
+SUITES: Final = {"fast": "not slow and not thorough", "gate": "not thorough", "all": ""}
+#: A part that takes longer is stopped, and red. Seconds.
+_PART_MAX_S: Final = {"fast": 600, "gate": 1_800, "all": 10_800}
+#: How long histories of new seeds are simulated. Seconds.
+_SIMULATION_S: Final = {"fast": 0, "gate": 20, "all": 600}
+#: Parts also wait, so a core can serve a little more than one.
+_LOAD_OF_A_CORE: Final = 1.25
+#: Lines of a log that are shown of a red command.
+_SHOWN_LINES_MAX: Final = 400
+_NOTHING_SELECTED: Final = 5  # exit status of pytest
+
+
+class Part(NamedTuple):
+    """``load``: number of cores that it keeps busy. ``run``: folders and files for pytest, or a command. ``suites``: where it runs."""
+
+    name: str
+    what: str
+    load: float
+    run: tuple[str, ...]
+    suites: tuple[str, ...] = ("fast", "gate", "all")
+    is_command: bool = False
+
+
+def _command(name: str, what: str, *words: str, suites: tuple[str, ...] = ("gate", "all")) -> Part:
+    """``words[0]``: a program of this environment."""
+    return Part(name, what, 1.0, (str(Path(sys.executable).with_name(words[0])), *words[1:]), suites, is_command=True)
+
+
+_SLOW: Final = ("gate", "all")
+PARTS: Final = (
+    Part("spark", "Spark: batches, streams, sink, jobs", 1.0, ("tests/spark", "tests/compat/test_spark_rocketmq.py"), _SLOW),
+    Part("kills", "processes of every kind under SIGKILL, with databases as the oracle", 0.7, ("tests/soak",)),
+    Part(
+        "clients", "clients and brokers that we did not write", 0.5,
+        ("tests/compat", "--ignore=tests/compat/test_spark_rocketmq.py"), _SLOW,
+    ),
+    Part("demo", "a run of the demo", 0.7, ("tests/demo",), _SLOW),
+    _command("lint", "form of the code", "ruff", "check", ".", suites=("fast", "gate", "all")),
+    _command("format", "format of the code", "ruff", "format", "--check", "."),
+    _command("layers", "imports between packages", "lint-imports", suites=("fast", "gate", "all")),
+    _command("types", "types", "mypy"),
+    Part("simulation", "simulated histories of fixed seeds", 1.0, ("tests/simulation",)),
+    Part("crashes", "a crash at each disk operation; power losses", 1.0, ("tests/crash_matrix", "tests/properties")),
+    Part("broker", "the broker in the test's process", 1.0, ("tests/unit/broker", "tests/scenarios", "tests/peer_bugs")),
+    Part("core", "decisions, codecs, the store", 1.0, ("tests/unit/core", "tests/unit/model", "tests/unit/wire", "tests/unit/store")),
+    Part(
+        "client", "the client, databases, the command line", 1.0,
+        ("tests/unit/client", "tests/unit/sql", "tests/unit/cli", "tests/unit/demo", "tests/unit/bench"),
+    ),
+    Part(
+        "rest", "Spark's parts without Spark, histories, fuzz corpus, planted bugs, instructions, architecture", 1.0,
+        ("tests/unit/spark", "tests/unit/testing", "tests/unit/runtime", "tests/unit/test___main__.py", "tests/unit/test_errors.py",
+         "tests/unit/test_limits.py", "tests/fuzz", "tests/mutation", "tests/bench", "tests/architecture"),
+    ),
+    _command(
+        "new histories", "simulated histories of new seeds", "python", "-m", "tests.simulation", "--new", "--brief",
+        "{simulation_s}",
+    ),
+)  # fmt: skip
+
+
+class Result(NamedTuple):
+    part: Part
+    seconds: float
+    status: int
+    #: Test -> seconds.
+    tests: dict[str, float]
+    red: list[str]
+    #: Reason -> number of tests.
+    skipped: dict[str, int]
+
+    @property
+    def is_green(self) -> bool:
+        return self.status == 0
+
+
+class Running:
+    """A part in a process group of its own."""
+
+    def __init__(self, part: Part, suite: str, options: Sequence[str]) -> None:
+        self.part = part
+        self.began = time.monotonic()
+        self.limit_s = _PART_MAX_S[suite]
+        self.log = OUTPUT / f"{part.name.replace(' ', '-')}.log"
+        self.report = self.log.with_suffix(".xml")
+        self.report.unlink(missing_ok=True)
+        command = [word.format(simulation_s=_SIMULATION_S[suite]) for word in part.run]
+        if not part.is_command:
+            command = [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "--color=no",
+                "-p",
+                "no:cacheprovider",
+                "-m",
+                SUITES[suite],
+                f"--junitxml={self.report}",
+            ]
+            command += [*options, *part.run]
+        environment = {**os.environ, "HALFMQ_SUITE": suite}
+        with self.log.open("wb") as output:
+            self.process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment,
+                start_new_session=True,
+            )
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+    def result(self) -> Result | None:
+        """None while it runs."""
+        status = self.process.poll()
+        if status is None and self.seconds > self.limit_s:
+            self.stop()
+            with self.log.open("a") as output:
+                output.write(f"\nstopped after {self.limit_s} s\n")
+            status = 124
+        if status is None:
+            return None
+        tests, red, skipped = read_report(self.report)
+        if status == _NOTHING_SELECTED and not self.part.is_command:
+            status = 0
+        return Result(self.part, self.seconds, status, tests, red, skipped)
+
+    def stop(self) -> None:
+        """SIGTERM to its processes, and SIGKILL to those that stay for 10 s."""
+        for number, patience_s in ((signal.SIGTERM, 10.0), (signal.SIGKILL, None)):
+            try:
+                os.killpg(self.process.pid, number)
+                self.process.wait(patience_s)
+            except ProcessLookupError:
+                return
+            except subprocess.TimeoutExpired:
+                continue
+
+
+def read_report(path: Path) -> tuple[dict[str, float], list[str], dict[str, int]]:
+    """(seconds of each test, the red ones, reasons of skips with their number) of pytest's XML; empty if it was not written."""
+    tests: dict[str, float] = {}
+    red: list[str] = []
+    skipped: dict[str, int] = {}
+    if not path.exists():
+        return tests, red, skipped
+    for case in ElementTree.parse(path).iter("testcase"):
+        name = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
+        tests[name] = float(case.get("time", "0"))
+        if case.find("failure") is not None or case.find("error") is not None:
+            red.append(name)
+        if (skip := case.find("skipped")) is not None:
+            reason = skip.get("message") or ""
+            skipped[reason] = skipped.get(reason, 0) + 1
+    return tests, red, skipped
+
+
+def run(parts: Sequence[Part], suite: str, options: Sequence[str], console: Console, cores: float) -> list[Result]:
+    """Run all parts, at most ``cores`` times ``_LOAD_OF_A_CORE`` of load at once; each begins as soon as it fits."""
+    waiting, running, results = list(parts), list[Running](), list[Result]()
+    try:
+        with console.status("") as status:
+            while waiting or running:
+                for part in list(waiting):
+                    load = sum(one.part.load for one in running)
+                    if not running or load + part.load <= cores * _LOAD_OF_A_CORE:
+                        waiting.remove(part)
+                        running.append(Running(part, suite, options))
+                for one in list(running):
+                    result = one.result()
+                    if result is not None:
+                        running.remove(one)
+                        results.append(result)
+                        console.print(line(result), highlight=False)
+                status.update(
+                    f"running: {', '.join(f'{one.part.name} {one.seconds:.0f} s' for one in running)}; {len(waiting)} parts wait"
+                )
+                time.sleep(0.1)
+    finally:
+        for one in running:
+            one.stop()
+    return results
+
+
+def line(result: Result) -> str:
+    count = f", {len(result.tests)} tests" if result.tests else ""
+    left_out = f", {sum(result.skipped.values())} skipped" if result.skipped else ""
+    return f"{'green' if result.is_green else 'RED  '}  {result.part.name}: {result.seconds:.0f} s{count}{left_out}"
+
+
+def shown_of(log: Path) -> str:
+    """What a red part said: of pytest its failures, of others the end."""
+    text = log.read_text(errors="replace")
+    found = [at for title in ("= ERRORS =", "= FAILURES =", "INTERNALERROR") if (at := text.find(title)) >= 0]
+    if found:
+        return text[text.rfind("\n", 0, min(found)) + 1 :]
+    return "\n".join(text.splitlines()[-_SHOWN_LINES_MAX:])
+
+
+def table(results: Sequence[Result], seconds: float) -> Table:
+    made = Table(title=None, box=None, pad_edge=False)
+    for heading in ("part", "", "seconds", "tests"):
+        made.add_column(heading, justify="right" if heading in ("seconds", "tests") else "left")
+    made.add_column("slowest test", overflow="fold")
+    for result in sorted(results, key=lambda one: -one.seconds):
+        slowest = max(result.tests, key=lambda name: result.tests[name], default="")
+        said = f"{result.tests[slowest]:.1f} s {slowest}" if slowest else ""
+        made.add_row(
+            result.part.name, "green" if result.is_green else "RED", f"{result.seconds:.0f}", str(len(result.tests) or ""), said
+        )  # fmt: skip
+    made.add_row("all", "", f"{seconds:.0f}", str(sum(len(one.tests) for one in results)), "")
+    return made
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.run", description="run a suite of tests; see docs/testing.md"
+    )
+    parser.add_argument("suite", choices=SUITES)
+    parser.add_argument("parts", nargs="*", help=f"only these: {', '.join(part.name for part in PARTS)}")
+    arguments, options = parser.parse_known_args()
+    if unknown := set(arguments.parts) - {part.name for part in PARTS}:
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    parts = [part for part in PARTS if arguments.suite in part.suites]
+    if arguments.parts:
+        parts = [part for part in PARTS if part.name in arguments.parts]
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    console = Console(soft_wrap=True)
+    began = time.monotonic()
+    try:
+        results = run(parts, arguments.suite, options, console, os.cpu_count() or 1)
+    except KeyboardInterrupt:
+        console.print("interrupted", style=None)
+        return 130
+    for result in results:
+        if not result.is_green:
+            log = OUTPUT / f"{result.part.name.replace(' ', '-')}.log"
+            console.rule(f"{result.part.name} is red ({log.relative_to(ROOT)})")
+            console.print(shown_of(log), markup=False, highlight=False)
+    console.print(table(results, time.monotonic() - began))
+    for reason in sorted({reason for result in results for reason in result.skipped}):
+        console.print(
+            f"{sum(result.skipped.get(reason, 0) for result in results)} skipped: {reason}",
+            markup=False,
+            highlight=False,
+        )
+    red = [result for result in results if not result.is_green]
+    for result in red:
+        console.print(
+            f"RED: {result.part.name}: {', '.join(result.red) or f'exit status {result.status}'}",
+            markup=False,
+            highlight=False,
+        )
+    return 1 if red else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
