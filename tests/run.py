@@ -255,7 +255,7 @@ def main() -> int:
     if arguments.parts:
         parts = [part for part in PARTS if part.name in arguments.parts]
     OUTPUT.mkdir(parents=True, exist_ok=True)
-    console = Console(soft_wrap=True)
+    console = Console(width=None if sys.stdout.isatty() else 160)
     began = time.monotonic()
     try:
         results = run(parts, arguments.suite, options, console, os.cpu_count() or 1)

@@ -14,6 +14,9 @@ from tests.simulation import chunks, coverage, record
 from tests.simulation.chunks import Sum, run_chunk
 from tests.simulation.run import Result
 
+#: They are about the bookkeeping of the seeds, not about the broker.
+pytestmark = pytest.mark.thorough
+
 
 def test_a_record_is_continued_after_its_last_seed(tmp_path: Path) -> None:
     path = tmp_path / "record.jsonl"

@@ -20,7 +20,8 @@ from tests.support.amount import amount
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(900)]
 
-KILLS = amount(25, 100, "HALFMQ_CRASH_KILLS")
+#: Some 44 of them are services at their points; the others are the broker.
+KILLS = amount(60, 100, "HALFMQ_CRASH_KILLS")
 Line = dict[str, Any]
 
 
@@ -38,7 +39,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Soaked:
 def test_nothing_is_lost_torn_duplicated_or_wrongly_visible(killed: Soaked) -> None:
     print(killed.output)
     assert killed.round.differences == []
-    assert killed.round.kills["broker"] > KILLS / 3
+    assert killed.round.kills["broker"] > (KILLS - 44) / 2
     assert killed.round.messages > 12 * KILLS, "too little load to mean anything"
 
 
