@@ -74,7 +74,7 @@ PARTS: Final = (
     ),
     Part(
         "rest", "Spark's parts without Spark, histories, fuzz corpus, planted bugs, instructions, architecture", 1.0,
-        ("tests/unit/spark", "tests/unit/testing", "tests/unit/runtime", "tests/unit/test___main__.py", "tests/unit/test_errors.py",
+        ("tests/unit/spark", "tests/unit/testing", "tests/unit/runtime", "tests/unit/test_errors.py",
          "tests/unit/test_limits.py", "tests/fuzz", "tests/mutation", "tests/bench", "tests/architecture"),
     ),
     _command(

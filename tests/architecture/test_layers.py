@@ -1,33 +1,14 @@
-"""The folder list is the architecture: layers, pure packages, a test file for each module, no foreign paths in the text."""
+"""What ``lint-imports`` does not see of the architecture: pure packages, documents that name what exists, no foreign paths in the text."""
 
 import ast
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "halfmq"
-MODULES = sorted(path for path in SOURCE.rglob("*.py") if path.name != "__init__.py")
-
-#: Modules whose behaviour is tested through another file, with the file that does it.
-TESTED_ELSEWHERE: dict[str, str] = {
-    "broker/front_door.py": "tests/unit/broker/test_listener.py",
-    "broker/recovery.py": "tests/unit/broker/test_broker.py",
-    "broker/services/peer.py": "tests/unit/broker/remoting/test_connection.py",
-    "client/marker_table.py": "tests/unit/sql/test_marker_table.py",
-    "core/events.py": "tests/unit/core/test_session.py",
-    "spark/jobs/archive.py": "tests/spark/jobs/test_archive_replay.py",
-    "spark/jobs/files.py": "tests/spark/jobs/test_tables.py",
-    "spark/jobs/report_plots.py": "tests/unit/spark/jobs/test_report.py",
-    "spark/jobs/session.py": "tests/spark/jobs/test_reconcile.py",
-    "spark/files/store_files.py": "tests/unit/spark/files/test_direct_reader.py",
-    "spark/rows/queue_entries.py": "tests/unit/spark/files/test_queue_files.py",
-    "spark/jobs/tables.py": "tests/spark/jobs/test_tables.py",
-    "store/whole_file.py": "tests/unit/store/test_topics_file.py",
-}
 
 
 def imports_of(path: Path) -> set[str]:
@@ -38,13 +19,6 @@ def imports_of(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.add(node.module)
     return found
-
-
-def test_layers_and_pure_packages_hold() -> None:
-    finished = subprocess.run(
-        [str(Path(sys.executable).with_name("lint-imports"))], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
-    assert finished.returncode == 0, finished.stdout + finished.stderr
 
 
 #: What ``core``, ``wire`` and ``model`` may import besides halfmq: nothing here calls the operating system or reads a clock.
@@ -73,31 +47,6 @@ def test_decisions_and_codecs_do_no_io(package: str) -> None:
     assert checked > 3
 
 
-def mirror_of(module: Path) -> Path:
-    """The test file of a module: the same folder below ``tests/unit``. A file of that name elsewhere tests another module."""
-    inside = module.relative_to(SOURCE)
-    return ROOT / "tests" / "unit" / inside.parent / f"test_{inside.name}"
-
-
-def test_every_module_has_a_test_file_that_mirrors_it() -> None:
-    assert len(MODULES) > 200
-    missing = {
-        str(module.relative_to(SOURCE)): str(mirror_of(module).relative_to(ROOT))
-        for module in MODULES
-        if not mirror_of(module).exists() and str(module.relative_to(SOURCE)) not in TESTED_ELSEWHERE
-    }
-    assert not missing, f"no test file: {missing}; if another file tests it, list that in TESTED_ELSEWHERE"
-
-
-def test_a_module_tested_elsewhere_names_a_file_that_exists() -> None:
-    for module, test in TESTED_ELSEWHERE.items():
-        assert (SOURCE / module).exists(), f"{module} is gone; take it out of TESTED_ELSEWHERE"
-        assert (ROOT / test).exists(), f"{test}, which should test {module}, is gone"
-        assert not mirror_of(SOURCE / module).exists(), (
-            f"{module} has its own test file; take it out of TESTED_ELSEWHERE"
-        )
-
-
 #: Decisions and records tell what was there at their time.
 _DATED = ("docs/decisions/", "docs/records/")
 
@@ -110,7 +59,7 @@ def test_documents_name_tests_that_exist() -> None:
     named = [
         (page, test)
         for page in pages
-        for test in re.findall(r"\btests/[a-z0-9_/]+(?:\.py)?", (ROOT / page).read_text())
+        for test in re.findall(r"\btests/[a-z0-9_/]+(?:\.py)?(?![a-z0-9_/*])", (ROOT / page).read_text())
     ]
     assert len(named) > 20
     assert [(page, test) for page, test in named if not (ROOT / test).exists()] == []

@@ -23,12 +23,6 @@ def filled() -> CoreLog:
     return log
 
 
-def test_a_new_store_begins_with_a_base() -> None:
-    log = CoreLog()
-    assert [type(record) for record in log.records] == [Base]
-    assert log.records[0].offset == 64
-
-
 def test_the_same_state_gives_the_same_bytes_however_it_came_about() -> None:
     log = filled()
     assert base_payload(log.state) == base_payload(log.redone()) == base_payload(log.reloaded(log.snapshot()))

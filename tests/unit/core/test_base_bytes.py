@@ -6,9 +6,8 @@ import pytest
 from tests.support.core_log import CoreLog
 
 from halfmq.core.base import base_payload
-from halfmq.core.base_bytes import EMPTY_BYTES, recount
+from halfmq.core.base_bytes import recount
 from halfmq.core.commands import Command, CommitOffset, DeleteTopic, EnsureGroup, SetGroup, SetProducer, SetTopic
-from halfmq.core.state import State
 from halfmq.core.transaction.invariants import check
 from halfmq.model.settings import BrokerSettings, ProducerSettings
 
@@ -49,21 +48,3 @@ def test_the_count_is_that_of_a_recount_after_every_change_restart_and_roll(seed
         assert len(base_payload(log.state)) <= log.state.derived.base_bytes == recount(log.state).base
         seen.add(log.state.derived.base_bytes)
     assert len(seen) > 30, "it went up and down"
-
-
-def test_a_state_that_holds_nothing_is_counted_as_such() -> None:
-    state = State(BrokerSettings())
-    assert (state.derived.base_bytes, state.derived.groups_bytes) == recount(state) == (EMPTY_BYTES, 0)
-
-
-def test_a_group_without_offsets_takes_nothing_for_them() -> None:
-    log = CoreLog()
-    log.do(EnsureGroup("CG"))
-    log.do(SetTopic("orders", 2, 2, 6))
-    before = log.state.derived.base_bytes
-    log.do(CommitOffset("CG", "orders", 1, 7))
-    assert log.state.derived.base_bytes > before
-    log.do(DeleteTopic("orders"))
-    log.do(SetTopic("orders", 2, 2, 6))
-    assert log.state.derived.base_bytes == before
-    assert "CG" not in log.state.offsets

@@ -10,7 +10,6 @@ from halfmq.core.decision import Done, OffsetNotStored, ProducerSettingsStored, 
 from halfmq.core.queues.offsets import NotStored, PossiblyUnlogged, Stored, query_offset
 from halfmq.core.session import Unregistered
 from halfmq.core.transaction.invariants import check
-from halfmq.errors import InvariantViolated
 from halfmq.model.settings import ProducerSettings
 
 
@@ -205,11 +204,3 @@ def test_a_full_store_takes_a_topic_with_fewer_queues_and_no_group_without_a_ret
     assert log.do(SetGroup("CG", 3, 1, True)) == Done()
     refused(log.do(SetGroup("new".ljust(120, "x"), 16, 0, True)), Why.LIMIT_REACHED)
     sent(log.do(message("M1", topic="topic-0")))
-
-
-def test_bytes_that_are_counted_wrongly_are_noticed() -> None:
-    log = filled()
-    log.do(CommitOffset("CG", "wide", 1, 7))
-    log.state.derived.base_bytes += 1
-    with pytest.raises(InvariantViolated, match="base"):
-        check(log.state)

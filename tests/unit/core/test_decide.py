@@ -1,49 +1,18 @@
-"""The door: every command has a rule, decisions change nothing durable, and bounds hold."""
+"""The door: every command has a rule, and bounds hold. That decisions change nothing: ``tests/properties``."""
 
 import random
 
-from tests.support.core_log import CoreLog, end, half, message, part, producer
-from tests.support.durable_digest import durable_digest
+from tests.support.core_log import CoreLog, end, part
 
 from halfmq.core import commands
-from halfmq.core.commands import CopyForward, RequestedVerdict, SendBack, Tick, TrimLog
-from halfmq.core.decide import DECIDE, decide, next_deadline_ms, size_bound
+from halfmq.core.commands import CopyForward, SendBack, Tick, TrimLog
+from halfmq.core.decide import DECIDE, size_bound
 from halfmq.model.placement import fits
-from halfmq.model.records import BATCH_HEADER_BYTES
 from halfmq.model.settings import BrokerSettings
 
 
 def test_every_command_has_a_rule() -> None:
     assert set(DECIDE) == set(commands.Command.__args__)
-
-
-def test_a_decision_changes_nothing_durable() -> None:
-    log = CoreLog()
-    log.session(producer(1, 0))
-    reply = log.do(half("T1"))
-    log.do(message("M1", DELAY="1"))
-    log.later(60_000)
-    before = durable_digest(log.state)
-    for command in (half("T2"), message("M2"), end("T1", reply), end("T1", reply, RequestedVerdict.ROLLBACK), Tick()):
-        assert decide(log.state, command, log.now_ms).records
-        assert durable_digest(log.state) == before
-
-
-def test_a_state_without_work_has_no_deadline() -> None:
-    log = CoreLog()
-    log.do(message("M1"))
-    assert next_deadline_ms(log.state) is None
-
-
-def test_the_records_of_a_decision_follow_each_other_from_the_logs_end() -> None:
-    log = CoreLog()
-    end_before = log.state.log_end
-    decision = decide(log.state, message("M1"), log.now_ms)
-    at = end_before + BATCH_HEADER_BYTES
-    for record in decision.records:
-        assert record.offset == at
-        at += record.size
-    assert len(decision.records) == 2
 
 
 def test_after_a_roll_every_commit_fits_behind_the_base() -> None:

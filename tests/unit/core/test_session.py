@@ -5,7 +5,7 @@ from typing import get_args
 from tests.support.core_log import CoreLog, consumer, end, half, producer
 
 from halfmq.core import session as session_module
-from halfmq.core.session import ConnectionClosed, Heartbeat, MembersChanged, Published, Reachable, Unregistered
+from halfmq.core.session import ConnectionClosed, Heartbeat, MembersChanged, Reachable, Unregistered
 from halfmq.core.state import GROUPS_KEPT_MIN
 from halfmq.core.transaction.check_schedule import next_check_ms
 from halfmq.core.transaction.invariants import check
@@ -54,23 +54,6 @@ def test_unregistering_leaves_what_is_named() -> None:
     assert not log.state.producer_groups["PG"].session.members
     assert log.session(Unregistered(1, "client-1", "", "CG")) == (MembersChanged("CG", ()),)
     assert log.session(Unregistered(1, "client-1", "Nobody", "Nobody")) == ()
-
-
-def test_the_sequencer_reports_what_has_left() -> None:
-    log = CoreLog()
-    log.session(Published(777, 888))
-    assert (log.state.session.published, log.state.session.answered) == (777, 888)
-
-
-def test_members_are_gone_after_a_restart_and_undecided_transactions_are_not() -> None:
-    log = CoreLog()
-    log.session(producer(1, 0))
-    log.session(consumer(1, 0))
-    log.do(half("T1"))
-    log.restart()
-    assert not log.state.producer_groups["PG"].session.members
-    assert not log.state.session.consumers
-    assert "T1" in log.state.producer_groups["PG"].undecided
 
 
 def test_names_that_hold_nothing_are_forgotten_when_they_collect() -> None:

@@ -97,14 +97,6 @@ def test_a_capture_does_not_change_while_the_state_goes_on() -> None:
     assert capture.position == state.log_end
 
 
-def test_the_log_behind_a_snapshot_is_redone_into_it() -> None:
-    log = filled()
-    chunks = log.snapshot()
-    log.do(half("later"))
-    log.do(message("M9"))
-    assert durable_digest(log.reloaded(chunks)) == durable_digest(log.state)
-
-
 def test_a_snapshot_that_is_cut_anywhere_is_refused() -> None:
     log = filled()
     whole = b"".join(log.snapshot())

@@ -4,62 +4,42 @@ import ast
 from pathlib import Path
 from typing import get_type_hints
 
-import pytest
-
 from halfmq.core import view
-from halfmq.core.state import ConsumerSession, Policy, ProducerGroup, State, Topic
-from halfmq.model.settings import BrokerSettings, ProducerSettings
 
-SETTINGS = BrokerSettings()
-STATE = State(SETTINGS)
 SOURCE = Path(view.__file__).parents[1]
 #: Packages that cannot import core, or are it.
 BELOW = {"core", "store", "wire", "model", "runtime"}
 #: Makes the state that the engine is given.
 MAKES_STATE = {"recovery.py"}
-
-
-@pytest.mark.parametrize(
-    ("protocol", "real"),
-    [
-        (view.View, STATE),
-        (view.SessionView, STATE.session),
-        (view.DerivedView, STATE.derived),
-        (view.TopicView, Topic(SETTINGS, 1, "orders", 4, 4, 6)),
-        (view.ProducerGroupView, ProducerGroup("PG", SETTINGS)),
-        (view.PolicyView, Policy(ProducerSettings("PG"))),
-        (view.ConsumersView, ConsumerSession()),
-    ],
-)
-def test_what_a_view_names_is_there_and_cannot_be_assigned(protocol: type, real: object) -> None:
-    names = [name for name in vars(protocol) if not name.startswith("_")]
-    assert names
-    for name in names:
-        assert hasattr(real, name), name
-        declared = vars(protocol)[name]
-        assert isinstance(declared, property), f"{name} could be assigned"
-        assert declared.fset is None, f"{name} could be assigned"
-
-
 MUTABLE = ("dict", "list", "set", "deque", "bytearray")
 
 
-@pytest.mark.parametrize("name", [name for name in vars(view) if name.endswith("View")])
-def test_a_view_gives_nothing_that_can_be_changed(name: str) -> None:
-    for field, declared in vars(getattr(view, name)).items():
-        if isinstance(declared, property):
+def test_nothing_of_a_view_can_be_assigned_or_changed() -> None:
+    """mypy holds that the state has what a view names."""
+    looked_at = 0
+    for name, protocol in vars(view).items():
+        if not name.endswith("View"):
+            continue
+        for field, declared in vars(protocol).items():
+            if field.startswith("_"):
+                continue
+            assert isinstance(declared, property), f"{name}.{field} could be assigned"
+            assert declared.fset is None, f"{name}.{field} could be assigned"
             returned = str(get_type_hints(declared.fget)["return"])
             assert not any(f"{kind}[" in returned for kind in MUTABLE), f"{name}.{field}: {returned}"
+            looked_at += 1
+    assert looked_at > 30
 
 
 def test_no_shell_holds_the_state_itself() -> None:
-    found = []
     shells = [path for path in sorted(SOURCE.rglob("*.py")) if path.relative_to(SOURCE).parts[0] not in BELOW]
     assert len(shells) > 100
+    found = []
     for path in shells:
-        if path.name in MAKES_STATE:
+        source = path.read_text()
+        if path.name in MAKES_STATE or not ("halfmq.core.state" in source or "engine" in source):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.ImportFrom) and node.module == "halfmq.core.state":
                 found += [
                     f"{path.name} imports {one.name}"

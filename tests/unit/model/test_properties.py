@@ -1,27 +1,8 @@
 """The property string: both forms of writers, values that hold 0x01, and what a reader drops."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from halfmq.model import properties
-
-NAME = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), min_size=1, max_size=8)
-VALUE = st.text(st.characters(codec="utf-8", exclude_characters="\x02"), min_size=1, max_size=8)
-
-
-@given(st.dictionaries(NAME, VALUE, max_size=6))
-def test_what_was_encoded_is_read_back(pairs: dict[str, str]) -> None:
-    encoded = properties.encode(pairs)
-    assert properties.to_dict(encoded) == pairs
-    assert properties.to_dict(encoded.rstrip(b"\x02") if pairs else encoded) == pairs
-
-
-@given(st.dictionaries(NAME, VALUE, max_size=6), NAME)
-def test_find_agrees_with_the_dictionary(pairs: dict[str, str], name: str) -> None:
-    for wanted in (*pairs, name):
-        found = properties.find(properties.encode(pairs), wanted)
-        assert (found.decode() if found is not None else None) == pairs.get(wanted)
 
 
 def test_a_name_that_ends_another_name_or_stands_in_a_value_is_not_found() -> None:

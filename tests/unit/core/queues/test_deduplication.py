@@ -74,19 +74,12 @@ def test_another_body_topic_or_id_is_another_message() -> None:
     assert len(log.of(MessageRecord)) == 4
 
 
-def test_after_a_restart_a_message_sent_again_is_the_same_since_its_connection_is_new() -> None:
+@pytest.mark.parametrize("from_snapshot", [False, True])
+def test_after_a_start_a_message_sent_again_is_the_same_since_its_connection_is_new(from_snapshot: bool) -> None:
     log = CoreLog()
     first = sent(log.do(message("M1", connection=1)))
     released(log)
-    log.restart()
-    released(log)
-    assert log.do(message("M1", connection=1)) == first
-
-
-def test_after_a_snapshot_too() -> None:
-    log = CoreLog()
-    first = sent(log.do(message("M1", connection=1)))
-    log.state = log.reloaded(log.snapshot())
+    log.state = log.reloaded(log.snapshot()) if from_snapshot else log.redone()
     released(log)
     assert log.do(message("M1", connection=1)) == first
 

@@ -146,15 +146,7 @@ def test_what_is_put_aside_leaves_the_others_in_their_order_and_a_tick_may_be_to
         log.do(message(f"M{number}", TIMER_DELAY_MS=str(100 + number)))
     log.later(1_000)
     offsets = [record.offset for record in log.of(DelayedRecord)]
-    apply_session(
-        log.state,
-        DelayedPostponed(
-            (
-                offsets[1],
-                offsets[3],
-            )
-        ),
-    )
+    apply_session(log.state, DelayedPostponed((offsets[1], offsets[3])))
     check(log.state)
     assert log.do(Tick(0)) == Done(again=True)
     assert log.of(Released) == []
@@ -164,7 +156,7 @@ def test_what_is_put_aside_leaves_the_others_in_their_order_and_a_tick_may_be_to
     shown = [[offsets.index(ref.first_offset) for ref in released.refs] for released in log.of(Released)]
     assert shown == [[0, 2], [4, 5, 6]]
     check(log.state)
-    apply_session(log.state, DelayedPostponed((*offsets,)))
+    apply_session(log.state, DelayedPostponed(tuple(offsets)))
     assert next_deadline_ms(log.state) is None
     assert set(log.state.delayed) == {offsets[number] for number in (1, 3, 7)}
 
@@ -201,12 +193,3 @@ def test_a_message_larger_than_a_ticks_share_is_released_alone() -> None:
     log.later(1_000)
     log.tick()
     assert [len(record.refs) for record in log.of(Released)] == [1, 1, 1, 1]
-
-
-def test_after_a_restart_delayed_messages_are_still_due() -> None:
-    log = CoreLog()
-    log.do(message("M1", DELAY="1"))
-    log.restart()
-    assert next_deadline_ms(log.state) == START_MS + 1_000
-    log.run_to(START_MS + 1_000)
-    assert log.state.topics_by_name["orders"].ends[0] == 1

@@ -86,16 +86,6 @@ def test_a_lease_ends_with_its_connection() -> None:
     check(log.state)
 
 
-def test_an_answer_to_a_leased_check_is_one_as_any_other() -> None:
-    log = CoreLog()
-    reply = sent(log.do(half("T0")))
-    log.later(60_000)
-    poll(log, 1)
-    log.tick()
-    log.do(end("T0", reply, RequestedVerdict.COMMIT, from_check=True))
-    assert log.state.producer_groups["PG"].settled["T0"].committed is True
-
-
 def test_what_could_not_be_handed_over_is_not_counted() -> None:
     log = undecided(1)
     log.later(60_000)

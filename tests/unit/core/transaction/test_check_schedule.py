@@ -40,15 +40,6 @@ def test_nothing_is_asked_before_the_immunity_is_over() -> None:
     assert asked == SendCheck(1, "PG", "T1", reply.queue_offset, reply.log_offset, reply.log_offset, 1)
 
 
-def test_the_deadline_says_when_the_first_check_is_due() -> None:
-    log = with_producer()
-    assert next_deadline_ms(log.state) is None
-    log.do(half("T1"))
-    deadline = next_deadline_ms(log.state)
-    assert deadline is not None
-    assert START_MS + 6_000 <= deadline < START_MS + 6_064, "rounded up to a bucket, never early"
-
-
 def test_a_message_says_its_own_immunity() -> None:
     log = with_producer()
     log.do(half("T1", CHECK_IMMUNITY_TIME_IN_SECONDS="60"))
@@ -94,14 +85,6 @@ def test_checks_are_counted_from_one_and_back_off(settings: dict[str, int], inte
         assert low <= gap <= low * 1.25 + 100, gaps
 
 
-def test_a_transaction_that_is_settled_is_not_asked_about() -> None:
-    log = with_producer()
-    reply = log.do(half("T1"))
-    log.do(end("T1", reply))
-    assert log.checks_after(60_000) == []
-    assert not log.of(Checked)
-
-
 def test_one_check_is_in_flight_until_it_is_answered_or_overdue() -> None:
     log = with_producer(check_interval_ms=1_000, check_answer_ms=5_000)
     reply = log.do(half("T1"))
@@ -110,13 +93,6 @@ def test_one_check_is_in_flight_until_it_is_answered_or_overdue() -> None:
     assert len(log.checks_after(200)) == 1
     log.do(end("T1", reply, RequestedVerdict.UNKNOWN, from_check=True))
     assert not log.state.producer_groups["PG"].session.in_flight
-
-
-def test_unknown_that_no_check_asked_for_changes_no_due_time() -> None:
-    log = with_producer(check_interval_ms=400)
-    reply = log.do(half("T1"))
-    log.do(end("T1", reply, RequestedVerdict.UNKNOWN))
-    assert not log.of(Checked)
 
 
 def test_a_reconnecting_producer_cuts_the_back_off_short() -> None:
@@ -176,6 +152,7 @@ def test_a_check_that_reached_nobody_is_not_counted_and_another_member_is_asked(
     (first,) = log.checks_after(6_100)
     log.session(ConnectionClosed(first.connection))
     log.do(CheckNotSent("PG", "T1", first.connection))
+    assert log.do(CheckNotSent("Nobody", "T1", 1)) == Done()
     (second,) = log.checks_after(100)
     assert second.connection != first.connection
     assert (first.checks, second.checks) == (1, 1)
@@ -223,15 +200,6 @@ def test_a_half_that_cannot_be_read_is_not_counted_and_no_fault_of_the_producer(
     log.do(half("T2"))
     assert [check.tx_id for check in log.checks_after(6_100)][-1] == "T2"
     check(log.state)
-
-
-def test_a_check_not_sent_about_a_settled_transaction_is_nothing() -> None:
-    log = with_producer()
-    reply = log.do(half("T1"))
-    log.checks_after(6_100)
-    log.do(end("T1", reply))
-    assert log.do(CheckNotSent("PG", "T1", 1)) == Done()
-    assert log.do(CheckNotSent("Nobody", "T1", 1)) == Done()
 
 
 def test_members_take_turns() -> None:
@@ -365,18 +333,6 @@ def test_asking_about_what_is_not_undecided_says_how_it_stands() -> None:
     settled = log.do(end("T1", log.do(half("T1"))))
     text = "transaction 'T1' is already COMMITTED"
     assert log.do(ask) == Refused(Why.ALREADY_SETTLED, text, "COMMITTED", settled.position)
-
-
-def test_a_full_budget_waits_for_the_first_answer_to_be_overdue() -> None:
-    log = with_producer(checks_in_flight_max=1, check_answer_ms=5_000, check_interval_ms=60_000)
-    for number in range(2):
-        log.do(half(f"T{number}"))
-    assert len(log.checks_after(6_100)) == 1
-    assert next_check_ms(log.state) == log.now_ms + 5_000
-    log.later(4_999)
-    assert log.tick() == []
-    log.later(1)
-    assert len(checks(log.tick())) == 1
 
 
 def test_groups_are_asked_when_the_first_of_them_has_room_or_something_due() -> None:

@@ -30,10 +30,6 @@ def test_a_message_may_say_its_immunity_within_reason(text: bytes | None, expect
     assert grace_in(pairs) == expected
 
 
-def test_the_longest_immunity_is_three_days() -> None:
-    assert GRACE_MAX_MS == 3 * 24 * 60 * 60 * 1_000
-
-
 # --- a restart with another setting
 
 

@@ -38,15 +38,6 @@ def test_the_oldest_come_first_over_all_groups_and_are_counted() -> None:
     assert oldest_undecided(log.state, "nobody", 100, log.now_ms) == (0, ())
 
 
-def test_a_transaction_that_is_not_whole_says_what_it_has_and_expects() -> None:
-    log = CoreLog()
-    log.do(part("T1", 0, topic="orders"))
-    log.do(part("T1", 1, count=3, topic="stock"))
-    _, (listed,) = oldest_undecided(log.state, "", 10, log.now_ms)
-    assert (listed.messages, listed.expected, listed.topics) == (2, 3, ("orders", "stock"))
-    assert listed.message_bytes > 0
-
-
 def test_a_transaction_keeps_its_place_when_it_is_asked_about() -> None:
     log = CoreLog()
     log.session(producer(1, log.now_ms))
@@ -86,18 +77,6 @@ def test_which_of_some_ids_are_undecided_in_a_group() -> None:
     assert list(undecided_among(one, [])) == []
 
 
-def test_what_was_parked_is_among_the_undecided_ones() -> None:
-    """An operator may have it asked about any day, so its marker must stay: ``MarkerTable.prune`` goes by this."""
-    log = CoreLog()
-    log.do(SetProducer(ProducerSettings("PG", 0, PastLimit.WAIT, 60_000)))
-    log.do(half("T1"))
-    log.do(half("T2", group="other"))
-    log.run_to(log.now_ms + 70_000)
-    assert group_stats(log.state, "PG", log.now_ms)[0].parked == 1
-    assert undecided_among(log.state.producer_groups["PG"], ["T1", "T2", "T3"]) == ["T1"]
-    assert transaction_state(log.state, "PG", "T1") == "UNDECIDED"
-
-
 def test_each_figure_of_a_transaction_and_what_is_missing() -> None:
     log = CoreLog()
     log.session(producer(1, log.now_ms))
@@ -105,6 +84,7 @@ def test_each_figure_of_a_transaction_and_what_is_missing() -> None:
     log.do(part("T1", 1, topic="stock"))
     log.do(part("T1", 2, topic="orders"))
     group = log.state.producer_groups["PG"]
+    assert number_of_messages(group.undecided["T1"]) == (3, 0)
     group.session.pollers[7] = "poller"
     log.later(250)
     _, (listed,) = oldest_undecided(log.state, "PG", 10, log.now_ms)
@@ -119,7 +99,8 @@ def test_each_figure_of_a_transaction_and_what_is_missing() -> None:
     assert oldest_undecided(log.state, "PG", 10, log.now_ms)[1][0].next_check_in_ms == 0
 
 
-def test_what_was_parked_says_why_and_has_no_next_check() -> None:
+def test_what_was_parked_says_why_has_no_next_check_and_is_still_undecided() -> None:
+    """An operator may have it asked about any day, so its marker must stay: ``MarkerTable.prune`` goes by this."""
     log = CoreLog()
     log.do(SetProducer(ProducerSettings("PG", 0, PastLimit.WAIT, 60_000)))
     log.do(half("T1"))
@@ -128,6 +109,8 @@ def test_what_was_parked_says_why_and_has_no_next_check() -> None:
     assert (listed.parked, listed.next_check_in_ms) == ("age", 0)
     (stats,) = group_stats(log.state, "PG", log.now_ms)
     assert (stats.undecided, stats.parked) == (1, 1)
+    assert list(undecided_among(log.state.producer_groups["PG"], ["T1", "T2"])) == ["T1"]
+    assert transaction_state(log.state, "PG", "T1") == "UNDECIDED"
 
 
 def test_as_many_are_listed_as_were_asked_for_over_all_groups() -> None:
@@ -143,22 +126,14 @@ def test_each_figure_of_a_group() -> None:
     log = CoreLog()
     log.do(half("T0", group="few"))
     log.session(producer(1, log.now_ms))
+    replies = []
     for number in range(4):
-        log.do(half(f"T{number}"))
+        replies.append(log.do(half(f"T{number}")))
         log.later(1_000)
     group = log.state.producer_groups["PG"]
-    found = {tx_id: known.halves[0] for tx_id, known in group.undecided.items()}
-    log.do(end("T0", None, half_index=found["T0"].half_index, log_offset=found["T0"].first_offset))
+    log.do(end("T0", replies[0]))
     log.later(500)
-    log.do(
-        end(
-            "T1",
-            None,
-            RequestedVerdict.ROLLBACK,
-            half_index=found["T1"].half_index,
-            log_offset=found["T1"].first_offset,
-        )
-    )
+    log.do(end("T1", replies[1], RequestedVerdict.ROLLBACK))
     log.later(250)
     group.session.pollers[7] = "poller"
     group.session.in_flight["T2"] = InFlight(log.now_ms + 5_000, 1)
@@ -184,30 +159,17 @@ def test_figures_of_nothing() -> None:
     assert (stats.undecided, stats.oldest_ms, stats.committed, stats.counted_ms) == (0, 0, 1, 0)
 
 
-def test_verdicts_of_a_group_are_counted_one_by_one() -> None:
-    log = CoreLog()
-    for number, wanted in enumerate(
-        [
-            RequestedVerdict.COMMIT,
-            RequestedVerdict.COMMIT,
-            RequestedVerdict.COMMIT,
-            RequestedVerdict.ROLLBACK,
-            RequestedVerdict.ROLLBACK,
-        ]
-    ):
-        log.do(end(f"T{number}", log.do(half(f"T{number}")), wanted))
-    (stats,) = group_stats(log.state, "PG", log.now_ms)
-    assert (stats.committed, stats.rolled_back) == (3, 2)
-
-
 def test_a_count_looks_at_a_bounded_number_of_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "_VERDICTS_LOOKED_AT_MAX", 2)
     log = CoreLog()
-    for number in range(4):
-        log.do(end(f"T{number}", log.do(half(f"T{number}"))))
+    for number in range(5):
+        wanted = RequestedVerdict.ROLLBACK if number < 2 else RequestedVerdict.COMMIT
+        log.do(end(f"T{number}", log.do(half(f"T{number}")), wanted))
         log.later(100)
     (stats,) = group_stats(log.state, "PG", log.now_ms)
-    assert (stats.committed, stats.counted_ms) == (2, 200), "the newest ones"
+    assert (stats.committed, stats.rolled_back, stats.counted_ms) == (3, 2, 500)
+    monkeypatch.setattr(listing, "_VERDICTS_LOOKED_AT_MAX", 2)
+    (stats,) = group_stats(log.state, "PG", log.now_ms)
+    assert (stats.committed, stats.rolled_back, stats.counted_ms) == (2, 0, 200), "the newest ones"
 
 
 def test_a_transaction_prepared_now_is_0_ms_old() -> None:

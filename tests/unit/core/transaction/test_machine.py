@@ -17,7 +17,7 @@ from halfmq.core.commands import (
     SettledRow,
     TrimLog,
 )
-from halfmq.core.decision import NOTHING, Noted, Refused, Settled, WakeQueue, Why
+from halfmq.core.decision import Noted, Refused, Settled, WakeQueue, Why
 from halfmq.core.session import DiskSpace
 from halfmq.core.transaction import machine
 from halfmq.model import properties
@@ -105,18 +105,13 @@ def test_a_half_with_a_delay_of_more_than_three_days_is_refused() -> None:
 # --- sent again ------------------------------------------------------------------------------------------------
 
 
-def test_an_undecided_half_sent_again_gets_its_first_answer() -> None:
+def test_an_undecided_half_sent_again_gets_its_first_answer_also_after_a_restart() -> None:
     log = CoreLog()
     first = log.do(half("T1", queue=1))
-    assert nothing_logged(log, half("T1", queue=1)) == first
-    assert nothing_logged(log, half("T1", queue=3, connection=8)) == first, "the queue may differ"
-
-
-def test_an_undecided_half_sent_again_gets_its_first_answer_after_a_restart() -> None:
-    log = CoreLog()
-    first = log.do(half("T1"))
-    log.restart()
-    assert nothing_logged(log, half("T1", connection=8)) == first
+    for _ in range(2):
+        assert nothing_logged(log, half("T1", queue=1)) == first
+        assert nothing_logged(log, half("T1", queue=3, connection=8)) == first, "the queue may differ"
+        log.restart()
 
 
 def test_a_half_sent_again_is_answered_before_limits_and_full_disks_are_looked_at() -> None:
@@ -443,20 +438,6 @@ def test_an_end_with_a_wrong_id_looks_at_nothing_that_is_undecided() -> None:
     assert set(undecided.names) == {"nope"}
 
 
-def test_past_retention_the_answer_is_unknown_and_never_a_second_verdict() -> None:
-    log = CoreLog()
-    reply = log.do(half("T1"))
-    position = log.do(end("T1", reply)).position
-    log.roll()
-    log.do(TrimLog(65_536))
-    row = SettledRow(reply.queue_offset, reply.log_offset, True, position, hash64(b"T1"), hash64(b"PG"))
-    for settled in (None, row):
-        answer = refused(
-            nothing_logged(log, end("T1", reply, RequestedVerdict.ROLLBACK, settled=settled)), Why.NOT_FOUND
-        )
-        assert answer.text == "unknown, past retention"
-
-
 def test_unknown_changes_nothing_but_is_remembered_for_the_story() -> None:
     log = CoreLog()
     reply = log.do(half("T1"))
@@ -501,12 +482,6 @@ def test_a_delayed_and_a_plain_message_of_one_transaction_share_the_verdict_only
     assert [ref.queue_offset for ref in log.of(Committed)[0].refs] == [-1, 0]
     log.run_to(log.now_ms + 100)
     assert log.state.topics_by_name["orders"].ends[0] == 2
-
-
-def test_nothing_is_in_the_decision_of_a_refusal() -> None:
-    log = CoreLog()
-    decision = log.decide(end("T1", log.do(message("M1")), half_index=0))
-    assert (decision.records, decision.effects) == (NOTHING, NOTHING)
 
 
 # --- what is said, and where exactly the lines are ---------------------------------------------------------------

@@ -7,7 +7,7 @@ from tests.support.looked import Looked
 from halfmq.core.commands import SetProducer, Tick
 from halfmq.core.events import ParkedResumed
 from halfmq.core.session import apply_session
-from halfmq.core.state import InFlight
+from halfmq.core.state import InFlight, Policy, ProducerGroup
 from halfmq.core.transaction.check_schedule import next_check_ms
 from halfmq.core.transaction.invariants import check
 from halfmq.core.transaction.past_limit import (
@@ -22,19 +22,25 @@ from halfmq.model.records import Parked, ParkedBecause
 from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
 
 
-def aged(skip_age_ms: int = 60_000, limit: int = 0) -> CoreLog:
+def aged(skip_age_ms: int = 60_000, limit: int = 0) -> tuple[CoreLog, ProducerGroup, Policy]:
+    """A log whose group ``PG`` has a policy."""
     log = CoreLog(BrokerSettings(segment_bytes=65_536))
     past = PastLimit.ROLLBACK if limit else PastLimit.WAIT
     log.do(SetProducer(ProducerSettings("PG", limit, past, skip_age_ms)))
-    return log
+    group = log.state.producer_groups["PG"]
+    assert group.policy is not None
+    return log, group, group.policy
+
+
+def delivered(log: CoreLog, group: ProducerGroup, tx_id: str, checks: int) -> None:
+    """The check left at once."""
+    group.session.in_flight[tx_id] = InFlight(log.now_ms + 5_000, 1)
+    note_delivered(group, tx_id, checks, log.now_ms, 5_000)
 
 
 def test_a_transaction_that_is_found_in_two_ways_gets_one_record() -> None:
-    log = aged(limit=1)
+    log, _, policy = aged(limit=1)
     log.do(half("T1"))
-    group = log.state.producer_groups["PG"]
-    policy = group.policy
-    assert policy is not None
     log.later(70_000)
     policy.session.past["T1"] = None
     policy.session.scan_at_ms = 0
@@ -43,9 +49,7 @@ def test_a_transaction_that_is_found_in_two_ways_gets_one_record() -> None:
 
 
 def test_rounds_rest_so_that_many_old_ones_do_not_keep_the_broker_busy() -> None:
-    log = aged()
-    policy = log.state.producer_groups["PG"].policy
-    assert policy is not None
+    log, _, policy = aged()
     for number in range(200):
         log.do(half(f"T{number}"))
         log.later(10)
@@ -59,11 +63,8 @@ def test_rounds_rest_so_that_many_old_ones_do_not_keep_the_broker_busy() -> None
 
 
 def test_one_step_looks_at_a_bounded_number_and_the_next_goes_on() -> None:
-    log = aged()
+    log, group, policy = aged()
     log.do(half("T1"))
-    group = log.state.producer_groups["PG"]
-    policy = group.policy
-    assert policy is not None
     known = group.undecided["T1"]
     for number in range(EXAMINED_MAX + 10):
         group.undecided[f"X{number}"] = replace(known, tx_id=f"X{number}")
@@ -77,40 +78,19 @@ def test_one_step_looks_at_a_bounded_number_and_the_next_goes_on() -> None:
 
 
 def test_nothing_is_past_a_limit_inside_the_immunity_or_once_it_was_parked() -> None:
-    log = aged()
+    log, group, policy = aged()
     log.do(half("T1", CHECK_IMMUNITY_TIME_IN_SECONDS="100"))
-    group = log.state.producer_groups["PG"]
-    assert group.policy is not None
     known = group.undecided["T1"]
-    assert exceeded_limit(group.policy, known, log.now_ms + 99_999) is None
-    assert exceeded_limit(group.policy, known, log.now_ms + 100_000) is ParkedBecause.AGE
+    assert exceeded_limit(policy, known, log.now_ms + 99_999) is None
+    assert exceeded_limit(policy, known, log.now_ms + 100_000) is ParkedBecause.AGE
     log.run_to(log.now_ms + 100_000 + 2_000)
-    assert exceeded_limit(group.policy, group.undecided["T1"], log.now_ms) is None
-
-
-def test_checks_that_left_are_remembered_for_those_that_are_undecided() -> None:
-    log = aged(limit=2)
-    group = log.state.producer_groups["PG"]
-    policy = group.policy
-    assert policy is not None
-    for number in range(3_000):
-        group.session.in_flight[f"T{number}"] = InFlight(log.now_ms + 5_000, 1)
-        note_delivered(group, f"T{number}", 2, log.now_ms, 5_000)
-    assert len(policy.session.last_check_delivered) <= 1_100
-    note_delivered(group, "T1", 1, log.now_ms, 5_000)
-    note_delivered(group, "never asked", 2, log.now_ms, 5_000)
-    group.session.in_flight["late"] = InFlight(log.now_ms + 2_000, 1)
-    note_delivered(group, "late", 2, log.now_ms, 5_000)
-    assert not {"never asked", "late"} & policy.session.last_check_delivered.keys()
+    assert exceeded_limit(policy, group.undecided["T1"], log.now_ms) is None
 
 
 def test_the_limit_is_reached_by_exactly_that_many_checks_of_which_the_last_left() -> None:
-    log = aged(limit=3)
+    log, group, policy = aged(limit=3)
     log.do(half("T1"))
-    group = log.state.producer_groups["PG"]
-    policy = group.policy
     known = group.undecided["T1"]
-    assert policy is not None
     assert not is_at_limit(None, known)
     for checks, left, reached in ((2, 2, False), (3, 2, False), (3, 3, True), (4, 3, False), (4, 4, True)):
         policy.session.last_check_delivered = {"T1": left}
@@ -123,8 +103,7 @@ def test_the_limit_is_reached_by_exactly_that_many_checks_of_which_the_last_left
 
 
 def test_a_check_that_is_overdue_is_asked_no_more() -> None:
-    log = aged()
-    group = log.state.producer_groups["PG"]
+    log, group, _ = aged()
     group.session.in_flight["T1"] = InFlight(log.now_ms + 10, 1)
     assert is_in_flight(group, "T1", log.now_ms + 9)
     assert not is_in_flight(group, "T1", log.now_ms + 10)
@@ -132,11 +111,8 @@ def test_a_check_that_is_overdue_is_asked_no_more() -> None:
 
 
 def test_past_the_check_limit_is_who_is_due_again_and_past_the_age_who_is_exactly_that_old() -> None:
-    log = aged(limit=1)
+    log, group, policy = aged(limit=1)
     log.do(half("T1"))
-    group = log.state.producer_groups["PG"]
-    policy = group.policy
-    assert policy is not None
     policy.session.last_check_delivered = {"T1": 1}
     known = replace(group.undecided["T1"], checks=1, next_check=log.now_ms + 9_000)
     assert exceeded_limit(policy, known, log.now_ms + 8_999) is None
@@ -147,10 +123,7 @@ def test_past_the_check_limit_is_who_is_due_again_and_past_the_age_who_is_exactl
 
 
 def test_a_check_counts_as_the_last_one_while_half_of_the_time_to_answer_is_left() -> None:
-    log = aged(limit=2)
-    group = log.state.producer_groups["PG"]
-    policy = group.policy
-    assert policy is not None
+    log, group, policy = aged(limit=2)
     for late_ms, counts in ((0, True), (2_500, True), (2_501, False)):
         policy.session.last_check_delivered = {}
         group.session.in_flight["T1"] = InFlight(log.now_ms + 5_000, 1)
@@ -164,28 +137,28 @@ def test_a_check_counts_as_the_last_one_while_half_of_the_time_to_answer_is_left
 
 
 def test_who_is_undecided_keeps_the_check_that_left_however_many_are_swept_out() -> None:
-    log = aged(limit=2)
+    log, group, policy = aged(limit=2)
     log.do(half("kept"))
-    group = log.state.producer_groups["PG"]
-    policy = group.policy
-    assert policy is not None
     for name in ("kept", *(f"T{number}" for number in range(1_025))):
-        group.session.in_flight[name] = InFlight(log.now_ms + 5_000, 1)
-        note_delivered(group, name, 2, log.now_ms, 5_000)
+        delivered(log, group, name, 2)
     assert len(policy.session.last_check_delivered) == 1_026, "1,024 and two for each that is undecided"
-    group.session.in_flight["last"] = InFlight(log.now_ms + 5_000, 1)
-    note_delivered(group, "last", 2, log.now_ms, 5_000)
+    delivered(log, group, "last", 2)
     assert policy.session.last_check_delivered == {"kept": 2}
+
+
+def test_a_check_that_nobody_asked_or_that_left_late_is_not_remembered() -> None:
+    log, group, policy = aged(limit=2)
+    note_delivered(group, "never asked", 2, log.now_ms, 5_000)
+    group.session.in_flight["late"] = InFlight(log.now_ms + 2_000, 1)
+    note_delivered(group, "late", 2, log.now_ms, 5_000)
+    assert policy.session.last_check_delivered == {}
 
 
 def test_a_round_rests_for_a_part_of_the_age_within_bounds() -> None:
     for age_ms, rest_ms in ((60_000, 1_000), (64_000, 1_000), (640_000, 10_000), (3_840_000, 60_000), (10**9, 60_000)):
-        log = aged(age_ms)
-        group = log.state.producer_groups["PG"]
+        log, group, policy = aged(age_ms)
         log.do(half("T1"))
         log.later(age_ms - 1)
-        policy = group.policy
-        assert policy is not None
         policy.session.scan_at_ms = 0
         examine_step(group, policy, log.now_ms)
         assert not policy.session.past
@@ -193,10 +166,7 @@ def test_a_round_rests_for_a_part_of_the_age_within_bounds() -> None:
 
 
 def test_the_next_round_begins_when_the_next_one_is_old_enough() -> None:
-    log = aged(600_000)
-    group = log.state.producer_groups["PG"]
-    policy = group.policy
-    assert policy is not None
+    log, group, policy = aged(600_000)
     began_ms = log.now_ms
     log.do(half("T1"))
     log.later(1_000)
@@ -217,7 +187,7 @@ def test_the_next_round_begins_when_the_next_one_is_old_enough() -> None:
 
 
 def test_the_soonest_round_of_all_groups_is_the_next() -> None:
-    log = aged()
+    log, *_ = aged()
     log.do(SetProducer(ProducerSettings("Q", 0, PastLimit.WAIT, 60_000)))
     log.do(SetProducer(ProducerSettings("R", 0, PastLimit.WAIT, 60_000)))
     assert next_check_ms(log.state) == 0, "each is looked at once it is there"
@@ -252,16 +222,13 @@ def test_a_tick_looks_only_at_policies_whose_round_has_come() -> None:
 
 
 def test_without_a_check_limit_nobody_remembers_which_checks_left() -> None:
-    log = aged()
-    group = log.state.producer_groups["PG"]
-    group.session.in_flight["T1"] = InFlight(log.now_ms + 5_000, 1)
-    note_delivered(group, "T1", 1, log.now_ms, 5_000)
-    assert group.policy is not None
-    assert group.policy.session.last_check_delivered == {}
+    log, group, policy = aged()
+    delivered(log, group, "T1", 1)
+    assert policy.session.last_check_delivered == {}
 
 
 def test_a_check_limit_alone_looks_for_no_age_and_runs_no_timer() -> None:
-    log = aged(0, limit=3)
+    log, *_ = aged(0, limit=3)
     log.do(half("T1"))
     log.tick()
     (bucket,) = log.state.producer_groups["PG"].derived.scheduled
@@ -272,12 +239,9 @@ def test_a_check_limit_alone_looks_for_no_age_and_runs_no_timer() -> None:
 
 
 def test_what_was_settled_meanwhile_does_not_hold_up_the_round() -> None:
-    log = aged()
+    log, group, policy = aged()
     log.do(half("T1"))
     log.later(60_000)
-    group = log.state.producer_groups["PG"]
-    policy = group.policy
-    assert policy is not None
     policy.session.scan.extend(["settled", "T1"])
     examine_step(group, policy, log.now_ms)
     assert (list(policy.session.scan), policy.session.past) == ([], {"T1": None})
@@ -285,7 +249,7 @@ def test_what_was_settled_meanwhile_does_not_hold_up_the_round() -> None:
 
 def test_a_policy_that_is_taken_away_before_it_was_looked_at_leaves_nothing_to_do() -> None:
     """It was the last one: a timer that nobody answers would fire for ever."""
-    log = aged()
+    log, *_ = aged()
     assert next_check_ms(log.state) == 0
     log.do(SetProducer(ProducerSettings("PG")))
     assert next_check_ms(log.state) is None

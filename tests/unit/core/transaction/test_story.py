@@ -16,59 +16,6 @@ def told(log: CoreLog, tx_id: str = "T1", group: str = "PG") -> str:
     return " ".join(story(log.state, group, tx_id, log.now_ms))
 
 
-def test_a_fresh_transaction_is_immune() -> None:
-    log = CoreLog()
-    log.do(half("T1", topic="orders"))
-    log.later(1_000)
-    text = told(log)
-    assert "prepared by producer group PG 1 s ago" in text
-    assert "orders" in text
-    assert "No check was sent" in text
-    assert "in its grace period: no check is sent for another 5 s" in text
-
-
-def test_without_a_producer_it_says_that_nobody_is_connected() -> None:
-    log = CoreLog()
-    log.do(half("T1"))
-    log.later(60_000)
-    assert "no producer of group PG is connected" in told(log)
-
-
-def test_a_check_in_flight_names_who_is_asked() -> None:
-    log = CoreLog()
-    log.session(producer(3, log.now_ms))
-    log.do(half("T1"))
-    log.checks_after(6_100)
-    assert "got 1 check" in told(log)
-    assert "waits for the response of client-3" in told(log)
-
-
-def test_an_unknown_answer_and_its_remark_are_told() -> None:
-    log = CoreLog()
-    log.session(producer(3, log.now_ms))
-    reply = log.do(half("T1"))
-    log.checks_after(6_100)
-    log.do(end("T1", reply, RequestedVerdict.UNKNOWN, from_check=True, remark="database down"))
-    log.later(1_000)
-    text = told(log)
-    assert "1 s ago and was UNKNOWN, with the remark: database down" in text
-    assert "next check is due in" in text
-    log.session(ConnectionClosed(3))
-    log.later(60_000)
-    assert "no producer of group PG is connected" in told(log)
-
-
-def test_a_full_budget_is_a_reason() -> None:
-    log = CoreLog()
-    log.session(producer(3, log.now_ms))
-    object.__setattr__(log.state.settings, "checks_in_flight_max", 1)
-    for number in range(2):
-        log.do(half(f"T{number}"))
-    (asked,) = log.checks_after(6_100)
-    waiting = "T1" if asked.tx_id == "T0" else "T0"
-    assert "after 1 checks of its group" in told(log, waiting)
-
-
 def test_missing_messages_are_told() -> None:
     log = CoreLog()
     log.do(part("T1", 0))
@@ -76,25 +23,6 @@ def test_missing_messages_are_told() -> None:
     log.do(part("T1", 2, count=3))
     assert "2 of 3 messages" in told(log)
     assert "cannot be committed before the missing messages arrive" in told(log)
-
-
-def test_a_verdict_is_told_with_its_position() -> None:
-    log = CoreLog()
-    reply = log.do(end("T1", log.do(half("T1"))))
-    log.later(125_000)
-    text = told(log)
-    assert f"COMMITTED since 2 min ago, at log position {reply.position}" in text
-    log.do(end("T2", log.do(half("T2")), RequestedVerdict.ROLLBACK))
-    assert "ROLLED_BACK" in told(log, "T2")
-    assert "never visible" in told(log, "T2")
-
-
-def test_an_unknown_transaction_is_not_made_up() -> None:
-    log = CoreLog()
-    assert "never prepared here" in told(log)
-    assert story(log.state, "", "T1", log.now_ms)[0].startswith("Transaction T1 is not undecided, ")
-    log.do(half("T1", group="Other"))
-    assert "but of Other" in told(log)
 
 
 def test_the_whole_story_from_one_message_to_its_commit() -> None:
@@ -198,6 +126,7 @@ def test_how_long_it_waits_for_whom_is_told() -> None:
     reply = log.do(half("T1"))
     log.checks_after(6_100)
     log.later(1_000)
+    assert "got 1 check" in told(log)
     assert told(log).endswith("It waits for the response of client-3, for another 4 s; then it is checked again.")
     log.state.producer_groups["PG"].session.members.clear()
     assert "It waits for the response of connection 3, " in told(log)
@@ -205,6 +134,8 @@ def test_how_long_it_waits_for_whom_is_told() -> None:
     log.do(end("T1", reply, RequestedVerdict.UNKNOWN, from_check=True))
     log.later(2_000)
     assert "The last response came 2 s ago and was UNKNOWN. The next check is due in " in told(log)
+    log.do(end("T1", reply, RequestedVerdict.UNKNOWN, from_check=True, remark="database down"))
+    assert "was UNKNOWN, with the remark: database down" in told(log)
     waits_ms = log.state.producer_groups["PG"].undecided["T1"].next_check - log.now_ms
     assert told(log).endswith(f"The next check is due in {span(waits_ms)}.")
     log.later(waits_ms)
@@ -276,7 +207,7 @@ def test_immunity_and_the_wait_for_an_answer_end_exactly_then() -> None:
     log.later(4_999)
     assert "waits for the response of client-3, for another 1 ms" in told(log)
     log.later(1)
-    assert "waits for the answer" not in told(log)
+    assert "waits for the response" not in told(log)
 
 
 def test_that_nobody_is_connected_is_said_to_its_end() -> None:
