@@ -79,7 +79,7 @@ PARTS: Final = (
     ),
     _command(
         "new histories", "simulated histories of new seeds", "python", "-m", "tests.simulation", "--new", "--brief",
-        "{simulation_s}",
+        "--seconds", "{simulation_s}",
     ),
 )  # fmt: skip
 

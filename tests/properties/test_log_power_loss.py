@@ -9,11 +9,11 @@ Sometimes only the process is killed, so that what was not synced is still there
 `HALFMQ_SEEDS=2000` runs more seeds. A seed repeats exactly.
 """
 
-import os
 from pathlib import Path
 
 import pytest
 from tests.support import log_records as make
+from tests.support.amount import amount
 from tests.support.power_cuts import Lives, Lost, counts_of, is_broken, without_fdatasync
 
 from halfmq.store.batch_codec import decode_batch, read_header
@@ -22,7 +22,7 @@ from halfmq.store.log_scan import Batch, LogScan
 from halfmq.store.recovery import examine_log, repair
 from halfmq.store.segment import SegmentFiles
 
-SEEDS = int(os.environ.get("HALFMQ_SEEDS", "250"))
+SEEDS = amount(80, 250, "HALFMQ_SEEDS")
 HOME = Path("/store/shard-0/log")
 
 

@@ -6,15 +6,15 @@ each half with its verdict. From time to time everything but the log is deleted 
 `HALFMQ_SEEDS=2000` runs more seeds. A seed repeats exactly.
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.amount import amount
 from tests.support.power_cuts import Lives, Lost, counts_of, is_broken, without_fdatasync
 from tests.support.small_broker import QUEUES, SmallBroker
 
-SEEDS = int(os.environ.get("HALFMQ_SEEDS", "250"))
+SEEDS = amount(80, 250, "HALFMQ_SEEDS")
 HOME = Path("/store")
 
 
