@@ -3,8 +3,7 @@
 Exactly once is possible into tables. Into topics of RocketMQ it is at least once, if the query asks for that, and refused otherwise.
 """
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,9 +17,12 @@ from halfmq.spark.jobs.settings import SparkSettings
 from halfmq.spark.jobs.stream import JobFailed
 from tests.compat.stock_broker import StockBroker
 from tests.spark.conftest import spark as spark
-from tests.support import stalling_sink
+from tests.support import spark_queries, stalling_sink
+from tests.support.spark_queries import QueryFailed, again
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.java, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+thorough = pytest.mark.thorough
 
 VERSION: Final = "5.4.0"
 ROWS: Final = 300
@@ -61,7 +63,8 @@ def content(row: Any) -> tuple[Any, ...]:
     return bytes(row.value), bytes(row.key), row.tag, row["keys"], row.properties["number"]
 
 
-def start(spark: Any, stock: StockBroker, directory: Path, sink: str = "halfmq", **given: str) -> Any:
+def query(spark: Any, stock: StockBroker, directory: Path, sink: str = "halfmq", **given: str) -> Any:
+    """A stream from "in" to "out", not started."""
     stream = (
         spark.readStream.format("halfmq")
         .options(url=url(stock), subscribe="in", startingOffsets="earliest", columns=COLUMNS, brokerTimeout="300s")
@@ -72,7 +75,7 @@ def start(spark: Any, stock: StockBroker, directory: Path, sink: str = "halfmq",
     )
     options = {"url": url(stock), "topic": "out", "checkpointLocation": str(directory / "checkpoint")}
     options |= {"brokerTimeout": "300s", **given}
-    return stream.writeStream.format(sink).options(**options).trigger(availableNow=True).start()
+    return stream.writeStream.format(sink).options(**options).trigger(availableNow=True)
 
 
 def _own_properties() -> Any:
@@ -81,23 +84,25 @@ def _own_properties() -> Any:
     return f.map_filter("properties", lambda name, _: name == "number")
 
 
+@thorough
 def test_stream_loses_no_row_when_the_broker_is_killed(spark: Any, stock: StockBroker, tmp_path: Path) -> None:
     """It is killed in the middle of a task. Half of the rows have a sharding key, so they must wait for their queue."""
     spark.dataSource.register(stalling_sink.StallingSource)
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
     (tmp_path / "moment").write_text(f"{stalling_sink.IN_WRITE} 1")
-    query = start(spark, stock, tmp_path, sink="halfmq_stalling", guarantee="atLeastOnce", maxHalfBatchBytes="4k")
+    written = query(spark, stock, tmp_path, sink="halfmq_stalling", guarantee="atLeastOnce", maxHalfBatchBytes="4k")
+    stalled = tmp_path / "stalled"
+    running = spark_queries.start(written.start, lambda query: stalled.exists())
     try:
-        _wait(lambda: not query.isActive or (tmp_path / "stalled").exists(), "second batch")
-        assert query.isActive, query.exception()
+        assert stalled.exists()
         stock.kill_broker()
         (tmp_path / "go").touch()
         stock.start_broker()
-        assert query.awaitTermination(240)
+        spark_queries.until(running, lambda: not running.isActive, "end of the query")
     finally:
-        query.stop()
+        running.stop()
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-    assert query.exception() is None
+    assert running.exception() is None
     sent = {content(row) for row in read(spark, stock, "in", COLUMNS)}
     assert len(sent) == ROWS
     found: list[Any] = []
@@ -107,26 +112,30 @@ def test_stream_loses_no_row_when_the_broker_is_killed(spark: Any, stock: StockB
         found[:] = read(spark, stock, "out", f"{COLUMNS},message_id")
         return {content(row) for row in found} >= sent
 
-    _wait(all_visible, "last row")
+    wait_until(all_visible, "last row")
     assert {content(row) for row in found} == sent
     messages = {(row.message_id, content(row)) for row in found}
     assert len({name for name, _ in messages}) == len(messages) == ROWS  # what came twice has one id
 
 
-def test_exactly_once_is_refused_with_what_to_set(spark: Any, stock: StockBroker, tmp_path: Path) -> None:
-    query = start(spark, stock, tmp_path, topic="refused")
-    with pytest.raises(Exception, match=r"does not know half batches.*guarantee=atLeastOnce.*visible one by one"):
-        query.awaitTermination(240)
+def test_a_topic_is_read_and_exactly_once_is_refused_with_what_to_set(
+    spark: Any, stock: StockBroker, tmp_path: Path
+) -> None:
+    rows = {content(row) for row in read(spark, stock, "in", COLUMNS)}
+    assert rows == {(b'{"id":%d}' % n, b"k%d" % n, f"tag{n % 3}", f"k{n} second{n}", str(n)) for n in range(ROWS)}
+    with pytest.raises(QueryFailed, match=r"does not know half batches.*guarantee=atLeastOnce.*visible one by one"):
+        spark_queries.run(query(spark, stock, tmp_path, topic="refused").start)
 
 
+@thorough
 def test_jobs_write_tables_exactly_once(spark: Any, stock: StockBroker, tmp_path: Path) -> None:
     bronze = ingest.Settings(
         url=url(stock), topics=("in",), output=str(tmp_path / "ingest"), schema="id long", max_rows=150
     )
     kept = archive.Settings(url=url(stock), topics=("in",), output=str(tmp_path / "archive"), max_rows=150)
     for _ in range(2):
-        assert ingest.run(bronze, SparkSettings(), print) == 0
-        assert archive.run(kept, SparkSettings(), print) == 0
+        assert again(lambda: ingest.run(bronze, SparkSettings(), print)) == 0
+        assert again(lambda: archive.run(kept, SparkSettings(), print)) == 0
         silver = tables.read(spark, tmp_path / "ingest" / "silver").select("id").collect()
         assert sorted(row.id for row in silver) == list(range(ROWS))
         assert tables.read(spark, tmp_path / "ingest" / "bronze").count() == ROWS
@@ -134,21 +143,14 @@ def test_jobs_write_tables_exactly_once(spark: Any, stock: StockBroker, tmp_path
         assert archived.count() == archived.select("broker", "topic", "queue", "offset").distinct().count() == ROWS
 
 
+@thorough
 def test_what_only_halfmq_can_do_is_refused(spark: Any, stock: StockBroker, tmp_path: Path) -> None:
     here: dict[str, Any] = {"url": url(stock), "topics": ("in",)}
     with pytest.raises(HalfmqError, match="Apache RocketMQ keeps no table of transactions"):
         transactions.run(transactions.Settings(url=url(stock), output=str(tmp_path / "tx")), SparkSettings(), print)
+    replayed = replay.Settings(to_url=url(stock), to_topic="again", state=str(tmp_path / "replay"), **here)
     with pytest.raises(JobFailed, match=r"chunk 1 of 1: .*does not know half batches"):
-        replay.run(
-            replay.Settings(to_url=url(stock), to_topic="again", state=str(tmp_path / "replay"), **here),
-            SparkSettings(), print,
-        )  # fmt: skip
+        again(lambda: replay.run(replayed, SparkSettings(), print))
+    held = archive.Settings(output=str(tmp_path / "held"), hold="archive", **here)
     with pytest.raises(JobFailed, match="hold needs a halfmq broker"):
-        archive.run(archive.Settings(output=str(tmp_path / "held"), hold="archive", **here), SparkSettings(), print)
-
-
-def _wait(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 240
-    while not condition():
-        assert time.monotonic() < deadline, f"no {what}"
-        time.sleep(0.05)
+        again(lambda: archive.run(held, SparkSettings(), print))

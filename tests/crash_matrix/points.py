@@ -39,6 +39,11 @@ class Point(NamedTuple):
         op = self.operation
         return f"{self.script.name}: {self.when} {op.kind} {op.path.name} ({op.at}, {op.length}), operation {op.number}"
 
+    @property
+    def kind(self) -> tuple[str, str]:
+        """The disk operation, and before, after or torn."""
+        return self.operation.kind, self.when.split()[0]
+
 
 class _Recorder:
     """The observer of one run."""

@@ -1,6 +1,10 @@
-"""Every script of the matrix, what it reaches, and the proof that it can fail. More losses: ``python -m tests.crash_matrix``."""
+"""Every script of the matrix, what it reaches, and the proof that it can fail. More losses: ``python -m tests.crash_matrix``.
 
-from collections.abc import Callable
+``make test`` tries a part of the crashes of each script, another part for each commit; ``make test-all`` all of them. A failure says
+how to repeat it. ``HALFMQ_CRASH_STRIDE=1`` is the whole.
+"""
+
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +20,10 @@ from tests.crash_matrix.matrix import (
     KILL,
     LOSSES,
     NOTHING_KEPT,
+    WHOLE,
     Loss,
+    Part,
+    cases_of,
     go_through,
     letter_of,
     lost,
@@ -25,7 +32,15 @@ from tests.crash_matrix.matrix import (
 )
 from tests.crash_matrix.operations import SCRIPTS, SHARD, Script
 from tests.crash_matrix.points import REST, Point, points_of
+from tests.support.amount import amount, seed_of_commit
 
+#: No common factor with the number of losses.
+STRIDE = 15
+PART = Part(
+    amount(STRIDE, WHOLE.stride, "HALFMQ_CRASH_STRIDE"),
+    amount(seed_of_commit() % STRIDE, WHOLE.offset, "HALFMQ_CRASH_OFFSET"),
+)
+REPEAT = f"to repeat: HALFMQ_CRASH_STRIDE={PART.stride} HALFMQ_CRASH_OFFSET={PART.offset}\n"
 #: Places that change the disk and that no script reaches, with the reason.
 UNREACHED = {
     "open_files.py _sync_closed: file.sync": "only with more than 256 index files open; tests/unit/store/test_open_files.py",
@@ -50,18 +65,40 @@ def enumerated() -> tuple[Point, ...]:
 @pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 def test_every_crash_keeps_the_promises(script: Script) -> None:
-    tally = go_through(script, thorough=False)
-    assert not tally.violations, "\n".join(tally.violations[:20])
+    tally = go_through(script, part=PART, thorough=False)
+    assert not tally.violations, REPEAT + "\n".join(tally.violations[:20])
     operations = tally.operations[script.name]
     assert operations >= 4
-    # Before and after each operation, with each loss.
-    assert sum(tally.rows.values()) >= 2 * operations * len(LOSSES)
-    assert sum(tally.runs.values()) >= operations // 2
+    # Before and after each operation, with each loss; of a part its share.
+    assert sum(tally.rows.values()) >= 2 * operations * len(LOSSES) // PART.stride
+    assert sum(tally.runs.values()) >= operations // (2 * PART.stride)
+
+
+@pytest.mark.slow
+def test_a_part_has_every_kind_of_crash_of_every_script_and_all_parts_are_the_whole() -> None:
+    for script in SCRIPTS:
+        cases = list(cases_of(point for point in enumerated() if point.script is script))
+        parts = [Part(STRIDE, offset).of(cases) for offset in range(STRIDE)]
+        for part in parts:
+            assert {point.kind for point, _ in part} == {point.kind for point, _ in cases}, script.name
+            assert len(part) <= len(cases) // STRIDE + len({point.kind for point, _ in cases})
+        assert {identity(case) for part in parts for case in part} == {identity(case) for case in cases}
+
+
+def identity(case: tuple[Point, Loss]) -> tuple[int, Loss]:
+    return id(case[0]), case[1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["first start", "restart, torn tail, snapshot", "commit, copies from an older segment"]
+    "name",
+    [
+        "restart, torn tail, snapshot",
+        *[
+            pytest.param(name, marks=pytest.mark.thorough)
+            for name in ("first start", "commit, copies from an older segment")
+        ],
+    ],
 )
 def test_a_crash_during_the_recovery_from_a_crash_keeps_the_promises(name: str) -> None:
     tally = go_through(BY_NAME[name], (KILL, NOTHING_KEPT), thorough=False, second_level=0.5)
@@ -99,6 +136,7 @@ def test_every_kind_of_disk_operation_is_covered() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_recoveries_reach_every_case_that_a_crash_can_leave() -> None:
     letters = {letter_of(point, loss) for point in enumerated()[::2] for loss in (KILL, NOTHING_KEPT, random_loss(1))}
     assert letters == CASES_OF_CRASHES
@@ -115,41 +153,40 @@ def test_a_finished_checkpoint_is_used_whatever_is_lost(name: str) -> None:
         assert (house.letter, house.redo_from) == ("H", newest), loss
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        "prepare in an empty store",
-        "prepare, 1 message",
-        "commit, same segment",
-        "rollback",
-        "segment roll",
-        "half batches",
-        "decision, same segment",
-    ],
-)
-def test_a_disk_that_does_not_sync_is_detected(name: str) -> None:
-    tally = go_through(BY_NAME[name], (KILL, NOTHING_KEPT), thorough=False, sync_is_a_lie=True)
-    assert tally.violations
-    assert any("nothing kept" in violation for violation in tally.violations)
+#: What a client is told in them must be durable.
+ANSWERED = (
+    "prepare, 1 message", "commit, same segment", "rollback", "plain messages", "half batches", "decision, same segment",
+)  # fmt: skip
+
+
+def found_first(scripts: Iterable[Script], part: Part, **bug: bool) -> list[str]:
+    """The violations of the first script that has any."""
+    return next(
+        (found for script in scripts if (found := go_through(script, part=part, thorough=False, **bug).violations)), []
+    )
+
+
+def part_of_all_and_whole_of_each(names: Iterable[str]) -> list[object]:
+    return [
+        pytest.param(SCRIPTS, PART, id="a part"),
+        *[pytest.param((BY_NAME[name],), WHOLE, id=name, marks=pytest.mark.thorough) for name in names],
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name",
-    [
-        "prepare, 1 message",
-        "commit, same segment",
-        "rollback",
-        "plain messages",
-        "half batches",
-        "decision, same segment",
-    ],
+    ("scripts", "part"), part_of_all_and_whole_of_each((*ANSWERED, "prepare in an empty store", "segment roll"))
 )
-def test_replies_released_before_the_sync_are_detected(name: str) -> None:
-    tally = go_through(BY_NAME[name], (KILL, NOTHING_KEPT), thorough=False, eager=True)
-    assert tally.violations
-    assert all("nothing kept" in violation for violation in tally.violations), "a kill takes nothing that was written"
+def test_a_disk_that_does_not_sync_is_detected(scripts: Iterable[Script], part: Part) -> None:
+    assert found_first(scripts, part, sync_is_a_lie=True), REPEAT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scripts", "part"), part_of_all_and_whole_of_each(ANSWERED))
+def test_replies_released_before_the_sync_are_detected(scripts: Iterable[Script], part: Part) -> None:
+    violations = found_first(scripts, part, eager=True)
+    assert violations, REPEAT
+    assert not any(", kill " in violation for violation in violations), "a kill takes nothing that was written"
 
 
 def _cuts_no_rows(patch: pytest.MonkeyPatch) -> None:
@@ -176,17 +213,22 @@ def _withdraws_a_checkpoint_without_a_sync(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("breaks", "name", "loss"),
+    ("breaks", "name", "part", "losses"),
     [
-        (_cuts_no_rows, "restart, indexes far ahead of the log", KILL),
-        (_cuts_no_queues, "restart, indexes far ahead of the log", KILL),
-        (_rewrites_nothing_undecided, "restart, snapshot", KILL),
-        (_withdraws_a_checkpoint_without_a_sync, "restart, queues gone", FIRST_NAME_LOST),
+        (_cuts_no_rows, "restart, indexes far ahead of the log", PART, LOSSES),
+        (_cuts_no_queues, "restart, indexes far ahead of the log", PART, LOSSES),
+        (_rewrites_nothing_undecided, "restart, snapshot", PART, LOSSES),
+        # One point with one loss, which not every part has.
+        (_withdraws_a_checkpoint_without_a_sync, "restart, queues gone", WHOLE, (FIRST_NAME_LOST,)),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )
 def test_a_start_that_omits_a_step_is_detected(
-    monkeypatch: pytest.MonkeyPatch, breaks: Callable[[pytest.MonkeyPatch], None], name: str, loss: Loss
+    monkeypatch: pytest.MonkeyPatch,
+    breaks: Callable[[pytest.MonkeyPatch], None],
+    name: str,
+    part: Part,
+    losses: tuple[Loss, ...],
 ) -> None:
     breaks(monkeypatch)
-    assert go_through(BY_NAME[name], (loss,), thorough=False).violations
+    assert go_through(BY_NAME[name], losses, part=part, thorough=False).violations, REPEAT

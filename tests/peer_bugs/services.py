@@ -1,7 +1,6 @@
 """Services around one broker over real sockets: their clients, their database, and what consumers see."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -23,20 +22,10 @@ QUICK = BrokerSettings(
 #: Checks are not part of the story.
 PATIENT = BrokerSettings(check_immunity_ms=600_000, default_topic_queues=1)
 DAY_MS = 86_400_000
-#: How long anything may take, seconds. Long for a busy machine; the tests that must fail take less.
-PATIENCE_S = 10.0
 
 
 def url(running: Running) -> str:
     return f"rocketmq://127.0.0.1:{running.ports.names}"
-
-
-async def eventually(condition: Callable[[], bool], otherwise: str) -> None:
-    """Wait until ``condition()``; after ``PATIENCE_S`` the test fails with ``otherwise``."""
-    deadline = asyncio.get_running_loop().time() + PATIENCE_S
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, otherwise
-        await asyncio.sleep(0.01)
 
 
 def undecided(running: Running, group: str = "orders") -> set[str]:

@@ -15,10 +15,11 @@ from halfmq.client.receipts import Prepared
 from halfmq.errors import HalfmqError, TransactionUnknown
 from halfmq.store.group_flush import Job
 from halfmq.store.store import Durability
-from tests.peer_bugs.services import PATIENT, QUICK, dies_undecided, eventually, undecided, url, visible
+from tests.peer_bugs.services import PATIENT, QUICK, dies_undecided, undecided, url, visible
 from tests.support.hand_flush import HandFlush
 from tests.support.in_process import serving
 from tests.support.ports import free_port
+from tests.support.waiting import until
 
 Answered = TypeVar("Answered")
 
@@ -49,7 +50,7 @@ async def test_prepare_that_is_slow_to_be_safe_does_not_cancel_the_local_transac
         while True:
             if not disk_hangs:
                 flushes[-1].run()
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.002)  # real time: the pace of the disk
 
     async with serving(tmp_path, make_syncer=make_syncer, durability=Durability.FSYNC, settings=PATIENT) as running:
         syncing = asyncio.get_running_loop().create_task(sync_thread())
@@ -95,7 +96,7 @@ async def test_commit_that_was_not_heard_is_not_reported_as_done(tmp_path: Path)
         assert isinstance(unknown, TransactionUnknown), f"a COMMIT that nobody heard is reported as done: {unknown}"
         assert unknown.tx_id == "order-1", "the error does not say which transaction"
         async with serving(tmp_path, settings=PATIENT, **ports) as running:
-            await eventually(lambda: undecided(running) == set(), "COMMIT was not repeated")
+            await until(lambda: undecided(running) == set(), "COMMIT is repeated")
             assert await visible(running) == [b"order 1"], f"consumers see {await visible(running)}"
     finally:
         if mq is not None:
@@ -117,8 +118,7 @@ async def test_check_that_finds_no_room_is_asked_again_and_answered_once(tmp_pat
             mq = AsyncClient(url(running), group="orders", checks=1)
             mq.add_check("order.create", lambda _: Outcome.COMMIT)
             async with mq:
-                left = "a check that found no room is never asked again: "
-                await eventually(lambda: undecided(running) == set(), left + "not everything is settled")
+                await until(lambda: undecided(running) == set(), "a check that found no room is asked again")
                 assert mq._check_listener.counts["dropped"] > 0, "there was room for every check"
         assert sorted(await visible(running)) == [tx_id.encode() for tx_id in tx_ids], "each message once"
 
@@ -144,7 +144,7 @@ async def test_application_that_knows_the_transaction_is_asked(tmp_path: Path) -
         stock.add_check("stock.move", looks_for_a_movement)
         orders.add_check("order.create", lambda _: Outcome.COMMIT)
         async with stock, orders:
-            await eventually(lambda: undecided(running, "shop") == set(), "whoever knows is never asked")
+            await until(lambda: undecided(running, "shop") == set(), "whoever knows is asked")
         assert asked_wrongly == [], f"the wrong application answered for {asked_wrongly}"
         assert sorted(await visible(running)) == [tx_id.encode() for tx_id in tx_ids], (
             "a committed order was rolled back"
@@ -179,7 +179,7 @@ async def test_check_function_that_raises_or_returns_nothing_is_reported_and_ask
             mq = AsyncClient(url(running), group="orders")
             mq.add_check("order.create", checker)  # type: ignore[arg-type]  # a forgotten return, as in real code
             async with mq:
-                await eventually(lambda: undecided(running) == set(), "it is never asked again")
+                await until(lambda: undecided(running) == set(), "it is asked again")
             assert await visible(running) == [b"order-1"], "a checker without an answer decided against the message"
     finally:
         client_log.removeHandler(handler)

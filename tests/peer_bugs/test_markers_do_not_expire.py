@@ -5,8 +5,9 @@ from pathlib import Path
 from sqlalchemy import insert
 
 from halfmq import AsyncClient
-from tests.peer_bugs.services import DAY_MS, QUICK, LaterClock, Shop, eventually, undecided, url, visible
+from tests.peer_bugs.services import DAY_MS, QUICK, LaterClock, Shop, undecided, url, visible
 from tests.support.in_process import serving
+from tests.support.waiting import until
 
 
 async def test_marker_of_an_undecided_transaction_is_not_cleaned_up(tmp_path: Path) -> None:
@@ -34,7 +35,7 @@ async def test_marker_of_an_undecided_transaction_is_not_cleaned_up(tmp_path: Pa
             mq = AsyncClient(url(running), group="orders")
             mq.answer_checks(shop.log, shop.sessions)
             async with mq:
-                await eventually(lambda: undecided(running) == set(), "the check did not settle it")
+                await until(lambda: undecided(running) == set(), "the check settles it")
             assert await visible(running) == [b"order 1"], "the order is committed, and its message was rolled back"
             assert await shop.markers() == {tx_id: "C"}, f"the markers are {await shop.markers()}"
 
@@ -59,10 +60,10 @@ async def test_message_of_a_committed_order_is_sent_after_any_outage(tmp_path: P
             tmp_path / "broker", **small, clock=LaterClock(days=8), retention_ms=3 * DAY_MS, retention_check_ms=20,
             checkpoint_interval_ms=20, trust_clock=True,
         ) as running:  # fmt: skip
-            await eventually(lambda: running.state.log_start > 0, "retention is to have trimmed the log")
+            await until(lambda: running.state.log_start > 0, "retention trims the log")
             assert undecided(running) == {tx_id}, "given up by age"
             mq = AsyncClient(url(running), group="orders")
             mq.answer_checks(shop.log, shop.sessions)
             async with mq:
-                await eventually(lambda: undecided(running) == set(), "the message of a committed order is never sent")
+                await until(lambda: undecided(running) == set(), "the message of a committed order is sent")
             assert await visible(running) == [b"order 1"], f"consumers see {await visible(running)}"

@@ -58,13 +58,13 @@ class Run(Lives):
             if rng.random() < 0.3:
                 broker.sync()
                 self.durable = broker.store.durable_position
-            if rng.random() < 0.04:
+            if rng.random() < 0.06:
                 self.checkpoint()
-            if rng.random() < 0.04:
+            if rng.random() < 0.1:
                 self.trim()
 
     def action(self) -> tuple[Any, ...]:
-        rng, undecided = self.rng, self.broker.state.undecided
+        rng, undecided = self.rng, self.broker.undecided
         what = rng.random()
         queue = rng.randrange(QUEUES)
         body = rng.randbytes(rng.choice((0, 20, 300, 2_000)))
@@ -74,10 +74,9 @@ class Run(Lives):
         elif what < 0.7 or not undecided:
             self.transactions += 1
             return ("prepare", f"T{self.transactions}", queue, body)
-        # One verdict a turn and transaction: what an action decides is applied when the next one is made.
+        # One verdict a turn and transaction: its actions are chosen before any is decided.
         tx_id = rng.choice(sorted(undecided))
-        known = undecided[tx_id]
-        if known[0] >= self.broker.store.log.end or tx_id in self.settling:
+        if tx_id in self.settling:
             return ("send", queue, body)
         self.settling.add(tx_id)
         return ("commit", tx_id) if rng.random() < 0.7 else ("roll_back", tx_id)

@@ -1,10 +1,9 @@
 """A marker that is not there, although the transaction committed: an older store, another database, an older database."""
 
-import asyncio
 import json
 import logging
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ from sqlalchemy import Column, Integer, MetaData, Table, event, func, insert, se
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from tests.support.in_process import Running, serving
 from tests.support.postgres import postgres_database, postgres_server
+from tests.support.waiting import until
 
 from halfmq import AsyncClient
 from halfmq.model.settings import BrokerSettings
@@ -27,7 +27,6 @@ QUICK = BrokerSettings(
 GROUP = "orders"
 DAY_MS = 86_400_000
 STORY, RESOLVE = 29_003, 29_004
-PATIENCE_S = 10.0
 
 
 class Shop(NamedTuple):
@@ -84,13 +83,6 @@ async def shop(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     await shop.engine.dispose()
 
 
-async def eventually(condition: Callable[[], bool], otherwise: str) -> None:
-    deadline = asyncio.get_running_loop().time() + PATIENCE_S
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, otherwise
-        await asyncio.sleep(0.01)
-
-
 def undecided(running: Running) -> set[str]:
     return set(running.state.producer_groups[GROUP].undecided)
 
@@ -131,7 +123,7 @@ async def test_order_committed_before_a_prune_survives_the_restore_of_an_older_s
         tx_id = await shop.order_whose_commit_is_lost(running)
     shutil.copytree(tmp_path / "broker", tmp_path / "backup")
     async with serving(tmp_path / "broker", settings=QUICK) as running, shop.process(running):
-        await eventually(lambda: not undecided(running), "the check settles it")
+        await until(lambda: not undecided(running), "the check settles it")
     shop.log._markers._now_ms = now_ms
     async with shop.sessions() as session:
 
@@ -143,7 +135,7 @@ async def test_order_committed_before_a_prune_survives_the_restore_of_an_older_s
 
     async with serving(tmp_path / "backup", settings=QUICK) as running:
         async with shop.process(running):
-            await eventually(lambda: heard(running, tx_id), "nobody was asked")
+            await until(lambda: heard(running, tx_id), "somebody is asked")
             assert undecided(running) == {tx_id}, "the order is committed, and its message was rolled back"
             told = await story(running, tx_id)
             assert "no marker in mq_tx, where those up to" in told
@@ -164,11 +156,11 @@ async def test_process_with_another_database_has_no_answer_and_the_right_one_com
         tx_id = await shop.order_whose_commit_is_lost(running)
     async with serving(tmp_path / "broker", settings=QUICK) as running:
         async with other.process(running):
-            await eventually(lambda: heard(running, tx_id), "nobody was asked")
+            await until(lambda: heard(running, tx_id), "somebody is asked")
             assert undecided(running) == {tx_id}, "the order is committed, and its message was rolled back"
             assert "it began in another database" in await story(running, tx_id)
         async with shop.process(running):
-            await eventually(lambda: not undecided(running), "the right database has the answer")
+            await until(lambda: not undecided(running), "the right database has the answer")
         assert await visible(running) == [b"order 1"]
     (line,) = [record.getMessage() for record in caplog.records if "another database" in record.getMessage()]
     assert "empty copy.db" in line
@@ -185,7 +177,7 @@ async def test_order_that_an_older_database_does_not_have_is_rolled_back(tmp_pat
     await shop.engine.dispose()
     shutil.copy(tmp_path / "backup.db", tmp_path / "shop.db")
     async with serving(tmp_path / "broker", settings=QUICK) as running, shop.process(running):
-        await eventually(lambda: not undecided(running), "the check settles it")
+        await until(lambda: not undecided(running), "the check settles it")
         assert await visible(running) == []
         assert await shop.count_orders() == 0
     await shop.engine.dispose()
@@ -202,11 +194,11 @@ async def test_after_restored_is_said_an_absent_marker_waits_for_an_operator(tmp
         await session.commit()
     async with serving(tmp_path / "broker", settings=QUICK) as running:
         async with shop.process(running):
-            await eventually(lambda: heard(running, tx_id), "nobody was asked")
+            await until(lambda: heard(running, tx_id), "somebody is asked")
             assert undecided(running) == {tx_id}
             assert "before a restore" in await story(running, tx_id)
         later = await shop.order_whose_commit_is_lost(running, 2)
     async with serving(tmp_path / "broker", settings=QUICK) as running, shop.process(running):
-        await eventually(lambda: later not in undecided(running), "what begins afterwards is answered")
+        await until(lambda: later not in undecided(running), "what begins afterwards is answered")
         assert await visible(running) == [b"order 2"]
     await shop.engine.dispose()

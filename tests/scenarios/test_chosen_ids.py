@@ -12,7 +12,7 @@ from tests.scenarios.test_verdicts import assert_conflict, visible
 from tests.support.half_batches import QueryRun, messages
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient, command, end_ext, send_ext
-from tests.support.waiting import until
+from tests.support.waiting import soon, until
 
 from halfmq import AsyncClient, TransactionRefused, compose
 from halfmq.broker.offload import ThreadOffload
@@ -143,7 +143,7 @@ async def test_verdict_that_memory_forgets_between_the_search_and_the_decision_s
             + command(37, 902, end_ext(two, other, COMMIT))
             + command(310, 903, send_ext("T", "P", 0, pairs, queues=1, sys_flag=4), b"again")
         )
-        first, _, again_ = await asyncio.wait_for(asyncio.gather(*waiting), 5)
+        first, _, again_ = await soon(asyncio.gather(*waiting))
         assert first.code == 0
         assert_conflict(again_, "COMMITTED")
         assert again_.ext["HMQ_POSITION"] == first.ext["HMQ_POSITION"]
@@ -228,11 +228,8 @@ async def test_when_the_segment_of_its_verdict_is_trimmed_an_id_is_new_again(tmp
         client = await running.client()
         await settle(client, "old", COMMIT, unique="A" * 32)
         assert_conflict(await again(client, "old", unique="B" * 32), "COMMITTED")
-        number = 0
-        while not running.state.log_start:
-            number += 1
+        for number in range(40):
             assert (await client.send("Fill", bytes(8_000), unique=f"FILL{number:028d}")).code == 0
-            await asyncio.sleep(0.02)
         await until(lambda: not (tmp_path / "shard-0" / "settled_ids" / f"{0:020d}.ids").exists())
         await settle(client, "young", ROLLBACK, unique="C" * 32)
         assert (await again(client, "old", unique="B" * 32)).code == 0

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.support.children import fork
 from tests.support.served import Served
+from tests.support.waiting import until
 
 from halfmq import AsyncClient, Client, ConnectError, Message, Outcome, Transaction, TransactionRefused, compose
 from halfmq.client.transaction_block import BlockingTransaction
@@ -152,6 +153,10 @@ async def test_producers_and_consumers_survive_kills_and_nothing_is_lost_or_doub
                 tx.send("load", body + "b")
             committed.append(body)
 
+    async def commits_more() -> None:
+        wanted = len(committed) + 40
+        await until(lambda: len(committed) >= wanted, "transactions commit")
+
     async def consume() -> None:
         async with AsyncClient(url(served)) as mq, mq.consumer("load", group="g") as messages:
             # Bodies, not deliveries: after a kill some messages are delivered again.
@@ -168,14 +173,13 @@ async def test_producers_and_consumers_survive_kills_and_nothing_is_lost_or_doub
         producers = [tasks.create_task(produce(mq, worker)) for worker in range(8)]
         tasks.create_task(consume())
         for _ in range(2):
-            await asyncio.sleep(1.0)
+            await commits_more()
             await asyncio.to_thread(served.kill)
             await asyncio.to_thread(served.start)
-        await asyncio.sleep(1.0)
+        await commits_more()
         stop.set()
         await asyncio.gather(*producers)
         all_sent.set()
-    assert len(committed) > 50
     assert bodies >= {*committed, *(body + "b" for body in committed)}
     assert len(seen) == len(bodies)  # no message has a second copy under another id
 

@@ -8,6 +8,7 @@ import pytest
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient
+from tests.support.waiting import until
 
 SMALL = 1 << 16
 ID = "AC10000100002A9F0000000000000001"
@@ -72,8 +73,7 @@ async def test_parked_pull_that_wakes_to_an_unreadable_queue_is_refused_and_the_
     async with serving(Path("/store"), disk=disk, segment_bytes=SMALL) as running:
         client, _, _ = await several_segments(running)
         waiting = asyncio.create_task((await running.client()).pull("T", 30, wait_ms=20_000))
-        while not running.broker._pulls.held:
-            await asyncio.sleep(0.01)
+        await until(lambda: running.broker._pulls.held, "the pull is held")
         disk.fail("read", path_ends=".q")
         assert (await client.send("T", b"new", unique="N" * 32)).code == 0
         refused = await waiting

@@ -17,6 +17,7 @@ def main() -> None:
     made = builder("cluster query", sys.argv[1])
     for name, value in {
         "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         "spark.executor.memory": "512m", "spark.task.maxFailures": "1", "spark.sql.warehouse.dir": tempfile.mkdtemp(),
     }.items():  # fmt: skip
         made = made.config(name, value)

@@ -30,3 +30,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     session.dataSource.register(HalfmqDataSource)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="module")
+def sink(spark: Any) -> Iterator[Any]:
+    """With small batches of Arrow, so that a task gets several, and with the sink that stops where a test wants it."""
+    from tests.support.stalling_sink import StallingSource
+
+    spark.dataSource.register(StallingSource)
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
+    yield spark
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")

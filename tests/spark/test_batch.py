@@ -1,7 +1,6 @@
 """Batch reads through Spark, from the store's files."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -84,9 +83,7 @@ def test_bounds_and_an_empty_topic(spark: Any, store: StoreWriter) -> None:
     ("options", "said"),
     [
         ({"startingOfsets": "earliest"}, "unknown option startingofsets"),
-        ({"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger is for streams"),
         ({"subscribe": "nowhere"}, "no topic nowhere"),
-        ({"endingOffsets": '{"orders":{"0":99999}}'}, "offset 99999 of queue 0 of topic orders"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_words(
@@ -94,11 +91,6 @@ def test_what_cannot_be_read_is_said_in_words(
 ) -> None:
     with pytest.raises(Exception, match=said):
         load(spark, store, **options).count()
-
-
-def test_a_directory_without_a_store(spark: Any, tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="holds no store"):
-        spark.read.format("halfmq").load(str(tmp_path), subscribe="t").count()
 
 
 def test_a_view_and_a_file_url_and_why_there_are_no_tables(spark: Any, store: StoreWriter) -> None:

@@ -2,20 +2,20 @@
 
 A service sends transactions of two messages, one to each of two topics, every fourth rolled back. Two queries run at
 the same time, one over the wire and one from the store's files, while the broker is killed and started again. In the end
-both tables must hold exactly the messages of the transactions that the service committed.
+both must have read exactly the messages of the transactions that the service committed.
 
 Which ones those are, the service's local database says, and nothing that the broker answered or did not: halves first,
 then the local commit, then COMMIT; checks are answered from the database. So a row that is missing is a lost message.
 """
 
 import random
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import spark_queries
 from tests.support.pair_service import Service
 from tests.support.served import Served
 
@@ -24,7 +24,7 @@ from halfmq.store.topics_file import read_topics
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 
-KILLS = 3
+TOPICS = ("orders", "loyalty")
 SEED = 20261121
 
 
@@ -39,80 +39,65 @@ def broker(tmp_path: Path) -> Iterator[Served]:
     served.stop()
 
 
-def start(spark: Any, work: Path, name: str, **source: str) -> Any:
-    """A running query. Spark gives the Python process of a source 10 s to start, fixed, which a loaded machine may need."""
-    for _ in range(3):
-        query = begin(spark, work, name, **source)
-        while query.isActive and query.lastProgress is None:
-            time.sleep(0.2)
-        if query.isActive or "failed to connect back" not in str(query.exception()):
-            break
-    return query
+class Stream:
+    """A running query, and the rows that it has read."""
+
+    def __init__(self, spark: Any, checkpoint: Path, **source: str) -> None:
+        self.batches: dict[int, list[Any]] = {}
+        frame = spark.readStream.format("halfmq").options(
+            subscribe=",".join(TOPICS), startingOffsets="earliest", maxOffsetsPerTrigger="500",
+            columns="topic,value,queue,offset,transaction_id", **source,
+        )  # fmt: skip
+        writer = frame.load().writeStream.foreachBatch(
+            lambda rows, batch: self.batches.update({batch: self.batches.get(batch, []) + rows.collect()})
+        )
+        self.query = spark_queries.start(writer.option("checkpointLocation", str(checkpoint)).start)
+
+    @property
+    def rows(self) -> list[Any]:
+        return [row for rows in list(self.batches.values()) for row in rows]
+
+    def numbers(self) -> Counter[tuple[str, int]]:
+        return Counter((row.topic, int(bytes(row.value))) for row in self.rows)
+
+    def wait_for(self, rows: int) -> None:
+        """More of them."""
+        before = len(self.rows)
+        spark_queries.until(self.query, lambda: len(self.rows) >= before + rows, "more rows")
 
 
-def begin(spark: Any, work: Path, name: str, **source: str) -> Any:
-    frame = spark.readStream.format("halfmq").options(
-        subscribe="orders,loyalty", startingOffsets="earliest", maxOffsetsPerTrigger="500",
-        columns="topic,value,queue,offset,transaction_id", **source,
-    )  # fmt: skip
-    return (
-        frame.load()
-        .selectExpr("topic", "cast(cast(value as string) as int) as number", "queue", "offset", "transaction_id")
-        .writeStream.format("parquet")
-        .option("checkpointLocation", str(work / f"{name}-checkpoint"))
-        .start(str(work / name))
-    )
-
-
-def table(spark: Any, work: Path, name: str) -> list[Any]:
-    if not list((work / name / "_spark_metadata").glob("[0-9]*")):
-        return []  # no batch is committed yet, whatever files lie there
-    rows: list[Any] = spark.read.parquet(str(work / name)).collect()
-    return rows
-
-
-def test_streams_go_on_through_kills_of_the_broker(spark: Any, broker: Served, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.thorough)])
+def test_streams_go_on_through_kills_of_the_broker(spark: Any, broker: Served, tmp_path: Path, kills: int) -> None:
     rng = random.Random(SEED)
-    url = f"rocketmq://127.0.0.1:{broker.name_port}"
-    queries = {
-        "wire": start(spark, tmp_path, "wire", url=url),
-        "direct": start(spark, tmp_path, "direct", path=str(broker.data)),
-    }
-    service = Service(url)
+    service = Service(broker.url)
     service.start()
+    streams: dict[str, Stream] = {}
     try:
-        for _ in range(KILLS):
-            time.sleep(rng.uniform(3, 6))
+        for name, source in {"wire": {"url": broker.url}, "direct": {"path": str(broker.data)}}.items():
+            streams[name] = Stream(spark, tmp_path / name, **source)
+        for _ in range(kills):
+            for stream in streams.values():
+                stream.wait_for(rng.randrange(50, 300))
             broker.kill()
-            time.sleep(rng.uniform(0.2, 2))
             broker.start()
-        time.sleep(3)
-        service.stopping.set()
-        assert service.stopped.wait(60)
-        deadline = time.monotonic() + 150
-        while time.monotonic() < deadline:
-            for name, query in queries.items():
-                assert query.isActive, (name, query.exception())
-            if all(len(table(spark, tmp_path, name)) >= 2 * len(service.committed) for name in queries):
-                break
-            time.sleep(1)
-        time.sleep(2)  # whatever would come too much comes now
+        for stream in streams.values():
+            stream.wait_for(100)
+        service.stop()
+        wanted = Counter((topic, number) for topic in TOPICS for number in service.committed)
+        for stream in streams.values():
+            spark_queries.until(stream.query, lambda: stream.numbers() >= wanted, "last row")  # noqa: B023
+            stream.query.processAllAvailable()  # whatever would come too much has come
     finally:
-        service.stopping.set()
-        service.ended.set()
-        for query in queries.values():
-            query.stop()
-    assert broker.kills == KILLS
+        service.close()
+        for stream in streams.values():
+            stream.query.stop()
+    assert broker.kills == kills
     _, topics = read_topics(RealDisk(), broker.data / "shard-0" / "topics.json")
-    assert [topic.name for topic in topics] == ["orders", "loyalty"]  # reading made nothing
-    assert len(service.committed) > 200
-    wanted = Counter((topic, number) for topic in ("orders", "loyalty") for number in service.committed)
-    for name in queries:
-        rows = table(spark, tmp_path, name)
-        found = Counter((row.topic, row.number) for row in rows)
-        missing, phantom = wanted - found, found - wanted
-        assert not missing, (name, [(one, service.odd.get(one[1])) for one in missing])
+    assert sorted(topic.name for topic in topics) == sorted(TOPICS), "reading made nothing"
+    assert len(service.committed) > 100
+    for name, stream in streams.items():
+        phantom = stream.numbers() - wanted
         assert not phantom, (name, [(one, service.odd.get(one[1])) for one in phantom])
-        assert all(row.transaction_id for row in rows)
-        places = Counter((row.topic, row.queue, row.offset) for row in rows)
+        assert all(row.transaction_id for row in stream.rows)
+        places = Counter((row.topic, row.queue, row.offset) for row in stream.rows)
         assert max(places.values()) == 1

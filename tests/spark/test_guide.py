@@ -72,11 +72,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_the_guide_prints_what_it_shows(spark: Any, broker: Served) -> None:
     page = PAGE.read_text()
     assert page.count("```python") == len(blocks(page)) > 12
-    page = page.replace(_URL, f"rocketmq://127.0.0.1:{broker.name_port}").replace(_WORK, str(broker.data.parent))
+    page = page.replace(_URL, broker.url).replace(_WORK, str(broker.data.parent))
     names: dict[str, Any] = {}
     try:
         differences = [difference(block, run(block, names)) for block in blocks(page)]

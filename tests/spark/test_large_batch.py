@@ -12,6 +12,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 ROWS = 5_000
 
 
+@pytest.mark.thorough
 def test_rows_of_one_decision_are_counted_and_every_wait_is_measured(spark: Any, tmp_path: Path) -> None:
     found = json.loads(json.dumps(large_batch.measure(spark, tmp_path, ROWS, 100, 64 << 20)))
     assert found["checked"] == {"rows": ROWS, "distinct": ROWS, "decisions": 1}

@@ -3,12 +3,7 @@
 The broker here drops no repetitions, as RocketMQ's does; on that one: ``tests/compat/test_spark_rocketmq.py``.
 """
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +14,7 @@ import pytest
 from tests.support import sink_driver, stalling_sink
 from tests.support.served import Served
 from tests.support.sink_runs import arrow, options
+from tests.support.spark_queries import QueryFailed
 
 from halfmq.client.outgoing import compose
 from halfmq.client.sync import Client
@@ -42,18 +38,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     shutil.rmtree(served.data)
 
 
-@pytest.fixture(scope="module")
-def sink(spark: Any) -> Iterator[Any]:
-    spark.dataSource.register(stalling_sink.StallingSource)
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
-    yield spark
-    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-
-
-def url(broker: Served) -> str:
-    return f"rocketmq://127.0.0.1:{broker.name_port}"
-
-
 def row(number: int) -> bytes:
     """Two of them fill a request."""
     return f"{number}".encode().ljust(2_500)
@@ -62,37 +46,37 @@ def row(number: int) -> bytes:
 def ids(spark: Any, broker: Served, topic: str) -> dict[bytes, list[str]]:
     """Body -> ids of the messages that have it."""
     found = defaultdict(list)
-    read = spark.read.format("halfmq").options(url=url(broker), subscribe=topic, columns="value,message_id").load()
+    read = spark.read.format("halfmq").options(url=broker.url, subscribe=topic, columns="value,message_id").load()
     for one in read.collect():
         found[bytes(one.value)].append(one.message_id)
     return found
 
 
-@pytest.mark.parametrize("moment", [stalling_sink.RAISE_AFTER_COMMIT, stalling_sink.KILL_FIRST_WORKER])
+def send(broker: Served, topic: str) -> None:
+    with Client(broker.url, group="service") as mq:
+        mq.send_many(topic, [compose(topic, row(number)) for number in range(ROWS)])
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [stalling_sink.RAISE_AFTER_COMMIT, pytest.param(stalling_sink.KILL_FIRST_WORKER, marks=pytest.mark.thorough)],
+)
 def test_batch_that_failed_is_sent_again_with_the_same_ids(
     sink: Any, broker: Served, tmp_path: Path, moment: str
 ) -> None:
     directory = tmp_path / moment
     directory.mkdir()
-    with Client(url(broker), group="service") as mq:
-        mq.send_many(f"in-{moment}", [compose(f"in-{moment}", row(number)) for number in range(ROWS)])
-
-    def run() -> None:
-        query = sink_driver.start(sink, url(broker), directory, guarantee=AT_LEAST_ONCE, availableNow=True)
-        try:
-            assert query.awaitTermination(300)
-        finally:
-            query.stop()
+    send(broker, f"in-{moment}")
 
     (directory / "moment").write_text(f"{moment} 1")
-    with pytest.raises(Exception, match=r"as the test wants it|worker exited|[Cc]onnection reset|crashed"):
-        run()
+    with pytest.raises(QueryFailed, match=r"as the test wants it|worker exited|[Cc]onnection reset|crashed"):
+        sink_driver.run(sink, broker.url, directory, guarantee=AT_LEAST_ONCE)
     assert (directory / "stalled").exists()
     before = ids(sink, broker, f"out-{moment}")
     assert len(before) >= sink_driver.BATCH_ROWS
     assert {len(one) for one in before.values()} == {1}
     (directory / "moment").unlink()
-    run()
+    sink_driver.run(sink, broker.url, directory, guarantee=AT_LEAST_ONCE)
     found = ids(sink, broker, f"out-{moment}")
     assert found.keys() == {row(number) for number in range(ROWS)}
     assert {body: set(one) for body, one in found.items() if body in before} == {
@@ -109,41 +93,19 @@ def killed_driver(broker: Served, tmp_path_factory: pytest.TempPathFactory) -> P
     """The directory of two queries whose driver was killed: one while a task of batch 1 sent, one after the commit of batch 0."""
     work = tmp_path_factory.mktemp("killed")
     moments = {"sending": f"{stalling_sink.IN_WRITE} 1", "sent": f"{stalling_sink.AFTER_COMMIT} 0"}
-    for name, moment in moments.items():
-        (work / name).mkdir()
-        (work / name / "moment").write_text(moment)
-        with Client(url(broker), group="service") as mq:
-            mq.send_many(f"in-{name}", [compose(f"in-{name}", row(number)) for number in range(ROWS)])
-    log = work / "driver.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.sink_driver", url(broker), str(work), AT_LEAST_ONCE, *moments],
-            stdout=output, stderr=output, start_new_session=True, env={**os.environ, "PYTHONPATH": "src:."},
-        )  # fmt: skip
-    try:
-        deadline = time.monotonic() + 240
-        while not all((work / name / "stalled").exists() for name in moments):
-            assert process.poll() is None, log.read_text()[-3_000:]
-            assert time.monotonic() < deadline, log.read_text()[-3_000:]
-            time.sleep(0.05)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(30)
-    assert process.returncode == -signal.SIGKILL
+    for name in moments:
+        send(broker, f"in-{name}")
+    with sink_driver.stopped_at(moments, broker.url, work, AT_LEAST_ONCE):
+        pass
     return work
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["sending", "sent"])
 def test_driver_killed_in_the_middle_loses_no_row(sink: Any, broker: Served, killed_driver: Path, name: str) -> None:
-    directory = killed_driver / name
     before = ids(sink, broker, f"out-{name}")
     assert sink_driver.BATCH_ROWS <= len(before) < ROWS, "killed in the middle"
-    (directory / "moment").unlink()
-    query = sink_driver.start(sink, url(broker), directory, guarantee=AT_LEAST_ONCE, availableNow=True)
-    try:
-        assert query.awaitTermination(300)
-    finally:
-        query.stop()
+    sink_driver.run(sink, broker.url, killed_driver / name, guarantee=AT_LEAST_ONCE)
     found = ids(sink, broker, f"out-{name}")
     assert found.keys() == {row(number) for number in range(ROWS)}
     assert len({one for several in found.values() for one in several}) == ROWS, "what is repeated has the id of before"
@@ -156,7 +118,7 @@ def test_driver_killed_in_the_middle_loses_no_row(sink: Any, broker: Served, kil
 def test_batch_write_that_is_repeated_has_the_same_ids_if_it_has_a_name(sink: Any, broker: Served) -> None:
     def write(**given: str) -> None:
         frame = sink.range(0, 20, 1, 2).selectExpr("cast(id as string) as value", "concat('k', id) as key")
-        options = {"url": url(broker), "topic": "writes", "guarantee": AT_LEAST_ONCE, **given}
+        options = {"url": broker.url, "topic": "writes", "guarantee": AT_LEAST_ONCE, **given}
         frame.write.format("halfmq").mode("append").options(**options).save()
 
     for _ in range(2):
@@ -170,6 +132,7 @@ def test_batch_write_that_is_repeated_has_the_same_ids_if_it_has_a_name(sink: An
     assert {len(set(several)) for several in ids(sink, broker, "writes").values()} == {2}
 
 
+@pytest.mark.thorough
 def test_broker_killed_while_a_task_sends(spark: Any, broker: Served) -> None:
     """The task without Spark, which would only wait."""
     given = options(

@@ -1,22 +1,22 @@
 """Two halfmq brokers behind one name service, read by one stream while one of them is killed, comes back, and is replaced."""
 
 import json
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import spark_queries
 from tests.support.name_service import NameService
 from tests.support.pair_service import Service
 from tests.support.served import Served
+from tests.support.spark_queries import QueryFailed
+from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.thorough, pytest.mark.timeout(400)]
 
 TOPICS = ("orders", "loyalty")
-#: How long something may take that takes a few seconds.
-LONG_S = 120
 
 
 class Brokers:
@@ -41,15 +41,14 @@ class Brokers:
         self.names.brokers[name] = served.name_port
 
     def service(self, name: str, first: int) -> Service:
-        made = Service(f"rocketmq://127.0.0.1:{self.served[name].name_port}", first)
+        made = Service(self.served[name].url, first)
         self.services.append(made)
         made.start()
         return made
 
     def close(self) -> None:
         for service in self.services:
-            service.stopping.set()
-            service.ended.set()
+            service.close()
         self.names.close()
         for served in self.served.values():
             served.stop()
@@ -71,24 +70,19 @@ class Stream:
         self.checkpoint = work / "checkpoint"
         self.batches: dict[int, list[Any]] = {}
 
-    def start(self, **trigger: Any) -> Any:
+    def writer(self, **trigger: Any) -> Any:
         frame = self.spark.readStream.format("halfmq").options(startingOffsets="earliest", **self.options).load()
         return (
             frame.writeStream.foreachBatch(lambda rows, batch: self.batches.update({batch: rows.collect()}))
             .option("checkpointLocation", str(self.checkpoint))
             .trigger(**trigger)
-            .start()
         )
 
     def run(self) -> None:
-        query = self.start(availableNow=True)
-        try:
-            assert query.awaitTermination(LONG_S)
-        finally:
-            query.stop()
+        spark_queries.run(self.writer(availableNow=True).start)
 
     def rows(self) -> list[Any]:
-        return [row for batch in self.batches.values() for row in batch]
+        return [row for batch in list(self.batches.values()) for row in batch]
 
     def numbers(self, name: str | None) -> Counter[tuple[str, int]]:
         return Counter((row.topic, int(row.value)) for row in self.rows() if row.broker == name)
@@ -98,34 +92,15 @@ class Stream:
         return json.loads(last.read_text().splitlines()[2])
 
 
-def wait(query: Any, until: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LONG_S
-    while not until():
-        assert query.isActive, query.exception()
-        assert time.monotonic() < deadline, query.lastProgress
-        time.sleep(0.1)
-
-
-def committed_soon(service: Service) -> None:
-    deadline = time.monotonic() + LONG_S
-    while not service.committed and time.monotonic() < deadline:
-        time.sleep(0.05)
-
-
 def both(*services: Service) -> Counter[tuple[str, int]]:
     return Counter((topic, number) for one in services for topic in TOPICS for number in one.committed)
-
-
-def stop(service: Service) -> None:
-    service.stopping.set()
-    assert service.stopped.wait(60)
 
 
 def test_two_brokers_are_read_together_through_a_kill_of_one(spark: Any, brokers: Brokers, tmp_path: Path) -> None:
     first = brokers.service("east", 0)
     stream = Stream(spark, brokers.names.url, tmp_path)
-    committed_soon(first)
-    stop(first)
+    wait_until(lambda: first.committed, "transaction")
+    first.stop()
     stream.run()
     assert stream.offset()["v"] == 1
     alone = stream.rows()
@@ -135,28 +110,31 @@ def test_two_brokers_are_read_together_through_a_kill_of_one(spark: Any, brokers
     # The topics appear on a second broker, which is killed while both are read.
     brokers.join("west", brokers.served["west"])
     east, west = brokers.service("east", 1_000_000), brokers.service("west", 2_000_000)
-    query = stream.start(processingTime="0 seconds")
+    query = spark_queries.start(stream.writer(processingTime="0 seconds").start)
+
+    def wait(condition: Any) -> None:
+        spark_queries.until(query, condition, "rows")
+
     try:
-        wait(query, lambda: min(len(stream.numbers(name)) for name in ("east", "west")) > 50)
+        wait(lambda: min(len(stream.numbers(name)) for name in ("east", "west")) > 50)
         assert stream.offset()["v"] == 2
         brokers.served["west"].kill()
-        time.sleep(0.5)
         brokers.served["west"].start()
         seen = len(stream.numbers("west"))
-        wait(query, lambda: len(stream.numbers("west")) > seen + 50)
+        wait(lambda: len(stream.numbers("west")) > seen + 50)
 
         # It is killed when it has been read: the rows of the other flow on while it is away.
-        stop(west)
-        wait(query, lambda: stream.numbers("west") == both(west))
+        west.stop()
+        wait(lambda: stream.numbers("west") == both(west))
         brokers.served["west"].kill()
         seen = len(stream.numbers("east"))
-        wait(query, lambda: len(stream.numbers("east")) > seen + 200)
+        wait(lambda: len(stream.numbers("east")) > seen + 200)
         brokers.served["west"].start()
         again = brokers.service("west", 3_000_000)
-        wait(query, lambda: len(stream.numbers("west")) > len(both(west)) + 50)
-        stop(again)
-        stop(east)
-        wait(query, lambda: stream.numbers("west") >= both(west, again))
+        wait(lambda: len(stream.numbers("west")) > len(both(west)) + 50)
+        again.stop()
+        east.stop()
+        wait(lambda: stream.numbers("west") >= both(west, again))
     finally:
         query.stop()
 
@@ -177,6 +155,6 @@ def test_two_brokers_are_read_together_through_a_kill_of_one(spark: Any, brokers
     brokers.served["west"].stop()
     brokers.join("west", brokers.made("other"))
     other = brokers.service("west", 4_000_000)
-    committed_soon(other)
-    with pytest.raises(Exception, match=r"broker west: this is store \w+, the query has read store"):
+    wait_until(lambda: other.committed, "transaction")
+    with pytest.raises(QueryFailed, match=r"broker west: this is store \w+, the query has read store"):
         stream.run()

@@ -1,29 +1,26 @@
 """The sink through Spark, against a broker in a process of its own: rows are visible exactly once, however the driver dies.
 
 The letters are those of the table in docs/spark-options.md, "What happens if the query is killed". One driver process runs a query for each of
-the moments at which it is to be killed; each query stops at its moment (``tests.support.stalling_sink``), and one SIGKILL of the
-process group ends them all. Then each is started again here, on its checkpoint.
+the moments at which it is to be killed; each query stops at its moment, and one SIGKILL of the process group ends them all
+(``tests.support.sink_driver``). Then each is started again here, on its checkpoint.
 """
 
 import asyncio
-import contextlib
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pytest
-from tests.support import sink_driver, stalling_sink
+from tests.support import sink_driver, spark_queries, stalling_sink
 from tests.support.half_batches import bodies
 from tests.support.raw_client import RawClient
 from tests.support.served import Served
 from tests.support.sink_runs import arrow, options
+from tests.support.spark_queries import QueryFailed
+from tests.support.waiting import wait_until
 
 from halfmq.client.sync import Client
 from halfmq.model.query_batch import QueryBatch
@@ -39,7 +36,6 @@ _QUEUES: Final = 4
 #: When each query of the driver that is killed stops.
 MOMENTS: Final = {
     "a": f"{stalling_sink.BEFORE_COMMIT} 1",
-    "b": f"{stalling_sink.AFTER_COMMIT} 1",
     "c": f"{stalling_sink.IN_WRITE} 1",
     "d1": f"{stalling_sink.KILL_FIRST_WORKER} 1",
     "e": "",
@@ -47,6 +43,7 @@ MOMENTS: Final = {
     "f2": f"{stalling_sink.AFTER_COMMIT} 1",
     "z": f"{stalling_sink.BEFORE_COMMIT} 1",
 }
+thorough = pytest.mark.thorough
 
 
 @pytest.fixture(scope="module")
@@ -59,24 +56,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     shutil.rmtree(served.data)
 
 
-@pytest.fixture(scope="module")
-def sink(spark: Any) -> Any:
-    spark.dataSource.register(stalling_sink.StallingSource)
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
-    yield spark
-    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-
-
-def url(broker: Served) -> str:
-    return f"rocketmq://127.0.0.1:{broker.name_port}"
-
-
 def rows(name: str, start: int, count: int) -> list[bytes]:
     return [f"{name}-{number}".encode().ljust(2_500) for number in range(start, start + count)]
 
 
 def send(broker: Served, name: str, start: int, count: int) -> None:
-    with Client(url(broker), group="service") as mq:
+    with Client(broker.url, group="service") as mq:
         for row in rows(name, start, count):
             mq.send(f"in-{name}", row)
 
@@ -94,13 +79,6 @@ def visible(broker: Served, topic: str) -> list[bytes]:
     return asyncio.run(read())
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 180) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"no {what} in {seconds} s"
-        time.sleep(0.05)
-
-
 class Row:
     """A query, its checkpoint, and what is expected in its output."""
 
@@ -110,16 +88,10 @@ class Row:
 
     def run(self, **options: Any) -> None:
         """Run it here until it has caught up. Raises its error."""
-        query = sink_driver.start(self.spark, url(self.broker), self.directory, availableNow=True, **options)
-        try:
-            assert query.awaitTermination(180)
-        finally:
-            query.stop()
+        sink_driver.run(self.spark, self.broker.url, self.directory, **options)
 
     def stall(self, where: str, batch: int) -> None:
-        self.directory.mkdir(exist_ok=True)
-        for name in ("stalled", "go"):
-            (self.directory / name).unlink(missing_ok=True)
+        self.directory.mkdir()
         (self.directory / "moment").write_text(f"{where} {batch}")
 
     def logged(self, log: str) -> set[int]:
@@ -139,63 +111,43 @@ class Row:
 
 
 @pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory, broker: Served) -> Path:
-    """A directory for each row, with its input sent."""
-    directory = tmp_path_factory.mktemp("rows")
-    for name, moment in MOMENTS.items():
-        (directory / name).mkdir()
-        (directory / name / "moment").write_text(moment)
+def killed(tmp_path_factory: pytest.TempPathFactory, broker: Served, sink: Any) -> tuple[Path, str]:
+    """A driver that was killed when all its queries were at their moments: their directories, and how the query of row z ended before that."""
+    work = tmp_path_factory.mktemp("rows")
+    for name in MOMENTS:
         send(broker, name, 0, ROWS)
-    return directory
-
-
-@pytest.fixture(scope="module")
-def killed(work: Path, broker: Served, sink: Any) -> dict[str, str]:
-    """Kill the driver when all its queries are at their moments. Returns how the query of row z ended before that."""
-    log = work / "driver.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.sink_driver", url(broker), str(work), "exactlyOnce", *MOMENTS],
-            stdout=output, stderr=output, start_new_session=True, env={**os.environ, "PYTHONPATH": "src:."},
-        )  # fmt: skip
-    try:
-        found = {}
-        for name in MOMENTS:
-            row = Row(sink, broker, work / name)
-            at = (
-                (lambda r=row: {0, 1} <= r.logged("commits"))
-                if name in ("d1", "e")
-                else (row.directory / "stalled").exists
-            )
-            # The start of eight queries takes a minute of two idle cores.
-            wait_for(lambda: process.poll() is not None or at(), f"moment of row {name}", 400)  # noqa: B023
-            assert process.poll() is None, log.read_text()[-3_000:]
+    with sink_driver.stopped_at(MOMENTS, broker.url, work) as end_of:
         row = Row(sink, broker, work / "z")
         (row.directory / "moment").unlink()
         row.run()
         row.assert_once()
         (row.directory / "go").touch()
-        wait_for((row.directory / "ended").exists, "end of the paused driver")
-        found["z"] = (row.directory / "ended").read_text()
-        return found
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(30)
+        ended = end_of("z")
+    return work, ended
 
 
 @pytest.fixture
-def row(request: pytest.FixtureRequest, killed: dict[str, str], work: Path, broker: Served, sink: Any) -> Row:
+def row(request: pytest.FixtureRequest, killed: tuple[Path, str], broker: Served, sink: Any) -> Row:
     """The row of the kill table that the test's name begins with."""
-    name = request.node.name.split("_")[1]
-    made = Row(sink, broker, work / name)
-    (made.directory / "moment").unlink()
-    return made
+    return Row(sink, broker, killed[0] / request.node.name.split("_")[1])
 
 
 # --- kill -9 of the driver ------------------------------------------------------------------------------------
 
 
+def test_killed_between_the_decision_and_its_note(sink: Any, broker: Served, tmp_path: Path) -> None:
+    """The broker has decided the batch, and Spark does not know: its rows are visible once before the restart, and once after it."""
+    send(broker, "once", 0, ROWS)
+    with sink_driver.stopped_at({"once": f"{stalling_sink.AFTER_COMMIT} 1"}, broker.url, tmp_path):
+        row = Row(sink, broker, tmp_path / "once")
+        row.assert_once()
+    assert (row.logged("offsets"), row.logged("commits")) == ({0, 1}, {0})
+    row.run()
+    assert row.logged("commits") == {0, 1}
+    row.assert_once()
+
+
+@thorough
 def test_a_killed_before_the_decision(row: Row) -> None:
     assert (row.logged("offsets"), row.logged("commits")) == ({0, 1}, {0})
     row.assert_first_batch()
@@ -203,14 +155,7 @@ def test_a_killed_before_the_decision(row: Row) -> None:
     row.assert_once()
 
 
-def test_b_killed_after_the_decision(row: Row) -> None:
-    assert (row.logged("offsets"), row.logged("commits")) == ({0, 1}, {0})
-    row.assert_once()
-    row.run()
-    assert row.logged("commits") == {0, 1}
-    row.assert_once()
-
-
+@thorough
 def test_c_killed_in_a_task(row: Row) -> None:
     assert row.logged("commits") == {0}
     row.assert_first_batch()
@@ -218,12 +163,14 @@ def test_c_killed_in_a_task(row: Row) -> None:
     row.assert_once()
 
 
+@thorough
 def test_d1_killed_worker_of_a_task_that_is_tried_again(row: Row) -> None:
     assert (row.directory / "stalled").exists()
     assert row.logged("commits") == {0, 1}
     row.assert_once()
 
 
+@thorough
 def test_e_killed_after_the_batch(row: Row) -> None:
     assert row.logged("commits") == {0, 1}
     send(row.broker, "e", ROWS, 10)
@@ -232,27 +179,30 @@ def test_e_killed_after_the_batch(row: Row) -> None:
     row.assert_once(ROWS + 10)
 
 
+@thorough
 def test_f1_restarted_with_another_limit(row: Row) -> None:
     row.run(rows=15)
     row.assert_once()
 
 
+@thorough
 def test_f2_lost_offsets_and_another_range_stop_the_query(row: Row) -> None:
     for leftover in (row.directory / "checkpoint" / "offsets").glob("*1*"):
         leftover.unlink()
     send(row.broker, "f2", ROWS, 10)
     for _ in range(2):
-        with pytest.raises(Exception, match="decided with other content"):
+        with pytest.raises(QueryFailed, match="decided with other content"):
             row.run(rows=15)
         assert row.logged("commits") == {0}
         row.assert_once()
 
 
-def test_d2_task_that_fails_for_good(work: Path, broker: Served, sink: Any) -> None:
-    row = Row(sink, broker, work / "d2")
+@thorough
+def test_d2_task_that_fails_for_good(tmp_path: Path, broker: Served, sink: Any) -> None:
+    row = Row(sink, broker, tmp_path / "d2")
     row.stall(stalling_sink.RAISE_IN_WRITE, 1)
     send(broker, "d2", 0, ROWS)
-    with pytest.raises(Exception, match="as the test wants it"):
+    with pytest.raises(QueryFailed, match="as the test wants it"):
         row.run()
     assert (row.directory / "aborted-1").exists()
     row.assert_first_batch()
@@ -261,11 +211,12 @@ def test_d2_task_that_fails_for_good(work: Path, broker: Served, sink: Any) -> N
     row.assert_once()
 
 
-def test_d3_commit_that_fails_after_the_decision(work: Path, broker: Served, sink: Any) -> None:
-    row = Row(sink, broker, work / "d3")
+@thorough
+def test_d3_commit_that_fails_after_the_decision(tmp_path: Path, broker: Served, sink: Any) -> None:
+    row = Row(sink, broker, tmp_path / "d3")
     row.stall(stalling_sink.RAISE_AFTER_COMMIT, 1)
     send(broker, "d3", 0, ROWS)
-    with pytest.raises(Exception, match="as the test wants it"):
+    with pytest.raises(QueryFailed, match="as the test wants it"):
         row.run()
     assert (row.directory / "aborted-1").exists()
     row.assert_once()
@@ -275,11 +226,10 @@ def test_d3_commit_that_fails_after_the_decision(work: Path, broker: Served, sin
     row.assert_once()
 
 
-def test_z_paused_driver_changes_nothing_and_stops(
-    killed: dict[str, str], work: Path, broker: Served, sink: Any
-) -> None:
-    assert "CONCURRENT" in killed["z"]
-    Row(sink, broker, work / "z").assert_once()
+@thorough
+def test_z_paused_driver_changes_nothing_and_stops(killed: tuple[Path, str], row: Row) -> None:
+    assert "CONCURRENT" in killed[1]
+    row.assert_once()
 
 
 def test_broker_killed_while_a_task_sends_and_before_the_decision(broker: Served) -> None:
@@ -314,9 +264,9 @@ def test_batch_write_and_every_column_read_back(sink: Any, broker: Served) -> No
         "map('source', 'web', 'n', cast(id as string)) as properties", "concat('s', id % 7) as sharding_key",
         "if(id % 10 = 0, 2, null) as queue",
     )  # fmt: skip
-    frame.write.format("halfmq").mode("append").options(url=url(broker)).save()
+    frame.write.format("halfmq").mode("append").options(url=broker.url).save()
     columns = "key,value,topic,queue,offset,tag,keys,message_id,properties"
-    found = sink.read.format("halfmq").options(url=url(broker), subscribe="even,odd", columns=columns).load().collect()
+    found = sink.read.format("halfmq").options(url=broker.url, subscribe="even,odd", columns=columns).load().collect()
     assert len(found) == len({row.message_id for row in found}) == 400
     queues: dict[tuple[str, str], set[int]] = {}
     seen = set()
@@ -341,7 +291,7 @@ def test_batch_write_and_every_column_read_back(sink: Any, broker: Served) -> No
 def test_batch_write_with_a_version_is_written_once(sink: Any, broker: Served) -> None:
     def write(version: int, start: int) -> None:
         frame = sink.range(start, start + 10).selectExpr("cast(id as string) as value")
-        given = {"url": url(broker), "topic": "versions", "txnAppId": "job", "txnVersion": str(version)}
+        given = {"url": broker.url, "topic": "versions", "txnAppId": "job", "txnVersion": str(version)}
         frame.write.format("halfmq").mode("append").options(**given).save()
 
     write(1, 0)
@@ -352,41 +302,45 @@ def test_batch_write_with_a_version_is_written_once(sink: Any, broker: Served) -
     assert sorted(map(int, visible(broker, "versions"))) == list(range(20))
 
 
+@thorough
 def test_rows_with_a_delay_become_visible_once_at_their_time_also_if_the_broker_is_killed(
     sink: Any, broker: Served
 ) -> None:
     """Four kinds of rows: without a delay, with one, for a point in time, and for one that has passed."""
     began = time.time()
+    due = {1: began + 12, 2: began + 15}
     frame = sink.range(0, 400, 1, 2).selectExpr(
         "cast(id as string) as value",
         "if(id % 4 = 1, 12000 + id, null) as delay_ms",
-        f"case id % 4 when 2 then timestamp_millis({round(began * 1_000)} + 15000 + id) when 3 then timestamp_millis(1) end as deliver_at",
+        f"case id % 4 when 2 then timestamp_millis({round(due[2] * 1_000)} + id) when 3 then timestamp_millis(1) end as deliver_at",
     )
-    frame.write.format("halfmq").mode("append").options(
-        url=url(broker), topic="delayed", txnAppId="delays", txnVersion="1"
-    ).save()
-    decided = time.time()
-    broker.kill()
-    broker.start()
+
+    def write() -> None:
+        given = {"url": broker.url, "topic": "delayed", "txnAppId": "delays", "txnVersion": "1"}
+        frame.write.format("halfmq").mode("append").options(**given).save()
 
     def numbers() -> list[int]:
         return sorted(map(int, visible(broker, "delayed")))
 
-    at_once = [number for number in range(400) if number % 4 in (0, 3)]
-    wait_for(lambda: numbers() == at_once, "rows without a delay, and no others", 10)
+    write()
+    broker.kill()
+    broker.start()
     seen: dict[int, float] = {}
-    while len(seen) < 200 and time.time() < decided + 60:
-        for number in set(numbers()).difference(at_once, seen):
-            seen[number] = time.time()
-        time.sleep(0.1)
+
+    def are_all_visible() -> bool:
+        seen.update(dict.fromkeys(set(numbers()).difference(seen), time.time()))
+        return len(seen) == 400
+
+    wait_until(are_all_visible, "all rows")
     broker.kill()
     broker.start()
     assert numbers() == list(range(400))
     for number, at in seen.items():
-        assert at >= (began + 12 + number / 1_000 if number % 4 == 1 else began + 15 + number / 1_000)
-    frame.write.format("halfmq").mode("append").options(
-        url=url(broker), topic="delayed", txnAppId="delays", txnVersion="1"
-    ).save()
+        assert at >= due.get(number % 4, 0) + number / 1_000
+    assert max(seen[number] for number in seen if number % 4 not in due) <= min(
+        seen[number] for number in seen if number % 4 in due
+    ), "what has no delay does not wait"
+    write()
     assert numbers() == list(range(400))
 
 
@@ -394,7 +348,7 @@ def test_failed_batch_write_shows_nothing(sink: Any, broker: Served) -> None:
     frame = sink.range(0, 40, 1, 2).selectExpr("if(id = 39, null, rpad(id, 3000, '-')) as value")
     with pytest.raises(Exception, match="value is null in 1 of"):
         frame.write.format("halfmq").mode("append").options(
-            url=url(broker), topic="failed", maxHalfBatchBytes="4k"
+            url=broker.url, topic="failed", maxHalfBatchBytes="4k"
         ).save()
     assert visible(broker, "failed") == []
 
@@ -403,7 +357,6 @@ def test_failed_batch_write_shows_nothing(sink: Any, broker: Served) -> None:
     ("given", "mode", "said"),
     [
         ({"topic": "t", "maxHalfBatch": "1"}, "append", "unknown option maxHalfBatch"),
-        ({}, "append", "neither option topic nor column topic"),
         ({"topic": "t"}, "overwrite", "cannot be overwritten"),
     ],
 )
@@ -412,21 +365,22 @@ def test_what_cannot_be_written_is_said_in_words(
 ) -> None:
     frame = sink.range(1).selectExpr("'a' as value")
     with pytest.raises(Exception, match=f"(?i){said}"):
-        frame.write.format("halfmq").mode(mode).options(url=url(broker), **given).save()
+        frame.write.format("halfmq").mode(mode).options(url=broker.url, **given).save()
 
 
+@thorough
 def test_checkpoint_of_the_session_configuration_is_refused(sink: Any, broker: Served, tmp_path: Path) -> None:
     send(broker, "conf", 0, 1)
     sink.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path))
     try:
         stream = (
             sink.readStream.format("halfmq")
-            .options(url=url(broker), subscribe="in-conf", startingOffsets="earliest")
+            .options(url=broker.url, subscribe="in-conf", startingOffsets="earliest")
             .load()
         )
         stream = stream.select("value")
-        query = stream.writeStream.format("halfmq").options(url=url(broker), topic="out-conf")
-        with pytest.raises(Exception, match="option checkpointLocation is not set on this query"):
-            query.trigger(availableNow=True).start().awaitTermination(180)
+        query = stream.writeStream.format("halfmq").options(url=broker.url, topic="out-conf")
+        with pytest.raises(QueryFailed, match="option checkpointLocation is not set on this query"):
+            spark_queries.run(query.trigger(availableNow=True).start)
     finally:
         sink.conf.unset("spark.sql.streaming.checkpointLocation")

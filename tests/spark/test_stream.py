@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import spark_queries
+from tests.support.spark_queries import QueryFailed
 from tests.support.store_writer import StoreWriter
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -34,18 +36,22 @@ class Query:
     def run(self) -> list[int]:
         """Rows of each batch."""
         frame = self.spark.readStream.format("halfmq").options(**self.source).load()
-        query = (
+        writer = (
             frame.selectExpr("cast(cast(value as string) as int) as number")
             .writeStream.format("parquet")
             .option("checkpointLocation", str(self.work / "checkpoint"))
             .trigger(availableNow=True)
-            .start(str(self.work / "table"))
         )
-        try:
-            assert query.awaitTermination(120)
-        finally:
-            query.stop()
-        return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+        query = spark_queries.run(lambda: writer.start(str(self.work / "table")))
+        self.progress = [progress for progress in query.recentProgress if progress.numInputRows]
+        return [progress.numInputRows for progress in self.progress]
+
+    def forget_the_last_batch(self) -> None:
+        """As a crash leaves it that came after the batch was planned and before it was done."""
+        last = max(int(path.name) for path in (self.work / "checkpoint" / "commits").glob("[0-9]*"))
+        for log in ("checkpoint/commits", "table/_spark_metadata"):
+            for name in (f"{last}", f".{last}.crc"):
+                (self.work / log / name).unlink()
 
     def numbers(self) -> list[int]:
         return sorted(row.number for row in self.spark.read.parquet(str(self.work / "table")).collect())
@@ -56,40 +62,27 @@ class Query:
         return [json.loads(path.read_text().splitlines()[2]) for path in files]
 
 
-def test_a_young_topic_then_limited_batches_then_a_restart(spark: Any, writer: StoreWriter, tmp_path: Path) -> None:
+def test_a_young_topic_then_limited_batches_of_which_the_last_is_run_again(
+    spark: Any, writer: StoreWriter, tmp_path: Path
+) -> None:
     query = Query(spark, writer, tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger="40")
     assert query.run() == []
     writer.topic("orders", 2)
-    writer.publish()
-    assert query.run() == []
     send(writer, 0, 100)
     assert query.run() == [40, 40, 20]
+    newest = query.progress[0].sources[0]
+    assert json.loads(newest.latestOffset)["queues"] == {"orders": {"0": 50, "1": 50}}
+    assert json.loads(newest.endOffset)["queues"] == {"orders": {"0": 20, "1": 20}}
+    query.forget_the_last_batch()
     send(writer, 100, 30)
-    assert query.run() == [30]
-    assert query.run() == []
+    assert query.run() == [20, 30], "the same batch as before, whatever has come since"
     assert query.numbers() == list(range(130))
     last = query.offsets()[-1]
     assert last["queues"] == {"orders": {"0": 65, "1": 65}}
     assert (last["v"], last["store"], last["position"]) == (1, writer.store_id.hex(), writer.log.end)
 
 
-def test_a_batch_that_was_not_committed_is_run_again_the_same(spark: Any, writer: StoreWriter, tmp_path: Path) -> None:
-    writer.topic("orders", 2)
-    send(writer, 0, 10)
-    query = Query(spark, writer, tmp_path, startingOffsets="earliest")
-    assert query.run() == [10]
-    # As a crash leaves it that came after the batch was planned and before it was done.
-    for leftover in (tmp_path / "checkpoint" / "commits").glob("*0*"):
-        leftover.unlink()
-    for path in (tmp_path / "table").rglob("*"):
-        if path.is_file():
-            path.unlink()
-    send(writer, 10, 5)
-    assert query.run() == [10, 5]
-    assert query.numbers() == list(range(15))
-
-
-def test_retention_before_the_stream_stops_it_or_is_passed_over(
+def test_retention_before_the_stream_stops_it_or_is_passed_over_and_another_store_stops_it(
     spark: Any, writer: StoreWriter, tmp_path: Path
 ) -> None:
     writer.topic("orders", 2)
@@ -101,36 +94,13 @@ def test_retention_before_the_stream_stops_it_or_is_passed_over(
     writer.trim()
     kept = sum(end - first for first, end in (writer.indexes.queues.bounds(1, queue) for queue in (0, 1)))
     assert 0 < kept < 56
-    with pytest.raises(Exception, match="past retention"):
+    with pytest.raises(QueryFailed, match="past retention"):
         query.run()
     query.source["failOnDataLoss"] = "false"
     assert query.run() == [kept]
-
-
-def test_another_store_under_the_checkpoint_stops_the_stream(spark: Any, writer: StoreWriter, tmp_path: Path) -> None:
-    writer.topic("orders", 2)
-    send(writer, 0, 4)
-    query = Query(spark, writer, tmp_path, startingOffsets="earliest")
-    query.run()
     other = StoreWriter(tmp_path / "other")
     other.topic("orders", 2)
-    send(other, 0, 9)
-    query.source["path"] = str(other.directory)
-    with pytest.raises(Exception, match=f"this is store {other.store_id.hex()}"):
+    send(other, 0, 99)
+    query.source |= {"path": str(other.directory), "failOnDataLoss": "true"}
+    with pytest.raises(QueryFailed, match=f"this is store {other.store_id.hex()}"):
         query.run()
-
-
-def test_progress_shows_what_is_newest(spark: Any, writer: StoreWriter, tmp_path: Path) -> None:
-    writer.topic("orders", 2)
-    send(writer, 0, 6)
-    frame = spark.readStream.format("halfmq").options(
-        path=str(writer.directory), subscribe="orders", startingOffsets="earliest", maxOffsetsPerTrigger="2"
-    )
-    query = (
-        frame.load().writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
-        .trigger(availableNow=True).start()
-    )  # fmt: skip
-    assert query.awaitTermination(120)
-    first = next(progress for progress in query.recentProgress if progress.numInputRows).sources[0]
-    assert json.loads(first.latestOffset)["queues"] == {"orders": {"0": 3, "1": 3}}
-    assert json.loads(first.endOffset)["queues"] == {"orders": {"0": 1, "1": 1}}

@@ -9,11 +9,9 @@ remain after a power loss. ``sync`` copies a file from the first to the second, 
     kill()              the process ends, the page cache stays
     power_fails_after   an operation is cut in the middle: raises ``PowerLost``; call ``crash`` or ``kill`` next
     before, after       called with each operation; may raise ``PowerLost``
-    cut_write           the write that ``before`` was called with is cut after so many bytes
     fail                the next matching reads, writes, syncs or allocations raise an OSError; a write may be short
-    fail_by_chance      the same for matching operations chosen at random, until ``heal``
     fill                limits the remaining space of the disk
-    flip_bit, rot       a bit flips, on the disk and in the cache
+    flip_bit            a bit flips, on the disk and in the cache
     sync_is_a_lie       syncs return and do nothing: with it, a test of durability must fail
     fork                another disk in the same state, to see what a crash here would leave
 
@@ -35,10 +33,10 @@ from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
 from halfmq.runtime.disk import Lock
-from tests.support.disk_faults import MISDIRECTED, Fails, FaultOrders
+from tests.support.disk_faults import Fails, FaultOrders
 from tests.support.page_cache import BLOCK_BYTES, SECTOR_BYTES, CachedFile, Mark
 
-__all__ = ["BLOCK_BYTES", "MISDIRECTED", "SECTOR_BYTES", "FaultyDisk", "FaultyFile", "Operation", "PowerLost"]
+__all__ = ["BLOCK_BYTES", "SECTOR_BYTES", "FaultyDisk", "FaultyFile", "Operation", "PowerLost"]
 
 #: Fractions of unsynced data that survive a crash; one is chosen for each crash.
 _KEPT: Final = (0.0, 0.1, 0.5, 0.5, 0.9, 1.0)
@@ -87,7 +85,7 @@ class FaultyFile:
         disk = self._disk
         fails = disk._begin("write", self.path, at, len(data))
         if fails is not None:
-            at, data = disk._spoil(fails, at, data, len(inode.seen))
+            data = disk._spoil(fails, data)
         if disk._cutting is not None:
             data = data[: disk._cutting]
         fitting = disk._claim_write(inode, at, len(data))
@@ -97,7 +95,7 @@ class FaultyFile:
             disk._lose("torn write")
         if fitting < len(data):
             disk._full("write", self.path)
-        if fails is not None and fails.code != MISDIRECTED:
+        if fails is not None:
             disk._raise("write", fails.code, self.path)
         disk._end()
         return len(data)
@@ -310,25 +308,14 @@ class FaultyDisk:
         finally:
             self._began = {}
 
-    def cut_write(self, done: int) -> None:
-        """Call it in ``before``: ``done`` bytes of this write are written, then it raises ``PowerLost``."""
-        self._cutting = done
-
     def fail(
         self, operation: str, code: int = errno.EIO, *, path_ends: str = "", times: int = 1, short: bool = False
     ) -> None:
         """The next ``times`` operations ("write", "read", "sync", "allocate", "create", "rename", ...) on matching paths raise.
 
-        ``short``: some bytes of the write are written first. ``MISDIRECTED`` for a write: nothing is raised, the bytes
-        go to another place of the file.
+        ``short``: some bytes of the write are written first.
         """
         self.orders.order(operation, path_ends, Fails(code, short), times)
-
-    def fail_by_chance(
-        self, operation: str, share: float, code: int = errno.EIO, *, path_ends: str = "", short: bool = False
-    ) -> None:
-        """Until ``heal``, a fraction ``share`` of these operations raises, also after a crash."""
-        self.orders.order_by_chance(operation, path_ends, Fails(code, short), share)
 
     def heal(self) -> None:
         """Cancel everything that was ordered: failures, losses of power, limits of space."""
@@ -344,16 +331,6 @@ class FaultyDisk:
         """Flip a bit of a file, on the disk and in the cache."""
         self._inode(path).flip_bit(at, bit)
         self.faults["bit flip"] += 1
-
-    def rot(self, path: Path) -> int | None:
-        """Flip a random bit that was ever written to the file; returns its place. None: nothing was written."""
-        ranges = self._inode(path).data_ranges(0)
-        if not ranges:
-            return None
-        rng = self.orders.rng
-        at = rng.randrange(*rng.choice(ranges))
-        self.flip_bit(path, at, rng.randrange(8))
-        return at
 
     def put(self, path: Path, content: bytes) -> None:
         """Replace the content of a file, durably, as with an editor."""
@@ -571,16 +548,12 @@ class FaultyDisk:
         self.orders.count_error(kind, code)
         raise OSError(code, os.strerror(code), str(path))
 
-    def _spoil(self, fails: Fails, at: int, data: bytes, size: int) -> tuple[int, bytes]:
-        """The effect of a write that fails."""
-        rng = self.orders.rng
-        if fails.code == MISDIRECTED:
-            self.faults["misdirected write"] += 1
-            return rng.randrange(max(1, size - len(data) + 1)), data
+    def _spoil(self, fails: Fails, data: bytes) -> bytes:
+        """What is written by a write that fails."""
         if not fails.short:
-            return at, b""
+            return b""
         self.faults["short write"] += 1
-        return at, data[: rng.randint(0, max(0, len(data) - 1))]
+        return data[: self.orders.rng.randint(0, max(0, len(data) - 1))]
 
     def failed_sync_keeps(self) -> float:
         """Fraction of the dirty sectors that the failing sync wrote nevertheless."""

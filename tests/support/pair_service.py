@@ -5,12 +5,12 @@ then COMMIT; checks are answered from the database. So a row that is missing is 
 """
 
 import threading
-import time
 
 from halfmq.client.outcome import Outcome
 from halfmq.client.sync import Client
 from halfmq.client.transaction_block import Transaction
 from halfmq.errors import ConnectError, HalfmqError
+from tests.support.waiting import PATIENCE_S
 
 
 class RolledBackByRule(Exception):
@@ -46,6 +46,15 @@ class Service(threading.Thread):
             # The client stays open: what is undecided is settled by checks that it answers.
             self.ended.wait()
 
+    def stop(self) -> None:
+        """Send no more; returns when ``committed`` does not change any more."""
+        self.stopping.set()
+        assert self.stopped.wait(PATIENCE_S)
+
+    def close(self) -> None:
+        self.stopping.set()
+        self.ended.set()
+
     def _check(self, transaction: Transaction) -> Outcome:
         return Outcome.COMMIT if int(transaction.query_id) in self.committed else Outcome.ROLLBACK
 
@@ -64,4 +73,5 @@ class Service(threading.Thread):
             pass
         except HalfmqError as error:
             self.odd[number] = f"{type(error).__name__} in {'COMMIT' if prepared else 'prepare'}"
-            time.sleep(0.1 if isinstance(error, ConnectError) else 0.0)
+            if isinstance(error, ConnectError):
+                self.stopping.wait(0.1)  # real time: the pace at which a service calls a broker that is away

@@ -8,6 +8,8 @@ import asyncio
 import json
 from typing import Any, NamedTuple
 
+from tests.support.waiting import PATIENCE_S
+
 
 class Answer(NamedTuple):
     """A response or a push: ``code``, ``opaque``, ``ext`` and ``body`` as received."""
@@ -55,12 +57,16 @@ def property_string(**pairs: str) -> str:
 
 
 class RawClient:
-    """One connection. ``ask`` sends a command and waits for its response; pushes are collected in ``pushes``."""
+    """One connection. ``ask`` sends a command and waits for its response; pushes are collected in ``pushes``.
+
+    Who asks gets a ConnectionError if the broker closes the connection first.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, version: int) -> None:
         self._reader = reader
         self._writer = writer
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._asked: set[asyncio.Future[Answer]] = set()
         self._opaque = 0
         self.version = version
         self.pushes: asyncio.Queue[Answer] = asyncio.Queue()
@@ -88,13 +94,19 @@ class RawClient:
         ext: dict[str, str] | None = None,
         body: bytes = b"",
         *,
-        wait_s: float = 5,
+        wait_s: float = PATIENCE_S,
         version: int | None = None,
     ) -> Answer:
+        if self.closed.is_set():
+            raise ConnectionResetError("the connection is closed")
         opaque = self.next_opaque()
         waiting = self.expect(opaque)
+        self._asked.add(waiting)
         self.write(command(code, opaque, ext, body, version=self.version if version is None else version))
-        return await asyncio.wait_for(waiting, wait_s)
+        try:
+            return await asyncio.wait_for(waiting, wait_s)
+        finally:
+            self._asked.discard(waiting)
 
     def tell(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
         """Send a one-way request."""
@@ -123,7 +135,9 @@ class RawClient:
                 else:
                     self.pushes.put_nowait(answer)
         except (asyncio.IncompleteReadError, ConnectionError):
-            pass
+            for waiting in self._asked:
+                if not waiting.done():
+                    waiting.set_exception(ConnectionResetError("the broker closed the connection"))
         finally:
             self.closed.set()
 
@@ -174,7 +188,7 @@ class RawClient:
         return await self.ask(
             11,
             pull_ext(topic, group, queue, offset, wait_ms=wait_ms, count=count, tags=tags),
-            wait_s=5 + wait_ms / 1000,
+            wait_s=PATIENCE_S + wait_ms / 1000,
         )
 
     async def heartbeat(

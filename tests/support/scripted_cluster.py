@@ -1,6 +1,6 @@
 """Name server and brokers whose responses a test defines, as halfmq or as RocketMQ shows them, for the Spark source."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -21,11 +21,37 @@ V4 = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 V6 = bytes(15) + b"\x01\x00\x00\x2a\x9f"
 
 
-def stored(queue_offset: int, body: bytes, *, sys_flag: int = 0, host: bytes = V4) -> bytes:
-    made = StoredMessage(
-        "orders", 0, queue_offset, 0, sys_flag, 1, host, 1_000 + queue_offset, V4, 0, 0, body, body_crc_of(body), b""
-    )
-    return b"".join(encode(made, queue_offset * 100))
+def stored(
+    at: int, body: bytes | None = None, *, topic: str = "orders", sys_flag: int = 0, host: bytes = V4, time_ms: int = -1
+) -> bytes:
+    """The message at offset ``at`` of queue 0, as in the log: "body AT", at time 1000 + AT."""
+    body = b"body %d" % at if body is None else body
+    time_ms = 1_000 + at if time_ms < 0 else time_ms
+    made = StoredMessage(topic, 0, at, 0, sys_flag, 1, host, time_ms, V4, 0, 0, body, body_crc_of(body), b"")
+    return b"".join(encode(made, at * 100))
+
+
+def names(request: Request[Any], brokers: Mapping[str, "Broker"], clusters: Mapping[str, str] | None = None) -> bytes:
+    """The response of a name server with these brokers. ``clusters``: those of brokers that are not in "c"."""
+
+    def data(name: str) -> route.BrokerData:
+        address = f"127.0.0.1:{brokers[name].server.port}"
+        return route.BrokerData((clusters or {}).get(name, "c"), name, {0: address})
+
+    if request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+        return encode_response(request, 0, body=route.encode_cluster_info([data(name) for name in brokers], 401))
+    having = {name: broker for name, broker in sorted(brokers.items()) if broker.has_topic}
+    if request.code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
+        own = {"c", "broker-a", "c_REPLY_TOPIC"} if any(broker.stock for broker in brokers.values()) else set()
+        topics = sorted(own.union(*(broker.names for broker in having.values())))
+        return encode_response(request, 0, body=msgspec.json.encode({"topicList": topics}))
+    if request.code != RequestCode.GET_ROUTEINFO_BY_TOPIC:
+        return encode_response(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not supported")
+    found = [name for name, broker in having.items() if request.ext.topic in broker.names]
+    if not found:
+        return encode_response(request, ResponseCode.TOPIC_NOT_EXIST, "no topic")
+    queues = tuple(route.QueueData(name, 1, 1, 6) for name in found)
+    return encode_response(request, 0, body=route.encode_route(route.Route(tuple(map(data, found)), queues), 401))
 
 
 class Broker:
@@ -35,6 +61,8 @@ class Broker:
         self.first, self.end = 0, 10
         self.store = STORE
         self.has_topic = True
+        #: At itself, as the only name server.
+        self.is_registered = True
         self.position = 500
         #: The topics that exist, and those that are created once HMQ_POSITION was answered.
         self.names = ["orders"]
@@ -51,6 +79,8 @@ class Broker:
         self.sample_requests = 0
         self.drop = 0
         self.pull_messages_max = 4
+        #: Messages of a response, by its first offset; otherwise ``pull_messages_max``.
+        self.pull_counts: dict[int, int] = {}
         #: Closed with it.
         self.readers: list[WireReader] = []
         self.server = ScriptedServer(self.answer)
@@ -76,11 +106,6 @@ class Broker:
                 self.names, self.soon = self.names + self.soon, []
                 ext, body = encode_answer(PositionAnswer(self.store, 2, self.position, topics))
                 return encode_response(request, 0, ext=ext, body=body)
-            case RequestCode.GET_BROKER_CLUSTER_INFO:
-                return encode_response(request, 0, body=route.encode_cluster_info(self.brokers(), 401))
-            case RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
-                own = ["c", "broker-a", "c_REPLY_TOPIC"] if self.stock else []
-                return encode_response(request, 0, body=msgspec.json.encode({"topicList": [*self.names, *own]}))
             case RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
                 at = min(max(request.ext.timestamp - 1_000, self.first), self.end)
                 at = self.search_answer(at) if self.search_answer else at
@@ -88,27 +113,16 @@ class Broker:
             case int() if request.code == HMQ_FITTING and self.tells_sizes and not self.stock:
                 asked = fitting.decode_request(request.ext)
                 assert isinstance(asked, fitting.FittingRequest)
-                sizes = [len(stored(at, b"body %d" % at)) for at in range(asked.offset, asked.end)][:3]
+                sizes = [len(stored(at)) for at in range(asked.offset, asked.end)][:3]
                 fits = [count for count in range(len(sizes) + 1) if sum(sizes[:count]) <= asked.bytes_max]
                 return encode_response(request, 0, ext=fitting.encode_answer(fits[-1], sum(sizes[: fits[-1]])))
-            case RequestCode.GET_ROUTEINFO_BY_TOPIC if request.ext.topic in self.names:
-                address = {0: f"127.0.0.1:{self.server.port}"}
-                found = route.Route(
-                    (route.BrokerData("c", "broker-a", address),), (route.QueueData("broker-a", 1, 1, 6),)
-                )
-                return encode_response(request, 0, body=route.encode_route(found, 401))
-            case RequestCode.GET_ROUTEINFO_BY_TOPIC:
-                return encode_response(request, ResponseCode.TOPIC_NOT_EXIST, "no topic")
             case RequestCode.GET_MIN_OFFSET:
                 return encode_response(request, 0, ext={"offset": self.first})
             case RequestCode.GET_MAX_OFFSET:
                 return encode_response(request, 0, ext={"offset": self.end})
             case RequestCode.PULL_MESSAGE:
                 return self.pull(request)
-        return encode_response(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not supported")
-
-    def brokers(self) -> tuple[route.BrokerData, ...]:
-        return (route.BrokerData("c", "broker-a", {0: f"127.0.0.1:{self.server.port}"}),)
+        return names(request, {"broker-a": self} if self.is_registered else {})
 
     def pull(self, request: Request[Any]) -> bytes:
         at = request.ext.queue_offset
@@ -116,8 +130,8 @@ class Broker:
             return encode_pull_response_head(request, 21, "PULL_OFFSET_MOVED", self.first, self.first, self.end, 0)
         if at >= self.end:
             return encode_pull_response_head(request, 19, "PULL_NOT_FOUND", at, self.first, self.end, 0)
-        after = min(self.end, at + self.pull_messages_max)
-        body = b"".join(stored(number, b"body %d" % number) for number in range(at, after))
+        after = min(self.end, at + self.pull_counts.get(at, self.pull_messages_max))
+        body = b"".join(map(stored, range(at, after)))
         return encode_pull_response_head(request, 0, "FOUND", after, self.first, self.end, len(body)) + body
 
 
@@ -136,23 +150,9 @@ class Cluster:
             broker.stock = stock
             broker.store = f"{number:032x}"
 
-    def data(self, name: str) -> route.BrokerData:
-        return route.BrokerData(self.clusters.get(name, "c"), name, {0: f"127.0.0.1:{self.brokers[name].server.port}"})
-
     def answer(self, request: Request[Any]) -> bytes:
-        if request.code == RequestCode.GET_BROKER_CLUSTER_INFO:
-            found = [self.data(name) for name in self.brokers if name in self.registered]
-            return encode_response(request, 0, body=route.encode_cluster_info(found, 401))
-        having = [name for name in sorted(self.registered) if self.brokers[name].has_topic]
-        if request.code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
-            topics = sorted({topic for name in having for topic in self.brokers[name].names})
-            return encode_response(request, 0, body=msgspec.json.encode({"topicList": topics}))
-        names = [name for name in having if request.ext.topic in self.brokers[name].names]
-        if not names:
-            return encode_response(request, ResponseCode.TOPIC_NOT_EXIST, "no topic")
-        queues = tuple(route.QueueData(name, 1, 1, 6) for name in names)
-        found_route = route.Route(tuple(self.data(name) for name in names), queues)
-        return encode_response(request, 0, body=route.encode_route(found_route, 401))
+        found = {name: broker for name, broker in self.brokers.items() if name in self.registered}
+        return names(request, found, self.clusters)
 
     def stream(self, **more: str) -> HalfmqStreamReader:
         given = {"url": self.server.url, "subscribe": "orders", "brokerTimeout": "200ms", **more}

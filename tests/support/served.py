@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from tests.support.ports import free_port
+from tests.support.waiting import PATIENCE_S, wait_until
 
 #: Two segments are preallocated; with the default of 1 GiB that would be 2 GiB per test.
 SEGMENT_BYTES = 64 << 20
@@ -28,7 +29,12 @@ class Served:
         self.kills = 0
         self.ready_seconds: list[float] = []
 
-    def start(self, timeout_seconds: float = 30) -> None:
+    @property
+    def url(self) -> str:
+        """Of its name service."""
+        return f"rocketmq://127.0.0.1:{self.name_port}"
+
+    def start(self, seconds: float = PATIENCE_S) -> None:
         ports_file = self.data.parent / f"ports-{time.monotonic_ns()}.json"
         command = [
             sys.executable, "-m", "halfmq", "serve", "--data", str(self.data), "--port", str(self.port),
@@ -40,19 +46,18 @@ class Served:
             self.process = subprocess.Popen(
                 command, stdout=output, stderr=output, env={**os.environ, "PYTHONUNBUFFERED": "1"}
             )
-        while True:
+
+        def is_ready() -> bool:
             with contextlib.suppress(OSError, ValueError):
-                json.loads(ports_file.read_text())
-                break
-            if self.process.poll() is not None:
-                raise AssertionError(
-                    f"the broker ended with {self.process.returncode}:\n{self.log.read_text()[-3000:]}"
-                )
-            if time.monotonic() - started > timeout_seconds:
-                raise AssertionError(
-                    f"the broker did not listen in {timeout_seconds} s:\n{self.log.read_text()[-3000:]}"
-                )
-            time.sleep(0.01)
+                return bool(json.loads(ports_file.read_text()))
+            return False
+
+        def ended() -> str:
+            assert self.process is not None
+            code = self.process.poll()
+            return "" if code is None else f"the broker ended with {code}:\n{self.log.read_text()[-3000:]}"
+
+        wait_until(is_ready, f"listening broker, whose log is {self.log}", seconds, unless=ended)
         ports_file.unlink()
         self.ready_seconds.append(time.monotonic() - started)
 

@@ -3,6 +3,7 @@ messages in memory.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from halfmq.core.session import Published
@@ -30,6 +31,14 @@ class FakePeer:
 
     def give_back(self, memory_bytes: int) -> None:
         self.kept -= memory_bytes
+
+
+@dataclass
+class Outgoing:
+    """What front doors hold for peers that do not read: a ``services.pulls.Outgoing``."""
+
+    is_near: bool = False
+    is_over: bool = False
 
 
 class _Timer:

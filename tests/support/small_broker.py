@@ -1,99 +1,76 @@
-"""The smallest broker on a ``Store``: plain messages, transactions of one half, trims; its state is dicts.
+"""The engine on a ``Store``, without loop, sockets and threads: plain messages, transactions of one half, trims.
 
-For tests of the store as a whole. It decides, appends, applies and redoes like the broker, and remembers what must be visible,
-so that a test can compare after any crash.
+For tests of the store as a whole. It starts, decides, appends and redoes as the broker does, and notes what its records make visible, so
+that a test can compare what readers see after any crash.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
+from halfmq.broker.recovery import recover
+from halfmq.core.commands import Command, CopyForward, EndTransaction, RequestedVerdict, TrimLog
+from halfmq.core.decision import Done
+from halfmq.core.engine import Batch, Engine, NoNextSegment
+from halfmq.core.snapshot import encode_rows
+from halfmq.core.state import State, Undecided
+from halfmq.errors import StoreFull
 from halfmq.model import properties as props
-from halfmq.model.records import (
-    Base,
-    Committed,
-    CopiedHalf,
-    DecidedBy,
-    HalfRecord,
-    MessageRecord,
-    Record,
-    Ref,
-    RolledBack,
-    Trim,
-    committed_size,
-    copied_half_size,
-    message_record_size,
-    rolled_back_size,
-)
+from halfmq.model.records import Committed, HalfRecord, MessageRecord, RolledBack, Trim
+from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.disk import Disk
 from halfmq.runtime.entropy import SystemEntropy
 from halfmq.store.group_flush import Job
 from halfmq.store.layout import ROW_COMMITTED, ROW_ROLLED_BACK, ROW_UNDECIDED
 from halfmq.store.store import Durability, Store
-from halfmq.store.topics_file import TopicInfo
-from halfmq.store.transaction_table import UndecidedHalf
+from tests.support import core_log
 from tests.support import log_records as make
 from tests.support.hand_flush import HandFlush
 
-TOPIC = 7
+#: The only topic, by its first message.
+TOPIC = 1
 QUEUES = 3
-TOPICS = [TopicInfo(TOPIC, "orders", QUEUES, QUEUES, 6)]
-
-
-class State(msgspec.Struct):
-    """The whole state, as plain values."""
-
-    ends: list[int]
-    next_half: int = 0
-    #: tx id -> offset, message bytes, first offset, half index, queue, body
-    undecided: dict[str, tuple[int, int, int, int, int, bytes]] = {}
-    log_start: int = 0
-    now_ms: int = 1_000
 
 
 class Written(msgspec.Struct):
-    """One batch that was appended, or begun: its end, and its effects."""
+    """What one batch says."""
 
     end: int
     #: (queue, queue offset, visible at, body)
     visible: list[tuple[int, int, int, bytes]]
     #: half index -> (row state, position)
     rows: dict[int, tuple[int, int]]
-    trims_to: int = 0
     #: tx id -> position of its verdict
-    settled: dict[str, int] = {}
-
-
-class WrittenBatch(msgspec.Struct):
-    end: int
-    broker_time_ms: int
-    records: list[Record]
+    settled: dict[str, int]
+    trims_to: int = 0
 
 
 class SmallBroker:
-    """``start`` opens the store; ``turn`` appends a batch; ``sync`` makes it durable and publishes it."""
+    """``start`` opens the store; ``turn`` appends; ``sync`` makes it durable and publishes it."""
 
     def __init__(self, disk: Disk, directory: Path, durability: Durability = Durability.FSYNC) -> None:
         self.disk = disk
         self.directory = directory
         self.durability = durability
         self.store: Store
-        self.state: State
+        self.engine: Engine
         self.flush: HandFlush | None = None
         self.redone = 0
+        self.now_ms = 1_000
         self.written: list[Written] = []
-        self._unpublished: list[WrittenBatch] = []
-        self._records: list[Record] = []
-        self._batch: Written
+        self._unpublished: list[Batch] = []
+        #: half index -> body
+        self._bodies: dict[int, bytes] = {}
+        self._sent = 0
 
     # --- start
 
     def start(self, *, segment_bytes: int = make.SEGMENT) -> "SmallBroker":
         self.flush = None
         self._unpublished = []
-        self.store = store = Store.open(
+        self.store = Store.open(
             self.disk,
             self.directory,
             entropy=SystemEntropy(),
@@ -102,155 +79,102 @@ class SmallBroker:
             make_syncer=self._make_syncer,
             reserve_bytes=0,
         )
-        chunks = store.snapshot_chunks()
-        self.state = State([0] * QUEUES)
-        if chunks is not None:
-            self.state = msgspec.msgpack.decode(b"".join(chunks), type=State)
-        self.redone = 0
-        for batch in store.redo():
-            self.state.now_ms = batch.broker_time_ms
-            for record in batch.records:
-                self.apply(record)
-            self.redone += 1
-        store.finish_recovery(
-            next_half_index=self.state.next_half,
-            undecided=self._undecided_rows(),
-            topics=TOPICS,
-            broker_time_ms=self.state.now_ms,
-            queue_ends=[(TOPIC, queue, end) for queue, end in enumerate(self.state.ends)],
+        settings = BrokerSettings(
+            segment_bytes=self.store.segment_bytes, default_topic_queues=QUEUES, dedup_window_ms=0
         )
+        self.engine, self.redone = recover(self.store, settings)
+        self.now_ms = max(self.now_ms, self.state.batch_time_ms)
         return self
 
     def _make_syncer(self, job: Job) -> HandFlush:
         self.flush = HandFlush(job)
         return self.flush
 
-    def _undecided_rows(self) -> Iterator[UndecidedHalf]:
-        for tx_id, (offset, size, first, half_index, queue, _) in self.state.undecided.items():
-            yield UndecidedHalf(
-                half_index, half_index, first, offset, size, TOPIC, queue, 0, 1, make.GROUP, tx_id, 1, 0, 0
-            )
+    @property
+    def state(self) -> State:
+        return self.engine.state
 
-    # --- the mutation path
+    @property
+    def undecided(self) -> dict[str, Undecided]:
+        group = self.state.producer_groups.get(make.GROUP)
+        return group.undecided if group is not None else {}
 
-    def apply(self, record: Record) -> None:
-        state = self.state
-        if isinstance(record, MessageRecord):
-            state.ends[record.message.queue_id] += 1
-        elif isinstance(record, HalfRecord):
-            place = (record.offset, record.size - 16, record.offset, record.half_index, record.message.queue_id)
-            state.undecided[record.tx_id] = (*place, record.message.body)
-            state.next_half = record.half_index + 1
-        elif isinstance(record, CopiedHalf):
-            known = state.undecided.get(record.tx_id)
-            body = known[5] if known else b""
-            state.undecided[record.tx_id] = (
-                record.offset, record.message_bytes, record.first_offset, record.half_index, record.queue_id, body,
-            )  # fmt: skip
-            state.next_half = max(state.next_half, record.half_index + 1)
-        elif isinstance(record, Committed):
-            state.ends[record.refs[0].queue_id] += 1
-            del state.undecided[record.tx_id]
-        elif isinstance(record, RolledBack):
-            del state.undecided[record.tx_id]
-        elif isinstance(record, Trim):
-            state.log_start = record.log_start
-        elif isinstance(record, Base) and state == State([0] * QUEUES, now_ms=state.now_ms):
-            now_ms = state.now_ms
-            self.state = msgspec.msgpack.decode(record.payload, type=State)
-            self.state.now_ms = now_ms
+    # --- write
 
     def turn(self, actions: list[tuple[Any, ...]]) -> int:
-        """One batch of ("send", queue, body), ("prepare", tx, queue, body), ("commit", tx), ("roll_back", tx), ("trim", to)."""
-        store = self.store
-        room = sum(len(action[-1]) if isinstance(action[-1], bytes) else 0 for action in actions)
-        room += 400 * (len(actions) + len(self.state.undecided) + 1) + self._carried_bytes(actions)
-        end = store.log.end
-        self.state.now_ms += 10
-        place = end + 64
-        self._records = []
-        if end % store.segment_bytes == 0 or end % store.segment_bytes + room > store.segment_bytes:
-            start = -(-end // store.segment_bytes) * store.segment_bytes
-            store.reserve_roll()
-            payload = msgspec.msgpack.encode(self.state)
-            self._add(make.base(end, payload)(start + 64))
-            place = self._place()
-        self._batch = Written(0, [], {})
-        for action in actions:
-            place = self._place() if self._records else place
-            getattr(self, "_" + action[0])(place, *action[1:])
-        records = self._records
-        self._batch.end = make.end_of(records)
-        # Noted before the write: a crash may happen during it, and the whole batch may be on the disk.
-        self.written.append(self._batch)
-        store.append(records, self.state.now_ms)
-        self._unpublished.append(WrittenBatch(self._batch.end, self.state.now_ms, records))
-        store.request_sync(store.log.end)
-        return store.log.end
+        """("send", queue, body), ("prepare", tx, queue, body), ("commit", tx), ("roll_back", tx), each in one step with the others as far
+        as they fit a batch; ("trim", to) alone. Returns the end of the log.
+        """
+        self.now_ms += 10
+        if actions[0][0] == "trim":
+            while self._step([CopyForward(actions[0][1], 64)]) == [Done(again=True)]:
+                pass
+            assert self._step([TrimLog(actions[0][1])]) == [Done()]
+        else:
+            self._step([getattr(self, "_" + name)(*arguments) for name, *arguments in actions])
+        self.store.request_sync(self.store.log.end)
+        return self.store.log.end
 
-    def _carried_bytes(self, actions: list[tuple[Any, ...]]) -> int:
-        return sum(len(known[5]) + 300 for known in self.state.undecided.values())
-
-    def _place(self) -> int:
-        return self._records[-1].offset + self._records[-1].size
-
-    def _add(self, record: Record) -> None:
-        self._records.append(record)
-        self.apply(record)
-
-    def _send(self, place: int, queue: int, body: bytes) -> None:
-        queue_offset = self.state.ends[queue]
-        properties = props.encode({"UNIQ_KEY": f"K{place}", "KEYS": f"k{place}", "TAGS": "a"})
-        message = make.message(queue_id=queue, queue_offset=queue_offset, body=body, properties=properties)
-        size = message_record_size("orders", len(body), len(properties))
-        self._add(make.message_record(place, size, TOPIC, message, f"K{place}"))
-        self._batch.visible.append((queue, queue_offset, place, body))
-
-    def _prepare(self, place: int, tx_id: str, queue: int, body: bytes) -> None:
-        properties = make.half_properties(tx_id)
-        half_index = self.state.next_half
-        message = make.message(queue_id=queue, queue_offset=half_index, body=body, properties=properties)
-        size = message_record_size("orders", len(body), len(properties))
-        self._add(make.half_record(place, size, TOPIC, message, half_index, make.GROUP, tx_id, 0, 1))
-        self._batch.rows[half_index] = (ROW_UNDECIDED, 0)
-
-    def _carry(self, place: int, tx_id: str) -> int:
-        """Copy the half to ``place``; returns the place of the next record."""
-        offset, size, first, half_index, queue, _ = self.state.undecided[tx_id]
-        self._add(
-            CopiedHalf(
-                place, copied_half_size(size), offset, first, half_index, TOPIC, size, make.GROUP, tx_id, 0, 1,
-                1, 0, 0, 0, queue, 0, 0, 0,
+    def _step(self, commands: list[Command]) -> list[Any]:
+        if not self.state.loaded:
+            self._write(
+                self.engine.begin_epoch(self.store.epoch, self.now_ms, self.now_ms, plausible_ms=0, trust_clock=True)
             )
-        )  # fmt: skip
-        return self._place()
+        replies: list[Any] = []
+        while len(replies) < len(commands):
+            step = self.engine.step(commands[len(replies) :], self.now_ms)
+            for problem in step.problems:
+                raise StoreFull(problem.text) if isinstance(problem, NoNextSegment) else AssertionError(problem)
+            if step.batch is not None:
+                self._write(step.batch)
+            replies += step.replies
+        return replies
 
-    def _commit(self, place: int, tx_id: str) -> None:
-        segment = self.store.segment_bytes
-        if self.state.undecided[tx_id][0] // segment != place // segment:
-            place = self._carry(place, tx_id)
-        offset, size, first, half_index, queue, body = self.state.undecided[tx_id]
-        queue_offset = self.state.ends[queue]
-        ref = Ref(offset, size, first, half_index, TOPIC, queue, queue_offset, 0, 0, 0)
-        encoded = committed_size(make.GROUP, tx_id, 1)
-        self._add(Committed(place, encoded, make.GROUP, tx_id, DecidedBy.PRODUCER, (ref,)))
-        self._batch.visible.append((queue, queue_offset, place, body))
-        self._batch.rows[half_index] = (ROW_COMMITTED, place)
-        self._batch.settled[tx_id] = place
+    def _write(self, batch: Batch) -> None:
+        # Noted before the write: a crash may happen during it, and the whole batch may be on the disk.
+        self.written.append(self._note(batch))
+        self.store.append(batch.records, batch.broker_time_ms)
+        self._unpublished.append(batch)
 
-    def _roll_back(self, place: int, tx_id: str) -> None:
-        half_index = self.state.undecided[tx_id][3]
-        size = rolled_back_size(make.GROUP, tx_id, 1)
-        self._add(RolledBack(place, size, make.GROUP, tx_id, DecidedBy.CHECK, (half_index,)))
-        self._batch.rows[half_index] = (ROW_ROLLED_BACK, place)
-        self._batch.settled[tx_id] = place
+    def _send(self, queue: int, body: bytes) -> Any:
+        self._sent += 1
+        name = f"{self.store.epoch}-{self._sent}"
+        return core_log.message(f"K{name}", KEYS=f"k{name}", queue=queue, body=body, queues=QUEUES)
 
-    def _trim(self, place: int, log_start: int) -> None:
-        for tx_id, known in list(self.state.undecided.items()):
-            if known[0] < log_start:
-                place = self._carry(place, tx_id)
-        self._add(make.trim(log_start)(place))
-        self._batch.trims_to = log_start
+    def _prepare(self, tx_id: str, queue: int, body: bytes) -> Any:
+        half = core_log.half(tx_id, queue=queue, body=body, group=make.GROUP, queues=QUEUES)
+        return replace(half, searched_to=self.state.log_end)
+
+    def _commit(self, tx_id: str, verdict: RequestedVerdict = RequestedVerdict.COMMIT) -> EndTransaction:
+        first = self.undecided[tx_id].halves[0]
+        return core_log.end(
+            tx_id, None, verdict, group=make.GROUP, half_index=first.half_index, log_offset=first.first_offset
+        )
+
+    def _roll_back(self, tx_id: str) -> EndTransaction:
+        return self._commit(tx_id, RequestedVerdict.ROLLBACK)
+
+    def _note(self, batch: Batch) -> Written:
+        written = Written(batch.end, [], {}, {})
+        for record in batch.records:
+            if isinstance(record, MessageRecord):
+                message = record.message
+                written.visible.append((message.queue_id, record.queue_offset, record.offset, message.body))
+            elif isinstance(record, HalfRecord):
+                self._bodies[record.half_index] = record.message.body
+                written.rows[record.half_index] = (ROW_UNDECIDED, 0)
+            elif isinstance(record, Committed):
+                for ref in record.refs:
+                    body = self._bodies[ref.half_index]
+                    written.visible.append((ref.queue_id, ref.queue_offset, record.offset, body))
+                    written.rows[ref.half_index] = (ROW_COMMITTED, record.offset)
+                written.settled[record.tx_id] = record.offset
+            elif isinstance(record, RolledBack):
+                written.rows |= dict.fromkeys(record.half_indexes, (ROW_ROLLED_BACK, record.offset))
+                written.settled[record.tx_id] = record.offset
+            elif isinstance(record, Trim):
+                written.trims_to = record.log_start
+        return written
 
     # --- durable
 
@@ -270,8 +194,7 @@ class SmallBroker:
     def checkpoint(self) -> None:
         """At the high watermark, which must be the end of the log."""
         assert not self._unpublished
-        encoded = msgspec.msgpack.encode(self.state)
-        self.store.checkpoint(self.store.high_watermark, [encoded[:50], encoded[50:]])
+        self.store.checkpoint(self.store.high_watermark, list(encode_rows(self.engine.capture())))
 
     # --- compare
 
@@ -293,14 +216,18 @@ class SmallBroker:
             if len(entries) != high - low:
                 found.append(f"queue {queue} gives {len(entries)} entries of {high - low}")
             for entry, (_, queue_offset, visible_at, body) in zip(entries, wanted[low:], strict=False):
+                place = f"queue {queue} offset {queue_offset}"
                 if entry.visible_at != visible_at:
-                    found.append(f"queue {queue} offset {queue_offset}: {entry.visible_at}, not {visible_at}")
-                elif entry.offset >= store.log.start and store.log.read_message(entry.offset)[1].body != body:
-                    found.append(f"queue {queue} offset {queue_offset}: another body")
+                    found.append(f"{place}: {entry.visible_at}, not {visible_at}")
                 elif entry.offset < store.log.start <= visible_at:
-                    found.append(f"queue {queue} offset {queue_offset}: its body is gone")
-                elif entry.offset == visible_at and not store.find_by_key(TOPIC, "orders", f"k{entry.offset}", 1):
-                    found.append(f"queue {queue} offset {queue_offset}: not found by its key")
+                    found.append(f"{place}: its body is gone")
+                elif entry.offset >= store.log.start:
+                    message = store.log.read_message(entry.offset)[1]
+                    key = props.to_dict(message.properties).get("KEYS")
+                    if message.body != body:
+                        found.append(f"{place}: another body")
+                    elif key is not None and not store.find_by_key(TOPIC, "orders", key, 1):
+                        found.append(f"{place}: not found by its key")
         rows: dict[int, tuple[int, int]] = {}
         for batch in self.written:
             rows |= batch.rows
@@ -322,5 +249,5 @@ class SmallBroker:
             says = [one for one in index.find(make.GROUP, tx_id) if one >= log_start]
             if says != [position] * (position >= log_start):
                 found.append(f"the verdict of {tx_id} is at {position}, the index says {says}")
-        settled = [tx_id for tx_id in self.state.undecided if index.find(make.GROUP, tx_id)]
+        settled = [tx_id for tx_id in self.undecided if index.find(make.GROUP, tx_id)]
         return found + [f"the index has a verdict of {tx_id}, which is undecided" for tx_id in settled]

@@ -6,7 +6,6 @@ creates ``stalled`` there when the moment comes, and goes on once ``go`` exists.
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from pyspark.taskcontext import TaskContext
 
 from halfmq.spark import HalfmqDataSource
 from halfmq.spark.sink.writer import HalfmqStreamWriter
+from tests.support.waiting import wait_until
 
 BEFORE_COMMIT = "before-commit"
 AFTER_COMMIT = "after-commit"
@@ -26,6 +26,8 @@ IN_WRITE = "in-write"
 KILL_FIRST_WORKER = "kill-first-worker"
 RAISE_IN_WRITE = "raise-in-write"
 RAISE_AFTER_COMMIT = "raise-after-commit"
+#: Who stalls longer than any test is what a killed test has left behind.
+_STALLS_MAX_S = 900.0
 
 
 class StallingSource(HalfmqDataSource):
@@ -87,5 +89,4 @@ class StallingWriter(HalfmqStreamWriter):
 
     def _stall(self) -> None:
         self._stalled()
-        while not (self._directory / "go").exists():
-            time.sleep(0.05)
+        wait_until((self._directory / "go").exists, "permission to go on", _STALLS_MAX_S)

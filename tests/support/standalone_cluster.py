@@ -9,13 +9,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from tests.support.ports import free_port
-
-_START_S = 60.0
+from tests.support.waiting import PATIENCE_S, wait_until
 
 
 class StandaloneCluster:
@@ -52,7 +50,7 @@ class StandaloneCluster:
                 process.send_signal(signal.SIGTERM)
         for process in self.processes:
             try:
-                process.wait(15)
+                process.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -74,12 +72,13 @@ class StandaloneCluster:
         self.processes.append(made)
 
     def _wait(self, name: str, text: str, times: int) -> None:
-        deadline = time.monotonic() + _START_S
-        while (found := self._log(name).read_text()).count(text) < times:
-            ended = [process.returncode for process in self.processes if process.poll() is not None]
-            if ended or time.monotonic() > deadline:
-                raise AssertionError(f"the cluster did not start (ended: {ended}):\n{found[-3000:]}")
-            time.sleep(0.05)
+        def ended() -> str:
+            codes = [process.returncode for process in self.processes if process.poll() is not None]
+            return f"a process ended (exit codes: {codes}):\n{self._log(name).read_text()[-3000:]}" if codes else ""
+
+        wait_until(
+            lambda: self._log(name).read_text().count(text) >= times, f"{text!r} in {self._log(name)}", unless=ended
+        )
 
     def _log(self, name: str) -> Path:
         return self.work / f"{name}.log"

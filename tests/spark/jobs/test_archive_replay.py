@@ -1,5 +1,6 @@
 """``archive`` and ``replay`` on a broker, killed while they work: every message once, as it was, in the order of its queue."""
 
+import contextlib
 import json
 import os
 import random
@@ -17,6 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.support.served import Served
+from tests.support.spark_queries import again
+from tests.support.waiting import wait_until
 
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import compose
@@ -29,8 +32,6 @@ from halfmq.spark.jobs.stream import JobFailed
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 TOPICS = ("orders", "loyalty")
-#: Of each job; a job takes 10 s until it has done something.
-KILLS = 1
 COLUMNS = "topic,queue,value,tag,keys,headers"
 
 
@@ -45,12 +46,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     shutil.rmtree(work)
 
 
-def url(broker: Served) -> str:
-    return f"rocketmq://127.0.0.1:{broker.name_port}"
-
-
 def send(broker: Served, start: int, end: int) -> None:
-    with Client(url(broker), group="service") as mq:
+    with Client(broker.url, group="service") as mq:
         for number in range(start, end, 30):
             messages = [
                 compose(
@@ -66,82 +63,94 @@ def send(broker: Served, start: int, end: int) -> None:
 def messages_of(spark: Any, broker: Served, topics: str = ",".join(TOPICS)) -> dict[tuple[str, int], list[Any]]:
     """By queue, in order, without what a broker gives anew."""
     found = defaultdict(list)
-    read = spark.read.format("halfmq").options(url=url(broker), subscribe=topics, columns=f"{COLUMNS},offset").load()
+    read = spark.read.format("halfmq").options(url=broker.url, subscribe=topics, columns=f"{COLUMNS},offset").load()
     for row in read.orderBy("offset").collect():
         found[row.topic, row.queue].append((bytes(row.value), row.tag, row["keys"], row.headers))
     return found
 
 
-def killed_while_it_works(*arguments: str, done: Callable[[], int], kills: int) -> None:
-    """Run ``halfmq pipeline`` and kill it with all its processes soon after it has done something more, ``kills`` times."""
-    rng = random.Random(3)
+def run_archive(settings: archive.Settings) -> list[str]:
+    """Lines that it printed."""
+    said: list[str] = []
+    assert again(lambda: archive.run(settings, SparkSettings(), said.append)) == 0
+    return said
+
+
+def run_replay(settings: replay.Settings) -> None:
+    assert again(lambda: replay.run(settings, SparkSettings(), print)) == 0
+
+
+def killed_while_it_works(*arguments: str, done: Callable[[], int]) -> None:
+    """Run ``halfmq pipeline`` and kill it with all its processes soon after it has done something more."""
     command = [sys.executable, "-m", "halfmq", "pipeline", *arguments]
     command += ["--master", "local[2]", "--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1"]
-    for _ in range(kills):
-        before, deadline = done(), time.monotonic() + 240
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, env={**os.environ}
-        )
+
+    def attempt() -> None:
+        before = done()
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
         try:
-            while done() <= before and process.poll() is None:
-                assert time.monotonic() < deadline, "the job did nothing"
-                time.sleep(0.01)
-            time.sleep(rng.uniform(0, 0.7))
+            wait_until(lambda: done() > before or process.poll() is not None, "work of the job", 240)
+            time.sleep(random.Random(3).uniform(0, 0.7))  # real time: any moment of what it does next
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             said, _ = process.communicate()
-        assert process.returncode == -signal.SIGKILL, said.decode()[-3000:]
+        if process.returncode != -signal.SIGKILL:
+            raise JobFailed(said.decode()[-3000:])
+
+    again(attempt)
 
 
-def test_round_trip_with_killed_jobs(spark: Any, broker: Served, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "killed", [{"archive"}, pytest.param({"archive", "replay"}, marks=pytest.mark.thorough)], ids="-".join
+)
+def test_round_trip_with_killed_jobs(spark: Any, broker: Served, tmp_path: Path, killed: set[str]) -> None:
     out, state = tmp_path / "archive", tmp_path / "state"
     target = Served(tmp_path / "target", tmp_path / "target.log", "--segment-bytes", str(4 << 20))
     target.start()
     try:
         killed_while_it_works(
-            "archive", "--url", url(broker), "--topics", ",".join(TOPICS), "--output", str(out), "--max-rows", "15",
-            done=lambda: len(list(out.glob("batch_id=*"))), kills=KILLS,
+            "archive", "--url", broker.url, "--topics", ",".join(TOPICS), "--output", str(out), "--max-rows", "15",
+            done=lambda: len(list(out.glob("batch_id=*"))),
         )  # fmt: skip
-        settings = archive.Settings(url=url(broker), topics=TOPICS, output=str(out))
-        said: list[str] = []
-        assert archive.run(settings, SparkSettings(), said.append) == 0
-        assert said[-1].endswith("150 rows")
+        assert run_archive(archive.Settings(url=broker.url, topics=TOPICS, output=str(out)))[-1].endswith("150 rows")
 
         def chunks_done() -> int:
             progress = state / "progress.json"
             return json.loads(progress.read_text())["done"] if progress.exists() else 0
 
-        killed_while_it_works(
-            "replay", "--archive", str(out), "--to-url", url(target), "--state", str(state), "--max-rows", "15",
-            done=chunks_done, kills=KILLS,
-        )  # fmt: skip
-        again = replay.Settings(archive=str(out), to_url=url(target), state=str(state))
-        assert replay.run(again, SparkSettings(), said.append) == 0
+        if "replay" in killed:
+            killed_while_it_works(
+                "replay", "--archive", str(out), "--to-url", target.url, "--state", str(state), "--max-rows", "15",
+                done=chunks_done,
+            )  # fmt: skip
+        replayed = replay.Settings(archive=str(out), to_url=target.url, state=str(state))
+        run_replay(replayed)
         expected = messages_of(spark, broker)
         assert sum(map(len, expected.values())) == 150
         assert messages_of(spark, target) == expected
         # All chunks once more, as if the notes of what is done were lost: the broker has them.
         (state / "progress.json").unlink()
-        assert replay.run(again, SparkSettings(), said.append) == 0
+        run_replay(replayed)
         assert messages_of(spark, target) == expected
     finally:
         target.stop()
 
 
 def test_topic_into_topic_by_time_and_filter(spark: Any, broker: Served, tmp_path: Path) -> None:
-    rows = spark.read.format("halfmq").options(url=url(broker), subscribe="orders", columns="timestamp").load()
+    rows = spark.read.format("halfmq").options(url=broker.url, subscribe="orders", columns="timestamp").load()
     times = sorted(row.timestamp for row in rows.distinct().collect())
     middle = times[len(times) // 2]
     given: dict[str, Any] = {
-        "url": url(broker), "topics": ("orders",), "to_url": url(broker), "to_topic": "later",
+        "url": broker.url, "topics": ("orders",), "to_url": broker.url, "to_topic": "later",
         "from_time": f"{middle.isoformat()}", "where": "cast(properties['number'] as int) % 4 = 0",
     }  # fmt: skip
     settings = replay.Settings(state=str(tmp_path / "state"), max_rows=20, **given)
     for _ in range(2):
-        assert replay.run(settings, SparkSettings(), lambda text: None) == 0
+        run_replay(settings)
     found = [one for queue in messages_of(spark, broker, "later").values() for one in queue]
     expected = (
-        spark.read.format("halfmq").options(url=url(broker), subscribe="orders", columns="value,properties,timestamp")
+        spark.read.format("halfmq").options(url=broker.url, subscribe="orders", columns="value,properties,timestamp")
         .load().where(f"unix_micros(timestamp) >= {round(middle.timestamp() * 1e6)}").where(given["where"])
     )  # fmt: skip
     assert sorted(value for value, *_ in found) == sorted(bytes(row.value) for row in expected.collect())
@@ -156,7 +165,7 @@ def test_the_messages_of_a_transaction_become_visible_together_again(
 ) -> None:
     """Method: transactions of 30 messages on two topics, replayed in chunks of 40; after each chunk whole ones must be there."""
     settings = replay.Settings(
-        url=url(broker), topics=TOPICS, to_url=url(broker), to_topic="together", state=str(tmp_path / "state"),
+        url=broker.url, topics=TOPICS, to_url=broker.url, to_topic="together", state=str(tmp_path / "state"),
         max_rows=40,
     )  # fmt: skip
     wrote, sizes = replay._write, []
@@ -169,21 +178,21 @@ def test_the_messages_of_a_transaction_become_visible_together_again(
         sizes.append(len(transactions))
 
     monkeypatch.setattr(replay, "_write", write)
-    assert replay.run(settings, SparkSettings(), print) == 0
+    run_replay(settings)
     assert sizes == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("where", ["=(", "no_such_column = 1", "queue"])
 def test_a_filter_that_is_no_condition_leaves_no_state_so_the_corrected_one_is_accepted(
-    spark: Any, tmp_path: Path, where: str
+    spark: Any, tmp_path: Path
 ) -> None:
     given: dict[str, Any] = {
         "url": "rocketmq://127.0.0.1:1", "topics": ("orders",), "to_url": "rocketmq://127.0.0.1:1",
-        "state": str(tmp_path / "state"), "options": {"brokerTimeout": "1s"},
+        "state": str(tmp_path / "state"), "options": {"brokerTimeout": "100ms"},
     }  # fmt: skip
-    with pytest.raises(UsageError, match=r"--where .* is not a condition: \[") as caught:
-        replay.run(replay.Settings(where=where, **given), SparkSettings(), print)
-    assert "\n" not in str(caught.value)
+    for where in ("=(", "no_such_column = 1", "queue"):
+        with pytest.raises(UsageError, match=r"--where .* is not a condition: \[") as caught:
+            replay.run(replay.Settings(where=where, **given), SparkSettings(), print)
+        assert "\n" not in str(caught.value)
     with pytest.raises(HalfmqError) as caught_later:
         replay.run(replay.Settings(where="queue = 1", **given), SparkSettings(), print)
     assert not isinstance(caught_later.value, UsageError), "only the broker is missing"
@@ -203,45 +212,36 @@ def test_a_filter_may_use_every_column_of_the_archive(
 
 
 def test_what_cannot_be_done_is_said(spark: Any, broker: Served, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is not an archive"):
-        replay.run(
-            replay.Settings(archive=str(tmp_path / "none"), to_url=url(broker), state=str(tmp_path / "a")),
-            SparkSettings(), print,
-        )  # fmt: skip
+    nobody = replay.Settings(
+        url=broker.url, topics=("orders",), to_url="rocketmq://127.0.0.1:1", state=str(tmp_path / "b"),
+        to_options={"brokerTimeout": "100ms"},
+    )  # fmt: skip
     with pytest.raises(JobFailed, match="chunk 1 of"):
-        replay.run(
-            replay.Settings(
-                url=url(broker), topics=("orders",), to_url="rocketmq://127.0.0.1:1", state=str(tmp_path / "b"),
-                to_options={"brokerTimeout": "1s"},
-            ),
-            SparkSettings(), print,
-        )  # fmt: skip
+        again(lambda: replay.run(nobody, SparkSettings(), print))
     with pytest.raises(UsageError, match="--hold needs"):
         archive.run(
             archive.Settings(path="/data", topics=("orders",), output=str(tmp_path / "x"), hold="g"),
             SparkSettings(),
             print,
         )
-    misspelt = archive.Settings(url=url(broker), topics=("oders", "loyalti"), output=str(tmp_path / "y"))
+    misspelt = archive.Settings(url=broker.url, topics=("oders", "loyalti"), output=str(tmp_path / "y"))
     with pytest.raises(UsageError, match="no topic oders, loyalti"):
         archive.run(misspelt, SparkSettings(), print)
-    said: list[str] = []
-    one_is_there = archive.Settings(url=url(broker), topics=("oders", "loyalty"), output=str(tmp_path / "z"))
-    assert archive.run(one_is_there, SparkSettings(), said.append) == 0
-    assert "there is no topic oders (yet)" in said
+    one_is_there = archive.Settings(url=broker.url, topics=("oders", "loyalty"), output=str(tmp_path / "z"))
+    assert "there is no topic oders (yet)" in run_archive(one_is_there)
 
 
-@pytest.mark.parametrize("form", ["parquet", "delta"])
+@pytest.mark.parametrize("form", ["parquet", pytest.param("delta", marks=pytest.mark.thorough)])
 def test_archive_holds_and_goes_on(spark: Any, broker: Served, tmp_path: Path, form: tables.Format) -> None:
     settings = archive.Settings(
-        url=url(broker), topics=TOPICS, output=str(tmp_path / "out"), hold=f"archive-{form}", format=form, max_rows=60
+        url=broker.url, topics=TOPICS, output=str(tmp_path / "out"), hold=f"archive-{form}", format=form, max_rows=60
     )
     for _ in range(2):
-        assert archive.run(settings, SparkSettings(), lambda text: None) == 0
+        run_archive(settings)
     table = tables.read(spark, tmp_path / "out")
     assert table.count() == table.select("topic", "queue", "offset").distinct().count() == 150
     listed = subprocess.run(
-        [sys.executable, "-m", "halfmq", "group", "holds", "--url", url(broker)],
+        [sys.executable, "-m", "halfmq", "group", "holds", "--url", broker.url],
         capture_output=True,
         text=True,
         check=False,
@@ -249,12 +249,13 @@ def test_archive_holds_and_goes_on(spark: Any, broker: Served, tmp_path: Path, f
     assert f"archive-{form}" in listed.stdout, listed
 
 
+@pytest.mark.thorough
 def test_a_batch_of_an_archive_is_bounded_by_bytes(spark: Any, broker: Served, tmp_path: Path) -> None:
-    with Client(url(broker), group="service") as mq:
+    with Client(broker.url, group="service") as mq:
         for number in range(30):
             mq.send("large", os.urandom(20_000), key=number)  # nothing to compress
-    settings = archive.Settings(url=url(broker), topics=("large",), output=str(tmp_path / "out"), max_bytes="100k")
-    assert archive.run(settings, SparkSettings(), print) == 0
+    settings = archive.Settings(url=broker.url, topics=("large",), output=str(tmp_path / "out"), max_bytes="100k")
+    run_archive(settings)
     rows = [sum(pq.read_metadata(file).num_rows for file in files) for files in tables.batches_of(tmp_path / "out")]
     assert sum(rows) == 30
     assert max(rows) <= 5, "more than 100 KiB"
@@ -264,13 +265,13 @@ def test_messages_that_come_after_the_plan_are_not_sent(
     spark: Any, broker: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also in queues that were empty then: the source reads a queue that nobody names from its start to its end."""
-    with Client(url(broker), group="service") as mq:
+    with Client(broker.url, group="service") as mq:
         for number in range(20):
             mq.send("sparse", f"planned {number}", sharding_key="one queue")
     settings = replay.Settings(
-        url=url(broker),
+        url=broker.url,
         topics=("sparse",),
-        to_url=url(broker),
+        to_url=broker.url,
         to_topic="copy",
         state=str(tmp_path / "state"),
         max_rows=10,
@@ -284,10 +285,10 @@ def test_messages_that_come_after_the_plan_are_not_sent(
     with monkeypatch.context() as patch:
         patch.setattr(replay, "_write", write_and_stop)
         with pytest.raises(KeyboardInterrupt):
-            replay.run(settings, SparkSettings(), print)
-    with Client(url(broker), group="service") as mq:
+            again(lambda: replay.run(settings, SparkSettings(), print))
+    with Client(broker.url, group="service") as mq:
         for number in range(8):
             mq.send("sparse", f"later {number}", sharding_key=str(number))
-    assert replay.run(settings, SparkSettings(), print) == 0
+    run_replay(settings)
     found = [value for queue in messages_of(spark, broker, "copy").values() for value, *_ in queue]
     assert found == [b"planned %d" % number for number in range(20)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.support.served import Served
+from tests.support.spark_queries import again
 
 from halfmq.client.sync import Client
 from halfmq.errors import UsageError
@@ -40,12 +41,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     shutil.rmtree(work)
 
 
-def url(broker: Served) -> str:
-    return f"rocketmq://127.0.0.1:{broker.name_port}"
-
-
 def send(broker: Served, topic: str, bodies: list[str]) -> None:
-    with Client(url(broker), group="service") as mq:
+    with Client(broker.url, group="service") as mq:
         for body in bodies:
             mq.send(topic, body.encode(), key="k", tag="t")
 
@@ -53,8 +50,8 @@ def send(broker: Served, topic: str, bodies: list[str]) -> None:
 def run(broker: Served, output: Path, topic: str, **given: Any) -> list[str]:
     said: list[str] = []
     values = {"schema": SCHEMA, "required": ("id",), "event_time": "at", "late_after": "2h", "max_rows": 15, **given}
-    settings = ingest.Settings(output=str(output), url=url(broker), topics=(topic,), **values)
-    assert ingest.run(settings, SparkSettings(), said.append) == 0
+    settings = ingest.Settings(output=str(output), url=broker.url, topics=(topic,), **values)
+    assert again(lambda: ingest.run(settings, SparkSettings(), said.append)) == 0
     return said
 
 
@@ -62,7 +59,7 @@ def bodies(spark: Any, output: Path, name: str) -> list[str]:
     return sorted(bytes(row.value).decode() for row in tables.read(spark, output / name).collect())
 
 
-@pytest.mark.parametrize("form", ["parquet", "delta"])
+@pytest.mark.parametrize("form", ["parquet", pytest.param("delta", marks=pytest.mark.thorough)])
 def test_every_message_is_in_bronze_and_in_one_of_the_others(
     spark: Any, broker: Served, tmp_path: Path, form: tables.Format
 ) -> None:

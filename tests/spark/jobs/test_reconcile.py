@@ -5,10 +5,12 @@ The shop has the tables and the messages of the demo, and its four planted fault
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -19,6 +21,7 @@ from demo import shop_db
 from demo.messages import OrderMessage
 from sqlalchemy import create_engine, insert
 from tests.support.served import Served
+from tests.support.spark_queries import again
 
 from halfmq.client.sync import Client
 from halfmq.errors import UsageError
@@ -46,7 +49,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def mq(broker: Served) -> Iterator[Client]:
-    with Client(f"rocketmq://127.0.0.1:{broker.name_port}", group="shop") as client:
+    with Client(broker.url, group="shop") as client:
         yield client
 
 
@@ -79,12 +82,18 @@ class Shop:
         values = {
             "key": ("basket_id",), "compare": ("total_cents", "household_id"), "sum": ("total_cents",),
             "database": self.database, "table": "orders", "topics": (self.topic,),
-            "url": f"rocketmq://127.0.0.1:{self.broker.name_port}", **given,
+            "url": self.broker.url, **given,
         }  # fmt: skip
         return job.Settings(**values)
 
     def reconcile(self, **given: Any) -> Result:
-        return job.reconcile(self.settings(**given), SparkSettings(), lambda line: None)
+        settings = self.settings(**given)
+        return again(lambda: job.reconcile(settings, SparkSettings(), lambda line: None))
+
+    def run(self, said: list[str] | None = None, **given: Any) -> int:
+        """The job as from the command line: its exit code. ``said``: its lines of progress."""
+        settings, lines = self.settings(**given), [] if said is None else said
+        return again(lambda: job.run(settings, SparkSettings(), lines.append))
 
 
 @pytest.fixture
@@ -99,10 +108,8 @@ def found(result: Result) -> dict[str, int]:
 def test_no_differences_exits_0_also_from_files_and_without_a_schema(
     shop: Shop, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = shop.settings(
-        url=None, path=str(shop.broker.data), schema="basket_id long, total_cents long, household_id int"
-    )
-    assert job.run(settings, SparkSettings(), lambda line: None) == 0
+    schema = "basket_id long, total_cents long, household_id int"
+    assert shop.run(url=None, path=str(shop.broker.data), schema=schema) == 0
     assert "no differences" in capsys.readouterr().out
     result = shop.reconcile()
     assert (result.equal, result.rows, result.messages_read, found(result)) == (ORDERS, ORDERS, ORDERS, {})
@@ -120,8 +127,7 @@ def test_each_planted_fault_is_found_and_counted(shop: Shop, capsys: pytest.Capt
         shop.mq.send(shop.topic, body)
     said: list[str] = []
     output, directory = shop.work / "r.json", shop.work / "differences"
-    settings = shop.settings(json=str(output), differences=str(directory), examples=2)
-    assert job.run(settings, SparkSettings(), said.append) == 1
+    assert shop.run(said, json=str(output), differences=str(directory), examples=2) == 1
     result = from_json(output)
     assert found(result) == {"missing": 2, "phantom": 3, "duplicated": 2, "different": 1, "unreadable": 5}
     assert (result.equal, result.rows, result.extra_messages) == (ORDERS - 2, ORDERS + 3, 3)
@@ -151,12 +157,13 @@ def test_each_planted_fault_is_found_and_counted(shop: Shop, capsys: pytest.Capt
 
 def test_json_to_standard_output_is_alone_there(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
     shop.sell([100])
-    assert job.run(shop.settings(json="-"), SparkSettings(), lambda line: None) == 1
+    assert shop.run(json="-") == 1
     printed = capsys.readouterr()
     assert json.loads(printed.out)["counts"]["missing"] == 1
     assert "1 missing" in printed.err.replace("  ", " ").replace("  ", " ")
 
 
+@pytest.mark.thorough
 def test_conditions_and_other_names(shop: Shop) -> None:
     shop.mq.send(shop.topic, {"id": 3, "type": "cancelled"}, tag="cancelled")
     given = {"compare": (), "sum": ()}
@@ -185,13 +192,14 @@ def test_settle_excuses_messages_that_are_newer_than_the_table(shop: Shop, monke
     assert found(shop.reconcile(sum=())) == {"phantom": 1}
     monkeypatch.setattr(job.database_rows, "copy", copy)
     # 500 is newer than the table less an hour; what waits is replaced by nothing.
-    monkeypatch.setattr(job.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(job, "time", SimpleNamespace(sleep=lambda seconds: None, monotonic=time.monotonic))
     shop.sell([501])
     result = shop.reconcile(settle="1h")
     # The totals leave the newer message out.
     assert (found(result), result.totals[0].off) == ({"missing": 1, "newer": 1}, -601)
 
 
+@pytest.mark.thorough
 def test_tables_of_ingest_and_of_files(spark: Any, shop: Shop, tmp_path: Path) -> None:
     silver = tmp_path / "silver"
     rows = spark.range(0, ORDERS + 1).selectExpr(
@@ -230,41 +238,45 @@ def test_what_is_wrong_with_messages_is_named(shop: Shop) -> None:
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(
-    ("table", "message", "tolerance", "equal"),
-    [
-        ((1, "bigint"), (1, "int"), None, True),
-        ((None, "bigint"), (None, "int"), None, True),
-        ((None, "bigint"), (1, "int"), None, False),
-        ((1, "bigint"), (None, "int"), None, False),
-        ((Decimal("1.10"), "decimal(10,2)"), (Decimal("1.1"), "decimal(38,12)"), None, True),
-        ((Decimal("1.10"), "decimal(10,2)"), (Decimal("1.101"), "decimal(38,12)"), None, False),
-        ((Decimal("1.10"), "decimal(10,2)"), (1.1, "double"), None, True),
-        ((Decimal("1000000.00"), "decimal(10,2)"), (1000000.01, "double"), "0.01", True),
-        ((Decimal("1000000.00"), "decimal(10,2)"), (1000000.02, "double"), "0.01", False),
-        ((1e300, "double"), (1e300, "double"), "0.01", True),
-        ((float("nan"), "double"), (1.0, "double"), "0.01", False),
-        ((2**62, "bigint"), (-(2**62), "bigint"), "1", False),
-        ((100, "bigint"), (101, "bigint"), "1", True),
-        (("a", "string"), ("a", "string"), None, True),
-        (("a", "string"), ("b", "string"), None, False),
-        ((NOON, "timestamp"), ("2026-01-01T13:00:00+01:00", "string"), None, True),
-        ((NOON, "timestamp"), ("noon", "string"), None, False),
-        ((NOON, "timestamp"), (NOON + timedelta(seconds=2), "timestamp"), "2", True),
-        ((NOON, "timestamp"), (NOON + timedelta(seconds=2), "timestamp"), "1.9", False),
-        ((NOON, "timestamp"), (NOON + timedelta(days=9_999), "timestamp"), "9e17", True),
-        ((1, "bigint"), (2.0, "double"), "0.000000000000000001", False),
-        ((1, "int"), (True, "boolean"), None, True),
-    ],
-)
-def test_values_are_compared_by_their_types(
-    spark: Any, table: tuple[Any, str], message: tuple[Any, str], tolerance: str | None, equal: bool
-) -> None:
-    sides = Sides(*(spark.createDataFrame([(1, value)], f"id int, v {kind}") for value, kind in (table, message)))
-    planned = plan(["id"], ["v"], [], {} if tolerance is None else {"v": tolerance})
-    (row,) = classify(sides, planned, None).collect()
-    assert row.kind == (None if equal else "different")
-    assert row.differing == ([] if equal else ["v"])
+#: Value and type in the table, value and type in messages, tolerance, whether they are equal.
+VALUES: list[tuple[tuple[Any, str], tuple[Any, str], str | None, bool]] = [
+    ((1, "bigint"), (1, "int"), None, True),
+    ((None, "bigint"), (None, "int"), None, True),
+    ((None, "bigint"), (1, "int"), None, False),
+    ((1, "bigint"), (None, "int"), None, False),
+    ((Decimal("1.10"), "decimal(10,2)"), (Decimal("1.1"), "decimal(38,12)"), None, True),
+    ((Decimal("1.10"), "decimal(10,2)"), (Decimal("1.101"), "decimal(38,12)"), None, False),
+    ((Decimal("1.10"), "decimal(10,2)"), (1.1, "double"), None, True),
+    ((Decimal("1000000.00"), "decimal(10,2)"), (1000000.01, "double"), "0.01", True),
+    ((Decimal("1000000.00"), "decimal(10,2)"), (1000000.02, "double"), "0.01", False),
+    ((1e300, "double"), (1e300, "double"), "0.01", True),
+    ((float("nan"), "double"), (1.0, "double"), "0.01", False),
+    ((2**62, "bigint"), (-(2**62), "bigint"), "1", False),
+    ((100, "bigint"), (101, "bigint"), "1", True),
+    (("a", "string"), ("a", "string"), None, True),
+    (("a", "string"), ("b", "string"), None, False),
+    ((NOON, "timestamp"), ("2026-01-01T13:00:00+01:00", "string"), None, True),
+    ((NOON, "timestamp"), ("noon", "string"), None, False),
+    ((NOON, "timestamp"), (NOON + timedelta(seconds=2), "timestamp"), "2", True),
+    ((NOON, "timestamp"), (NOON + timedelta(seconds=2), "timestamp"), "1.9", False),
+    ((NOON, "timestamp"), (NOON + timedelta(days=9_999), "timestamp"), "9e17", True),
+    ((1, "bigint"), (2.0, "double"), "0.000000000000000001", False),
+    ((1, "int"), (True, "boolean"), None, True),
+]
+
+
+def test_values_are_compared_by_their_types(spark: Any) -> None:
+    """All in one row of many columns: a job of Spark takes longer than the comparisons."""
+    columns = {f"v{number}": case for number, case in enumerate(VALUES)}
+
+    def side(which: int) -> Any:
+        types = "".join(f", {name} {case[which][1]}" for name, case in columns.items())
+        return spark.createDataFrame([(1, *(case[which][0] for case in VALUES))], f"id int{types}")
+
+    planned = plan(["id"], list(columns), [], {name: case[2] for name, case in columns.items() if case[2]})
+    (row,) = classify(Sides(side(0), side(1)), planned, None).collect()
+    assert row.kind == "different"
+    assert [columns[name] for name in row.differing] == [case for case in VALUES if not case[3]]
 
 
 def test_types_that_cannot_be_equal_are_refused(spark: Any) -> None:
@@ -283,6 +295,7 @@ def test_types_that_cannot_be_equal_are_refused(spark: Any) -> None:
             kind_of(table, message, tolerances, key)
 
 
+@pytest.mark.thorough
 def test_totals_leave_no_value_out(spark: Any, tmp_path: Path) -> None:
     """Decimals of 38 digits have few places before the point if one side has many after it."""
 
@@ -309,6 +322,7 @@ def test_totals_leave_no_value_out(spark: Any, tmp_path: Path) -> None:
         totals(huge, numbers)
 
 
+@pytest.mark.thorough
 def test_an_empty_table_is_compared(shop: Shop) -> None:
     """Nothing tells the types of its columns, if it is one of SQLite."""
     result = shop.reconcile(where_table="basket_id < 0")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.support.served import Served
+from tests.support.spark_queries import again
 
 from halfmq.client.sync import Client
 from halfmq.errors import UsageError
@@ -29,7 +30,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     work = tmp_path_factory.mktemp("broker")
     served = Served(work / "data", work / "broker.log")
     served.start()
-    with Client(f"rocketmq://127.0.0.1:{served.name_port}", group="g") as mq:
+    with Client(served.url, group="g") as mq:
         for number in range(30):
             mq.send("report-a" if number % 3 else "report-b", b"x" * 100)
     yield served
@@ -68,10 +69,10 @@ def test_page_of_a_broker_and_of_transactions(
 ) -> None:
     output, said = tmp_path / "r.html", []
     settings = report.Settings(
-        output=str(output), url=f"rocketmq://127.0.0.1:{broker.name_port}", pattern="report-.*",
+        output=str(output), url=broker.url, pattern="report-.*",
         transactions=str(settled_and_undecided),
     )  # fmt: skip
-    assert report.run(settings, SparkSettings(), said.append) == 0
+    assert again(lambda: report.run(settings, SparkSettings(), said.append)) == 0
     text = output.read_text()
     assert text.count("<svg") == 5
     for figure in (
@@ -115,6 +116,7 @@ def test_figures_of_transactions(spark: Any) -> None:
         transactions_of(spark.createDataFrame([], COLUMNS).drop("outcome"))
 
 
+@pytest.mark.thorough
 def test_rates_of_many_topics_and_of_other_names(spark: Any) -> None:
     rows = spark.range(0, 600).selectExpr(
         "concat('t', id % 25) as message_topic", "timestamp_seconds(1767225600 + id) as message_time"

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from tests.support.served import Served
+from tests.support.spark_queries import again
 from tests.support.table_reads import read_view
+from tests.support.waiting import wait_until
 
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import compose
@@ -37,16 +38,16 @@ def prepare(mq: Client, name: str, count: int = 1) -> Prepared:
     return mq.prepare([compose("orders", f"{name}-{number}") for number in range(count)], tx_id=name)
 
 
-@pytest.mark.parametrize("form", ["parquet", "delta"])
+@pytest.mark.parametrize("form", ["parquet", pytest.param("delta", marks=pytest.mark.thorough)])
 def test_each_transaction_is_in_the_table_once(
     spark: Any, broker: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: tables.Format
 ) -> None:
-    url, output = f"rocketmq://127.0.0.1:{broker.name_port}", tmp_path / "out"
+    url, output = broker.url, tmp_path / "out"
     said: list[str] = []
 
     def run() -> dict[str, str]:
         settings = transactions.Settings(output=str(output), url=url, consumers={"billing": "orders"}, format=form)
-        assert transactions.run(settings, SparkSettings(), said.append) == 0
+        assert again(lambda: transactions.run(settings, SparkSettings(), said.append)) == 0
         rows = tables.read(spark, output / "settled").collect()
         assert max(Counter(row.transaction_id for row in rows).values()) == 1
         undecided = pq.read_table(output / "undecided.parquet")["transaction_id"].to_pylist()
@@ -85,27 +86,30 @@ def test_each_transaction_is_in_the_table_once(
     assert (row.group, row.messages, row.topics, row.decided_by) == ("service", 3, ["orders"], "producer")
 
 
+@pytest.mark.thorough
 def test_an_output_belongs_to_the_store_of_its_rows(spark: Any, broker: Served, tmp_path: Path) -> None:
     other = Served(tmp_path / "other", tmp_path / "other.log", "--segment-bytes", str(1 << 20))
     other.start()
     try:
         output = str(tmp_path / "out")
         for served in (broker, other):
-            with Client(f"rocketmq://127.0.0.1:{served.name_port}", group="service") as mq:
+            with Client(served.url, group="service") as mq:
                 mq.finish(prepare(mq, "T-1"), Outcome.COMMIT)
 
         def run(**source: str) -> None:
-            assert transactions.run(transactions.Settings(output=output, **source), SparkSettings(), print) == 0
+            settings = transactions.Settings(output=output, **source)
+            assert again(lambda: transactions.run(settings, SparkSettings(), print)) == 0
 
-        run(url=f"rocketmq://127.0.0.1:{broker.name_port}")
+        run(url=broker.url)
         with pytest.raises(UsageError, match="begun with store = "):
-            run(url=f"rocketmq://127.0.0.1:{other.name_port}")
+            run(url=other.url)
         run(path=str(broker.data))  # the files of the same store
     finally:
         other.stop()
         shutil.rmtree(tmp_path / "other")
 
 
+@pytest.mark.thorough
 def test_an_undecided_transaction_may_outlive_retention(spark: Any, tmp_path: Path) -> None:
     """What was settled beside it is past retention at the next run, and was read by the last one."""
     options = (
@@ -114,28 +118,25 @@ def test_an_undecided_transaction_may_outlive_retention(spark: Any, tmp_path: Pa
     )  # fmt: skip
     served = Served(tmp_path / "data", tmp_path / "broker.log", *options)
     served.start()
-    url, output = f"rocketmq://127.0.0.1:{served.name_port}", tmp_path / "out"
+    url, output = served.url, tmp_path / "out"
 
     def run() -> dict[str, str]:
         settings = transactions.Settings(output=str(output), url=url)
-        assert transactions.run(settings, SparkSettings(), lambda line: None) == 0
+        assert again(lambda: transactions.run(settings, SparkSettings(), print)) == 0
         rows = tables.read(spark, output / "settled").collect()
         assert len({row.transaction_id for row in rows}) == len(rows)
         return {row.transaction_id: row.outcome for row in rows}
 
     def fill() -> None:
         """Until retention has removed all that was settled before."""
-        settled = {
-            row["first_half"]
-            for row in read_view("transactions", url=url, failOnDataLoss="false")
-            if row["outcome"] != "UNDECIDED"
-        }
+        settled = first_halves(only_settled=True)
         for _ in range(30):
             mq.send("plain", os.urandom(8_000))  # nothing to compress
-        deadline = time.monotonic() + 120
-        while any(row["first_half"] in settled for row in read_view("transactions", url=url, failOnDataLoss="false")):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: not first_halves() & settled, "retention")
+
+    def first_halves(*, only_settled: bool = False) -> set[int]:
+        rows = read_view("transactions", url=url, failOnDataLoss="false")
+        return {row["first_half"] for row in rows if row["outcome"] != "UNDECIDED" or not only_settled}
 
     try:
         with Client(url, group="service") as mq:

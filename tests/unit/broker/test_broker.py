@@ -8,18 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.hand_flush import HandFlush
-from tests.support.in_process import config, serving
-from tests.support.waiting import until
+from tests.support.in_process import Calls, Hand, ShiftedClock, serving
+from tests.support.waiting import soon, turns, until
 
-from halfmq.broker.broker import Broker
+from halfmq.broker.timers import DeadlineTimer
 from halfmq.core.commands import Tick
-from halfmq.errors import EnvironmentFailed, PortTaken, StoreFull, StoreInUse, UsageError
+from halfmq.errors import StoreFull, UsageError
 from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.clock import SystemClock
-from halfmq.runtime.disk import RealDisk
-from halfmq.runtime.entropy import SystemEntropy
-from halfmq.store.group_flush import Job
 from halfmq.store.store import Durability, Store
 
 ID = "AC10000100002A9F0000000000000001"
@@ -43,44 +39,6 @@ async def test_start_recovers_topics_groups_offsets_halves_and_verdicts(tmp_path
             assert (await client.pull("T")).code == 0
 
 
-async def test_second_broker_on_one_directory_is_refused_and_frees_its_ports(tmp_path: Path) -> None:
-    async with serving(tmp_path) as running:
-        second = Broker(config(tmp_path), RealDisk(), SystemClock(), SystemEntropy(), asyncio.get_running_loop())
-        with pytest.raises(StoreInUse):
-            await second.start()
-        second.close()
-        assert (await (await running.client()).ask(106)).code == 0
-    async with serving(tmp_path) as running:
-        assert (await (await running.client()).ask(106)).code == 0
-
-
-async def test_taken_port_is_refused_before_the_store_is_touched(tmp_path: Path) -> None:
-    async with serving(tmp_path / "one") as running:
-        taken = config(tmp_path / "two", port=running.ports.broker)
-        second = Broker(taken, RealDisk(), SystemClock(), SystemEntropy(), asyncio.get_running_loop())
-        with pytest.raises(PortTaken) as caught:
-            await second.start()
-        second.close()
-        assert str(running.ports.broker) in str(caught.value)
-        assert not (tmp_path / "two").exists()
-
-
-@pytest.mark.parametrize("host", ["203.0.113.7", "999.1.1.1"])
-async def test_host_that_is_none_of_ours_is_said_and_nobody_is_told_to_stop_a_process(
-    tmp_path: Path, host: str
-) -> None:
-    broker = Broker(
-        config(tmp_path / "two", host=host), RealDisk(), SystemClock(), SystemEntropy(), asyncio.get_running_loop()
-    )
-    with pytest.raises(EnvironmentFailed) as caught:
-        await broker.start()
-    broker.close()
-    assert "--host is not an address" in caught.value.hint
-    assert host in str(caught.value)
-    assert not caught.value.retriable
-    assert not (tmp_path / "two").exists()
-
-
 async def test_segment_size_of_a_store_wins_over_the_setting(tmp_path: Path) -> None:
     async with serving(tmp_path, segment_bytes=1 << 16) as running:
         client = await running.client()
@@ -102,10 +60,8 @@ async def test_time_in_the_log_never_goes_back(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         await (await running.client()).send("T", b"x", unique="1" * 32)
         last = running.state.batch_time_ms
-    broker = Broker(config(tmp_path), RealDisk(), Late(), SystemEntropy(), asyncio.get_running_loop())
-    await broker.start()
-    assert broker._sequencer.engine.state.batch_time_ms >= last
-    broker.close()
+    async with serving(tmp_path, clock=Late()) as running:
+        assert running.state.batch_time_ms >= last
 
 
 async def test_drain_leaves_a_checkpoint_so_that_the_next_start_redoes_nothing(tmp_path: Path) -> None:
@@ -116,9 +72,8 @@ async def test_drain_leaves_a_checkpoint_so_that_the_next_start_redoes_nothing(t
         await running.broker.drain()
         assert not running.broker.failed.done()
     async with serving(tmp_path) as running:
-        store = running.broker._store
-        assert store is not None
-        assert store.recovery.redo_from == store.recovery.end
+        recovery = running.broker._store.recovery  # type: ignore[union-attr]
+        assert recovery.redo_from == recovery.end
         assert (await (await running.client()).pull("T")).ext["maxOffset"] == "10"
 
 
@@ -133,19 +88,21 @@ async def test_release_that_has_no_room_is_tried_again_at_leisure(
         tried += 1
         raise StoreFull("no room for the next log segment")
 
-    async with serving(tmp_path, segment_bytes=1 << 16) as running:
+    rests, clock = Calls(monkeypatch, DeadlineTimer, "rest"), ShiftedClock()
+    async with serving(tmp_path, segment_bytes=1 << 16, clock=clock) as running:
         client = await running.client()
-        await client.send("T", bytes(28_000), unique="0" * 32, TIMER_DELAY_MS="300")
+        await client.send("T", bytes(28_000), unique="0" * 32, TIMER_DELAY_MS="3600000")
         await client.send("Fill", bytes(28_000), unique="1" * 32)
         monkeypatch.setattr(Store, "reserve_roll", full)
-        for number in range(60):  # until nothing fits any more
-            await client.send("Fill", bytes(100), unique=f"2{number:031d}")
-        await asyncio.sleep(0.5)
+        clock.passed_ms = 3_600_000
+        running.broker._tick()
+        await until(lambda: rests.seen)
         before = tried
-        await asyncio.sleep(0.5)
+        assert before > 0
+        await turns(300)  # a tick takes one or two
         assert tried - before <= 2
         monkeypatch.undo()
-        assert (await client.pull("T", wait_ms=5_000)).code == 0
+        assert (await client.pull("T", wait_ms=60_000)).code == 0
 
 
 @pytest.mark.parametrize("damage", ["gone", "half", "first entry", "last entry"])
@@ -197,7 +154,11 @@ async def test_queues_fit_the_checkpoint_after_trims_deletions_and_kills(
             for number in range(30):
                 sent = await client.send("T", bytes(8_000), unique=f"{run}{number:031d}", queue=number % 3, queues=4)
                 assert sent.code == 0
-            await asyncio.sleep(0.3)
+            await until(
+                lambda: (
+                    running.state.log_end - running.state.log_start <= 1 << 18 and running.maintenance._trimming is None
+                )
+            )
             if run % 2:
                 await running.broker.drain()
     assert not [line for line in caplog.messages if "are rebuilt from the log" in line]
@@ -205,49 +166,47 @@ async def test_queues_fit_the_checkpoint_after_trims_deletions_and_kills(
 
 async def test_sync_that_ends_after_the_close_is_reported_to_nobody(tmp_path: Path) -> None:
     """Goal: a broker that is closed says nothing more. Method: its last sync is under way when it is closed."""
-    flushes: list[HandFlush] = []
-
-    def make_syncer(job: Job) -> HandFlush:
-        flushes.append(HandFlush(job))
-        return flushes[0]
-
-    async with serving(tmp_path, make_syncer=make_syncer, durability=Durability.FSYNC) as running:
-        broker = running.broker
-        assert flushes[0].asked is not None, "its first batch is not synced yet; closing does that"
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert not broker.failed.done()
+    hand = Hand()
+    async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
+        assert hand.flush.asked is not None, "its first batch is not synced yet; closing does that"
+    await turns()
+    assert not running.broker.failed.done()
 
 
 async def test_failed_disk_closes_the_connections_of_every_front_door(tmp_path: Path) -> None:
     """RocketMQ's port and the HTTP port: open connections end without a further answer; only /health answers on a new one."""
+    writers: list[asyncio.StreamWriter] = []
 
-    async def answer(target: bytes) -> bytes:
+    async def asked(target: bytes) -> tuple[asyncio.StreamReader, "asyncio.Task[bytes]"]:
+        """A new connection, and the first line of the answer on it."""
         reader, writer = await asyncio.open_connection("127.0.0.1", running.ports.http)
+        writers.append(writer)
         writer.write(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
-        try:
-            return await asyncio.wait_for(reader.readline(), 0.2)
-        except TimeoutError:
-            return b""
-        finally:
-            writer.close()
+        return reader, asyncio.create_task(reader.readline())
 
     async with serving(tmp_path, http_port=0) as running:
         client = await running.client()
         assert (await client.ask(106)).code == 0
-        reader, writer = await asyncio.open_connection("127.0.0.1", running.ports.http)
-        writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert b"200" in await reader.readuntil(b"}")
+        reader, line = await asked(b"/health")
+        assert b"200" in await soon(line)
+        await soon(reader.readuntil(b"}"))
         running.broker._sequencer.sync_failed(OSError(5, "Input/output error"))
-        assert await asyncio.wait_for(running.broker.failed, 5)
+        assert await soon(running.broker.failed)
+        rest = asyncio.create_task(reader.read())
+        _, listed = await asked(b"/transactions/undecided")
+        _, health = await asked(b"/health")
+        assert b"503" in await soon(health)
+        await turns()
+        assert rest.done(), "the connection was closed"
         with contextlib.suppress(ConnectionError):
-            assert await asyncio.wait_for(reader.read(), 5) == b"", "the connection was closed"
-        writer.close()
-        assert await answer(b"/transactions/undecided") == b""
-        assert b"503" in await answer(b"/health")
+            assert await rest == b""
+        assert not listed.done()
         for port in (running.ports.broker, running.ports.names):
             with pytest.raises(ConnectionRefusedError):
                 await asyncio.open_connection("127.0.0.1", port)
+        listed.cancel()
+        for writer in writers:
+            writer.close()
 
 
 async def test_caps_that_do_not_fit_the_segments_of_the_store_are_refused_at_start(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.in_process import serving
+from tests.support.waiting import turns
 
 from halfmq.core.commands import SetTopic
 
@@ -19,20 +20,19 @@ def digests(directory: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("turns", [0, 1])
+@pytest.mark.parametrize("count", [0, 1])
 async def test_what_was_submitted_before_it_is_not_written_after_it(
-    tmp_path: Path, turns: int, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(tmp_path) as running:
         client = await running.client()
         await client.send("T", b"one")
         sending = [asyncio.ensure_future(client.send("T", b"more")) for _ in range(20)]
         running.broker._sequencer.submit(SetTopic("U", 1, 1, 6), None)
-        for _ in range(turns):
-            await asyncio.sleep(0)
+        await turns(count)
         running.broker.close()
         closed = digests(tmp_path)
-        await asyncio.sleep(0.1)
+        await turns()
         assert digests(tmp_path) == closed
         for one in sending:
             one.cancel()

@@ -8,17 +8,14 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.support.in_process import config, serving
+from tests.support.in_process import serving
 from tests.support.ports import free_port
 from tests.support.raw_client import RawClient
+from tests.support.waiting import until
 
-from halfmq.broker.broker import Broker
 from halfmq.broker.listener import bind, cannot_listen
 from halfmq.broker.remoting.gateway import Gateway
 from halfmq.errors import EnvironmentFailed, PortTaken
-from halfmq.runtime.clock import SystemClock
-from halfmq.runtime.disk import RealDisk
-from halfmq.runtime.entropy import SystemEntropy
 
 
 @pytest.mark.parametrize(
@@ -56,28 +53,6 @@ async def test_port_that_somebody_else_listens_on_since_it_was_bound_is_said() -
     assert "the broker cannot listen on 127.0.0.1" in str(caught.value)
 
 
-async def test_broker_does_not_start_when_its_port_is_taken_while_it_recovers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    others: list[socket.socket] = []
-
-    async def bind_and_lose(gateway: Gateway, what: str, host: str, port: int) -> object:
-        door = await bind(gateway, what, host, port)
-        others.append(other_process(door.port))
-        others[-1].listen()
-        return door
-
-    broker = Broker(
-        config(tmp_path), RealDisk(), SystemClock(), SystemEntropy(), asyncio.get_running_loop(),
-        bind=bind_and_lose,  # type: ignore[arg-type]
-    )  # fmt: skip
-    with pytest.raises(PortTaken):
-        await broker.start()
-    broker.close()
-    for other in others:
-        other.close()
-
-
 async def test_clients_that_send_to_the_port_minus_2_are_served_there(tmp_path: Path) -> None:
     port = free_port(-2)
     async with serving(tmp_path, port=port) as running:
@@ -92,23 +67,10 @@ async def test_clients_that_send_to_the_port_minus_2_are_served_there(tmp_path: 
             await RawClient.connect(port - 2)
 
 
-@pytest.mark.parametrize("when", ["bound", "while it recovers"])
-async def test_vip_port_that_is_taken_is_told_and_left_out(
-    tmp_path: Path, when: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_vip_port_that_is_taken_is_told_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     port = free_port(-2)
     with other_process(port - 2) as other:
-        if when == "bound":
-            other.listen()
-        else:
-            make_bind = Broker._bind_all
-
-            async def bind_and_lose(broker: Broker) -> object:
-                ports = await make_bind(broker)
-                other.listen()
-                return ports
-
-            monkeypatch.setattr(Broker, "_bind_all", bind_and_lose)
+        other.listen()
         async with serving(tmp_path, port=port) as running:
             assert (await (await running.client()).ask(106)).code == 0
             assert running.broker._ports.number_of("VIP channel") is None
@@ -134,9 +96,7 @@ async def test_connections_beyond_the_limit_are_closed_and_the_others_are_served
         first = await running.client()
         assert (await first.ask(106)).code == 0
         burst = await asyncio.gather(*[running.client(names=bool(number % 2)) for number in range(20)])
-        async with asyncio.timeout(5):
-            while sum(client.closed.is_set() for client in burst) < 18:
-                await asyncio.sleep(0.01)
+        await until(lambda: sum(client.closed.is_set() for client in burst) >= 18)
         assert (await first.ask(106)).code == 0
         assert len(running.broker._gateway.connections) == 3
         assert not running.broker._gateway.expected
@@ -145,9 +105,7 @@ async def test_connections_beyond_the_limit_are_closed_and_the_others_are_served
         assert "limit of 3 reached" in told[0]
         for client in burst:
             await client.close()
-        async with asyncio.timeout(5):
-            while len(running.broker._gateway.connections) > 1:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(running.broker._gateway.connections) == 1)
         assert (await (await running.client()).ask(106)).code == 0, "there is room again"
 
 

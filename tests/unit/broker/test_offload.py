@@ -3,6 +3,8 @@
 import asyncio
 import threading
 
+from tests.support.waiting import soon
+
 from halfmq.broker.offload import ThreadOffload
 
 
@@ -22,7 +24,7 @@ async def test_work_runs_in_order_off_the_loop_and_is_told_on_it() -> None:
 
     for number in range(5):
         offload.run(lambda number=number: (number, threading.get_ident()), tell)  # type: ignore[misc]
-    await asyncio.wait_for(done.wait(), 2)
+    await soon(done.wait())
     offload.close()
     assert seen == [(number, True, True) for number in range(5)]
 
@@ -35,5 +37,5 @@ async def test_what_the_work_raises_is_told_as_its_result() -> None:
         raise OSError("disk")
 
     offload.run(broken, told.set_result)
-    assert isinstance(await asyncio.wait_for(told, 2), OSError)
+    assert isinstance(await soon(told), OSError)
     offload.close()

@@ -10,22 +10,21 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.support.faulty_disk import FaultyDisk
-from tests.support.hand_flush import HandFlush
-from tests.support.in_process import Running, serving
-from tests.support.raw_client import Answer, RawClient, command, end_ext
+from tests.support.in_process import Calls, Hand, Running, serving, serving_by_hand
+from tests.support.raw_client import Answer, RawClient, command, end_ext, send_ext
+from tests.support.waiting import soon, turns, until
 
 from halfmq import limits
 from halfmq.core import base_space, engine
 from halfmq.core.base import base_payload
 from halfmq.core.base_bytes import recount
-from halfmq.core.commands import RELEASES_MAX, CopyForward, EnsureGroup, SetProducer
+from halfmq.core.commands import RELEASES_MAX, EnsureGroup, SetProducer
 from halfmq.core.transaction.invariants import check
 from halfmq.errors import StoreFull, StorePoisoned
 from halfmq.model.records import Record
 from halfmq.model.settings import BrokerSettings, ProducerSettings
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.disk import RealDisk
-from halfmq.store.group_flush import Job
 from halfmq.store.store import Durability, Store
 from halfmq.store.watermark_page import Watermark, read_watermark_page
 
@@ -34,66 +33,40 @@ SMALL = 1 << 16
 ID = "AC10000100002A9F0000000000000001"
 
 
-class Hand:
-    """Makes the syncer that the test drives."""
-
-    def __init__(self) -> None:
-        self.flush: HandFlush
-
-    def __call__(self, job: Job) -> HandFlush:
-        self.flush = HandFlush(job)
-        return self.flush
-
-    async def sync(self) -> bool:
-        """Sync what is asked for, and let the loop turn."""
-        done = self.flush.run()
-        await turns()
-        return done
-
-
-async def turns(count: int = 20) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0.001)
-
-
 async def half_in_flight(running: Running) -> tuple[RawClient, "asyncio.Task[Answer]"]:
     client = await running.client()
     task = asyncio.create_task(client.half("T", b"one", unique=ID))
-    await turns()
+    await until(lambda: running.state.producer_groups, "the decision")
+    await turns()  # in which an answer would leave
     return client, task
 
 
 async def test_no_answer_leaves_before_its_batch_is_synced(tmp_path: Path) -> None:
-    hand = Hand()
-    async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
-        await hand.sync()
+    async with serving_by_hand(tmp_path) as (running, hand):
         _, task = await half_in_flight(running)
         assert not task.done()
         assert running.broker._sequencer.backlog == 1
         assert await hand.sync()
-        assert (await asyncio.wait_for(task, 1)).code == 0
+        assert (await soon(task)).code == 0
         assert running.broker._sequencer.idle
 
 
 async def test_a_sync_lets_out_the_turns_that_it_covers_and_no_later_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hand = Hand()
-    async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
-        await hand.sync()
+    async with serving_by_hand(tmp_path) as (running, hand):
         client, first = await half_in_flight(running)
         covered = running.state.log_end
         second = asyncio.create_task(client.half("T", b"two", unique="B" * 32))
-        await turns()
-        assert running.state.log_end > covered
+        await until(lambda: running.state.log_end > covered)
         with monkeypatch.context() as patch:
             patch.setattr(Store, "durable_position", property(lambda store: covered))
             running.broker._sequencer.durable()
+            assert (await soon(first)).code == 0
             await turns()
-            assert (await asyncio.wait_for(first, 1)).code == 0
             assert not second.done()
         assert await hand.sync()
-        assert (await asyncio.wait_for(second, 1)).code == 0
+        assert (await soon(second)).code == 0
 
 
 async def test_sequencer_that_answers_before_the_sync_is_noticed(
@@ -103,62 +76,56 @@ async def test_sequencer_that_answers_before_the_sync_is_noticed(
     monkeypatch.setattr(Store, "durable_position", property(lambda store: store.log.end))
     async with serving(tmp_path, make_syncer=Hand(), durability=Durability.FSYNC) as running:
         _, task = await half_in_flight(running)
-        assert task.done()
+        assert task.done(), "the wait above is long enough for an answer"
 
 
 async def test_repeated_commit_waits_for_the_sync_of_the_first(tmp_path: Path) -> None:
     """An answer to a command that wrote nothing reveals a verdict that a crash could still take back."""
-    hand = Hand()
-    async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
-        await hand.sync()
+    async with serving_by_hand(tmp_path) as (running, hand):
         client, task = await half_in_flight(running)
         await hand.sync()
-        half = await asyncio.wait_for(task, 1)
+        half = await soon(task)
         first = asyncio.create_task(client.end(half, ID, COMMIT))
-        await turns()
+        await until(lambda: running.broker._sequencer.backlog == 1)
         second = asyncio.create_task((await running.client()).end(half, ID, COMMIT))
+        await until(lambda: running.broker._sequencer.backlog == 2)
         await turns()
         assert not first.done()
         assert not second.done()
         await hand.sync()
-        assert (await asyncio.wait_for(second, 1)).ext["HMQ_REPEATED"] == "true"
+        assert (await soon(second)).ext["HMQ_REPEATED"] == "true"
         assert first.done()
 
 
 async def test_committed_message_is_not_pulled_before_the_sync(tmp_path: Path) -> None:
-    hand = Hand()
-    async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
-        await hand.sync()
+    async with serving_by_hand(tmp_path) as (running, hand):
         client, task = await half_in_flight(running)
         await hand.sync()
-        half = await asyncio.wait_for(task, 1)
+        half = await soon(task)
         consumer = await running.client()
-        made = asyncio.create_task(consumer.pull("T"))  # makes the group
-        await turns()
+        made = asyncio.create_task(consumer.pull("T"))
+        await until(lambda: "C" in running.state.groups)
         await hand.sync()
-        assert (await asyncio.wait_for(made, 1)).code == 19
+        assert (await soon(made)).code == 19
         client.tell(37, end_ext(half, ID, COMMIT))
-        await turns()
+        await until(lambda: not running.state.producer_groups["P"].undecided)
         assert (await consumer.pull("T")).code == 19
-        parked = asyncio.create_task(consumer.pull("T", wait_ms=3_000))
-        await turns()
+        parked = asyncio.create_task(consumer.pull("T", wait_ms=3_600_000))
+        await until(lambda: running.broker._pulls.held == 1)
         assert not parked.done()
         await hand.sync()
-        assert (await asyncio.wait_for(parked, 1)).code == 0
+        assert (await soon(parked)).code == 0
 
 
 async def test_one_sync_releases_every_turn_before_it(tmp_path: Path) -> None:
-    hand = Hand()
-    async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
-        await hand.sync()
+    async with serving_by_hand(tmp_path) as (running, hand):
         client = await running.client()
         tasks = []
         for number in range(5):
             tasks.append(asyncio.create_task(client.send("T", b"x", unique=f"{number:032d}")))
-            await turns(5)
-        assert running.broker._sequencer.backlog == 5
+            await until(lambda: running.broker._sequencer.backlog == len(tasks))
         await hand.sync()
-        assert [answer.code for answer in await asyncio.wait_for(asyncio.gather(*tasks), 1)] == [0] * 5
+        assert [answer.code for answer in await soon(asyncio.gather(*tasks))] == [0] * 5
 
 
 async def test_commands_of_one_read_are_one_batch_and_one_write(
@@ -176,29 +143,14 @@ async def test_commands_of_one_read_are_one_batch_and_one_write(
         assert (await client.send("T", b"first", unique="0" * 32)).code == 0
         monkeypatch.setattr(Store, "append", counted)
         waiting = [client.expect(opaque) for opaque in range(500, 532)]
-        from tests.support.raw_client import send_ext
-
         client.write(
             b"".join(
                 command(310, opaque, send_ext("T", "P", 0, {"UNIQ_KEY": f"{opaque:032d}"}), b"x")
                 for opaque in range(500, 532)
             )
         )
-        await asyncio.wait_for(asyncio.gather(*waiting), 5)
+        await soon(asyncio.gather(*waiting))
         assert batches == [32]
-
-
-async def test_segments_roll_behind_a_base_record(tmp_path: Path) -> None:
-    async with serving(tmp_path, segment_bytes=1 << 16) as running:
-        client = await running.client()
-        for number in range(30):
-            answer = await client.send("T", bytes(5_000), unique=f"{number:032d}")
-            assert answer.code == 0
-        assert running.state.log_end > 2 << 16
-        assert len(running.state.bases) >= 3
-    async with serving(tmp_path, segment_bytes=1 << 16) as running:
-        pulled = await (await running.client()).pull("T", count=1_000)
-        assert int(pulled.ext["maxOffset"]) == 30
 
 
 async def test_command_that_fits_no_segment_is_refused_and_the_next_one_served(tmp_path: Path) -> None:
@@ -224,18 +176,14 @@ async def test_failed_write_stops_the_broker_and_lets_no_answer_out(
 
         monkeypatch.setattr(running.broker._store, "append", broken, raising=False)
         task = asyncio.create_task(client.send("T", b"x", unique="1" * 32))
-        error = await asyncio.wait_for(running.broker.failed, 2)
-        assert isinstance(error, StorePoisoned)
-        await asyncio.wait_for(client.closed.wait(), 2)
-        assert not task.done()
-        task.cancel()
+        assert isinstance(await soon(running.broker.failed), StorePoisoned)
+        with pytest.raises(ConnectionError):
+            await task
 
 
 async def test_failed_sync_stops_the_broker_and_lets_no_answer_out(tmp_path: Path) -> None:
-    hand = Hand()
-    async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
-        await hand.sync()
-        client, task = await half_in_flight(running)
+    async with serving_by_hand(tmp_path) as (running, hand):
+        _, task = await half_in_flight(running)
         store = running.broker._store
         assert store is not None
 
@@ -244,10 +192,9 @@ async def test_failed_sync_stops_the_broker_and_lets_no_answer_out(tmp_path: Pat
 
         store.log._sync_range = broken  # type: ignore[method-assign]
         await hand.sync()
-        assert isinstance(await asyncio.wait_for(running.broker.failed, 2), StorePoisoned)
-        await asyncio.wait_for(client.closed.wait(), 2)
-        assert not task.done()
-        task.cancel()
+        assert isinstance(await soon(running.broker.failed), StorePoisoned)
+        with pytest.raises(ConnectionError):
+            await task
 
 
 async def test_no_room_for_the_next_segment_refuses_and_keeps_serving(
@@ -268,10 +215,8 @@ async def test_no_room_for_the_next_segment_refuses_and_keeps_serving(
             == "no room for the next log segment; verdicts are accepted while the current segment has space"
         )
         monkeypatch.undo()
-        assert running.broker._maintenance is not None
-        running.broker._maintenance.check_free_space()
-        while running.state.session.disk_full:
-            await asyncio.sleep(0.001)
+        running.maintenance.check_free_space()
+        await until(lambda: not running.state.session.disk_full)
         assert (await client.send("T", bytes(9_000), unique="9" * 32)).code == 0
 
 
@@ -338,8 +283,7 @@ async def test_messages_are_refused_from_the_moment_on_that_the_next_segment_fin
     the next segment finds none."""
     disk = FaultyDisk()
     async with serving(tmp_path, disk=disk, durability=Durability.FSYNC) as running:
-        assert running.broker._maintenance is not None
-        running.broker._maintenance.stop()
+        running.maintenance.stop()
         client = await running.client()
         half = await client.half("T", b"one", unique=ID)
         disk.fail("allocate", errno.ENOSPC, path_ends=".seg", times=10_000)
@@ -359,29 +303,29 @@ async def test_answers_wait_where_not_even_the_published_page_can_be_written(tmp
     may still find none. Nothing is refused as damaged or taken back for it: what waited is answered when there is room."""
     disk = FaultyDisk()
     async with serving(tmp_path, disk=disk) as running:
-        maintenance = running.broker._maintenance
-        assert maintenance is not None
+        maintenance = running.maintenance
         maintenance.stop()
         client, consumer = await running.client(), await running.client()
         half = await client.half("T", b"one", unique=ID)
         assert (await consumer.pull("T")).code == 19
-        parked = asyncio.create_task(consumer.pull("T", wait_ms=5_000))
-        await turns()
+        parked = asyncio.create_task(consumer.pull("T", wait_ms=3_600_000))
+        await until(lambda: running.broker._pulls.held == 1)
         disk.fail("write", errno.ENOSPC, path_ends="published", times=10_000)
         ends = []
         for _ in range(3):  # the later ones find the first one waiting
             ends.append(asyncio.create_task(client.end(half, ID, COMMIT)))
-            await turns(50)
+            await until(lambda: running.broker._sequencer.backlog == len(ends))
             maintenance.check_free_space()
-            await turns(50)
+            await running.offloaded()
+        await turns()
         assert not any(one.done() for one in ends)
         assert not parked.done()
         assert running.state.session.disk_full
         disk.heal()
         maintenance.check_free_space()
-        answers = [await asyncio.wait_for(one, 2) for one in ends]
+        answers = [await soon(one) for one in ends]
         assert {one.ext["HMQ_VERDICT"] for one in answers} == {"COMMITTED"}
-        assert b"one" in (await asyncio.wait_for(parked, 2)).body
+        assert b"one" in (await soon(parked)).body
         assert not running.broker._sequencer.indexes_lag
         assert not running.state.session.disk_full
         page = read_watermark_page(disk, tmp_path / "shard-0" / "published")
@@ -403,15 +347,14 @@ async def test_no_room_for_derived_files_stops_neither_verdicts_nor_the_broker(t
     disk = FaultyDisk()
     other = "AC10000100002A9F0000000000000002"
     async with serving(tmp_path, disk=disk) as running:
-        maintenance = running.broker._maintenance
-        assert maintenance is not None
+        maintenance = running.maintenance
         maintenance.stop()
         client, consumer = await running.client(), await running.client()
         half = await client.half("T", b"one", unique=ID)
         back = await client.half("T", b"two", unique=other)
         assert (await consumer.pull("T")).code == 19
-        parked = asyncio.create_task(consumer.pull("T", wait_ms=5_000))
-        await turns()
+        parked = asyncio.create_task(consumer.pull("T", wait_ms=3_600_000))
+        await until(lambda: running.broker._pulls.held == 1)
         disk.fail("write", errno.ENOSPC, path_ends=file, times=10_000)
         committed = await client.end(half, ID, COMMIT)
         assert committed.ext["HMQ_VERDICT"] == "COMMITTED"
@@ -424,16 +367,15 @@ async def test_no_room_for_derived_files_stops_neither_verdicts_nor_the_broker(t
         assert (await client.ask(30, {"topic": "T", "queueId": "0"})).ext == {"offset": "0"}
         taken: list[None] = []
         maintenance.checkpoint(lambda: taken.append(None))
-        await turns()
-        assert taken
+        await until(lambda: taken)
         assert not disk.exists(tmp_path / "shard-0" / "checkpoint")
         maintenance.check_free_space()
-        await turns(50)
+        await running.offloaded()
         assert running.state.session.disk_full, "there is still no room"
         assert not parked.done()
         disk.heal()
         maintenance.check_free_space()
-        assert b"one" in (await asyncio.wait_for(parked, 2)).body
+        assert b"one" in (await soon(parked)).body
         assert not running.state.session.disk_full
         assert not running.broker._sequencer.indexes_lag
         assert (await client.send("T", b"x", unique="1" * 32)).code == 0
@@ -444,26 +386,6 @@ async def test_no_room_for_derived_files_stops_neither_verdicts_nor_the_broker(t
         client = await running.client()
         assert (await client.end(half, ID, COMMIT)).ext["HMQ_POSITION"] == committed.ext["HMQ_POSITION"]
         assert (await client.ask(30, {"topic": "T", "queueId": "0"})).ext == {"offset": "2"}
-
-
-async def test_decision_that_breaks_is_answered_and_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with serving(tmp_path) as running:
-        client = await running.client()
-        assert (await client.send("T", b"x", unique="1" * 32)).code == 0
-        before = running.log_bytes()
-
-        def broken(*_: Any) -> None:
-            raise KeyError("a bug")
-
-        monkeypatch.setattr("halfmq.core.engine.decide", broken)
-        answer = await client.send("T", b"y", unique="2" * 32)
-        assert answer.code == 1
-        assert "KeyError" in (answer.remark or "")
-        monkeypatch.undo()
-        assert running.log_bytes() == before
-        assert (await client.send("T", b"z", unique="3" * 32)).code == 0
 
 
 # --- a body that is damaged on the disk -------------------------------------------------------------------------
@@ -515,7 +437,7 @@ async def test_commit_that_cannot_copy_its_half_is_refused_and_all_else_goes_on(
 
 
 async def test_trim_that_cannot_copy_what_is_alive_stops_and_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once the transaction is rolled back, the log is trimmed again."""
     async with serving(tmp_path, segment_bytes=SMALL) as running:
@@ -534,16 +456,18 @@ async def test_trim_that_cannot_copy_what_is_alive_stops_and_says_so(
     async with serving(tmp_path, **keeping) as running:
         client = await running.client()
         await filled(client, 3)
-        await asyncio.sleep(0.4)
+        await until(lambda: "the log is not trimmed now" in caplog.text)
+        await Calls(monkeypatch, Store, "closed_segments").more(3)
         assert running.state.log_start == 0
         assert not running.broker.failed.done()
-        assert sum("the log is not trimmed now" in line for line in caplog.messages) == 1
+        assert sum("the log is not trimmed now" in line for line in caplog.messages) == 1, "at the later tries too"
         assert (await client.end(half, ID, ROLLBACK)).code == 0
-        for _ in range(100):
-            await asyncio.sleep(0.02)
-            if running.state.log_start:
-                break
-        assert running.state.log_start > 0
+        await until(lambda: running.state.log_start > 0)
+
+
+class _Later(SystemClock):
+    def wall_ms(self) -> int:
+        return super().wall_ms() + 100_000
 
 
 async def test_delayed_message_that_cannot_be_copied_does_not_hold_up_the_others(
@@ -552,28 +476,20 @@ async def test_delayed_message_that_cannot_be_copied_does_not_hold_up_the_others
     async with serving(tmp_path, segment_bytes=SMALL) as running:
         client = await running.client()
         for number in range(3):
-            sent = await client.send("T", b"delayed body %d" % number, unique=f"{number:032d}", TIMER_DELAY_MS="1500")
+            sent = await client.send("T", b"delayed body %d" % number, unique=f"{number:032d}", TIMER_DELAY_MS="60000")
             assert sent.code == 0
         await filled(client)
         await running.broker.drain()
     damage(tmp_path, b"delayed body 1")
-    async with serving(tmp_path, segment_bytes=SMALL) as running:
+    async with serving(tmp_path, segment_bytes=SMALL, clock=_Later()) as running:
         client = await running.client()
-        for _ in range(150):
-            await asyncio.sleep(0.02)
-            if running.state.topics_by_name["T"].ends[0] == 2:
-                break
+        await until(lambda: running.state.topics_by_name["T"].ends[0] == 2)
         pulled = await client.pull("T")
         assert (pulled.code, b"delayed body 0" in pulled.body, b"delayed body 2" in pulled.body) == (0, True, True)
         assert len(running.state.delayed) == 1
         assert not running.broker.failed.done()
         assert (await client.half("T", b"one", unique=ID)).code == 0
     assert sum("not be delivered before the next start" in line for line in caplog.messages) == 1
-
-
-class _Later(SystemClock):
-    def wall_ms(self) -> int:
-        return super().wall_ms() + 100_000
 
 
 async def test_many_delayed_messages_that_cannot_be_copied_are_put_aside_together_and_a_tick_looks_at_few(
@@ -603,9 +519,7 @@ async def test_many_delayed_messages_that_cannot_be_copied_are_put_aside_togethe
 
     monkeypatch.setattr(Store, "why_not_copied", counted)
     async with serving(tmp_path, segment_bytes=SMALL, clock=_Later()) as running:
-        async with asyncio.timeout(5):
-            while running.state.derived.delayed_heap:
-                await asyncio.sleep(0.002)
+        await until(lambda: not running.state.derived.delayed_heap)
         assert running.state.topics_by_name["T"].ends[0] == 6
         assert len(running.state.delayed) == 554
         check(running.state)
@@ -622,18 +536,17 @@ async def test_many_delayed_messages_that_cannot_be_copied_are_put_aside_togethe
 async def test_room_that_comes_back_between_two_tries_lets_waiting_answers_out(tmp_path: Path, times: int) -> None:
     disk = FaultyDisk()
     async with serving(tmp_path, disk=disk) as running:
-        maintenance = running.broker._maintenance
-        assert maintenance is not None
+        maintenance = running.maintenance
         maintenance.stop()
         client = await running.client()
         half = await client.half("T", b"one", unique=ID)
         disk.fail("write", errno.ENOSPC, path_ends="published", times=times)
         end = asyncio.create_task(client.end(half, ID, COMMIT))
+        await until(lambda: running.broker._sequencer.waits_for_space)
         for _ in range(times + 2):
-            await turns(50)
             maintenance.check_free_space()
-        assert (await asyncio.wait_for(end, 2)).ext["HMQ_VERDICT"] == "COMMITTED"
-        await turns(50)
+            await running.offloaded()
+        assert (await soon(end)).ext["HMQ_VERDICT"] == "COMMITTED"
         assert not running.state.session.disk_full
 
 
@@ -646,8 +559,8 @@ async def test_a_drain_does_not_wait_for_a_disk_that_stays_full(
         half = await client.half("T", b"one", unique=ID)
         disk.fail("write", errno.ENOSPC, path_ends="published", times=100_000)
         end = asyncio.create_task(client.end(half, ID, COMMIT))
-        await turns(50)
-        await asyncio.wait_for(running.broker.drain(), 10)
+        await until(lambda: running.broker._sequencer.waits_for_space)
+        await soon(running.broker.drain())
         assert "1 replies are withheld and no checkpoint is written: the disk is full" in caplog.text
         end.cancel()
     disk.heal()
@@ -669,22 +582,6 @@ async def bodies_up_to_the_end(running: Running) -> RawClient:
     return client
 
 
-async def test_records_that_do_not_fit_although_the_bound_said_so_are_decided_anew_behind_a_roll(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with serving(tmp_path, segment_bytes=SMALL) as running:
-        client = await bodies_up_to_the_end(running)
-        monkeypatch.setattr(engine, "size_bound", lambda state, command: 0)
-        for number in range(12):
-            assert (await client.send("T", bytes(9_000), unique=f"L{number:031d}")).code == 0
-        assert len(running.state.bases) >= 2
-        assert sum("the bound of SendMessage was wrong" in line for line in caplog.messages) == 1, "once"
-        end = int((await client.pull("T", count=1)).ext["maxOffset"])
-        assert running.broker._sequencer.failed is None
-    async with serving(tmp_path, segment_bytes=SMALL) as running:
-        assert int((await (await running.client()).pull("T", count=1)).ext["maxOffset"]) == end
-
-
 async def test_a_bound_that_breaks_stops_nobody_and_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -702,38 +599,27 @@ async def test_a_bound_that_breaks_stops_nobody_and_is_said_once(
         assert running.broker._sequencer.failed is None
 
 
-async def test_what_fits_no_segment_although_the_bound_said_so_fails_alone_and_rolls_no_further(
+async def test_what_fits_no_segment_although_the_bound_said_so_fails_alone_and_rolls_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Goal: one broken decision costs its command only. Method: a decision of more than any segment holds, and one that
-    would fit by its size and does not behind the roll either, because nothing ever fits."""
+    """Goal: one broken decision costs its command only. Method: a decision of more than any segment holds."""
     async with serving(tmp_path, segment_bytes=SMALL) as running:
         client = await bodies_up_to_the_end(running)
-        real, fits = engine.decide, engine.fits
+        real = engine.decide
+
+        def too_much(state: Any, command: Any, now_ms: int) -> Any:
+            decision = real(state, command, now_ms)
+            record = decision.records[-1]
+            return decision._replace(records=(*decision.records[:-1], replace(record, size=SMALL)))
+
         with monkeypatch.context() as patch:
             patch.setattr(engine, "size_bound", lambda state, command: 0)
-
-            def too_much(state: Any, command: Any, now_ms: int) -> Any:
-                decision = real(state, command, now_ms)
-                record = decision.records[-1]
-                return decision._replace(records=(*decision.records[:-1], replace(record, size=SMALL)))
-
             patch.setattr(engine, "decide", too_much)
             before = running.log_bytes()
             refused = await client.send("T", bytes(9_000), unique="1" * 32)
             assert refused.code == 1
             assert "do not fit in the log at" in refused.remark
             assert running.log_bytes() == before, "nothing was rolled for it"
-            patch.setattr(engine, "decide", real)
-            patch.setattr(
-                engine,
-                "fits",
-                lambda end, is_open, size, segment: size < 8_000 and fits(end, is_open, size, segment),
-            )
-            for number in range(5):
-                assert (await client.send("T", bytes(9_000), unique=f"N{number:031d}")).code == 1
-            assert len(running.state.bases) == 2, "it rolled once in vain, and no more"
-            assert (await client.send("T", b"small", unique="2" * 32)).code == 0
         assert (await client.send("T", bytes(9_000), unique="3" * 32)).code == 0
         assert sum("everything else continues" in line for line in caplog.messages) == 1
         assert running.broker._sequencer.failed is None
@@ -758,46 +644,12 @@ async def test_checks_of_a_tick_that_was_decided_anew_go_out_once(
         monkeypatch.setattr(engine, "size_bound", lambda state, command: 0)
         monkeypatch.setattr(engine, "fits", one_no)
         await client.heartbeat("c", producers=["P"])
-        checks = [await asyncio.wait_for(client.pushes.get(), 5) for _ in range(5)]
+        checks = [await soon(client.pushes.get()) for _ in range(5)]
         assert len(refused) == 1
         assert len({check.ext["transactionId"] for check in checks}) == 5
-        await turns()
-        assert client.pushes.empty()
+        assert (await client.ask(106)).code == 0
+        assert client.pushes.empty(), "nothing came before that answer"
         assert all(known.checks == 1 for known in running.state.producer_groups["P"].undecided.values())
-
-
-async def test_a_trim_goes_on_where_what_is_undecided_lies_behind_much_that_is_newer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One old half of group A and some of B stand behind newer ones of A: what a step found only when it was decided did not
-    fit where the log stood, and the broker stopped."""
-    from halfmq.core.transaction import retention
-
-    monkeypatch.setattr(retention, "EXAMINED_MAX", 10)
-    async with serving(
-        tmp_path, segment_bytes=SMALL, retention_bytes=SMALL, retention_ms=0, retention_check_ms=3_600_000,
-        settings=BrokerSettings(dedup_window_ms=0),
-    ) as running:  # fmt: skip
-        client = await running.client()
-        assert (await client.half("T", b"old", unique="A" * 32, group="A")).code == 0
-        for number in range(10):
-            assert (await client.half("T", bytes(3_000), unique=f"B{number:031d}", group="B")).code == 0
-        while running.state.log_end < SMALL:
-            assert (await client.send("T", bytes(2_000), unique=f"{running.state.log_end:032d}")).code == 0
-        for number in range(33):
-            assert (await client.half("T", b"new", unique=f"A{number:031d}", group="A")).code == 0
-        running.broker._sequencer.submit(CopyForward(SMALL, 256), None)
-        await turns()
-        while running.state.log_end % SMALL < SMALL - 3_000:
-            assert (await client.send("T", bytes(1_000), unique=f"{running.state.log_end:032d}")).code == 0
-        maintenance = running.broker._maintenance
-        assert maintenance is not None
-        maintenance._trimming = SMALL
-        maintenance._copy_forward()
-        while maintenance._trimming is not None and running.broker._sequencer.failed is None:
-            await turns(1)
-        assert running.broker._sequencer.failed is None
-        assert running.state.log_start == SMALL
 
 
 async def test_a_step_of_a_trim_that_breaks_halfway_forgets_nothing_of_what_it_was_to_carry(
@@ -821,13 +673,11 @@ async def test_a_step_of_a_trim_that_breaks_halfway_forgets_nothing_of_what_it_w
         while running.state.log_end < SMALL:
             assert (await client.send("T", bytes(2_000), unique=f"P{running.state.log_end:031d}")).code == 0
         monkeypatch.setattr(retention, "_copy", broken)
-        maintenance = running.broker._maintenance
-        assert maintenance is not None
+        maintenance = running.maintenance
         for _ in range(2):
             maintenance._trimming = SMALL
             maintenance._copy_forward()
-            while maintenance._trimming is not None:
-                await turns(1)
+            await until(lambda: maintenance._trimming is None)
         assert running.state.log_start == SMALL
         for number, half in enumerate(halves):
             assert (await client.end(half, f"{number:032d}", COMMIT)).ext["HMQ_VERDICT"] == "COMMITTED"
@@ -937,7 +787,7 @@ async def test_other_processes_see_a_message_a_moment_after_its_answer(tmp_path:
     async with serving(tmp_path) as running:
         client = await running.client()
         assert (await client.send("T", b"first", unique="0" * 32)).code == 0
-        await asyncio.sleep(10 * limits.INDEX_WAIT_S)
+        await until(lambda: not running.broker._sequencer._write_scheduled)
         loop = asyncio.get_running_loop()
         before = loop.call_later  # a moment that never comes, so that nothing depends on the machine's pace
         loop.call_later = lambda delay, *rest: before(3_600 if delay == limits.INDEX_WAIT_S else delay, *rest)  # type: ignore[method-assign]
@@ -962,23 +812,21 @@ async def test_no_room_for_what_waits_refuses_new_messages_and_wakes_who_waited(
     """Goal: a disk that fills up between a message's answer and its queue entry takes nothing back."""
     disk = FaultyDisk()
     async with serving(tmp_path, disk=disk) as running:
-        maintenance = running.broker._maintenance
-        assert maintenance is not None
+        maintenance = running.maintenance
         maintenance.stop()
         client, consumer = await running.client(), await running.client()
         assert (await client.send("T", b"first", unique="0" * 32)).code == 0
         assert (await consumer.pull("T", offset=0)).code == 0
-        parked = asyncio.create_task(consumer.pull("T", offset=1, wait_ms=5_000))
-        await turns()
+        parked = asyncio.create_task(consumer.pull("T", offset=1, wait_ms=3_600_000))
+        await until(lambda: running.broker._pulls.held == 1)
         disk.fail("write", errno.ENOSPC, path_ends=".q", times=10_000)
         assert (await client.send("T", b"second", unique="1" * 32)).code == 0
-        await asyncio.sleep(10 * limits.INDEX_WAIT_S)
+        await until(lambda: running.broker._sequencer.indexes_lag)
         assert not parked.done()
-        assert running.broker._sequencer.indexes_lag
         assert running.state.session.disk_full
         disk.heal()
         maintenance.check_free_space()
-        assert b"second" in (await asyncio.wait_for(parked, 2)).body
+        assert b"second" in (await soon(parked)).body
         assert not running.broker._sequencer.indexes_lag
 
 
@@ -990,8 +838,7 @@ async def test_who_waits_for_what_a_full_disk_took_back_is_woken_when_there_is_s
     for it and parks; space comes back behind a message of another topic."""
     disk = FaultyDisk()
     async with serving(tmp_path, disk=disk) as running:
-        maintenance = running.broker._maintenance
-        assert maintenance is not None
+        maintenance = running.maintenance
         maintenance.stop()
         sequencer = running.broker._sequencer
         sequencer._write_scheduled = True  # as if the 2 ms never passed
@@ -1003,17 +850,17 @@ async def test_who_waits_for_what_a_full_disk_took_back_is_woken_when_there_is_s
         assert running.broker._store.indexes_wait  # type: ignore[union-attr]
         disk.fail("write", errno.ENOSPC, path_ends=".q", times=10_000)
         if by_reader:
-            parked = asyncio.create_task(consumer.pull("A", offset=1, wait_ms=20_000))
-            await turns(50)
+            parked = asyncio.create_task(consumer.pull("A", offset=1, wait_ms=3_600_000))
+            await until(lambda: running.broker._pulls.held == 1)
             disk.heal()
             assert (await client.send("B", b"second", unique="2" * 32)).code == 0
         else:
             half = await client.half("B", b"second", unique="3" * 32)
             assert (await client.end(half, "3" * 32, COMMIT)).code == 0
-            parked = asyncio.create_task(consumer.pull("A", offset=1, wait_ms=20_000))
-            await turns(50)
+            parked = asyncio.create_task(consumer.pull("A", offset=1, wait_ms=3_600_000))
+            await until(lambda: running.broker._pulls.held == 1)
             assert not parked.done()
             disk.heal()
             maintenance.check_free_space()
-        assert b"second" in (await asyncio.wait_for(parked, 5)).body
+        assert b"second" in (await soon(parked)).body
         assert not sequencer.indexes_lag

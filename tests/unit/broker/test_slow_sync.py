@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.in_process import serving
+from tests.support.waiting import PATIENCE_S, until
 
 from halfmq.broker import slow_sync
 from halfmq.broker.slow_sync import REST_MS, SLOW_MS, SlowSync
@@ -74,7 +75,7 @@ class _File(RealFile):
     let_go: threading.Event
 
     def sync(self) -> None:
-        assert self.let_go.wait(10)
+        assert self.let_go.wait(PATIENCE_S)
         super().sync()
 
 
@@ -108,13 +109,9 @@ async def test_the_broker_watches_its_sync_thread_while_answers_wait(
         disk.let_go.clear()
         try:
             waiting = asyncio.create_task(client.send("T", b"x", unique="A" * 32))
-            for _ in range(200):
-                if any("has been running for" in line for line in caplog.messages):
-                    break
-                await asyncio.sleep(0.01)
+            await until(lambda: "has been running for" in caplog.text)
             assert not waiting.done()
         finally:
             disk.let_go.set()
         assert (await waiting).code == 0
-    assert any("has been running for" in line for line in caplog.messages)
-    assert any("s, and replies waited for it" in line for line in caplog.messages)
+    assert "s, and replies waited for it" in caplog.text

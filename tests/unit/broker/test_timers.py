@@ -1,7 +1,6 @@
 """Broker time goes on over restarts and wall clocks that jump; the timer fires at the earliest deadline."""
 
-import asyncio
-import time
+from tests.support.services import HandLoop
 
 from halfmq.broker.timers import BrokerTime, DeadlineTimer
 
@@ -37,48 +36,51 @@ def test_a_wall_clock_that_is_set_forward_moves_nothing() -> None:
     assert time.now_ms() == 1_000_025
 
 
-async def test_timer_fires_at_the_earliest_deadline_once() -> None:
-    loop = asyncio.get_running_loop()
-    clock = HandClock(0, 0)
-    fired = asyncio.Event()
-    count = 0
+class LoopClock:
+    """The time of a loop, which is the test's."""
 
-    def due() -> None:
-        nonlocal count
-        count += 1
-        fired.set()
+    def __init__(self, loop: HandLoop) -> None:
+        self._loop = loop
 
-    timer = DeadlineTimer(loop, BrokerTime(clock, 0), due)
-    timer.arm(None)
-    timer.arm(60_000)
-    timer.arm(20)
-    timer.arm(40)
-    await asyncio.wait_for(fired.wait(), 2)
-    await asyncio.sleep(0.05)
-    assert count == 1
-    timer.arm(-5)
-    await asyncio.sleep(0.02)
-    assert count == 2, "a deadline in the past is due at once"
-    timer.arm(1)
-    timer.stop()
-    await asyncio.sleep(0.02)
-    assert count == 2
+    def wall_ms(self) -> int:
+        return 0
+
+    def monotonic_ms(self) -> int:
+        return int(self._loop.time() * 1_000)
 
 
-async def test_timer_rests_when_what_was_due_could_not_be_done() -> None:
-    clock = HandClock(0, 0)
-    fired: list[int] = []
-    timer = DeadlineTimer(asyncio.get_running_loop(), BrokerTime(clock, 0), lambda: fired.append(1))
-    began = time.monotonic()
-    timer.rest(400)
-    timer.arm(0)
-    timer.arm(-7)
-    await asyncio.sleep(0.01)
-    assert not fired
-    async with asyncio.timeout(5):
-        while not fired:
-            await asyncio.sleep(0.01)
-    assert time.monotonic() - began > 0.39
-    await asyncio.sleep(0.05)
+def timer(loop: HandLoop, fired: list[float]) -> DeadlineTimer:
+    """One whose broker time begins with 0 now."""
+    return DeadlineTimer(loop, BrokerTime(LoopClock(loop), 0), lambda: fired.append(loop.time()))  # type: ignore[arg-type]
+
+
+def test_timer_fires_at_the_earliest_deadline_once() -> None:
+    loop, fired = HandLoop(), []  # type: tuple[HandLoop, list[float]]
+    deadline = timer(loop, fired)
+    for at_ms in (None, 60_000, 20, 40):
+        deadline.arm(at_ms)
+    loop.pass_s(0.015)
+    assert fired == []
+    loop.pass_s(0.01)
+    loop.pass_s(60)
     assert len(fired) == 1
-    timer.stop()
+    deadline.arm(-5)
+    loop.pass_s(0)
+    assert len(fired) == 2, "a deadline in the past is due at once"
+    deadline.arm(1)
+    deadline.stop()
+    loop.pass_s(60)
+    assert len(fired) == 2
+
+
+def test_timer_rests_when_what_was_due_could_not_be_done() -> None:
+    loop, fired = HandLoop(), []  # type: tuple[HandLoop, list[float]]
+    deadline = timer(loop, fired)
+    deadline.rest(400)
+    deadline.arm(0)
+    deadline.arm(-7)
+    loop.pass_s(0.39)
+    assert fired == []
+    loop.pass_s(0.02)
+    loop.pass_s(60)
+    assert len(fired) == 1

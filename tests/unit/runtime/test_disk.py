@@ -1,6 +1,5 @@
 """One behaviour suite for the Disk port, run by the real disk and by the faulty one, so that the two cannot drift."""
 
-import errno
 import gc
 import os
 from pathlib import Path
@@ -254,23 +253,6 @@ def test_the_size_of_a_name_is_what_it_leads_to_now(disk: Disk, home: Path) -> N
     assert disk.size(home / "a") is None
     assert file.size() == 3
     assert disk.size(home / "none" / "a") is None
-
-
-def test_free_bytes_is_a_number(disk: Disk, home: Path) -> None:
-    assert disk.free_bytes(home) > 0
-
-
-def test_sync_returns(disk: Disk, home: Path) -> None:
-    file = disk.open(home / "a", create=True)
-    file.write(0, [b"abc"])
-    file.sync()
-    assert file.read(0, 3) == b"abc"
-
-
-def test_errors_carry_the_number_of_the_system(disk: Disk, home: Path) -> None:
-    with pytest.raises(OSError, match="No such file") as caught:
-        disk.open(home / "a")
-    assert caught.value.errno == errno.ENOENT
 
 
 def test_an_error_of_an_open_file_says_which(tmp_path: Path) -> None:

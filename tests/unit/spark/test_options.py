@@ -8,7 +8,6 @@ from halfmq.spark.options import (
     HALF_COLUMNS,
     OPTIONS,
     TRANSACTION_COLUMNS,
-    TRIGGER_DELAY_MS,
     Options,
     parse_options,
 )
@@ -114,16 +113,28 @@ def test_offsets_as_json_and_as_a_whole_stream_offset() -> None:
     assert parse_options({**LEAST, "endingOffsets": whole}).ending == Bounds(LATEST, {"orders": {"0": 3, "1": 4}}, True)
 
 
-def test_what_only_a_batch_or_only_a_stream_can_have() -> None:
-    with pytest.raises(UsageError, match="streams"):
-        parse_options({**LEAST, "maxOffsetsPerTrigger": "5"}).for_batch()
-    with pytest.raises(UsageError, match="latest"):
-        parse_options({**LEAST, "startingOffsets": "latest"}).for_batch()
-    with pytest.raises(UsageError, match="earliest"):
-        parse_options({**LEAST, "endingOffsets": "earliest"}).for_batch()
-    with pytest.raises(UsageError, match="batch"):
-        parse_options({**LEAST, "endingOffsets": "latest"}).for_stream()
-    assert parse_options({**LEAST, "endingOffsets": "latest"}).for_batch().ending == Bounds(LATEST, {})
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("endingOffsets", "latest"), ("endingTimestamp", "7"), ("endingOffsetsByTimestamp", '{"orders":{"0":8}}')],
+)
+def test_a_stream_has_no_end(name: str, value: str) -> None:
+    parsed(**{name: value}).for_batch()
+    with pytest.raises(UsageError, match=rf"\b{name}\b.* for batch reads"):
+        parsed(**{name: value}).for_stream()
+
+
+@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger"])
+def test_a_batch_has_no_triggers(name: str) -> None:
+    parsed(**{name: "7"}).for_stream()
+    with pytest.raises(UsageError, match=f"{name} is for streams"):
+        parsed(**{name: "7"}).for_batch()
+
+
+def test_a_batch_begins_before_the_latest_and_ends_after_the_earliest() -> None:
+    for name, value in (("startingOffsets", "latest"), ("endingOffsets", "earliest")):
+        with pytest.raises(UsageError, match=value):
+            parsed(**{name: value}).for_batch()
+    assert parsed(endingOffsets="latest").for_batch().ending == Bounds(LATEST, {})
 
 
 @pytest.mark.parametrize("path", ["/data/a b", "file:/data/a b", "file:///data/a b", "file://localhost/data/a b"])
@@ -167,21 +178,6 @@ def test_what_a_queue_without_a_match_does() -> None:
     assert parsed(startingOffsetsByTimestampStrategy="Latest").without_match_latest is True
 
 
-@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
-def test_a_stream_has_no_end(name: str) -> None:
-    value = {"endingOffsets": "latest", "endingTimestamp": "7", "endingOffsetsByTimestamp": '{"orders":{"0":8}}'}[name]
-    with pytest.raises(UsageError, match=name):
-        parsed(**{name: value}).for_stream()
-    parsed(**{name: value}).for_batch()
-
-
-@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger"])
-def test_a_batch_has_no_triggers(name: str) -> None:
-    with pytest.raises(UsageError, match=f"{name} is for streams"):
-        parsed(**{name: "7"}).for_batch()
-    parsed(**{name: "7"}).for_stream()
-
-
 @pytest.mark.parametrize(
     ("text", "tags"),
     [
@@ -211,8 +207,7 @@ def test_a_size_is_bytes_or_has_a_unit(text: str, size: int) -> None:
     assert parsed(maxBytesPerTrigger=text).max_bytes_per_trigger == size
 
 
-def test_the_delay_of_a_trigger_has_a_unit_and_the_default_of_kafkas_source() -> None:
-    assert parsed().max_trigger_delay_ms == TRIGGER_DELAY_MS == 15 * 60_000
+def test_the_delay_of_a_trigger_has_a_unit() -> None:
     assert parsed(maxTriggerDelay="2min").max_trigger_delay_ms == 120_000
     assert parsed(maxTriggerDelay="1d").max_trigger_delay_ms == 86_400_000
 

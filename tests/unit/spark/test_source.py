@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMinRows
 
 from halfmq.errors import ConnectError, DataLost, MissingDependency, TopicNotFound, UsageError
 from halfmq.spark import options as options_module
@@ -100,11 +100,6 @@ def test_a_batch_reads_everything_by_default(snapshots: Snapshots) -> None:
     assert planned(batch().partitions()) == {0: (0, 10), 1: (0, 5)}
 
 
-def test_a_batch_between_offsets(snapshots: Snapshots) -> None:
-    made = batch(startingOffsets='{"orders":{"0":3}}', endingOffsets='{"orders":{"0":7,"1":0}}')
-    assert planned(made.partitions()) == {0: (3, 7)}
-
-
 def test_a_batch_up_to_where_a_stream_stood(snapshots: Snapshots) -> None:
     stood = json.dumps(stream(startingOffsets="latest").initialOffset())
     snapshots.grow("0", 4)
@@ -151,40 +146,12 @@ def test_a_topic_that_does_not_exist_yet_may_have_any_queue(snapshots: Snapshots
     assert stream(startingOffsets='{"orders":{"7":0}}').initialOffset()["queues"] == {}
 
 
-def test_min_partitions_splits(snapshots: Snapshots) -> None:
-    assert len(batch(minPartitions="5").partitions()) == 5
-    assert planned(batch(minPartitions="5").partitions()) == {0: (0, 10), 1: (0, 5)}
-
-
-def test_a_batch_between_times(snapshots: Snapshots) -> None:
-    assert planned(batch(startingTimestamp="102", endingTimestamp="104").partitions()) == {0: (2, 4), 1: (2, 4)}
-    assert planned(batch(endingTimestamp="107").partitions()) == {0: (0, 7), 1: (0, 5)}
-    only_0 = {"startingOffsetsByTimestamp": '{"orders":{"0":103}}', "endingOffsetsByTimestamp": '{"orders":{"0":105}}'}
-    assert planned(batch(**only_0).partitions()) == {0: (3, 5), 1: (0, 5)}
-    with pytest.raises(UsageError, match="queue 1 of topic orders has no message at or after 107"):
-        batch(startingTimestamp="107").partitions()
-    lenient = batch(startingTimestamp="107", startingOffsetsByTimestampStrategy="latest")
-    assert planned(lenient.partitions()) == {0: (7, 10)}
-    assert batch(startingTimestamp="104", endingTimestamp="102").partitions() == []
-
-
 def test_a_batch_of_a_pattern_without_topics_is_empty(snapshots: Snapshots, caplog: pytest.LogCaptureFixture) -> None:
     snapshots.queues, snapshots.topics = {}, {}
     given = {name: value for name, value in options(subscribePattern="x.*").items() if name != "subscribe"}
     with caplog.at_level(logging.WARNING):
         assert HalfmqBatchReader(parse_options(given).for_batch()).partitions() == []
     assert "no topic matches the pattern" in caplog.text
-
-
-def test_a_task_has_at_most_the_requested_number_of_messages(snapshots: Snapshots) -> None:
-    def sizes(**more: str) -> list[int]:
-        return [sum(one.end - one.start for one in part.ranges) for part in batch(**more).partitions()]  # type: ignore[attr-defined]
-
-    assert sizes(maxRecordsPerPartition="4") == [4, 4, 3, 4]
-    assert sizes(maxRecordsPerPartition="15") == [15]
-    assert sizes(maxRecordsPerPartition="1") == [1] * 15
-    assert len(sizes(maxRecordsPerPartition="8", minPartitions="5")) == 5
-    assert max(sizes(maxRecordsPerPartition="2", minPartitions="3")) <= 2
 
 
 # --- stream
@@ -212,21 +179,6 @@ def test_what_was_asked_for_as_start(snapshots: Snapshots) -> None:
     assert stream(startingOffsets='{"orders":{"0":4,"1":-1}}').initialOffset()["queues"] == {"orders": {"0": 4, "1": 5}}
 
 
-def test_a_limit_is_split_and_everything_comes_once(snapshots: Snapshots) -> None:
-    made = stream(startingOffsets="earliest", maxOffsetsPerTrigger="4")
-    limit = made.getDefaultReadLimit()
-    assert limit == ReadMaxRows(4)
-    at = made.initialOffset()
-    seen = []
-    while (after := made.latestOffset(at, limit)) != at:
-        ranges = planned(made.partitions(at, after))
-        assert sum(end - start for start, end in ranges.values()) <= 4
-        seen += [(queue, offset) for queue, (start, end) in ranges.items() for offset in range(start, end)]
-        at = after
-    assert sorted(seen) == [(0, offset) for offset in range(10)] + [(1, offset) for offset in range(5)]
-    assert stream().getDefaultReadLimit() == ReadAllAvailable()
-
-
 def test_the_limit_of_the_engine_counts_not_the_option(snapshots: Snapshots) -> None:
     made = stream(startingOffsets="earliest", maxOffsetsPerTrigger="4")
     end = made.latestOffset(made.initialOffset(), ReadAllAvailable())
@@ -243,19 +195,6 @@ def test_a_stream_starts_at_a_time_and_stays_there(snapshots: Snapshots) -> None
     assert made.initialOffset() == start
     end = made.latestOffset(start, ReadAllAvailable())
     assert planned(made.partitions(start, end)) == {0: (3, 10), 1: (3, 5), 2: (0, 4)}, "a new queue from its start"
-
-
-def test_bytes_limit_a_trigger_and_everything_comes_once(snapshots: Snapshots) -> None:
-    made = stream(startingOffsets="earliest", maxBytesPerTrigger="45")
-    limit = made.getDefaultReadLimit()
-    assert limit == ReadMaxBytes(45)
-    at, seen = made.initialOffset(), []
-    while (after := made.latestOffset(at, limit)) != at:
-        ranges = planned(made.partitions(at, after))
-        assert sum(end - start for start, end in ranges.values()) <= 4
-        seen += [(queue, offset) for queue, (start, end) in ranges.items() for offset in range(start, end)]
-        at = after
-    assert sorted(seen) == [(0, offset) for offset in range(10)] + [(1, offset) for offset in range(5)]
 
 
 def test_the_smaller_of_two_limits_counts(snapshots: Snapshots) -> None:
@@ -337,27 +276,6 @@ def test_available_now_ends_where_it_began_to_look(snapshots: Snapshots) -> None
     assert latest.latestOffset(start, ReadAllAvailable()) == start
 
 
-def test_a_batch_that_is_run_again_is_the_same(snapshots: Snapshots) -> None:
-    first = stream(startingOffsets="earliest")
-    start = first.initialOffset()
-    end = first.latestOffset(start, ReadAllAvailable())
-    snapshots.grow("0", 50)
-    snapshots.epoch = 2
-    again = stream()
-    assert planned(again.partitions(start, end)) == planned(first.partitions(start, end)) == {0: (0, 10), 1: (0, 5)}
-
-
-def test_a_topic_that_does_not_exist_yet_is_read_from_its_first_message(snapshots: Snapshots) -> None:
-    topics, queues = snapshots.topics, snapshots.queues
-    snapshots.topics, snapshots.queues = {}, {}
-    made = stream()
-    start = made.initialOffset()
-    assert made.latestOffset(start, ReadAllAvailable()) == start
-    snapshots.topics, snapshots.queues = topics, queues
-    end = made.latestOffset(start, ReadAllAvailable())
-    assert planned(made.partitions(start, end)) == {0: (0, 10), 1: (0, 5)}
-
-
 def test_losses_stop_the_stream_by_name_or_are_passed_over(
     snapshots: Snapshots, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -374,17 +292,6 @@ def test_losses_stop_the_stream_by_name_or_are_passed_over(
     assert "messages 0 to 5" in caplog.text
     snapshots.queues["orders", "0"] = (11, 12)
     assert planned(careless.partitions(start, end)) == {1: (0, 5)}
-
-
-def test_another_store_or_an_older_copy_stops_the_stream(snapshots: Snapshots) -> None:
-    snapshots.epoch = 3
-    start = stream().initialOffset()
-    snapshots.epoch = 2
-    with pytest.raises(DataLost, match="older copy"):
-        stream().latestOffset(start, ReadAllAvailable())
-    snapshots.epoch, snapshots.store = 3, "cd"
-    with pytest.raises(DataLost, match="this is store cd"):
-        stream().latestOffset(start, ReadAllAvailable())
 
 
 def test_a_store_that_is_behind_is_waited_for(snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -463,12 +370,6 @@ def test_tasks_of_a_batch_and_of_a_stream_have_equal_bytes(snapshots: Snapshots)
 
 def _tasks_of(reader: HalfmqBatchReader, queue: int) -> int:
     return sum(part.ranges[0].queue == queue for part in reader.partitions())
-
-
-def test_large_messages_are_many_tasks_without_an_option(snapshots: Snapshots) -> None:
-    snapshots.queues = {("orders", "0"): (0, 1_000)}
-    snapshots.sizes = {0: 100 << 20}
-    assert len(batch().partitions()) >= 100 * 1_000 // 512
 
 
 def test_a_task_with_another_version_of_halfmq_says_so(snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,10 @@
 """One sync for everything that was written before it began; one thread, and none of its work is lost at the end."""
 
 import threading
-import time
 
-from tests.support.hand_flush import HandFlush
+from tests.support.waiting import PATIENCE_S
 
 from halfmq.store.group_flush import GroupFlush
-
-PATIENCE_S = 10
 
 
 class SlowDisk:
@@ -40,17 +37,6 @@ def test_what_is_asked_for_during_a_sync_is_covered_by_the_next_one() -> None:
     assert disk.threads == {"halfmq-sync"}
 
 
-def test_close_finishes_what_was_asked_for() -> None:
-    disk = SlowDisk()
-    flush = GroupFlush(disk.job)
-    flush.start()
-    for position in (8, 16):
-        flush.request(position)
-    disk.let_go.release(9)
-    flush.close()
-    assert disk.positions[-1] == 16
-
-
 def test_closing_without_work_or_twice_is_harmless() -> None:
     before = threading.active_count()
     done: list[int] = []
@@ -80,25 +66,8 @@ def test_request_does_not_wait() -> None:
     disk = SlowDisk()
     flush = GroupFlush(disk.job)
     flush.start()
-    began = time.perf_counter()
-    for position in range(1_000):
+    for position in range(1_000):  # if it waited, it would for ever: the sync is let go behind this loop
         flush.request(position)
-    assert time.perf_counter() - began < 1
     disk.let_go.release(1_001)
     flush.close()
     assert disk.positions[-1] == 999
-
-
-def test_by_hand_it_syncs_when_told_and_takes_the_newest() -> None:
-    positions: list[int] = []
-    flush = HandFlush(positions.append)
-    assert not flush.run()
-    flush.request(8)
-    flush.request(16)
-    assert positions == []
-    assert flush.run()
-    assert positions == [16]
-    assert not flush.run()
-    flush.request(24)
-    flush.close()
-    assert positions == [16, 24]

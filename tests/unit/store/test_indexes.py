@@ -12,6 +12,7 @@ from tests.support import log_records as make
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.random_log import GROUP, SEGMENT, Expected, LogBatch, RandomLog
 from tests.support.store_writer import StoreWriter
+from tests.support.waiting import PATIENCE_S
 
 from halfmq.errors import InvariantViolated
 from halfmq.model.records import Committed, CopiedDelayed, Ref, Released
@@ -333,7 +334,7 @@ def test_topics_that_change_while_a_checkpoint_writes_the_file_are_in_it_and_the
             renamed_here.append(new)
         elif not inside.is_set():
             inside.set()
-            assert go_on.wait(5)
+            assert go_on.wait(PATIENCE_S)
         rename(disk, old, new)
 
     monkeypatch.setattr(RealDisk, "rename", watched)
@@ -341,12 +342,12 @@ def test_topics_that_change_while_a_checkpoint_writes_the_file_are_in_it_and_the
     with ThreadPoolExecutor(1) as checkpoint:
         late = checkpoint.submit(indexes.write_late_topics)
         try:
-            assert inside.wait(5)
+            assert inside.wait(PATIENCE_S)
             writer.topic("two")
             writer.publish()
         finally:
             go_on.set()
-        assert late.result(5)
+        assert late.result(PATIENCE_S)
     assert not renamed_here, "the loop does not wait for the fsync of the checkpoint's thread, nor write beside it"
     path = writer.shard / "topics.json"
     assert [topic.name for topic in read_topics(writer.disk, path)[1]] == ["two"]

@@ -109,19 +109,6 @@ def test_an_entry_of_a_write_that_was_cut_short_does_not_count(kept: int) -> Non
     assert len(disk.content(path)) == 32
 
 
-def test_a_files_goes_with_its_segment() -> None:
-    disk = FaultyDisk()
-    keys = index(disk)
-    for segment in range(3):
-        add(keys, make.message(properties=keyed("a")), segment * SEGMENT + 64)
-    keys.flush()
-    keys.trim(2 * SEGMENT)
-    assert disk.list(ROOT) == [f"{2 * SEGMENT:020d}.key"]
-    keys.reset()
-    assert disk.list(ROOT) == []
-    assert list(keys.find("orders", "a")) == []
-
-
 def test_the_keys_of_a_record_with_many_messages_are_those_of_each() -> None:
     single, together = FaultyDisk(), FaultyDisk()
     values = [b"order-1", b"a b  a c", b" ", b"order-1", b"\xc3\xa4"]

@@ -2,16 +2,17 @@
 
 import random
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from tests.support.store_writer import V6, StoreWriter
 
 from halfmq.errors import StoreDamaged
 from halfmq.model import properties as props
-from halfmq.model.records import MESSAGE_AT
+from halfmq.model.records import MESSAGE_AT, HalfRecord
 from halfmq.store import raw_messages
 from halfmq.store.consume_queue import EncodedEntries
 from halfmq.store.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
@@ -33,9 +34,13 @@ def writer(tmp_path: Path) -> Iterator[StoreWriter]:
     made = StoreWriter(tmp_path / "data")
     made.topic("orders", 2)
     yield made
-    made.log.close()
-    made.indexes.close()
-    made.page.close()
+    close(made)
+
+
+def close(writer: StoreWriter) -> None:
+    writer.log.close()
+    writer.indexes.close()
+    writer.page.close()
 
 
 class Log:
@@ -251,17 +256,30 @@ def test_messages_far_from_each_other_are_not_read_with_all_that_is_between(
     assert sum(log.reads) < 10 * 300
 
 
-def _alternating(writer: StoreWriter) -> None:
-    many(writer, 800)
+class Filled(NamedTuple):
+    writer: StoreWriter
+    #: A half that nobody decided.
+    half: HalfRecord
 
 
-def _in_runs(writer: StoreWriter) -> None:
-    in_runs(writer, 100)
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Filled]]:
+    """Two logs that are only read."""
+    made = {}
+    for name, fill in (("alternating", lambda one: many(one, 800)), ("in runs", lambda one: in_runs(one, 100))):
+        writer = StoreWriter(tmp_path_factory.mktemp("filled"))
+        writer.topic("orders", 2)
+        fill(writer)
+        made[name] = Filled(writer, writer.prepare("T9", [("orders", 0, b"secret", b"")])[0])
+        writer.publish()
+    yield made
+    for one in made.values():
+        close(one.writer)
 
 
 @pytest.mark.parametrize(
-    ("fill", "at"),
-    [*((_alternating, at) for at in (0, 1, 200, 399)), *((_in_runs, at) for at in (230, 231, 240, 249))],
+    ("name", "at"),
+    [*(("alternating", at) for at in (0, 1, 200, 399)), *(("in runs", at) for at in (230, 231, 240, 249))],
 )
 @pytest.mark.parametrize(
     "how",
@@ -279,13 +297,10 @@ def _in_runs(writer: StoreWriter) -> None:
     ],
 )
 def test_a_block_ends_before_a_message_that_cannot_be_read(
-    writer: StoreWriter, fill: Callable[[StoreWriter], None], at: int, how: str
+    filled: dict[str, Filled], name: str, at: int, how: str
 ) -> None:
-    fill(writer)
-    writer.publish()
+    writer, half = filled[name]
     entry = writer.indexes.queues.read(1, 0, at, 1, writer.log.end)[0]
-    half = writer.prepare("T9", [("orders", 0, b"secret", b"")])[0]
-    writer.publish()
     log = Log(writer)
     offset, size = entry.offset, entry.message_bytes
     changed = {

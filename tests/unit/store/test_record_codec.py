@@ -1,6 +1,5 @@
 """Each kind of record: its size, its golden bytes (``tests/vectors/records.txt``), and that it is read back as it was."""
 
-import struct
 from typing import cast
 
 import pytest
@@ -10,7 +9,6 @@ from tests.support.vectors import vectors
 
 from halfmq.errors import WrongVersion
 from halfmq.model import message_facts, stored_message
-from halfmq.model import properties as props
 from halfmq.model.half_batch import delays_in
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
@@ -138,13 +136,6 @@ def test_golden_bytes_are_read_back(name: str) -> None:
     assert decode_records(b"xyz" + data + b"tail", 3, 3 + len(data), AT) == [as_read(GOLDEN[name](AT))]
 
 
-@pytest.mark.parametrize("name", GOLDEN)
-def test_head_says_kind_and_length(name: str) -> None:
-    data = encoded(name)
-    kind, _ = FORMS.get(name, (name, None))
-    assert struct.unpack_from(">BBHI", data) == (Kind[kind.upper()], 0, 0, len(data))
-
-
 def test_last_decision_of_a_query_is_a_flag() -> None:
     record = make.decided(make.batch_ref(64), is_last=True)(AT)
     data = ENCODE_BY_TYPE[type(record)](record, copy)
@@ -248,10 +239,6 @@ def test_more_names_than_are_kept_are_still_right(monkeypatch: pytest.MonkeyPatc
         record = make.plain(topic=f"topic-{number}")(AT)
         data = b"".join(ENCODE_BY_TYPE[type(record)](record, copy))  # type: ignore[arg-type]
         assert decode_records(data, 0, len(data), AT) == [record]
-
-
-def test_properties_of_a_message_end_it() -> None:
-    assert props.find(vectors("records")["half"][-60:], "PGROUP") == make.GROUP.encode()
 
 
 def test_who_acted_is_found_from_its_end_and_nothing_else_is_taken_for_it() -> None:

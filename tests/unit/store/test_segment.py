@@ -176,7 +176,7 @@ def test_threads_that_open_and_close_do_not_meet(tmp_path: Path, monkeypatch: py
 
     def slow_open(disk: RealDisk, path: Path) -> File:
         file = disk_open(disk, path)
-        time.sleep(0.001)  # as the call itself, it lets other threads run
+        time.sleep(0.001)  # real time: as the call itself, it lets other threads run
         return file
 
     monkeypatch.setattr(RealDisk, "open", slow_open)

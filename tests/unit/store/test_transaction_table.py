@@ -48,11 +48,6 @@ def test_what_is_not_named_is_written_as_zeros() -> None:
     assert TRANSACTION_ROW.part("next_check_at_ms", "checks").pack(1, 2) == bytes(7) + b"\1" + bytes(3) + b"\2"
 
 
-def test_hashes_of_rows_are_those_of_the_model() -> None:
-    for text in ("", "a", "order-service", "7F000001" * 4):
-        assert row_hash(text) == hash64(text.encode())
-
-
 def test_a_half_is_undecided_until_it_is_settled_and_then_says_by_whom() -> None:
     rows = table(FaultyDisk())
     assert rows.row(0) is None

@@ -192,14 +192,6 @@ def test_many_wrong_entries_are_counted_and_not_kept(tmp_path: Path, monkeypatch
     assert all(len(findings.all()) <= 21 for findings in kept)
 
 
-def test_many_findings_of_one_kind_are_counted(tmp_path: Path) -> None:
-    sample_store(tmp_path)
-    (tmp_path / "shard-0" / "transactions" / f"{0:020d}.tx").unlink()
-    report = verify_store(RealDisk(), tmp_path)
-    assert 20 < len(report.findings) < 25
-    assert "more, the last" in report.findings[-1].what
-
-
 def test_a_torn_end_that_was_never_published_is_a_note(tmp_path: Path) -> None:
     writer = sample_store(tmp_path)
     end = writer.log.end

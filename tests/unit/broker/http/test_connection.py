@@ -3,21 +3,29 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import pytest
+from tests.support.virtual_time import in_virtual_time
+from tests.support.waiting import soon, turns, until
 
 from halfmq import limits
 from halfmq.broker.front_door import Rejected
 from halfmq.broker.http import connection as connection
-from halfmq.broker.http.connection import HEADER_BYTES_MAX, HEADERS_MAX, Answer, HttpConnection
+from halfmq.broker.http.connection import HEADER_BYTES_MAX, HEADERS_MAX, REQUEST_TIMEOUT_S, Answer, HttpConnection
 from halfmq.broker.http.door import HttpFrontDoor
 from halfmq.broker.listener import bind
 
 Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 GET = b"GET /one HTTP/1.1\r\nHost: h\r\n\r\n"
 PUT = b"PUT /one HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc"
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that is closed was not closed because it was idle."""
+    monkeypatch.setattr(connection, "REQUEST_TIMEOUT_S", 3_600)
 
 
 class Stage:
@@ -30,7 +38,6 @@ class Stage:
         self.door.resources |= {
             "/one": (none, self.one),
             "/later": (none, lambda given, answer: self.waiting.append(answer)),
-            "/large": (none, lambda given, answer: answer(200, "x" * 4_000_000)),
             "/bug": (none, self.bug),
         }
         self.port = 0
@@ -54,11 +61,6 @@ class Stage:
             with suppress(OSError):
                 await writer.wait_closed()
 
-    async def until(self, true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
-            while not true():
-                await asyncio.sleep(0.005)
-
 
 @asynccontextmanager
 async def stage() -> AsyncIterator[Stage]:
@@ -75,24 +77,22 @@ async def stage() -> AsyncIterator[Stage]:
         for one in list(made.door.connections):
             if one.transport is not None:
                 one.transport.abort()
-        await made.until(lambda: not made.door.connections)
+        await until(lambda: not made.door.connections)
 
 
 async def all_of(peer: Peer) -> bytes:
-    async with asyncio.timeout(5):
-        try:
-            told = await peer[0].read()
-        except ConnectionError:
-            told = b""
+    try:
+        told = await soon(peer[0].read())
+    except ConnectionError:
+        told = b""
     peer[1].close()
     return told
 
 
 async def answer_of(peer: Peer) -> tuple[int, object]:
-    async with asyncio.timeout(5):
-        head = (await peer[0].readuntil(b"\r\n\r\n")).decode()
-        size = int(head.lower().split("content-length: ")[1].split("\r\n")[0])
-        return int(head.split()[1]), json.loads(await peer[0].readexactly(size))
+    head = (await soon(peer[0].readuntil(b"\r\n\r\n"))).decode()
+    size = int(head.lower().split("content-length: ")[1].split("\r\n")[0])
+    return int(head.split()[1]), json.loads(await soon(peer[0].readexactly(size)))
 
 
 async def sent(made: Stage, data: bytes) -> bytes:
@@ -121,8 +121,8 @@ async def test_one_request_of_a_connection_is_served_at_a_time_and_the_next_wait
     async with stage() as made:
         peer = await made.peer()
         peer[1].write(GET.replace(b"/one", b"/later") + GET)
-        await made.until(lambda: bool(made.waiting))
-        await asyncio.sleep(0.02)
+        await until(lambda: made.waiting)
+        await turns()
         assert made.served == 0
         made.waiting.pop()(200, "late")
         assert [await answer_of(peer), await answer_of(peer)] == [(200, "late"), (200, {"number": 1})]
@@ -160,7 +160,7 @@ async def test_what_is_broken_or_too_large_is_refused_and_its_connection_closed(
         peer[1].write(GET)
         assert (await answer_of(peer))[0] == 200, "others are served"
         peer[1].close()
-        await made.until(lambda: not made.door.connections)
+        await until(lambda: not made.door.connections)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ async def test_what_is_broken_or_too_large_is_refused_and_its_connection_closed(
 async def test_why_a_request_is_refused_is_said_whole_and_without_what_was_sent(headers: bytes, reason: bytes) -> None:
     async with stage() as made:
         assert (await sent(made, b"GET /one HTTP/1.1\r\n" + headers + b"\r\n")).endswith(reason)
-        await made.until(lambda: not made.door.connections)
+        await until(lambda: not made.door.connections)
 
 
 async def test_a_method_or_a_path_that_is_not_there_is_said_and_the_connection_lives() -> None:
@@ -205,35 +205,37 @@ async def test_a_peer_that_ends_its_side_still_gets_its_answers() -> None:
         half[1].write(GET[:9])
         half[1].write_eof()
         await all_of(half)
-        await made.until(lambda: not made.door.connections)
+        await until(lambda: not made.door.connections)
 
 
+@in_virtual_time
 async def test_slow_senders_and_idle_connections_are_closed_and_those_who_wait_for_us_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection, "REQUEST_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(connection, "REQUEST_TIMEOUT_S", REQUEST_TIMEOUT_S)
     async with stage() as made:
         waits, idle, slow = await made.peer(), await made.peer(), await made.peer()
         waits[1].write(GET.replace(b"/one", b"/later"))
-        await made.until(lambda: bool(made.waiting))
+        await until(lambda: made.waiting)
 
         async def trickle() -> None:
             for byte in GET * 10:
                 slow[1].write(bytes([byte]))
-                await asyncio.sleep(0.03)
+                await asyncio.sleep(REQUEST_TIMEOUT_S / 4)
 
         trickling = asyncio.create_task(trickle())
         assert (await all_of(idle), await all_of(slow)) == (b"", b"")
         trickling.cancel()
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(2 * REQUEST_TIMEOUT_S)
         made.waiting.pop()(200, "late")
         assert await answer_of(waits) == (200, "late")
         waits[1].close()
-        await made.until(lambda: not made.door.connections)
+        await until(lambda: not made.door.connections)
 
 
+@in_virtual_time
 async def test_a_peer_that_reads_nothing_is_not_answered_further_and_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "REQUEST_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(connection, "REQUEST_TIMEOUT_S", REQUEST_TIMEOUT_S)
     async with stage() as made:
         answered = 0
 
@@ -246,8 +248,8 @@ async def test_a_peer_that_reads_nothing_is_not_answered_further_and_is_closed(m
         peer = socket.create_connection(("127.0.0.1", made.port))
         peer.setblocking(False)
         peer.send(GET.replace(b"/one", b"/large") * 50)
-        await made.until(lambda: answered > 0)
-        await made.until(lambda: not made.door.connections)
+        await until(lambda: answered > 0)
+        await until(lambda: not made.door.connections)
         assert answered < 10, "what it does not read bounds what is made for it"
         peer.close()
 
@@ -256,10 +258,10 @@ async def test_an_answer_that_comes_when_its_peer_has_gone_is_dropped() -> None:
     async with stage() as made:
         peer = await made.peer()
         peer[1].write(GET.replace(b"/one", b"/later"))
-        await made.until(lambda: bool(made.waiting))
+        await until(lambda: made.waiting)
         peer[1].transport.abort()
         made.waiting[0](200, "too late, or in time for nobody")
-        await made.until(lambda: not made.door.connections)
+        await until(lambda: not made.door.connections)
         made.waiting.pop()(200, "too late")
 
 

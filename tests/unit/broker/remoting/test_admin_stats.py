@@ -91,72 +91,38 @@ async def test_progress_of_all_groups(tmp_path: Path, monkeypatch: pytest.Monkey
             assert (refused.code, instead in str(refused.remark)) == (1, True)
 
 
-async def test_groups_of_a_topic(tmp_path: Path) -> None:
-    async with serving(tmp_path) as running:
-        _, admin = await behind_by_seven(running)
-        assert table(await admin.ask(300, {"topic": "T"})) == {"groupList": ["C"]}
-        assert table(await admin.ask(300, {"topic": "Nowhere"})) == {"groupList": []}
+# --- who is connected, topics and groups
 
 
-# --- who is connected
-
-
-async def test_members_of_a_consumer_group(tmp_path: Path) -> None:
+async def test_who_is_connected_and_what_topics_have(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         member, admin = await behind_by_seven(running)
+        await (await running.client(version=317)).heartbeat("old", producers=["P"])
         found = table(await admin.ask(203, {"consumerGroup": "C"}))
         (peer,) = found["connectionSet"]
         assert (peer["clientId"], peer["language"], peer["version"]) == ("me", "JAVA", 409)
         assert peer["clientAddr"].startswith("127.0.0.1:")
         assert (found["consumeType"], found["messageModel"]) == ("CONSUME_PASSIVELY", "CLUSTERING")
         assert found["subscriptionTable"]["T"]["subString"] == "*"
-        await member.ask(35, {"clientID": "me", "consumerGroup": "C"})
-        assert (await admin.ask(203, {"consumerGroup": "C"})).code == 206
-        assert (await admin.ask(203, {"consumerGroup": "Nobody"})).code == 206
-
-
-async def test_members_of_a_producer_group_and_who_fetches_its_checks(tmp_path: Path) -> None:
-    async with serving(tmp_path) as running:
-        old, admin = await running.client(version=317), await running.client()
-        assert (await admin.ask(204, {"producerGroup": "P"})).code == 1
-        await old.heartbeat("old", producers=["P"])
         (peer,) = table(await admin.ask(204, {"producerGroup": "P"}))["connectionSet"]
         assert (peer["clientId"], peer["version"]) == ("old", 317)
-        running.state.producer_groups["P"].session.pollers[99] = "fetcher"
-        ids = [peer["clientId"] for peer in table(await admin.ask(204, {"producerGroup": "P"}))["connectionSet"]]
-        assert ids == ["old", "fetcher"]
-        del running.state.producer_groups["P"].session.pollers[99]
-        await old.close()
-        while running.broker._members.members.software:
-            await admin.ask(30, {"topic": "T", "queueId": "0"})
-        assert (await admin.ask(204, {"producerGroup": "P"})).code == 1
-
-
-# --- topics and groups
-
-
-async def test_queues_of_a_topic(tmp_path: Path) -> None:
-    async with serving(tmp_path) as running:
-        member, admin = await behind_by_seven(running)
         (last, *_) = decode((await member.pull("T", 9)).body)
         found = table(await admin.ask(202, {"topic": "T"}))
         assert found["offsetTable"][queue(0)] == {
             "lastUpdateTimestamp": last.store_time_ms, "maxOffset": 10, "minOffset": 0,
         }  # fmt: skip
         assert found["topicPutTps"] == 13 / 60
-        await admin.ask(17, {"topic": "Empty", **QUEUES})
-        assert table(await admin.ask(202, {"topic": "Empty"}))["offsetTable"][queue(1, "Empty")] == {
-            "lastUpdateTimestamp": 0, "maxOffset": 0, "minOffset": 0,
-        }  # fmt: skip
-        assert (await admin.ask(202, {"topic": "Nowhere"})).code == 17
-
-
-async def test_settings_of_a_topic(tmp_path: Path) -> None:
-    async with serving(tmp_path) as running:
-        _, admin = await behind_by_seven(running)
         found = table(await admin.ask(351, {"topic": "T", "lo": "true"}))
         assert (found["topicName"], found["readQueueNums"], found["writeQueueNums"], found["perm"]) == ("T", 2, 2, 6)
-        assert (await admin.ask(351, {"topic": "Nowhere"})).code == 17
+        assert table(await admin.ask(300, {"topic": "T"})) == {"groupList": ["C"]}
+        assert table(await admin.ask(300, {"topic": "Nowhere"})) == {"groupList": []}
+        for code, ext, refusal in (
+            (202, {"topic": "Nowhere"}, 17),
+            (203, {"consumerGroup": "Nobody"}, 206),
+            (204, {"producerGroup": "Nobody"}, 1),
+            (351, {"topic": "Nowhere"}, 17),
+        ):
+            assert (await admin.ask(code, ext)).code == refusal, code
 
 
 async def test_settings_of_groups_all_or_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,10 @@
 """The back-check on the wire: who is asked, with what, how often, and what an answer does."""
 
-import asyncio
 from pathlib import Path
 
 from tests.support.in_process import serving
 from tests.support.raw_client import Answer, RawClient, end_ext
+from tests.support.waiting import soon, until
 
 from halfmq.core.commands import CheckNow
 from halfmq.core.decision import SendCheck
@@ -19,7 +19,7 @@ QUICK = BrokerSettings(check_immunity_ms=50, check_interval_ms=50, check_interva
 
 async def next_check(client: RawClient) -> Answer:
     while True:
-        push = await asyncio.wait_for(client.pushes.get(), 5)
+        push = await soon(client.pushes.get())
         if push.code == 39:
             return push
 
@@ -89,30 +89,6 @@ async def test_record_says_whether_code_or_the_marker_answered(tmp_path: Path) -
         ]  # fmt: skip
 
 
-async def test_half_that_was_carried_forward_is_asked_about_under_its_first_offsets(tmp_path: Path) -> None:
-    settings = BrokerSettings(check_immunity_ms=1_500, check_interval_ms=1_000, dedup_window_ms=0)
-    async with serving(
-        tmp_path, settings=settings, segment_bytes=1 << 16, retention_bytes=1 << 17, retention_check_ms=30,
-        checkpoint_interval_ms=60,
-    ) as running:  # fmt: skip
-        client = await running.client()
-        half = await client.half("T", b"one", unique=ID)
-        first = int(half.ext["msgId"][-16:], 16)
-        for number in range(40):
-            await client.send("Fill", bytes(8_000), unique=f"FILL{number:028d}")
-        for _ in range(200):
-            if running.state.log_start > first:
-                break
-            await asyncio.sleep(0.02)
-        assert running.state.log_start > first
-        await client.heartbeat("me", producers=["P"])
-        check = await next_check(client)
-        assert check.ext["commitLogOffset"] == str(first)
-        assert decode(check.body)[1] == first
-        client.tell(37, answered(check, 8))
-        assert (await client.end(half, ID, 8)).ext["HMQ_VERDICT"] == "COMMITTED"
-
-
 async def test_checks_that_nobody_reads_are_not_counted_and_come_when_it_reads_again(tmp_path: Path) -> None:
     """Goal: a producer that is stuck makes the broker hold little, and is asked again without a new heartbeat."""
     async with serving(tmp_path, settings=QUICK) as running:
@@ -120,17 +96,16 @@ async def test_checks_that_nobody_reads_are_not_counted_and_come_when_it_reads_a
         await client.heartbeat("me", producers=["P"])
         connection = next(iter(running.broker._gateway.connections.values()))
         connection.is_full = True
-        other = await running.client()
-        await other.half("T", b"one", unique=ID)
-        await asyncio.sleep(0.3)
+        await (await running.client()).half("T", b"one", unique=ID)
+        group = running.state.producer_groups["P"]
+        await until(lambda: running.broker._checks._missed and not group.session.members, "a check that did not leave")
+        assert (await client.ask(30, {"topic": "T", "queueId": "0"})).code == 0, "what is pushed to it comes before"
         assert client.pushes.empty()
-        known = running.state.producer_groups["P"].undecided[ID]
-        assert known.checks == 0, "an attempt that reached nobody is not counted"
-        assert not running.state.producer_groups["P"].session.members
+        assert group.undecided[ID].checks == 0, "an attempt that reached nobody is not counted"
         connection.resume_writing()
         assert (await next_check(client)).ext["msgId"] == ID
-        assert list(running.state.producer_groups["P"].session.members.values()) == ["me"]
-        assert running.state.producer_groups["P"].undecided[ID].checks == 1
+        assert list(group.session.members.values()) == ["me"]
+        assert group.undecided[ID].checks == 1
 
 
 async def test_check_decided_in_the_turn_of_one_that_did_not_leave_has_its_number(tmp_path: Path) -> None:

@@ -110,13 +110,6 @@ def test_answers_of_one_read_leave_in_one_write() -> None:
     assert transport.writes == [b"".join(b"%d;" % number for number in range(50))]
 
 
-def test_frames_arrive_byte_by_byte() -> None:
-    connection, transport, _ = connected()
-    for byte in frame(b"", b"one") + frame(b"", b"two"):
-        connection.data_received(bytes((byte,)))
-    assert transport.writes == [b"one", b"two"]
-
-
 def test_frames_before_a_broken_one_are_handled() -> None:
     connection, transport, gateway = connected()
     connection.data_received(frame(b"", b"fine") + b"\xff\xff\xff\xff")
@@ -219,20 +212,6 @@ def test_unfinished_frames_are_told_and_whole_ones_are_not() -> None:
     connection.data_received(whole[60:] + whole[:50])
     connection.data_received(whole[50:])
     assert gateway.unfinished_ones == [(3, 1, False), (60, 40, False), (50, 50, True), (0, 0, True)]
-
-
-def test_who_waits_for_others_frames_is_not_read_from_whatever_else_allows_it() -> None:
-    connection, transport, gateway = connected()
-    gateway.busy = True
-    connection.data_received(frame(b"", b"x"))
-    connection.wait()
-    connection.resume()
-    assert not transport.reading
-    connection.pause_writing()
-    connection.continue_reading()
-    assert not transport.reading, "the peer does not read"
-    connection.resume_writing()
-    assert transport.reading
 
 
 def test_what_takes_long_is_handled_in_parts_and_keeps_its_order() -> None:

@@ -1,14 +1,15 @@
 """Who gets a place: the rule alone, then an operator who comes while a flood holds everything."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
-from tests.support.in_process import Running, serving
+from tests.support.in_process import Calls, Running, serving
 from tests.support.raw_client import RawClient, send_ext
+from tests.support.waiting import soon, until
 
 from halfmq import limits
 from halfmq.broker.remoting.connection_admission import CLIENT_ONLY_CODES, ConnectionAdmission, Refusal, network_of
+from halfmq.broker.remoting.gateway import Gateway
 
 LIST, SEND, ROUTE = 29_002, 310, 105
 FLOOD, OTHER = "10.0.0.1", "10.0.0.2"
@@ -99,24 +100,30 @@ def test_a_clients_work_is_not_done_on_an_operators_place_unless_an_ordinary_one
     assert places.refusal("10.0.0.3") is None
 
 
-async def open_for_good(running: Running, count: int) -> list[RawClient]:
+@pytest.fixture
+def admitted(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    return Calls(monkeypatch, Gateway, "admit")
+
+
+async def open_for_good(running: Running, admitted: Calls, count: int) -> list[RawClient]:
+    enough = admitted.seen + count
     clients = [await running.client() for _ in range(count)]
-    await asyncio.sleep(0.1)
+    await until(lambda: admitted.seen >= enough and not running.broker._gateway.expected)
     return clients
 
 
 async def test_an_operator_is_served_while_a_flood_holds_every_place_and_keeps_coming(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, admitted: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Everybody from one address, as in a container or behind a proxy."""
     async with serving(tmp_path, connections_max=20) as running:
-        ordinary = await open_for_good(running, 15)
+        ordinary = await open_for_good(running, admitted, 15)
         assert all([(await client.ask(ROUTE, {"topic": "TBW102"})).code == 0 for client in ordinary])
-        await open_for_good(running, 40)
+        await open_for_good(running, admitted, 40)
         operator = await running.client()
         assert (await operator.ask(LIST)).code == 0
         assert (await operator.ask(ROUTE, {"topic": "TBW102"})).code == 0
-        await open_for_good(running, 4)
+        await open_for_good(running, admitted, 4)
         assert (await operator.ask(LIST)).code == 0, "those that asked nothing went first"
         assert len(running.broker._gateway.connections) == 20
         assert not any(client.closed.is_set() for client in ordinary)
@@ -124,30 +131,24 @@ async def test_an_operator_is_served_while_a_flood_holds_every_place_and_keeps_c
         producer = await running.client()
         answer = await producer.ask(SEND, send_ext("T", "P", 0, {}), b"x")
         assert (answer.code, "for operators" in (answer.remark or "")) == (2, True)
-        await asyncio.wait_for(producer.closed.wait(), 5)
+        await soon(producer.closed.wait())
         assert not running.state.topics_by_name
 
         assert [text for text in caplog.messages if "may only send operators' commands" in text], "and the log says so"
 
         for client in ordinary:
             await client.close()
-        async with asyncio.timeout(5):
-            while running.broker._gateway.places.refusal("127.0.0.1") is not None:
-                await asyncio.sleep(0.01)
+        await until(lambda: running.broker._gateway.places.refusal("127.0.0.1") is None)
         assert (await operator.ask(SEND, send_ext("T", "P", 0, {}), b"x")).code == 0, "there is room for clients again"
 
 
-async def test_one_address_leaves_places_for_others(tmp_path: Path) -> None:
+async def test_one_address_leaves_places_for_others(tmp_path: Path, admitted: Calls) -> None:
     async with serving(tmp_path, connections_max=100, connections_per_address_max=4) as running:
-        await open_for_good(running, 30)
+        await open_for_good(running, admitted, 30)
         gateway = running.broker._gateway
-        async with asyncio.timeout(5):
-            while gateway.expected or len(gateway.connections) > 4 + limits.OPERATOR_PLACES:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(gateway.connections) <= 4 + limits.OPERATOR_PLACES)
         assert gateway.places.refusal("127.0.0.1") is Refusal.ADDRESS
         assert gateway.places.refusal(OTHER) is None
         await running.close_clients()
-        async with asyncio.timeout(5):
-            while gateway.connections:
-                await asyncio.sleep(0.01)
+        await until(lambda: not gateway.connections)
         assert (gateway.places._address, gateway.places._of_address, gateway.places.on_operators) == ({}, {}, 0)

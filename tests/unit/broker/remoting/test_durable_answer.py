@@ -4,18 +4,19 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.support.in_process import Hand, serving
+from tests.support.in_process import Calls, serving_by_hand
+from tests.support.waiting import soon, turns, until
 
-from halfmq.store.store import Durability
+from halfmq.broker.remoting.gateway import Gateway
 from halfmq.wire.remoting.codes import HMQ_POSITION
 
 
 @pytest.mark.parametrize("what", ["route", "no route", "topics", "heartbeat", "position"])
-async def test_answer_waits_for_what_somebody_else_made_and_for_nothing_else(tmp_path: Path, what: str) -> None:
-    hand = Hand()
-    async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
-        hand.flush.run()
-        await asyncio.sleep(0)
+async def test_answer_waits_for_what_somebody_else_made_and_for_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    served = Calls(monkeypatch, Gateway, "frame")
+    async with serving_by_hand(tmp_path) as (running, hand):
         maker = await running.client()
         reader = await running.client()
 
@@ -30,16 +31,15 @@ async def test_answer_waits_for_what_somebody_else_made_and_for_nothing_else(tmp
             return asyncio.create_task(asked[what]())
 
         held = False
-        await asyncio.wait_for(ask(), 2)  # nothing is held: at once
+        await soon(ask())  # nothing is held: at once
         held = True
         made = [asyncio.create_task(maker.send("T", b"x", unique="1" * 32))]
         made.append(asyncio.create_task(maker.heartbeat("other", consumers={"C": ["T"]})))
-        async with asyncio.timeout(2):
-            while "T" not in running.state.topics_by_name or "C" not in running.state.groups:
-                await asyncio.sleep(0.01)
+        await until(lambda: "T" in running.state.topics_by_name and "C" in running.state.groups)
         answer = ask()
-        await asyncio.sleep(0.2)
+        await served.more(1)
+        await turns()
         assert not answer.done(), "it says what a crash may still take back"
-        hand.flush.run()
-        await asyncio.wait_for(answer, 2)
-        await asyncio.wait_for(asyncio.gather(*made), 2)
+        await hand.sync()
+        await soon(answer)
+        await soon(asyncio.gather(*made))

@@ -7,15 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.hand_flush import HandFlush
-from tests.support.in_process import serving
+from tests.support.in_process import Hand, serving, serving_by_hand
 from tests.support.raw_client import command, send_ext
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, turns, until
 
 from halfmq import limits
 from halfmq.broker.remoting.intake import REQUEST_COST, Intake
-from halfmq.store.group_flush import Job
-from halfmq.store.store import Durability
 
 TURN, OF_ALL, ONE, MOST = 100, 350, 1_000, 3_000
 
@@ -407,6 +404,14 @@ def flood(count: int, body: bytes = b"x", *, oneway: bool = True, first: int = 0
     )
 
 
+async def sync_until(hand: Hand, condition: Callable[[], bool]) -> None:
+    """Sync in each turn of the loop."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            hand.flush.run()
+            await asyncio.sleep(0)
+
+
 @pytest.mark.parametrize("oneway", [True, False])
 async def test_an_honest_request_waits_behind_one_part_of_a_flood(tmp_path: Path, oneway: bool) -> None:
     """Goal: 3,000 commands of one connection that are there already do not all come first. Counted, not timed: how many
@@ -429,9 +434,7 @@ async def test_an_honest_request_waits_behind_one_part_of_a_flood(tmp_path: Path
             assert (await honest.send("Honest", b"x", unique=f"{number:032d}")).code == 0
         assert len(before) == 10
         assert max(before) <= limits.INTAKE_TURN_BYTES_MAX // REQUEST_COST
-        async with asyncio.timeout(20):
-            while running.state.topics_by_name["Flood"].ends[0] < 3_000:
-                await asyncio.sleep(0.01)
+        await until(lambda: running.state.topics_by_name["Flood"].ends[0] == 3_000)
         bodies = (await honest.pull("Flood", 0, count=3)).body
         assert bodies.index(b"0" * 31 + b"0") < bodies.index(b"0" * 31 + b"1") < bodies.index(b"0" * 31 + b"2")
         intake = running.broker._gateway.intake
@@ -442,33 +445,19 @@ async def test_a_disk_that_does_not_follow_stops_the_flood_and_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "INTAKE_CONNECTION_BYTES_MAX", 1 << 20)
-    flushes: list[HandFlush] = []
-
-    def by_hand(job: Job) -> HandFlush:
-        flushes.append(HandFlush(job))
-        return flushes[0]
-
-    async with serving(tmp_path, make_syncer=by_hand, durability=Durability.FSYNC, segment_bytes=16 << 20) as running:
-        flushes[0].run()
+    async with serving_by_hand(tmp_path, segment_bytes=16 << 20) as (running, hand):
         sequencer, intake = running.broker._sequencer, running.broker._gateway.intake
         honest, flooding = await running.client(), await running.client()
         flooding.write(flood(4_000, bytes(1_000)))
-        async with asyncio.timeout(20):
-            while intake.taken < 1 << 20:
-                await asyncio.sleep(0.01)
-        await asyncio.sleep(0.05)
+        await until(lambda: intake.taken >= 1 << 20)
+        await turns()
         assert intake.taken <= (1 << 20) + limits.INTAKE_TURN_BYTES_MAX + 4_096
         decided = sequencer.decided
         assert decided < 1_000, "of 4,000"
         waiting = asyncio.create_task(honest.send("Honest", b"x", unique="1" * 32))
-        async with asyncio.timeout(5):
-            while "Honest" not in running.state.topics_by_name:
-                await asyncio.sleep(0.01)
+        await until(lambda: "Honest" in running.state.topics_by_name)
         assert not waiting.done()
-        async with asyncio.timeout(20):
-            while running.state.topics_by_name["Flood"].ends[0] < 4_000 or not sequencer.idle:
-                flushes[0].run()
-                await asyncio.sleep(0)
+        await sync_until(hand, lambda: running.state.topics_by_name["Flood"].ends[0] == 4_000 and sequencer.idle)
         assert (await waiting).code == 0
 
 
@@ -477,22 +466,13 @@ async def test_above_the_bound_of_all_connections_reading_stops_and_begins_again
 ) -> None:
     """A connection that comes only then may ask; it does not bring in anything large, until the disk has followed."""
     monkeypatch.setattr(limits, "INTAKE_BYTES_MAX", 1 << 20)
-    flushes: list[HandFlush] = []
-
-    def by_hand(job: Job) -> HandFlush:
-        flushes.append(HandFlush(job))
-        return flushes[0]
-
-    async with serving(tmp_path, make_syncer=by_hand, durability=Durability.FSYNC, segment_bytes=16 << 20) as running:
-        flushes[0].run()
+    async with serving_by_hand(tmp_path, segment_bytes=16 << 20) as (running, hand):
         intake = running.broker._gateway.intake
         flooding = [await running.client() for _ in range(4)]
         for number, client in enumerate(flooding):
             client.write(flood(1_000, bytes(1_000), first=1_000 * number))
-        async with asyncio.timeout(5):
-            while not intake.stopped:
-                await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)
+        await until(lambda: intake.stopped)
+        await turns()
         # A read of each may have come before it was told.
         assert intake.taken + intake.later < (1 << 20) + 4 * 600_000
         late = await running.client()
@@ -503,10 +483,8 @@ async def test_above_the_bound_of_all_connections_reading_stops_and_begins_again
         connections = running.broker._gateway.connections
         await until(lambda: connections[max(connections)].held_up)  # a large frame
         await late.close()
-        async with asyncio.timeout(20):
-            while running.state.topics_by_name["Flood"].ends[0] < 4_000 or not running.broker._sequencer.idle:
-                flushes[0].run()
-                await asyncio.sleep(0)
+        sequencer = running.broker._sequencer
+        await sync_until(hand, lambda: running.state.topics_by_name["Flood"].ends[0] == 4_000 and sequencer.idle)
         assert (await waiting).code == 0
         assert not intake.stopped
 
@@ -514,28 +492,16 @@ async def test_above_the_bound_of_all_connections_reading_stops_and_begins_again
 async def test_heartbeats_behind_one_whose_groups_are_made_count(tmp_path: Path) -> None:
     """Goal: what waits for a group to be made is no way around. Method: the disk does not follow, so none is ever made."""
     rng = random.Random(7)
-    flushes: list[HandFlush] = []
-
-    def by_hand(job: Job) -> HandFlush:
-        flushes.append(HandFlush(job))
-        return flushes[0]
-
-    async with serving(tmp_path, make_syncer=by_hand, durability=Durability.FSYNC) as running:
-        flushes[0].run()
+    async with serving_by_hand(tmp_path) as (running, hand):
         client = await running.client()
         clients = running.broker._members.members
         first = asyncio.create_task(client.heartbeat("me", consumers={"New": ["T"]}))
-        await asyncio.sleep(0.05)
+        await until(lambda: "New" in running.state.groups)
         topics = ["".join(rng.choices("abcdefgh", k=100)) for _ in range(1_500)]
         rest = [asyncio.create_task(client.heartbeat("me", consumers={"New": topics})) for _ in range(14)]
         (connection,) = running.broker._gateway.connections.values()
-        async with asyncio.timeout(10):
-            while not connection.awaits_turn:
-                await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)
+        await until(lambda: connection.awaits_turn)
+        await turns()
         assert 0 < clients.waiting < 8
-        async with asyncio.timeout(20):
-            while not all(task.done() for task in (first, *rest)):
-                flushes[0].run()
-                await asyncio.sleep(0.001)
+        await sync_until(hand, lambda: all(task.done() for task in (first, *rest)))
         assert (running.broker._gateway.intake.taken, clients.waiting) == (0, 0)

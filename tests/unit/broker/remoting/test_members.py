@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.support.in_process import Hand, ShiftedClock, serving
 from tests.support.raw_client import RawClient, command
-from tests.support.waiting import until
+from tests.support.waiting import soon, until
 
 from halfmq import limits
 from halfmq.broker.services.subscription_conflicts import SubscriptionConflicts
@@ -18,7 +18,7 @@ from halfmq.store.store import Durability
 
 
 async def pushed_group(client: RawClient) -> str:
-    push = await asyncio.wait_for(client.pushes.get(), 2)
+    push = await soon(client.pushes.get())
     assert (push.code, push.flag) == (40, 2)
     return push.ext["consumerGroup"]
 
@@ -29,65 +29,24 @@ async def members(client: RawClient, group: str = "C") -> list[str]:
     return found
 
 
-async def test_heartbeat_says_what_this_broker_can(tmp_path: Path) -> None:
-    async with serving(tmp_path) as running:
-        answer = await (await running.client()).heartbeat("me", producers=["P"])
-        assert (answer.code, answer.ext) == (0, {"HMQ_VERSION": "1"})
-
-
-async def test_first_heartbeat_of_a_group_makes_it_and_its_retry_topic_before_it_is_answered(tmp_path: Path) -> None:
-    async with serving(tmp_path) as running:
-        client = await running.client()
-        assert (await client.ask(105, {"topic": "%RETRY%C"})).code == 17
-        await client.heartbeat("me", consumers={"C": ["T"], "D": ["T"]})
-        for group in "CD":
-            assert (await client.ask(105, {"topic": f"%RETRY%{group}"})).code == 0
-    async with serving(tmp_path) as running:
-        assert (await (await running.client()).ask(105, {"topic": "%RETRY%C"})).code == 0
-
-
-async def test_all_members_are_told_when_one_comes_leaves_or_is_cut_off(tmp_path: Path) -> None:
+async def test_members_are_told_over_their_connections_when_one_comes_leaves_or_is_cut_off(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         first, second, third = [await running.client() for _ in range(3)]
-        await first.heartbeat("one", consumers={"C": ["T"]})
-        assert await pushed_group(first) == "C"
-        await second.heartbeat("two", consumers={"C": ["T"]})
-        assert [await pushed_group(client) for client in (first, second)] == ["C", "C"]
-        await third.heartbeat("three", consumers={"C": ["T"]})
-        for client in (first, second, third):
-            await pushed_group(client)
-        assert sorted(await members(first)) == ["one", "three", "two"] == sorted(await members(second))
+        assert (await first.ask(38, {"consumerGroup": "C"})).code == 1
+        for client, name in ((first, "one"), (second, "two"), (third, "three")):
+            answer = await client.heartbeat(name, consumers={"C": ["T"]})
+            assert (answer.code, answer.ext) == (0, {"HMQ_VERSION": "1"}), "what this broker can"
+            assert await pushed_group(client) == "C"
+        assert [await pushed_group(first) for _ in range(2)] == ["C", "C"]
+        assert sorted(await members(first)) == ["one", "three", "two"]
         await third.ask(35, {"clientID": "three", "consumerGroup": "C"})
-        for client in (first, second):
-            await pushed_group(client)
+        assert await pushed_group(first) == "C"
         await second.close()
-        await pushed_group(first)
+        assert await pushed_group(first) == "C"
         assert await members(first) == ["one"]
-        await first.heartbeat("one", consumers={"C": ["T"]})
-        await asyncio.sleep(0.05)
-        assert first.pushes.empty(), "nothing changed"
-
-
-async def test_group_without_members_is_code_1(tmp_path: Path) -> None:
-    async with serving(tmp_path) as running:
-        assert (await (await running.client()).ask(38, {"consumerGroup": "C"})).code == 1
 
 
 # --- what comes behind a heartbeat whose groups are being made ----------------------------------------------------
-
-
-async def test_who_leaves_in_the_write_of_its_first_heartbeat_is_no_member(tmp_path: Path) -> None:
-    async with serving(tmp_path) as running:
-        client, other = await running.client(), await running.client()
-        for number in range(5):
-            group = f"C{number}"
-            answers = await asyncio.gather(
-                client.heartbeat("me", consumers={group: ["T"], f"{group}-2": ["T"]}),
-                client.ask(35, {"clientID": "me", "consumerGroup": group}),
-            )
-            assert [answer.code for answer in answers] == [0, 0]
-            assert await members(other, group) == []
-            assert await members(other, f"{group}-2") == ["me"]
 
 
 async def test_what_waits_behind_a_heartbeat_is_little_and_is_counted(tmp_path: Path) -> None:
@@ -110,38 +69,7 @@ async def test_what_waits_behind_a_heartbeat_is_little_and_is_counted(tmp_path: 
             assert (request.body, request.remark) == (b"", None)
         hand.flush.run()
         assert (await asked).code == 0
-        assert (await asyncio.wait_for(client.expect(4_711), 5)).code == 0
-
-
-async def test_connection_that_ends_while_its_groups_are_made_leaves_no_member(tmp_path: Path) -> None:
-    hand = Hand()
-    async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
-        hand.flush.run()
-        client, other = await running.client(), await running.client()
-        asked = [asyncio.create_task(client.heartbeat("me", consumers={group: ["T"]})) for group in ("C", "D")]
-        gateway = running.broker._gateway
-        await until(lambda: gateway._backlog() == 2 and hand.flush.asked is not None)
-        for one in asked:
-            one.cancel()
-        await client.close()
-        await until(lambda: len(gateway.connections) == 1)
-        hand.flush.run()
-        await until(lambda: gateway._backlog() == 0)
-        assert await members(other, "C") == await members(other, "D") == []
-        assert not running.state.session.consumes
-
-
-async def test_two_connections_that_name_the_same_many_new_groups_are_both_members_of_all(tmp_path: Path) -> None:
-    names = [f"C{number}" for number in range(1_000)]
-    async with serving(tmp_path) as running:
-        one, two = await running.client(), await running.client()
-        answers = await asyncio.gather(
-            one.heartbeat("one", consumers={name: [] for name in names}),
-            two.heartbeat("two", consumers={name: [] for name in reversed(names)}),
-        )
-        assert [answer.code for answer in answers] == [0, 0]
-        for name in (names[0], names[500], names[-1]):
-            assert sorted(await members(one, name)) == ["one", "two"]
+        assert (await soon(client.expect(4_711))).code == 0
 
 
 async def lock(client: RawClient, code: int, who: str, queues: list[int]) -> list[int]:
@@ -154,33 +82,30 @@ async def lock(client: RawClient, code: int, who: str, queues: list[int]) -> lis
     return sorted(queue["queueId"] for queue in json.loads(answer.body)["lockOKMQSet"]) if answer.body else []
 
 
-async def test_queue_is_locked_by_one_client_at_a_time(tmp_path: Path) -> None:
+async def test_a_client_locks_queues_and_releases_them(tmp_path: Path) -> None:
+    """Who gets a queue: ``services/test_members``."""
     async with serving(tmp_path) as running:
         one, two = await running.client(), await running.client()
-        await one.send("T", b"x", queues=3)
+        await one.send("T", b"x", queues=2)
         await one.heartbeat("one", consumers={"C": ["T"]})
         assert await lock(one, 41, "one", [0, 1]) == [0, 1]
-        assert await lock(two, 41, "two", [1, 2]) == [2]
-        assert await lock(one, 41, "one", [1]) == [1], "renewed"
         await lock(one, 42, "one", [1])
-        assert await lock(two, 41, "two", [1]) == [1]
+        assert await lock(two, 41, "two", [0, 1]) == [1]
 
 
-def heartbeat_of(
-    client_id: str, group: str, topic: str, expression: str, kind: str = "TAG", version: object = 1
-) -> bytes:
-    item = {"topic": topic, "subString": expression, "expressionType": kind, "subVersion": version}
+def heartbeat_of(topic: str, expression: str, kind: str = "TAG") -> bytes:
+    item = {"topic": topic, "subString": expression, "expressionType": kind, "subVersion": 1}
     consumer = {
-        "groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+        "groupName": "C", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
         "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "subscriptionDataSet": [item],
     }  # fmt: skip
-    return json.dumps({"clientID": client_id, "producerDataSet": [], "consumerDataSet": [consumer]}).encode()
+    return json.dumps({"clientID": "me@1", "producerDataSet": [], "consumerDataSet": [consumer]}).encode()
 
 
 async def test_a_language_that_nobody_knows_is_not_kept(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         client = await running.client()
-        sent = command(34, 77, {}, heartbeat_of("me", "C", "T", "*"))
+        sent = command(34, 77, {}, heartbeat_of("T", "*"))
         client.write(sent.replace(b'"JAVA"', b'"JAVX"'))
         assert (await client.expect(77)).code == 0
         (member,) = running.state.session.consumers["C"].members.values()
@@ -212,39 +137,33 @@ async def test_a_lock_is_answered_when_a_crash_cannot_take_the_holder_back(tmp_p
     hand = Hand()
     async with serving(tmp_path, make_syncer=hand, durability=Durability.FSYNC) as running:
         client = await running.client()
-        asked = asyncio.create_task(client.heartbeat("one", consumers={"C": ["T"]}))
-        topic = asyncio.create_task(client.send("T", b"m", queues=4))
-        while not (asked.done() and topic.done()):
-            hand.flush.run()
-            await asyncio.sleep(0.01)
+        made = asyncio.gather(client.heartbeat("one", consumers={"C": ["T"]}), client.send("T", b"m", queues=4))
+        await until(lambda: not hand.flush.run() and made.done())
         waiting = asyncio.create_task(lock(client, 41, "one", [0]))
-        await asyncio.sleep(0.1)
+        await until(lambda: running.state.holders)
+        assert await members(client) == ["one"], "what comes later on its connection is answered"
         assert not waiting.done()
         hand.flush.run()
-        assert await asyncio.wait_for(waiting, 2) == [0]
+        assert await soon(waiting) == [0]
 
 
-@pytest.mark.parametrize("leaves", ["35", "cut off", "drain"])
+@pytest.mark.parametrize("leaves", ["cut off", "drain"])
 async def test_who_leaves_is_not_waited_for_after_a_restart_unless_the_broker_cut_it_off(
     tmp_path: Path, leaves: str
 ) -> None:
     async with serving(tmp_path) as running:
-        one, two = await running.client(), await running.client()
+        one = await running.client()
         await one.send("T", b"m", queues=4)
         await one.heartbeat("one", consumers={"C": ["T"]})
         assert await lock(one, 41, "one", [0]) == [0]
-        if leaves == "35":
-            await one.ask(35, {"clientID": "one", "consumerGroup": "C"})
-        elif leaves == "cut off":
+        if leaves == "cut off":
             await one.close()
+            await until(lambda: not running.state.holders)
         else:
             await running.broker.drain()
-        while leaves == "cut off" and running.state.holders:
-            await two.ask(38, {"consumerGroup": "C"})
-        assert bool(running.state.holders) == (leaves == "drain")
+            assert running.state.holders
     async with serving(tmp_path) as running:
         two = await running.client()
-        await two.send("T", b"m", queues=4)
         assert await lock(two, 41, "two", [0]) == ([] if leaves == "drain" else [0])
 
 
@@ -269,21 +188,10 @@ async def test_a_subscription_that_gets_nothing_is_said_with_client_and_group(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A Java consumer that subscribes to one more topic, by SQL92, is never refused by anything that it looks at."""
-    body = {
-        "clientID": "me@1",
-        "consumerDataSet": [{
-            "groupName": "C", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
-            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
-            "subscriptionDataSet": [
-                {"topic": "T", "subString": "a > 5", "tagsSet": [], "codeSet": [], "subVersion": 1, "expressionType": "SQL92"},
-                {"topic": "U", "subString": "*", "tagsSet": [], "codeSet": [], "subVersion": 1, "expressionType": "TAG"},
-            ],
-        }],
-    }  # fmt: skip
     async with serving(tmp_path) as running:
         client = await running.client()
         for _ in range(3):
-            assert (await client.ask(34, {}, json.dumps(body).encode())).code == 0
+            assert (await client.ask(34, {}, heartbeat_of("T", "a > 5", "SQL92"))).code == 0
         (said,) = [record.getMessage() for record in caplog.records if record.name == "halfmq.unsupported_requests"]
         assert said.startswith("client me@1, group C: it subscribes to topic T by SQL92 'a > 5'")
 

@@ -6,14 +6,12 @@ import zlib
 from itertools import accumulate
 from pathlib import Path
 
-import pytest
 from tests.support.half_batches import QueryRun, messages
 from tests.support.in_process import Hand, Running, serving
 from tests.support.raw_client import Answer, RawClient
-from tests.support.waiting import until
+from tests.support.waiting import turns, until
 
 from halfmq.model.stored_message import decode
-from halfmq.store import raw_messages
 from halfmq.store.layout import QUEUE_ENTRY, QUEUE_ENTRY_BYTES
 from halfmq.store.store import Durability
 from halfmq.wire.remoting.raw_read import BETWEEN_BYTES, CHECKSUM_BYTES, is_intact
@@ -74,25 +72,6 @@ async def test_committed_messages_and_nothing_of_a_half_that_lies_between_them(t
         assert bodies(await read(client, store, topic, 1, maxBytes="1")) == [b"two"]
 
 
-async def test_messages_of_a_half_batch_are_read_together_once_it_is_decided(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def one_by_one(*given: object) -> memoryview:
-        raise AssertionError("a message was read alone")
-
-    async with serving(tmp_path) as running:
-        client = await running.client()
-        run = await QueryRun.begin(client)
-        await run.prepare(0, "0.1", messages("a", 50))
-        await run.prepare(1, "0.1", messages("secret", 50))
-        await run.decide(0, "0.1")
-        await client.send("T", b"plain")
-        monkeypatch.setattr(raw_messages, "_one", one_by_one)
-        answer = await read(client, *await topic_of(running, client))
-        assert bodies(answer) == [b"a-%d" % number for number in range(50)] + [b"plain"]
-        assert b"secret" not in answer.body
-
-
 async def test_the_bytes_of_a_response_with_a_whole_half_batch(tmp_path: Path) -> None:
     """By the numbers of ``wire.remoting.raw_read``, without its code: a reader of another version must understand them."""
     async with serving(tmp_path) as running:
@@ -120,9 +99,7 @@ async def test_the_bytes_of_a_response_with_a_whole_half_batch(tmp_path: Path) -
 async def sent_by_hand(hand: Hand, client: RawClient) -> None:
     """Send ``one`` to T, and sync until it is confirmed."""
     first = asyncio.ensure_future(client.send("T", b"one"))
-    while not first.done():
-        await asyncio.sleep(0.005)
-        hand.flush.run()
+    await until(lambda: not hand.flush.run() and first.done())
 
 
 async def test_what_is_not_durable_is_not_returned(tmp_path: Path) -> None:
@@ -181,7 +158,9 @@ async def test_a_request_that_continues_a_withheld_refusal_is_not_answered_befor
         for given in ({}, {"continues": "1"}, {"continues": "1"}):
             asked = asyncio.ensure_future(read(client, store, topic + 7, **given))
             asked.add_done_callback(lambda one: answered.append(one.result().code))
-        await asyncio.sleep(0.05)
+        await turns(1)  # they are sent
+        assert (await client.ask(30, {"topic": "T", "queueId": "0"})).code == 0, "it comes after them"
+        await turns()
         assert answered == []
         hand.flush.run()
         await pending
@@ -192,16 +171,23 @@ async def test_a_request_that_continues_a_withheld_refusal_is_not_answered_befor
 async def test_each_reason_to_read_nothing_has_its_code(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         client = await running.client()
-        await client.send("T", b"one")
+        for number in range(6):
+            await client.send("T", b"%d" % number)
         store, topic = await topic_of(running, client)
         other = await read(client, "ab" * 16, topic)
         assert (other.code, other.ext["store"]) == (22, store)
-        assert (await read(client, store, topic + 1)).code == 17
-        assert (await read(client, store, topic, topic="Nowhere")).code == 17
-        end = await read(client, store, topic, 1)
-        assert (end.code, end.ext["nextBeginOffset"]) == (19, "1")
         assert (await read(client, store, topic, queueId="7")).code == 29
-        assert (await read(client, store, topic, firstOffset="x")).code == 29
+        end = await read(client, store, topic, 6)
+        assert (end.code, end.ext["nextBeginOffset"]) == (19, "6")
+        running.broker._store.queues._queues[topic, 0].min = 3  # type: ignore[union-attr]
+        moved = await read(client, store, topic)
+        assert (moved.code, moved.ext["nextBeginOffset"], moved.ext["minOffset"]) == (21, "3", "3")
+        damage(tmp_path / "shard-0" / "queues" / str(topic) / "0", 4)
+        assert bodies(await read(client, store, topic, 3)) == [b"3"]
+        damaged = await read(client, store, topic, 4)
+        assert (damaged.code, damaged.ext["nextBeginOffset"]) == (1, "4")
+        assert "topic T queue 0: the message at offset 4 cannot be read" in (damaged.remark or "")
+        assert bodies(await read(client, store, topic, 5)) == [b"5"]
         await client.ask(215, {"topic": "T"})
         gone = await read(client, store, topic)
         assert (gone.code, gone.remark) == (17, "topic T no longer exists")
@@ -210,34 +196,11 @@ async def test_each_reason_to_read_nothing_has_its_code(tmp_path: Path) -> None:
         assert (again.code, again.remark) == (17, "topic T was deleted and created again")
 
 
-async def test_messages_past_retention_are_told_by_the_first_that_is_left(tmp_path: Path) -> None:
-    async with serving(tmp_path) as running:
-        client = await running.client()
-        for number in range(5):
-            await client.send("T", b"%d" % number)
-        store, topic = await topic_of(running, client)
-        queue = running.broker._store.queues._queues[topic, 0]  # type: ignore[union-attr]
-        queue.min = 3
-        moved = await read(client, store, topic)
-        assert (moved.code, moved.ext["nextBeginOffset"], moved.ext["minOffset"]) == (21, "3", "3")
-        assert bodies(await read(client, store, topic, 3)) == [b"3", b"4"]
-
-
-async def test_a_damaged_message_ends_a_read_and_is_then_reported(tmp_path: Path) -> None:
-    async with serving(tmp_path) as running:
-        client = await running.client()
-        for number in range(4):
-            await client.send("T", b"%d" % number)
-        store, topic = await topic_of(running, client)
-        path = next((tmp_path / "shard-0" / "queues" / str(topic) / "0").glob("*.q"))
-        with path.open("r+b") as file:
-            file.seek(2 * QUEUE_ENTRY_BYTES)
-            entry = list(QUEUE_ENTRY.unpack(file.read(QUEUE_ENTRY_BYTES)))
-            entry[1] -= 1
-            file.seek(2 * QUEUE_ENTRY_BYTES)
-            file.write(QUEUE_ENTRY.pack(*entry))
-        assert bodies(await read(client, store, topic)) == [b"0", b"1"]
-        damaged = await read(client, store, topic, 2)
-        assert (damaged.code, damaged.ext["nextBeginOffset"]) == (1, "2")
-        assert "topic T queue 0: the message at offset 2 cannot be read" in (damaged.remark or "")
-        assert bodies(await read(client, store, topic, 3)) == [b"3"]
+def damage(queue: Path, offset: int) -> None:
+    """The entry at this offset of the queue says another size."""
+    with next(queue.glob("*.q")).open("r+b") as file:
+        file.seek(offset * QUEUE_ENTRY_BYTES)
+        entry = list(QUEUE_ENTRY.unpack(file.read(QUEUE_ENTRY_BYTES)))
+        entry[1] -= 1
+        file.seek(offset * QUEUE_ENTRY_BYTES)
+        file.write(QUEUE_ENTRY.pack(*entry))

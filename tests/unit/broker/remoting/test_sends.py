@@ -65,26 +65,6 @@ async def test_batch_is_stored_message_by_message_in_one_queue(tmp_path: Path) -
         assert b"batch2" in pulled.body
 
 
-async def test_half_sent_again_is_the_same_half_and_refused_once_settled(tmp_path: Path) -> None:
-    async with serving(tmp_path) as running:
-        client, again = await running.client(), await running.client()
-        half = await client.half("T", b"one", unique=ID)
-        retried = await again.half("T", b"one", unique=ID)
-        assert (retried.ext["msgId"], retried.ext["queueOffset"]) == (half.ext["msgId"], half.ext["queueOffset"])
-        await client.end(half, ID, 8)
-        refused = await again.half("T", b"one", unique=ID)
-        assert (refused.code, refused.ext["HMQ_VERDICT"]) == (604, "COMMITTED")
-        assert (await client.ask(30, {"topic": "T", "queueId": "0"})).ext == {"offset": "1"}
-
-
-async def test_plain_message_sent_again_on_another_connection_is_one_and_on_the_same_is_two(tmp_path: Path) -> None:
-    async with serving(tmp_path) as running:
-        client, again = await running.client(), await running.client()
-        one = await client.send("T", b"x", unique=ID)
-        assert (await again.send("T", b"x", unique=ID)).ext["msgId"] == one.ext["msgId"]
-        assert (await client.send("T", b"x", unique=ID)).ext["msgId"] != one.ext["msgId"]
-
-
 async def test_plain_message_and_batch_marked_as_sent_again_are_one_on_any_connection(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
         client = await running.client()
@@ -111,14 +91,14 @@ async def test_message_sent_back_returns_on_the_retry_topic_and_ends_as_a_dead_l
         sent = await client.send("T", b"hard", unique=ID, TAGS="A")
         assert (await back(client, place(sent))).code == 0
         assert (await client.pull("%RETRY%C")).code == 19
-        pulled = await client.pull("%RETRY%C", wait_ms=3_000)
+        pulled = await client.pull("%RETRY%C", wait_ms=60_000)
         retried = first(pulled)
         found = props.to_dict(retried.properties)
         assert (retried.body, retried.reconsume_times) == (b"hard", 1)
         assert (found["RETRY_TOPIC"], found["ORIGIN_MESSAGE_ID"], found["UNIQ_KEY"]) == ("T", sent.ext["msgId"], ID)
         again = decode(pulled.body)[1]
         assert (await back(client, again, 0, maxReconsumeTimes="1")).code == 0
-        dead = first(await client.pull("%DLQ%C", wait_ms=1_000))
+        dead = first(await client.pull("%DLQ%C", wait_ms=60_000))
         assert (dead.body, dead.reconsume_times) == (b"hard", 2)
         assert (await back(client, place(sent), -1)).code == 0
         assert (await client.pull("%DLQ%C", 1)).code == 0
@@ -157,20 +137,3 @@ async def test_answer_comes_in_the_serialisation_of_the_request(tmp_path: Path) 
         assert int.from_bytes(answer[4:6], "big") == 0
         assert answer[9:13] == (7).to_bytes(4, "big")
         writer.close()
-
-
-async def test_a_message_whose_body_rotted_is_not_written_again(tmp_path: Path) -> None:
-    """Its copy would be damage in a new record, which no start could take. The simulation found it."""
-    async with serving(tmp_path) as running:
-        client = await running.client()
-        offset = place(await client.send("T", b"to rot", unique=ID))
-        (segment,) = (tmp_path / "shard-0" / "log").glob("*0.seg")
-        with segment.open("r+b") as file:
-            at = file.read(1 << 16).index(b"to rot")
-            file.seek(at)
-            file.write(b"T")
-        end = running.state.log_end
-        answer = await back(client, offset)
-        assert answer.code == 1
-        assert "damaged" in (answer.remark or "")
-        assert running.state.log_end == end

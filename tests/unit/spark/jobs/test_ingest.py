@@ -23,7 +23,6 @@ from halfmq.spark.jobs.settings import SparkSettings
     ("wrong", "text"),
     [
         ({"path": "/data"}, "--url and --path"),
-        ({"topics": ()}, "--topics nor --pattern"),
         ({"required": ("id",)}, "needs --schema"),
         ({"schema": "id long", "event_time": "at"}, "need each other"),
         ({"schema": "id long", "event_time": "at", "late_after": "soon"}, "late-after is 'soon'"),

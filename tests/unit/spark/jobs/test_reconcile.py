@@ -34,7 +34,6 @@ def test_good_settings_pass() -> None:
         ({"database": None, "table_path": "t"}, "need --database"),
         ({"database": "shop"}, "not a URL"),
         ({"path": "p"}, "both --url and --path"),
-        ({"topics": ()}, "neither --topics nor --pattern"),
         ({"messages_path": "m"}, "instead of a broker"),
         ({"examples": -1}, "--examples is negative"),
         ({"differences": "."}, "makes a new directory"),

@@ -150,8 +150,8 @@ def test_each_part_alone(parts: dict[str, Any], heading: str) -> None:
 
 def test_one_interval_and_many_topics_have_a_plot() -> None:
     one = MESSAGES._replace(interval=Interval(0, 1, 1), series={f"t{n}": [n] for n in range(25)}, others=0)
-    Page(page(messages=one))
-    Page(page(transactions=TRANSACTIONS._replace(interval=Interval(0, 1, 1), undecided=[0])))
+    alone = TRANSACTIONS._replace(interval=Interval(0, 1, 1), undecided=[0])
+    assert (Page(page(messages=one)).seen["svg"], Page(page(transactions=alone)).seen["svg"]) == (1, 4)
 
 
 def test_result_of_a_reconciliation_alone_needs_no_spark(tmp_path: Path) -> None:

@@ -66,9 +66,6 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, error: str)
 def test_a_name_that_is_no_table_of_a_job_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError, match=r"unknown injest.*\[spark\], \[copy\], \[move\]"):
         check_tables(written(tmp_path, text), ["copy", "move"])
-
-
-def test_tables_of_all_jobs_may_stand_in_a_file(tmp_path: Path) -> None:
     check_tables(written(tmp_path, "[spark]\n[move]\nx = 1\n[copy.options]\na = 'b'\n"), ["copy", "move"])
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.scripted_cluster import stored
 
 from halfmq.errors import ConnectError, ProtocolError
-from halfmq.model.stored_message import StoredMessage, body_crc_of, encode
 from halfmq.spark.network.queue_lookups import QueueLookups, in_words
 from halfmq.spark.plan.offsets import NO_POSITION, QueueBoundsSnapshot, QueueName
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
@@ -16,13 +16,7 @@ from halfmq.wire.remoting import fitting
 from halfmq.wire.remoting.codes import HMQ_FITTING, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request, decode, encode_response
 
-V4 = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 QUEUE = ("orders", "broker-a:0")
-
-
-def stored(time_ms: int, body: bytes = b"x") -> bytes:
-    made = StoredMessage("orders", 0, 7, 0, 0, 1, V4, time_ms, V4, 0, 0, body, body_crc_of(body), b"")
-    return b"".join(encode(made, 0))
 
 
 class Stock:
@@ -49,7 +43,7 @@ class Stock:
         ext = {"nextBeginOffset": str(after), "minOffset": "0", "maxOffset": "0", "suggestWhichBrokerId": "0"}
         if at < self.first:
             return response(ResponseCode.PULL_OFFSET_MOVED, ext=ext)
-        return response(ext=ext, body=b"".join(map(stored, self.times_ms[at:after])))
+        return response(ext=ext, body=b"".join(stored(7, b"x", time_ms=time_ms) for time_ms in self.times_ms[at:after]))
 
 
 def response(code: int = 0, ext: dict[str, str] | None = None, body: bytes = b"") -> Request[dict[str, str]]:
@@ -142,6 +136,6 @@ def test_an_exact_answer_is_asked_for_until_nothing_more_fits() -> None:
 
 def test_an_estimate_pulls_a_few_messages_once() -> None:
     broker = Stock(list(range(1_000)))
-    mean = len(stored(0))
+    mean = len(stored(7, b"x"))
     assert broker.lookups.fitting(QUEUE, 0, 1_000, 100 * mean + 1, broker.snapshot) == (100, 100 * mean)
     assert broker.pulls == 1

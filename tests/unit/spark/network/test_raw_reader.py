@@ -12,12 +12,12 @@ import pytest
 from tests.support.half_batches import QueryRun, messages
 from tests.support.in_process import ShiftedClock, serving
 from tests.support.raw_client import send_ext
+from tests.support.scripted_cluster import stored
 from tests.support.scripted_server import ScriptedServer
 from tests.support.store_writer import V6
-from tests.support.waiting import until
+from tests.support.waiting import until, wait_until
 
 from halfmq.errors import ConnectError, ProtocolError
-from halfmq.model.stored_message import StoredMessage, body_crc_of, encode
 from halfmq.spark.network import raw_reader
 from halfmq.spark.network.wire_reader import WireReader
 from halfmq.spark.options import COLUMNS, parse_options
@@ -145,12 +145,6 @@ def _unsupported(make: Any) -> Any:
 # --- a scripted broker
 
 
-def stored(queue_offset: int, body: bytes, topic: str = "orders") -> bytes:
-    host = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
-    made = StoredMessage(topic, 0, -1, 0, 0, 1, host, 5, host, 0, 0, body, body_crc_of(body), b"")
-    return b"".join(encode(made, queue_offset * 100))
-
-
 @dataclasses.dataclass
 class Broker:
     """One topic with one queue of ten messages, three in a response, of which the first two follow one another in the log."""
@@ -182,7 +176,7 @@ class Broker:
                 return encode_response(request, 0, body=route.encode_cluster_info(brokers, 401))
             case RequestCode.PULL_MESSAGE:
                 at = request.ext.queue_offset
-                body = b"".join(stored_at(number) for number in range(at, min(self.end, at + 3)))
+                body = b"".join(map(stored, range(at, min(self.end, at + 3))))
                 return encode_pull_response_head(request, 0, "FOUND", min(self.end, at + 3), 0, 10, len(body)) + body
             case int() if request.code == HMQ_RAW_READ and self.knows_raw:
                 return self.raw(request)
@@ -204,7 +198,7 @@ class Broker:
         if fields.first >= self.end:
             return encode_response(request, 19, None, {"nextBeginOffset": self.end})
         after = min(self.end, fields.end, fields.first + 3)
-        messages = [stored(number, b"body %d" % number, self.topic) for number in range(fields.first, after)]
+        messages = [stored(number, topic=self.topic) for number in range(fields.first, after)]
         runs = {1: [1], 2: [2], 3: [2, 1]}[len(messages)]
         entries = b"".join(
             QUEUE_ENTRY.pack(
@@ -221,13 +215,6 @@ class Broker:
         frame = bytes(complete_frame(encode_response_head(request, 0, None, ext, body_bytes(data)), data))
         change = self.changes.pop(0) if self.changes else None
         return frame if change is None else change(frame)
-
-
-def stored_at(number: int) -> bytes:
-    host = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
-    body = b"body %d" % number
-    made = StoredMessage("orders", 0, number, 0, 0, 1, host, 5, host, 0, 0, body, body_crc_of(body), b"")
-    return b"".join(encode(made, number * 100))
 
 
 @pytest.fixture
@@ -271,20 +258,19 @@ def test_messages_with_a_long_topic_name_have_another_layout(broker: Broker) -> 
     assert read(broker) == (list(range(10)), [])
 
 
-def test_the_next_request_is_sent_before_the_response_is_decoded(broker: Broker) -> None:
+def test_the_next_request_is_sent_before_the_response_is_decoded(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    send = raw_reader.RawReader._send
+    monkeypatch.setattr(raw_reader.RawReader, "_send", lambda *given: sent.append(1) or send(*given))
     lost: list[str] = []
     reader = WireReader(parse_options({"url": broker.server.url, "subscribe": "orders"}), RetryDeadline(2_000))
     rows = reader.read(Ranges(STORE, (QueueRange("orders", 3, "", 0, 0, 10),)), lost.append)
     assert next(rows).queue_offsets.tolist() == [0, 1, 2]
-    deadline = asyncio.run(_until(lambda: broker.firsts == [0, 3]))
-    assert deadline
-    assert broker.firsts == [0, 3], "and no further one"
+    assert len(sent) == 2, "and no further one"
+    wait_until(lambda: broker.firsts == [0, 3])
     reader.close()
-
-
-async def _until(condition: Any) -> bool:
-    await until(condition)
-    return True
 
 
 def test_a_wrong_checksum_is_read_again_on_a_new_connection(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
@@ -296,7 +282,6 @@ def test_a_wrong_checksum_is_read_again_on_a_new_connection(broker: Broker, capl
 
 
 def test_a_checksum_that_is_wrong_again_is_an_error(broker: Broker) -> None:
-    broker.changes = [flipped(-1), None, flipped(-1), None]
     broker.changes = [flipped(-1), flipped(-1), flipped(-1), flipped(-1)]
     with pytest.raises(ProtocolError, match="wrong checksum"):
         read(broker)
@@ -346,7 +331,7 @@ def test_damage_that_the_broker_reports_is_a_loss_at_once_and_reading_goes_on_af
 
 def test_what_is_no_message_is_a_loss_and_the_others_are_rows(broker: Broker) -> None:
     def changed(frame: bytes) -> bytes:
-        at = frame.index(stored(1, b"body 1")) + 5
+        at = frame.index(stored(1)) + 5
         return with_checksum(frame[:at] + b"\0" + frame[at + 1 :])
 
     broker.changes = [changed]
@@ -358,7 +343,7 @@ def test_what_is_no_message_is_a_loss_and_the_others_are_rows(broker: Broker) ->
 
 def with_checksum(frame: bytes) -> bytes:
     """The frame with messages 0 to 2, after a change of its body."""
-    messages = sum(len(stored(n, b"body %d" % n)) for n in range(3))
+    messages = sum(len(stored(n)) for n in range(3))
     body_at = len(frame) - (CHECKSUM_BYTES + 3 * 48 + 2 * 4 + messages + BETWEEN_BYTES)
     body = frame[body_at + CHECKSUM_BYTES :]
     return frame[:body_at] + zlib.crc32(body).to_bytes(4, "big") + body
@@ -367,7 +352,7 @@ def with_checksum(frame: bytes) -> bytes:
 @pytest.mark.parametrize("change", [-1, 1])
 def test_an_entry_in_a_run_whose_offset_is_wrong_is_a_loss(broker: Broker, change: int) -> None:
     def changed(frame: bytes) -> bytes:
-        offset = BETWEEN_BYTES + len(stored(0, b"body 0"))
+        offset = BETWEEN_BYTES + len(stored(0))
         at = frame.index(offset.to_bytes(8, "big"))
         return with_checksum(frame[:at] + (offset + change).to_bytes(8, "big") + frame[at + 8 :])
 

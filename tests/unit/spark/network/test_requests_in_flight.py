@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from tests.support.half_batches import QueryRun, messages
 from tests.support.in_process import Running, serving
-from tests.support.raw_client import RawClient
 
 from halfmq.errors import ProtocolError
 from halfmq.spark.network import raw_reader
@@ -61,8 +60,11 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
     return Watch(monkeypatch)
 
 
-async def fill(client: RawClient) -> None:
-    """``ROWS`` messages in each of two topics. The first of U are large: then fewer responses follow than their number suggests."""
+async def filled(running: Running) -> str:
+    """``ROWS`` messages in each of two topics. The first of U are large: then fewer responses follow than their number suggests.
+    Returns the id of the store.
+    """
+    client = await running.client()
     for number in range(ROWS // 2):
         for topic in ("T", "U"):
             await client.send(topic, b"%d" % number + bytes(1_000 if topic == "U" and number < 40 else 0))
@@ -70,6 +72,7 @@ async def fill(client: RawClient) -> None:
     for topic in ("T", "U"):
         assert (await run.prepare(0, "0.1", messages(topic, ROWS // 2), topic=topic)).code == 0
     assert (await run.decide(0, "0.1")).code == 0
+    return (await client.ask(HMQ_POSITION, {"topics": "T"})).ext["store"]
 
 
 def offsets_of(running: Running, store: str, *ranges: tuple[str, int, int]) -> list[tuple[str, int]]:
@@ -89,17 +92,11 @@ def offsets_of(running: Running, store: str, *ranges: tuple[str, int, int]) -> l
         reader.close()
 
 
-async def store_of(client: RawClient) -> str:
-    return (await client.ask(HMQ_POSITION, {"topics": "T"})).ext["store"]
-
-
 async def test_two_requests_are_in_flight_beside_a_response_and_the_connection_is_kept(
     tmp_path: Path, watch: Watch
 ) -> None:
     async with serving(tmp_path) as running:
-        client = await running.client()
-        await fill(client)
-        store = await store_of(client)
+        store = await filled(running)
         found = await asyncio.to_thread(offsets_of, running, store, ("T", 0, ROWS), ("U", 3, 44), ("T", 50, 60))
     assert found == [
         *(("T", at) for at in range(ROWS)),
@@ -118,9 +115,7 @@ async def test_two_requests_are_in_flight_beside_a_response_and_the_connection_i
 async def test_a_range_that_ends_early_is_told_and_what_is_in_flight_is_dropped(tmp_path: Path, watch: Watch) -> None:
     """The topic is deleted while requests are in flight: a loss by name, and the next range is read on a new connection."""
     async with serving(tmp_path) as running:
-        client = await running.client()
-        await fill(client)
-        store, topic_id = await store_of(client), running.state.topics_by_name["T"].topic_id
+        store, topic_id = await filled(running), running.state.topics_by_name["T"].topic_id
         lost: list[str] = []
         options = parse_options({"url": f"rocketmq://127.0.0.1:{running.ports.names}", "subscribe": "T,U"})
         reader = WireReader(options, RetryDeadline(2_000))
@@ -131,7 +126,7 @@ async def test_a_range_that_ends_early_is_told_and_what_is_in_flight_is_dropped(
         rows = reader.read(Ranges(store, ranges), lost.append)
         first = await asyncio.to_thread(next, rows)
         assert first.queue_offsets[0] == 0
-        await client.ask(215, {"topic": "T"})
+        await (await running.client()).ask(215, {"topic": "T"})
         found = await asyncio.to_thread(lambda: [(one.topic, at) for one in rows for at in one.queue_offsets.tolist()])
         reader.close()
     assert [at for topic, at in found if topic == "U"] == list(range(ROWS))
@@ -146,9 +141,7 @@ async def test_without_the_answer_that_the_broker_can_continue_offsets_are_state
     decode = raw_reader.decode_found
     monkeypatch.setattr(raw_reader, "decode_found", lambda ext: decode(ext)._replace(continues=False))
     async with serving(tmp_path) as running:
-        client = await running.client()
-        await fill(client)
-        store = await store_of(client)
+        store = await filled(running)
         found = await asyncio.to_thread(offsets_of, running, store, ("T", 0, ROWS))
     assert [at for _, at in found] == list(range(ROWS))
     assert watch.most == 1
@@ -167,8 +160,6 @@ async def test_messages_after_the_end_of_a_range_are_an_error(
 
     monkeypatch.setattr(raw_reader, "RawReadFields", longer)
     async with serving(tmp_path) as running:
-        client = await running.client()
-        await fill(client)
-        store = await store_of(client)
+        store = await filled(running)
         with pytest.raises(ProtocolError, match="a response"):
             await asyncio.to_thread(offsets_of, running, store, ("T", 0, 60), ("T", 60, 80), ("U", 0, ROWS))

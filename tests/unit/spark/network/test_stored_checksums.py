@@ -136,11 +136,11 @@ async def test_half_batches_with_delays_are_single_messages(tmp_path: Path) -> N
         past = messages("past", 30, TIMER_DELIVER_MS="1000")
         assert (await run.prepare(0, "0.1", past, delayed=1)).code == 0
         assert (await run.decide(0, "0.1")).code == 0
-        while True:
-            _, high = await run.bounds()
-            if high == 30:
-                break
-            await asyncio.sleep(0.01)
+
+        async def are_all_visible() -> bool:
+            return (await run.bounds())[1] == 30
+
+        await until(are_all_visible, "messages whose time has passed")
         answer = await answer_of(running, client)
         assert (int(answer.ext["entries"]), whole_runs(answer)) == (30, [])
         assert is_right(answer, answer.body)
@@ -179,6 +179,12 @@ def rows_of(
     return found, bad
 
 
+async def filled(running: Running) -> tuple[list[str], str]:
+    """(bodies of topic T, id of the store)."""
+    client = await running.client()
+    return await fill(client), (await client.ask(HMQ_POSITION, {"topics": "T"})).ext["store"]
+
+
 @pytest.fixture
 def verified(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
     """(whole half batches in a response, whether all was right) for each response of the reader."""
@@ -196,9 +202,7 @@ def verified(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
 
 async def test_rows_are_the_same_from_any_offset(tmp_path: Path, verified: list[tuple[int, bool]]) -> None:
     async with serving(tmp_path) as running:
-        client = await running.client()
-        expected = await fill(client)
-        store = (await client.ask(HMQ_POSITION, {"topics": "T"})).ext["store"]
+        expected, store = await filled(running)
         for start in (0, 1, 2, 40, 41, 60, 126):
             assert await asyncio.to_thread(rows_of, running, store, start) == (expected[start:], []), start
         assert max(verified) == (3, True)
@@ -209,9 +213,7 @@ async def test_damage_on_the_disk_is_found_by_the_checksum_and_is_one_row(
     tmp_path: Path, verified: list[tuple[int, bool]], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(tmp_path) as running:
-        client = await running.client()
-        expected = await fill(client)
-        store = (await client.ask(HMQ_POSITION, {"topics": "T"})).ext["store"]
+        expected, store = await filled(running)
         overwritten(tmp_path, b"a1-7", b"a1-?")
         with caplog.at_level(logging.WARNING, "halfmq.spark"):
             found, bad = await asyncio.to_thread(rows_of, running, store)
@@ -224,9 +226,7 @@ async def test_damage_on_the_disk_is_found_by_the_checksum_and_is_one_row(
 
 async def test_damage_in_properties_is_told_with_the_messages_among_which_it_is(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
-        client = await running.client()
-        expected = await fill(client)
-        store = (await client.ask(HMQ_POSITION, {"topics": "T"})).ext["store"]
+        expected, store = await filled(running)
         overwritten(tmp_path, b"a1" + b"7".rjust(32, b"0"), b"a1" + b"8".rjust(32, b"0"))
         lost: list[str] = []
         found, bad = await asyncio.to_thread(rows_of, running, store, lost=lost)
@@ -237,9 +237,7 @@ async def test_damage_in_properties_is_told_with_the_messages_among_which_it_is(
 
 async def test_a_damaged_size_is_one_message_that_cannot_be_read(tmp_path: Path) -> None:
     async with serving(tmp_path) as running:
-        client = await running.client()
-        expected = await fill(client)
-        store = (await client.ask(HMQ_POSITION, {"topics": "T"})).ext["store"]
+        expected, store = await filled(running)
         (path,) = [
             path for path in (tmp_path / "shard-0").rglob("*") if path.is_file() and b"a1-0" in path.read_bytes()
         ]
@@ -292,9 +290,7 @@ async def test_a_response_that_was_changed_on_the_way_is_read_again(
 
     monkeypatch.setattr(raw_reader.RawConnection, "body", change)
     async with serving(tmp_path) as running:
-        client = await running.client()
-        expected = await fill(client)
-        store = (await client.ask(HMQ_POSITION, {"topics": "T"})).ext["store"]
+        expected, store = await filled(running)
         assert await asyncio.to_thread(rows_of, running, store) == (expected, [])
     assert verified == [(3, False), (0, True)]
 

@@ -14,16 +14,20 @@ from halfmq import limits
 from halfmq.errors import ConnectError, DataLost, NotAuthorized, ProtocolError, RequestFailed, UsageError
 from halfmq.model.stored_message import SYS_COMMITTED
 from halfmq.spark.network import pull_reader, wire_reader
+from halfmq.spark.network.connection import Connections
+from halfmq.spark.network.name_servers import NameServers, addresses, master
 from halfmq.spark.network.pull_reader import pulled_rows
+from halfmq.spark.network.rocketmq_bounds import RocketmqBounds
 from halfmq.spark.network.wire_reader import WireReader
 from halfmq.spark.options import parse_options
 from halfmq.spark.plan.offsets import NO_POSITION, QueueBoundsSnapshot, StreamOffset
 from halfmq.spark.plan.partitions import QueueRange, Ranges, sample_start
-from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
+from halfmq.spark.retry_deadline import Attempts, RetryDeadline, Unavailable
 from halfmq.spark.rows.stored_rows import record_batch
 from halfmq.spark.source import HalfmqBatchReader, HalfmqStreamReader
 from halfmq.wire.remoting.codes import EXT_DAMAGED, HMQ_POSITION, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request, encode_pull_response_head, encode_response
+from halfmq.wire.remoting.route import BrokerData
 
 
 @pytest.fixture
@@ -70,7 +74,7 @@ def test_the_name_server_is_never_asked_what_old_ones_do_not_answer(broker: Brok
 
 
 def test_no_broker_is_registered_yet(broker: Broker) -> None:
-    broker.brokers = lambda: ()  # type: ignore[method-assign]
+    broker.is_registered = False
     with pytest.raises(ConnectError, match="has no brokers"):
         reader(broker, timeout_ms=50).snapshot()
 
@@ -89,6 +93,26 @@ def test_a_stock_cluster_is_asked_queue_by_queue_and_has_no_position(broker: Bro
     )
     assert reader(broker, topics="later").snapshot().store == "rocketmq:c"
     assert read(reader(broker), 2, 9, store="rocketmq:c", broker="broker-a") == ([2, 3, 4, 5, 6, 7, 8], [])
+
+
+def test_the_offsets_of_all_queues_of_a_stock_broker_are_requested_before_the_first_response(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    send, receive = Connections.send, Connections.receive
+    monkeypatch.setattr(Connections, "send", lambda *given: (done.append("sent"), send(*given))[1])
+    monkeypatch.setattr(Connections, "receive", lambda *given: (done.append("received"), receive(*given))[1])
+    address, connections = ("127.0.0.1", broker.server.port), Connections()
+    bounds = RocketmqBounds(NameServers([address], connections), connections, Attempts())
+    assert bounds._offsets(address, RequestCode.GET_MAX_OFFSET, "orders", 4) == [10] * 4
+    assert done == ["sent"] * 4 + ["received"] * 4
+    broker.refuse = [ResponseCode.NO_PERMISSION]
+    with pytest.raises(NotAuthorized):
+        bounds._offsets(address, RequestCode.GET_MAX_OFFSET, "orders", 3)
+    broker.end = 7
+    found = bounds._offsets(address, RequestCode.GET_MAX_OFFSET, "orders", 2)
+    assert found == [7, 7], "not responses to earlier requests"
+    connections.close()
 
 
 # --- times, sizes, patterns
@@ -147,7 +171,7 @@ def test_times_are_not_looked_up_in_another_store(broker: Broker) -> None:
 def test_what_fits_is_exact_over_several_answers_of_a_halfmq_broker(broker: Broker) -> None:
     source = reader(broker)
     snapshot = source.snapshot()
-    sizes = [len(stored(at, b"body %d" % at)) for at in range(10)]
+    sizes = [len(stored(at)) for at in range(10)]
     for count in range(11):
         assert source.fitting(("orders", "0"), 0, 10, sum(sizes[:count]), snapshot) == (count, sum(sizes[:count]))
     assert source.fitting(("orders", "0"), 2, 9, 1 << 40, snapshot) == (7, sum(sizes[2:9]))
@@ -163,7 +187,7 @@ def test_what_fits_is_estimated_from_the_first_messages_where_no_broker_tells_si
     broker.end = 1_000
     source = reader(broker)
     queue = ("orders", "broker-a:0" if stock else "0")
-    mean = len(stored(0, b"body 0"))
+    mean = len(stored(0))
     assert source.fitting(queue, 0, 1_000, 50 * mean, source.snapshot()) == (50, 50 * mean)
     assert source.fitting(queue, 0, 1_000, mean - 1, source.snapshot()) == (0, 0)
     assert source.fitting(queue, 0, 20, 1 << 40, source.snapshot()) == (20, 20 * mean)
@@ -183,9 +207,9 @@ def test_a_busy_broker_is_asked_again_for_sizes(broker: Broker) -> None:
     source = reader(broker)
     snapshot = source.snapshot()
     broker.refuse = [ResponseCode.SYSTEM_BUSY]
-    assert source.fitting(("orders", "0"), 0, 10, 1 << 40, snapshot) == (10, 10 * len(stored(0, b"body 0")))
+    assert source.fitting(("orders", "0"), 0, 10, 1 << 40, snapshot) == (10, 10 * len(stored(0)))
     broker.tells_sizes, broker.refuse = False, [ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.SYSTEM_BUSY]
-    assert source.fitting(("orders", "0"), 0, 10, 1 << 40, snapshot) == (10, 10 * len(stored(0, b"body 0")))
+    assert source.fitting(("orders", "0"), 0, 10, 1 << 40, snapshot) == (10, 10 * len(stored(0)))
 
 
 @pytest.mark.parametrize("stock", [False, True])
@@ -263,6 +287,29 @@ def test_nobody_there_for_all_of_the_time(broker: Broker) -> None:
 def test_a_second_name_server_is_tried_at_once(broker: Broker) -> None:
     url = f"rocketmq://127.0.0.1:{free_port()};127.0.0.1:{broker.server.port}"
     assert reader(broker, timeout_ms=0, url=url).snapshot().position == 500
+
+
+def test_all_name_servers_that_do_not_respond_are_named() -> None:
+    dead = [("127.0.0.1", free_port()) for _ in range(2)]
+    with pytest.raises(Unavailable) as error:
+        NameServers(dead, Connections()).topics()
+    assert all(f"127.0.0.1:{port}" in str(error.value) for _, port in dead)
+
+
+def test_the_name_server_that_responded_is_asked_first_from_then_on(broker: Broker) -> None:
+    connections = Connections()
+    dead, alive = ("127.0.0.1", free_port()), ("127.0.0.1", broker.server.port)
+    servers = NameServers([dead, alive], connections)
+    assert servers.topics() == ("orders",)
+    assert servers._server == 1
+    connections.close()
+
+
+def test_only_the_master_of_a_broker_is_read() -> None:
+    both = BrokerData("c", "a", {0: "[::1]:10911", 1: "10.0.0.1:10911"})
+    assert (master(both), addresses(both)) == (("::1", 10911), "[::1]:10911")
+    slave = BrokerData("c", "a", {1: "10.0.0.1:10911"})
+    assert (master(slave), addresses(slave)) == (None, "no master")
 
 
 def test_refusals_that_waiting_does_not_change_are_raised_at_once(broker: Broker) -> None:
@@ -408,7 +455,7 @@ def test_messages_that_an_answer_leaves_out_are_a_loss_by_name(broker: Broker, l
     """A broker skips what it can no longer read, and says only where to go on."""
 
     def pull(request: Request[Any]) -> bytes:
-        body = b"".join(stored(number, b"body %d" % number) for number in range(10) if number not in left_out)
+        body = b"".join(stored(number) for number in range(10) if number not in left_out)
         return encode_pull_response_head(request, 0, "FOUND", 10, 0, 10, len(body)) + body
 
     broker.pull = pull  # type: ignore[method-assign]
@@ -422,7 +469,7 @@ def test_messages_that_an_answer_leaves_out_are_a_loss_by_name(broker: Broker, l
 
 def test_messages_that_come_twice_are_refused(broker: Broker) -> None:
     def pull(request: Request[Any]) -> bytes:
-        body = stored(0, b"body 0") + stored(1, b"body 1") + stored(1, b"body 1")
+        body = stored(0) + stored(1) + stored(1)
         return encode_pull_response_head(request, 0, "FOUND", 3, 0, 10, len(body)) + body
 
     broker.pull = pull  # type: ignore[method-assign]
@@ -733,20 +780,12 @@ def test_another_halfmq_broker_is_not_another_store_while_the_one_that_is_read_i
         read_all(made, planned)
 
 
-def test_a_topic_that_no_broker_has_yet_is_waited_for_whatever_broker_creates_it(pair: Cluster) -> None:
+@pytest.mark.parametrize("given", [{}, {"subscribePattern": "ord.*"}])
+def test_a_topic_that_no_broker_has_yet_is_waited_for_whatever_broker_creates_it(
+    pair: Cluster, given: dict[str, str]
+) -> None:
     pair.only()
-    made = pair.stream()
-    start = made.initialOffset()
-    assert end_of(made, start) == start
-    pair.only("broker-a")
-    end = end_of(made, start)
-    assert (end["store"], end["queues"]) == (pair.brokers["broker-a"].store, {"orders": {"0": 10}})
-    assert sum(batch.num_rows for batch in read_all(made, made.partitions(start, end))) == 10
-
-
-def test_a_pattern_finds_the_one_broker_of_several_that_has_topics(pair: Cluster) -> None:
-    pair.only()
-    made = pair.stream(subscribePattern="ord.*")
+    made = pair.stream(**given)
     start = made.initialOffset()
     assert end_of(made, start) == start
     pair.only("broker-a")

@@ -1,7 +1,6 @@
 """Requests of the sink: half batches on the way at once, lost connections, refusals."""
 
 import asyncio
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from halfmq.errors import (
     UsageError,
 )
 from halfmq.model.query_batch import QueryBatch
+from halfmq.spark.network.connection import Connection
 from halfmq.spark.sink.broker import IN_FLIGHT_MAX, AlreadyDecided, SinkBroker
 from halfmq.spark.sink.encoder import Payload
 from halfmq.wire.remoting.codes import HMQ_DECIDE, HMQ_DECISION, HMQ_PREPARE_BATCH, RequestCode
@@ -86,28 +86,25 @@ def test_fields_of_a_half_batch(script: Script) -> None:
     assert bytes(request.body) == b"payload"
 
 
-def test_some_are_sent_before_the_first_is_confirmed_and_no_more(script: Script) -> None:
-    release = threading.Event()
-    answer = script.answers[HMQ_PREPARE_BATCH]
-    received: list[int] = []
+def test_some_are_sent_before_the_first_is_confirmed_and_no_more(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script.prepare(0)  # it connects
+    waits: list[int] = []  # number of half batches on the way when it waits for a response
+    receive = Connection.receive
 
-    def late(request: Request[Any]) -> bytes | None:
-        received.append(int(request.ext["index"]))
-        release.wait(5)
-        return answer(request)
+    def wait(connection: Connection, number: int) -> Any:
+        waits.append(len(script.broker._on_the_way))
+        return receive(connection, number)
 
-    script.answers[HMQ_PREPARE_BATCH] = late
-    for index in range(IN_FLIGHT_MAX - 1):
+    monkeypatch.setattr(Connection, "receive", wait)
+    for index in range(1, IN_FLIGHT_MAX - 1):
         script.prepare(index)
-    blocked = threading.Thread(target=script.prepare, args=(IN_FLIGHT_MAX - 1,))
-    blocked.start()
-    blocked.join(0.3)
-    assert blocked.is_alive()
-    release.set()
-    blocked.join(5)
+    assert waits == []
+    script.prepare(IN_FLIGHT_MAX - 1)
+    assert waits == [IN_FLIGHT_MAX]
     script.broker.finish()
-    assert not blocked.is_alive()
-    assert received == list(range(IN_FLIGHT_MAX))
+    assert script.indexes() == list(range(IN_FLIGHT_MAX))
 
 
 def test_what_is_not_confirmed_is_sent_again_after_the_connection_broke(script: Script) -> None:

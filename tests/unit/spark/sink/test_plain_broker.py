@@ -147,40 +147,23 @@ def test_name_server_without_brokers_is_waited_for(cluster: Cluster) -> None:
 # --- order, and what is on the way --------------------------------------------------------------------------------
 
 
-def test_a_queue_gets_one_request_at_a_time_and_all_a_few(cluster: Cluster) -> None:
-    release = threading.Event()
-    seen: list[bytes] = []
-
-    def late(name: str) -> Callable[[Request[Any]], bytes]:
-        def answer(request: Request[Any]) -> bytes:
-            seen.append(bytes(request.body))
-            release.wait(30)
-            return cluster.store(name, request)
-
-        return answer
-
-    cluster.answers = {name: late(name) for name in "ab"}
+def test_a_queue_gets_one_request_at_a_time_and_all_a_few(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.routes["T"] = [QueueData("a", IN_FLIGHT_MAX + 1, IN_FLIGHT_MAX + 1, READ_WRITE)]
     client = cluster.client(brokerTimeout="60")
+    seen: list[bytes | None] = []  # bodies that are sent, and None for each wait for a response
+    start, receive = client._start, client._receive
+    monkeypatch.setattr(client, "_start", lambda sending: seen.append(sending.content.body) or start(sending))
+    monkeypatch.setattr(client, "_receive", lambda sending: seen.append(None) or receive(sending))
     client.send("T", 0, one(b"first"))
-    second = threading.Thread(target=client.send, args=("T", 0, one(b"second")))
-    second.start()
-    second.join(0.2)
-    assert (second.is_alive(), seen) == (True, [b"first"])
-    release.set()
-    second.join(30)
+    client.send("T", 0, one(b"second"))
     client.finish()
+    assert seen == [b"first", None, b"second", None]
     assert cluster.stored["a", 0] == [b"first", b"second"]
-    release.clear()
-    for number in range(IN_FLIGHT_MAX):
+    seen.clear()
+    for number in range(IN_FLIGHT_MAX + 1):
         client.send("T", number, one(b"%d" % number))
-    more = threading.Thread(target=client.send, args=("T", 3, one(b"3")))
-    more.start()
-    more.join(0.2)
-    assert more.is_alive()
-    release.set()
-    more.join(30)
+    assert seen == [*(b"%d" % number for number in range(IN_FLIGHT_MAX)), None, b"%d" % IN_FLIGHT_MAX]
     client.finish()
-    assert all_stored(cluster) == [b"0", b"1", b"2", b"3", b"first", b"second"]
 
 
 # --- failures ---------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 from tests.support.half_batches import bodies
 from tests.support.in_process import serving
 from tests.support.sink_runs import arrow, options, prepare
+from tests.support.waiting import PATIENCE_S
 
 from halfmq.errors import TransactionRefused, UsageError
 from halfmq.model.ids import java_string_hash
@@ -74,7 +75,7 @@ async def test_batch_that_is_decided_meanwhile_counts_as_decided(tmp_path: Path)
             deciding = asyncio.run_coroutine_threadsafe(
                 asyncio.to_thread(decide, running.ports.names, BATCH, first), loop
             )
-            deciding.result(5)
+            deciding.result(PATIENCE_S)
             for _ in range(5):
                 yield arrow(b"y" * 5_000)
                 ended.append(False)

@@ -52,10 +52,6 @@ def test_copies_of_a_batch_write_have_one_name(monkeypatch: pytest.MonkeyPatch) 
     assert decided[0] == decided[1] == ([message], made._options, made._batch)
 
 
-def test_abort_of_a_stream_needs_no_broker() -> None:
-    HalfmqStreamWriter(STREAM, SCHEMA, False).abort([None], 3)
-
-
 def test_abort_of_a_batch_write(monkeypatch: pytest.MonkeyPatch) -> None:
     aborted: list[Any] = []
     monkeypatch.setattr(writer.decide, "abort_batch_write", lambda *given: aborted.append(given))

@@ -1,5 +1,6 @@
 """What a row was at a position, and rows that are folded. Most is tested with whole stores: test_table_files.py, test_table_wire.py."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,19 @@ def page(rows: Rows, *records: bytes, first: int = 0) -> TablePage:
         np.cumsum(sizes) - sizes,
         sizes,
     )
+
+
+def converter(
+    lost: Callable[[str], object],
+    *,
+    topics: dict[int, str] | None = None,
+    rows_at: Callable[[Any], Rows] = lambda half_indexes: table(),
+    log_start: int = 0,
+) -> TransactionRows:
+    """Up to position 100. ``rows_at``: the rows of halves on other pages."""
+    rest = np.empty(0, np.int64)
+    where = Table(topics or {}, rows_at)
+    return TransactionRows(where, TRANSACTION_COLUMNS, 100, log_start, rest, lost, must_have=False)
 
 
 def test_a_row_is_read_as_it_is_written() -> None:
@@ -112,18 +126,9 @@ def test_halves_of_a_verdict_that_other_pages_have_are_looked_up() -> None:
         return table(*[{**row, "topic_id": 2, "checks": 4, "prepared_at_ms": 2}] * len(half_indexes))
 
     def rows_of(half_index: int) -> list[dict[str, Any]]:
-        convert = TransactionRows(
-            Table({0: "orders"}, rows_at),
-            TRANSACTION_COLUMNS,
-            100,
-            0,
-            np.empty(0, np.int64),
-            lost.append,
-            must_have=False,
-        )
-        return [
-            one for batch in convert.convert(page(table(row), verdict, first=half_index)) for one in batch.to_pylist()
-        ]
+        convert = converter(lost.append, topics={0: "orders"}, rows_at=rows_at)
+        batches = convert.convert(page(table(row), verdict, first=half_index))
+        return [one for batch in batches for one in batch.to_pylist()]
 
     lost: list[str] = []
     (found,) = rows_of(3)
@@ -137,15 +142,7 @@ def test_halves_of_a_verdict_that_other_pages_have_are_looked_up() -> None:
 
 def test_a_record_that_is_gone_since_the_plan_is_a_loss() -> None:
     lost: list[str] = []
-    convert = TransactionRows(
-        Table({}, lambda half_indexes: table()),
-        TRANSACTION_COLUMNS,
-        100,
-        60,
-        np.empty(0, np.int64),
-        lost.append,
-        must_have=False,
-    )
+    convert = converter(lost.append, log_start=60)
     rows = table(*[{"state": ROW_ROLLED_BACK, "original_offset": 1, "verdict_position": at} for at in (59, 60)])
     empty = page(rows, b"", b"")
     assert list(convert.convert(empty)) == []
@@ -161,23 +158,11 @@ def test_a_parked_transaction_is_undecided_and_says_because_of_which_limit() -> 
             "next_check_at_ms": PARKED_MS + because if because else 9_000,
         }  # fmt: skip
         found = page(table(row), encoded(make.half()(1)))
-        convert = TransactionRows(
-            Table({}, lambda half_indexes: table()),
-            TRANSACTION_COLUMNS,
-            100,
-            0,
-            np.empty(0, np.int64),
-            fail,
-            must_have=False,
-        )
-        ((one,),) = [batch.to_pylist() for batch in convert.convert(found)]
+        ((one,),) = [batch.to_pylist() for batch in converter(fail).convert(found)]
         ((half,),) = [batch.to_pylist() for batch in half_messages(found, HALF_COLUMNS, {}, fail)]
         assert one["outcome"] == "UNDECIDED"
-        assert (one["transaction_id"], one["checks"], one["parked"]) == (
-            half["transaction_id"],
-            half["checks"],
-            half["parked"],
-        )
+        for name in ("transaction_id", "checks", "parked"):
+            assert one[name] == half[name]
         return half["parked"], half["next_check_at"]
 
     def fail(text: str) -> None:

@@ -1,6 +1,6 @@
 """Facts about the whole history: restarts, reads, start of the log."""
 
-from halfmq.testing.history.events import Fault, FileStarted, QueueRead, Settled, Started
+from halfmq.testing.history.events import QueueRead, Settled, Started
 from halfmq.testing.history.facts import FAR, Facts
 
 
@@ -56,24 +56,7 @@ def test_the_last_settled_counts() -> None:
     assert facts.unresolved_groups == frozenset()
 
 
-def test_acknowledgements_are_void_only_after_a_power_loss_with_durability_memory() -> None:
-    for durability, what, forgets in (("memory", "power", True), ("memory", "kill", False), ("fsync", "power", False)):
-        facts = Facts()
-        facts.began(FileStarted(t_us=0, by="p", durability=durability))  # type: ignore[arg-type]
-        facts.faults[Fault(t_us=1, by="p", what=what).what] += 1
-        assert facts.acknowledgements_void is forgets
-
-
 def test_copies_and_system_topics_are_not_checked() -> None:
     facts = Facts()
     names = ("%RETRY%g", "%DLQ%g", "RMQ_SYS_TRANS_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX", "orders")
     assert [facts.queue_number(name, 0) in facts.not_judged for name in names] == [True, True, True, True, False]
-
-
-def test_without_a_log_nothing_must_be_in_it() -> None:
-    facts = Facts()
-    facts.finish()
-    assert not facts.log_must_have(10)
-    facts.log_records, facts.log_first, facts.trimmed_to = 1, 0, 8
-    facts.finish()
-    assert [facts.log_must_have(at) for at in (-1, 7, 8)] == [False, False, True]

@@ -360,17 +360,6 @@ def test_a_message_that_two_decisions_show_is_a_duplicate() -> None:
     assert batched("A", "A").found() == {DUPLICATE: 1}
 
 
-def test_a_driver_that_records_the_messages_of_its_decision_is_checked_without_the_log() -> None:
-    """Each message of a winner is recorded as sent by the decision, a loser's never."""
-    tale = Tale()
-    tale.plain("A", queue=0)
-    tale.seen("A")
-    tale.read(2)
-    assert tale.found() == {}
-    tale.seen("loser", at=1)
-    assert tale.found() == {PHANTOM: 1}
-
-
 def test_a_recorded_message_is_missed_where_the_log_shows_it_also_without_an_answer() -> None:
     tale = batched("A")
     tale.plain("A", outcome=None, crc=7)

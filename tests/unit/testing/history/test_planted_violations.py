@@ -101,6 +101,7 @@ def test_each_check_is_needed_to_find_its_kind(
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_each_kind_alone_is_found_in_a_million_events(million: Tiled, capsys: pytest.CaptureFixture[str]) -> None:
     """At the start and at the end, or in the middle and across a restart. A clean plant gives no false alarm."""
@@ -166,6 +167,7 @@ def _judge_all(check: HistoryCheck, million: Tiled, places: dict[str, list[Mark]
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_a_million_events_are_checked_within_the_memory_budget(million: Tiled, capsys: Any) -> None:
     """The process grows by no more than its budget, and rows were moved to files."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from halfmq.testing.history.events import AnyEvent, Fault, FileStarted, PlainSent
-from halfmq.testing.history.recorder import MemoryRecorder, Recorder, monotonic_us
+from halfmq.testing.history.recorder import MemoryRecorder, Recorder
 
 decode = msgspec.json.Decoder(AnyEvent).decode
 
@@ -85,8 +85,3 @@ def test_memory_recorders_share_a_list_in_the_order_of_the_calls() -> None:
     two.record(Fault, what="x")
     one.note(Fault, what="y")
     assert [(event.by, event.t_us) for event in one.events] == [("one", 0), ("two", 0), ("two", 5), ("one", 5)]
-
-
-def test_the_clock_is_in_microseconds_and_does_not_go_back() -> None:
-    first = monotonic_us()
-    assert 0 <= monotonic_us() - first < 60_000_000
