@@ -16,8 +16,6 @@ ENDLESS_S = 30
 PATIENT_S = 20
 #: The shared waiting itself; programs that make load at a pace of their own; and the simulation, whose time is virtual throughout.
 EXEMPT = ("support/waiting.py", "run.py", "bench/", "soak/", "simulation/", "compat/stock_history.py")
-#: Not looked through yet; nothing may be added.
-NOT_YET = ("support/cut_line.py", "unit/bench/", "unit/cli/", "unit/client/", "unit/demo/", "unit/sql/")
 
 
 def impatient(source: str) -> list[int]:
@@ -28,8 +26,7 @@ def impatient(source: str) -> list[int]:
     def visit(node: ast.AST, is_virtual: bool) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             # A test says itself that its time is virtual; other functions of such a module run in the time of its tests.
-            decorators = {ast.unparse(one) for one in node.decorator_list}
-            is_virtual = "in_virtual_time" in decorators or (is_virtual and not node.name.startswith("test_"))
+            is_virtual = is_virtual and (not node.name.startswith("test_") or _runs_virtually(node))
         if isinstance(node, ast.Call) and _is_impatient(node, is_virtual) and REASON not in lines[node.lineno - 1]:
             found.append(node.lineno)
         for child in ast.iter_child_nodes(node):
@@ -37,6 +34,12 @@ def impatient(source: str) -> list[int]:
 
     visit(ast.parse(source), "tests.support.virtual_time" in source)
     return found
+
+
+def _runs_virtually(test: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Of a module that imports ``tests.support.virtual_time``: decorated with ``in_virtual_time``, or calls its ``run``."""
+    calls = {ast.unparse(node.func) for node in ast.walk(test) if isinstance(node, ast.Call)}
+    return "in_virtual_time" in {ast.unparse(one) for one in test.decorator_list} or "run" in calls
 
 
 def _is_impatient(call: ast.Call, is_virtual: bool) -> bool:
@@ -65,9 +68,7 @@ def _seconds(call: ast.Call, position: int) -> float | None:
 
 
 def test_no_test_depends_on_the_pace_of_the_machine() -> None:
-    files = [
-        path for path in sorted(TESTS.rglob("*.py")) if not str(path.relative_to(TESTS)).startswith(EXEMPT + NOT_YET)
-    ]
+    files = [path for path in sorted(TESTS.rglob("*.py")) if not str(path.relative_to(TESTS)).startswith(EXEMPT)]
     assert len(files) > 200
     found = [f"{path.relative_to(TESTS.parent)}:{line}" for path in files for line in impatient(path.read_text())]
     assert not found, f"wait for a condition (tests/support/waiting.py), or say '{REASON}...': {found}"
@@ -87,4 +88,8 @@ def test_what_does_is_noticed() -> None:
     test = "async def test_it():\n    await asyncio.sleep(1)\n"
     assert impatient(f"{virtual}@in_virtual_time\n{test}") == []
     assert impatient(virtual + test) == [3]
+    assert (
+        impatient(f"{virtual}def test_it():\n    async def test():\n        await asyncio.sleep(1)\n    run(test())\n")
+        == []
+    )
     assert impatient(f"{virtual}async def helper():\n    await asyncio.sleep(1)\n    time.sleep(1)\n") == [4]

@@ -7,6 +7,8 @@ import threading
 from pathlib import Path
 from typing import Literal
 
+from tests.support.waiting import PATIENCE_S
+
 SOCKET_NAME = ".s.PGSQL.5432"
 
 
@@ -49,7 +51,7 @@ class CutLine:
                 if self.cut == "after":
                     muted.set()
                     server.sendall(data)
-                    answered.wait(10)
+                    answered.wait(PATIENCE_S)
                 self.cut = None
                 break
             server.sendall(data)

@@ -2,6 +2,8 @@
 
 import asyncio
 
+from tests.support.waiting import soon
+
 from halfmq.bench import load
 from halfmq.bench.baseline import BaselineProtocol
 from halfmq.bench.load import Plan
@@ -15,7 +17,7 @@ async def _drive(plan: Plan) -> load.Counts:
         for connection in connections:
             connection.measuring = True
             connection.start()
-        await asyncio.wait_for(finished.wait(), 10)
+        await soon(finished.wait())
         for connection in connections:
             connection.transport.close()
         return counts

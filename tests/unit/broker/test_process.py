@@ -51,21 +51,14 @@ def refused(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
     gc.enable()  # a start leaves it off until it has recovered
 
 
+def serve_command(data: Path) -> list[str]:
+    """On free ports."""
+    return [sys.executable, "-m", "halfmq", "serve", "--data", str(data), "--port", "0", "--name-port", "0"]
+
+
 def serve(data: Path, *options: str, through: tuple[str, ...] = ()) -> str:
     """The last line of a `halfmq serve` that ends by itself with exit code 1; ``through`` another command if one is given."""
-    command = [
-        *through,
-        sys.executable,
-        "-m",
-        "halfmq",
-        "serve",
-        "--data",
-        str(data),
-        "--port",
-        "0",
-        "--name-port",
-        "0",
-    ]
+    command = [*through, *serve_command(data)]
     result = subprocess.run([*command, *options], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert result.returncode == 1, result
     assert "Traceback" not in result.stderr
@@ -416,20 +409,8 @@ async def test_nobody_reads_the_output_and_the_broker_serves_and_stops(tmp_path:
             os.write(writing, bytes(4_096))
     os.set_blocking(writing, True)
     ports = tmp_path / "ports.json"
-    command = [
-        sys.executable,
-        "-m",
-        "halfmq",
-        "serve",
-        "--data",
-        str(tmp_path / "data"),
-        "--port",
-        "0",
-        "--name-port",
-        "0",
-    ]
     process = subprocess.Popen(  # noqa: ASYNC220 - it starts and goes on
-        [*command, "--ports-file", str(ports), *SMALL], stdout=writing, stderr=writing
+        [*serve_command(tmp_path / "data"), "--ports-file", str(ports), *SMALL], stdout=writing, stderr=writing
     )
     try:
         await until(ports.exists)

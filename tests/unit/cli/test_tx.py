@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.in_process import Running, serving
+from tests.support.in_process import Calls, Running, ShiftedClock, serving
 from tests.support.raw_client import RawClient
+from tests.support.waiting import PATIENCE_S, until
 from tests.unit.broker.remoting.test_checks import answered, next_check
 from typer.testing import CliRunner, Result
 
@@ -107,7 +108,7 @@ async def answer_check(client: RawClient, wanted: int) -> None:
     client.tell(37, answered(await next_check(client), wanted))
 
 
-async def test_check_asks_now_and_tells_what_came_of_it(tmp_path: Path) -> None:
+async def test_check_asks_now_and_tells_what_came_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(tmp_path, settings=QUICK) as running:
         client = await running.client()
         await client.heartbeat("me", producers=["P"])
@@ -119,9 +120,11 @@ async def test_check_asks_now_and_tells_what_came_of_it(tmp_path: Path) -> None:
         assert (unknown.exit_code, "check 2 sent to me" in unknown.stderr) == (6, True)
         assert "was UNKNOWN" in unknown.stdout
 
+        asked = Calls(monkeypatch, tx, "ask")
+
         async def commit_late() -> None:
             check = await next_check(client)
-            await asyncio.sleep(0.5)  # the command has seen the transaction undecided by then, and waits
+            await asked.more(2)  # the command has seen the transaction undecided, and waits
             client.tell(37, answered(check, 8))
 
         task = asyncio.create_task(commit_late())
@@ -134,10 +137,11 @@ async def test_check_asks_now_and_tells_what_came_of_it(tmp_path: Path) -> None:
 
 
 async def test_check_without_anybody_to_ask_says_so(tmp_path: Path) -> None:
-    async with serving(tmp_path, settings=QUICK) as running:
+    clock = ShiftedClock()
+    async with serving(tmp_path, settings=QUICK, clock=clock) as running:
         client = await running.client()
         await client.half("orders", b"one", unique=ONE)
-        await asyncio.sleep(0.06)
+        clock.passed_ms += QUICK.check_immunity_ms + 1
         refused = await run(running, "check", ONE)
         assert (refused.exit_code, "no producer of group 'P'" in refused.output) == (4, True)
 
@@ -215,13 +219,11 @@ async def test_list_shows_parked_transactions(tmp_path: Path) -> None:
         await run(running, "limits", "P", "--check-limit", "1", "--past-limit", "park", "--operator", "ada")
         await client.heartbeat("me", producers=["P"])
         await client.half("orders", b"one", unique=ONE)
-        for _ in range(100):
-            listed = await run(running, "list")
-            if "parked (checks)" in listed.stdout:
-                break
-            await asyncio.sleep(0.02)
-        else:
-            raise AssertionError(listed.stdout)
+
+        async def is_parked() -> bool:
+            return "parked (checks)" in (await run(running, "list")).stdout
+
+        await until(is_parked, "a parked transaction in the list")
         assert "The policy of group P parked it" in (await run(running, "show", ONE)).stdout
 
 
@@ -233,8 +235,7 @@ async def parked(running: Running, client: RawClient, count: int) -> list[str]:
     for unique in ids:
         await client.half("orders", b"one", unique=unique)
     group = running.state.producer_groups["P"]
-    while len(group.derived.parked) < count:
-        await asyncio.sleep(0.01)
+    await until(lambda: len(group.derived.parked) >= count, "transactions to be parked")
     while not client.pushes.empty():
         client.pushes.get_nowait()
     return ids
@@ -264,13 +265,12 @@ async def test_all_parked_transactions_are_checked_in_steps_and_summarised(tmp_p
         assert done.exit_code == 6
         assert "4 of 10 checked" in done.output
         assert "10 of 10 checked" in done.output
-        while len(running.state.producer_groups["P"].derived.parked) < 1:
-            await asyncio.sleep(0.01)
+        group = running.state.producer_groups["P"]
+        await until(lambda: group.derived.parked, "the last one to be parked again")
         one = await run(running, "check", "--group", "P", "--parked", "--max", "5", "--wait", "0.1")
         assert "1 checked: 0 settled, 1 still undecided" in one.stdout
         ids[3] = ""
-        while not running.state.producer_groups["P"].derived.parked:
-            await asyncio.sleep(0.01)
+        await until(lambda: group.derived.parked, "the last one to be parked again")
         last = await run(running, "check", "--group", "P", "--parked")
         assert (last.exit_code, "1 checked: 1 settled, 0 still undecided" in last.stdout) == (0, True), last.output
         none = await run(running, "check", "--group", "P", "--parked")
@@ -301,8 +301,7 @@ async def test_max_bounds_the_checks_and_the_rest_stays_parked(tmp_path: Path) -
         assert (few.exit_code, "2 checked: 0 settled, 2 still undecided" in few.stdout) == (6, True), few.output
         assert len(running.state.producer_groups["P"].derived.parked) >= 3
         await client.close()
-        while running.state.producer_groups["P"].session.members:
-            await asyncio.sleep(0.01)
+        await until(lambda: not running.state.producer_groups["P"].session.members, "a group without members")
         nobody = await run(running, "check", "--group", "P", "--parked")
         assert (nobody.exit_code, "no producer of group 'P' is connected" in nobody.output) == (4, True)
 
@@ -335,7 +334,7 @@ async def test_a_verdict_that_memory_has_forgotten_is_shown_and_stands(tmp_path:
 
 async def in_groups(client: RawClient, count: int, groups: int) -> None:
     for number in range(count):
-        await asyncio.sleep(0.002)  # so that each is older than the next
+        await asyncio.sleep(0.002)  # real time: each is older than the next
         answer = await client.half("orders", b"x", unique=f"{number:032X}", group=f"G{number % groups}")
         assert answer.code == 0
 
@@ -514,7 +513,7 @@ async def test_a_transaction_that_others_settle_meanwhile_hides_none_of_the_rest
             if arguments[2] == 3 and not done:
                 done.append(found[1][0].tx_id)
                 fields = {"group": "G0", "txId": done[0], "verdict": "ROLLBACK", "operator": "bob", "reason": ""}
-                asyncio.run_coroutine_threadsafe(client.ask(29_004, fields), loop).result(5)
+                asyncio.run_coroutine_threadsafe(client.ask(29_004, fields), loop).result(PATIENCE_S)
             return found
 
         monkeypatch.setattr(tx, "_page", settled_by_others)

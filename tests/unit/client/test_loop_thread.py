@@ -5,6 +5,7 @@ import os
 import threading
 
 import pytest
+from tests.support.waiting import PATIENCE_S
 
 from halfmq.client import loop_thread as module
 from halfmq.client.loop_thread import loop_thread
@@ -68,7 +69,7 @@ def test_interrupt_cancels_the_work() -> None:
             loop_thread().run(slow())
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert ended.wait(5)
+    assert ended.wait(PATIENCE_S)
 
 
 def test_signal_handler_finds_the_loop_while_its_thread_looks_for_it() -> None:
@@ -77,7 +78,7 @@ def test_signal_handler_finds_the_loop_while_its_thread_looks_for_it() -> None:
     with module._lock:  # as if the handler came in the middle of loop_thread()
         asking = threading.Thread(target=lambda: again.append(loop_thread()), daemon=True)
         asking.start()
-        asking.join(5)
+        asking.join(PATIENCE_S)
         assert again == [found]
 
 

@@ -16,6 +16,7 @@ import pytest
 from tests.support.children import fork
 from tests.support.scripted_broker import URL, Dice, Network, ScriptedBroker
 from tests.support.scripted_server import ScriptedServer
+from tests.support.waiting import PATIENCE_S, wait_until
 
 from halfmq.client import sync
 from halfmq.client.listener import TransactionListener
@@ -135,7 +136,7 @@ def test_execute_runs_in_the_callers_thread_and_check_in_another() -> None:
         with pytest.raises(TypeError):
             mq.send_in_transaction("t", b"d", None, listener=listener)
         loop_thread().loop.call_soon_threadsafe(broker.check, 2, "orders")
-        assert listener.checked.wait(5)
+        assert listener.checked.wait(PATIENCE_S)
         mq.send_in_transaction("t", b"e", Outcome.ROLLBACK, listener=listener, delay=timedelta(seconds=2))
         assert b"TIMER_DELAY_SEC\x012\x02" in broker.halves[-1].properties
     assert listener.threads[:4] == [threading.current_thread().name] * 4
@@ -201,10 +202,7 @@ def test_consumer_whose_closing_is_interrupted_leaves_its_group() -> None:
         broker.on[RequestCode.UPDATE_CONSUMER_OFFSET] = interrupt
         with pytest.raises(KeyboardInterrupt):
             messages.close()
-        deadline = time.monotonic() + 5
-        while not broker.requests(RequestCode.UNREGISTER_CLIENT) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert broker.requests(RequestCode.UNREGISTER_CLIENT)
+        wait_until(lambda: broker.requests(RequestCode.UNREGISTER_CLIENT), "the consumer to leave")
 
 
 @pytest.mark.parametrize("early", [True, False])
@@ -220,14 +218,13 @@ def test_interrupted_call_puts_back_what_it_took(early: bool, batches: bool) -> 
             broker_thread(lambda number=number: broker.append("t", 0, str(number).encode()))
         consumer = messages._consumer
         real = consumer._open_feed()
-        while len(real._waiting) < 3:
-            time.sleep(0.01)
+        wait_until(lambda: len(real._waiting) >= 3, "three messages in the feed")
 
         def interrupted() -> Message | None:
             real.take = take  # type: ignore[method-assign]
             message = None if early else take()
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            time.sleep(0.1)  # the loop stands still meanwhile
+            time.sleep(0.1)  # real time: the loop stands still while the interrupt arrives
             return take() if early else message
 
         take = real.take
@@ -338,7 +335,7 @@ class EntropyThatWaits(Dice):
     def token(self, nbytes: int) -> bytes:
         if self.is_child:
             self.asked.set()
-            assert self.go_on.wait(10)
+            assert self.go_on.wait(PATIENCE_S)
         return super().token(nbytes)
 
 
@@ -359,14 +356,14 @@ def test_threads_of_a_child_begin_while_another_one_reconnects() -> None:
 
             first = threading.Thread(target=attempt, args=(lambda: mq.send("t", b"x"),))
             first.start()
-            assert entropy.asked.wait(10)
+            assert entropy.asked.wait(PATIENCE_S)
             others = [threading.Thread(target=attempt, args=(lambda: without_network(mq),)) for _ in range(4)]
             for thread in others:
                 thread.start()
-            time.sleep(0.05)  # they find it half made, or wait for it
+            time.sleep(0.05)  # real time: they find it half made, or wait for it; either is right
             entropy.go_on.set()
             for thread in (first, *others):
-                thread.join(10)
+                thread.join(PATIENCE_S)
             made = mq._client
             without_network(mq)
             assert mq._client is made  # once, whoever came first
@@ -389,12 +386,14 @@ def test_child_whose_first_call_met_a_broker_that_was_down_recovers() -> None:
             assert not mq.healthy()
             broker.start()
             # By itself, so that it is asked about its group's transactions although it sends nothing.
-            deadline = time.monotonic() + 10
-            while not any(
-                "orders" in body.producer_groups for peer, body in broker.heartbeats.items() if peer not in parents
-            ):
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            wait_until(
+                lambda: any(
+                    "orders" in body.producer_groups
+                    for peer, body in list(broker.heartbeats.items())
+                    if peer not in parents
+                ),
+                "the child's heartbeat",
+            )
             return [mq.send("t", b"x").status, mq.healthy()]
 
         assert fork(work).result() == ["SEND_OK", True]
@@ -489,9 +488,7 @@ def test_broker_sees_the_end_of_a_parent_although_its_child_lives() -> None:
             os._exit(0)  # as killed
 
     assert fork(parent).ended() == 0
-    deadline = time.monotonic() + 10
-    while len(open_streams(server)) > 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: len(open_streams(server)) <= 2, "the parent's connections to close")
     assert len(open_streams(server)) == 2  # the child's own: name server and broker
     assert len(server._streams) == 4  # and the parent's, which it had until its end
     os.close(told)
@@ -520,7 +517,7 @@ def test_forks_under_threads_and_lost_connections_all_work_and_share_no_id() -> 
             ids.extend(give_ids(mq))
 
     def cut() -> None:
-        while not stop.wait(0.003):
+        while not stop.wait(0.003):  # real time: the pace of the cuts
             for stream in open_streams(server):
                 with suppress(OSError):
                     stream.shutdown(socket.SHUT_RDWR)
@@ -546,7 +543,7 @@ def test_forks_under_threads_and_lost_connections_all_work_and_share_no_id() -> 
         children = []
         for _ in range(8):
             children.append(fork(child))
-            time.sleep(0.01)
+            time.sleep(0.01)  # real time: the pace of the forks
         stop.set()
         for one in children:
             ids.extend(one.result())

@@ -10,6 +10,7 @@ from demo.flight_recorder import Counter, FlightRecorder, Phase
 from demo.order_service import recorder_path
 from demo.processes import ProcessFailed
 from demo.run import Run
+from tests.support.waiting import wait_until
 
 
 class Actor:
@@ -50,6 +51,10 @@ class Stage:
             self.seen.append,
         )  # fmt: skip
 
+    def is_quiet_after_a_step(self) -> bool:
+        self.chaos.step()
+        return self.chaos.is_quiet
+
     def play(self) -> list[Kill]:
         """Orders trickle in until all are done."""
         done = 0
@@ -59,11 +64,7 @@ class Stage:
                 if actor.is_running:
                     recorder.set(Counter.ORDERS, done)
             self.batches += self.spark.is_running
-            self.chaos.step()
-            until = time.monotonic() + 5
-            while not self.chaos.is_quiet and time.monotonic() < until:
-                time.sleep(0.01)
-                self.chaos.step()
+            wait_until(self.is_quiet_after_a_step, "everything to run again")
         return self.seen
 
 

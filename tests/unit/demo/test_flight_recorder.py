@@ -4,11 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from demo.flight_recorder import Counter, FlightRecorder, Phase, read
+from tests.support.waiting import PATIENCE_S, wait_until
 
 
 def test_missing_file_is_a_service_that_did_nothing(tmp_path: Path) -> None:
@@ -50,11 +50,9 @@ def test_sigkill_leaves_what_was_written(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", program, str(path)], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     )
-    until = time.monotonic() + 30
-    while read(path).open == 0 and time.monotonic() < until:
-        time.sleep(0.02)
+    wait_until(lambda: read(path).open, "an entry of the process")
     process.send_signal(signal.SIGKILL)
-    process.wait(10)
+    process.wait(PATIENCE_S)
     assert read(path).phases[1] is Phase.PREPARED
 
 

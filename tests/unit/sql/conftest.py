@@ -1,6 +1,8 @@
 """Real databases for the tests of ``halfmq.sql``: SQLite files, and a PostgreSQL server that is started once."""
 
+import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +23,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 from tests.support.postgres import postgres_database, postgres_server
+from tests.support.waiting import PATIENCE_S
 from tests.unit.sql.memory_broker import AsyncMemoryClient, MemoryBroker, MemoryClient
 
 from halfmq.sql import MarkerTable
@@ -29,6 +32,23 @@ from halfmq.sql.table_identity import RESERVED
 __all__ = ["postgres_database", "postgres_server"]
 
 POSTGRES = pytest.param("postgres", marks=[pytest.mark.slow, pytest.mark.postgres])
+
+
+@contextmanager
+def claiming(engine: Engine) -> Iterator[None]:
+    """At the end of the block a thread that was started in it is sending its INSERT to the database, where it waits for the row's owner."""
+    sent = threading.Event()
+
+    def heard(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("INSERT"):
+            sent.set()
+
+    event.listen(engine, "before_cursor_execute", heard)
+    try:
+        yield
+        assert sent.wait(PATIENCE_S), "nothing was inserted"
+    finally:
+        event.remove(engine, "before_cursor_execute", heard)
 
 
 class Shop(NamedTuple):

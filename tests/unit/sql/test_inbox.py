@@ -9,7 +9,8 @@ import pytest
 from demo.postgres_server import PostgresServer
 from sqlalchemy import create_engine, func, insert, select
 from sqlalchemy.orm import Session
-from tests.unit.sql.conftest import AsyncShop, Place, Shop, shop_on
+from tests.support.waiting import PATIENCE_S
+from tests.unit.sql.conftest import AsyncShop, Place, Shop, claiming, shop_on
 
 from halfmq.errors import UsageError
 from halfmq.sql import Inbox
@@ -96,11 +97,11 @@ def test_two_deliveries_at_the_same_time(shop: Shop, inbox: Inbox, place: Place,
         assert inbox.claim(first, Message("m1"), group="billing")
         answers: list[bool] = []
         second = threading.Thread(target=lambda: answers.append(handle(shop, inbox, Message("m1"))))
-        second.start()
-        time.sleep(0.3)
+        with claiming(shop.engine):
+            second.start()
         assert answers == []
         getattr(first, end)()
-    second.join(30)
+    second.join(PATIENCE_S)
     assert answers == [end == "rollback"]
 
 

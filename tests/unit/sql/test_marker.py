@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import Column, Engine, MetaData, String, Table, create_engine, insert, text
 from sqlalchemy.exc import IntegrityError
-from tests.unit.sql.conftest import Place, markers_of
+from tests.support.waiting import PATIENCE_S
+from tests.unit.sql.conftest import Place, claiming, markers_of
 
 from halfmq.client.outcome import Outcome
 from halfmq.errors import ConnectError, UsageError
@@ -79,11 +80,11 @@ def test_check_that_waits_for_the_local_transaction_sees_its_end(
         markers.write(connection, "t1")
         answers: list[Outcome] = []
         checker = threading.Thread(target=lambda: answers.append(decide(engine, markers, "t1", wait_ms=20_000)))
-        checker.start()
-        time.sleep(0.3)
+        with claiming(engine):
+            checker.start()
         assert answers == []
         getattr(connection, end)()
-    checker.join(30)
+    checker.join(PATIENCE_S)
     assert answers == [expected]
 
 

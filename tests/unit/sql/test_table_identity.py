@@ -1,11 +1,11 @@
 """Which table this is, and up to when its markers may be gone."""
 
 import threading
-import time
 
 import pytest
 from sqlalchemy import Connection, Engine, MetaData, create_engine, delete, event, insert, select, update
 from sqlalchemy.orm import Session
+from tests.support.waiting import wait_until
 from tests.unit.sql.conftest import AsyncShop, Place, Shop, markers_of
 from tests.unit.sql.memory_broker import Asked, AsyncMemoryClient, MemoryBroker, MemoryClient
 
@@ -291,13 +291,13 @@ def test_many_processes_at_once_make_one_identity(shop: Shop, place: Place) -> N
         try:
             log = MarkerRows(MetaData(), "mq_tx")
             together.wait(20)
-            for _ in range(200):
+
+            def established() -> str:
                 log.identity.establish(engine, NOON_MS, 100)
                 with engine.connect() as connection:
-                    if origin := log.identity.origin(connection, 1):
-                        origins.append(origin)
-                        return
-                time.sleep(0.01)
+                    return log.identity.origin(connection, 1)
+
+            origins.append(wait_until(established, "an identity"))
         except BaseException as error:
             failed.append(error)
         finally:

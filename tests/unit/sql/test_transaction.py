@@ -9,6 +9,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, registry
 from tests.support.children import fork
+from tests.support.waiting import soon
 from tests.unit.sql.conftest import AsyncShop, Shop, markers_of
 from tests.unit.sql.memory_broker import Asked, AsyncMemoryClient, MemoryBroker, MemoryClient
 
@@ -364,7 +365,7 @@ async def test_task_cancelled_while_halves_are_sent_rolls_back_and_the_check_agr
             tx.send("orders", b"x")
 
     task = asyncio.create_task(order())
-    await asyncio.wait_for(sending.wait(), 10)
+    await soon(sending.wait())
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
