@@ -29,7 +29,7 @@ _PART_MAX_S: Final = {"fast": 600, "gate": 1_800, "all": 10_800}
 #: How long histories of new seeds are simulated. Seconds.
 _SIMULATION_S: Final = {"fast": 0, "gate": 20, "all": 600}
 #: Parts also wait, so a core can serve a little more than one.
-_LOAD_OF_A_CORE: Final = 1.25
+_LOAD_OF_A_CORE: Final = 1.5
 #: Lines of a log that are shown of a red command.
 _SHOWN_LINES_MAX: Final = 400
 _NOTHING_SELECTED: Final = 5  # exit status of pytest
