@@ -6,7 +6,12 @@ import java.util.Map;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.store.OffsetStore;
+import org.apache.rocketmq.client.consumer.store.ReadOffsetType;
+import org.apache.rocketmq.client.consumer.store.RemoteBrokerOffsetStore;
+import org.apache.rocketmq.client.impl.consumer.DefaultMQPushConsumerImpl;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.message.MessageQueue;
 
 /** A consumer that stops and starts again goes on where it was. */
 final class Restart implements Program {
@@ -46,8 +51,24 @@ final class Restart implements Program {
             }
             return true;
         });
-        Thread.sleep(2000);
+        Env.await(30, () -> brokerKnowsThatAllIsConsumed(consumer, topic));
         consumer.shutdown();
         return seen;
+    }
+
+    /**
+     * A consumer that is shut down commits its offsets one-way and closes the connection: on a busy machine the client itself
+     * loses them ("send a request command to channel failed" in its log). So they are committed before.
+     */
+    private static boolean brokerKnowsThatAllIsConsumed(DefaultMQPushConsumer consumer, String topic) throws Exception {
+        DefaultMQPushConsumerImpl inside = consumer.getDefaultMQPushConsumerImpl();
+        inside.persistConsumerOffset();
+        OffsetStore stored = new RemoteBrokerOffsetStore(inside.getmQClientFactory(), consumer.getConsumerGroup());
+        for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(topic)) {
+            if (stored.readOffset(queue, ReadOffsetType.READ_FROM_STORE) != consumer.maxOffset(queue)) {
+                return false;
+            }
+        }
+        return true;
     }
 }
