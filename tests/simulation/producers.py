@@ -5,10 +5,13 @@ import random
 from typing import Any, Final
 
 from sqlalchemy import insert
+from sqlalchemy.orm import Session
+from sqlalchemy.util import await_only
 
 from halfmq.client.listener import TransactionListener
 from halfmq.client.message import Message
 from halfmq.client.outcome import Outcome
+from halfmq.client.receipts import Prepared, TransactionReceipt
 from halfmq.client.transaction_block import Transaction
 from halfmq.errors import ConnectError, UnsupportedCombination
 from halfmq.model.properties import CHECK_IMMUNITY_SECONDS
@@ -73,13 +76,25 @@ class _Life:
 
     async def by_marker(self) -> None:
         async with self.sessions() as session, self.client.transaction(session, markers=self.markers) as tx:
-            await session.execute(insert(orders).values(tx_id=tx.id).inline())
-            immunity = self.immunity()
-            for _ in range(self.rng.choice((1, 1, 2, 3))):
-                topic, body, options = self.in_transaction()
-                tx.send(topic, body, **options, **immunity)
-            if self.rng.random() < 0.1:
-                raise ApplicationError("in the block")
+            await session.run_sync(self._order, tx)
+
+    async def by_marker_blocking(self) -> None:
+        """The blocking face, in a greenlet, which waits where a thread would."""
+        async with self.sessions() as session:
+            await session.run_sync(self._blocking)
+
+    def _blocking(self, session: Session) -> None:
+        with self.markers.bind(BlockingCalls(self.client), session) as tx:
+            self._order(session, tx)
+
+    def _order(self, session: Session, tx: Any) -> None:
+        session.execute(insert(orders).values(tx_id=tx.id).inline())
+        immunity = self.immunity()
+        for _ in range(self.rng.choice((1, 1, 2, 3))):
+            topic, body, options = self.in_transaction()
+            tx.send(topic, body, **options, **immunity)
+        if self.rng.random() < 0.1:
+            raise ApplicationError("in the block")
 
     async def by_block(self) -> None:
         rng = self.rng
@@ -158,7 +173,9 @@ class _Life:
 
     async def work(self) -> None:
         around = self.machine.around
-        acts = (self.by_marker, self.by_marker, self.by_block, self.by_block, self.by_listener, self.plain, self.batch)
+        acts = (
+            self.by_marker, self.by_marker_blocking, self.by_block, self.by_block, self.by_listener, self.plain, self.batch,
+        )  # fmt: skip
         while around.working:
             await asyncio.sleep(self.swarm.think_ms / 1000 * self.rng.random() * 2)
             if not around.working:
@@ -185,6 +202,26 @@ class _Life:
                 around.chronicle.counts["knob markers kept because undecided"] += len(keep)
             except Expected as error:
                 around.chronicle.counts[f"client {type(error).__name__}"] += 1
+
+
+class BlockingCalls:
+    """The calls that a blocking block makes, of a client whose loop is that of the simulation."""
+
+    def __init__(self, client: SimulatedClient) -> None:
+        self._client = client
+        self.group = client.group
+
+    def new_transaction_id(self) -> str:
+        return self._client.new_transaction_id()
+
+    def prepare(self, messages: Any, **names: str) -> Prepared:
+        return await_only(self._client.prepare(messages, **names))
+
+    def commit(self, prepared: Prepared) -> TransactionReceipt:
+        return await_only(self._client.commit(prepared))
+
+    def rollback(self, prepared: Prepared) -> TransactionReceipt:
+        return await_only(self._client.rollback(prepared))
 
 
 class OrderListener(TransactionListener):

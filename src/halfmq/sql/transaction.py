@@ -2,34 +2,41 @@
 
 The steps, and what a failure in each means:
 
-1. Begin, insert the marker ``(tx_id, 'C')``.  The database's error; nothing was sent.
+1. Begin, insert the marker ``(tx_id, 'P')``.  The database's error; nothing was sent.
 2. The body of the block. ``tx.send`` only collects.  Its exception; rolled back, nothing was sent.
-3. Flush, then send all half messages and wait for their acknowledgements.  Rolled back; the client sends ROLLBACK for
+3. Flush, and turn the marker into ``(tx_id, 'C')``, which proves that the transaction of step 1 still runs.  Rolled back, nothing was
+   sent.
+4. Send all half messages and wait for their acknowledgements.  Rolled back; the client sends ROLLBACK for
    acknowledged halves; one whose response was lost is settled by the check, which finds no marker.
-4. COMMIT.  Certainly rolled back: ROLLBACK is sent, and the database's error is raised. Anything less certain: the half
+5. COMMIT.  Certainly rolled back: ROLLBACK is sent, and the database's error is raised. Anything less certain: the half
    messages are left alone, ``TransactionUnknown`` is raised, and the check reads the marker.
-5. Send COMMIT to the broker.  Does not affect the caller: the local commit is durable, the client retries, and the check is
+6. Send COMMIT to the broker.  Does not affect the caller: the local commit is durable, the client retries, and the check is
    the fallback. ``tx.receipt`` is then None.
 
 Half messages are sent late, so that they are undecided only during one local COMMIT, and an exception of the body sends none.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
+from typing import Any, TypeVar, cast
 
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from halfmq.client import forks
 from halfmq.client.marker_table import BlockingTransactionCalls, TransactionCalls
+from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.receipts import Prepared, TransactionReceipt
 from halfmq.errors import HalfmqError, TransactionUnknown
 from halfmq.sql.commit_failure import CommitFailure
 from halfmq.sql.local_work import FailedCommit, LocalWork
 from halfmq.sql.marker import MarkerRows
+
+_T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
@@ -77,25 +84,80 @@ class SqlTransaction:
         )
 
 
+class _Steps:
+    """The steps of a block, once for both faces. ``in_session`` calls a function with statements on the block's session."""
+
+    def __init__(
+        self,
+        calls: TransactionCalls,
+        name: str,
+        markers: MarkerRows,
+        session: Session,
+        query_id: str,
+        in_session: Callable[[Callable[[], Any]], Awaitable[Any]],
+    ) -> None:
+        self._calls = calls
+        self._name = name
+        self._query_id = query_id
+        self._in_session = in_session
+        tx_id = calls.new_transaction_id()
+        self._work = LocalWork(session, markers, tx_id)
+        self.transaction = SqlTransaction(tx_id, self._work)
+
+    async def enter(self) -> SqlTransaction:
+        await self._in_session(self._work.begin)
+        return self.transaction
+
+    async def leave(self, error: BaseException | None) -> None:
+        if error is not None:
+            await self._in_session(self._work.abandon)
+            return
+        prepared = await self._prepare()
+        failed: FailedCommit | None = await self._in_session(self._work.commit)
+        if failed is not None:
+            if prepared is not None and failed.meaning is CommitFailure.ROLLED_BACK:
+                await self._send_rollback(prepared)
+            raise_failed(failed, self.transaction.id, sent=prepared is not None)
+        if prepared is not None:
+            await self._send_commit(prepared)
+
+    async def _prepare(self) -> Prepared | None:
+        try:
+            messages = await self._in_session(self._work.ready)
+            if not messages:
+                return None
+            return await self._calls.prepare(
+                messages, tx_id=self.transaction.id, name=self._name, query_id=self._query_id
+            )
+        except BaseException:
+            await self._in_session(self._work.abandon)
+            raise
+
+    async def _send_commit(self, prepared: Prepared) -> None:
+        try:
+            self.transaction._receipt = await self._calls.commit(prepared)
+        except HalfmqError as error:
+            log_unconfirmed("COMMIT", prepared, error)
+
+    async def _send_rollback(self, prepared: Prepared) -> None:
+        try:
+            await self._calls.rollback(prepared)
+        except HalfmqError as error:
+            log_unconfirmed("ROLLBACK", prepared, error)
+
+
 class Block(AbstractContextManager[SqlTransaction]):
     """The block on a ``Session``. Made by ``Client.transaction``."""
 
     def __init__(
         self, client: BlockingTransactionCalls, name: str, markers: MarkerRows, session: Session, query_id: str
     ) -> None:
-        self._client = client
-        self._name = name
-        self._markers = markers
-        self._session = session
-        self._query_id = query_id
+        self._make = partial(_Steps, _WithoutWaiting(client), name, markers, session, query_id, _call)
 
     def __enter__(self) -> SqlTransaction:
         self._begun_in = forks.generation
-        tx_id = self._client.new_transaction_id()
-        self._work = LocalWork(self._session, self._markers, tx_id)
-        self._work.begin()
-        self._transaction = SqlTransaction(tx_id, self._work)
-        return self._transaction
+        self._steps = self._make()
+        return _finished(self._steps.enter())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -104,43 +166,11 @@ class Block(AbstractContextManager[SqlTransaction]):
             if error is None:
                 forks.refuse_in_child(
                     self._begun_in,
-                    f"transaction {self._transaction.id}",
+                    f"transaction {self._steps.transaction.id}",
                     "leave its block to the parent; fork outside of blocks",
                 )
             return
-        if error is not None:
-            self._work.abandon()
-            return
-        prepared = self._prepare()
-        failed = self._work.commit()
-        if failed is not None:
-            if prepared is not None and failed.meaning is CommitFailure.ROLLED_BACK:
-                self._send_rollback(prepared)
-            raise_failed(failed, self._transaction.id, sent=prepared is not None)
-        if prepared is not None:
-            self._send_commit(prepared)
-
-    def _prepare(self) -> Prepared | None:
-        try:
-            messages = self._work.ready()
-            if not messages:
-                return None
-            return self._client.prepare(messages, tx_id=self._transaction.id, name=self._name, query_id=self._query_id)
-        except BaseException:
-            self._work.abandon()
-            raise
-
-    def _send_commit(self, prepared: Prepared) -> None:
-        try:
-            self._transaction._receipt = self._client.commit(prepared)
-        except HalfmqError as error:
-            log_unconfirmed("COMMIT", prepared, error)
-
-    def _send_rollback(self, prepared: Prepared) -> None:
-        try:
-            self._client.rollback(prepared)
-        except HalfmqError as error:
-            log_unconfirmed("ROLLBACK", prepared, error)
+        _finished(self._steps.leave(error))
 
 
 class AsyncBlock(AbstractAsyncContextManager[SqlTransaction]):
@@ -149,60 +179,52 @@ class AsyncBlock(AbstractAsyncContextManager[SqlTransaction]):
     def __init__(
         self, client: TransactionCalls, name: str, markers: MarkerRows, session: AsyncSession, query_id: str
     ) -> None:
-        self._client = client
-        self._name = name
-        self._markers = markers
-        self._session = session
-        self._query_id = query_id
+        def in_session(function: Callable[[], Any]) -> Awaitable[Any]:
+            return session.run_sync(lambda _: function())
+
+        self._make = partial(_Steps, client, name, markers, session.sync_session, query_id, in_session)
 
     async def __aenter__(self) -> SqlTransaction:
-        tx_id = self._client.new_transaction_id()
-        self._work = LocalWork(self._session.sync_session, self._markers, tx_id)
-        await self._session.run_sync(lambda _: self._work.begin())
-        self._transaction = SqlTransaction(tx_id, self._work)
-        return self._transaction
+        self._steps = self._make()
+        return await self._steps.enter()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is not None:
-            await self._abandon()
-            return
-        prepared = await self._prepare()
-        failed = await self._session.run_sync(lambda _: self._work.commit())
-        if failed is not None:
-            if prepared is not None and failed.meaning is CommitFailure.ROLLED_BACK:
-                await self._send_rollback(prepared)
-            raise_failed(failed, self._transaction.id, sent=prepared is not None)
-        if prepared is not None:
-            await self._send_commit(prepared)
+        await self._steps.leave(error)
 
-    async def _abandon(self) -> None:
-        await self._session.run_sync(lambda _: self._work.abandon())
 
-    async def _prepare(self) -> Prepared | None:
-        try:
-            messages = await self._session.run_sync(lambda _: self._work.ready())
-            if not messages:
-                return None
-            return await self._client.prepare(
-                messages, tx_id=self._transaction.id, name=self._name, query_id=self._query_id
-            )
-        except BaseException:
-            await self._abandon()
-            raise
+class _WithoutWaiting:
+    """The calls of a blocking client as coroutines that return without waiting for an event loop."""
 
-    async def _send_commit(self, prepared: Prepared) -> None:
-        try:
-            self._transaction._receipt = await self._client.commit(prepared)
-        except HalfmqError as error:
-            log_unconfirmed("COMMIT", prepared, error)
+    def __init__(self, client: BlockingTransactionCalls) -> None:
+        self._client = client
+        self.group = client.group
+        self.new_transaction_id = client.new_transaction_id
 
-    async def _send_rollback(self, prepared: Prepared) -> None:
-        try:
-            await self._client.rollback(prepared)
-        except HalfmqError as error:
-            log_unconfirmed("ROLLBACK", prepared, error)
+    async def prepare(
+        self, messages: Sequence[OutgoingMessage], *, tx_id: str, name: str = "", query_id: str = ""
+    ) -> Prepared:
+        return self._client.prepare(messages, tx_id=tx_id, name=name, query_id=query_id)
+
+    async def commit(self, prepared: Prepared) -> TransactionReceipt:
+        return self._client.commit(prepared)
+
+    async def rollback(self, prepared: Prepared) -> TransactionReceipt:
+        return self._client.rollback(prepared)
+
+
+async def _call(function: Callable[[], Any]) -> Any:
+    return function()
+
+
+def _finished(work: Coroutine[Any, Any, _T]) -> _T:
+    """Run a coroutine that never waits to its end."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return cast(_T, done.value)
+    raise RuntimeError("a step of a blocking block has waited for an event loop")
 
 
 def raise_failed(failed: FailedCommit, tx_id: str, *, sent: bool) -> None:
