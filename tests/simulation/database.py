@@ -23,6 +23,7 @@ from halfmq.client.outcome import Outcome
 from halfmq.sql import Inbox
 from halfmq.sql.marker import COMMITTED, FENCED, MarkerRows
 from halfmq.sql.table_identity import HORIZON
+from halfmq.sql.transaction_guard import WRITTEN_BY_THIS
 from tests.support.virtual_loop import WALL_AT_START_MS, ProcessLoop, Scheduler
 
 T = TypeVar("T")
@@ -285,14 +286,17 @@ class DatabaseSession:
         """Whether the open transaction is a local transaction of the application."""
         return any(table == ORDERS for table, _ in self._keys)
 
-    def execute(self, statement: str, parameters: Parameters) -> tuple[list[Any], list[str]]:
-        """Runs in the database. Returns the rows, and the names of their columns.
+    def execute(self, statement: str, parameters: Parameters) -> tuple[list[Any], list[str], int]:
+        """Runs in the database. Returns the rows, the names of their columns, and how many rows a statement that writes found.
 
         Raises:
             Duplicate, LockTimeout: as named; after Duplicate the transaction is aborted. Lost: it was lost before.
         """
         self._must_be_open()
         store = self.database._store
+        # What PostgreSQL reads from the row: whether this transaction wrote it.
+        wrote_it = any(table in statement for table, _ in self._keys)
+        statement = statement.replace(str(WRITTEN_BY_THIS), f"1 = {int(wrote_it)}")
         keys = [*_keys_of(statement, parameters)]
         for key in keys:
             if self.database._locks.get(key, self) is not self:
@@ -302,7 +306,7 @@ class DatabaseSession:
             for written in self._writes:
                 store.execute(*written)
             found = store.execute(statement, parameters)
-            result = found.fetchall(), [column[0] for column in found.description or ()]
+            result = found.fetchall(), [column[0] for column in found.description or ()], found.rowcount
         except sqlite3.IntegrityError as error:
             self._aborted = True
             raise Duplicate(str(error)) from None
@@ -325,7 +329,7 @@ class DatabaseSession:
         self._writes.append((statement, parameters))
         self._keys += keys
         for table, (tx_id, *_) in keys:
-            if table == MARKERS:
+            if table == MARKERS and "written_at_ms" in parameters:
                 database._inserted_at_ms.setdefault(tx_id, parameters["written_at_ms"])
         database._locks.update(dict.fromkeys(keys, self))
         if not self.process.alive:  # it died while the request was in transit
@@ -396,7 +400,9 @@ class DatabaseSession:
 
 
 def _keys_of(statement: str, parameters: Parameters) -> Iterable[Key]:
-    """The primary key that an INSERT locks."""
+    """The primary key that an INSERT locks, or the UPDATE of a marker."""
     words = statement.split(maxsplit=3)
+    if words[:2] == ["UPDATE", MARKERS] and "tx_id_1" in parameters:
+        yield MARKERS, (parameters["tx_id_1"],)
     if words[0] == "INSERT" and (names := _KEYS[words[2]]):
         yield words[2], tuple(parameters[name] for name in names)

@@ -46,7 +46,7 @@ class Cursor:
         self.arraysize = 1
 
     def execute(self, statement: str, parameters: Any = None) -> None:
-        self._rows, columns = self._connection.execute(statement, dict(parameters or {}))
+        self._rows, columns, self.rowcount = self._connection.execute(statement, dict(parameters or {}))
         self.description = [(name, None, None, None, None, None, None) for name in columns] or None
 
     def fetchone(self) -> Any:
@@ -83,10 +83,10 @@ class Connection:
     def cursor(self, *_: Any, **__: Any) -> Cursor:
         return Cursor(self)
 
-    def execute(self, statement: str, parameters: dict[str, Any]) -> tuple[list[Any], list[str]]:
+    def execute(self, statement: str, parameters: dict[str, Any]) -> tuple[list[Any], list[str], int]:
         if statement.startswith(_SET_LOCK_WAIT):
             self._lock_wait_ms = int(statement.removeprefix(_SET_LOCK_WAIT))
-            return [], []
+            return [], [], -1
         session = self._session
         writes = not statement.startswith("SELECT")
         self._has_written |= writes

@@ -21,7 +21,12 @@ def _layers(error: DBAPIError) -> Iterator[BaseException]:
 
 
 def sqlstate(error: DBAPIError) -> str | None:
-    """The five-character SQLSTATE, from psycopg (``sqlstate``), psycopg2 (``pgcode``) or asyncpg; None if there are none."""
+    """PostgreSQL's five-character SQLSTATE, from psycopg (``sqlstate``), psycopg2 (``pgcode``) or asyncpg; None if there is none.
+
+    MySQL's are left out: they are coarser than its numbers, and PyMySQL sets the same attribute.
+    """
+    if mysql_error_number(error) is not None:
+        return None
     for layer in _layers(error):
         for name in ("sqlstate", "pgcode"):
             value = getattr(layer, name, None)
@@ -45,3 +50,12 @@ def mysql_error_number(error: DBAPIError) -> int | None:
         if layer.args and isinstance(layer.args[0], int):
             return layer.args[0]
     return None
+
+
+def is_check_violation(error: DBAPIError) -> bool:
+    """Whether a CHECK constraint has refused the row."""
+    if (code := sqlite_error_code(error)) is not None:
+        return code == 275
+    if (state := sqlstate(error)) is not None:
+        return state == "23514"
+    return mysql_error_number(error) in (3819, 4025)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any, Final, Protocol, overload
 
-from sqlalchemy import BigInteger, Column, Connection, MetaData, Table, delete, insert
+from sqlalchemy import BigInteger, Column, ColumnElement, Connection, MetaData, Table, and_, delete, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -19,7 +19,8 @@ from sqlalchemy.orm import Session
 from halfmq import limits
 from halfmq.errors import UsageError
 from halfmq.sql.exact_text import exact_text
-from halfmq.sql.open_block import refuse_nested
+from halfmq.sql.open_block import is_open, refuse_nested, was_committed_by_block
+from halfmq.sql.transaction_guard import TransactionGuard, refuse_autocommit
 
 #: Characters of a key: RocketMQ's unique ids have 32 to 56; keys of an application may be longer.
 KEY_CHARS_MAX: Final = 255
@@ -89,12 +90,21 @@ class Inbox:
         acknowledge all. Claim in a fixed order, such as by ``message_id``: while a queue moves to another consumer, two
         consumers may have the same messages and deadlock; then roll back and retry the batch. With an ``AsyncSession``: ``await session.run_sync(lambda s: inbox.claim(s, message, group=...))``.
         """
-        key = self._key(message) if self._key is not None else message.message_id
-        if not 0 < len(key) <= KEY_CHARS_MAX:
-            raise UsageError(f"the inbox key has {len(key)} characters; 1 to {KEY_CHARS_MAX} are allowed")
+        key = self.key_of(message)
         connection = session.connection(bind_arguments={"clause": self.table})
         row = {"consumer_group": group, "message_key": key, "handled_at_ms": time.time_ns() // 1_000_000}
         return self._insert_if_absent(connection, row)
+
+    def key_of(self, message: HasMessageId) -> str:
+        """The key of a message's row.
+
+        Raises:
+            UsageError: it is empty or too long.
+        """
+        key = self._key(message) if self._key is not None else message.message_id
+        if not 0 < len(key) <= KEY_CHARS_MAX:
+            raise UsageError(f"the inbox key has {len(key)} characters; 1 to {KEY_CHARS_MAX} are allowed")
+        return key
 
     def _insert_if_absent(self, connection: Connection, row: dict[str, object]) -> bool:
         # RETURNING and not rowcount, which is -1 for ON CONFLICT with psycopg.
@@ -133,23 +143,86 @@ def _refuse_open_block_or_savepoint(session: Session) -> None:
         )
 
 
+class _Once:
+    """The transaction of one ``once`` block, on a synchronous session."""
+
+    def __init__(self, inbox: Inbox, session: Session, message: HasMessageId, group: str) -> None:
+        self._inbox = inbox
+        self._session = session
+        self._message = message
+        self._group = group
+        self._guard: TransactionGuard | None = None
+
+    def begin(self) -> bool:
+        _refuse_open_block_or_savepoint(self._session)
+        connection = self._session.connection(bind_arguments={"clause": self._inbox.table})
+        refuse_autocommit(connection, "Inbox.once")
+        is_first = self._inbox.claim(self._session, self._message, group=self._group)
+        if is_first:
+            guard = TransactionGuard(self._session, connection, "Inbox.once", may_commit=lambda: is_open(self._session))
+            guard.start()
+            self._guard = guard
+            self._transaction = self._session.get_transaction()
+        return is_first
+
+    def _row(self) -> ColumnElement[bool]:
+        columns = self._inbox.table.c
+        return and_(columns.consumer_group == self._group, columns.message_key == self._inbox.key_of(self._message))
+
+    def end(self) -> None:
+        """Prove that the row and the effect are still in the transaction that is committed now.
+
+        Raises:
+            UsageError: that transaction has ended; the message must not be acknowledged.
+        """
+        if self._guard is not None and not was_committed_by_block(self._session, self._transaction):
+            self._session.flush()
+            while (savepoint := self._session.get_nested_transaction()) is not None:
+                savepoint.commit()
+            self._guard.prove(self._found)
+            self._guard.check_again = self._check_again
+        self._session.commit()
+        self._stop()
+
+    def _found(self) -> int:
+        assert self._guard is not None
+        table = self._inbox.table
+        connection = self._session.connection(bind_arguments={"clause": table})
+        rows = connection.execute(select(table.c.message_key).where(self._row(), self._guard.written_by_this))
+        return len(rows.all())
+
+    def _check_again(self) -> None:
+        if self._found() != 1:
+            raise UsageError(
+                "what runs in before_commit has ended the transaction", hint="leave COMMIT and ROLLBACK to Inbox.once"
+            )
+
+    def abandon(self) -> None:
+        self._stop()
+        self._session.rollback()
+
+    def _stop(self) -> None:
+        if self._guard is not None:
+            self._guard.stop()
+
+
 @contextmanager
 def _once(inbox: Inbox, session: Session, message: HasMessageId, group: str) -> Iterator[bool]:
-    _refuse_open_block_or_savepoint(session)
+    once = _Once(inbox, session, message, group)
     try:
-        yield inbox.claim(session, message, group=group)
-        session.commit()
+        yield once.begin()
+        once.end()
     except BaseException:
-        session.rollback()
+        once.abandon()
         raise
 
 
 @asynccontextmanager
 async def _once_async(inbox: Inbox, session: AsyncSession, message: HasMessageId, group: str) -> AsyncIterator[bool]:
-    _refuse_open_block_or_savepoint(session.sync_session)
+    once = _Once(inbox, session.sync_session, message, group)
     try:
-        yield await session.run_sync(lambda sync: inbox.claim(sync, message, group=group))
-        await session.commit()
+        yield await session.run_sync(lambda _: once.begin())
+        await session.run_sync(lambda _: once.end())
     except BaseException:
-        await session.rollback()
+        await session.run_sync(lambda _: once.abandon())
         raise

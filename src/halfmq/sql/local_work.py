@@ -2,8 +2,9 @@
 
 Both blocks use it; ``AsyncBlock`` runs it inside ``run_sync``. It does no network I/O to a broker.
 
-The block commits the session itself and does not rely on session events to detect a commit: ``before_commit`` and
-``after_commit`` also fire for savepoints and for empty commits.
+What is committed is proven by ``transaction_guard``: neither the return of ``session.commit()`` nor an event of the session is
+evidence. A message belongs to the savepoints in which it was collected: those of the session, which may have sent no SAVEPOINT yet, and
+those of the database.
 """
 
 import logging
@@ -20,9 +21,12 @@ from halfmq.errors import UnsupportedCombination, UsageError
 from halfmq.model import properties as names
 from halfmq.sql.commit_failure import CommitFailure, classify_commit_failure
 from halfmq.sql.marker import MarkerRows
-from halfmq.sql.open_block import enter, leave, refuse_nested
+from halfmq.sql.open_block import enter, leave, proven_commit, refuse_nested
+from halfmq.sql.transaction_guard import Savepoint, TransactionGuard, refuse_autocommit
 
 _log = logging.getLogger(__name__)
+
+_PLACE = "the block"
 
 
 class FailedCommit(NamedTuple):
@@ -34,8 +38,8 @@ class FailedCommit(NamedTuple):
 
 class _Collected(NamedTuple):
     message: OutgoingMessage
-    #: Savepoints that were open when it was collected, innermost first.
-    savepoints: tuple[SessionTransaction, ...]
+    #: Savepoints that were open when it was collected, of the session and of the database.
+    savepoints: tuple[SessionTransaction | Savepoint, ...]
 
 
 class LocalWork:
@@ -49,10 +53,12 @@ class LocalWork:
         self._origin = b""
         self._collected: list[_Collected] = []
         self._open = False
+        self._guard: TransactionGuard | None = None
         self._transaction: SessionTransaction | None = None
         self._connection: Connection | None = None
         self._engine: Engine | None = None
-        self._commit_sent = False
+        #: The session's savepoints that were released, not rolled back.
+        self._released: set[SessionTransaction] = set()
         self._hears_savepoints = False
 
     # --- begin ---------------------------------------------------------------------------------------------------
@@ -73,12 +79,15 @@ class LocalWork:
             # Not session.execute: a routing session may send plain statements to a replica, so the connection is requested
             # by table; and pending objects must not be flushed before the marker.
             connection = self._session.connection(bind_arguments={"clause": self._markers.table})
-            _refuse_autocommit(connection)
+            refuse_autocommit(connection, _PLACE)
             self._connection, self._engine = connection, engine
             self._transaction = self._session.get_transaction()
             self._refuse_other_engines()
             origin = self._markers.write(connection, self._tx_id)
             self._origin = names.encode([(names.HMQ_TX_MARKER, origin)])
+            guard = TransactionGuard(self._session, connection, _PLACE, on_rollback_to=self._drop)
+            guard.start()
+            self._guard = guard
         except BaseException:
             self.abandon()
             raise
@@ -141,26 +150,34 @@ class LocalWork:
         )
         self._collected.append(_Collected(message, self._open_savepoints()))
 
-    def _open_savepoints(self) -> tuple[SessionTransaction, ...]:
-        found = []
+    def _open_savepoints(self) -> tuple[SessionTransaction | Savepoint, ...]:
+        assert self._guard is not None
+        found: list[SessionTransaction | Savepoint] = [*self._guard.savepoints]
         level = self._session.get_nested_transaction()
         while level is not None and level.nested:
             found.append(level)
             level = level.parent
         if found and not self._hears_savepoints:
-            event.listen(self._session, "after_soft_rollback", self._on_soft_rollback)
+            event.listen(self._session, "after_commit", self._on_released)
+            event.listen(self._session, "after_transaction_end", self._on_ended)
             self._hears_savepoints = True
         return tuple(found)
 
-    def _on_soft_rollback(self, _session: Session, ended: SessionTransaction) -> None:
-        self._collected = [one for one in self._collected if ended not in one.savepoints]
+    def _on_released(self, session: Session) -> None:
+        if (released := session.get_nested_transaction()) is not None:
+            self._released.add(released)
+
+    def _on_ended(self, _session: Session, ended: SessionTransaction) -> None:
+        # By its end, whatever ended it: a failed flush rolls a savepoint back and reports that of a transaction of its own only.
+        if ended.nested and ended not in self._released:
+            self._drop(ended)
+
+    def _drop(self, savepoint: SessionTransaction | Savepoint) -> None:
+        self._collected = [one for one in self._collected if savepoint not in one.savepoints]
 
     def _refuse_ended_transaction(self) -> None:
-        if self._session.get_transaction() is not self._transaction:
-            raise UsageError(
-                "the session was committed or rolled back inside the block",
-                hint="leave that to mq.transaction; what was committed before is committed without its messages",
-            )
+        assert self._guard is not None
+        self._guard.refuse_ended()
 
     # --- the end -------------------------------------------------------------------------------------------------
 
@@ -171,15 +188,27 @@ class LocalWork:
         """
         self._refuse_ended_transaction()
         self._session.flush()
+        while (savepoint := self._session.get_nested_transaction()) is not None:
+            savepoint.commit()  # as the session's commit does
         self._refuse_other_engines()
         assert self._connection is not None
-        if not self._collected:
-            self._markers.delete(self._connection, self._tx_id)
+        assert self._guard is not None
+        connection, guard, markers = self._connection, self._guard, self._markers
+        write = markers.confirm if self._collected else markers.delete
+        guard.prove(lambda: write(connection, self._tx_id, guard.written_by_this))
+        guard.check_again = self._check_again
         self._open = False
         return [
             one.message._replace(properties=names.append(one.message.properties, self._origin))
             for one in self._collected
         ]
+
+    def _check_again(self) -> None:
+        assert self._connection is not None
+        if self._collected and not self._markers.is_committed(self._connection, self._tx_id):
+            raise UsageError(
+                "what runs in before_commit has ended the transaction", hint="leave COMMIT and ROLLBACK to the block"
+            )
 
     def commit(self) -> FailedCommit | None:
         """Commit the session. None: committed. Otherwise the failure; the session is rolled back and usable.
@@ -187,32 +216,32 @@ class LocalWork:
         Raises: only BaseExceptions (task cancellation, KeyboardInterrupt), after the same clean-up; whether
         it committed is then unknown.
         """
-        assert self._connection is not None
-        event.listen(self._connection, "commit", self._on_commit_sent)
+        assert self._guard is not None
+        guard = self._guard
         try:
             self._session.commit()
         except Exception as error:  # noqa: BLE001 - classified, and raised by the block
-            meaning = classify_commit_failure(error, commit_sent=self._commit_sent)
+            meaning = classify_commit_failure(error, commit_sent=guard.commit_sent)
             return FailedCommit(meaning, error)
         finally:
-            event.remove(self._connection, "commit", self._on_commit_sent)
             self.abandon()
-        if not self._commit_sent:
+        if not guard.commit_sent:
             return FailedCommit(
                 CommitFailure.UNKNOWN, UsageError("session.commit() returned without a COMMIT of the marker's database")
             )
+        proven_commit(self._session, self._transaction)
         self._establish_for_the_next()
         return None
-
-    def _on_commit_sent(self, _connection: Connection) -> None:
-        self._commit_sent = True
 
     def abandon(self) -> None:
         """Roll back if a transaction is open, and detach from the session. Also called after a commit."""
         self._open = False
         leave(self._session, self)
+        if self._guard is not None:
+            self._guard.stop()
         if self._hears_savepoints:
-            event.remove(self._session, "after_soft_rollback", self._on_soft_rollback)
+            event.remove(self._session, "after_commit", self._on_released)
+            event.remove(self._session, "after_transaction_end", self._on_ended)
             self._hears_savepoints = False
         try:
             self._session.rollback()
@@ -241,13 +270,3 @@ def _engines_of(transaction: SessionTransaction) -> set[Engine]:
     # SQLAlchemy has no public API for the connections of a session's transaction; the ``after_begin`` event would miss
     # those from before the block. A test fails if the private attribute changes.
     return {entry[0].engine for entry in transaction._connections.values()}
-
-
-def _refuse_autocommit(connection: Connection) -> None:
-    option = connection.get_execution_options().get("isolation_level")
-    default = getattr(connection.dialect, "_on_connect_isolation_level", None)
-    if "AUTOCOMMIT" in (option, default if option is None else None):
-        raise UsageError(
-            "the engine is in AUTOCOMMIT: the marker would be committed before the order",
-            hint="use another isolation level for this session's engine",
-        )

@@ -1,11 +1,15 @@
 """Marker rows, and the rollback marker (fence) that a check inserts for a transaction without one.
 
-Each local transaction inserts one row ``(tx_id, 'C')``, which becomes visible exactly when it commits. A check that finds no row
-cannot conclude anything yet, since the transaction may still run. So it inserts ``(tx_id, 'R')`` under the same primary key. If
-that succeeds, the transaction can no longer commit: its own insert fails on the key, and its business rows are rolled back with
-it. Whoever inserts first decides.
+Each local transaction inserts one row ``(tx_id, 'P')``, which is no verdict, and turns it into ``(tx_id, 'C')`` by its last statement
+before the half messages are sent. That statement proves that the row is there, in the transaction that inserted it
+(``transaction_guard``); ``'C'`` becomes visible exactly when that transaction commits.
 
-Markers are never updated, and deleted only by pruning, when a late insert is no longer possible. A missing marker counts only in
+A check that finds no row cannot conclude anything yet, since the transaction may still run. So it inserts ``(tx_id, 'R')`` under the
+same primary key. If that succeeds, the transaction can no longer commit: its own insert fails on the key, and its business rows are
+rolled back with it. A committed ``'P'`` was committed behind the block's back: the check turns it into ``'R'``, and the block's own
+statement finds no ``'P'`` any more. Whoever is first decides.
+
+Nothing else updates a marker, and only pruning deletes one, when a late insert is no longer possible. A missing marker counts only in
 the table that the transaction wrote to, and only if it cannot have been pruned: see ``table_identity``.
 """
 
@@ -17,6 +21,7 @@ from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
+    ColumnElement,
     Connection,
     Engine,
     MetaData,
@@ -24,15 +29,19 @@ from sqlalchemy import (
     Table,
     and_,
     delete,
+    false,
     insert,
     or_,
     select,
+    update,
 )
 from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.schema import AddConstraint, DropConstraint
 
 from halfmq import limits
 from halfmq.client.outcome import Outcome
 from halfmq.errors import UsageError
+from halfmq.sql.driver_error import is_check_violation
 from halfmq.sql.exact_text import exact_text
 from halfmq.sql.lock_wait import is_lock_wait, short_transaction
 from halfmq.sql.table_identity import (
@@ -44,9 +53,12 @@ from halfmq.sql.table_identity import (
     why_absence_is_no_answer,
 )
 
+#: Values of the column ``outcome``. PREPARED is no verdict: the transaction has not come to its end.
+PREPARED: Final = "P"
 COMMITTED: Final = "C"
 FENCED: Final = "R"
-_OUTCOMES: Final = {COMMITTED: Outcome.COMMIT, FENCED: Outcome.ROLLBACK}
+#: UNKNOWN: a check fences it.
+_OUTCOMES: Final = {PREPARED: Outcome.UNKNOWN, COMMITTED: Outcome.COMMIT, FENCED: Outcome.ROLLBACK}
 
 #: How long a check waits for the local transaction's row lock, ms: enough for a slow commit, without blocking other checks.
 FENCE_LOCK_WAIT_MS: Final = 500
@@ -73,7 +85,7 @@ def wall_ms() -> int:
 class Seen(NamedTuple):
     """The rows that a check read."""
 
-    #: The transaction's marker; None: no row.
+    #: The transaction's marker; UNKNOWN: it is PREPARED; None: no row.
     outcome: Outcome | None
     #: None: the table has no identity.
     table: Bounds | None
@@ -101,7 +113,7 @@ class MarkerRows:
             Column("tx_id", exact_text(limits.TRANSACTION_ID_CHARS_MAX), primary_key=True),
             Column("outcome", String(1), nullable=False),
             Column("written_at_ms", BigInteger, nullable=False, index=True),
-            CheckConstraint("outcome IN ('C', 'R')", name=f"ck_{name}_outcome"),
+            CheckConstraint("outcome IN ('C', 'P', 'R')", name=f"ck_{name}_outcome"),
             sqlite_with_rowid=False,  # one tree to write instead of two
         )
         self.identity = TableIdentity(self.table)
@@ -115,21 +127,47 @@ class MarkerRows:
         self.identity.establish(engine, self._now_ms(), FENCE_LOCK_WAIT_MS)
 
     def write(self, connection: Connection, tx_id: str) -> str:
-        """Insert ``(tx_id, 'C')`` in the transaction that is open on ``connection``.
+        """Insert ``(tx_id, 'P')`` in the transaction that is open on ``connection``.
 
         Returns the HMQ_TX_MARKER property for the halves: the table's identity and the row's ``written_at_ms``. Empty while the
         table has no identity.
 
         Raises:
             IntegrityError: a check has inserted a rollback marker, or the id was used before. Roll back.
+            UsageError: the table is from an earlier release and has to be upgraded. Roll back.
         """
         origin = self.identity.origin(connection, now_ms := self._now_ms())
-        connection.execute(insert(self.table).values(tx_id=tx_id, outcome=COMMITTED, written_at_ms=now_ms).inline())
+        row = insert(self.table).values(tx_id=tx_id, outcome=PREPARED, written_at_ms=now_ms).inline()
+        try:
+            connection.execute(row)
+        except DBAPIError as error:
+            if is_check_violation(error):
+                raise UsageError(
+                    f"table {self.table.fullname} is from an earlier release: its constraint does not know the outcome 'P'",
+                    hint="call markers.upgrade(session) once, and commit, before this release starts",
+                ) from error
+            raise
         return origin
 
-    def delete(self, connection: Connection, tx_id: str) -> None:
-        """Delete the marker in the transaction that inserted it, because it sends no messages."""
-        connection.execute(delete(self.table).where(self.table.c.tx_id == tx_id))
+    def confirm(self, connection: Connection, tx_id: str, condition: ColumnElement[bool]) -> int:
+        """Turn the marker into ``(tx_id, 'C')`` if it is still PREPARED and ``condition`` holds. Returns the number of rows: 0 or 1."""
+        columns = self.table.c
+        return connection.execute(
+            update(self.table)
+            .where(columns.tx_id == tx_id, columns.outcome == PREPARED, condition)
+            .values(outcome=COMMITTED)
+        ).rowcount
+
+    def delete(self, connection: Connection, tx_id: str, condition: ColumnElement[bool]) -> int:
+        """As ``confirm``, for a transaction that sends no messages: its marker is deleted."""
+        columns = self.table.c
+        return connection.execute(
+            delete(self.table).where(columns.tx_id == tx_id, columns.outcome == PREPARED, condition)
+        ).rowcount
+
+    def is_committed(self, connection: Connection, tx_id: str) -> bool:
+        """Whether the marker that ``connection`` sees is ``(tx_id, 'C')``."""
+        return self.look(connection, tx_id).outcome is Outcome.COMMIT
 
     def look(self, connection: Connection, tx_id: str) -> Seen:
         """Read the marker and the identity rows in one statement, without locks.
@@ -171,7 +209,7 @@ class MarkerRows:
         ``may_fence`` no rollback marker is inserted. ROLLBACK is returned only after the rollback marker is committed.
 
         UNKNOWN: the local transaction still runs (its marker is locked), another writer blocks the database, or there is no
-        row and ``may_fence`` is False. With a remark: there is no row, and here that proves nothing.
+        verdict and ``may_fence`` is False. With a remark: there is no row, and here that proves nothing.
 
         Raises:
             DBAPIError: any other error, such as a lost connection. Nothing is decided.
@@ -186,8 +224,10 @@ class MarkerRows:
                     standing, table = self.look(connection, tx_id)
                 if table is None:
                     return _UNKNOWN  # blocked by a lock of another transaction
-            if standing is not None:
+            if standing is not None and standing is not Outcome.UNKNOWN:
                 return CheckResult(standing)
+            if standing is not None:
+                return self._fence_prepared(connection, tx_id, lock_wait_ms) if may_fence else _UNKNOWN
             if why := why_absence_is_no_answer(self.table.fullname, table, origin, prepared_at_ms):
                 if table is None or not origin.startswith(f"{table.identity}."):
                     self.identity.forget()  # this process may have cached an outdated identity
@@ -212,6 +252,15 @@ class MarkerRows:
             # None: the conflicting transaction has rolled back meanwhile. The next check decides.
             return _UNKNOWN if standing is None else CheckResult(standing)
         return CheckResult(Outcome.ROLLBACK)
+
+    def _fence_prepared(self, connection: Connection, tx_id: str, lock_wait_ms: int) -> CheckResult:
+        columns = self.table.c
+        with short_transaction(connection, lock_wait_ms):
+            fenced = connection.execute(
+                update(self.table).where(columns.tx_id == tx_id, columns.outcome == PREPARED).values(outcome=FENCED)
+            ).rowcount
+        # Otherwise it has just been confirmed or fenced, or pruned. The next check reads it.
+        return CheckResult(Outcome.ROLLBACK) if fenced == 1 else _UNKNOWN
 
     @staticmethod
     def _reading_committed(connection: Connection) -> Connection:
@@ -279,3 +328,25 @@ class MarkerRows:
     def restored(self, connection: Connection) -> None:
         """See ``MarkerTable.restored``."""
         self.identity.renew(connection, self._now_ms())
+
+    def upgrade(self, connection: Connection) -> None:
+        """See ``MarkerTable.upgrade``."""
+        (constraint,) = (one for one in self.table.constraints if isinstance(one, CheckConstraint))
+        if connection.dialect.name != "sqlite":
+            connection.execute(DropConstraint(constraint))
+            connection.execute(AddConstraint(constraint))
+            return
+        # SQLite cannot change a constraint. The first statement begins the transaction: the driver begins none before DDL.
+        connection.execute(delete(self.table).where(false()))
+        old = self.table.to_metadata(MetaData(), name=f"{self.table.name}_old")
+        preparer = connection.dialect.identifier_preparer
+        connection.exec_driver_sql(
+            f"ALTER TABLE {preparer.format_table(self.table)} RENAME TO {preparer.quote(old.name)}"
+        )
+        for index in self.table.indexes:
+            index.drop(connection)
+        self.table.create(connection)
+        connection.execute(delete(self.table))  # the identity that a new table gets
+        connection.execute(insert(self.table).from_select([*self.table.c.keys()], select(old)))
+        old.drop(connection)
+        self.identity.forget()

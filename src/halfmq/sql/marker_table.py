@@ -154,6 +154,14 @@ class MarkerTable:
                 return int(gone)
             after = rows[-1]
 
+    def upgrade(self, session: Session) -> None:
+        """Bring the table of an earlier release up to date, in ``session``'s transaction. Harmless if it is.
+
+        Until 0.9 the outcome 'P' did not exist. A block raises ``UsageError`` as long as the table does not allow it. Processes of
+        the earlier release may go on with an upgraded table. With an ``AsyncSession``: ``await session.run_sync(markers.upgrade)``.
+        """
+        self._markers.upgrade(session.connection(bind_arguments={"clause": self.table}))
+
     def restored(self, session: Session) -> None:
         """Declare, in ``session``'s transaction, that markers may be missing: the table gets a new identity.
 

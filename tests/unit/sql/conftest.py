@@ -1,4 +1,4 @@
-"""Real databases for the tests of ``halfmq.sql``: SQLite files, and a PostgreSQL server that is started once."""
+"""Real databases for the tests of ``halfmq.sql``: SQLite files, and servers of PostgreSQL and MariaDB that are started once."""
 
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 from sqlalchemy import (
     Column,
+    Connection,
     Engine,
     ForeignKey,
     Integer,
@@ -17,21 +18,27 @@ from sqlalchemy import (
     String,
     Table,
     create_engine,
+    delete,
     event,
     select,
+    true,
 )
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
+from tests.support.mariadb import mariadb_database, mariadb_server
 from tests.support.postgres import postgres_database, postgres_server
 from tests.support.waiting import PATIENCE_S
 from tests.unit.sql.memory_broker import AsyncMemoryClient, MemoryBroker, MemoryClient
 
 from halfmq.sql import MarkerTable
+from halfmq.sql.marker import MarkerRows
 from halfmq.sql.table_identity import RESERVED
 
-__all__ = ["postgres_database", "postgres_server"]
+__all__ = ["mariadb_database", "mariadb_server", "postgres_database", "postgres_server"]
 
 POSTGRES = pytest.param("postgres", marks=[pytest.mark.slow, pytest.mark.postgres])
+#: In the gate the endings go over it (``test_endings``), in `make test-all` everything.
+MARIADB = pytest.param("mariadb", marks=[pytest.mark.slow, pytest.mark.mariadb, pytest.mark.thorough])
 
 
 @contextmanager
@@ -72,7 +79,9 @@ def shop_on(engine: Engine) -> Shop:
         "lines",
         metadata,
         Column("id", Integer, primary_key=True),
-        Column("order_id", ForeignKey("orders.id", deferrable=True, initially="DEFERRED")),
+        Column("order_id", ForeignKey("orders.id", deferrable=True, initially="DEFERRED"))
+        if engine.dialect.name not in ("mysql", "mariadb")
+        else Column("order_id", ForeignKey("orders.id")),
     )
     log = MarkerTable(metadata, table="mq_tx", min_age_s=0, lock_wait_ms=100)
     metadata.create_all(engine)
@@ -82,6 +91,18 @@ def shop_on(engine: Engine) -> Shop:
 def markers_of(table: Table) -> "Select[tuple[str, str]]":
     """(id, outcome) of the transactions in a marker table; the rows about the table itself are left out."""
     return select(table.c.tx_id, table.c.outcome).where(table.c.tx_id.not_in(RESERVED)).order_by(table.c.tx_id)
+
+
+def write_marker(markers: MarkerRows, connection: Connection, tx_id: str) -> str:
+    """What a block does with its marker; not committed yet."""
+    origin = markers.write(connection, tx_id)
+    assert markers.confirm(connection, tx_id, true()) == 1
+    return origin
+
+
+def lose_marker(markers: MarkerRows, connection: Connection, tx_id: str) -> None:
+    """As a restore of the table to an earlier time."""
+    connection.execute(delete(markers.table).where(markers.table.c.tx_id == tx_id))
 
 
 def with_foreign_keys(engine: Engine) -> Engine:
@@ -106,16 +127,21 @@ class Place(NamedTuple):
     def url(self, driver: str = "") -> str:
         if self.kind == "sqlite":
             return f"sqlite{'+' + driver if driver else ''}:///{self.sqlite_path}"
+        if self.kind == "mariadb":
+            return f"mariadb+{driver or 'pymysql'}://root@/{self.database}?unix_socket={self.socket_directory}"
         return f"postgresql+{driver or 'psycopg'}://postgres@/{self.database}?host={self.socket_directory}"
 
     def async_drivers(self) -> list[str]:
-        return ["aiosqlite"] if self.kind == "sqlite" else ["psycopg", "asyncpg"]
+        return {"sqlite": ["aiosqlite"], "mariadb": ["aiomysql"], "postgres": ["psycopg", "asyncpg"]}[self.kind]
 
 
-@pytest.fixture(params=["sqlite", POSTGRES])
+@pytest.fixture(params=["sqlite", POSTGRES, MARIADB])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "sqlite":
         return Place("sqlite", tmp_path / "shop.db", Path(), "")
+    if request.param == "mariadb":
+        server = request.getfixturevalue("mariadb_server")
+        return Place("mariadb", Path(), server.socket, request.getfixturevalue("mariadb_database"))
     server = request.getfixturevalue("postgres_server")
     database = request.getfixturevalue("postgres_database")
     return Place("postgres", Path(), server.directory, database)

@@ -24,6 +24,8 @@ def test_unique_violation_of_the_sync_driver(shop: Shop, place: Place) -> None:
     if place.kind == "sqlite":
         assert (sqlite_error_code(error) or 0) & 0xFF == 19
         assert (sqlstate(error), mysql_error_number(error)) == (None, None)
+    elif place.kind == "mariadb":
+        assert (sqlstate(error), sqlite_error_code(error), mysql_error_number(error)) == (None, None, 1062)
     else:
         assert sqlstate(error) == "23505"
         assert (sqlite_error_code(error), mysql_error_number(error)) == (None, None)
@@ -38,6 +40,8 @@ async def test_unique_violation_of_the_async_drivers(shop: Shop, place: Place, e
                 await connection.execute(text("INSERT INTO orders (id) VALUES (2)"))
         if place.kind == "sqlite":
             assert (sqlite_error_code(caught.value) or 0) & 0xFF == 19
+        elif place.kind == "mariadb":
+            assert mysql_error_number(caught.value) == 1062
         else:
             assert sqlstate(caught.value) == "23505"
         await async_engine.dispose()

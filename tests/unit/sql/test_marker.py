@@ -5,14 +5,27 @@ import time
 from collections.abc import Callable
 
 import pytest
-from sqlalchemy import Column, Engine, MetaData, String, Table, create_engine, insert, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import (
+    CheckConstraint,
+    Column,
+    Engine,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    insert,
+    inspect,
+    text,
+    true,
+)
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from tests.support.waiting import PATIENCE_S
-from tests.unit.sql.conftest import Place, claiming, markers_of
+from tests.unit.sql.conftest import Place, claiming, markers_of, write_marker
 
 from halfmq.client.outcome import Outcome
 from halfmq.errors import ConnectError, UsageError
-from halfmq.sql.marker import PRUNE_AGE_MIN_S, PRUNE_ROWS_MAX, MarkerRows
+from halfmq.sql.driver_error import is_check_violation
+from halfmq.sql.marker import PRUNE_AGE_MIN_S, PRUNE_ROWS_MAX, MarkerRows, wall_ms
 
 HOUR_MS = 3_600_000
 DAY_S = 86_400.0
@@ -33,7 +46,7 @@ def decide(engine: Engine, markers: MarkerRows, tx_id: str, *, may_fence: bool =
 
 def test_committed_marker_answers_commit_again_and_again(engine: Engine, markers: MarkerRows) -> None:
     with engine.begin() as connection:
-        markers.write(connection, "t1")
+        write_marker(markers, connection, "t1")
     assert [decide(engine, markers, "t1") for _ in range(3)] == [Outcome.COMMIT] * 3
 
 
@@ -42,20 +55,20 @@ def test_transaction_that_never_began_is_fenced_for_good(engine: Engine, markers
     assert decide(engine, markers, "t1") is Outcome.ROLLBACK
     assert decide(engine, markers, "t1") is Outcome.ROLLBACK
     with pytest.raises(IntegrityError), engine.begin() as connection:
-        markers.write(connection, "t1")
+        write_marker(markers, connection, "t1")
     assert decide(engine, markers, "t1") is Outcome.ROLLBACK
 
 
 def test_transaction_that_rolled_back_is_fenced(engine: Engine, markers: MarkerRows) -> None:
     with engine.connect() as connection:
-        markers.write(connection, "t1")
+        write_marker(markers, connection, "t1")
         connection.rollback()
     assert decide(engine, markers, "t1") is Outcome.ROLLBACK
 
 
 def test_running_transaction_is_unknown_and_can_still_commit(engine: Engine, markers: MarkerRows) -> None:
     with engine.connect() as connection:
-        markers.write(connection, "t1")
+        write_marker(markers, connection, "t1")
         started = time.monotonic()
         assert decide(engine, markers, "t1") is Outcome.UNKNOWN
         assert time.monotonic() - started < 3  # not the driver's own five seconds
@@ -67,7 +80,7 @@ def test_another_writer_is_unknown_on_sqlite_and_no_matter_on_postgres(
     engine: Engine, markers: MarkerRows, place: Place
 ) -> None:
     with engine.connect() as connection:
-        markers.write(connection, "t1")
+        write_marker(markers, connection, "t1")
         expected = Outcome.UNKNOWN if place.kind == "sqlite" else Outcome.ROLLBACK
         assert decide(engine, markers, "t2") is expected
 
@@ -77,7 +90,7 @@ def test_check_that_waits_for_the_local_transaction_sees_its_end(
     engine: Engine, markers: MarkerRows, end: str, expected: Outcome
 ) -> None:
     with engine.connect() as connection:
-        markers.write(connection, "t1")
+        write_marker(markers, connection, "t1")
         answers: list[Outcome] = []
         checker = threading.Thread(target=lambda: answers.append(decide(engine, markers, "t1", wait_ms=20_000)))
         with claiming(engine):
@@ -91,7 +104,7 @@ def test_check_that_waits_for_the_local_transaction_sees_its_end(
 def test_look_alone_writes_nothing(engine: Engine, markers: MarkerRows) -> None:
     assert decide(engine, markers, "t1", may_fence=False) is Outcome.UNKNOWN
     with engine.begin() as connection:
-        markers.write(connection, "t1")
+        write_marker(markers, connection, "t1")
     assert decide(engine, markers, "t1", may_fence=False) is Outcome.COMMIT
 
 
@@ -103,7 +116,7 @@ def test_strict_isolation_of_the_application_does_not_disturb_the_check(
         isolation = "SERIALIZABLE"
     strict = create_engine(place.url(), isolation_level=isolation)
     with strict.begin() as connection:
-        markers.write(connection, "t1")
+        write_marker(markers, connection, "t1")
     assert decide(strict, markers, "t1") is Outcome.COMMIT
     assert decide(strict, markers, "t2") is Outcome.ROLLBACK
     strict.dispose()
@@ -121,7 +134,7 @@ def test_many_checkers_at_once_agree(engine: Engine, markers: MarkerRows) -> Non
     def local(tx_id: str) -> None:
         try:
             with engine.begin() as connection:
-                markers.write(connection, tx_id)
+                write_marker(markers, connection, tx_id)
             committed.add(tx_id)
         except IntegrityError:
             pass
@@ -141,7 +154,7 @@ def test_many_checkers_at_once_agree(engine: Engine, markers: MarkerRows) -> Non
 
 def test_ids_that_differ_in_case_are_two_transactions(engine: Engine, markers: MarkerRows) -> None:
     with engine.begin() as connection:
-        markers.write(connection, "T-1")
+        write_marker(markers, connection, "T-1")
     assert decide(engine, markers, "t-1") is Outcome.ROLLBACK
     assert decide(engine, markers, "T-1") is Outcome.COMMIT
 
@@ -154,7 +167,7 @@ def test_table_that_folds_case_is_noticed(tmp_path) -> None:  # type: ignore[no-
         connection.execute(
             text("CREATE TABLE mq_tx (tx_id TEXT COLLATE NOCASE PRIMARY KEY, outcome TEXT, written_at_ms INTEGER)")
         )
-        markers.write(connection, "T-1")
+        write_marker(markers, connection, "T-1")
     with pytest.raises(UsageError, match="binary collation"):
         decide(engine, markers, "t-1")
     engine.dispose()
@@ -177,7 +190,7 @@ def aged(engine: Engine, age_ms: int, ids: list[str]) -> MarkerRows:
     metadata.create_all(engine)
     with engine.begin() as connection:
         for tx_id in ids:
-            markers.write(connection, tx_id)
+            write_marker(markers, connection, tx_id)
     clock[0] += age_ms
     return markers
 
@@ -190,7 +203,7 @@ def remaining(engine: Engine, markers: MarkerRows) -> list[str]:
 def test_prune_takes_old_rows_and_leaves_young_and_undecided_ones(engine: Engine) -> None:
     markers = aged(engine, 25 * HOUR_MS, ["old-1", "old-2", "old-undecided"])
     with engine.begin() as connection:
-        markers.write(connection, "young")
+        write_marker(markers, connection, "young")
         assert markers.prune(connection, older_than_s=DAY_S, undecided=["old-undecided", "other"]) == 2
     assert remaining(engine, markers) == ["old-undecided", "young"]
     assert decide(engine, markers, "old-undecided") is Outcome.COMMIT
@@ -224,7 +237,7 @@ def test_prune_asks_about_what_it_would_delete_and_goes_past_what_stays(engine: 
         return set(ids) & set(stay)
 
     with engine.begin() as connection:
-        markers.write(connection, "young")
+        write_marker(markers, connection, "young")
         assert markers.prune(connection, older_than_s=DAY_S, undecided=which) == 2
         assert asked == [*stay, "gone-1", "gone-2"], "each once, nothing young"
         assert markers.prune(connection, older_than_s=DAY_S, undecided=which) == 0
@@ -253,3 +266,57 @@ def test_marker_table_is_an_ordinary_table_beside_others() -> None:
     MarkerRows(metadata, "mine")
     assert set(metadata.tables) == {"orders", "mine"}
     assert insert(metadata.tables["mine"]).is_insert
+
+
+# --- a marker that is no verdict -------------------------------------------------------------------------------------
+
+
+def test_prepared_marker_that_was_committed_is_fenced_and_cannot_be_confirmed_any_more(
+    engine: Engine, markers: MarkerRows
+) -> None:
+    with engine.begin() as connection:
+        markers.write(connection, "t1")
+    assert decide(engine, markers, "t1", may_fence=False) is Outcome.UNKNOWN
+    assert [decide(engine, markers, "t1") for _ in range(2)] == [Outcome.ROLLBACK] * 2
+    with engine.begin() as connection:
+        assert markers.confirm(connection, "t1", true()) == 0
+        assert markers.delete(connection, "t1", true()) == 0
+    assert decide(engine, markers, "t1") is Outcome.ROLLBACK
+
+
+def test_check_of_a_prepared_marker_that_is_just_being_confirmed_is_unknown(
+    engine: Engine, markers: MarkerRows
+) -> None:
+    with engine.begin() as connection:
+        markers.write(connection, "t1")
+    with engine.begin() as connection:
+        assert markers.confirm(connection, "t1", true()) == 1
+        assert decide(engine, markers, "t1") is Outcome.UNKNOWN
+    assert decide(engine, markers, "t1") is Outcome.COMMIT
+
+
+def test_table_of_an_earlier_release_is_refused_by_name_and_upgraded_with_its_rows(engine: Engine) -> None:
+    """Its constraint knows 'C' and 'R' only."""
+    old = MetaData()
+    markers = MarkerRows(old, "mq_tx")
+    (constraint,) = (one for one in markers.table.constraints if isinstance(one, CheckConstraint))
+    constraint.sqltext = text("outcome IN ('C', 'R')")
+    old.create_all(engine)
+    present = MarkerRows(MetaData(), "mq_tx")
+    with engine.begin() as connection:
+        now_ms = wall_ms()
+        connection.execute(insert(present.table).values(tx_id="before", outcome="C", written_at_ms=now_ms))
+        bounds = present.identity.read(connection)
+    with pytest.raises(UsageError, match="earlier release"), engine.begin() as connection:
+        present.write(connection, "t1")
+    for _ in range(2):
+        with engine.begin() as connection:
+            present.upgrade(connection)
+    with engine.begin() as connection:
+        write_marker(present, connection, "t1")
+        assert present.identity.read(connection) == bounds
+    with pytest.raises(DBAPIError) as caught, engine.begin() as connection:
+        connection.execute(insert(present.table).values(tx_id="t2", outcome="X", written_at_ms=1))
+    assert is_check_violation(caught.value)
+    assert [decide(engine, present, tx_id) for tx_id in ("before", "t1")] == [Outcome.COMMIT] * 2
+    assert "ix_mq_tx_written_at_ms" in {index["name"] for index in inspect(engine).get_indexes("mq_tx")}

@@ -1,0 +1,222 @@
+"""One application on each database, driver and face of the client: what a test does to a session, it does on all of them.
+
+A test passes a plain function ``body(session, tx)``. The blocking face calls it inside ``with``; the asynchronous one inside
+``async with``, through ``AsyncSession.run_sync``, so that statements take the way through the asynchronous driver.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from sqlalchemy import Column, Engine, ForeignKey, Integer, MetaData, String, Table, create_engine, func, select
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, registry, sessionmaker
+from tests.unit.sql.conftest import markers_of, with_foreign_keys
+from tests.unit.sql.memory_broker import AsyncMemoryClient, MemoryBroker, MemoryClient
+
+from halfmq.client.outcome import Outcome
+from halfmq.sql import Inbox, MarkerTable
+
+Body = Callable[[Session, Any], None]
+
+
+class Driver(NamedTuple):
+    """A way to a database. ``url``: of SQLAlchemy, with the directory of a socket or file and the name of a database to fill in."""
+
+    database: str
+    name: str
+    is_async: bool
+    url: str
+
+    @property
+    def blocking(self) -> "Driver":
+        """The blocking driver of the same database, on which tests look at it from outside."""
+        return next(driver for driver in DRIVERS if driver.database == self.database and not driver.is_async)
+
+
+DRIVERS = (
+    Driver("sqlite", "sqlite3", False, "sqlite:///{where}/shop.db"),
+    Driver("sqlite", "aiosqlite", True, "sqlite+aiosqlite:///{where}/shop.db"),
+    Driver("postgresql", "psycopg", False, "postgresql+psycopg://postgres@/{name}?host={where}"),
+    Driver("postgresql", "psycopg_async", True, "postgresql+psycopg://postgres@/{name}?host={where}"),
+    Driver("postgresql", "asyncpg", True, "postgresql+asyncpg://postgres@/{name}?host={where}"),
+    Driver("mariadb", "pymysql", False, "mariadb+pymysql://root@/{name}?unix_socket={where}"),
+    Driver("mariadb", "aiomysql", True, "mariadb+aiomysql://root@/{name}?unix_socket={where}"),
+)
+MARKS = {
+    "sqlite": (),
+    "postgresql": (pytest.mark.slow, pytest.mark.postgres),
+    "mariadb": (pytest.mark.slow, pytest.mark.mariadb),
+}
+#: In the gate these go through one walk only: another face of a database that is there whole.
+_WALK_ONLY = frozenset({"psycopg_async", "aiomysql"})
+
+
+def on(driver: Driver, *values: Any, name: str = "", walk: bool = False) -> Any:
+    """A parameter for a test on ``driver``. ``walk``: also in the gate, whatever the driver."""
+    rare = () if walk or driver.name not in _WALK_ONLY else (pytest.mark.thorough,)
+    identity = f"{driver.name}-{name}" if name else driver.name
+    return pytest.param(driver, *values, id=identity, marks=(*MARKS[driver.database], *rare))
+
+
+ALL = [on(driver) for driver in DRIVERS]
+WALK = [on(driver, walk=True) for driver in DRIVERS]
+
+
+class Order:
+    """A row of the table ``orders``."""
+
+    def __init__(self, order_id: int, note: str = "") -> None:
+        self.id = order_id
+        self.note = note
+
+
+class Line:
+    """A row of the table ``lines``; its foreign key is checked at COMMIT where the database can do that."""
+
+    def __init__(self, line_id: int, order_id: int) -> None:
+        self.id = line_id
+        self.order_id = order_id
+
+
+class Message(NamedTuple):
+    """The part of a message that the inbox reads."""
+
+    message_id: str
+
+
+class App:
+    """The application. ``engine``: from outside, blocking. What a block does goes through ``run``."""
+
+    def __init__(self, driver: Driver, url: str, engine: Engine) -> None:
+        self.driver = driver
+        self.url = url
+        self.engine = engine
+        self.broker = MemoryBroker()
+        metadata = MetaData()
+        self.metadata = metadata
+        self.orders = Table("orders", metadata, Column("id", Integer, primary_key=True), Column("note", String(40)))
+        self.lines = Table(
+            "lines", metadata,
+            Column("id", Integer, primary_key=True),
+            Column("order_id", ForeignKey("orders.id", deferrable=True, initially="DEFERRED")),
+        ) if driver.database != "mariadb" else Table(
+            "lines", metadata,
+            Column("id", Integer, primary_key=True),
+            Column("order_id", Integer, nullable=False),
+        )  # fmt: skip
+        self.log = MarkerTable(metadata, min_age_s=0, lock_wait_ms=100)
+        self.inbox = Inbox(metadata)
+        mapper = registry()
+        self.order_type: type[Order] = type("MappedOrder", (Order,), {})
+        self.line_type: type[Line] = type("MappedLine", (Line,), {})
+        mapper.map_imperatively(self.order_type, self.orders)
+        mapper.map_imperatively(self.line_type, self.lines)
+        metadata.create_all(engine)
+        self._own: list[Engine | AsyncEngine] = []
+
+    # --- engines
+
+    def new_engine(self, **options: Any) -> Engine | AsyncEngine:
+        """An engine of the application with other options; disposed of at the end."""
+        make = create_async_engine if self.driver.is_async else create_engine
+        engine = make(self.url, **options)
+        if self.driver.database == "sqlite":
+            with_foreign_keys(engine.sync_engine if isinstance(engine, AsyncEngine) else engine)
+        self._own.append(engine)
+        return engine
+
+    @property
+    def application(self) -> Engine | AsyncEngine:
+        """The engine of its sessions."""
+        return self._own[0] if self._own else self.new_engine()
+
+    def sessions(self, engine: Engine | AsyncEngine | None = None) -> Any:
+        """A sessionmaker of this face."""
+        engine = engine or self.application
+        return async_sessionmaker(engine) if isinstance(engine, AsyncEngine) else sessionmaker(engine)
+
+    async def close(self) -> None:
+        for engine in self._own:
+            if isinstance(engine, AsyncEngine):
+                await engine.dispose()
+            else:
+                engine.dispose()
+
+    # --- what the application does
+
+    async def run(self, body: Body, *, before: Callable[[Session], None] | None = None, engine: Any = None) -> Any:
+        """``body`` in a block, on a new session; ``before`` on the session before that. Returns what ``with`` gave."""
+        if not self.driver.is_async:
+            with self.sessions(engine)() as session:
+                if before is not None:
+                    before(session)
+                with self.log.bind(MemoryClient(self.broker), session) as tx:
+                    body(session, tx)
+                return tx
+        async with self.sessions(engine)() as session:
+            if before is not None:
+                await session.run_sync(before)
+            async with self.log.bind_async(AsyncMemoryClient(self.broker), session) as tx:
+                await session.run_sync(body, tx)
+            return tx
+
+    async def handle(self, message: Message, body: Callable[[Session], None], engine: Any = None) -> bool:
+        """``body`` in ``Inbox.once``, if the message is there for the first time. Returns whether it was; then it is acknowledged."""
+        if not self.driver.is_async:
+            with self.sessions(engine)() as session, self.inbox.once(session, message, group="g") as first:
+                if first:
+                    body(session)
+            return bool(first)
+        async with self.sessions(engine)() as session, self.inbox.once(session, message, group="g") as first:
+            if first:
+                await session.run_sync(body)
+        return bool(first)
+
+    async def check(self) -> dict[str, Outcome]:
+        """The broker's checks of everything undecided."""
+        return await self.broker.check(self.log.checker(self.sessions()))
+
+    # --- what is there
+
+    def order_ids(self) -> list[int]:
+        with self.engine.connect() as connection:
+            return sorted(connection.scalars(select(self.orders.c.id)))
+
+    def messages(self) -> list[str]:
+        """Topics of what consumers see."""
+        return [message.topic for message in self.broker.visible()]
+
+    def markers(self) -> list[str]:
+        """Outcomes in the marker table."""
+        with self.engine.connect() as connection:
+            return [row[1] for row in connection.execute(markers_of(self.log.table))]
+
+    def handled(self) -> int:
+        """Rows of the inbox."""
+        with self.engine.connect() as connection:
+            return connection.scalar(select(func.count()).select_from(self.inbox.table)) or 0
+
+
+def _located(request: pytest.FixtureRequest, driver: Driver, directory: Path) -> tuple[str, str]:
+    """Where a fresh database is: a directory or socket, and its name."""
+    if driver.database == "sqlite":
+        return str(directory), ""
+    if driver.database == "postgresql":
+        server = request.getfixturevalue("postgres_server")
+        return str(server.directory), request.getfixturevalue("postgres_database")
+    return str(request.getfixturevalue("mariadb_server").socket), request.getfixturevalue("mariadb_database")
+
+
+@pytest.fixture(params=ALL)
+async def app(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[App]:
+    driver: Driver = request.param
+    where, name = _located(request, driver, tmp_path)
+    engine = create_engine(driver.blocking.url.format(where=where, name=name))
+    if driver.database == "sqlite":
+        with_foreign_keys(engine)
+    application = App(driver, driver.url.format(where=where, name=name), engine)
+    yield application
+    await application.close()
+    engine.dispose()
