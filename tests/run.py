@@ -69,9 +69,10 @@ PARTS: Final = (
     Part("broker", "the broker in the test's process", 1.0, ("tests/unit/broker", "tests/scenarios", "tests/peer_bugs")),
     Part("core", "decisions, codecs, the store", 1.0, ("tests/unit/core", "tests/unit/model", "tests/unit/wire", "tests/unit/store")),
     Part(
-        "client", "the client, databases, the command line", 1.0,
-        ("tests/unit/client", "tests/unit/sql", "tests/unit/cli", "tests/unit/demo", "tests/unit/bench"),
+        "client", "the client, the command line", 1.0,
+        ("tests/unit/client", "tests/unit/cli", "tests/unit/demo", "tests/unit/bench"),
     ),
+    Part("databases", "database transactions on SQLite, PostgreSQL and MariaDB", 0.7, ("tests/unit/sql",)),
     Part(
         "rest", "Spark's parts without Spark, histories, fuzz corpus, planted bugs, instructions, architecture", 1.0,
         ("tests/unit/spark", "tests/unit/testing", "tests/unit/runtime", "tests/unit/test_errors.py",

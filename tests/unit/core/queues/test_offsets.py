@@ -113,6 +113,17 @@ def test_an_offset_may_be_set_back() -> None:
     assert query_offset(log.state, "CG", "orders", 0) == Stored(3)
 
 
+def test_an_offset_goes_back_to_the_logged_one_while_a_newer_one_is_not_logged() -> None:
+    log = with_group()
+    for offset in (3, 50, 3):
+        log.do(CommitOffset("CG", "orders", 0, offset))
+    assert query_offset(log.state, "CG", "orders", 0) == Stored(3)
+    log.later(1_000)
+    log.tick()
+    log.restart()
+    assert query_offset(log.state, "CG", "orders", 0) == Stored(3)
+
+
 def test_the_same_offset_again_is_not_logged_again() -> None:
     log = with_group()
     log.do(CommitOffset("CG", "orders", 0, 5))
