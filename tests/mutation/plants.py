@@ -967,6 +967,14 @@ PLANTS: Final = (
         "    if not fresh and logged == command.offset:\n",
         "    if logged == command.offset:\n",
     ),
+    Plant(
+        "decisions-copy-for-ever",
+        0,
+        "two decisions whose half batches are copied fill each other's segment, and neither ends",
+        "core/transaction/batches.py",
+        "    if any(half.offset != half.first_offset for half in older):\n        return []\n",
+        "",
+    ),
     # --- halfmq.spark
     Plant(
         "spark-reads-beyond-the-page",

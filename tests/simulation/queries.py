@@ -170,9 +170,11 @@ class Query(Machine):
     # --- content -----------------------------------------------------------------------------------------------------
 
     def contents(self, most: int) -> tuple[Content, ...]:
-        """What a task writes: up to ``most`` half batches. Now and then much more than fits in half a segment."""
+        """What a task writes: up to ``most`` half batches. Now and then much more than fits in half a segment, or so much that two such
+        batches fill one.
+        """
         rng, swarm = self.rng, self.around.swarm
-        large = swarm.segment_bytes // 5 if rng.random() < swarm.large_batches else 0
+        large = swarm.segment_bytes // rng.choice((5, 10)) if rng.random() < swarm.large_batches else 0
         found = []
         for _ in range(rng.randint(1, most) + (3 if large else 0)):
             size = large // 2 or rng.choice(swarm.body_bytes)

@@ -166,7 +166,7 @@ def _with_queries(swarm: Swarm, rng: random.Random) -> Swarm:
     """Queries besides everything else. Queues stay: a batch in a checkpoint names its queues."""
     return replace(
         swarm,
-        queries=rng.choice((1, 1, 2)),
+        queries=rng.choice((1, 2, 2)),
         batch_every_ms=rng.choice((50, 200, 500)) * swarm.pace,
         large_batches=rng.choice((0.0, 0.1, 0.3)),
         decisions_max=rng.choice((0, 0, 1, 3)),

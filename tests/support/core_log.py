@@ -33,6 +33,7 @@ from halfmq.core.engine import Batch, Engine, Failed
 from halfmq.core.session import ConsumerData, Heartbeat
 from halfmq.core.snapshot import encode_rows, load_rows, snapshot_rows
 from halfmq.core.state import State, Subscription
+from halfmq.core.steps import STEPS_LEFT
 from halfmq.core.transaction.invariants import check
 from halfmq.model import properties
 from halfmq.model.half_batch import HalfMessage, build_payload
@@ -126,6 +127,8 @@ class CoreLog:
         if not fits(self.state.log_end, self.state.batch_open, bound, segment_bytes):
             self.close()
         before = len(self.engine.records)
+        left = STEPS_LEFT.get(type(command))
+        left_before = left(self.state, command) if left is not None else 0
         step = self.engine.step([command], self.now_ms)
         for problem in step.problems:
             raise getattr(problem, "error", AssertionError(problem))
@@ -147,6 +150,10 @@ class CoreLog:
             self.close()
         (reply,) = step.replies
         assert not isinstance(reply, Failed)
+        if isinstance(reply, Done) and reply.again:
+            assert type(command) in STEPS_LEFT, "core/steps.py: each command of several steps, and what makes it end"
+            # A copy forward also searches, in steps that copy nothing.
+            assert left is None or not records or left(self.state, command) < left_before
         return Decision(records, reply, tuple(step.effects))
 
     def do(self, command: Command | Refused) -> Reply:

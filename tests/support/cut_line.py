@@ -1,4 +1,4 @@
-"""A connection to PostgreSQL that is cut at COMMIT: before it arrives, or after it took effect but before the response."""
+"""A connection to a database server that is cut at COMMIT: before it arrives, or after it took effect but before the response."""
 
 import shutil
 import socket
@@ -9,19 +9,23 @@ from typing import Literal
 
 from tests.support.waiting import PATIENCE_S
 
+#: Of PostgreSQL.
 SOCKET_NAME = ".s.PGSQL.5432"
 
 
 class CutLine:
-    """A relay on its own Unix socket in ``directory``. Set ``cut`` to cut the next COMMIT; ``cuts`` counts."""
+    """A relay on its own Unix socket, ``directory / name``. Set ``cut`` to cut the next COMMIT; ``cuts`` counts.
 
-    def __init__(self, server_directory: Path) -> None:
+    ``name``: of the server's socket in ``server_directory``.
+    """
+
+    def __init__(self, server_directory: Path, name: str = SOCKET_NAME) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="hmq-cut-", dir="/tmp"))
         self.cut: Literal["before", "after"] | None = None
         self.cuts = 0
-        self._server = str(server_directory / SOCKET_NAME)
+        self._server = str(server_directory / name)
         self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(self.directory / SOCKET_NAME))
+        self._listener.bind(str(self.directory / name))
         self._listener.listen()
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -54,7 +58,10 @@ class CutLine:
                     answered.wait(PATIENCE_S)
                 self.cut = None
                 break
-            server.sendall(data)
+            try:
+                server.sendall(data)
+            except OSError:
+                break
         _close(client)
         _close(server)
 

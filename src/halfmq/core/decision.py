@@ -141,7 +141,7 @@ class Locked(NamedTuple):
 
 
 class Done(NamedTuple):
-    """Done; no further information. ``again``: more of the same is already due, send the command again."""
+    """Done; no further information. ``again``: more of the same is left, send the command again. See ``core.steps``."""
 
     again: bool = False
 

@@ -145,6 +145,11 @@ class LocalWork:
         if not self._open:
             raise UsageError("the block has ended; messages are sent with its transaction, not after it")
         self._refuse_ended_transaction()
+        if not self._session.is_active:
+            raise UsageError(
+                "an error has rolled back the session's transaction, or the savepoint that is open",
+                hint="catch the error around `with session.begin_nested():`, not inside",
+            )
         message = compose(
             topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, delay=delay, properties=properties
         )

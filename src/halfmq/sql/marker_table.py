@@ -157,7 +157,7 @@ class MarkerTable:
     def upgrade(self, session: Session) -> None:
         """Bring the table of an earlier release up to date, in ``session``'s transaction. Harmless if it is.
 
-        Until 0.9 the outcome 'P' did not exist. A block raises ``UsageError`` as long as the table does not allow it. Processes of
+        Earlier releases did not know the outcome 'P'. A block raises ``UsageError`` as long as the table does not allow it. Processes of
         the earlier release may go on with an upgraded table. With an ``AsyncSession``: ``await session.run_sync(markers.upgrade)``.
         """
         self._markers.upgrade(session.connection(bind_arguments={"clause": self.table}))

@@ -29,6 +29,7 @@ _BY_SAVEPOINT: Final = frozenset({"sqlite", "mysql", "mariadb"})
 #: PostgreSQL: the open transaction wrote the row. ``txid_current`` is the transaction's number with an epoch before its 32 bits; older servers have no other function.
 WRITTEN_BY_THIS: Final = text("xmin::text::bigint = (txid_current() & 4294967295)")
 _SWALLOWED: Final = "do not catch a database error inside the block and go on; put the statement that may fail into session.begin_nested()"
+_UNSEEN: Final = "a statement, or the driver, has committed it or rolled it back"
 #: PostgreSQL: in_failed_sql_transaction.
 _FAILED_TRANSACTION: Final = "25P02"
 #: Flags that MySQL and MariaDB send with each response.
@@ -131,6 +132,8 @@ class TransactionGuard:
         self._is_proven = False
         #: A statement was executed after ``prove``: the caller's hooks run there.
         self._is_stale = False
+        #: Connections of transactions that the session began after it had ended the guarded one.
+        self._refused: list[Connection] = []
         #: Savepoints that are open now, outermost first.
         self.savepoints: tuple[Savepoint, ...] = ()
         #: COMMIT was handed to the driver.
@@ -145,6 +148,7 @@ class TransactionGuard:
         event.listen(self._connection, "before_cursor_execute", self._before)
         event.listen(self._connection, "after_cursor_execute", self._after)
         event.listen(self._connection, "commit", self._on_commit)
+        event.listen(self._session, "after_begin", self._on_begin)
         self._hears = True
 
     def stop(self) -> None:
@@ -154,6 +158,9 @@ class TransactionGuard:
             event.remove(self._connection, "before_cursor_execute", self._before)
             event.remove(self._connection, "after_cursor_execute", self._after)
             event.remove(self._connection, "commit", self._on_commit)
+            event.remove(self._session, "after_begin", self._on_begin)
+            for connection in self._refused:
+                event.remove(connection, "before_cursor_execute", self._refuse)
 
     @property
     def written_by_this(self) -> ColumnElement[bool]:
@@ -186,7 +193,7 @@ class TransactionGuard:
                 self._release()
             found = affected()
         if found != 1:
-            raise self._ended("a statement, or the driver, has committed it or rolled it back")
+            raise self._ended(_UNSEEN)
         self._is_proven, self._is_stale = True, False
 
     @contextmanager
@@ -207,7 +214,7 @@ class TransactionGuard:
             missing = mysql_error_number(error) == _NO_SAVEPOINT or "no such savepoint" in str(error.orig)
             if not missing:
                 raise
-            raise self._ended("a statement, or the driver, has committed it or rolled it back") from error
+            raise self._ended(_UNSEEN) from error
 
     def _ended(self, how: str) -> UsageError:
         return UsageError(f"the database transaction of {self._place} ended before its end: {how}", hint=_SWALLOWED)
@@ -219,6 +226,10 @@ class TransactionGuard:
                 f"{' '.join(statement.split())[:60]!r} inside {self._place} would end its transaction",
                 hint=f"leave COMMIT and ROLLBACK to {self._place}; statements that commit by themselves go before or after it",
             )
+        if (
+            driver_status(connection) is Status.NONE
+        ):  # another transaction would begin here; on SQLite a savepoint commits it
+            raise self._ended(_UNSEEN)
         self._is_stale = True
 
     def _after(self, connection: Connection, _cursor: object, statement: str, *_: object) -> None:
@@ -237,6 +248,15 @@ class TransactionGuard:
                     self.savepoints = open_ones[: place + 1]
                     self._on_rollback_to(open_ones[place])
                 return
+
+    def _on_begin(self, session: Session, _transaction: object, connection: Connection) -> None:
+        """Nothing is written in another transaction: this one ends with the block, and the other would not."""
+        if not self._is_proven and session.get_transaction() is not self._transaction:
+            self._refused.append(connection)
+            event.listen(connection, "before_cursor_execute", self._refuse)
+
+    def _refuse(self, *_: object) -> None:
+        self.refuse_ended()
 
     def _on_commit(self, _connection: Connection) -> None:
         if not self._is_proven:

@@ -20,6 +20,7 @@ import pytest
 from demo import shop_db
 from demo.messages import OrderMessage
 from sqlalchemy import create_engine, insert
+from sqlalchemy.orm import Session, sessionmaker
 from tests.support.served import Served
 from tests.support.spark_queries import again
 
@@ -153,6 +154,25 @@ def test_each_planted_fault_is_found_and_counted(shop: Shop, capsys: pytest.Capt
     assert len(rows) == 13
     (row,) = [row for row in rows if row["kind"] == "different"]
     assert (row["basket_id"], row["table_total_cents"], row["message_total_cents"]) == (300, 400, 401)
+
+
+def test_order_whose_commit_the_database_has_lost_is_found(shop: Shop) -> None:
+    """A failover to a replica that did not have it yet: the message was sent in its transaction, rightly, and stays."""
+    path = shop.work / "shop.db"
+    engine = create_engine(shop.database)
+    replica = shop.work / "replica.db"
+    shutil.copyfile(path, replica)
+    shop.mq.answer_checks(shop_db.markers, sessionmaker(engine))
+    row = {k: v for k, v in msgspec.to_builtins(order(500)).items() if k != "lines"}
+    with Session(engine) as session, shop.mq.transaction(session, markers=shop_db.markers) as tx:
+        session.execute(insert(shop_db.orders).values(row))
+        tx.send(shop.topic, order(500), key=500)
+    assert found(shop.reconcile()) == {}
+    engine.dispose()
+    shutil.copyfile(replica, path)
+    result = shop.reconcile()
+    assert found(result) == {"phantom": 1}
+    assert [example.key["basket_id"] for example in result.examples[Kind.PHANTOM]] == ["500"]
 
 
 def test_json_to_standard_output_is_alone_there(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:

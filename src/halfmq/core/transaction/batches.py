@@ -12,9 +12,11 @@ are known, so that a repeated decision can be told from a contradiction.
 A new run of a query (its first half batch or decision) supersedes the others: their undecided transactions are rolled back, since a
 run decides only what it has prepared, and what they still send is refused. That rollback is safe: the batch is prepared again.
 
-Half batches in earlier segments are copied forward before a decision, in steps, each a decision of its own with the reply
-``Done(again=True)``: they may be hundreds of megabytes. A batch that takes more than half a segment is not copied; retention removes
-its segments together (``core.ties``), and the next batch of a query begins a new segment, so that ties do not chain.
+Half batches in earlier segments are copied forward before a decision, in steps (``core.steps``): they may be hundreds of megabytes. A
+batch that takes more than half a segment is not copied; retention removes
+its segments together (``core.ties``), and the next batch of a query begins a new segment, so that ties do not chain. The same holds for
+a batch whose copies are in an earlier segment already, since other writes fill the segment meanwhile: copied again, two such decisions
+would drive each other on for ever.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -281,7 +283,7 @@ def decide_batch(state: State, command: DecideBatch, now_ms: int) -> Decision:
 
 def _copies(state: State, known: Undecided, won: Collection[str]) -> list[Record]:
     """Copies of the next half batches of ``won`` that are in earlier segments, one at least if there are any. Empty if the batch is
-    too large for copies.
+    too large for copies, or would need a second copy of one.
     """
     segment_bytes = state.settings.segment_bytes
     offset = next_offset(state)
@@ -289,6 +291,8 @@ def _copies(state: State, known: Undecided, won: Collection[str]) -> list[Record
     halves = [half for half in known.halves if half.attempt in won]
     older = [half for half in halves if half.offset < segment]
     if not older or sum([half.message_bytes for half in halves]) > segment_bytes // 2:
+        return []
+    if any(half.offset != half.first_offset for half in older):
         return []
     copies: list[Record] = []
     end = offset + _step_bytes(state)

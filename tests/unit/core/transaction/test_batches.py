@@ -202,6 +202,29 @@ def test_half_batches_of_an_older_segment_are_copied_before_the_decision_in_step
     assert log.state.ties == {}
 
 
+def test_decisions_that_copy_at_the_same_time_all_come_to_an_end() -> None:
+    """Each step of one fills the segment in which the copies of the others are (issue 28, 2.1): 3 x 0.3 of a segment, and other sends."""
+    log = CoreLog(BrokerSettings(segment_bytes=1 << 20))
+    batches = [QueryBatch(f"q{number}", 0, "r1") for number in range(3)]
+    found = {batch: prepared(log, batch, count=6, size=50_000) for batch in batches}
+    log.roll()
+    left, written = list(batches), log.state.log_end
+    busy = QueryBatch("busy", 0, "r1")
+    for turn in range(60):
+        for batch in list(left):
+            if isinstance(decide(log, batch, found[batch]), BatchDecided):
+                left.remove(batch)
+        if not left:
+            break
+        sent(log.do(half_batch(busy, index=turn, size=40_000)))
+    assert left == []
+    # Each half batch is copied at most once.
+    copies = [copy.source for copy in log.of(CopiedHalfBatch)]
+    assert len(copies) == len(set(copies)) <= 18
+    assert log.state.log_end - written < 8 << 20
+    check(log.state)
+
+
 def test_batch_larger_than_half_a_segment_is_tied_and_the_next_one_begins_a_segment() -> None:
     log = CoreLog()
     found = [half_batch(index=index, size=9_000) for index in range(5)]
