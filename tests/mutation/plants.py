@@ -788,8 +788,8 @@ PLANTS: Final = (
         2,
         "the marker is committed in a transaction of its own, before the local transaction",
         "sql/marker.py",
-        "            connection.execute(row)\n",
-        "            with connection.engine.begin() as own:\n                own.execute(row)\n",
+        "            connection.execute(self._insert, row)\n",
+        "            with connection.engine.begin() as own:\n                own.execute(self._insert, row)\n",
     ),
     Plant(
         "marker-prune-counts-milliseconds",

@@ -402,7 +402,9 @@ class DatabaseSession:
 def _keys_of(statement: str, parameters: Parameters) -> Iterable[Key]:
     """The primary key that an INSERT locks, or the UPDATE of a marker."""
     words = statement.split(maxsplit=3)
-    if words[:2] == ["UPDATE", MARKERS] and "tx_id_1" in parameters:
-        yield MARKERS, (parameters["tx_id_1"],)
+    if words[:2] == ["UPDATE", MARKERS]:
+        for name in ("of_tx", "tx_id_1"):
+            if name in parameters:
+                yield MARKERS, (parameters[name],)
     if words[0] == "INSERT" and (names := _KEYS[words[2]]):
         yield words[2], tuple(parameters[name] for name in names)

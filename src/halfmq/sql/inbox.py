@@ -157,12 +157,16 @@ class _Once:
         _refuse_open_block_or_savepoint(self._session)
         connection = self._session.connection(bind_arguments={"clause": self._inbox.table})
         refuse_autocommit(connection, "Inbox.once")
+        self._guard = TransactionGuard(
+            self._session, connection, "Inbox.once", may_commit=lambda: is_open(self._session)
+        )
         is_first = self._inbox.claim(self._session, self._message, group=self._group)
         if is_first:
-            guard = TransactionGuard(self._session, connection, "Inbox.once", may_commit=lambda: is_open(self._session))
-            guard.start()
-            self._guard = guard
             self._transaction = self._session.get_transaction()
+            self._guard.start()
+        else:
+            self._stop()
+            self._guard = None
         return is_first
 
     def _row(self) -> ColumnElement[bool]:

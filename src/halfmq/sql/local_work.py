@@ -83,11 +83,10 @@ class LocalWork:
             self._connection, self._engine = connection, engine
             self._transaction = self._session.get_transaction()
             self._refuse_other_engines()
+            self._guard = TransactionGuard(self._session, connection, _PLACE, on_rollback_to=self._drop)
             origin = self._markers.write(connection, self._tx_id)
             self._origin = names.encode([(names.HMQ_TX_MARKER, origin)])
-            guard = TransactionGuard(self._session, connection, _PLACE, on_rollback_to=self._drop)
-            guard.start()
-            self._guard = guard
+            self._guard.start()
         except BaseException:
             self.abandon()
             raise

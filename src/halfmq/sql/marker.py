@@ -23,11 +23,14 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
+    Delete,
     Engine,
     MetaData,
     String,
     Table,
+    Update,
     and_,
+    bindparam,
     delete,
     false,
     insert,
@@ -117,6 +120,11 @@ class MarkerRows:
             sqlite_with_rowid=False,  # one tree to write instead of two
         )
         self.identity = TableIdentity(self.table)
+        self._insert = insert(self.table).inline()
+        self._update = update(self.table).values(outcome=COMMITTED)
+        self._delete = delete(self.table)
+        #: (statement, condition) -> the statement under that condition.
+        self._conditional: dict[tuple[Update | Delete, ColumnElement[bool]], Update | Delete] = {}
 
     def establish(self, engine: Engine) -> None:
         """Create the table's identity rows if they are missing, on a separate connection. Does nothing if the identity is known.
@@ -137,9 +145,9 @@ class MarkerRows:
             UsageError: the table is from an earlier release and has to be upgraded. Roll back.
         """
         origin = self.identity.origin(connection, now_ms := self._now_ms())
-        row = insert(self.table).values(tx_id=tx_id, outcome=PREPARED, written_at_ms=now_ms).inline()
+        row = {"tx_id": tx_id, "outcome": PREPARED, "written_at_ms": now_ms}
         try:
-            connection.execute(row)
+            connection.execute(self._insert, row)
         except DBAPIError as error:
             if is_check_violation(error):
                 raise UsageError(
@@ -151,19 +159,22 @@ class MarkerRows:
 
     def confirm(self, connection: Connection, tx_id: str, condition: ColumnElement[bool]) -> int:
         """Turn the marker into ``(tx_id, 'C')`` if it is still PREPARED and ``condition`` holds. Returns the number of rows: 0 or 1."""
-        columns = self.table.c
-        return connection.execute(
-            update(self.table)
-            .where(columns.tx_id == tx_id, columns.outcome == PREPARED, condition)
-            .values(outcome=COMMITTED)
-        ).rowcount
+        return self._count(connection, self._update, tx_id, condition)
 
     def delete(self, connection: Connection, tx_id: str, condition: ColumnElement[bool]) -> int:
         """As ``confirm``, for a transaction that sends no messages: its marker is deleted."""
-        columns = self.table.c
-        return connection.execute(
-            delete(self.table).where(columns.tx_id == tx_id, columns.outcome == PREPARED, condition)
-        ).rowcount
+        return self._count(connection, self._delete, tx_id, condition)
+
+    def _count(
+        self, connection: Connection, statement: Update | Delete, tx_id: str, condition: ColumnElement[bool]
+    ) -> int:
+        # Building the statement takes as long as executing it.
+        conditional = self._conditional.get((statement, condition))
+        if conditional is None:
+            columns = self.table.c
+            conditional = statement.where(columns.tx_id == bindparam("of_tx"), columns.outcome == PREPARED, condition)
+            self._conditional[statement, condition] = conditional
+        return connection.execute(conditional, {"of_tx": tx_id}).rowcount
 
     def is_committed(self, connection: Connection, tx_id: str) -> bool:
         """Whether the marker that ``connection`` sees is ``(tx_id, 'C')``."""

@@ -17,11 +17,12 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, event, text, true
+from sqlalchemy import ColumnElement, Connection, text, true
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from halfmq.errors import UsageError
+from halfmq.sql.connection_events import unwatch, unwatch_session, wake, watch, watch_session
 from halfmq.sql.driver_error import mysql_error_number, sqlstate
 from halfmq.sql.statements import Effect, read
 
@@ -105,7 +106,8 @@ class Savepoint:
 
 
 class TransactionGuard:
-    """Guards the transaction that is open on ``connection``. ``start`` after the row was written, ``prove`` before COMMIT, ``stop``.
+    """Guards the transaction that is open on ``connection``. Made before the row is written; ``start`` after that, ``prove`` before
+    COMMIT, ``stop`` in any case.
 
     ``place``: what the user calls it, for messages. ``on_rollback_to`` is called with each savepoint that was rolled back to.
     ``may_commit``: asked at a commit of the session before ``prove``; True lets it pass.
@@ -128,7 +130,8 @@ class TransactionGuard:
         self._may_commit = may_commit
         self._by_savepoint = connection.dialect.name in _BY_SAVEPOINT
         self._savepoint = f"halfmq_{id(self):x}"
-        self._hears = False
+        #: A statement was reported; and it is guarded.
+        self._hears = self._is_guarded = False
         self._is_proven = False
         #: A statement was executed after ``prove``: the caller's hooks run there.
         self._is_stale = False
@@ -140,27 +143,25 @@ class TransactionGuard:
         self.commit_sent = False
         #: Called before COMMIT if something was executed since ``prove``; raises unless the row is still there.
         self.check_again: Callable[[], None] = lambda: None
+        self._watched_before = watch(connection, self)
+        self._session_before = watch_session(session, self)
 
     def start(self) -> None:
         """Guard from here on."""
+        if not self._hears:
+            wake(self._connection)
         if self._by_savepoint:
             self._connection.exec_driver_sql(f"SAVEPOINT {self._savepoint}")
-        event.listen(self._connection, "before_cursor_execute", self._before)
-        event.listen(self._connection, "after_cursor_execute", self._after)
-        event.listen(self._connection, "commit", self._on_commit)
-        event.listen(self._session, "after_begin", self._on_begin)
-        self._hears = True
+            self.savepoints = ()
+        self._is_guarded = True
 
     def stop(self) -> None:
         """Guard no longer. May be called again."""
-        if self._hears:
-            self._hears = False
-            event.remove(self._connection, "before_cursor_execute", self._before)
-            event.remove(self._connection, "after_cursor_execute", self._after)
-            event.remove(self._connection, "commit", self._on_commit)
-            event.remove(self._session, "after_begin", self._on_begin)
-            for connection in self._refused:
-                event.remove(connection, "before_cursor_execute", self._refuse)
+        self._is_guarded = False
+        unwatch(self._connection, self, self._watched_before)
+        unwatch_session(self._session, self, self._session_before)
+        for connection in self._refused:
+            unwatch(connection, self)
 
     @property
     def written_by_this(self) -> ColumnElement[bool]:
@@ -219,20 +220,28 @@ class TransactionGuard:
     def _ended(self, how: str) -> UsageError:
         return UsageError(f"the database transaction of {self._place} ended before its end: {how}", hint=_SWALLOWED)
 
-    def _before(self, connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+    # --- what ``connection_events`` tells
+
+    def before_statement(self, connection: Connection, statement: str) -> None:
+        """Refuse what would end the transaction, and everything once it has ended."""
+        self._hears = True
+        if not self._is_guarded:
+            return
+        if connection is not self._connection:
+            self.refuse_ended()
         found = read(statement, connection.dialect.name)
         if found is not None and found.effect is Effect.ENDS_TRANSACTION:
             raise UsageError(
                 f"{' '.join(statement.split())[:60]!r} inside {self._place} would end its transaction",
                 hint=f"leave COMMIT and ROLLBACK to {self._place}; statements that commit by themselves go before or after it",
             )
-        if (
-            driver_status(connection) is Status.NONE
-        ):  # another transaction would begin here; on SQLite a savepoint commits it
+        # Another transaction would begin here, and on SQLite a savepoint would commit it.
+        if driver_status(connection) is Status.NONE:
             raise self._ended(_UNSEEN)
         self._is_stale = True
 
-    def _after(self, connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+    def after_statement(self, connection: Connection, statement: str) -> None:
+        """Follow the savepoints."""
         found = read(statement, connection.dialect.name)
         if found is None:
             return
@@ -249,16 +258,17 @@ class TransactionGuard:
                     self._on_rollback_to(open_ones[place])
                 return
 
-    def _on_begin(self, session: Session, _transaction: object, connection: Connection) -> None:
+    def begun(self, session: Session, connection: Connection) -> None:
         """Nothing is written in another transaction: this one ends with the block, and the other would not."""
-        if not self._is_proven and session.get_transaction() is not self._transaction:
+        if self._is_guarded and not self._is_proven and session.get_transaction() is not self._transaction:
             self._refused.append(connection)
-            event.listen(connection, "before_cursor_execute", self._refuse)
+            watch(connection, self)
+            wake(connection)
 
-    def _refuse(self, *_: object) -> None:
-        self.refuse_ended()
-
-    def _on_commit(self, _connection: Connection) -> None:
+    def before_commit(self) -> None:
+        """Refuse a commit that is not the one after ``prove``."""
+        if not self._is_guarded:
+            return
         if not self._is_proven:
             if self._may_commit():
                 return
