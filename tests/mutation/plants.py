@@ -975,6 +975,14 @@ PLANTS: Final = (
         "    if any(half.offset != half.first_offset for half in older):\n        return []\n",
         "",
     ),
+    Plant(
+        "winners-in-the-order-of-their-names",
+        0,
+        "messages of task 10 come before those of task 2, so that rows of one key are out of order",
+        "core/transaction/batches.py",
+        "sorted(known.halves, key=lambda half: won.get(half.attempt, -1))",
+        "known.halves",
+    ),
     # --- halfmq.spark
     Plant(
         "spark-reads-beyond-the-page",

@@ -288,6 +288,13 @@ def test_batch_write_and_every_column_read_back(sink: Any, broker: Served) -> No
     assert len(set.union(*queues.values())) > 1
 
 
+def test_rows_of_a_key_keep_their_order_at_any_number_of_tasks(sink: Any, broker: Served) -> None:
+    """Task "10" comes after task "2": the order is Spark's, of partitions and then of rows, not that of names."""
+    frame = sink.range(0, 1_200, 1, 12).selectExpr("cast(id as string) as value", "'one' as sharding_key")
+    frame.write.format("halfmq").mode("append").options(url=broker.url, topic="tasks").save()
+    assert [int(body) for body in visible(broker, "tasks")] == list(range(1_200))
+
+
 def test_batch_write_with_a_version_is_written_once(sink: Any, broker: Served) -> None:
     def write(version: int, start: int) -> None:
         frame = sink.range(start, start + 10).selectExpr("cast(id as string) as value")

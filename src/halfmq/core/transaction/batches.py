@@ -257,7 +257,8 @@ def decide_batch(state: State, command: DecideBatch, now_ms: int) -> Decision:
         refused = _refuse_query(state, batch, command.group)
         if refused is not None:
             return Decision(NOTHING, refused)
-    won = {winner.attempt for winner in command.winners}
+    #: Attempt -> its place: their messages follow each other as the application names them, not as their names are sorted.
+    won = {winner.attempt: place for place, winner in enumerate(command.winners)}
     copies = _copies(state, known, won) if known is not None else []
     if copies:
         return Decision(tuple(copies), Done(again=True))
@@ -271,8 +272,9 @@ def decide_batch(state: State, command: DecideBatch, now_ms: int) -> Decision:
         records.append(rolled_back)
         events += check_cancelled(state.producer_groups[other.group], other.tx_id)
         offset += rolled_back.size
+    halves = sorted(known.halves, key=lambda half: won.get(half.attempt, -1)) if known is not None else ()
     record, wakes = decided_record(
-        state, command.group, batch.tx_id, known.halves if known is not None else (), won, DecidedBy.PRODUCER,
+        state, command.group, batch.tx_id, halves, won, DecidedBy.PRODUCER,
         command.digest, offset, command.is_last,
     )  # fmt: skip
     if known is not None and group is not None:

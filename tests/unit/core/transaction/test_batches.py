@@ -57,6 +57,19 @@ def test_nothing_is_visible_before_the_decision_and_only_winners_after_it() -> N
     assert lost[0].messages == 5
 
 
+def test_messages_of_winners_follow_each_other_in_the_order_of_the_decision() -> None:
+    """Not in that of their names, in which "10.10" comes before "2.2" (issue 28, 1.5)."""
+    log = CoreLog()
+    names = [f"{task}.{task}" for task in range(12)]
+    found = {name: prepared(log, attempt=name, count=2) for name in reversed(names)}
+    prepared(log, attempt="2.99")
+    assert isinstance(decide(log, B0, *(found[name] for name in names)), BatchDecided)
+    (record,) = log.of(Decided)
+    name_of = {batch.offset: (batch.attempt, batch.index) for batch in log.of(HalfBatch)}
+    assert [name_of[ref.offset] for ref in record.refs] == [(name, index) for name in names for index in range(2)]
+    assert [ref.queue_offset for ref in record.refs] == list(range(0, 72, 3))
+
+
 def test_first_decision_wins_and_is_repeated_word_for_word() -> None:
     log = CoreLog()
     found = prepared(log)
