@@ -1,7 +1,7 @@
 """Real databases for the tests of ``halfmq.sql``: SQLite files, and servers of PostgreSQL and MariaDB that are started once."""
 
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -23,12 +23,11 @@ from sqlalchemy import (
     select,
     true,
 )
-from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 from tests.support.mariadb import mariadb_database, mariadb_server
 from tests.support.postgres import postgres_database, postgres_server
 from tests.support.waiting import PATIENCE_S
-from tests.unit.sql.memory_broker import AsyncMemoryClient, MemoryBroker, MemoryClient
+from tests.unit.sql.memory_broker import MemoryBroker, MemoryClient
 
 from halfmq.sql import MarkerTable
 from halfmq.sql.marker import MarkerRows
@@ -36,6 +35,8 @@ from halfmq.sql.table_identity import RESERVED
 
 __all__ = ["mariadb_database", "mariadb_server", "postgres_database", "postgres_server"]
 
+#: For what does not depend on the database: a refusal before any I/O, what SQLAlchemy does.
+SQLITE = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 POSTGRES = pytest.param("postgres", marks=[pytest.mark.slow, pytest.mark.postgres])
 #: In the gate the endings go over it (``test_endings``), in `make test-all` everything.
 MARIADB = pytest.param("mariadb", marks=[pytest.mark.slow, pytest.mark.mariadb, pytest.mark.thorough])
@@ -70,6 +71,10 @@ class Shop(NamedTuple):
 
     def sessions(self) -> sessionmaker[Session]:
         return sessionmaker(self.engine)
+
+    def order_ids(self) -> list[int]:
+        with self.engine.connect() as connection:
+            return sorted(connection.scalars(select(self.orders.c.id)))
 
 
 def shop_on(engine: Engine) -> Shop:
@@ -117,22 +122,19 @@ def with_foreign_keys(engine: Engine) -> Engine:
 
 
 class Place(NamedTuple):
-    """Where the database of this test is: ``kind`` and what makes URLs for drivers."""
+    """Where the database of this test is: ``kind`` and what makes its URL."""
 
     kind: str
     sqlite_path: Path
     socket_directory: Path
     database: str
 
-    def url(self, driver: str = "") -> str:
+    def url(self) -> str:
         if self.kind == "sqlite":
-            return f"sqlite{'+' + driver if driver else ''}:///{self.sqlite_path}"
+            return f"sqlite:///{self.sqlite_path}"
         if self.kind == "mariadb":
-            return f"mariadb+{driver or 'pymysql'}://root@/{self.database}?unix_socket={self.socket_directory}"
-        return f"postgresql+{driver or 'psycopg'}://postgres@/{self.database}?host={self.socket_directory}"
-
-    def async_drivers(self) -> list[str]:
-        return {"sqlite": ["aiosqlite"], "mariadb": ["aiomysql"], "postgres": ["psycopg", "asyncpg"]}[self.kind]
+            return f"mariadb+pymysql://root@/{self.database}?unix_socket={self.socket_directory}"
+        return f"postgresql+psycopg://postgres@/{self.database}?host={self.socket_directory}"
 
 
 @pytest.fixture(params=["sqlite", POSTGRES, MARIADB])
@@ -169,45 +171,3 @@ def broker() -> MemoryBroker:
 @pytest.fixture
 def client(broker: MemoryBroker) -> MemoryClient:
     return MemoryClient(broker)
-
-
-@pytest.fixture
-def async_client(broker: MemoryBroker) -> AsyncMemoryClient:
-    return AsyncMemoryClient(broker)
-
-
-@pytest.fixture(
-    params=[
-        "aiosqlite",
-        pytest.param("psycopg", marks=[pytest.mark.slow, pytest.mark.postgres]),
-        pytest.param("asyncpg", marks=[pytest.mark.slow, pytest.mark.postgres]),
-    ]
-)
-async def async_engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[AsyncEngine]:
-    if request.param == "aiosqlite":
-        engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}")
-        with_foreign_keys(engine.sync_engine)
-    else:
-        server = request.getfixturevalue("postgres_server")
-        database = request.getfixturevalue("postgres_database")
-        engine = create_async_engine(f"postgresql+{request.param}://postgres@/{database}?host={server.directory}")
-    yield engine
-    await engine.dispose()
-
-
-class AsyncShop(NamedTuple):
-    shop: Shop
-    engine: AsyncEngine
-    sessions: async_sessionmaker
-
-
-@pytest.fixture
-async def async_shop(async_engine: AsyncEngine) -> AsyncShop:
-    async with async_engine.connect() as connection:
-        shop = await connection.run_sync(lambda sync: shop_on_connection(sync))
-        await connection.commit()
-    return AsyncShop(shop, async_engine, async_sessionmaker(async_engine))
-
-
-def shop_on_connection(connection) -> Shop:  # type: ignore[no-untyped-def]
-    return shop_on(connection)

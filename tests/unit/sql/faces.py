@@ -1,24 +1,30 @@
 """One application on each database, driver and face of the client: what a test does to a session, it does on all of them.
 
-A test passes a plain function ``body(session, tx)``. The blocking face calls it inside ``with``; the asynchronous one inside
-``async with``, through ``AsyncSession.run_sync``, so that statements take the way through the asynchronous driver.
+A test passes a plain function to ``App.play`` (a session), ``App.run`` (a block) or ``App.handle`` (a message). On the asynchronous face
+it runs in ``AsyncSession.run_sync``, so that statements take the way through the asynchronous driver, and ``App.block`` and ``App.once``
+enter and leave the asynchronous context manager.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from functools import cached_property
+from inspect import isawaitable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
 from sqlalchemy import Column, Engine, ForeignKey, Integer, MetaData, String, Table, create_engine, func, select
-from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, async_session, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, registry, sessionmaker
+from sqlalchemy.util import await_only
 from tests.unit.sql.conftest import markers_of, with_foreign_keys
-from tests.unit.sql.memory_broker import AsyncMemoryClient, MemoryBroker, MemoryClient
+from tests.unit.sql.memory_broker import Asked, AsyncMemoryClient, MemoryBroker, MemoryClient
 
 from halfmq.client.outcome import Outcome
 from halfmq.sql import Inbox, MarkerTable
 
 Body = Callable[[Session, Any], None]
+T = TypeVar("T")
 
 
 class Driver(NamedTuple):
@@ -61,6 +67,9 @@ def on(driver: Driver, *values: Any, name: str = "", walk: bool = False) -> Any:
 
 
 ALL = [on(driver) for driver in DRIVERS]
+ASYNC = [on(driver) for driver in DRIVERS if driver.is_async]
+#: Databases that defer a constraint, so that it fails in COMMIT.
+DEFERRED = [on(driver) for driver in DRIVERS if driver.database != "mariadb"]
 WALK = [on(driver, walk=True) for driver in DRIVERS]
 
 
@@ -84,6 +93,29 @@ class Message(NamedTuple):
     """The part of a message that the inbox reads."""
 
     message_id: str
+    keys: tuple[str, ...] = ()
+
+
+class Sorry(Exception):
+    """The application's own exception."""
+
+
+def wait(given: T | Awaitable[T]) -> T:
+    """Inside ``App.play``: ``given`` itself, or the result of awaiting it."""
+    return await_only(given) if isawaitable(given) else given  # type: ignore[arg-type, return-value]
+
+
+class _Plain(AbstractContextManager[Any]):
+    """Makes an asynchronous context manager usable in ``with``, inside ``App.play``."""
+
+    def __init__(self, inner: AbstractAsyncContextManager[Any]) -> None:
+        self._inner = inner
+
+    def __enter__(self) -> Any:
+        return wait(self._inner.__aenter__())
+
+    def __exit__(self, *raised: Any) -> bool | None:
+        return wait(self._inner.__aexit__(*raised))
 
 
 class App:
@@ -127,10 +159,15 @@ class App:
         self._own.append(engine)
         return engine
 
-    @property
+    @cached_property
     def application(self) -> Engine | AsyncEngine:
         """The engine of its sessions."""
-        return self._own[0] if self._own else self.new_engine()
+        return self.new_engine()
+
+    @property
+    def sync_engine(self) -> Engine:
+        """``application``, or the blocking engine under it: for events, and for the dialect."""
+        return self.application.sync_engine if isinstance(self.application, AsyncEngine) else self.application
 
     def sessions(self, engine: Engine | AsyncEngine | None = None) -> Any:
         """A sessionmaker of this face."""
@@ -146,33 +183,53 @@ class App:
 
     # --- what the application does
 
-    async def run(self, body: Body, *, before: Callable[[Session], None] | None = None, engine: Any = None) -> Any:
-        """``body`` in a block, on a new session; ``before`` on the session before that. Returns what ``with`` gave."""
+    async def play(self, scene: Callable[[Session], T], *, engine: Any = None) -> T:
+        """Call ``scene`` with a new session, and return its result."""
         if not self.driver.is_async:
             with self.sessions(engine)() as session:
-                if before is not None:
-                    before(session)
-                with self.log.bind(MemoryClient(self.broker), session) as tx:
-                    body(session, tx)
-                return tx
+                return scene(session)
         async with self.sessions(engine)() as session:
-            if before is not None:
-                await session.run_sync(before)
-            async with self.log.bind_async(AsyncMemoryClient(self.broker), session) as tx:
-                await session.run_sync(body, tx)
+            return await session.run_sync(scene)
+
+    def block(self, session: Session, *, query_id: str = "") -> AbstractContextManager[Any]:
+        """Inside ``play``: a block on its session."""
+        if not self.driver.is_async:
+            return self.log.bind(MemoryClient(self.broker), session, query_id=query_id)
+        return _Plain(self.log.bind_async(AsyncMemoryClient(self.broker), async_session(session), query_id=query_id))
+
+    def once(self, session: Session, message: Message, *, group: str = "g") -> AbstractContextManager[bool]:
+        """Inside ``play``: ``Inbox.once`` on its session."""
+        if not self.driver.is_async:
+            return self.inbox.once(session, message, group=group)
+        return _Plain(self.inbox.once(async_session(session), message, group=group))  # type: ignore[arg-type]
+
+    async def run(self, body: Body, *, engine: Any = None) -> Any:
+        """``body`` in a block, on a new session. Returns what ``with`` gave."""
+
+        def scene(session: Session) -> Any:
+            with self.block(session) as tx:
+                body(session, tx)
             return tx
 
-    async def handle(self, message: Message, body: Callable[[Session], None], engine: Any = None) -> bool:
+        return await self.play(scene, engine=engine)
+
+    async def handle(
+        self, message: Message, body: Callable[[Session], object], *, group: str = "g", engine: Any = None
+    ) -> bool:
         """``body`` in ``Inbox.once``, if the message is there for the first time. Returns whether it was; then it is acknowledged."""
-        if not self.driver.is_async:
-            with self.sessions(engine)() as session, self.inbox.once(session, message, group="g") as first:
+
+        def scene(session: Session) -> bool:
+            with self.once(session, message, group=group) as first:
                 if first:
                     body(session)
-            return bool(first)
-        async with self.sessions(engine)() as session, self.inbox.once(session, message, group="g") as first:
-            if first:
-                await session.run_sync(body)
-        return bool(first)
+            return first
+
+        return await self.play(scene, engine=engine)
+
+    async def ask(self, asked: Asked) -> Outcome:
+        """One check."""
+        answer = self.log.checker(self.sessions())(asked)
+        return await answer if isawaitable(answer) else answer
 
     async def check(self) -> dict[str, Outcome]:
         """The broker's checks of everything undecided."""
@@ -188,15 +245,28 @@ class App:
         """Topics of what consumers see."""
         return [message.topic for message in self.broker.visible()]
 
-    def markers(self) -> list[str]:
-        """Outcomes in the marker table."""
+    def markers(self) -> dict[str, str]:
+        """Outcomes in the marker table, by transaction."""
         with self.engine.connect() as connection:
-            return [row[1] for row in connection.execute(markers_of(self.log.table))]
+            return dict(connection.execute(markers_of(self.log.table)).all())  # type: ignore[arg-type]
 
     def handled(self) -> int:
         """Rows of the inbox."""
         with self.engine.connect() as connection:
             return connection.scalar(select(func.count()).select_from(self.inbox.table)) or 0
+
+
+def place(app: App, session: Session, tx: Any, order_id: int) -> None:
+    """The order with this number, and its message."""
+    session.add(app.order_type(order_id))
+    tx.send(f"t{order_id}", b"x")
+
+
+def agree(app: App) -> list[int]:
+    """Orders and messages are of the same numbers, each once; returns them."""
+    orders = app.order_ids()
+    assert sorted(app.messages()) == sorted(f"t{order_id}" for order_id in orders)
+    return orders
 
 
 def _located(request: pytest.FixtureRequest, driver: Driver, directory: Path) -> tuple[str, str]:

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from inspect import isawaitable
 
+from sqlalchemy.util import greenlet_spawn
+
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.receipts import COMMITTED, ROLLED_BACK, Prepared, PreparedHalf, TransactionReceipt, Verdict
@@ -36,7 +38,7 @@ class MemoryBroker:
     transactions: dict[str, Held] = field(default_factory=dict)
     #: What reached the broker, in order: ("prepare" | "commit" | "rollback", id).
     calls: list[tuple[str, str]] = field(default_factory=list)
-    #: Called while the halves are stored, before they are acknowledged; may raise.
+    #: Called while the halves are stored, before they are acknowledged; may raise, and call ``faces.wait``.
     on_prepare: Callable[[str], None] = lambda _tx_id: None
     #: Raised instead of an answer to COMMIT or ROLLBACK.
     end_error: Exception | None = None
@@ -124,8 +126,6 @@ class AsyncMemoryClient:
 
     def __init__(self, broker: MemoryBroker) -> None:
         self._broker = broker
-        #: Awaited inside ``prepare``, after the halves are stored.
-        self.pause: Callable[[], Awaitable[None]] | None = None
 
     def new_transaction_id(self) -> str:
         return self._broker.new_transaction_id()
@@ -133,10 +133,7 @@ class AsyncMemoryClient:
     async def prepare(
         self, messages: Sequence[OutgoingMessage], *, tx_id: str, name: str = "", query_id: str = ""
     ) -> Prepared:
-        prepared = self._broker.prepare(messages, tx_id, name, query_id)
-        if self.pause is not None:
-            await self.pause()
-        return prepared
+        return await greenlet_spawn(self._broker.prepare, messages, tx_id, name, query_id)
 
     async def commit(self, prepared: Prepared) -> TransactionReceipt:
         return self._broker.end(prepared, COMMITTED)

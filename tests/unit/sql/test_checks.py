@@ -6,13 +6,16 @@ from typing import Any
 import pytest
 from sqlalchemy import MetaData, create_engine, make_url
 from sqlalchemy.orm import Session, sessionmaker
-from tests.unit.sql.conftest import AsyncShop, Shop
+from tests.unit.sql.conftest import Shop
+from tests.unit.sql.faces import App, app
 from tests.unit.sql.memory_broker import Asked
 
 from halfmq.client.outcome import Outcome
 from halfmq.errors import UsageError
 from halfmq.sql import MarkerTable
 from halfmq.sql.checks import AgeGuard, MarkerChecks, _place
+
+__all__ = ["app"]
 
 
 class Clock:
@@ -68,19 +71,10 @@ def test_young_transaction_is_not_fenced(shop: Shop) -> None:
     assert check(Asked("t1", prepared_at_ms=None)) is Outcome.COMMIT
 
 
-def test_sessionmaker_gives_a_function(shop: Shop) -> None:
-    check: Any = shop.log.checker(shop.sessions())
-    assert not iscoroutinefunction(check)
+async def test_sessionmaker_gives_a_function_and_an_async_one_a_coroutine_function(app: App) -> None:
+    assert iscoroutinefunction(app.log.checker(app.sessions())) == app.driver.is_async
     asked = Asked("t1")
-    assert check(asked) is Outcome.ROLLBACK
-    assert asked.decided_by == "marker"
-
-
-async def test_async_sessionmaker_gives_a_coroutine_function(async_shop: AsyncShop) -> None:
-    check: Any = async_shop.shop.log.checker(async_shop.sessions)
-    assert iscoroutinefunction(check)
-    asked = Asked("t1")
-    assert await check(asked) is Outcome.ROLLBACK
+    assert await app.ask(asked) is Outcome.ROLLBACK
     assert asked.decided_by == "marker"
 
 

@@ -1,50 +1,29 @@
-# ruff: noqa: PT012 - what raises is the end of a whole block
 """What real drivers put into their exceptions."""
 
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import create_async_engine
-from tests.unit.sql.conftest import Place, Shop
+from sqlalchemy.orm import Session
+from tests.unit.sql.faces import App, app
 
 from halfmq.sql.driver_error import mysql_error_number, sqlite_error_code, sqlstate
 
-
-def duplicate(shop: Shop) -> DBAPIError:
-    with pytest.raises(DBAPIError) as caught, shop.engine.begin() as connection:
-        connection.execute(text("INSERT INTO orders (id) VALUES (1)"))
-        connection.execute(text("INSERT INTO orders (id) VALUES (1)"))
-    return caught.value
+__all__ = ["app"]
 
 
-def test_unique_violation_of_the_sync_driver(shop: Shop, place: Place) -> None:
-    error = duplicate(shop)
-    if place.kind == "sqlite":
-        assert (sqlite_error_code(error) or 0) & 0xFF == 19
-        assert (sqlstate(error), mysql_error_number(error)) == (None, None)
-    elif place.kind == "mariadb":
-        assert (sqlstate(error), sqlite_error_code(error), mysql_error_number(error)) == (None, None, 1062)
-    else:
-        assert sqlstate(error) == "23505"
-        assert (sqlite_error_code(error), mysql_error_number(error)) == (None, None)
+async def test_unique_violation_of_each_driver(app: App) -> None:
+    def twice(session: Session) -> None:
+        for _ in range(2):
+            session.execute(text("INSERT INTO orders (id) VALUES (1)"))
 
-
-async def test_unique_violation_of_the_async_drivers(shop: Shop, place: Place, engine: Engine) -> None:
-    for driver in place.async_drivers():
-        async_engine = create_async_engine(place.url(driver))
-        with pytest.raises(DBAPIError) as caught:
-            async with async_engine.begin() as connection:
-                await connection.execute(text("INSERT INTO orders (id) VALUES (2)"))
-                await connection.execute(text("INSERT INTO orders (id) VALUES (2)"))
-        if place.kind == "sqlite":
-            assert (sqlite_error_code(caught.value) or 0) & 0xFF == 19
-        elif place.kind == "mariadb":
-            assert mysql_error_number(caught.value) == 1062
-        else:
-            assert sqlstate(caught.value) == "23505"
-        await async_engine.dispose()
+    with pytest.raises(DBAPIError) as caught:
+        await app.play(twice)
+    error = caught.value
+    found = ((sqlite_error_code(error) or 0) & 0xFF, sqlstate(error), mysql_error_number(error))
+    expected = {"sqlite": (19, None, None), "postgresql": (0, "23505", None), "mariadb": (0, None, 1062)}
+    assert found == expected[app.driver.database]
 
 
 def test_mysql_number_is_the_first_argument() -> None:

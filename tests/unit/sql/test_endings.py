@@ -11,31 +11,13 @@ import pytest
 from sqlalchemy import event, insert, select, text
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
-from tests.unit.sql.faces import ALL, DRIVERS, WALK, App, Message, app, on
-from tests.unit.sql.memory_broker import AsyncMemoryClient, MemoryClient
+from tests.unit.sql.faces import DRIVERS, WALK, App, Message, Sorry, agree, app, on, place
 
 from halfmq.errors import UsageError
 
 __all__ = ["app"]
 
 Case = Callable[[App, Session, Any], None]
-
-
-class Sorry(Exception):
-    """The application's own exception."""
-
-
-def place(app: App, session: Session, tx: Any, order_id: int) -> None:
-    """An order and its message."""
-    session.add(app.order_type(order_id))
-    tx.send(f"t{order_id}", b"x")
-
-
-def agree(app: App) -> list[int]:
-    """Orders and messages are of the same numbers, each once; returns them."""
-    orders = app.order_ids()
-    assert sorted(app.messages()) == sorted(f"t{order_id}" for order_id in orders)
-    return orders
 
 
 # --- savepoints ------------------------------------------------------------------------------------------------------
@@ -173,7 +155,7 @@ async def test_what_a_savepoint_takes_back_is_not_sent(app: App, case: Case) -> 
     await app.run(body)
     assert set(agree(app)) >= {1, 2}
     assert 8 not in agree(app)
-    assert app.markers() == ["C"]
+    assert app.markers() == {"tx-1": "C"}
 
 
 # --- endings of the whole transaction that the session does not notice ---------------------------------------------------
@@ -309,14 +291,18 @@ AUTOCOMMIT: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("app", [one for one in ALL if one.id in AUTOCOMMIT], indirect=True)
-async def test_driver_that_commits_each_statement_is_refused_at_the_start(app: App) -> None:
-    engine = app.new_engine(connect_args=AUTOCOMMIT[app.driver.name])
-    with pytest.raises(UsageError, match="autocommit"):
-        await app.run(lambda session, tx: place(app, session, tx, 1), engine=engine)
-    with pytest.raises(UsageError, match="autocommit"):
-        await app.handle(Message("m"), lambda session: session.add(app.order_type(1)), engine=engine)
-    assert (app.order_ids(), app.markers(), app.broker.calls, app.handled()) == ([], [], [], 0)
+async def test_engine_or_driver_that_commits_each_statement_is_refused_at_the_start(app: App) -> None:
+    engines = [
+        app.new_engine(isolation_level="AUTOCOMMIT"),
+        app.application.execution_options(isolation_level="AUTOCOMMIT"),
+        *[app.new_engine(connect_args=AUTOCOMMIT[name]) for name in AUTOCOMMIT if name == app.driver.name],
+    ]
+    for engine in engines:
+        with pytest.raises(UsageError, match="autocommit"):
+            await app.run(lambda session, tx: place(app, session, tx, 1), engine=engine)
+        with pytest.raises(UsageError, match="autocommit"):
+            await app.handle(Message("m"), lambda session: session.add(app.order_type(1)), engine=engine)
+    assert (app.order_ids(), app.markers(), app.broker.calls, app.handled()) == ([], {}, [], 0)
 
 
 # --- the inbox -------------------------------------------------------------------------------------------------------
@@ -339,24 +325,6 @@ async def test_message_whose_effect_is_gone_is_not_acknowledged(app: App, case: 
     if case not in LATE:
         assert await app.handle(Message("m"), lambda session: session.add(app.order_type(1)))
         assert (app.order_ids(), app.handled()) == ([1], 1)
-
-
-async def test_block_inside_of_the_inbox_commits_both(app: App) -> None:
-    def handler(session: Session) -> None:
-        raise AssertionError("not called")
-
-    if app.driver.is_async:
-        async with app.sessions()() as session, app.inbox.once(session, Message("m"), group="g") as first:
-            assert first
-            async with app.log.bind_async(AsyncMemoryClient(app.broker), session) as tx:
-                await session.run_sync(lambda sync: place(app, sync, tx, 1))
-    else:
-        with app.sessions()() as session, app.inbox.once(session, Message("m"), group="g") as first:
-            assert first
-            with app.log.bind(MemoryClient(app.broker), session) as tx:
-                place(app, session, tx, 1)
-    assert agree(app) == [1]
-    assert not await app.handle(Message("m"), handler)
 
 
 @pytest.mark.parametrize("app", WALK, indirect=True)
@@ -384,4 +352,4 @@ async def test_walk_through_each_driver(app: App) -> None:
         await app.handle(Message("m"), lambda session: driver_rolls_back(app, session, None))
     assert agree(app) == [1, 3, 4]
     assert await app.handle(Message("m"), lambda session: session.add(app.order_type(7)))
-    assert (app.order_ids(), app.handled(), app.markers()) == ([1, 3, 4, 7], 1, ["C"])
+    assert (app.order_ids(), app.handled(), app.markers()) == ([1, 3, 4, 7], 1, {"tx-1": "C"})

@@ -2,16 +2,20 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import MetaData, create_engine, insert
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import scoped_session, sessionmaker
 from tests.support.in_process import serving
 from tests.support.scripted_broker import URL, ScriptedBroker
 from tests.unit.broker.remoting.test_producer_groups import ONE, QUICK, TWO, change, until_parked
-from tests.unit.sql.conftest import AsyncShop, Shop, markers_of
+from tests.unit.sql.conftest import SQLITE, Shop, markers_of
+from tests.unit.sql.faces import ASYNC, App, app
 from tests.unit.sql.memory_broker import MemoryBroker, MemoryClient
 
 from halfmq import AsyncClient, Client, UsageError
 from halfmq.client.marker_table import MarkerTable as MarkerTablePort
 from halfmq.sql import MarkerTable
+
+__all__ = ["app"]
 
 
 def test_it_is_what_the_client_asks_for() -> None:
@@ -25,6 +29,7 @@ def test_two_logs_have_two_names() -> None:
     assert names == ["sql.a", "mine"]
 
 
+@SQLITE
 def test_scoped_session_is_taken_for_its_session(shop: Shop, client: MemoryClient, broker: MemoryBroker) -> None:
     sessions = scoped_session(sessionmaker(shop.engine))
     with shop.log.bind(client, sessions) as tx:
@@ -46,33 +51,32 @@ def test_prune_runs_in_the_sessions_transaction(shop: Shop) -> None:
         assert session.execute(markers_of(shop.log.table)).all() == []
 
 
-async def test_prune_with_an_async_session_asks_and_keeps_what_is_undecided(async_shop: AsyncShop) -> None:
-    log = async_shop.shop.log
-    async with async_shop.engine.begin() as connection:
-        for tx_id in ("settled", "undecided"):
-            await connection.execute(insert(log.table).values(tx_id=tx_id, outcome="C", written_at_ms=1))
+def old_markers(app: App, *ids: str) -> None:
+    with app.engine.begin() as connection:
+        connection.execute(insert(app.log.table), [{"tx_id": one, "outcome": "C", "written_at_ms": 1} for one in ids])
+
+
+@pytest.mark.parametrize("app", ASYNC, indirect=True)
+async def test_prune_with_an_async_session_asks_and_keeps_what_is_undecided(app: App) -> None:
+    old_markers(app, "settled", "undecided")
     asked: list[list[str]] = []
 
     async def which(ids: list[str]) -> set[str]:
         asked.append(ids)
         return {"undecided"}
 
-    async with async_shop.sessions() as session:
-        assert await log.prune_async(session, older_than_s=86_400, undecided=which) == 1
+    async with app.sessions()() as session:
+        assert await app.log.prune_async(session, older_than_s=86_400, undecided=which) == 1
         await session.commit()
-        assert await log.prune_async(session, older_than_s=86_400, undecided=which) == 0
-        assert [row.tx_id for row in await session.execute(markers_of(log.table))] == ["undecided"]
+        assert await app.log.prune_async(session, older_than_s=86_400, undecided=which) == 0
+    assert app.markers() == {"undecided": "C"}
     assert asked == [["settled", "undecided"], ["undecided"]]
 
 
-async def test_prune_keeps_the_marker_of_a_transaction_that_a_policy_parked(
-    async_shop: AsyncShop, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("app", ASYNC, indirect=True)
+async def test_prune_keeps_the_marker_of_a_transaction_that_a_policy_parked(app: App, tmp_path: Path) -> None:
     """Goal: an operator who has it asked about later gets COMMIT. Method: a real broker says what is undecided."""
-    log = async_shop.shop.log
-    async with async_shop.engine.begin() as connection:
-        for tx_id in (ONE, TWO):
-            await connection.execute(insert(log.table).values(tx_id=tx_id, outcome="C", written_at_ms=1))
+    old_markers(app, ONE, TWO)
     async with serving(tmp_path / "broker", settings=QUICK) as running:
         client = await running.client()
         await change(client, check_limit=1, past_limit="set-aside")
@@ -80,10 +84,10 @@ async def test_prune_keeps_the_marker_of_a_transaction_that_a_policy_parked(
         await client.half("orders", b"one", unique=ONE)
         await client.end(await client.half("orders", b"two", unique=TWO), TWO, 8)
         await until_parked(client)
-        async with AsyncClient(f"127.0.0.1:{running.ports.names}", group="P") as mq, async_shop.sessions() as session:
-            assert await log.prune_async(session, older_than_s=86_400, undecided=mq.undecided) == 1
+        async with AsyncClient(f"127.0.0.1:{running.ports.names}", group="P") as mq, app.sessions()() as session:
+            assert await app.log.prune_async(session, older_than_s=86_400, undecided=mq.undecided) == 1
             await session.commit()
-            assert [row.tx_id for row in await session.execute(markers_of(log.table))] == [ONE]
+    assert app.markers() == {ONE: "C"}
 
 
 def test_create_all_makes_the_table(tmp_path) -> None:  # type: ignore[no-untyped-def]
@@ -115,14 +119,11 @@ def test_local_commit_that_nobody_could_tell_the_broker_of_does_not_begin(shop: 
     assert len(rows) == len(broker.visible("t")) == (answered != "by nobody")
 
 
-async def test_on_asyncio_too(async_shop: AsyncShop) -> None:
-    log = async_shop.shop.log
-    async with (
-        AsyncClient(URL, group="orders", connector=ScriptedBroker().network()) as mq,
-        async_shop.sessions() as session,
-    ):
+async def test_on_asyncio_too() -> None:
+    log, sessions = MarkerTable(MetaData()), async_sessionmaker(create_async_engine("sqlite+aiosqlite://"))
+    async with AsyncClient(URL, group="orders", connector=ScriptedBroker().network()) as mq, sessions() as session:
         with pytest.raises(UsageError, match=r"answer_checks.*at start; or checked_elsewhere"):
             mq.transaction(session, markers=log)
         mq.transaction(session, markers=log, checked_elsewhere=True)
-        mq.answer_checks(log, async_shop.sessions)
+        mq.answer_checks(log, sessions)
         mq.transaction(session, markers=log)

@@ -6,8 +6,9 @@ import pytest
 from sqlalchemy import Connection, Engine, MetaData, create_engine, delete, event, insert, select, update
 from sqlalchemy.orm import Session
 from tests.support.waiting import wait_until
-from tests.unit.sql.conftest import AsyncShop, Place, Shop, lose_marker, markers_of, write_marker
-from tests.unit.sql.memory_broker import Asked, AsyncMemoryClient, MemoryBroker, MemoryClient
+from tests.unit.sql.conftest import Place, Shop, lose_marker, markers_of, write_marker
+from tests.unit.sql.faces import App, app
+from tests.unit.sql.memory_broker import Asked, MemoryBroker, MemoryClient
 
 from halfmq.client.outcome import Outcome
 from halfmq.errors import UsageError
@@ -24,6 +25,8 @@ from halfmq.sql.table_identity import (
     read_origin,
     why_absence_is_no_answer,
 )
+
+__all__ = ["app"]
 
 HOUR_MS = 3_600_000
 DAY_S = 86_400.0
@@ -89,7 +92,7 @@ def test_half_of_an_older_client_is_held_against_the_horizon_by_its_age() -> Non
 class LastRelease:
     """A table as an earlier release made it: no reserved rows."""
 
-    def __init__(self, shop: Shop) -> None:
+    def __init__(self, shop: Shop | App) -> None:
         with shop.engine.begin() as connection:
             connection.execute(delete(shop.log.table))
 
@@ -158,15 +161,18 @@ def test_identity_is_read_once(shop: Shop, client: MemoryClient) -> None:
     assert seen == ["SELECT", *["INSERT", "UPDATE"] * 3]
 
 
-def test_table_of_an_earlier_release_gets_its_identity_with_the_first_block(
-    shop: Shop, client: MemoryClient, broker: MemoryBroker
-) -> None:
-    LastRelease(shop)
-    with shop.sessions()() as session:
-        first = order(shop, client, session)
-    table = bounds(shop.engine, shop.log._markers)
-    assert table is not None
-    assert carried(broker, first).startswith(f"{table.identity}.")
+async def test_table_of_an_earlier_release_gets_its_identity_with_the_first_block(app: App) -> None:
+    LastRelease(app)
+    for _ in range(2):
+        tx = await app.run(lambda session, tx: tx.send("orders", b"x"))
+        table = bounds(app.engine, app.log._markers)
+        assert table is not None
+        identity, _, written = carried(app.broker, tx.id).partition(".")
+        assert identity == str(table.identity)
+    assert await app.ask(Asked("t1", marker=f"{identity}.{written}")) is Outcome.ROLLBACK
+    asked = Asked("t2", marker=f"{ONE}.{written}")
+    assert await app.ask(asked) is Outcome.UNKNOWN
+    assert "another database" in asked.remark
 
 
 def test_session_with_a_transaction_gets_an_identity_for_the_next_block_and_none_of_its_own(
@@ -311,24 +317,6 @@ def test_many_processes_at_once_make_one_identity(shop: Shop, place: Place) -> N
     assert failed == []
     assert len(origins) == 6
     assert len(set(origins)) == 1
-
-
-async def test_async_block_and_check_know_the_identity(
-    async_shop: AsyncShop, async_client: AsyncMemoryClient, broker: MemoryBroker
-) -> None:
-    log = async_shop.shop.log
-    async with async_shop.engine.begin() as connection:
-        await connection.execute(delete(log.table))
-    for _ in range(2):
-        async with async_shop.sessions() as session, log.bind_async(async_client, session) as tx:
-            tx.send("orders", b"x")
-        identity, _, written = carried(broker, tx.id).partition(".")
-        assert identity
-    check = log.checker(async_shop.sessions)
-    assert await check(Asked("t1", marker=f"{identity}.{written}")) is Outcome.ROLLBACK  # type: ignore[misc]
-    asked = Asked("t2", marker=f"{ONE}.{written}")
-    assert await check(asked) is Outcome.UNKNOWN  # type: ignore[misc]
-    assert "another database" in asked.remark
 
 
 # --- the horizon -------------------------------------------------------------------------------------------------

@@ -1,59 +1,258 @@
-# ruff: noqa: PT012, SIM117 - what raises is the end of a whole block
+# ruff: noqa: PT012 - what raises is the end of a whole block
 """The failure table of ``mq.transaction(session)``: what each step's failure does to the rows and to the messages."""
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from sqlalchemy import event, func, insert, select
+from sqlalchemy import event, insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session, registry
+from sqlalchemy.orm import Session
 from tests.support.children import fork
-from tests.support.waiting import soon
-from tests.unit.sql.conftest import POSTGRES, AsyncShop, Shop, markers_of
+from tests.support.waiting import soon, until
+from tests.unit.sql.conftest import SQLITE, Shop
+from tests.unit.sql.faces import ASYNC, DEFERRED, App, Sorry, agree, app, place, wait
 from tests.unit.sql.memory_broker import Asked, AsyncMemoryClient, MemoryBroker, MemoryClient
 
 from halfmq.client.outcome import Outcome
 from halfmq.errors import SendTimeout, TransactionUnknown, UsageError
 
+__all__ = ["app"]
 
-class Sorry(Exception):
-    """The application's own exception."""
-
-
-def place_order(session: Session, shop: Shop, order_id: int) -> None:
-    session.execute(insert(shop.orders).values(id=order_id, note="n"))
+Cause = Callable[[Session, Any], None]
 
 
-def orders_in(shop: Shop) -> int:
-    with shop.engine.connect() as connection:
-        return connection.scalar(select(func.count()).select_from(shop.orders)) or 0
+async def assert_rolled_back(app: App, expected: type[BaseException], *causes: Cause) -> Any:
+    """A block with order 1 and ``causes`` raises ``expected``, and leaves nothing that the session could still commit."""
+
+    def scene(session: Session) -> Any:
+        with pytest.raises(expected), app.block(session) as tx:
+            place(app, session, tx, 1)
+            for cause in causes:
+                cause(session, tx)
+        session.commit()
+        return tx
+
+    tx = await app.play(scene)
+    assert (app.order_ids(), app.markers(), app.messages()) == ([], {}, [])
+    return tx
 
 
-def markers_in(shop: Shop) -> list[tuple[str, str]]:
-    with shop.engine.connect() as connection:
-        return [tuple(row) for row in connection.execute(markers_of(shop.log.table))]
+def raising(error: BaseException) -> Callable[..., None]:
+    def cause(*_: object) -> None:
+        raise error
+
+    return cause
 
 
-def topics(broker: MemoryBroker) -> list[str]:
-    return [message.topic for message in broker.visible()]
+def fail_in(hook: str) -> Cause:
+    """The session's event ``hook`` raises, once."""
+    return lambda session, tx: event.listen(session, hook, raising(Sorry()), once=True)
 
 
-def test_rows_marker_and_all_messages_appear_together(shop: Shop, client: MemoryClient, broker: MemoryBroker) -> None:
-    with shop.sessions()() as session, shop.log.bind(client, session, query_id="q7") as tx:
-        place_order(session, shop, 7)
-        tx.send("orders", {"id": 7}, key="7")
-        tx.send("stock", {"sku": "x"})
-        assert broker.calls == []
-    assert orders_in(shop) == 1
-    assert markers_in(shop) == [("tx-1", "C")]
-    assert topics(broker) == ["orders", "stock"]
-    assert broker.calls == [("prepare", "tx-1"), ("commit", "tx-1")]
-    assert (broker.transactions["tx-1"].name, broker.transactions["tx-1"].query_id) == ("sql.mq_tx", "q7")
+async def test_rows_marker_and_all_messages_appear_together(app: App) -> None:
+    def scene(session: Session) -> Any:
+        with app.block(session, query_id="q7") as tx:
+            session.execute(insert(app.orders).values(id=7))
+            tx.send("orders", {"id": 7}, key="7")
+            tx.send("stock", {"sku": "x"})
+            assert app.broker.calls == []
+        return tx
+
+    tx = await app.play(scene)
+    assert (app.order_ids(), app.markers(), app.messages()) == ([7], {"tx-1": "C"}, ["orders", "stock"])
+    assert app.broker.calls == [("prepare", "tx-1"), ("commit", "tx-1")]
+    held = app.broker.transactions["tx-1"]
+    assert (held.name, held.query_id) == ("sql.mq_tx", "q7")
     assert tx.receipt is not None
     assert tx.receipt.tx_id == tx.id == "tx-1"
+    with pytest.raises(UsageError, match="has ended"):
+        tx.send("orders", b"y")
 
 
+async def test_marker_is_first_and_halves_go_directly_before_commit(app: App) -> None:
+    await app.run(lambda session, tx: None)  # once, the identity of the table is read
+    steps: list[str] = []
+    event.listen(
+        app.sync_engine, "before_cursor_execute", lambda _c, _cu, sql, *_: steps.append(" ".join(sql.split()[:3]))
+    )
+    event.listen(app.sync_engine, "commit", lambda _c: steps.append("COMMIT"))
+    app.broker.on_prepare = lambda _tx_id: steps.append("prepare")
+    await app.run(lambda session, tx: place(app, session, tx, 1))
+    expected = [
+        "INSERT INTO mq_tx", "SAVEPOINT", "INSERT INTO orders", "RELEASE SAVEPOINT", "UPDATE mq_tx SET", "prepare", "COMMIT",
+    ]  # fmt: skip
+    if app.driver.database == "postgresql":
+        expected = [step for step in expected if "SAVEPOINT" not in step]
+    assert [step.split(" halfmq")[0] for step in steps] == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (Sorry, raising(Sorry())),
+        (KeyboardInterrupt, raising(KeyboardInterrupt())),
+        (UsageError, lambda session, tx: tx.send("not a topic", b"x")),
+        (Sorry, fail_in("before_flush")),
+    ],
+    ids=["exception", "interrupt", "bad message", "failed flush"],
+)
+async def test_exception_before_the_halves_rolls_back_and_costs_the_broker_nothing(
+    app: App, error: type[BaseException], cause: Cause
+) -> None:
+    await assert_rolled_back(app, error, cause)
+    assert app.broker.calls == []
+
+
+async def test_lost_acknowledgement_of_a_half_rolls_back_and_the_check_agrees(app: App) -> None:
+    app.broker.on_prepare = raising(SendTimeout("no answer"))
+    await assert_rolled_back(app, SendTimeout)
+    assert await app.check() == {"tx-1": Outcome.ROLLBACK}
+    assert app.messages() == []
+
+
+@pytest.mark.parametrize("is_acknowledged", [True, False], ids=["acknowledged", "broker away"])
+@pytest.mark.parametrize("app", DEFERRED, indirect=True)
+async def test_clean_failure_of_commit_sends_rollback_and_raises_the_database_error(
+    app: App, is_acknowledged: bool
+) -> None:
+    app.broker.end_error = None if is_acknowledged else SendTimeout("no answer")
+    tx = await assert_rolled_back(
+        app, IntegrityError, lambda session, tx: session.add(app.line_type(1, 404))
+    )  # checked at COMMIT
+    assert tx.receipt is None
+    assert app.broker.calls == [("prepare", "tx-1"), ("rollback", "tx-1")]
+    assert app.broker.undecided() == ([] if is_acknowledged else ["tx-1"])
+
+
+async def test_exception_of_a_before_commit_hook_is_a_rollback(app: App) -> None:
+    await assert_rolled_back(app, Sorry, fail_in("before_commit"))
+    assert app.broker.calls == [("prepare", "tx-1"), ("rollback", "tx-1")]
+
+
+async def test_session_is_usable_after_a_failed_commit(app: App) -> None:
+    def scene(session: Session) -> None:
+        for order_id, hook, error in ((1, "before_commit", Sorry), (2, "after_commit", TransactionUnknown)):
+            with pytest.raises(error), app.block(session) as tx:
+                place(app, session, tx, order_id)
+                fail_in(hook)(session, tx)
+        with app.block(session) as tx:
+            place(app, session, tx, 3)
+
+    await app.play(scene)
+    assert (app.order_ids(), app.messages()) == ([2, 3], ["t3"])
+    assert await app.check() == {"tx-2": Outcome.COMMIT}, "an exception of an after_commit hook is not a rollback"
+    assert agree(app) == [2, 3]
+
+
+async def test_unconfirmed_commit_does_not_affect_the_caller(app: App) -> None:
+    app.broker.end_error = TransactionUnknown("no answer", tx_id="tx-1")
+    tx = await app.run(lambda session, tx: place(app, session, tx, 1))
+    assert tx.receipt is None
+    assert (app.order_ids(), app.messages()) == ([1], [])
+    assert await app.check() == {"tx-1": Outcome.COMMIT}
+    assert agree(app) == [1]
+
+
+@pytest.mark.parametrize("took_effect", [True, False], ids=["took effect", "lost"])
+async def test_error_of_commit_that_says_nothing_leaves_the_halves_alone(
+    app: App, monkeypatch: pytest.MonkeyPatch, took_effect: bool
+) -> None:
+    """The driver raises an I/O error out of COMMIT, once after it took effect, once before."""
+    dialect = app.sync_engine.dialect
+    real_commit = dialect.do_commit
+
+    def failing_commit(connection: Any) -> None:
+        if took_effect:
+            real_commit(connection)
+        raise OSError("input/output error")
+
+    def body(session: Session, tx: Any) -> None:
+        place(app, session, tx, 1)
+        monkeypatch.setattr(dialect, "do_commit", failing_commit)
+
+    with pytest.raises(TransactionUnknown) as caught:
+        await app.run(body)
+    monkeypatch.undo()
+    assert caught.value.tx_id == "tx-1"
+    assert app.broker.calls == [("prepare", "tx-1")]
+    assert app.order_ids() == [1] * took_effect
+    assert await app.check() == {"tx-1": Outcome.COMMIT if took_effect else Outcome.ROLLBACK}
+    assert agree(app) == [1] * took_effect
+
+
+async def test_local_transaction_that_was_fenced_fails_with_its_business_rows(app: App) -> None:
+    """The check was faster: its rollback marker has the primary key that the block needs."""
+    assert await app.ask(Asked("tx-1")) is Outcome.ROLLBACK
+
+    def scene(session: Session) -> None:
+        session.execute(insert(app.orders).values(id=1))  # even what was written before the marker goes
+        with pytest.raises(IntegrityError), app.block(session) as tx:
+            tx.send("orders", b"x")
+        session.commit()
+
+    await app.play(scene)
+    assert (app.order_ids(), app.markers(), app.broker.calls) == ([], {"tx-1": "R"}, [])
+
+
+async def test_check_during_commit_answers_unknown_and_then_commit(app: App) -> None:
+    """Between the halves and COMMIT the marker is locked, or on SQLite the file."""
+    during: list[Outcome] = []
+    check = app.log.checker(app.sessions())
+    app.broker.on_prepare = lambda tx_id: during.append(wait(check(Asked(tx_id))))
+    await app.run(lambda session, tx: place(app, session, tx, 1))
+    assert during == [Outcome.UNKNOWN]
+    assert await app.ask(Asked("tx-1")) is Outcome.COMMIT
+
+
+async def test_block_without_messages_leaves_no_marker_and_asks_no_broker(app: App) -> None:
+    await app.run(lambda session, tx: session.add(app.order_type(1)))
+    assert (app.order_ids(), app.markers(), app.broker.calls) == ([1], {}, [])
+
+
+# --- what one face has alone -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("app", ASYNC, indirect=True)
+async def test_task_cancelled_while_halves_are_sent_rolls_back_and_the_check_agrees(app: App) -> None:
+    sending = asyncio.Event()
+
+    def pause(_tx_id: str) -> None:
+        sending.set()
+        wait(asyncio.sleep(30))
+
+    app.broker.on_prepare = pause
+    task = asyncio.create_task(assert_rolled_back(app, asyncio.CancelledError))
+    await soon(sending.wait())
+    task.cancel()
+    await soon(task)
+    assert await app.check() == {"tx-1": Outcome.ROLLBACK}
+
+
+@pytest.mark.parametrize("app", ASYNC, indirect=True)
+async def test_task_cancelled_in_commit_tells_nothing_and_the_check_finds_the_truth(app: App) -> None:
+    """Cancelled with COMMIT on its way: whether it took effect, only the database knows."""
+
+    def body(session: Session, tx: Any) -> None:
+        place(app, session, tx, 1)
+        task = asyncio.current_task()
+        assert task is not None
+        event.listen(session.connection(), "commit", lambda _connection: task.cancel())
+
+    async def settled() -> bool:
+        await app.check()  # UNKNOWN while the server is still at it
+        return app.broker.undecided() == []
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(app.run(body))
+    assert app.broker.calls == [("prepare", "tx-1")]
+    await until(settled, "an answer")
+    assert app.markers() == {"tx-1": "C" if agree(app) else "R"}
+
+
+@SQLITE
 def test_block_that_was_begun_in_the_parent_is_refused_in_a_child_and_goes_on_in_the_parent(
     shop: Shop, client: MemoryClient, broker: MemoryBroker
 ) -> None:
@@ -67,365 +266,19 @@ def test_block_that_was_begun_in_the_parent_is_refused_in_a_child_and_goes_on_in
     with shop.sessions()() as session:
         block = shop.log.bind(client, session)
         tx = block.__enter__()
-        place_order(session, shop, 7)
+        session.execute(insert(shop.orders).values(id=7))
         tx.send("orders", {"id": 7})
         said, left, calls = fork(child).result()
         assert "forked" in said
         assert (left, calls) == (None, [])
         block.__exit__(None, None, None)
-    assert orders_in(shop) == 1
-    assert topics(broker) == ["orders"]
+    assert shop.order_ids() == [7]
+    assert [message.topic for message in broker.visible()] == ["orders"]
 
 
-def test_marker_is_first_and_halves_go_directly_before_commit(
-    shop: Shop, client: MemoryClient, broker: MemoryBroker
-) -> None:
-    with shop.sessions()() as session, shop.log.bind(client, session):
-        pass  # once, the identity of the table is read
-    steps: list[str] = []
-    event.listen(shop.engine, "before_cursor_execute", lambda _c, _cu, sql, *_: steps.append(" ".join(sql.split()[:2])))
-    event.listen(shop.engine, "commit", lambda _c: steps.append("COMMIT"))
-    broker.on_prepare = lambda _tx_id: steps.append("prepare")
-    with shop.sessions()() as session, shop.log.bind(client, session) as tx:
-        tx.send("orders", b"x")
-        place_order(session, shop, 1)
-    proof = ["SAVEPOINT", "RELEASE"] if shop.engine.dialect.name != "postgresql" else []
-    assert [step.split(" halfmq")[0] for step in steps] == [
-        "INSERT INTO", *proof[:1], "INSERT INTO", *(f"{word} SAVEPOINT" for word in proof[1:]), "UPDATE mq_tx", "prepare", "COMMIT",
-    ]  # fmt: skip
-
-
-def test_exception_of_the_body_rolls_back_and_costs_the_broker_nothing(
-    shop: Shop, client: MemoryClient, broker: MemoryBroker
-) -> None:
-    for error in (Sorry(), KeyboardInterrupt()):
-        with shop.sessions()() as session, pytest.raises(type(error)), shop.log.bind(client, session) as tx:
-            place_order(session, shop, 1)
-            tx.send("orders", b"x")
-            raise error
-    assert (orders_in(shop), markers_in(shop), broker.calls) == (0, [], [])
-
-
-def test_failed_flush_sends_nothing(shop: Shop, client: MemoryClient, broker: MemoryBroker) -> None:
-    with shop.sessions()() as session, pytest.raises(Sorry), shop.log.bind(client, session) as tx:
-        place_order(session, shop, 1)
-        tx.send("orders", b"x")
-
-        @event.listens_for(session, "before_flush")
-        def _fail(*_: object) -> None:
-            raise Sorry
-
-        session.add(_mapped(shop)(id=2))
-    assert (orders_in(shop), markers_in(shop), broker.calls) == (0, [], [])
-
-
-def _mapped(shop: Shop) -> type:
-    class Order:
-        def __init__(self, id: int) -> None:  # noqa: A002
-            self.id = id
-
-    registry().map_imperatively(Order, shop.orders)
-    return Order
-
-
-async def test_lost_acknowledgement_of_a_half_rolls_back_and_the_check_agrees(
-    shop: Shop, client: MemoryClient, broker: MemoryBroker
-) -> None:
-    def lose_answer(_tx_id: str) -> None:
-        raise SendTimeout("no answer")
-
-    broker.on_prepare = lose_answer
-    with shop.sessions()() as session, pytest.raises(SendTimeout), shop.log.bind(client, session) as tx:
-        place_order(session, shop, 1)
-        tx.send("orders", b"x")
-    assert (orders_in(shop), markers_in(shop)) == (0, [])
-    assert await broker.check(shop.log.checker(shop.sessions())) == {"tx-1": Outcome.ROLLBACK}
-    assert topics(broker) == []
-
-
-@pytest.mark.parametrize("place", ["sqlite", POSTGRES], indirect=True)  # MariaDB defers no constraint
-def test_clean_failure_of_commit_sends_rollback_and_raises_the_database_error(
-    shop: Shop, client: MemoryClient, broker: MemoryBroker
-) -> None:
-    with shop.sessions()() as session, pytest.raises(IntegrityError), shop.log.bind(client, session) as tx:
-        session.execute(insert(shop.lines).values(id=1, order_id=404))  # checked at COMMIT
-        tx.send("orders", b"x")
-    assert tx.receipt is None
-    assert broker.calls == [("prepare", "tx-1"), ("rollback", "tx-1")]
-    assert (markers_in(shop), topics(broker)) == ([], [])
-
-
-def test_session_is_usable_after_a_failed_commit(shop: Shop, client: MemoryClient) -> None:
-    with shop.sessions()() as session:
-        with pytest.raises(IntegrityError), shop.log.bind(client, session) as tx:
-            session.execute(insert(shop.lines).values(id=1, order_id=404))
-            tx.send("orders", b"x")
-        with shop.log.bind(client, session) as tx:
-            place_order(session, shop, 1)
-            tx.send("orders", b"x")
-    assert orders_in(shop) == 1
-
-
-@pytest.mark.parametrize("place", ["sqlite", POSTGRES], indirect=True)  # MariaDB defers no constraint
-def test_lost_rollback_message_still_raises_the_database_error(
-    shop: Shop, client: MemoryClient, broker: MemoryBroker
-) -> None:
-    broker.end_error = SendTimeout("no answer")
-    with shop.sessions()() as session, pytest.raises(IntegrityError), shop.log.bind(client, session) as tx:
-        session.execute(insert(shop.lines).values(id=1, order_id=404))
-        tx.send("orders", b"x")
-    assert broker.undecided() == ["tx-1"]
-
-
-async def test_unconfirmed_commit_is_not_the_callers_problem(
-    shop: Shop, client: MemoryClient, broker: MemoryBroker
-) -> None:
-    broker.end_error = TransactionUnknown("no answer", tx_id="tx-1")
-    with shop.sessions()() as session, shop.log.bind(client, session) as tx:
-        place_order(session, shop, 1)
-        tx.send("orders", b"x")
-    assert tx.receipt is None
-    assert (orders_in(shop), topics(broker)) == (1, [])
-    assert await broker.check(shop.log.checker(shop.sessions())) == {"tx-1": Outcome.COMMIT}
-    assert topics(broker) == ["orders"]
-
-
-@pytest.mark.parametrize("took_effect", [True, False])
-async def test_error_of_commit_that_says_nothing_leaves_the_halves_alone(
-    shop: Shop, client: MemoryClient, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, took_effect: bool
-) -> None:
-    """The driver raises an I/O error out of COMMIT, once after it took effect, once before."""
-    dialect = shop.engine.dialect
-    real_commit = dialect.do_commit
-
-    def failing_commit(connection: object) -> None:
-        if took_effect:
-            real_commit(connection)
-        raise OSError("input/output error")
-
-    with shop.sessions()() as session, pytest.raises(TransactionUnknown) as caught:
-        with shop.log.bind(client, session) as tx:
-            place_order(session, shop, 1)
-            tx.send("orders", b"x")
-            monkeypatch.setattr(dialect, "do_commit", failing_commit)
-    monkeypatch.setattr(dialect, "do_commit", real_commit)
-    assert caught.value.tx_id == "tx-1"
-    assert broker.calls == [("prepare", "tx-1")]
-    assert orders_in(shop) == int(took_effect)
-    expected = Outcome.COMMIT if took_effect else Outcome.ROLLBACK
-    assert await broker.check(shop.log.checker(shop.sessions())) == {"tx-1": expected}
-    assert topics(broker) == (["orders"] if took_effect else [])
-
-
-async def test_exception_of_an_after_commit_hook_is_not_a_rollback(
-    shop: Shop, client: MemoryClient, broker: MemoryBroker
-) -> None:
-    with shop.sessions()() as session, pytest.raises(TransactionUnknown), shop.log.bind(client, session) as tx:
-        place_order(session, shop, 1)
-        tx.send("orders", b"x")
-
-        @event.listens_for(session, "after_commit")
-        def _fail(_session: Session) -> None:
-            raise Sorry
-
-    event.remove(session, "after_commit", _fail)
-    with shop.log.bind(client, session) as tx:  # the session is usable
-        place_order(session, shop, 2)
-    assert orders_in(shop) == 2
-    assert await broker.check(shop.log.checker(shop.sessions())) == {"tx-1": Outcome.COMMIT}
-
-
-def test_exception_of_a_before_commit_hook_is_a_rollback(
-    shop: Shop, client: MemoryClient, broker: MemoryBroker
-) -> None:
-    with shop.sessions()() as session, pytest.raises(Sorry), shop.log.bind(client, session) as tx:
-        place_order(session, shop, 1)
-        tx.send("orders", b"x")
-
-        @event.listens_for(session, "before_commit")
-        def _fail(_session: Session) -> None:
-            raise Sorry
-
-    assert (orders_in(shop), markers_in(shop)) == (0, [])
-    assert broker.calls == [("prepare", "tx-1"), ("rollback", "tx-1")]
-
-
-async def test_local_transaction_that_was_fenced_fails_with_its_business_rows(
-    shop: Shop, client: MemoryClient, broker: MemoryBroker
-) -> None:
-    """The check was faster: a tombstone stands where the marker wants to be."""
-    assert shop.log.checker(shop.sessions())(Asked("tx-1")) is Outcome.ROLLBACK
-    with shop.sessions()() as session, pytest.raises(IntegrityError):
-        place_order(session, shop, 1)  # even what was written before the marker goes
-        with shop.log.bind(client, session) as tx:
-            tx.send("orders", b"x")
-    assert (orders_in(shop), markers_in(shop), broker.calls) == (0, [("tx-1", "R")], [])
-
-
-async def test_check_during_commit_answers_unknown_and_then_commit(
-    shop: Shop, client: MemoryClient, broker: MemoryBroker
-) -> None:
-    """Between the halves and COMMIT the marker is locked (PostgreSQL) or the file is (SQLite)."""
-    check = shop.log.checker(shop.sessions())
-    during: list[object] = []
-    broker.on_prepare = lambda tx_id: during.append(check(Asked(tx_id)))
-    with shop.sessions()() as session, shop.log.bind(client, session) as tx:
-        place_order(session, shop, 1)
-        tx.send("orders", b"x")
-    assert during == [Outcome.UNKNOWN]
-    assert check(Asked("tx-1")) is Outcome.COMMIT
-
-
-def test_block_without_messages_leaves_no_marker_and_asks_no_broker(
-    shop: Shop, client: MemoryClient, broker: MemoryBroker
-) -> None:
-    with shop.sessions()() as session, shop.log.bind(client, session):
-        place_order(session, shop, 1)
-    assert (orders_in(shop), markers_in(shop), broker.calls) == (1, [], [])
-
-
-def test_send_after_the_block_is_refused(shop: Shop, client: MemoryClient) -> None:
-    with shop.sessions()() as session, shop.log.bind(client, session) as tx:
-        tx.send("orders", b"x")
-    with pytest.raises(UsageError, match="has ended"):
-        tx.send("orders", b"y")
-
-
-def test_bad_message_is_refused_at_the_call(shop: Shop, client: MemoryClient, broker: MemoryBroker) -> None:
-    with shop.sessions()() as session, pytest.raises(UsageError), shop.log.bind(client, session) as tx:
-        place_order(session, shop, 1)
-        tx.send("not a topic", b"x")
-    assert (orders_in(shop), broker.calls) == (0, [])
-
-
-def test_wrong_kind_of_session_is_refused(shop: Shop, client: MemoryClient, async_client: AsyncMemoryClient) -> None:
+@SQLITE
+def test_wrong_kind_of_session_is_refused(shop: Shop, client: MemoryClient, broker: MemoryBroker) -> None:
     with pytest.raises(UsageError, match="AsyncClient"):
         shop.log.bind(client, AsyncSession())
     with pytest.raises(UsageError, match="goes with Client"):
-        shop.log.bind_async(async_client, Session())
-
-
-# --- async -------------------------------------------------------------------------------------------------------
-
-
-async def count(shop: AsyncShop) -> tuple[int, int]:
-    async with shop.engine.connect() as connection:
-        orders = await connection.scalar(select(func.count()).select_from(shop.shop.orders))
-        markers = await connection.execute(markers_of(shop.shop.log.table))
-    return orders, len(markers.all())
-
-
-async def test_async_rows_and_messages_appear_together(
-    async_shop: AsyncShop, async_client: AsyncMemoryClient, broker: MemoryBroker
-) -> None:
-    log = async_shop.shop.log
-    async with async_shop.sessions() as session, log.bind_async(async_client, session) as tx:
-        await session.execute(insert(async_shop.shop.orders).values(id=1))
-        tx.send("orders", {"id": 1})
-        tx.send("stock", {"id": 1})
-    assert await count(async_shop) == (1, 1)
-    assert topics(broker) == ["orders", "stock"]
-    assert tx.receipt is not None
-
-
-async def test_async_exception_of_the_body(
-    async_shop: AsyncShop, async_client: AsyncMemoryClient, broker: MemoryBroker
-) -> None:
-    async with async_shop.sessions() as session:
-        with pytest.raises(Sorry):
-            async with async_shop.shop.log.bind_async(async_client, session) as tx:
-                await session.execute(insert(async_shop.shop.orders).values(id=1))
-                tx.send("orders", b"x")
-                raise Sorry
-    assert await count(async_shop) == (0, 0)
-    assert broker.calls == []
-
-
-async def test_async_clean_failure_of_commit(
-    async_shop: AsyncShop, async_client: AsyncMemoryClient, broker: MemoryBroker
-) -> None:
-    async with async_shop.sessions() as session:
-        with pytest.raises(IntegrityError):
-            async with async_shop.shop.log.bind_async(async_client, session) as tx:
-                await session.execute(insert(async_shop.shop.lines).values(id=1, order_id=404))
-                tx.send("orders", b"x")
-    assert broker.calls == [("prepare", "tx-1"), ("rollback", "tx-1")]
-    assert await count(async_shop) == (0, 0)
-
-
-async def test_task_cancelled_while_halves_are_sent_rolls_back_and_the_check_agrees(
-    async_shop: AsyncShop, async_client: AsyncMemoryClient, broker: MemoryBroker
-) -> None:
-    sending = asyncio.Event()
-
-    async def pause() -> None:
-        sending.set()
-        await asyncio.sleep(30)
-
-    async_client.pause = pause
-
-    async def order() -> None:
-        async with async_shop.sessions() as session, async_shop.shop.log.bind_async(async_client, session) as tx:
-            await session.execute(insert(async_shop.shop.orders).values(id=1))
-            tx.send("orders", b"x")
-
-    task = asyncio.create_task(order())
-    await soon(sending.wait())
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert await count(async_shop) == (0, 0)
-    answers = await broker.check(async_shop.shop.log.checker(async_shop.sessions))
-    assert answers == {"tx-1": Outcome.ROLLBACK}
-
-
-async def test_async_fence_wins_over_a_late_local_transaction(
-    async_shop: AsyncShop, async_client: AsyncMemoryClient, broker: MemoryBroker
-) -> None:
-    answer = async_shop.shop.log.checker(async_shop.sessions)(Asked("tx-1"))
-    assert await answer is Outcome.ROLLBACK  # type: ignore[misc]
-    async with async_shop.sessions() as session:
-        with pytest.raises(IntegrityError):
-            async with async_shop.shop.log.bind_async(async_client, session) as tx:
-                await session.execute(insert(async_shop.shop.orders).values(id=1))
-                tx.send("orders", b"x")
-    assert (await count(async_shop), broker.calls) == ((0, 1), [])
-
-
-async def test_async_check_while_the_local_transaction_runs_is_unknown(
-    async_shop: AsyncShop, async_client: AsyncMemoryClient, broker: MemoryBroker
-) -> None:
-    check = async_shop.shop.log.checker(async_shop.sessions)
-    during: list[Outcome] = []
-
-    async def pause() -> None:
-        during.append(await check(Asked("tx-1")))  # type: ignore[misc]
-
-    async_client.pause = pause
-    async with async_shop.sessions() as session, async_shop.shop.log.bind_async(async_client, session) as tx:
-        await session.execute(insert(async_shop.shop.orders).values(id=1))
-        tx.send("orders", b"x")
-    assert during == [Outcome.UNKNOWN]
-    assert await check(Asked("tx-1")) is Outcome.COMMIT  # type: ignore[misc]
-
-
-async def test_task_cancelled_in_commit_tells_nothing_and_the_check_finds_the_truth(
-    async_shop: AsyncShop, async_client: AsyncMemoryClient, broker: MemoryBroker
-) -> None:
-    """Cancelled with COMMIT on its way: whether it took effect, only the database knows."""
-
-    async def order() -> None:
-        async with async_shop.sessions() as session, async_shop.shop.log.bind_async(async_client, session) as tx:
-            await session.execute(insert(async_shop.shop.orders).values(id=1))
-            tx.send("orders", b"x")
-            connection = await session.connection()
-            task = asyncio.current_task()
-            assert task is not None
-            event.listen(connection.sync_connection, "commit", lambda _connection: task.cancel())
-
-    with pytest.raises(asyncio.CancelledError):
-        await asyncio.create_task(order())
-    assert broker.calls == [("prepare", "tx-1")]
-    (answer,) = (await broker.check(async_shop.shop.log.checker(async_shop.sessions))).values()
-    orders, markers = await count(async_shop)
-    assert (answer, markers) == (Outcome.COMMIT if orders else Outcome.ROLLBACK, 1)
+        shop.log.bind_async(AsyncMemoryClient(broker), Session())
