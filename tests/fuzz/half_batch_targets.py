@@ -27,7 +27,7 @@ from halfmq.model.half_batch import (
     verify_payload,
 )
 from halfmq.model.ids import hash64
-from halfmq.model.message_facts import delay_of, tag_hashes
+from halfmq.model.message_facts import delay_in, pairs_of, tag_hashes
 from halfmq.model.records import BATCHED, HALF_BATCH_PAYLOAD_AT
 from halfmq.model.stored_message import SYS_COMPRESSED, SYS_COMPRESSION_TYPE_MASK, StoredMessage, encode
 from halfmq.model.stored_message import decode as decode_message
@@ -80,7 +80,7 @@ def _run(data: bytes, *, delayed: bool) -> None:
         same("its length", size, int.from_bytes(payload[start + ITEM_HEAD_BYTES :][:4], "big"))
     if delayed:
         delayed_entries = delayed_entries_of(payload, count)
-        said = [(delay_of(one.properties), at, size) for one, (at, size) in zip(read, places, strict=True)]
+        said = [(delay_in(pairs_of(one.properties)), at, size) for one, (at, size) in zip(read, places, strict=True)]
         same("delays", list(delays_in(delayed_entries)), [delay for delay, _, _ in said])
         same("delayed messages", [tuple(one[:3]) for one in delayed_items(delayed_entries)], said)
 
@@ -104,7 +104,7 @@ def _by_the_book(payload: bytes, count: int, *, delayed: bool = False) -> list[S
             return None
         if physical or payload[at : at + ITEM_HEAD_BYTES + size] != head + again or not _is_right(message):
             return None
-        delay = delay_of(message.properties)
+        delay = delay_in(pairs_of(message.properties))
         if bool(delay) != delayed or not -1 << 63 <= delay < 1 << 63:
             return None
         delays += struct.pack(">q", delay) if delayed else b""
@@ -211,7 +211,7 @@ def join_delayed(parts: Sequence[bytes]) -> bytes:
         return b"".join(parts)
     pairs = zip(parts[::2], parts[1::2], strict=False)
     messages = [HalfMessage(0, 0, body, text[:0x7FFF]) for body, text in pairs][:0xFFFF]
-    fit = all(-1 << 63 <= delay_of(one.properties) < 1 << 63 for one in messages)
+    fit = all(-1 << 63 <= delay_in(pairs_of(one.properties)) < 1 << 63 for one in messages)
     return _built(messages, delayed=fit)
 
 

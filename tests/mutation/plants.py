@@ -983,6 +983,14 @@ PLANTS: Final = (
         "sorted(known.halves, key=lambda half: won.get(half.attempt, -1))",
         "known.halves",
     ),
+    Plant(
+        "unreadable-delay-is-none",
+        0,
+        "a message whose delay cannot be read is delivered at once",
+        "core/queues/delay.py",
+        "    if delay == INVALID_DELAY:\n",
+        "    if delay == INVALID_DELAY:\n        return None\n    if delay < -INVALID_DELAY:\n",
+    ),
     # --- halfmq.spark
     Plant(
         "spark-reads-beyond-the-page",
@@ -1013,8 +1021,8 @@ PLANTS: Final = (
         0,
         "the first message of each further segment is left out of a batch",
         "spark/files/direct_reader.py",
-        "            kept = np.flatnonzero(good)\n",
-        "            kept = np.flatnonzero(good)[int(first > 0) :]\n",
+        "                chosen = slice(begin, end) if whole",
+        "                chosen = slice(begin + int(first > 0 and begin == 0), end) if whole",
     ),
     Plant(
         "spark-starts-after-the-time",

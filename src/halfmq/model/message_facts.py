@@ -33,6 +33,8 @@ from halfmq.model.properties import (
 
 #: The sign distinguishes an absolute time from a duration.
 NO_DELAY: Final = 0
+#: Longer than any delay that is accepted.
+INVALID_DELAY: Final = 1 << 62
 #: Maximum grace period that a half may request, ms; without a maximum it might never be checked.
 #: Equal to the longest timer (RocketMQ ``timerMaxDelaySec``).
 GRACE_MAX_MS: Final = 3 * 86_400_000
@@ -153,25 +155,31 @@ def key_hash_of(properties: bytes) -> int:
 
 
 def delay_of(properties: bytes) -> int:
-    """``delay_in`` of the message with these properties."""
-    return delay_in(pairs_of(properties)) if b"DELAY" in properties or b"TIMER_" in properties else NO_DELAY
+    """``delay_in`` of the stored message with these properties: what cannot be read was accepted by an earlier release, as no delay."""
+    if b"DELAY" not in properties and b"TIMER_" not in properties:
+        return NO_DELAY
+    delay = delay_in(pairs_of(properties))
+    return NO_DELAY if delay == INVALID_DELAY else delay
 
 
 def delay_in(pairs: Mapping[bytes, bytes]) -> int:
     """When the message becomes visible: 0 at once, n > 0: n ms after it is stored or committed, n < 0: at broker time -n ms.
 
     DELAY (a standard level, from 1; higher ones count as the last) takes precedence over TIMER_DELAY_SEC, TIMER_DELAY_MS and
-    TIMER_DELIVER_MS. Values that are not numbers are ignored, as in RocketMQ.
+    TIMER_DELIVER_MS. INVALID_DELAY: the first of these that is there is not a number of 64 bits. RocketMQ ignores that, and delivers at once
+    what was to come later.
     """
     level = _number(pairs.get(_DELAY))
+    if level == INVALID_DELAY:
+        return INVALID_DELAY
     if level > 0:
         return limits.DELAY_LEVELS_MS[min(level, len(limits.DELAY_LEVELS_MS)) - 1]
     if (seconds := _number(pairs.get(_TIMER_DELAY_SEC))) > 0:
-        return seconds * 1_000
+        return min(seconds * 1_000, INVALID_DELAY)
     if (span := _number(pairs.get(_TIMER_DELAY_MS))) > 0:
         return span
     if (at := _number(pairs.get(_TIMER_DELIVER_MS))) > 0:
-        return -at
+        return at if at == INVALID_DELAY else -at
     return NO_DELAY
 
 
@@ -206,4 +214,8 @@ def half_facts(values: CommonValues) -> tuple[int, int, int, int, int, bytes]:
 
 
 def _number(text: bytes | None) -> int:
-    return int(text) if text is not None and len(text) < 20 and text.isdigit() else 0
+    if text is None:
+        return 0
+    if text.isdigit() and len(text) < 20:
+        return min(int(text), INVALID_DELAY)
+    return 0 if text[:1] == b"-" and text[1:].isdigit() else INVALID_DELAY

@@ -14,6 +14,7 @@ from halfmq.core.decision import Effect, Refused, Why
 from halfmq.core.events import DelayedPostponed
 from halfmq.core.heaps import in_order
 from halfmq.core.state import Delayed, State
+from halfmq.model.message_facts import INVALID_DELAY
 from halfmq.model.placement import segment_start
 from halfmq.model.records import REF_BYTES, CopiedDelayed, Record, Ref, Released, copied_delayed_size, released_size
 
@@ -30,6 +31,8 @@ def delay_refusal(state: State, delay: int, now_ms: int) -> Refused | None:
 
     It applies when a message is sent or prepared, never at a commit: a commit releases what was accepted, however much is waiting.
     """
+    if delay == INVALID_DELAY:
+        return Refused(Why.MESSAGE_ILLEGAL, "the delay that the message requests is not a number, or too large for one")
     if due_at(delay, now_ms) > now_ms + limits.TIMER_DELAY_MAX_MS:
         return Refused(
             Why.MESSAGE_ILLEGAL, f"the message requests a delay of more than {limits.TIMER_DELAY_MAX_MS} ms (3 days)"

@@ -53,6 +53,23 @@ def test_a_message_that_asks_for_more_than_three_days_is_refused() -> None:
     sent(log.do(message("M1", TIMER_DELAY_MS=str(limits.TIMER_DELAY_MAX_MS))))
 
 
+@pytest.mark.parametrize("name", ["DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
+@pytest.mark.parametrize("text", ["18446744073709551621", "9" * 19, "9223372036854775807", "soon", "1.5", " 5"])
+def test_a_delay_that_cannot_be_read_is_refused_and_not_delivered_at_once(name: str, text: str) -> None:
+    """Issue 28, 3.5."""
+    log = CoreLog()
+    refused(log.do(message("M1", **{name: text})), Why.MESSAGE_ILLEGAL)
+    refused(log.do(half("T1", **{name: text})), Why.MESSAGE_ILLEGAL)
+
+
+def test_a_delay_of_nothing_is_none() -> None:
+    log = CoreLog()
+    for number, text in enumerate(("0", "-1")):
+        for name in ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"):
+            sent(log.do(message(f"M{number}{name}", **{name: text})))
+    assert log.state.delayed == {}
+
+
 def test_only_so_many_messages_wait_and_what_was_prepared_is_committed_all_the_same() -> None:
     log = CoreLog(BrokerSettings(segment_bytes=SEGMENT_BYTES_MIN, delayed_total_max=2))
     later = log.do(half("T1", DELAY="1"))
