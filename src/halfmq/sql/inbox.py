@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from halfmq import limits
 from halfmq.errors import UsageError
 from halfmq.sql.exact_text import exact_text
-from halfmq.sql.open_block import is_open, refuse_nested, was_committed_by_block
+from halfmq.sql.open_block import is_open, refuse_nested, roll_back, was_committed_by_block
 from halfmq.sql.transaction_guard import TransactionGuard, refuse_autocommit
 
 #: Characters of a key: RocketMQ's unique ids have 32 to 56; keys of an application may be longer.
@@ -203,7 +203,7 @@ class _Once:
 
     def abandon(self) -> None:
         self._stop()
-        self._session.rollback()
+        roll_back(self._session, f"message {self._message.message_id}")
 
     def _stop(self) -> None:
         if self._guard is not None:

@@ -21,7 +21,7 @@ from halfmq.errors import UnsupportedCombination, UsageError
 from halfmq.model import properties as names
 from halfmq.sql.commit_failure import CommitFailure, classify_commit_failure
 from halfmq.sql.marker import MarkerRows
-from halfmq.sql.open_block import enter, leave, proven_commit, refuse_nested
+from halfmq.sql.open_block import enter, leave, proven_commit, refuse_nested, roll_back
 from halfmq.sql.transaction_guard import Savepoint, TransactionGuard, refuse_autocommit
 
 _log = logging.getLogger(__name__)
@@ -247,13 +247,7 @@ class LocalWork:
             event.remove(self._session, "after_commit", self._on_released)
             event.remove(self._session, "after_transaction_end", self._on_ended)
             self._hears_savepoints = False
-        try:
-            self._session.rollback()
-        except SQLAlchemyError:
-            # The connection is lost, or a hook failed during commit. The caller gets the original exception; here the
-            # session must only release the connection.
-            _log.warning("rollback after %s failed, closing its connection", self._tx_id, exc_info=True)
-            self._session.invalidate()
+        roll_back(self._session, self._tx_id)
 
     def _establish_for_the_next(self) -> None:
         """Create the table identity if ``begin`` could not, because a transaction was open: now none is."""

@@ -3,12 +3,16 @@
 A commit inside the block would make its rows durable without its messages.
 """
 
+import logging
 import weakref
 from typing import Final
 
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, SessionTransaction
 
 from halfmq.errors import UsageError
+
+_log = logging.getLogger(__name__)
 
 #: Key in ``Session.info``, which an ``AsyncSession`` shares with its session. The value is a weak reference, so that a block
 #: that never ended does not mark the session forever.
@@ -55,3 +59,12 @@ def refuse_nested(session: Session, hint: str) -> None:
     """
     if is_open(session):
         raise UsageError("the session is inside an mq.transaction block, which alone may commit it", hint=hint)
+
+
+def roll_back(session: Session, what: str) -> None:
+    """Roll back after an exception, which the caller raises: where that fails, only the connection is given up."""
+    try:
+        session.rollback()
+    except SQLAlchemyError:  # the connection is lost, or a hook failed during commit
+        _log.warning("rollback after %s failed, closing its connection", what, exc_info=True)
+        session.invalidate()

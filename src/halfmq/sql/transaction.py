@@ -105,10 +105,19 @@ class _Steps:
         self.transaction = SqlTransaction(tx_id, self._work)
 
     async def enter(self) -> SqlTransaction:
+        self._begun_in = forks.generation
         await self._in_session(self._work.begin)
         return self.transaction
 
     async def leave(self, error: BaseException | None) -> None:
+        if self._begun_in != forks.generation:  # the parent uses the same database connection: do not touch it
+            if error is None:
+                forks.refuse_in_child(
+                    self._begun_in,
+                    f"transaction {self.transaction.id}",
+                    "leave its block to the parent; fork outside of blocks",
+                )
+            return
         if error is not None:
             await self._in_session(self._work.abandon)
             return
@@ -155,21 +164,12 @@ class Block(AbstractContextManager[SqlTransaction]):
         self._make = partial(_Steps, _WithoutWaiting(client), name, markers, session, query_id, _call)
 
     def __enter__(self) -> SqlTransaction:
-        self._begun_in = forks.generation
         self._steps = self._make()
         return _finished(self._steps.enter())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._begun_in != forks.generation:  # the parent uses the same database connection: do not touch it
-            if error is None:
-                forks.refuse_in_child(
-                    self._begun_in,
-                    f"transaction {self._steps.transaction.id}",
-                    "leave its block to the parent; fork outside of blocks",
-                )
-            return
         _finished(self._steps.leave(error))
 
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import event, insert
 from sqlalchemy.orm import Session
 from tests.support.waiting import PATIENCE_S
 from tests.unit.sql.conftest import POSTGRES, SQLITE, Shop, claiming
@@ -50,6 +50,20 @@ async def test_failed_effect_takes_the_row_with_it_and_the_message_is_new_again(
         await app.handle(Message("m1"), fail)
     assert (app.order_ids(), app.handled()) == ([], 0)
     assert await app.handle(Message("m1"), ordering(app, 1))
+
+
+async def test_exception_of_an_after_commit_hook_is_raised_as_it_is(app: App) -> None:
+    def handle(session: Session) -> None:
+        ordering(app, 1)(session)
+
+        @event.listens_for(session, "after_commit")
+        def _fail(_session: Session) -> None:
+            raise Sorry
+
+    with pytest.raises(Sorry):
+        await app.handle(Message("m1"), handle)
+    assert (app.order_ids(), app.handled()) == ([1], 1)
+    assert not await app.handle(Message("m1"), ordering(app, 2))
 
 
 async def test_keys_that_differ_in_case_are_two_messages(app: App) -> None:
