@@ -24,6 +24,7 @@ from halfmq.model.query_batch import QueryBatch, problem_of
 log = logging.getLogger("halfmq.half_batches")
 
 _UINT32_MAX: Final = 0xFFFFFFFF
+_INT32_MAX: Final = 0x7FFFFFFF
 #: Larger numbers do not fit in their fields.
 _COUNT_MAX: Final = limits.TRANSACTION_HALF_BATCHES_MAX
 
@@ -80,6 +81,12 @@ class HalfBatches:
         Replies: Sent, Refused, Failed.
         """
         problem = self._names_problem(group, tx_id, batch, attempt, index, count)
+        if not problem and not 0 <= queue_id <= _INT32_MAX:
+            problem = f"queue {queue_id}: a number from 0 to {_INT32_MAX}"
+        if not problem and not 0 < len(topic.encode()) <= limits.TOPIC_CHARS_MAX:
+            problem = (
+                f"a topic of {len(topic.encode())} bytes; a half batch may have one of 1 to {limits.TOPIC_CHARS_MAX}"
+            )
         if not problem and len(payload) > limits.HALF_BATCH_BYTES_MAX:
             problem = f"a payload of {len(payload)} bytes; at most {limits.HALF_BATCH_BYTES_MAX}"
         if not problem and crc32(payload) != checksum:

@@ -109,10 +109,14 @@ def read_prepare(ext: Mapping[str, str]) -> PrepareFields:
         said = ext.get(_NAMES[name])
         if said is not None:
             values[name] = said if kind is str else read_number(_NAMES[name], said)
-    try:
-        return PrepareFields(**values)
-    except TypeError as error:
-        raise ProtocolError(f"HMQ_PREPARE_BATCH: {error}") from error
+    missing = [
+        _NAMES[name]
+        for name in PrepareFields._fields
+        if name not in values and name not in PrepareFields._field_defaults
+    ]
+    if missing:
+        raise ProtocolError(f"the request has no {', '.join(missing)}")
+    return PrepareFields(**values)
 
 
 def place_ext(log_offset: int, half_index: int) -> dict[str, object]:

@@ -133,6 +133,28 @@ def test_what_is_wrong_is_refused_before_it_is_stored(changes: dict[str, Any], w
     assert not bench.sequencer.core.state.producer_groups
 
 
+_NUMBERS = ("index", "count", "default_queues", "queue_id", "messages", "checksum", "grace_ms")
+_TEXTS = ("group", "attempt", "topic")
+
+
+@pytest.mark.parametrize("arrays", [False, True], ids=["one by one", "as arrays"])
+@pytest.mark.parametrize("attempts", [True, False], ids=["of a query", "of a transaction"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [(name, value) for name in _NUMBERS for value in (-(1 << 63), -1, 1 << 31, 1 << 32, (1 << 63) - 1, 10**19 - 1)]
+    + [(name, value) for name in _TEXTS for value in ("x" * 300, "a b", "\u00e9" * 200, "\0")],
+)
+def test_no_value_of_a_field_is_an_exception(name: str, value: Any, attempts: bool, arrays: bool) -> None:
+    """Issue 28, 2.6: queue 2**31 and a topic of 300 characters were."""
+    bench = Bench()
+    if arrays:
+        bench.half_batches._arrays, bench.half_batches._arrays_requested = array_verification(), True
+    base = {} if attempts else {"batch": None, "tx_id": "T1", "attempt": ""}
+    assert isinstance(
+        bench.prepare(**{**base, name: value}), Sent if name in ("grace_ms", "default_queues") else Refused
+    )
+
+
 @pytest.mark.parametrize(
     ("winners", "changes", "text"),
     [

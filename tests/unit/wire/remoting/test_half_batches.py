@@ -71,7 +71,7 @@ def test_malformed_winners_are_refused(body: bytes) -> None:
 
 
 def test_missing_and_malformed_fields_are_refused() -> None:
-    with pytest.raises(ProtocolError, match="queue_id"):
+    with pytest.raises(ProtocolError, match="no queueId, messages, checksum, index"):
         read_prepare({"group": "G", "topic": "T"})
     with pytest.raises(ProtocolError, match="queueId"):
         read_prepare({"queueId": "three"})
