@@ -383,12 +383,12 @@ class Broker:
         """
         if self.failed.done():
             return
+        if not isinstance(error, HalfmqError):
+            error = StorePoisoned(f"the broker had to stop: {type(error).__name__}: {error}", hint="restart to recover")
         log.critical("stopping: %s", error)
         self._ports.begin_drain()
         for front_door in self._front_doors:
             front_door.close(abort=True)
-        if not isinstance(error, HalfmqError):
-            error = StorePoisoned(f"the broker had to stop: {type(error).__name__}: {error}", hint="restart to recover")
         self.failed.set_result(error)
 
     # --- end -------------------------------------------------------------------------------------------------

@@ -143,6 +143,14 @@ class Maintenance:
             self._checkpointing = False
             if isinstance(result, StoreFull):
                 log.warning("no checkpoint now, the previous one stays valid: %s", result)
+            elif isinstance(result, OSError):
+                # What indexes hold on the disk is not known after a failed sync.
+                fatal = StorePoisoned(
+                    f"the checkpoint at {position} was not written ({result})",
+                    hint="the log is not affected, and the previous checkpoint stays valid; check the disk, then restart",
+                )
+                fatal.__cause__ = result
+                self._on_fatal(fatal)
             elif isinstance(result, BaseException):
                 self._on_fatal(result)
             else:

@@ -201,18 +201,28 @@ async def test_low_space_refuses_messages_until_there_is_room_again(
         assert (await client.send("T", b"x", unique="1" * 32)).code == 0
 
 
-async def test_failed_checkpoint_stops_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error", [StorePoisoned("a sync failed"), OSError(errno.EIO, "Input/output error", "snapshot-1.tmp")]
+)
+async def test_failed_checkpoint_stops_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
     """What derived files hold on the disk is not known after it."""
 
     def broken(*_: object) -> None:
-        raise StorePoisoned("a sync failed")
+        raise error
 
     async with serving(tmp_path) as running:
         monkeypatch.setattr(Store, "checkpoint", broken)
         await (await running.client()).send("T", b"x", unique="1" * 32)
         maintenance = running.maintenance
         maintenance.checkpoint()
-        assert isinstance(await soon(running.broker.failed), StorePoisoned)
+        failed = await soon(running.broker.failed)
+        assert isinstance(failed, StorePoisoned)
+        if isinstance(error, OSError):
+            assert "'snapshot-1.tmp'" in str(failed)
+            assert "check the disk, then restart" in str(failed)
+            assert str(failed) in caplog.text
 
 
 async def test_files_of_a_trim_are_removed_off_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
