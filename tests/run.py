@@ -7,6 +7,8 @@ and which test was its slowest. Exit status: 0 all green, 1 something was red, 2
 """
 
 import argparse
+import contextlib
+import fcntl
 import os
 import signal
 import subprocess
@@ -30,6 +32,8 @@ _PART_MAX_S: Final = {"fast": 600, "gate": 1_800, "all": 10_800}
 _SIMULATION_S: Final = {"fast": 0, "gate": 20, "all": 600}
 #: Parts also wait, so a core can serve a little more than one.
 _LOAD_OF_A_CORE: Final = 1.5
+#: How long an interrupted part may take to end what it started. Seconds.
+_ENDS_WITHIN_S: Final = 20
 #: Lines of a log that are shown of a red command.
 _SHOWN_LINES_MAX: Final = 400
 _NOTHING_SELECTED: Final = 5  # exit status of pytest
@@ -125,7 +129,9 @@ class Running:
                 f"--junitxml={self.report}",
             ]
             command += [*options, *part.run]
-        environment = {**os.environ, "HALFMQ_SUITE": suite}
+        name = f"{os.getpid()}.{part.name}"
+        self.tag = f"HALFMQ_TEST_PART={name}"
+        environment = {**os.environ, "HALFMQ_SUITE": suite, "HALFMQ_TEST_PART": name}
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(
                 command,
@@ -156,16 +162,32 @@ class Running:
             status = 0
         return Result(self.part, self.seconds, status, tests, red, skipped)
 
+    def interrupt(self) -> None:
+        """As Ctrl-C: pytest ends its fixtures, and with them the servers and drivers that they started."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+
     def stop(self) -> None:
-        """SIGTERM to its processes, and SIGKILL to those that stay for 10 s."""
-        for number, patience_s in ((signal.SIGTERM, 10.0), (signal.SIGKILL, None)):
-            try:
-                os.killpg(self.process.pid, number)
-                self.process.wait(patience_s)
-            except ProcessLookupError:
-                return
-            except subprocess.TimeoutExpired:
-                continue
+        """``interrupt``; SIGKILL to what is left after 20 s, and to its descendants in sessions of their own."""
+        self.interrupt()
+        try:
+            self.process.wait(_ENDS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        for pid in descendants(self.tag):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def descendants(tag: str) -> list[int]:
+    """Processes whose environment has ``tag``; empty where there is no /proc."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if tag.encode() in path.read_bytes().split(b"\0") and int(path.parent.name) != os.getpid():
+                found.append(int(path.parent.name))
+    return found
 
 
 def read_report(path: Path) -> tuple[dict[str, float], list[str], dict[str, int]]:
@@ -208,6 +230,8 @@ def run(parts: Sequence[Part], suite: str, options: Sequence[str], console: Cons
                 )
                 time.sleep(0.1)
     finally:
+        for one in running:
+            one.interrupt()
         for one in running:
             one.stop()
     return results
@@ -254,8 +278,19 @@ def main() -> int:
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     parts = [part for part in PARTS if arguments.suite in part.suites]
     if arguments.parts:
-        parts = [part for part in PARTS if part.name in arguments.parts]
+        if absent := set(arguments.parts) - {part.name for part in parts}:
+            parser.error(f"not in this suite: {', '.join(sorted(absent))}")
+        parts = [part for part in parts if part.name in arguments.parts]
     OUTPUT.mkdir(parents=True, exist_ok=True)
+    lock = (OUTPUT / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        parser.error(
+            f"another run in this checkout is using {OUTPUT.relative_to(ROOT)}: wait for it, or take another clone"
+        )
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     console = Console(width=None if sys.stdout.isatty() else 160)
     began = time.monotonic()
     try:
@@ -263,6 +298,9 @@ def main() -> int:
     except KeyboardInterrupt:
         console.print("interrupted", style=None)
         return 130
+    if not any(result.tests or result.part.is_command or not result.is_green for result in results):
+        console.print("no test was selected")
+        return 2
     for result in results:
         if not result.is_green:
             log = OUTPUT / f"{result.part.name.replace(' ', '-')}.log"

@@ -315,7 +315,6 @@ def test_types_that_cannot_be_equal_are_refused(spark: Any) -> None:
             kind_of(table, message, tolerances, key)
 
 
-@pytest.mark.thorough
 def test_totals_leave_no_value_out(spark: Any, tmp_path: Path) -> None:
     """Decimals of 38 digits have few places before the point if one side has many after it."""
 

@@ -109,7 +109,6 @@ def test_an_output_belongs_to_the_store_of_its_rows(spark: Any, broker: Served, 
         shutil.rmtree(tmp_path / "other")
 
 
-@pytest.mark.thorough
 def test_an_undecided_transaction_may_outlive_retention(spark: Any, tmp_path: Path) -> None:
     """What was settled beside it is past retention at the next run, and was read by the last one."""
     options = (

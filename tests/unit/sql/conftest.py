@@ -39,7 +39,10 @@ __all__ = ["mariadb_database", "mariadb_server", "postgres_database", "postgres_
 SQLITE = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 POSTGRES = pytest.param("postgres", marks=[pytest.mark.slow, pytest.mark.postgres])
 #: In the gate the endings go over it (``test_endings``), in `make test-all` everything.
+_MARIADB_IN_THE_GATE = pytest.param("mariadb", marks=[pytest.mark.slow, pytest.mark.mariadb])
 MARIADB = pytest.param("mariadb", marks=[pytest.mark.slow, pytest.mark.mariadb, pytest.mark.thorough])
+#: For what no ending shows: how a check waits for a lock.
+EACH_DATABASE = pytest.mark.parametrize("place", ["sqlite", POSTGRES, _MARIADB_IN_THE_GATE], indirect=True)
 
 
 @contextmanager

@@ -4,9 +4,11 @@ import time
 import pytest
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError
-from tests.unit.sql.conftest import Place, Shop
+from tests.unit.sql.conftest import EACH_DATABASE, Place, Shop
 
 from halfmq.sql.lock_wait import is_lock_wait, short_transaction
+
+pytestmark = EACH_DATABASE
 
 READ = {
     "sqlite": "PRAGMA busy_timeout", "postgres": "SHOW lock_timeout", "mariadb": "SELECT @@SESSION.innodb_lock_wait_timeout",

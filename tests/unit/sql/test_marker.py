@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from tests.support.waiting import PATIENCE_S
-from tests.unit.sql.conftest import Place, claiming, markers_of, write_marker
+from tests.unit.sql.conftest import EACH_DATABASE, Place, claiming, markers_of, write_marker
 
 from halfmq.client.outcome import Outcome
 from halfmq.errors import ConnectError, UsageError
@@ -66,6 +66,7 @@ def test_transaction_that_rolled_back_is_fenced(engine: Engine, markers: MarkerR
     assert decide(engine, markers, "t1") is Outcome.ROLLBACK
 
 
+@EACH_DATABASE
 def test_running_transaction_is_unknown_and_can_still_commit(engine: Engine, markers: MarkerRows) -> None:
     with engine.connect() as connection:
         write_marker(markers, connection, "t1")

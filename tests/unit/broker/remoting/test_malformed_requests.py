@@ -42,7 +42,7 @@ REQUESTS: tuple[tuple[int, dict[str, str], bytes, int, str], ...] = (
     (29_010, {"max": "many"}, b"", 29, "group"),
     (29_010, {"group": "P", "max": "many"}, b"", 29, "max"),
     (29_011, {"topic": "T", "queueId": "0", "offset": "0", "end": "3"}, b"", 29, "bytes '': not a number from 0"),
-    (29_012, {}, b"", 1, "HMQ_PREPARE_BATCH"),
+    (29_012, {}, b"", 1, "the request has no group, topic, queueId"),
     (29_012, PREPARE | {"queueId": "x"}, b"", 1, "queueId"),
     (29_012, PREPARE, b"junk", 29, "checksum"),
     (29_013, {}, b"[]", 1, "digest"),
