@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import event, insert, select, text
+from sqlalchemy import delete, event, insert, select, text
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 from tests.unit.sql.faces import DRIVERS, WALK, App, Message, Sorry, agree, app, on, place
@@ -271,6 +271,16 @@ async def test_block_whose_transaction_has_ended_raises_and_sends_nothing(app: A
         await app.run(body)
     assert app.broker.calls == []
     assert app.order_ids() == ([1] if case in LATE else [])
+
+
+async def test_block_whose_marker_is_gone_in_the_same_transaction_sends_nothing(app: App) -> None:
+    def body(session: Session, tx: Any) -> None:
+        place(app, session, tx, 1)
+        session.execute(delete(app.log.table).where(app.log.table.c.tx_id == tx.id))
+
+    with pytest.raises(UsageError, match="ended before its end"):
+        await app.run(body)
+    assert (app.order_ids(), app.broker.calls) == ([], [])
 
 
 @pytest.mark.parametrize("case", [error_is_swallowed, driver_rolls_back], ids=lambda case: case.__name__)
