@@ -940,7 +940,7 @@ PLANTS: Final = (
         0,
         "a message is acknowledged although its effect was rolled back with its row",
         "sql/inbox.py",
-        "            self._guard.prove(self._found)\n",
+        "            self._guard.prove(self._found, lambda: self._found() == 1)\n",
         "            self._guard._is_proven = True\n",
     ),
     Plant(

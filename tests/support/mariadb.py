@@ -11,6 +11,7 @@ from pathlib import Path
 import pymysql
 import pytest
 
+from tests.support.servers import running
 from tests.support.waiting import wait_until
 
 _MISSING = "no MariaDB server here: apt-get install mariadb-server"
@@ -82,16 +83,7 @@ class MariaDBServer:
 
 @pytest.fixture(scope="session")
 def mariadb_server() -> Iterator[MariaDBServer]:
-    server = MariaDBServer()
-    try:
-        server.start()
-    except FileNotFoundError as error:
-        server.stop()
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"CI must have a MariaDB: {error}")
-        pytest.skip(str(error))
-    yield server
-    server.stop()
+    yield from running(MariaDBServer(), FileNotFoundError)
 
 
 @pytest.fixture

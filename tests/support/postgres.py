@@ -1,6 +1,5 @@
 """A real PostgreSQL for tests, one server per session. In CI it must exist; elsewhere the test is skipped and says how to get it."""
 
-import os
 import uuid
 from collections.abc import Iterator
 
@@ -8,19 +7,12 @@ import psycopg
 import pytest
 from demo.postgres_server import PostgresMissing, PostgresServer
 
+from tests.support.servers import running
+
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    server = PostgresServer()
-    try:
-        server.start()
-    except PostgresMissing as error:
-        server.stop()
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"CI must have a PostgreSQL: {error}")
-        pytest.skip(str(error))
-    yield server
-    server.stop()
+    yield from running(PostgresServer(), PostgresMissing)
 
 
 @pytest.fixture

@@ -180,11 +180,8 @@ class _Once:
             UsageError: that transaction has ended; the message must not be acknowledged.
         """
         if self._guard is not None and not was_committed_by_block(self._session, self._transaction):
-            self._session.flush()
-            while (savepoint := self._session.get_nested_transaction()) is not None:
-                savepoint.commit()
-            self._guard.prove(self._found)
-            self._guard.check_again = self._check_again
+            self._guard.flush()
+            self._guard.prove(self._found, lambda: self._found() == 1)
         self._session.commit()
         self._stop()
 
@@ -194,12 +191,6 @@ class _Once:
         connection = self._session.connection(bind_arguments={"clause": table})
         rows = connection.execute(select(table.c.message_key).where(self._row(), self._guard.written_by_this))
         return len(rows.all())
-
-    def _check_again(self) -> None:
-        if self._found() != 1:
-            raise UsageError(
-                "what runs in before_commit has ended the transaction", hint="leave COMMIT and ROLLBACK to Inbox.once"
-            )
 
     def abandon(self) -> None:
         self._stop()

@@ -143,7 +143,8 @@ class LocalWork:
         """
         if not self._open:
             raise UsageError("the block has ended; messages are sent with its transaction, not after it")
-        self._refuse_ended_transaction()
+        assert self._guard is not None
+        self._guard.refuse_ended()
         if not self._session.is_active:
             raise UsageError(
                 "an error has rolled back the session's transaction, or the savepoint that is open",
@@ -179,10 +180,6 @@ class LocalWork:
     def _drop(self, savepoint: SessionTransaction | Savepoint) -> None:
         self._collected = [one for one in self._collected if savepoint not in one.savepoints]
 
-    def _refuse_ended_transaction(self) -> None:
-        assert self._guard is not None
-        self._guard.refuse_ended()
-
     # --- the end -------------------------------------------------------------------------------------------------
 
     def ready(self) -> list[OutgoingMessage]:
@@ -190,29 +187,21 @@ class LocalWork:
 
         Raises: any exception of the flush; nothing was sent, and the caller must call ``abandon``.
         """
-        self._refuse_ended_transaction()
-        self._session.flush()
-        while (savepoint := self._session.get_nested_transaction()) is not None:
-            savepoint.commit()  # as the session's commit does
-        self._refuse_other_engines()
         assert self._connection is not None
         assert self._guard is not None
         connection, guard, markers = self._connection, self._guard, self._markers
+        guard.flush()
+        self._refuse_other_engines()
         write = markers.confirm if self._collected else markers.delete
-        guard.prove(lambda: write(connection, self._tx_id, guard.written_by_this))
-        guard.check_again = self._check_again
+        guard.prove(
+            lambda: write(connection, self._tx_id, guard.written_by_this),
+            lambda: not self._collected or markers.is_committed(connection, self._tx_id),
+        )
         self._open = False
         return [
             one.message._replace(properties=names.append(one.message.properties, self._origin))
             for one in self._collected
         ]
-
-    def _check_again(self) -> None:
-        assert self._connection is not None
-        if self._collected and not self._markers.is_committed(self._connection, self._tx_id):
-            raise UsageError(
-                "what runs in before_commit has ended the transaction", hint="leave COMMIT and ROLLBACK to the block"
-            )
 
     def commit(self) -> FailedCommit | None:
         """Commit the session. None: committed. Otherwise the failure; the session is rolled back and usable.

@@ -31,6 +31,7 @@ _BY_SAVEPOINT: Final = frozenset({"sqlite", "mysql", "mariadb"})
 WRITTEN_BY_THIS: Final = text("xmin::text::bigint = (txid_current() & 4294967295)")
 _SWALLOWED: Final = "do not catch a database error inside the block and go on; put the statement that may fail into session.begin_nested()"
 _UNSEEN: Final = "a statement, or the driver, has committed it or rolled it back"
+_BY_A_HOOK: Final = "what runs in before_commit has ended it, or a statement there has failed"
 #: PostgreSQL: in_failed_sql_transaction.
 _FAILED_TRANSACTION: Final = "25P02"
 #: Flags that MySQL and MariaDB send with each response.
@@ -141,8 +142,7 @@ class TransactionGuard:
         self.savepoints: tuple[Savepoint, ...] = ()
         #: COMMIT was handed to the driver.
         self.commit_sent = False
-        #: Called before COMMIT if something was executed since ``prove``; raises unless the row is still there.
-        self.check_again: Callable[[], None] = lambda: None
+        self._is_there: Callable[[], bool] = lambda: True
         self._watched_before = watch(connection, self)
         self._session_before = watch_session(session, self)
 
@@ -178,9 +178,17 @@ class TransactionGuard:
                 hint=f"leave that to {self._place}; what was committed before is committed without the rest",
             )
 
-    def prove(self, affected: Callable[[], int]) -> None:
+    def flush(self) -> None:
+        """Write what the session still holds, and release its savepoints, as its commit would. Before ``prove``."""
+        self.refuse_ended()
+        self._session.flush()
+        while (savepoint := self._session.get_nested_transaction()) is not None:
+            savepoint.commit()
+
+    def prove(self, affected: Callable[[], int], is_there: Callable[[], bool]) -> None:
         """Prove that the transaction is still the one of ``start``. ``affected`` executes a statement about the row, with the condition
-        ``written_by_this``, and returns how many rows it found.
+        ``written_by_this``, and returns how many rows it found. ``is_there`` is asked once more before COMMIT, if a hook has executed
+        statements since.
 
         From here on the session may be committed.
 
@@ -188,13 +196,13 @@ class TransactionGuard:
             UsageError: the transaction has ended, or can only be rolled back. Roll back: nothing else is possible.
             DBAPIError: the database's own error, such as a lost connection.
         """
-        self.refuse_ended()
         with self._failed_transaction_said():
             if self._by_savepoint:
                 self._release()
             found = affected()
         if found != 1:
             raise self._ended(_UNSEEN)
+        self._is_there = is_there
         self._is_proven, self._is_stale = True, False
 
     @contextmanager
@@ -277,8 +285,8 @@ class TransactionGuard:
                 hint=f"leave that to {self._place}; nothing was committed",
             )
         if driver_status(self._connection) in (Status.NONE, Status.FAILED):
-            raise self._ended("what runs in before_commit has ended it, or a statement there has failed")
-        if self._is_stale:
-            with self._failed_transaction_said():
-                self.check_again()
+            raise self._ended(_BY_A_HOOK)
+        with self._failed_transaction_said():
+            if self._is_stale and not self._is_there():
+                raise self._ended(_BY_A_HOOK)
         self.commit_sent = True

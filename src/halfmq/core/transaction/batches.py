@@ -13,10 +13,9 @@ A new run of a query (its first half batch or decision) supersedes the others: t
 run decides only what it has prepared, and what they still send is refused. That rollback is safe: the batch is prepared again.
 
 Half batches in earlier segments are copied forward before a decision, in steps (``core.steps``): they may be hundreds of megabytes. A
-batch that takes more than half a segment is not copied; retention removes
-its segments together (``core.ties``), and the next batch of a query begins a new segment, so that ties do not chain. The same holds for
-a batch whose copies are in an earlier segment already, since other writes fill the segment meanwhile: copied again, two such decisions
-would drive each other on for ever.
+batch that takes more than half a segment is not copied; retention removes its segments together (``core.ties``), and the next batch of a
+query begins a new segment, so that ties do not chain. Nor is one whose copies are in an earlier segment already, because other writes
+filled the segment meanwhile: two such decisions would drive each other on for ever.
 """
 
 from collections.abc import Collection, Iterable, Sequence
