@@ -1,7 +1,10 @@
 """Every test runs in exactly one part of the suites, and docs/testing.md says in which."""
 
+import contextlib
+import fcntl
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import pytest
 from rich.console import Console
 from tests import run
 from tests.run import PARTS, ROOT, Part
+from tests.support.waiting import wait_until
 
 PAGE = (ROOT / "docs" / "testing.md").read_text()
 
@@ -76,3 +80,52 @@ def test_what_is_red_is_reported_and_what_takes_too_long_is_stopped(
     assert [name.rpartition("::")[2] for name in found.red] == ["test_bad"]
     assert found.skipped == {"no such server": 1}
     assert "test_good" not in run.shown_of(tmp_path / "tested.log")
+
+
+@pytest.mark.slow
+def test_an_interrupted_part_ends_its_fixtures_and_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "OUTPUT", tmp_path)
+    (tmp_path / "test_server.py").write_text(
+        "import subprocess, sys, time, pathlib, pytest\n"
+        "here = pathlib.Path(__file__).parent\n"
+        "@pytest.fixture\n"
+        "def server():\n"
+        "    sleeps = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
+        "    forgotten = subprocess.Popen(sleeps, start_new_session=True)\n"
+        "    (here / 'begun').write_text(str(forgotten.pid))\n"
+        "    yield\n"
+        "    (here / 'ended').touch()\n"
+        "def test_it(server):\n"
+        "    time.sleep(600)\n"
+    )
+    part = run.Running(
+        Part("server", "", 1.0, (str(tmp_path / "test_server.py"),)),
+        "gate",
+        ["--rootdir", str(tmp_path), "-c", os.devnull],
+    )
+    begun = tmp_path / "begun"
+    wait_until(lambda: begun.exists() and begun.read_text(), unless=part.process.poll)
+    assert int(begun.read_text()) in run.descendants(part.tag)
+    part.stop()
+    assert (tmp_path / "ended").exists()
+    wait_until(lambda: not run.descendants(part.tag), "everything it started is gone")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["fast", "spark"], "not in this suite: spark"),
+        (["fast", "nothing"], "no such part"),
+        (["fast", "lint"], "another run"),
+    ],
+)
+def test_a_run_that_makes_no_sense_is_refused(arguments: list[str], said: str) -> None:
+    run.OUTPUT.mkdir(parents=True, exist_ok=True)
+    with (run.OUTPUT / "lock").open("w") as lock:
+        with contextlib.suppress(OSError):  # the suite in which this test runs has it
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        done = subprocess.run([sys.executable, "-m", "tests.run", *arguments], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
