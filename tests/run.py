@@ -2,7 +2,7 @@
 
 A suite consists of parts (``PARTS``; docs/testing.md says what belongs where). A part is one process: pytest on some folders, or a command.
 Parts run beside each other, begun in the order of the list, as many as the cores can serve: first what mostly waits (Spark, JVMs, killed
-processes), then what computes. Each writes to build/test/NAME.log. What was red is printed at the end, and then how long each part took
+processes), then what computes, the longest first. Each writes to build/test/NAME.log. What was red is printed at the end, and then how long each part took
 and which test was its slowest. Exit status: 0 all green, 1 something was red, 2 wrong usage, 130 interrupted.
 """
 
@@ -68,20 +68,20 @@ PARTS: Final = (
     _command("format", "format of the code", "ruff", "format", "--check", "."),
     _command("layers", "imports between packages", "lint-imports", suites=("fast", "gate", "all")),
     _command("types", "types", "mypy"),
+    Part("broker", "the broker in the test's process", 1.0, ("tests/unit/broker", "tests/scenarios", "tests/peer_bugs")),
+    Part(
+        "rest", "Spark's parts without Spark, histories, fuzz corpus, planted bugs, instructions, architecture", 1.0,
+        ("tests/unit/spark", "tests/unit/testing", "tests/unit/runtime", "tests/unit/test_errors.py",
+         "tests/unit/test_limits.py", "tests/fuzz", "tests/mutation", "tests/bench", "tests/architecture"),
+    ),
     Part("simulation", "simulated histories of fixed seeds", 1.0, ("tests/simulation",)),
     Part("crashes", "a crash at each disk operation; power losses", 1.0, ("tests/crash_matrix", "tests/properties")),
-    Part("broker", "the broker in the test's process", 1.0, ("tests/unit/broker", "tests/scenarios", "tests/peer_bugs")),
     Part("core", "decisions, codecs, the store", 1.0, ("tests/unit/core", "tests/unit/model", "tests/unit/wire", "tests/unit/store")),
     Part(
         "client", "the client, the command line", 1.0,
         ("tests/unit/client", "tests/unit/cli", "tests/unit/demo", "tests/unit/bench"),
     ),
     Part("databases", "database transactions on SQLite, PostgreSQL and MariaDB", 0.7, ("tests/unit/sql",)),
-    Part(
-        "rest", "Spark's parts without Spark, histories, fuzz corpus, planted bugs, instructions, architecture", 1.0,
-        ("tests/unit/spark", "tests/unit/testing", "tests/unit/runtime", "tests/unit/test_errors.py",
-         "tests/unit/test_limits.py", "tests/fuzz", "tests/mutation", "tests/bench", "tests/architecture"),
-    ),
     _command(
         "new histories", "simulated histories of new seeds", "python", "-m", "tests.simulation", "--new", "--brief",
         "--seconds", "{simulation_s}",
