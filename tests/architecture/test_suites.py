@@ -107,7 +107,8 @@ def test_an_interrupted_part_ends_its_fixtures_and_leaves_no_process(
     )
     begun = tmp_path / "begun"
     wait_until(lambda: begun.exists() and begun.read_text(), unless=part.process.poll)
-    assert int(begun.read_text()) in run.descendants(part.tag)
+    # A process that has just been started has no environment for a moment.
+    wait_until(lambda: int(begun.read_text()) in run.descendants(part.tag), "the process is found")
     part.stop()
     assert (tmp_path / "ended").exists()
     wait_until(lambda: not run.descendants(part.tag), "everything it started is gone")
