@@ -63,6 +63,11 @@ _DELAYS: tuple[dict[str, str], ...] = (
 #: Fraction of the decisions around which the process dies, and how soon at most after the request, ms.
 _DIES_DECIDING = 0.12
 _DIES_WITHIN_MS = 60
+#: Batches of queries that decide together: half batches and bytes of each, as a fraction of a segment; how long one waits for the other, ms.
+_TOGETHER_HALF_BATCHES = 4
+_TOGETHER_PART = 0.113
+_TOGETHER_WAIT_MS = 1_500
+_TOGETHER_IN_US = 2_000
 #: Pause before a refused request is repeated, s.
 _PAUSE_S = 0.3
 
@@ -101,6 +106,8 @@ class Batch(NamedTuple):
     number: int
     digest: bytes
     tasks: tuple[tuple[Content, ...], ...]
+    #: Whether it is decided when another query decides.
+    together: bool = False
 
 
 class OpenTransaction:
@@ -127,10 +134,20 @@ class Checkpoint:
         self.open: list[OpenTransaction] = []
 
 
+class Meeting:
+    """Of all queries: one waits for another until ``waits_until_us``, and both decide at ``begins_us``. Times of the scheduler."""
+
+    def __init__(self) -> None:
+        self.waits_until_us = 0
+        self.begins_us = 0
+
+
 class Query(Machine):
     """The application with its driver and its tasks."""
 
-    def __init__(self, name: str, around: Surroundings, tap: WireTap, promises: QueryPromises) -> None:
+    def __init__(
+        self, name: str, around: Surroundings, tap: WireTap, promises: QueryPromises, meeting: Meeting
+    ) -> None:
         super().__init__(name, around)
         self.query = f"query.{name}"
         self.group = f"WRITERS-{name}"
@@ -143,6 +160,8 @@ class Query(Machine):
         self.crcs: dict[str, int] = {}
         #: Of its own, so that histories without delays are what they were.
         self.delay_rng = random.Random(f"{around.swarm.seed}/{name}/delays")
+        self.together_rng = random.Random(f"{around.swarm.seed}/{name}/together")
+        self.meeting = meeting
 
     async def main(self, process: ProcessLoop) -> None:
         run = _Run(self, process, f"r{self.lives}x{self.serial}")
@@ -191,6 +210,16 @@ class Query(Machine):
             )
         return tuple(found)
 
+    def nearly_half(self) -> tuple[Content, ...]:
+        """What a task writes: nearly half a segment, so that two such batches do not fit in one beside anything else."""
+        rng = self.together_rng
+        size = int(self.around.swarm.segment_bytes * _TOGETHER_PART) // 3
+        topic, tag = rng.choice(self.around.swarm.topics), draw_tag(rng)
+        return tuple(
+            Content(topic, 0, tuple(rng.randbytes(size) for _ in range(3)), (tag,) * 3, ("",) * 3)
+            for _ in range(_TOGETHER_HALF_BATCHES)
+        )
+
     def delays(self, count: int) -> tuple[dict[str, str], ...]:
         """Those of the messages of a half batch; mostly none."""
         rng = self.delay_rng
@@ -203,9 +232,13 @@ class Query(Machine):
         checkpoint = self.checkpoint
         if checkpoint.batch is None:
             number = checkpoint.finished + 1
-            tasks = tuple(self.contents(2) for _ in range(self.rng.choice((0, 1, 1, 2, 3))))
+            together = self.around.working and self.together_rng.random() < self.around.swarm.decided_together
+            if together:
+                tasks: tuple[tuple[Content, ...], ...] = (self.nearly_half(),)
+            else:
+                tasks = tuple(self.contents(2) for _ in range(self.rng.choice((0, 1, 1, 2, 3))))
             digest = hashlib.md5(repr((number, tasks)).encode()).digest()
-            checkpoint.batch = Batch(number, digest, tasks)
+            checkpoint.batch = Batch(number, digest, tasks, together)
         return checkpoint.batch
 
 
@@ -554,10 +587,24 @@ class _Run:
                 await self._decide_wrong(batch, winners)
             if self.machine.around.working and rng.random() < _DIES_DECIDING:
                 self._die_soon()
+            if batch.together:
+                await self._wait_for_another()
             said = await self.insist(lambda: self.decide(batch.number, batch.digest, winners))  # noqa: B023
             self.counts[f"query decides: {said}"] += 1
             if said != "missing":
                 return
+
+    async def _wait_for_another(self) -> None:
+        """Until another query is ready to decide, so that both decisions are on the way at once; not for ever."""
+        meeting, patience_us = self.machine.meeting, _TOGETHER_WAIT_MS * 1_000
+        if meeting.waits_until_us > self.now_us:
+            meeting.begins_us, meeting.waits_until_us = self.now_us + _TOGETHER_IN_US, 0
+            self.counts["queries decide together"] += 1
+        else:
+            until_us = meeting.waits_until_us = self.now_us + patience_us
+            while meeting.waits_until_us == until_us and self.now_us < until_us:
+                await asyncio.sleep(_TOGETHER_IN_US / 2e6)
+        await asyncio.sleep(max(0, meeting.begins_us - self.now_us) / 1e6)
 
     def _die_soon(self) -> None:
         """The process dies before its decision arrives, before the response does, or soon after."""

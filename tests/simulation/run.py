@@ -24,7 +24,7 @@ from halfmq.store import raw_messages
 from halfmq.store.store import Durability
 from halfmq.testing.history import check_events
 from halfmq.testing.history.events import AnyEvent, Fault, Seen, Settled
-from tests.simulation import absence, breakages, final_checks, logged_bugs, lookups, raw_reading, sql_driver
+from tests.simulation import absence, breakages, final_checks, logged_bugs, lookups, raw_reading, sql_driver, steps_end
 from tests.simulation.after_start import AfterStart
 from tests.simulation.broker_host import BrokerHost
 from tests.simulation.check_rules import CheckLooks
@@ -41,7 +41,7 @@ from tests.simulation.machine import Machine, Surroundings
 from tests.simulation.operators import Administrator, Operator
 from tests.simulation.producers import Fetcher, Producer
 from tests.simulation.promises import WHOLE, Promises, Violation
-from tests.simulation.queries import Query, ask_decisions_again
+from tests.simulation.queries import Meeting, Query, ask_decisions_again
 from tests.simulation.query_promises import Place, QueryPromises, messages_shown
 from tests.simulation.queue_tails import look_behind_queues
 from tests.simulation.stock_producer import StockProducer
@@ -148,7 +148,8 @@ class Run:
             made.append(Administrator("a0", around, groups, self.promises))
         if not swarm.nothing_is_refused and random.Random(f"{swarm.seed}/strangers").random() < _STRANGERS:
             made.append(Stranger(0, around, groups[-1], self.tap, self.promises))
-        made += [Query(f"q{number}", around, self.tap, self.query_promises) for number in range(swarm.queries)]
+        meeting = Meeting()
+        made += [Query(f"q{number}", around, self.tap, self.query_promises, meeting) for number in range(swarm.queries)]
         return made
 
     # --- start -------------------------------------------------------------------------------------------------------
@@ -196,6 +197,7 @@ class Run:
         self.host.broker._sequencer.pace.clock = self.host.broker._gateway.intake.clock = (
             self.host.broker._sequencer._loop.time
         )  # type: ignore[union-attr]
+        steps_end.watch(self.host.broker._sequencer.engine, self._violated)  # type: ignore[union-attr]
         self.leaving.started(broker)
         look_behind_queues(self.host.broker._store, self.counts)  # type: ignore[union-attr]
         self._look_at_state()

@@ -130,6 +130,9 @@ class Swarm:
     batch_every_ms: int = 0
     large_batches: float = 0.0
     decisions_max: int = 0
+    #: Fraction of the batches that take nearly half a segment and are decided together with another query's, so that both decisions
+    #: copy half batches.
+    decided_together: float = 0.0
 
     def __str__(self) -> str:
         return (
@@ -210,6 +213,7 @@ def _writing(swarm: Swarm, rng: random.Random) -> Swarm:
         call_timeout_ms=4_000,
         disk_reserve_bytes=0,
         copy_again_ms=rng.choice((0, 5_000, limits.COPY_AGAIN_MS)),
+        decided_together=rng.choice((0.0, 0.5)),
     )
 
 

@@ -10,7 +10,7 @@ from halfmq.store.store import Store
 from tests.simulation.run import run_seed
 from tests.simulation.swarm import draw
 
-SEEDS = range(1, 7)
+SEEDS = range(1, 11)
 
 
 def violation_of(seeds: range) -> str:
