@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from halfmq.model.half_batch import HalfMessage, build_payload, item_places
+from halfmq.model.query_batch import QueryBatch
 from halfmq.wire.remoting.codes import HMQ_DECIDE, HMQ_PREPARE_BATCH
 from halfmq.wire.remoting.half_batches import (
     DecideFields,
@@ -149,7 +150,7 @@ def decide(house: "House", batch: Batch, digest: bytes = b"") -> None:
         parts = batch.attempts[name]
         messages, checksum = sum(len(part.messages) for part in parts), sum(part.checksum for part in parts)
         rows.append(WinnerRow(name, len(parts), messages, checksum & 0xFFFFFFFF))
-    fields = DecideFields(WRITERS, QUERY, batch.number, RUN, digest or batch.digest)
+    fields = DecideFields(WRITERS, QueryBatch(QUERY, batch.number, RUN), digest or batch.digest)
     ext = {name: str(value) for name, value in decide_ext(fields).items()}
     if not digest and not batch.asked:
         batch.asked, batch.asked_at_ms = True, house.clock.now_ms

@@ -11,6 +11,7 @@ from halfmq.broker.config import BrokerConfig, packed_host
 from halfmq.core.decide import DECIDE
 from halfmq.errors import ProtocolError
 from halfmq.model.half_batch import HalfMessage, build_payload
+from halfmq.model.query_batch import QueryBatch
 from halfmq.wire.remoting import (
     check_polls,
     fitting,
@@ -344,14 +345,14 @@ def _half_batch_requests() -> list[tuple[int, dict[str, str], bytes]]:
     checksum = crc32(payload)
     prepare = half_batches.PrepareFields("W", "T", 0, count, checksum, 0, 0, "", "q", 0, "r", "0.1", -1, 2)
     alone = half_batches.PrepareFields("W", "T", 0, count, checksum, 0, 1, "tx", default_queues=2)
-    decide = half_batches.DecideFields("W", "q", 0, "r", bytes(16))
+    decide = half_batches.DecideFields("W", QueryBatch("q", 0, "r"), bytes(16))
     winners = half_batches.encode_winners([half_batches.WinnerRow("0.1", 1, count, checksum)])
-    found = half_batches.decision_ext("q", 0, "r")
+    found = half_batches.decision_ext(decide.batch)
     said = [
         (HMQ_PREPARE_BATCH, half_batches.prepare_ext(prepare), payload), (HMQ_DECISION, found, b""),
         (HMQ_PREPARE_BATCH, half_batches.prepare_ext(prepare._replace(run="s")), payload),
         (HMQ_DECIDE, half_batches.decide_ext(decide), winners),
-        (HMQ_DECIDE, half_batches.decide_ext(decide._replace(run="s")), winners),
+        (HMQ_DECIDE, half_batches.decide_ext(decide._replace(batch=QueryBatch("q", 0, "s"))), winners),
         (HMQ_DECIDE, half_batches.decide_ext(decide), b"[]"), (HMQ_DECISION, {}, b""),
         (HMQ_PREPARE_BATCH, half_batches.prepare_ext(alone), payload), (11, _pull_ext("T"), b""),
     ]  # fmt: skip

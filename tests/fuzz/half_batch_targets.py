@@ -28,6 +28,7 @@ from halfmq.model.half_batch import (
 )
 from halfmq.model.ids import hash64
 from halfmq.model.message_facts import delay_in, pairs_of, tag_hashes
+from halfmq.model.query_batch import QueryBatch
 from halfmq.model.records import BATCHED, HALF_BATCH_PAYLOAD_AT
 from halfmq.model.stored_message import SYS_COMPRESSED, SYS_COMPRESSION_TYPE_MASK, StoredMessage, encode
 from halfmq.model.stored_message import decode as decode_message
@@ -250,7 +251,8 @@ def _request_seeds() -> list[bytes]:
     prepare = half_batches.PrepareFields("G", TOPIC, 0, 3, 1 << 31, 0, 0, "", "q", 7, "r1", "0.1", 1_000, 4)
     alone = half_batches.PrepareFields("G", TOPIC, 0, 3, 5, 1, 2, "tx-1")
     delayed = prepare._replace(delayed=1)
-    decide = half_batches.DecideFields("G", "q", 7, "r1", bytes(range(16)))
+    decide = half_batches.DecideFields("G", QueryBatch("q", 7, "r1"), bytes(range(16)))
+    of_topic = decide._replace(batch=QueryBatch("q", 7, "r1", "T", "s-1"))
     rows = [half_batches.WinnerRow("0.1", 2, 6, 1 << 31), half_batches.WinnerRow("1.4", 1, 1, 0)]
     answer = half_batches.DecisionAnswer(_HOST, True, bytes(16), 4_096, 7)
     said = [
@@ -259,8 +261,8 @@ def _request_seeds() -> list[bytes]:
         (HMQ_PREPARE_BATCH, half_batches.prepare_ext(delayed), b"payload"),
         (HMQ_PREPARE_BATCH, half_batches.prepare_ext(prepare) | {"delayed": "0"}, b""),
         (HMQ_DECIDE, half_batches.decide_ext(decide), half_batches.encode_winners(rows)),
-        (HMQ_DECIDE, half_batches.decide_ext(decide), b"[]"),
-        (HMQ_DECISION, half_batches.decision_ext("q", 7, "r1"), b""),
+        (HMQ_DECIDE, half_batches.decide_ext(of_topic), b"[]"),
+        (HMQ_DECISION, half_batches.decision_ext(of_topic.batch), b""),
         (HMQ_DECISION, half_batches.answer_ext(answer), b""),
     ]
     return [command(code, 1, _text(ext), body)[4:] for code, ext, body in said]

@@ -77,6 +77,7 @@ from halfmq.core.session import (
 from halfmq.core.state import State
 from halfmq.core.ties import tied_start
 from halfmq.core.transaction.invariants import check
+from halfmq.core.transaction.queries import key_of
 from halfmq.model.half_batch import delayed_items
 from halfmq.model.properties import encode
 from halfmq.model.query_batch import QueryBatch, of_tx_id
@@ -105,9 +106,11 @@ SNAPSHOT_COMMANDS = 70
 class QueryLife:
     """What a query knows of itself."""
 
-    def __init__(self, name: str, group: str) -> None:
+    def __init__(self, name: str, group: str, topic: str = "", stream: str = "") -> None:
         self.name = name
         self.group = group
+        self.topic = topic
+        self.stream = stream
         self.runs = 1
         self.batch = 0
         self.prepared: dict[str, list[PrepareBatch]] = {}
@@ -117,7 +120,7 @@ class QueryLife:
 
     @property
     def next_batch(self) -> QueryBatch:
-        return QueryBatch(self.name, self.batch, f"r{self.runs}")
+        return QueryBatch(self.name, self.batch, f"{self.topic[:1].strip('*')}r{self.runs}", self.topic, self.stream)
 
     @property
     def last_batch(self) -> int:
@@ -152,7 +155,12 @@ class Life:
         self.plain: list[Any] = []
         #: Queries whose last batch is decided. The broker may have forgotten them.
         self.over: list[QueryLife] = []
-        self.queries = {name: QueryLife(name, group) for name, group in (("q1", "PG"), ("q2", "SPARK"))}
+        lives = (
+            QueryLife("q1", "PG"),
+            QueryLife("q2", "SPARK", "*"),
+            QueryLife("q2", "PG", "stock", "s-2"),
+        )
+        self.queries = {(life.name, life.topic): life for life in lives}
         self.seen: Counter[str] = Counter()
 
     def one_of(self, items: Any) -> Any:
@@ -304,7 +312,7 @@ class Life:
             assert other.why is Why.VERDICT_CONFLICT
             self.seen["decision repeated"] += 1
             return
-        known = self.log.state.queries.get(query.name)
+        known = self.log.state.queries.get(key_of(self.log.state, query.name, query.topic))
         if old < 0.25 and known is not None and known.superseded:
             of_old = batch._replace(run=self.one_of(known.superseded))
             reply = self.log.do(DecideBatch(1, query.group, of_old, digest, ()))
@@ -326,10 +334,10 @@ class Life:
             assert not reply.repeated
             query.decided[batch.batch] = (digest, reply.position)
             if is_last:
-                self.over.append(self.queries.pop(query.name))
+                self.over.append(self.queries.pop((query.name, query.topic)))
                 self.count += 1
                 name = f"later{self.count}"
-                self.queries[name] = QueryLife(name, query.group)
+                self.queries[name, query.topic] = QueryLife(name, query.group, query.topic, query.stream)
                 self.seen["last decision"] += 1
             query.shown += sum(one.messages for one in winners)
             query.prepared.clear()
@@ -337,7 +345,7 @@ class Life:
             self.seen["decided"] += 1
         else:  # rolled back by an operator or a policy meanwhile: the query is started again
             assert isinstance(reply, Refused), reply
-            is_new = query.name not in self.log.state.queries
+            is_new = key_of(self.log.state, query.name, query.topic) not in self.log.state.queries
             assert reply.why is (Why.LIMIT_REACHED if is_new else Why.INCOMPLETE), reply
             self.seen["query refused" if is_new else "batch missing"] += 1
             query.begin_run()
@@ -533,12 +541,13 @@ class Life:
         settled: Counter[tuple[str, str]] = Counter()
         queues: dict[tuple[int, int], list[int]] = {}
         gone: set[int] = set()
-        decided: Counter[tuple[str, int]] = Counter()
-        shown_of: Counter[str] = Counter()
+        #: (name, topic, batch), and by (name, topic).
+        decided: Counter[tuple[str, str, int]] = Counter()
+        shown_of: Counter[tuple[str, str]] = Counter()
         shown_bodies: Counter[int] = Counter()
         #: Half index -> its delayed entries; first offset of a delayed message of a decided half batch -> (query, when it is due).
         delayed_of: dict[int, bytes] = {}
-        waiting: dict[int, tuple[str, int]] = {}
+        waiting: dict[int, tuple[tuple[str, str], int]] = {}
         self.log.close()
         for time_ms, record in [
             (batch.broker_time_ms, record) for batch in self.log.batches for record in batch.records
@@ -556,8 +565,9 @@ class Life:
             if isinstance(record, Committed):
                 assert record.decided_by != DecidedBy.POLICY, "a policy never commits"
             if isinstance(record, Decided):
-                name, batch, _ = of_tx_id(record.tx_id)
-                decided[name, batch] += 1
+                query_name, number, _ = of_tx_id(record.tx_id)
+                name = query_name, record.query_topic
+                decided[*name, number] += 1
                 gone.update(record.lost)
                 for batch_ref in record.refs:
                     shown_halves[batch_ref.half_index] += 1
@@ -600,10 +610,13 @@ class Life:
         }
         for name, _ in waiting.values():
             shown_of[name] += 1
-        self.seen["query forgotten"] += sum(query.name not in self.log.state.queries for query in self.over)
+        self.seen["query forgotten"] += sum(
+            key_of(self.log.state, query.name, query.topic) not in self.log.state.queries for query in self.over
+        )
         for query in (*self.queries.values(), *self.over):
-            assert {(query.name, batch) for batch in query.decided} == {key for key in decided if key[0] == query.name}
-            assert shown_of[query.name] == query.shown
+            name = query.name, query.topic
+            assert {(*name, batch) for batch in query.decided} == {key for key in decided if key[:2] == name}
+            assert shown_of[name] == query.shown
         assert not {half_index for half_index, count in shown_halves.items() if count} & gone
         for queue, offsets in queues.items():
             assert offsets == list(range(len(offsets))), queue
@@ -653,7 +666,7 @@ def test_the_random_lives_meet_what_they_are_for() -> None:
 def test_a_state_that_forgets_a_verdict_at_redo_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     import halfmq.core.apply as module
 
-    life = Life(2)
+    life = Life(1)
     life.live()
     monkeypatch.setitem(module._APPLY, RolledBack, lambda state, record: None)
     redone: State = life.log.redone()

@@ -151,6 +151,8 @@ class Query(Machine):
         super().__init__(name, around)
         self.query = f"query.{name}"
         self.group = f"WRITERS-{name}"
+        #: Every other one states topic and stream, as an application with a name of its own does.
+        self.topic, self.stream = ("*", f"stream-{name}") if name[-1] in "13579" else ("", "")
         self.tap = tap
         self.promises = promises
         self.checkpoint = Checkpoint()
@@ -162,6 +164,9 @@ class Query(Machine):
         self.delay_rng = random.Random(f"{around.swarm.seed}/{name}/delays")
         self.together_rng = random.Random(f"{around.swarm.seed}/{name}/together")
         self.meeting = meeting
+
+    def batch_of(self, number: int, run: str) -> QueryBatch:
+        return QueryBatch(self.query, number, run, self.topic, self.stream)
 
     async def main(self, process: ProcessLoop) -> None:
         run = _Run(self, process, f"r{self.lives}x{self.serial}")
@@ -345,7 +350,7 @@ class _Run:
         fields = PrepareFields(
             machine.group, content.topic, content.queue, len(names), part.checksum, index, count, tx_id,
             "" if tx_id else query, number, run, attempt, -1, machine.around.swarm.queues,
-            int(bool(delays_ms)),
+            int(bool(delays_ms)), "" if tx_id else machine.topic, "" if tx_id else machine.stream,
         )  # fmt: skip
         self.promises.prepare_asked(query, number, run, attempt, index, part, now_us)
         answer = await self.ask(whose, HMQ_PREPARE_BATCH, prepare_ext(fields), payload)
@@ -436,10 +441,10 @@ class _Run:
         self.chronicle.note(
             EndAsked(
                 t_us=self.now_us, by=self.process.name, op=operation, group=machine.group,
-                tx=QueryBatch(machine.query, number, self.run).tx_id, verdict="COMMITTED",
+                tx=machine.batch_of(number, self.run).tx_id, verdict="COMMITTED",
             )
         )  # fmt: skip
-        fields = DecideFields(machine.group, machine.query, number, self.run, digest)
+        fields = DecideFields(machine.group, machine.batch_of(number, self.run), digest)
         answer = await self.ask("driver", HMQ_DECIDE, decide_ext(fields), encode_winners(winners))
         ext = answer.ext
         ok = answer.code == 0
@@ -500,7 +505,7 @@ class _Run:
             Fenced
         """
         asked_us = self.now_us
-        answer = await self.ask("driver", HMQ_DECISION, decision_ext(self.machine.query, number, self.run))
+        answer = await self.ask("driver", HMQ_DECISION, decision_ext(self.machine.batch_of(number, self.run)))
         if answer.code != 0:
             self._stop_if_over(answer, self.machine.query, number, self.run)
         said = read_answer(answer.ext)
@@ -642,7 +647,7 @@ class _Run:
         content = batch.tasks[int(name.partition(".")[0])][0]
         again = await self.insist(lambda: self.prepare("driver", content, 0, number=batch.number, attempt=name))
         self.promises.rollback_asked(self.machine.query, batch.number, self.run)
-        tx_id = QueryBatch(self.machine.query, batch.number, self.run).tx_id
+        tx_id = self.machine.batch_of(batch.number, self.run).tx_id
         ext = self._end_ext(tx_id, (again.ext["halfIndex"], again.ext["offset"]), commits=False)
 
         async def once() -> bool:
@@ -783,7 +788,8 @@ async def ask_decisions_again(
             continue
         for number, digest in machine.checkpoint.digests.items():
             asked_us = machine.around.chronicle.now_us
-            answer = await line.ask(HMQ_DECISION, _text(decision_ext(machine.query, number, "last")), timeout_s=30.0)
+            batch = machine.batch_of(number, "last")
+            answer = await line.ask(HMQ_DECISION, _text(decision_ext(batch)), timeout_s=30.0)
             said = read_answer(answer.ext)
             promises.found(
                 machine.query, number, decided=said.is_decided, digest=said.digest.hex(), position=said.position,
@@ -791,7 +797,7 @@ async def ask_decisions_again(
             )  # fmt: skip
             wish = Wish(number, "last", digest.hex(), (("no.one", 1, 1, 1),), asked_us)
             promises.decide_asked(machine.query, wish)
-            fields = DecideFields(machine.group, machine.query, number, "last", digest)
+            fields = DecideFields(machine.group, batch, digest)
             answer = await line.ask(
                 HMQ_DECIDE, _text(decide_ext(fields)), encode_winners([WinnerRow("no.one", 1, 1, 1)]), timeout_s=30.0
             )

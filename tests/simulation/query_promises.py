@@ -399,7 +399,7 @@ class QueryPromises:
             same = [wish for wish in batch.wishes if wish.digest == batch.decided[1]]
             if not any(self._is_shown_by(name, wish, there.keys(), state) for wish in same):
                 raise Violation(f"Once: {what} was decided: {batch.decided}; visible of it are {sorted(there)}", what)
-            query = state.queries.get(name)
+            query = state.queries.get((name, ""))
             if query is not None and self._decided_after(name, number) < self._decisions_max:
                 found = query.decisions.get(number)
                 self.counts["look decision in the state"] += 1

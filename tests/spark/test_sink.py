@@ -309,6 +309,61 @@ def test_batch_write_with_a_version_is_written_once(sink: Any, broker: Served) -
     assert sorted(map(int, visible(broker, "versions"))) == list(range(20))
 
 
+def test_foreach_batch_writes_to_two_topics_with_one_pair(sink: Any, broker: Served, tmp_path: Path) -> None:
+    """Delta's way of making ``foreachBatch`` exactly once: one txnAppId and txnVersion for all outputs. Once more from the same batch, as after
+    a crash, nothing is written again.
+    """
+    topics = ("pair-orders", "pair-stock")
+
+    def write(frame: Any, batch: int) -> None:
+        for topic in topics:
+            given = {"url": broker.url, "topic": topic, "txnAppId": "pair", "txnVersion": str(batch)}
+            frame.write.format("halfmq").mode("append").options(**given).save()
+        named = frame.selectExpr("value", "'pair-named' as topic")
+        given = {"url": broker.url, "txnAppId": "pair", "txnVersion": str(batch)}
+        named.write.format("halfmq").mode("append").options(**given).save()
+
+    send(broker, "pair", 0, ROWS)
+    for checkpoint in ("a", "b"):
+        stream = sink.readStream.format("halfmq").options(
+            url=broker.url,
+            subscribe="in-pair",
+            startingOffsets="earliest",
+            columns="value",
+            maxOffsetsPerTrigger=ROWS // 2,
+        )
+        location = str(tmp_path / checkpoint)
+        query = stream.load().writeStream.foreachBatch(write).option("checkpointLocation", location)
+        spark_queries.run(query.trigger(availableNow=True).start)
+        for topic in (*topics, "pair-named"):
+            assert sorted(visible(broker, topic)) == sorted(rows("pair", 0, ROWS)), topic
+
+
+def test_second_stream_with_a_name_is_refused_by_name(sink: Any, broker: Served, tmp_path: Path) -> None:
+    """Its batches would have the numbers of the first one's."""
+    send(broker, "owner", 0, 1)
+
+    def run(checkpoint: str, **options: str) -> None:
+        stream = sink.readStream.format("halfmq").options(
+            url=broker.url, subscribe="in-owner", startingOffsets="earliest", columns="value"
+        )
+        given = {"url": broker.url, "topic": "out-owner", "txnAppId": "owner", **options}
+        query = stream.load().writeStream.format("halfmq").options(**given)
+        query = query.option("checkpointLocation", str(tmp_path / checkpoint))
+        spark_queries.run(query.trigger(availableNow=True).start)
+
+    run("a")
+    with pytest.raises(QueryFailed, match=r"query owner, topic out-owner belongs to stream .*, not to stream"):
+        run("b")
+    run("b", topic="other-owner")
+    run("a")
+    assert [visible(broker, topic) for topic in ("out-owner", "other-owner")] == [rows("owner", 0, 1)] * 2
+    given = {"url": broker.url, "topic": "out-owner", "txnAppId": "owner", "txnVersion": "9"}
+    batch_write = sink.range(1).selectExpr("'x' as value").write.format("halfmq").mode("append").options(**given)
+    with pytest.raises(Exception, match=r"belongs to stream .*, not to batch writes"):
+        batch_write.save()
+
+
 @thorough
 def test_rows_with_a_delay_become_visible_once_at_their_time_also_if_the_broker_is_killed(
     sink: Any, broker: Served

@@ -345,7 +345,7 @@ def half_batch(
         )  # fmt: skip
     return PrepareBatch(
         1, group, name, attempt, index, count, topic, 4, queue, messages, crc32(payload), 0, grace_ms, False, payload,
-        delayed=bool(delays),
+        delayed=bool(delays), batch=None if isinstance(batch, str) else batch,
     )  # fmt: skip
 
 

@@ -153,6 +153,8 @@ def half_batch(
     attempt: str = "0.2",
     queue_id: int = 3,
     delays_ms: Sequence[int] = (),
+    query_topic: str = "",
+    stream: str = "",
     **pairs: str,
 ) -> Make:
     """A half batch of ``count`` messages; ``pairs``: their properties besides UNIQ_KEY. ``delays_ms``: one each, from the decision."""
@@ -170,11 +172,11 @@ def half_batch(
         found, topic="orders", queue_id=queue_id, born_time_ms=1, born_host=HOST_V4, store_host=HOST_V4,
         delayed=bool(delays_ms),
     )  # fmt: skip
-    size = half_batch_size(GROUP, tx_id, attempt, len(payload))
+    size = half_batch_size(GROUP, tx_id, attempt, len(payload), query_topic, stream)
     entries = crc32(payload[-count * ENTRY_BYTES :])
     return lambda offset: HalfBatch(
         offset, size, 7, queue_id, half_index, GROUP, tx_id, attempt, 2, 0, count, crc32(payload), entries, 60_000,
-        "KEYS" in pairs, payload, delayed_entries_of(payload, count) if delays_ms else b"",
+        "KEYS" in pairs, payload, delayed_entries_of(payload, count) if delays_ms else b"", query_topic, stream,
     )  # fmt: skip
 
 
@@ -182,7 +184,7 @@ def copied_half_batch(source: int, of: HalfBatch) -> Make:
     return lambda offset: CopiedHalfBatch(
         offset, of.size, source, 64, 7, 3, of.half_index, GROUP, of.tx_id, of.attempt, of.index, of.count, of.messages,
         of.checksum, of.entries_checksum, of.has_keys, 1_700_000_000_000, 1_700_000_006_000, 4, 1_700_000_011_000,
-        of.delayed_entries,
+        of.delayed_entries, of.query_topic, of.stream,
     )  # fmt: skip
 
 
@@ -198,9 +200,13 @@ def decided(
     tx_id: str = "q1:7:r1",
     digest: bytes = b"d" * 16,
     is_last: bool = False,
+    query_topic: str = "",
+    stream: str = "",
 ) -> Make:
-    size = decided_size(GROUP, tx_id, digest, len(refs), len(lost))
-    return lambda offset: Decided(offset, size, GROUP, tx_id, DecidedBy.PRODUCER, digest, refs, lost, is_last)
+    size = decided_size(GROUP, tx_id, digest, len(refs), len(lost), query_topic, stream)
+    return lambda offset: Decided(
+        offset, size, GROUP, tx_id, DecidedBy.PRODUCER, digest, refs, lost, is_last, query_topic, stream
+    )
 
 
 def checked(tx_id: str = "T1", checks: int = 1) -> Make:

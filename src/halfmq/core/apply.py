@@ -26,6 +26,7 @@ from halfmq.core.derived import (
     leave_query,
     schedule,
     schedule_or_park,
+    set_run,
     unschedule,
 )
 from halfmq.core.queues.deduplication import forget_old, forget_sent, forget_verdict, remember, remember_verdict
@@ -37,6 +38,7 @@ from halfmq.core.state import (
     Delayed,
     Half,
     ProducerGroup,
+    Query,
     QueryDecision,
     RecentMessage,
     State,
@@ -47,10 +49,11 @@ from halfmq.core.state import (
     set_holders,
 )
 from halfmq.core.transaction.next_check import NextCheck, ParkedCheck, from_number
+from halfmq.core.transaction.queries import key_of
 from halfmq.errors import InvariantViolated
 from halfmq.model.half_batch import delayed_items
 from halfmq.model.placement import aligned, segment_start
-from halfmq.model.query_batch import QueryBatch, of_tx_id
+from halfmq.model.query_batch import of_tx_id
 from halfmq.model.records import (
     BATCH_HEADER_BYTES,
     DELAYED_MESSAGE_AT,
@@ -301,21 +304,21 @@ def _half_batch(state: State, record: HalfBatch) -> None:
     now_ms = state.batch_time_ms
     facts = BatchFacts(
         record.attempt, record.messages, record.checksum, record.entries_checksum, record.has_keys,
-        record.delayed_entries,
+        record.delayed_entries, record.query_topic, record.stream,
     )  # fmt: skip
     half = Half(
         record.index, record.half_index, record.offset, record.offset, record.topic_id, record.queue_id, record.size, 0,
         0, 0, facts,
     )  # fmt: skip
     if record.attempt:
-        _begin_run(state, record.group, of_tx_id(record.tx_id))
+        _begin_run(state, record.group, record.tx_id, record.query_topic, record.stream)
     _enter_half_batch(state, record.group, record.tx_id, half, record.count, now_ms, now_ms + grace_ms)
 
 
 def _copied_half_batch(state: State, record: CopiedHalfBatch) -> None:
     facts = BatchFacts(
         record.attempt, record.messages, record.checksum, record.entries_checksum, record.has_keys,
-        record.delayed_entries,
+        record.delayed_entries, record.query_topic, record.stream,
     )  # fmt: skip
     half = Half(
         record.index, record.half_index, record.offset, record.first_offset, record.topic_id, record.queue_id,
@@ -342,14 +345,19 @@ def _enter_half_batch(
         _join(state, group, known, half, count, grace_until_ms)
 
 
-def _begin_run(state: State, group: str, batch: QueryBatch) -> None:
-    """A record of this run: it supersedes the run before it."""
-    query = state.queries.get(batch.query) or add_query(state, batch.query, group)
-    if query.run != batch.run:
+def _begin_run(state: State, group: str, tx_id: str, topic: str, stream: str) -> Query:
+    """A record of this run: it supersedes the run before it. It also says whose the query is, if that was unknown."""
+    name, _, run = of_tx_id(tx_id)
+    key = key_of(state, name, topic)
+    query = state.queries.get(key) or add_query(state, key, group)
+    if not query.topic:
+        query.topic, query.stream = topic, stream
+    if query.run != run:
         if query.run:
             query.superseded = (query.run, *query.superseded)[: limits.QUERY_RUNS_MAX]
-        query.run = batch.run
+        set_run(state, query, run)
         query.rolled_back_batch = -1
+    return query
 
 
 def _decided(state: State, record: Decided) -> None:
@@ -365,12 +373,11 @@ def _decided(state: State, record: Decided) -> None:
     if lowest < segment_start(record.offset, state.settings.segment_bytes):
         state.ties[record.offset] = lowest
     if record.digest:
-        batch = of_tx_id(record.tx_id)
-        _begin_run(state, record.group, batch)
-        query = state.queries[batch.query]
+        query = _begin_run(state, record.group, record.tx_id, record.query_topic, record.stream)
         query.is_over = record.is_last
         decisions = query.decisions
-        decisions[batch.batch] = QueryDecision(batch.batch, record.digest, record.offset)
+        _, batch, _ = of_tx_id(record.tx_id)
+        decisions[batch] = QueryDecision(batch, record.digest, record.offset)
         while len(decisions) > limits.QUERY_DECISIONS_MAX:
             del decisions[next(iter(decisions))]
     halves = (*[ref.half_index for ref in refs], *record.lost)
@@ -509,8 +516,8 @@ def _rolled_back(state: State, record: RolledBack) -> None:
 def _note_rolled_back(state: State, group: str, tx_id: str) -> None:
     """Remember that a run cannot prepare this batch again, also if redo did not read its half batches."""
     name, *rest = tx_id.split(":")
-    query = state.queries.get(name)
-    if query is not None and query.group == group and len(rest) == 2 and rest[1] == query.run and rest[0].isdigit():
+    query = state.derived.query_of_run.get((name, rest[1])) if len(rest) == 2 else None
+    if query is not None and query.group == group and rest[0].isdigit():
         query.rolled_back_batch = max(query.rolled_back_batch, int(rest[0]))
 
 

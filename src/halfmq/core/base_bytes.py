@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from halfmq import limits
 from halfmq.core.state import State, Topic
-from halfmq.model.query_batch import RUN_CHARS_MAX
+from halfmq.model.query_batch import RUN_CHARS_MAX, STREAM_CHARS_MAX
 from halfmq.model.settings import GroupSettings, ProducerSettings
 
 #: Maximum size in a base of a topic, a queue, a group, limits of a producer group, an offset, without names.
@@ -23,8 +23,15 @@ PRODUCER_BYTES: Final = 64
 OFFSET_BYTES: Final = 18
 #: Of the topics that a consumer group holds, without their names.
 HOLD_BYTES: Final = 16
-#: Of a query with all its decisions and runs, which are reserved from its first transaction on: a decision must always fit.
-QUERY_BYTES: Final = 64 + 36 * limits.QUERY_DECISIONS_MAX + (2 + RUN_CHARS_MAX) * (1 + limits.QUERY_RUNS_MAX)
+#: Of a query with its topic, its stream, and all its decisions and runs, which are reserved from its first transaction on: a decision
+#: must always fit.
+QUERY_BYTES: Final = (
+    80
+    + limits.TOPIC_CHARS_MAX
+    + STREAM_CHARS_MAX
+    + 36 * limits.QUERY_DECISIONS_MAX
+    + (2 + RUN_CHARS_MAX) * (1 + limits.QUERY_RUNS_MAX)
+)
 #: Size of a base without any of them.
 EMPTY_BYTES: Final = 128
 

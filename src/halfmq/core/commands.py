@@ -134,6 +134,8 @@ class PrepareBatch(msgspec.Struct, frozen=True, gc=False):
     earlier: EarlierVerdict | None = None
     #: Whether its messages have delays.
     delayed: bool = False
+    #: None unless ``attempt`` is stated.
+    batch: QueryBatch | None = None
 
 
 class Winner(NamedTuple):

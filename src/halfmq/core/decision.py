@@ -36,6 +36,8 @@ class Why(Enum):
     INCOMPLETE = "incomplete"
     #: A later run of the query has begun, which alone may prepare and decide.
     FENCED = "fenced"
+    #: The query belongs to another stream, or to batch writes.
+    OTHER_STREAM = "other-stream"
     WRONG_GROUP = "wrong-group"
     WRONG_OFFSETS = "wrong-offsets"
     #: A check is impossible or not allowed at the moment; nothing was changed.

@@ -11,12 +11,13 @@ from halfmq.core.state import (
     Half,
     ProducerGroup,
     Query,
+    QueryKey,
     State,
     Undecided,
     drop_stale_deadlines,
 )
 from halfmq.core.transaction.next_check import NextCheck, ParkedCheck, Scheduled
-from halfmq.model.query_batch import of_tx_id
+from halfmq.core.transaction.queries import key_of_id
 
 
 def schedule(state: State, group: ProducerGroup, tx_id: str, at_ms: Scheduled) -> None:
@@ -67,36 +68,47 @@ def count_half(state: State, group: ProducerGroup, half: Half) -> None:
     state.derived.undecided_delayed += half.delayed_messages
 
 
-def add_query(state: State, name: str, group: str) -> Query:
+def add_query(state: State, key: QueryKey, group: str) -> Query:
     """A new query; a base reserves space for it."""
-    query = state.queries[name] = Query(name, group)
-    state.derived.base_bytes += query_bytes(name, group)
+    query = state.queries[key] = Query(key, group)
+    state.derived.base_bytes += query_bytes(query.name, group)
     return query
+
+
+def set_run(state: State, query: Query, run: str) -> None:
+    """Make ``run`` the newest run of the query."""
+    runs = state.derived.query_of_run
+    runs.pop((query.name, query.run), None)
+    query.run = run
+    runs[query.name, run] = query
 
 
 def forget_finished_queries(state: State) -> None:
     """Forget the queries that are over and whose last decision was trimmed: nobody repeats it any more."""
     for query in [query for query in state.queries.values() if query.is_over]:
         position = query.decisions[query.last_batch].position
-        if position < state.log_start and query.name not in state.derived.undecided_of_query:
-            del state.queries[query.name]
+        if position < state.log_start and query.key not in state.derived.undecided_of_query:
+            del state.queries[query.key]
+            del state.derived.query_of_run[query.name, query.run]
             state.derived.base_bytes -= query_bytes(query.name, query.group)
 
 
 def enter_of_query(state: State, tx_id: str, first: Half) -> None:
     """Enter a new undecided transaction in those of its query, if ``first``, one of its halves, belongs to one."""
-    if first.attempt:
-        state.derived.undecided_of_query.setdefault(of_tx_id(tx_id).query, {})[tx_id] = None
+    if first.batch is not None and first.attempt:
+        key = key_of_id(state, tx_id, first.batch.query_topic)
+        state.derived.undecided_of_query.setdefault(key, {})[tx_id] = None
 
 
 def leave_query(state: State, known: Undecided) -> None:
     """The transaction was settled."""
-    if known.halves[0].attempt:
-        name = of_tx_id(known.tx_id).query
-        ids = state.derived.undecided_of_query[name]
+    first = known.halves[0]
+    if first.batch is not None and first.attempt:
+        key = key_of_id(state, known.tx_id, first.batch.query_topic)
+        ids = state.derived.undecided_of_query[key]
         del ids[known.tx_id]
         if not ids:
-            del state.derived.undecided_of_query[name]
+            del state.derived.undecided_of_query[key]
 
 
 def add_delayed(state: State, delayed: Delayed) -> None:

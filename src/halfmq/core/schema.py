@@ -54,12 +54,14 @@ from halfmq.core.derived import (
     count_undecided,
     enter_of_query,
     schedule_or_park,
+    set_run,
 )
 from halfmq.core.state import (
     Delayed,
     Half,
     Jump,
     Policy,
+    Query,
     QueryDecision,
     RecentMessage,
     State,
@@ -240,6 +242,11 @@ class QueryRow(NamedTuple):
     rolled_back_batch: int
     decisions: list[QueryDecision]
     is_over: bool = False
+    #: The last three are absent from the row of a query without a topic, as in stores of earlier versions.
+    topic: str = ""
+    stream: str = ""
+    #: Whether clients that state no topic mean it: ``Query.key`` has none.
+    is_first: bool = True
 
 
 OffsetRow = tuple[str, list[tuple[int, int, int]]]
@@ -327,29 +334,30 @@ def load_offsets(state: State, rows: Iterable[OffsetRow]) -> None:
             set_offset(state, group, (topic_id, queue_id), offset)
 
 
-def query_rows(state: State, order: Order = iter) -> list[QueryRow]:
-    """Each query with its runs and its decisions."""
-    queries = [state.queries[name] for name in order(state.queries)]
-    return [
-        QueryRow(
-            one.name,
-            one.group,
-            one.run,
-            one.superseded,
-            one.rolled_back_batch,
-            list(one.decisions.values()),
-            one.is_over,
-        )
-        for one in queries
-    ]
+_QUERY_FIELDS_WITHOUT_TOPIC: Final = 7
+
+
+def query_rows(state: State, order: Order = iter) -> list[Any]:
+    """Each query with its runs and its decisions, as a ``QueryRow``."""
+    return [_query_row(state.queries[key]) for key in order(state.queries)]
+
+
+def _query_row(query: Query) -> tuple[Any, ...]:
+    row = QueryRow(
+        query.name, query.group, query.run, query.superseded, query.rolled_back_batch, list(query.decisions.values()),
+        query.is_over, query.topic, query.stream, not query.key[1],
+    )  # fmt: skip
+    return row if query.topic else row[:_QUERY_FIELDS_WITHOUT_TOPIC]
 
 
 def load_queries(state: State, rows: Iterable[QueryRow]) -> None:
-    for name, group, run, runs_before, rolled_back_batch, decisions, is_over in rows:
-        query = add_query(state, name, group)
-        query.run, query.superseded, query.rolled_back_batch = run, runs_before, rolled_back_batch
-        query.decisions = {decision.batch: decision for decision in decisions}
-        query.is_over = is_over
+    for row in rows:
+        query = add_query(state, (row.name, "" if row.is_first else row.topic), row.group)
+        query.topic, query.stream = row.topic, row.stream
+        query.superseded, query.rolled_back_batch = row.superseded, row.rolled_back_batch
+        query.decisions = {decision.batch: decision for decision in row.decisions}
+        query.is_over = row.is_over
+        set_run(state, query, row.run)
 
 
 def _ties(state: State) -> list[tuple[int, int]]:

@@ -27,6 +27,7 @@ from halfmq import limits
 from halfmq.core.decision import WakeQueue
 from halfmq.core.transaction.next_check import NextCheck
 from halfmq.model.properties import CLUSTER, REAL_QID, REAL_TOPIC, TRACED
+from halfmq.model.query_batch import query_text
 from halfmq.model.records import BATCH_HEADER_BYTES, MESSAGE_AT, Record
 from halfmq.model.settings import BrokerSettings, GroupSettings, ProducerSettings, caps
 from halfmq.model.stored_message import size_of
@@ -60,6 +61,9 @@ class BatchFacts(msgspec.Struct, frozen=True, gc=False, array_like=True):
     has_keys: bool
     #: As in ``records.HalfBatch``: what becomes of its messages at a commit, which cannot read them. 28 bytes each.
     delayed_entries: bytes = b""
+    #: As in ``query_batch.QueryBatch``: of its query.
+    query_topic: str = ""
+    stream: str = ""
 
 
 class Half(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -179,13 +183,20 @@ class QueryDecision(msgspec.Struct, frozen=True, gc=False, array_like=True):
     position: int
 
 
+#: Key of a query in ``State.queries``; see ``transaction.queries``.
+QueryKey = tuple[str, str]
+
+
 class Query:
     """A query whose batches become visible at most once each. Durable; forgotten only if it said that it is over."""
 
-    __slots__ = ("decisions", "group", "is_over", "name", "rolled_back_batch", "run", "superseded")
+    __slots__ = ("decisions", "group", "is_over", "key", "rolled_back_batch", "run", "stream", "superseded", "topic")
 
-    def __init__(self, name: str, group: str) -> None:
-        self.name = name
+    def __init__(self, key: QueryKey, group: str) -> None:
+        self.key = key
+        #: As in ``query_batch.QueryBatch``; both "" until a record states a topic.
+        self.topic = ""
+        self.stream = ""
         #: Its producer group, which gets the checks.
         self.group = group
         #: The newest run, and earlier ones, newest first, at most ``limits.QUERY_RUNS_MAX``: what they still send is refused.
@@ -197,6 +208,15 @@ class Query:
         self.is_over = False
         #: By batch, ascending, the newest ``limits.QUERY_DECISIONS_MAX``. Every batch up to the last one is decided.
         self.decisions: dict[int, QueryDecision] = {}
+
+    @property
+    def name(self) -> str:
+        return self.key[0]
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        return query_text(self.name, self.topic)
 
     @property
     def last_batch(self) -> int:
@@ -473,7 +493,7 @@ class DerivedState:
     """
 
     __slots__ = (
-        "base_bytes", "copied", "delayed_heap", "group_deadlines", "groups_bytes", "held_by", "holders_bytes", "policies", "policies_due",
+        "base_bytes", "copied", "delayed_heap", "group_deadlines", "groups_bytes", "held_by", "holders_bytes", "policies", "policies_due", "query_of_run",
         "undecided_bytes", "undecided_count", "undecided_delayed", "undecided_groups", "undecided_of_query", "verdict_forgotten",
     )  # fmt: skip
 
@@ -505,7 +525,9 @@ class DerivedState:
         #: also acts without a connected producer, and applying it costs more than a check.
         self.policies_due: dict[str, None] = {}
         #: Query -> ids of its undecided transactions, in the order of their preparation.
-        self.undecided_of_query: dict[str, dict[str, None]] = {}
+        self.undecided_of_query: dict[QueryKey, dict[str, None]] = {}
+        #: (name of a query, its newest run) -> the query.
+        self.query_of_run: dict[tuple[str, str], Query] = {}
         #: Position of the newest verdict that left ``State.verdicts`` in this run; -1: none. A search of the log for an id is complete if it
         #: covers this position.
         self.verdict_forgotten = -1
@@ -630,7 +652,7 @@ class State:
         #: Logged consumer offsets, by group, then (topic id, queue id). Deleted topics have none.
         self.offsets: dict[str, dict[tuple[int, int], int]] = {}
         self.producer_groups: dict[str, ProducerGroup] = {}
-        self.queries: dict[str, Query] = {}
+        self.queries: dict[QueryKey, Query] = {}
         #: Position of a verdict -> lowest log offset of the half batches that it shows, if that is in an earlier segment. The log must not
         #: start between the two.
         self.ties: dict[int, int] = {}

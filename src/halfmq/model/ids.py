@@ -42,13 +42,18 @@ def is_unique_id(tx_id: str, key_hash: int) -> bool:
     return len(tx_id) in UNIQUE_ID_CHARS and crc32(tx_id.encode()) == key_hash & 0xFFFFFFFF
 
 
+def is_name(text: str, characters_max: int) -> bool:
+    """Whether RocketMQ's ``TopicValidator`` accepts the name."""
+    return len(text) <= characters_max and _NAME.fullmatch(text) is not None
+
+
 def checked_name(text: str, what: str, characters_max: int) -> str:
     """``text`` if RocketMQ's ``TopicValidator`` accepts it.
 
     Raises:
         InvalidName: with the problem and what is allowed.
     """
-    if not isinstance(text, str) or not text or len(text) > characters_max or _NAME.fullmatch(text) is None:
+    if not isinstance(text, str) or not is_name(text, characters_max):
         raise InvalidName(
             f"{what} {text!r} is not a valid name",
             hint=f"1 to {characters_max} characters, letters, digits and %|_- only",

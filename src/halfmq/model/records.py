@@ -248,6 +248,9 @@ class HalfBatch(_Record, frozen=True, gc=False):
     payload: bytes
     #: The end of the payload, as in ``model.half_batch``, if its messages have delays; else empty.
     delayed_entries: bytes = b""
+    #: As in ``model.query_batch.QueryBatch``.
+    query_topic: str = ""
+    stream: str = ""
 
 
 class CopiedHalfBatch(_Record, frozen=True, gc=False):
@@ -273,6 +276,8 @@ class CopiedHalfBatch(_Record, frozen=True, gc=False):
     next_check_at_ms: int
     #: As in ``HalfBatch``.
     delayed_entries: bytes = b""
+    query_topic: str = ""
+    stream: str = ""
 
 
 class BatchRef(Struct, frozen=True, gc=False):
@@ -306,6 +311,9 @@ class Decided(_Record, frozen=True, gc=False):
     lost: tuple[int, ...]
     #: Whether the query has no further batches: it is forgotten once this record is trimmed.
     is_last: bool = False
+    #: As in ``HalfBatch``.
+    query_topic: str = ""
+    stream: str = ""
 
 
 class RolledBack(_Record, frozen=True, gc=False):
@@ -564,7 +572,7 @@ COPIED_DELAYED_MESSAGE_AT: Final = RECORD_HEAD_BYTES + COPIED_DELAYED_PREFIX_BYT
 
 #: first offset 8, half index 8, prepared 8, grace period or grace until 8, next check 8, topic id 4, queue id 4, messages 4,
 #: CRC-32 of the payload 4, and of its entries 4, payload bytes 4, checks 4, index 2, count 2, flags 1, lengths of group, id and attempt 1 each. The payload
-#: follows, then the three texts.
+#: follows, then the three texts, then topic and stream of the query, whose lengths are in the head's reserved bytes.
 HALF_BATCH_PREFIX_BYTES: Final = 76
 #: Bytes from the start of a half batch record to its payload.
 HALF_BATCH_PAYLOAD_AT: Final = RECORD_HEAD_BYTES + HALF_BATCH_PREFIX_BYTES
@@ -605,13 +613,18 @@ def copied_delayed_size(message_bytes: int) -> int:
     return COPIED_DELAYED_MESSAGE_AT + message_bytes
 
 
-def half_batch_size(group: str, tx_id: str, attempt: str, payload_bytes: int) -> int:
+def half_batch_size(
+    group: str, tx_id: str, attempt: str, payload_bytes: int, query_topic: str = "", stream: str = ""
+) -> int:
     """Size of a HalfBatch, and of its copy."""
-    return HALF_BATCH_PAYLOAD_AT + payload_bytes + len(group) + len(tx_id) + len(attempt)
+    texts = len(group) + len(tx_id) + len(attempt) + len(query_topic) + len(stream)
+    return HALF_BATCH_PAYLOAD_AT + payload_bytes + texts
 
 
-def decided_size(group: str, tx_id: str, digest: bytes, refs: int, lost: int) -> int:
-    texts = len(group) + len(tx_id) + len(digest)
+def decided_size(
+    group: str, tx_id: str, digest: bytes, refs: int, lost: int, query_topic: str = "", stream: str = ""
+) -> int:
+    texts = len(group) + len(tx_id) + len(digest) + len(query_topic) + len(stream)
     return RECORD_HEAD_BYTES + DECIDED_PREFIX_BYTES + texts + refs * BATCH_REF_BYTES + lost * HALF_INDEX_BYTES
 
 

@@ -91,8 +91,9 @@ _OPERATOR_ACTED_HEAD: Final = struct.Struct(">BBHIBBHHHHH")
 kind_and_size: Final = struct.Struct(">B3xI").unpack_from
 _half_prefix: Final = struct.Struct(">8xiHH").unpack_from
 _verdict_prefix: Final = struct.Struct(">8xBxHHH").unpack_from
-_HALF_BATCH_HEAD: Final = struct.Struct(">BBHIqqqqqiiiIIIiHHBBBB")
-_DECIDED_HEAD: Final = struct.Struct(">BBHIBBHHHII")
+#: Both use the reserved bytes of the head as lengths of the topic and the stream of a query.
+_HALF_BATCH_HEAD: Final = struct.Struct(">BBBBIqqqqqiiiIIIiHHBBBB")
+_DECIDED_HEAD: Final = struct.Struct(">BBBBIBBHHHII")
 _BATCH_REF: Final = struct.Struct(">qqqqiiii")
 _HAS_KEYS: Final = 1
 _IS_DELAYED: Final = 2
@@ -297,12 +298,13 @@ def _rolled_back(record: RolledBack, copy: Copy) -> bytes:
 
 def _half_batch(record: HalfBatch, copy: Copy) -> list[bytes]:
     texts = [text.encode() for text in (record.group, record.tx_id, record.attempt)]
+    of_query = record.query_topic.encode(), record.stream.encode()
     head = _HALF_BATCH_HEAD.pack(
-        Kind.HALF_BATCH, 0, 0, record.size, record.offset, record.half_index, 0, record.grace_ms, 0, record.topic_id,
-        record.queue_id, record.messages, record.checksum, record.entries_checksum, len(record.payload), 0, record.index, record.count,
-        _batch_flags(record), *map(len, texts),
+        Kind.HALF_BATCH, 0, *map(len, of_query), record.size, record.offset, record.half_index, 0, record.grace_ms, 0,
+        record.topic_id, record.queue_id, record.messages, record.checksum, record.entries_checksum, len(record.payload), 0,
+        record.index, record.count, _batch_flags(record), *map(len, texts),
     )  # fmt: skip
-    return [head, record.payload, *texts]
+    return [head, record.payload, *texts, *of_query]
 
 
 def _batch_flags(record: HalfBatch | CopiedHalfBatch) -> int:
@@ -312,21 +314,23 @@ def _batch_flags(record: HalfBatch | CopiedHalfBatch) -> int:
 def _copied_half_batch(record: CopiedHalfBatch, copy: Copy) -> list[bytes]:
     _, payload, _ = copy(record.source)
     texts = [text.encode() for text in (record.group, record.tx_id, record.attempt)]
+    of_query = record.query_topic.encode(), record.stream.encode()
     head = _HALF_BATCH_HEAD.pack(
-        Kind.COPIED_HALF_BATCH, 0, 0, record.size, record.first_offset, record.half_index, record.prepared_at_ms,
+        Kind.COPIED_HALF_BATCH, 0, *map(len, of_query), record.size, record.first_offset, record.half_index, record.prepared_at_ms,
         record.grace_until_ms, record.next_check_at_ms, record.topic_id, record.queue_id, record.messages,
         record.checksum, record.entries_checksum, len(payload), record.checks, record.index, record.count, _batch_flags(record),
         *map(len, texts),
     )  # fmt: skip
-    return [head, payload, *texts]
+    return [head, payload, *texts, *of_query]
 
 
 def _decided(record: Decided, copy: Copy) -> bytes:
     raw_group = record.group.encode()
     raw_id = record.tx_id.encode()
     lost = record.lost
+    of_query = record.query_topic.encode(), record.stream.encode()
     head = _DECIDED_HEAD.pack(
-        Kind.DECIDED, 0, 0, record.size, record.decided_by, len(record.digest), len(raw_group), len(raw_id),
+        Kind.DECIDED, 0, *map(len, of_query), record.size, record.decided_by, len(record.digest), len(raw_group), len(raw_id),
         record.is_last * _IS_LAST,
         len(record.refs), len(lost),
     )  # fmt: skip
@@ -337,7 +341,7 @@ def _decided(record: Decided, copy: Copy) -> bytes:
         )
         for ref in record.refs
     ]  # fmt: skip
-    return b"".join((head, raw_group, raw_id, record.digest, *refs, struct.pack(f">{len(lost)}q", *lost)))
+    return b"".join((head, raw_group, raw_id, record.digest, *refs, struct.pack(f">{len(lost)}q", *lost), *of_query))
 
 
 def _checked(record: Checked, copy: Copy) -> bytes:
@@ -555,11 +559,15 @@ class HalfBatchHead(NamedTuple):
     group_bytes: int
     id_bytes: int
     attempt_bytes: int
+    #: Of the query; after the other texts.
+    query_topic_bytes: int
+    stream_bytes: int
 
 
 def half_batch_head(data: Buffer, at: int) -> HalfBatchHead:
     """The head of the half batch record at ``data[at:]``. It trusts the bytes; the caller checks kind and bounds."""
-    return HalfBatchHead._make(_HALF_BATCH_HEAD.unpack_from(data, at)[4:])
+    _, _, query_topic_bytes, stream_bytes, _, *fields = _HALF_BATCH_HEAD.unpack_from(data, at)
+    return HalfBatchHead._make((*fields, query_topic_bytes, stream_bytes))
 
 
 def _batch_texts(data: bytes, at: int, head: HalfBatchHead) -> tuple[str, str, str]:
@@ -572,6 +580,12 @@ def _batch_texts(data: bytes, at: int, head: HalfBatchHead) -> tuple[str, str, s
         data[id_at:attempt_at].decode(),
         data[attempt_at : attempt_at + head.attempt_bytes].decode(),
     )
+
+
+def _of_query(data: bytes, end: int, topic_bytes: int, stream_bytes: int) -> tuple[str, str]:
+    """(topic, stream) of the query, which are the last bytes of a record that ends at ``end``."""
+    stream_at = end - stream_bytes
+    return _texts[data[stream_at - topic_bytes : stream_at]], _texts[data[stream_at:end]]
 
 
 def _delayed_entries(data: bytes, at: int, head: HalfBatchHead) -> bytes:
@@ -588,6 +602,7 @@ def _read_half_batch(data: bytes, at: int, offset: int, size: int) -> HalfBatch:
         offset, size, head.topic_id, head.queue_id, head.half_index, *_batch_texts(data, at, head), head.index,
         head.count, head.messages, head.checksum, head.entries_checksum, head.grace_ms, bool(head.flags & _HAS_KEYS),
         data[payload_at : payload_at + head.payload_bytes], _delayed_entries(data, at, head),
+        *_of_query(data, at + size, head.query_topic_bytes, head.stream_bytes),
     )  # fmt: skip
 
 
@@ -598,11 +613,12 @@ def _read_copied_half_batch(data: bytes, at: int, offset: int, size: int) -> Cop
         *_batch_texts(data, at, head), head.index, head.count, head.messages, head.checksum,
         head.entries_checksum, bool(head.flags & _HAS_KEYS), head.prepared_at_ms, head.grace_ms, head.checks, head.next_check_at_ms,
         _delayed_entries(data, at, head),
+        *_of_query(data, at + size, head.query_topic_bytes, head.stream_bytes),
     )  # fmt: skip
 
 
 def _read_decided(data: bytes, at: int, offset: int, size: int) -> Decided:
-    (_, _, _, _, decided_by, digest_bytes, group_bytes, id_bytes, flags, refs,
+    (_, _, topic_bytes, stream_bytes, _, decided_by, digest_bytes, group_bytes, id_bytes, flags, refs,
      lost) = _DECIDED_HEAD.unpack_from(data, at)  # fmt: skip
     id_at = at + _DECIDED_HEAD.size + group_bytes
     digest_at = id_at + id_bytes
@@ -612,6 +628,7 @@ def _read_decided(data: bytes, at: int, offset: int, size: int) -> Decided:
         offset, size, _texts[data[id_at - group_bytes : id_at]], data[id_at:digest_at].decode(), decided_by,
         data[digest_at:refs_at], tuple([BatchRef(*found) for found in _BATCH_REF.iter_unpack(data[refs_at:lost_at])]),
         struct.unpack_from(f">{lost}q", data, lost_at), bool(flags & _IS_LAST),
+        *_of_query(data, at + size, topic_bytes, stream_bytes),
     )  # fmt: skip
 
 

@@ -55,6 +55,7 @@ def copy(source: int) -> Pieces:
     return stored_message.encode(source_message(), SOURCE)
 
 
+BATCH_OF_TOPIC = make.half_batch(query_topic="orders", stream="0af-9")
 DELAYED_BATCH = make.half_batch(delays_ms=(700, 1, 86_400_000), KEYS="k1 k2", TAGS="red")
 SOURCE_BYTES = sum(map(len, copy(SOURCE)))
 
@@ -89,6 +90,11 @@ FORMS: dict[str, tuple[str, make.Make]] = {
     "copied_half_batch_with_delays": (
         "copied_half_batch", make.copied_half_batch(SOURCE_DELAYED_BATCH, cast(HalfBatch, DELAYED_BATCH(0))),
     ),
+    "half_batch_with_topic": ("half_batch", BATCH_OF_TOPIC),
+    "copied_half_batch_with_topic": (
+        "copied_half_batch", make.copied_half_batch(SOURCE_BATCH, cast(HalfBatch, BATCH_OF_TOPIC(0))),
+    ),
+    "decided_with_topic": ("decided", make.decided(make.batch_ref(64), lost=(7,), query_topic="*", stream="s-1")),
     "decided_with_delays": ("decided", make.decided(make.batch_ref(64, queue_offset=-1), make.batch_ref(2_000, 6))),
 }  # fmt: skip
 GOLDEN = KINDS | {name: of for name, (_, of) in FORMS.items()}

@@ -1,6 +1,6 @@
 """Half batches and decisions on batches of a query (29012 to 29014), translated to and from ``services.half_batches``."""
 
-from typing import Any
+from typing import Any, Final
 
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.gateway import Gateway
@@ -14,16 +14,18 @@ from halfmq.wire.remoting.codes import HMQ_DECIDE, HMQ_DECISION, HMQ_PREPARE_BAT
 from halfmq.wire.remoting.half_batches import (
     EXT_FENCED,
     EXT_MISSING,
+    EXT_OTHER_STREAM,
     DecisionAnswer,
     answer_ext,
     decode_winners,
     place_ext,
+    read_batch,
     read_decide,
-    read_number,
     read_prepare,
 )
 from halfmq.wire.remoting.header import Request
 
+_EXT_OF: Final = {Why.FENCED: EXT_FENCED, Why.INCOMPLETE: EXT_MISSING, Why.OTHER_STREAM: EXT_OTHER_STREAM}
 #: What a response needs of its request.
 Context = tuple[Connection, Request[Any]]
 
@@ -39,7 +41,9 @@ class HalfBatchCommands:
     def prepare(self, connection: Connection, request: Request[Any]) -> None:
         """29012: a half batch."""
         fields = read_prepare(request.ext)
-        batch = QueryBatch(fields.query, fields.batch, fields.run) if fields.query else None
+        batch = None
+        if fields.query:
+            batch = QueryBatch(fields.query, fields.batch, fields.run, fields.query_topic, fields.stream)
         self._half_batches.prepare(
             connection.number, fields.group, fields.tx_id, batch, fields.attempt, fields.index, fields.count,
             fields.topic, fields.default_queues, fields.queue_id, fields.messages, fields.checksum, fields.grace_ms,
@@ -56,9 +60,8 @@ class HalfBatchCommands:
         """29013: which attempts of a batch become visible."""
         fields = read_decide(request.ext)
         winners = [Winner(*winner) for winner in decode_winners(request.body)]
-        batch = QueryBatch(fields.query, fields.batch, fields.run)
         self._half_batches.decide(
-            connection.number, fields.group, batch, fields.digest, winners, fields.is_last, self._decided,
+            connection.number, fields.group, fields.batch, fields.digest, winners, fields.is_last, self._decided,
             (connection, request.to_answer(None)),
         )  # fmt: skip
 
@@ -71,12 +74,10 @@ class HalfBatchCommands:
     def decision(self, connection: Connection, request: Request[Any]) -> None:
         """29014: whether a batch is decided."""
         context = connection, request.to_answer(None)
-        query = request.ext.get("query", "")
-        if not query:
+        if not request.ext.get("query"):
             self._answer(context, answer_ext(DecisionAnswer(self._half_batches.store_host, False, b"", -1, -1)))
             return
-        batch = QueryBatch(query, read_number("batch", request.ext.get("batch", "")), request.ext.get("run", ""))
-        self._half_batches.find(connection.number, batch, self._found, context)
+        self._half_batches.find(connection.number, read_batch(request.ext), self._found, context)
 
     def _found(self, context: Context, reply: Reply | Failed) -> None:
         if isinstance(reply, DecisionFound):
@@ -91,6 +92,6 @@ class HalfBatchCommands:
     def _refused(self, context: Context, reply: Reply | Failed) -> None:
         connection, request = context
         code, remark, ext = refusal(reply)
-        if isinstance(reply, Refused) and reply.why in (Why.FENCED, Why.INCOMPLETE):
-            ext = {EXT_FENCED if reply.why is Why.FENCED else EXT_MISSING: True}
+        if isinstance(reply, Refused) and reply.why in _EXT_OF:
+            ext = {_EXT_OF[reply.why]: True}
         self._gateway.answer(connection, request, code, remark, ext)

@@ -31,6 +31,7 @@ CODES: Final[dict[Why, ResponseCode]] = {
     Why.VERDICT_CONFLICT: ResponseCode.ILLEGAL_OPERATION,
     Why.INCOMPLETE: ResponseCode.ILLEGAL_OPERATION,
     Why.FENCED: ResponseCode.ILLEGAL_OPERATION,
+    Why.OTHER_STREAM: ResponseCode.ILLEGAL_OPERATION,
     # A Java consumer logs these three and pulls again a little later; its next heartbeat may have arrived by then.
     Why.SUBSCRIPTION_NOT_EXIST: ResponseCode.SUBSCRIPTION_NOT_EXIST,
     Why.SUBSCRIPTION_NOT_LATEST: ResponseCode.SUBSCRIPTION_NOT_LATEST,

@@ -114,7 +114,7 @@ class HalfBatches:
         command = PrepareBatch(
             connection, group, tx_id if batch is None else batch.tx_id, attempt, index, count, topic, default_queues,
             queue_id, messages, checksum, verified.entries_checksum, max(-1, min(grace_ms, limits.CHECK_TIMES_MAX_MS)),
-            verified.has_keys, payload, delayed=delayed,
+            verified.has_keys, payload, delayed=delayed, batch=batch,
         )  # fmt: skip
         if batch is None and not is_generated_id(tx_id):
             self._chosen_ids.send(command, deliver, context)

@@ -29,17 +29,18 @@ def commit_batches(state: State, known: Undecided, decided_by: DecidedBy) -> Dec
 def copy_half_batch(known: Undecided, half: Half, offset: int) -> CopiedHalfBatch:
     """The record that copies the half batch ``half`` to ``offset``, with everything that redo from there needs."""
     assert half.batch is not None
-    attempt, messages, checksum, entries_checksum, has_keys, delayed_entries = astuple(half.batch)
+    attempt, messages, checksum, entries_checksum, has_keys, delayed_entries, *of_query = astuple(half.batch)
     return CopiedHalfBatch(
         offset, half.message_bytes, half.offset, half.first_offset, half.topic_id, half.queue_id, half.half_index,
         known.group, known.tx_id, attempt, half.index, known.count, messages, checksum, entries_checksum, has_keys,
         known.prepared_at_ms, known.grace_until_ms, known.checks, to_number(known.next_check), delayed_entries,
+        *of_query,
     )  # fmt: skip
 
 
 def decided_record(
     state: State, group: str, tx_id: str, halves: Iterable[Half], won: Collection[str], decided_by: DecidedBy, digest: bytes,
-    offset: int, is_last: bool = False,
+    offset: int, is_last: bool = False, query_topic: str = "", stream: str = "",
 ) -> tuple[Decided, tuple[WakeQueue, ...]]:  # fmt: skip
     """(record at ``offset``, queues to wake): the half batches of attempts in ``won`` become visible, others never. With delays, their messages
     wait for their time from now on.
@@ -66,5 +67,8 @@ def decided_record(
                 half.topic_id, queue_id,
             )
         )  # fmt: skip
-    size = decided_size(group, tx_id, digest, len(refs), len(lost))
-    return Decided(offset, size, group, tx_id, decided_by, digest, tuple(refs), tuple(lost), is_last), tuple(wakes)
+    size = decided_size(group, tx_id, digest, len(refs), len(lost), query_topic, stream)
+    record = Decided(
+        offset, size, group, tx_id, decided_by, digest, tuple(refs), tuple(lost), is_last, query_topic, stream
+    )
+    return record, tuple(wakes)

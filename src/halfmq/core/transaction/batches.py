@@ -9,7 +9,7 @@ The first decision on a batch wins, whatever asks again: the same digest gets th
 application may call it any number of times. Every batch before the last decided one counts as decided, too; the digests of the newest
 are known, so that a repeated decision can be told from a contradiction.
 
-A new run of a query (its first half batch or decision) supersedes the others: their undecided transactions are rolled back, since a
+Which query a batch belongs to: ``queries``. A new run of a query (its first half batch or decision) supersedes the others: their undecided transactions are rolled back, since a
 run decides only what it has prepared, and what they still send is refused. That rollback is safe: the batch is prepared again.
 
 Half batches in earlier segments are copied forward before a decision, in steps (``core.steps``): they may be hundreds of megabytes. A
@@ -44,9 +44,10 @@ from halfmq.core.topics import PERMISSION_WRITE, first_use
 from halfmq.core.transaction.admission import refuse_bytes
 from halfmq.core.transaction.batch_verdict import copy_half_batch, decided_record
 from halfmq.core.transaction.machine import DISK_FULL, already_settled, check_cancelled, roll_back, settled_earlier
+from halfmq.core.transaction.queries import query_of, refuse_owner
 from halfmq.model.half_batch import delayed_entries_of, delays_in
 from halfmq.model.placement import segment_start
-from halfmq.model.query_batch import QueryBatch, of_tx_id
+from halfmq.model.query_batch import QueryBatch, of_tx_id, query_text
 from halfmq.model.records import (
     DecidedBy,
     HalfBatch,
@@ -74,6 +75,7 @@ def decide_prepare_batch(state: State, command: PrepareBatch, now_ms: int) -> De
         Refused ALREADY_SETTLED: the batch of the query is decided, or the transaction is settled. Send nothing more of it.
         Refused SEARCH_AGAIN: as for ``machine.prepare``.
         Refused FENCED: a later run of the query has begun.
+        Refused OTHER_STREAM: the query belongs to another stream, or to batch writes. Send nothing more of it.
         Refused, other reasons: nothing was written.
     """
     group = state.producer_groups.get(command.group)
@@ -100,31 +102,43 @@ def decide_prepare_batch(state: State, command: PrepareBatch, now_ms: int) -> De
     )
     if refused is not None:
         return Decision(NOTHING, refused)
-    if command.attempt:
-        batch = of_tx_id(command.tx_id)
+    batch = command.batch
+    if batch is not None:
         for other in superseded(state, batch, up_to=-1):
             rolled_back = roll_back(other, DecidedBy.PRODUCER, offset)
             records.append(rolled_back)
             events += check_cancelled(state.producer_groups[other.group], other.tx_id)
             offset += rolled_back.size
-    size = half_batch_size(command.group, command.tx_id, command.attempt, len(command.payload))
+    size = _record_bytes(command)
     record = HalfBatch(
         offset, size, topic.topic_id, command.queue_id, state.next_half_index, command.group, command.tx_id,
         command.attempt, command.index, command.count, command.messages, command.checksum, command.entries_checksum,
         command.grace_ms, command.has_keys, command.payload, delayed_entries,
+        *_of_query(batch),
     )  # fmt: skip
     records.append(record)
     reply = Sent(record.offset, command.queue_id, record.half_index, "")
     return Decision(tuple(records), reply, (), tuple(events))
 
 
+def _of_query(batch: QueryBatch | None) -> tuple[str, str]:
+    return ("", "") if batch is None else (batch.topic, batch.stream)
+
+
+def _record_bytes(command: PrepareBatch) -> int:
+    names = _of_query(command.batch)
+    return half_batch_size(command.group, command.tx_id, command.attempt, len(command.payload), *names)
+
+
 def _prepared_before(
     state: State, group: ProducerGroup | None, known: Undecided | None, command: PrepareBatch
 ) -> Sent | Refused | None:
     """The first reply if this half batch is already stored; why it contradicts what is known; None if it is new."""
-    if command.attempt:
-        batch = of_tx_id(command.tx_id)
-        refused = _refuse_run(state, batch, command.group) or _refuse_decided(state, batch)
+    batch = command.batch
+    if batch is not None:
+        refused = (
+            refuse_owner(state, batch) or _refuse_run(state, batch, command.group) or _refuse_decided(state, batch)
+        )
         if refused is not None:
             return refused
     verdict = group.settled.get(command.tx_id) if group is not None else None
@@ -189,7 +203,7 @@ def _refuse_batch(
             Why.INVALID_PARAMETER,
             f"topic {topic.name!r} has write queues 0 to {topic.write_queues - 1}, not {command.queue_id}",
         )
-    size = half_batch_size(command.group, command.tx_id, command.attempt, len(command.payload))
+    size = _record_bytes(command)
     if size + 1_024 > state.record_bytes_max:
         return Refused(
             Why.MESSAGE_ILLEGAL,
@@ -197,13 +211,16 @@ def _refuse_batch(
             f"{state.record_bytes_max - 1_024}: send smaller ones",
         )
     halves = len(known.halves) if known is not None else 0
-    verdict_bytes = decided_size(command.group, command.tx_id, bytes(DIGEST_BYTES), halves + 1, 0)
+    verdict_bytes = decided_size(
+        command.group, command.tx_id, bytes(DIGEST_BYTES), halves + 1, 0, *_of_query(command.batch)
+    )
     if halves >= limits.TRANSACTION_HALF_BATCHES_MAX or 2 * verdict_bytes > state.record_bytes_max:
         return Refused(
             Why.MESSAGE_ILLEGAL,  # a client that gets LIMIT_REACHED waits, which does not help here
             f"transaction {command.tx_id!r} has {halves} half batches, as many as it may; send larger ones",
         )
-    if not command.attempt:
+    batch = command.batch
+    if batch is None:
         total = verdict_bytes + size + sum([half.message_bytes for half in known.halves] if known is not None else [])
         if total > state.record_bytes_max:
             return Refused(
@@ -212,7 +229,7 @@ def _refuse_batch(
                 f"of {state.settings.segment_bytes})",
             )
     elif known is None:
-        refused = _refuse_query(state, of_tx_id(command.tx_id), command.group)
+        refused = _refuse_query(state, batch, command.group)
         if refused is not None:
             return refused
     return refuse_bytes(state, group, known, size)
@@ -231,10 +248,15 @@ def decide_batch(state: State, command: DecideBatch, now_ms: int) -> Decision:
             application has another history than the broker.
         Refused INCOMPLETE: half batches of these winners are missing, so nothing was decided. Prepare the batch again.
         Refused FENCED: a later run of the query has begun. Stop.
+        Refused OTHER_STREAM: the query belongs to another stream, or to batch writes. Stop.
         Refused, other reasons: nothing was decided.
     """
-    name, number, _ = batch = command.batch
-    query = state.queries.get(name)
+    batch = command.batch
+    number = batch.batch
+    refused = refuse_owner(state, batch)
+    if refused is not None:
+        return Decision(NOTHING, refused)
+    query = query_of(state, batch)
     stands = _decision_of(query, number)
     if stands is not None:
         return Decision(NOTHING, _repeated(command, stands))
@@ -249,7 +271,7 @@ def decide_batch(state: State, command: DecideBatch, now_ms: int) -> Decision:
             NOTHING,
             Refused(
                 Why.INCOMPLETE,
-                f"batch {number} of query {name} stays undecided: {'; '.join(missing)}; prepare the batch again",
+                f"{batch.text} stays undecided: {'; '.join(missing)}; prepare the batch again",
             ),
         )
     if query is None:
@@ -274,7 +296,7 @@ def decide_batch(state: State, command: DecideBatch, now_ms: int) -> Decision:
     halves = sorted(known.halves, key=lambda half: won.get(half.attempt, -1)) if known is not None else ()
     record, wakes = decided_record(
         state, command.group, batch.tx_id, halves, won, DecidedBy.PRODUCER,
-        command.digest, offset, command.is_last,
+        command.digest, offset, command.is_last, *_of_query(batch),
     )  # fmt: skip
     if known is not None and group is not None:
         events += check_cancelled(group, known.tx_id)
@@ -332,8 +354,7 @@ def _missing(known: Undecided | None, winners: Sequence[Winner]) -> list[str]:
 def _repeated(command: DecideBatch, stands: DecisionFound) -> BatchDecided | Refused:
     if stands.digest and stands.digest == command.digest:
         return BatchDecided(stands.position, True)
-    _, number, _ = command.batch
-    what = f"batch {number} of query {command.batch.query}"
+    what = command.batch.text
     if stands.digest:
         text = (
             f"{what} was decided with other content at position {stands.position}, and the first decision is final: the "
@@ -348,12 +369,15 @@ def _repeated(command: DecideBatch, stands: DecisionFound) -> BatchDecided | Ref
 
 
 def find_decision(state: State, command: FindDecision, now_ms: int) -> Decision:
-    """Whether a batch is decided. Replies: DecisionFound; Refused FENCED: a later run of the query has begun."""
-    name, number, run = command.batch
-    query = state.queries.get(name)
-    if query is not None and run in query.superseded:
-        return Decision(NOTHING, _fenced(query, run))
-    found = _decision_of(query, number)
+    """Whether a batch is decided. Replies: DecisionFound; Refused FENCED: a later run of the query has begun; Refused OTHER_STREAM."""
+    batch = command.batch
+    refused = refuse_owner(state, batch)
+    if refused is not None:
+        return Decision(NOTHING, refused)
+    query = query_of(state, batch)
+    if query is not None and batch.run in query.superseded:
+        return Decision(NOTHING, _fenced(query, batch.run))
+    found = _decision_of(query, batch.batch)
     last = query.last_batch if query is not None else -1
     return Decision(NOTHING, found or DecisionFound(False, b"", -1, last))
 
@@ -369,56 +393,55 @@ def _decision_of(query: Query | None, batch: int) -> DecisionFound | None:
 
 
 def _refuse_decided(state: State, batch: QueryBatch) -> Refused | None:
-    query = state.queries.get(batch.query)
+    query = query_of(state, batch)
     stands = _decision_of(query, batch.batch)
     if stands is None:
         if query is None or batch.run != query.run or batch.batch > query.rolled_back_batch:
             return None
-        text = f"batch {batch.batch} of query {batch.query} was rolled back; start the query again, which prepares it again"
+        text = f"{batch.text} was rolled back; start the query again, which prepares it again"
         return Refused(Why.ALREADY_SETTLED, text, "ROLLED_BACK")
-    text = f"batch {batch.batch} of query {batch.query} is already decided; prepare nothing more of it"
+    text = f"{batch.text} is already decided; prepare nothing more of it"
     return Refused(Why.ALREADY_SETTLED, text, "COMMITTED", stands.position)
 
 
 def _refuse_run(state: State, batch: QueryBatch, group: str) -> Refused | None:
-    query = state.queries.get(batch.query)
+    query = query_of(state, batch)
     if query is None:
         return None
     if query.group != group:
-        return Refused(Why.WRONG_GROUP, f"query {query.name!r} is of producer group {query.group!r}, not of {group!r}")
+        return Refused(Why.WRONG_GROUP, f"{query.text} is of producer group {query.group!r}, not of {group!r}")
     return _fenced(query, batch.run) if batch.run in query.superseded else None
 
 
 def _fenced(query: Query, run: str) -> Refused:
     return Refused(
         Why.FENCED,
-        f"run {run} of query {query.name} is over: run {query.run} has written since, and only one run may write; stop this one, "
+        f"run {run} of {query.text} is over: run {query.run} has written since, and only one run may write; stop this one, "
         "or start the query again if the other is the one that should not run",
     )
 
 
 def _refuse_query(state: State, batch: QueryBatch, group: str) -> Refused | None:
     """Why a query may not begin another transaction."""
-    query = state.queries.get(batch.query)
+    query = query_of(state, batch)
+    what = query_text(batch.query, batch.topic)
     if query is None:
         more = query_bytes(batch.query, group)
-        return None if base_has_space(state, more) else no_space(state, f"query {batch.query!r} was not accepted")
-    left = len(state.derived.undecided_of_query.get(batch.query, ())) - len(superseded(state, batch, up_to=-1))
+        return None if base_has_space(state, more) else no_space(state, f"{what} was not accepted")
+    left = len(state.derived.undecided_of_query.get(query.key, ())) - len(superseded(state, batch, up_to=-1))
     if left < limits.QUERY_UNDECIDED_MAX:
         return None
-    return Refused(
-        Why.LIMIT_REACHED, f"query {batch.query!r} has {left} undecided batches, as many as it may; decide them"
-    )
+    return Refused(Why.LIMIT_REACHED, f"{what} has {left} undecided batches, as many as it may; decide them")
 
 
 def superseded(state: State, batch: QueryBatch, *, up_to: int) -> list[Undecided]:
     """The undecided transactions of the query that ``batch`` makes obsolete: of other runs, and batches up to number ``up_to``."""
-    query = state.queries.get(batch.query)
+    query = query_of(state, batch)
     if query is None:
         return []
     undecided = state.producer_groups[query.group].undecided if query.group in state.producer_groups else {}
     found = []
-    for tx_id in state.derived.undecided_of_query.get(batch.query, ()):
+    for tx_id in state.derived.undecided_of_query.get(query.key, ()):
         _, number, run = of_tx_id(tx_id)
         if run != batch.run or number <= up_to:
             found.append(undecided[tx_id])
@@ -431,13 +454,14 @@ def superseded(state: State, batch: QueryBatch, *, up_to: int) -> list[Undecided
 def prepare_batch_bound(state: State, command: PrepareBatch) -> int:
     """Upper bound of the record bytes of ``decide_prepare_batch``."""
     bound = 512 + 3 * len(command.topic)
-    bound += half_batch_size(command.group, command.tx_id, command.attempt, len(command.payload))
+    bound += _record_bytes(command)
     if command.attempt and command.index == 0 and state.ties:
         segment_bytes = state.settings.segment_bytes
         end = next_offset(state)
         if next(reversed(state.ties)) >= segment_start(end, segment_bytes):
             bound = max(bound, segment_bytes - end % segment_bytes + 1)  # more than fits: it begins a segment
-    return bound + (_rollbacks_bytes(superseded(state, of_tx_id(command.tx_id), up_to=-1)) if command.attempt else 0)
+    batch = command.batch
+    return bound + (_rollbacks_bytes(superseded(state, batch, up_to=-1)) if batch is not None else 0)
 
 
 def decide_batch_bound(state: State, command: DecideBatch) -> int:
@@ -445,7 +469,7 @@ def decide_batch_bound(state: State, command: DecideBatch) -> int:
     group = state.producer_groups.get(command.group)
     known = group.undecided.get(command.batch.tx_id) if group is not None else None
     halves = len(known.halves) if known is not None else 0
-    bound = decided_size(command.group, command.batch.tx_id, command.digest, halves, halves)
+    bound = decided_size(command.group, command.batch.tx_id, command.digest, halves, halves, *_of_query(command.batch))
     if known is not None:
         largest = max([half.message_bytes for half in known.halves])
         bound = max(bound, largest, _step_bytes(state))

@@ -10,6 +10,7 @@ from halfmq import limits
 from halfmq.core.base_bytes import recount
 from halfmq.core.state import CHECK_BUCKET_MS, NEVER_MS, Delayed, Half, ProducerGroup, State, holders_bytes
 from halfmq.core.transaction.next_check import ParkedCheck
+from halfmq.core.transaction.queries import key_of, key_of_id
 from halfmq.errors import InvariantViolated
 from halfmq.model.placement import segment_start
 
@@ -130,10 +131,12 @@ def _group(state: State, group: ProducerGroup) -> Iterator[str]:
         yield "" if alike else f"{what}: single halves and half batches"
         most = limits.TRANSACTION_HALF_BATCHES_MAX if batches else limits.TRANSACTION_MESSAGES_MAX
         yield "" if len(places) <= most else f"{what}: {len(places)} messages"
-        of_query = state.derived.undecided_of_query.get(tx_id.split(":")[0], {})
+        first = known.halves[0].batch if known.halves else None
+        of_query = ":" in tx_id and first is not None and first.attempt
+        key = key_of_id(state, tx_id, first.query_topic) if of_query and first is not None else ("", "")
         yield (
             ""
-            if (tx_id in of_query) == any(attempt for attempt, _ in places)
+            if (tx_id in state.derived.undecided_of_query.get(key, {})) == any(attempt for attempt, _ in places)
             else f"{what}: of a query or not, and it does not know"
         )
         last = max(indexes, default=-1)
@@ -183,10 +186,14 @@ def _group(state: State, group: ProducerGroup) -> Iterator[str]:
 
 
 def _queries(state: State) -> Iterator[str]:
+    runs = {(query.name, query.run): query for query in state.queries.values()}
+    yield "" if runs == state.derived.query_of_run and len(runs) == len(state.queries) else "newest runs of queries"
     for name, query in state.queries.items():
+        key = key_of(state, query.name, query.topic)
+        yield "" if key == query.key and (query.topic or not query.stream) else f"query {name}: found as {key}"
         batches = list(query.decisions)
         ordered = batches == sorted(set(batches)) and len(batches) <= limits.QUERY_DECISIONS_MAX
-        yield "" if query.name == name and ordered else f"query {name}: decisions {batches}"
+        yield "" if query.key == name and ordered else f"query {name}: decisions {batches}"
         yield "" if query.run and query.run not in query.superseded else f"query {name}: run {query.run}"
     for name, ids in state.derived.undecided_of_query.items():
         group = state.producer_groups[state.queries[name].group]

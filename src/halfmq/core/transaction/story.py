@@ -14,7 +14,7 @@ from halfmq.core.transaction.past_limit import is_at_limit
 from halfmq.core.transaction.states import standing_state
 from halfmq.core.view import ProducerGroupView, View
 from halfmq.model.durations import span
-from halfmq.model.query_batch import of_tx_id
+from halfmq.model.query_batch import QueryBatch, of_tx_id
 from halfmq.model.records import DecidedBy, OperatorActed
 from halfmq.model.settings import PastLimit, ProducerSettings
 
@@ -101,10 +101,11 @@ def _prepared(view: View, known: Undecided, now_ms: int) -> tuple[str, ...]:
     ]
     if first.offset != first.first_offset:
         sentences.append(f"Its first half was copied forward to log offset {first.offset}.")
-    if first.attempt:
-        query, batch, run = of_tx_id(known.tx_id)
+    if first.batch is not None and first.attempt:
+        query, number, run = of_tx_id(known.tx_id)
+        batch = QueryBatch(query, number, run, first.batch.query_topic)
         sentences.append(
-            f"It is batch {batch} of query {query}, run {run}, which its query commits by a decision; it can be rolled back, and "
+            f"It is {batch.text}, run {run}, which its query commits by a decision; it can be rolled back, and "
             "then the query must be started again."
         )
     elif known.count != len(known.halves):

@@ -12,7 +12,7 @@ from typing import Any, Final
 from pyspark.taskcontext import TaskContext
 
 from halfmq.errors import EnvironmentFailed
-from halfmq.model.query_batch import RUN_CHARS_MAX, QueryBatch, problem_of
+from halfmq.model.query_batch import ANY_TOPIC, RUN_CHARS_MAX, QueryBatch, problem_of
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
@@ -28,10 +28,12 @@ class Attempt:
     name: str
 
 
-def batch_write(app_id: str, version: int) -> QueryBatch:
-    """The batch of a batch write: of ``app_id`` and its ``version``, or a query of its own. The run is random."""
-    query, batch = (app_id, version) if app_id else (str(uuid.uuid4()), 0)
-    return QueryBatch(query, batch, secrets.token_hex(RUN_CHARS_MAX // 2))
+def batch_write(app_id: str, version: int, topic: str) -> QueryBatch:
+    """The batch of a batch write: of ``app_id`` and its ``version``, or a query of its own. The run is random. ``topic``: the option, "" if
+    rows name their topics.
+    """
+    run = secrets.token_hex(RUN_CHARS_MAX // 2)
+    return QueryBatch(app_id, version, run, topic or ANY_TOPIC) if app_id else QueryBatch(str(uuid.uuid4()), 0, run)
 
 
 def of_batch_write(batch: QueryBatch) -> Attempt:
@@ -39,15 +41,18 @@ def of_batch_write(batch: QueryBatch) -> Attempt:
     return Attempt(batch, _attempt_name(_context()))
 
 
-def of_stream(app_id: str) -> tuple[Attempt, str]:
-    """(the attempt of the task that calls this, id of the query), of a stream. ``app_id``: "" if the id of the query names it.
+def of_stream(app_id: str, topic: str) -> tuple[Attempt, str]:
+    """(the attempt of the task that calls this, id of the query), of a stream. ``app_id``: "" if the id of the query names it. That has one
+    sink, so it needs no topic, and the option may change between its runs. ``topic``: as for ``batch_write``.
 
     Raises:
         EnvironmentFailed: Spark does not say which batch it is.
     """
     context = _context()
     query, batch, run = (_property(context, name) for name in (QUERY_ID, BATCH_ID, RUN_ID))
-    named = QueryBatch(app_id or query, int(batch) if batch.isdecimal() else -1, run_name(run))
+    named = QueryBatch(query, int(batch) if batch.isdecimal() else -1, run_name(run))
+    if app_id:
+        named = named._replace(query=app_id, topic=topic or ANY_TOPIC, stream=query)
     attempt = _attempt_name(context)
     problem = problem_of(named, attempt)
     if problem:

@@ -30,6 +30,7 @@ from halfmq.wire.remoting.codes import (
 from halfmq.wire.remoting.half_batches import (
     EXT_FENCED,
     EXT_MISSING,
+    EXT_OTHER_STREAM,
     DecideFields,
     DecisionAnswer,
     PrepareFields,
@@ -98,10 +99,10 @@ class SinkBroker:
         """Whether the batch is decided, and the store host for payloads.
 
         Raises:
-            TransactionRefused: a later run of the query has begun.
+            TransactionRefused: a later run of the query has begun, or the query belongs to another stream.
             UsageError: the broker is not a halfmq broker, or one without half batches.
         """
-        answer = self._until(HMQ_DECISION, decision_ext(*batch))
+        answer = self._until(HMQ_DECISION, decision_ext(batch))
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise UsageError(
                 "the broker does not know half batches, which the sink needs to write exactly once",
@@ -109,7 +110,7 @@ class SinkBroker:
                 "visible one by one, also those of a batch that fails, and a repeated attempt sends them again",
             )
         if answer.code != ResponseCode.SUCCESS:
-            _refused(answer, f"batch {batch.batch} of query {batch.query}")
+            _refused(answer, batch.text)
         found = read_answer(answer.ext)
         if len(found.store_host) != 8:
             raise UsageError("the broker has an IPv6 address, which half batches do not support")
@@ -124,10 +125,10 @@ class SinkBroker:
             TransactionRefused: it was decided with another digest, or a later run has begun.
             TransactionIncomplete: half batches of a winner are missing, so nothing was decided.
         """
-        fields = DecideFields(self._group, batch.query, batch.batch, batch.run, digest, is_last)
+        fields = DecideFields(self._group, batch, digest, is_last)
         answer = self._until(HMQ_DECIDE, decide_ext(fields), encode_winners(winners))
         if answer.code != ResponseCode.SUCCESS:
-            _refused(answer, f"the decision on batch {batch.batch} of query {batch.query}")
+            _refused(answer, f"the decision on {batch.text}")
         return answer.ext.get("repeated") == "true"
 
     # --- half batches
@@ -143,7 +144,7 @@ class SinkBroker:
         fields = PrepareFields(
             self._group, topic, queue, payload.messages, payload.checksum, index, query=batch.query, batch=batch.batch,
             run=batch.run, attempt=attempt, default_queues=DEFAULT_QUEUES,
-            delayed=int(payload.delayed),
+            delayed=int(payload.delayed), query_topic=batch.topic, stream=batch.stream,
         )  # fmt: skip
         self._unconfirmed[index] = _Sent(fields, payload)
         self._deadline.until(lambda: self._push(IN_FLIGHT_MAX - 1), self._name())
@@ -308,6 +309,12 @@ def _refused(answer: Answer, what: str) -> NoReturn:
     text = f"{what}: the broker refused it: {answer.remark or f'code {answer.code}'}"
     if EXT_FENCED in answer.ext:
         raise TransactionRefused(text, hint="another run of this query writes to the broker; only the newest one may")
+    if EXT_OTHER_STREAM in answer.ext:
+        raise TransactionRefused(
+            text,
+            hint="give each stream, and batch writes beside it, a txnAppId or topic of its own. A new checkpoint is a new stream: it writes "
+            "everything again, with a new txnAppId",
+        )
     if EXT_MISSING in answer.ext:
         raise TransactionIncomplete(text, hint="start the query again: it repeats the batch")
     if EXT_VERDICT in answer.ext:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from halfmq.errors import EnvironmentFailed, HalfmqError, TransactionRefused
-from halfmq.model.query_batch import QueryBatch
+from halfmq.model.query_batch import QueryBatch, query_text
 from halfmq.spark.sink.broker import SinkBroker
 from halfmq.spark.sink.checkpoint import Checkpoint, digest_of
 from halfmq.spark.sink.options import SinkOptions
@@ -99,7 +99,7 @@ def _check_decided(broker: SinkBroker, batch: QueryBatch, digest: bytes, options
     the rows of some tasks visible and not those of this one.
     """
     found = broker.decision(batch)
-    what = f"batch {batch.batch} of query {batch.query}"
+    what = batch.text
     if not found.is_decided:
         raise TransactionRefused(
             f"{what} was decided when its tasks began, and is no longer: the store of the broker was replaced",
@@ -109,7 +109,7 @@ def _check_decided(broker: SinkBroker, batch: QueryBatch, digest: bytes, options
         return
     if not found.digest and options.version >= 0:
         raise TransactionRefused(
-            f"txnVersion {batch.batch} of {batch.query} is smaller than {found.last_batch}, which was written last",
+            f"txnVersion {batch.batch} of {query_text(batch.query, batch.topic)} is smaller than {found.last_batch}, which was written last",
             standing="COMMITTED",
             hint="each write needs a larger number; the broker knows only of the last one what it was",
         )

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from halfmq.model.checksum import crc32
+from halfmq.model.query_batch import QueryBatch
 from halfmq.spark.rows.byte_slices import Bytes
 
 ID_CHARS: Final = 32
@@ -51,9 +52,9 @@ _BY_DIGITS: Final = _changes_by_digits()
 _BY_START: Final = _changes_by_start()
 
 
-def id_prefix(query: str, batch: int, run: str, attempt: str) -> bytes:
-    """The first 24 digits of the ids of an attempt."""
-    name = f"{query}:{batch}:{run}:{attempt}".encode()
+def id_prefix(tx_id: str, attempt: str) -> bytes:
+    """The first 24 digits of the ids of an attempt of the batch with this transaction id."""
+    name = f"{tx_id}:{attempt}".encode()
     return blake2b(name, digest_size=12).hexdigest().upper().encode()
 
 
@@ -76,11 +77,11 @@ def message_ids(prefix: bytes, first: int, count: int) -> tuple[Bytes, npt.NDArr
     return ids, ((high.astype(np.uint64) << np.uint64(32)) | low).view(np.int64)
 
 
-def repeatable_ids(query: str, batch: int, partition: int, first: int, digests: Bytes) -> Bytes:
+def repeatable_ids(batch: QueryBatch, partition: int, first: int, digests: Bytes) -> Bytes:
     """Ids of the messages ``first`` and following of a task, as an array of shape (count, 32). ``digests``: 8 bytes
     for the content of each message, as an array of shape (count, 8).
 
-    The same task with the same rows in the same order has the same ids. With the rows in another order it has others, because the digests are
+    The same task with the same rows in the same order has the same ids, whatever its run; one that writes to another topic has others. With the rows in another order it has others, because the digests are
     part of them: a consumer that drops what it has seen must not drop a row that took the place of another one.
 
     As 16 bytes: 10 that identify task and content, 2 zeros, and the number of the message. RocketMQ's tools take bytes 10 to 13 for the
@@ -92,7 +93,8 @@ def repeatable_ids(query: str, batch: int, partition: int, first: int, digests: 
     """
     count = len(digests)
     _check_number(first + count - 1)
-    name = f"{query}:{batch}:{partition}".encode()
+    topic = f":{batch.topic}" if batch.topic else ""
+    name = f"{batch.query}:{batch.batch}:{partition}{topic}".encode()
     raw = np.zeros((count, ID_CHARS // 2), np.uint8)
     raw[:, :10] = np.frombuffer(blake2b(name, digest_size=10).digest(), np.uint8)
     raw[:, 2:10] ^= digests

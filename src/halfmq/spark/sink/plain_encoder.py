@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from halfmq.model.query_batch import QueryBatch
 from halfmq.model.stored_message import AT_BODY_V4
 from halfmq.spark.rows.byte_slices import Ints
 from halfmq.spark.sink.encoder import fixed_column
@@ -39,7 +40,7 @@ def stored_sizes(rows: pa.RecordBatch, topic: str) -> Ints:
     return sizes
 
 
-def with_ids(rows: pa.RecordBatch, query: str, batch: int, partition: int, first: int) -> pa.RecordBatch:
+def with_ids(rows: pa.RecordBatch, batch: QueryBatch, partition: int, first: int) -> pa.RecordBatch:
     """The rows, of schema ``columns.ROWS``, with UNIQ_KEY in their properties. ``first``: number of rows of the task before these.
 
     Raises:
@@ -49,7 +50,7 @@ def with_ids(rows: pa.RecordBatch, query: str, batch: int, partition: int, first
     # Not their CRC: of millions of rows in another order, some would agree by chance.
     contents = pc.binary_join_element_wise(bodies, properties, b"\x02").to_pylist()
     digests = b"".join([blake2b(one, digest_size=_DIGEST_BYTES).digest() for one in contents])
-    ids = repeatable_ids(query, batch, partition, first, np.frombuffer(digests, np.uint8).reshape(-1, _DIGEST_BYTES))
+    ids = repeatable_ids(batch, partition, first, np.frombuffer(digests, np.uint8).reshape(-1, _DIGEST_BYTES))
     named = np.empty((len(ids), len(_ID_NAME) + ID_CHARS + 1), np.uint8)
     named[:, : len(_ID_NAME)] = np.frombuffer(_ID_NAME, np.uint8)
     named[:, len(_ID_NAME) : -1] = ids

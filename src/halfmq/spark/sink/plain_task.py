@@ -65,7 +65,7 @@ class _Writer:
         self._brokers.finish()
 
     def _with_ids(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        return with_ids(rows, self._batch.query, self._batch.batch, self._partition, self.messages)
+        return with_ids(rows, self._batch, self._partition, self.messages)
 
     def _send(self, topic: str, queue: int, rows: pa.RecordBatch) -> None:
         self._brokers.send(topic, queue, encode(rows))

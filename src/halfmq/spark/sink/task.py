@@ -71,7 +71,7 @@ class _Writer:
         self._broker = broker
         self._options = options
         self._attempt = attempt
-        self._encoder = Encoder(id_prefix(*attempt.batch, attempt.name), broker.local_host(), store_host)
+        self._encoder = Encoder(id_prefix(attempt.batch.tx_id, attempt.name), broker.local_host(), store_host)
         self._waiting = Waiting(options.request_bytes, HALF_BATCH_ROWS, encoded_sizes, self._prepare)
         #: Number of queues by topic.
         self._queues: dict[str, int] = {}

@@ -42,7 +42,7 @@ class HalfmqBatchWriter(DataSourceArrowWriter):
 
     def __init__(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         self._options = _checked(given, schema, overwrite).for_batch()
-        self._batch = attempts.batch_write(self._options.app_id, self._options.version)
+        self._batch = attempts.batch_write(self._options.app_id, self._options.version, self._options.topic)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Prepare or send the rows of a task; see ``task.write`` and ``plain_task.write``."""
@@ -76,7 +76,7 @@ class HalfmqStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Prepare or send the rows of a task; see ``task.write`` and ``plain_task.write``."""
-        attempt, query_id = attempts.of_stream(self._options.app_id)
+        attempt, query_id = attempts.of_stream(self._options.app_id, self._options.topic)
         if self._options.at_least_once:
             return plain_task.write(iterator, self._options, attempt.batch, _partition())
         return task.write(iterator, self._options, attempt, _partition(), query_id)

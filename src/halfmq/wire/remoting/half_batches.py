@@ -3,16 +3,19 @@
     HMQ_PREPARE_BATCH  29012  ext of ``PrepareFields``; body: the payload, as in ``model.half_batch``
         response  code 0, ext ``offset`` (log offset) and ``halfIndex``
                   code 604: the batch is decided (ext HMQ_VERDICT, HMQ_POSITION): send nothing more of it; or a later run has begun
-                  (ext ``fenced``)
+                  (ext ``fenced``); or it is another stream's query (ext ``otherStream``)
     HMQ_DECIDE         29013  ext ``group``, ``query``, ``batch``, ``run``, ``digest`` (32 hex digits), perhaps ``last``; body: JSON [[attempt, number
                               of half batches, number of messages, sum of their checksums modulo 2**32], ...]
         response  code 0, ext ``position`` and ``repeated``
                   code 604: HMQ_VERDICT and HMQ_POSITION if it was decided with other content, ``missing`` if half batches are not
-                  here, ``fenced`` if a later run has begun
+                  here, ``fenced`` if a later run has begun, ``otherStream`` if the query belongs to another stream or to batch writes
     HMQ_DECISION       29014  ext ``query``, ``batch``, ``run``; without ``query`` only the store host is answered
         response  code 0, ext ``storeHost`` (hex, for the payload), ``decided``, ``digest`` (hex; empty if it is not known any more),
                   ``position``, ``lastBatch``
-                  code 604: ``fenced``
+                  code 604: ``fenced``, ``otherStream``
+
+All three may have ``queryTopic`` and ``stream``: see ``model.query_batch.QueryBatch``. Without them, as of clients of earlier versions, the query is
+the first of its name.
 
 A half batch outside of a query has a ``txId``, ``index`` and ``count`` like a half message, and is ended by END_TRANSACTION (37) with
 ``halfIndex`` and ``offset`` of any of its half batches.
@@ -26,9 +29,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from halfmq.errors import ProtocolError
+from halfmq.model.query_batch import QueryBatch
 
 EXT_FENCED: Final = "fenced"
 EXT_MISSING: Final = "missing"
+EXT_OTHER_STREAM: Final = "otherStream"
 DIGEST_BYTES: Final = 16
 
 
@@ -56,15 +61,15 @@ class PrepareFields(NamedTuple):
     default_queues: int = 4
     #: 1: all messages have delays, and the payload states them.
     delayed: int = 0
+    query_topic: str = ""
+    stream: str = ""
 
 
 class DecideFields(NamedTuple):
     """The ext of HMQ_DECIDE."""
 
     group: str
-    query: str
-    batch: int
-    run: str
+    batch: QueryBatch
     digest: bytes
     #: Whether the query has no further batches, so that the broker may forget it once the decision is past retention.
     is_last: bool = False
@@ -93,13 +98,15 @@ _NAMES: Final = {
     "group": "group", "topic": "topic", "queue_id": "queueId", "messages": "messages", "checksum": "checksum",
     "index": "index", "count": "count", "tx_id": "txId", "query": "query", "batch": "batch", "run": "run",
     "attempt": "attempt", "grace_ms": "graceMs", "default_queues": "defaultTopicQueueNums", "delayed": "delayed",
+    "query_topic": "queryTopic", "stream": "stream",
 }  # fmt: skip
+_OMITTED_IF_DEFAULT: Final = frozenset({"delayed", "query_topic", "stream"})
 _winners: Final = msgspec.json.Decoder(list[WinnerRow])
 
 
 def prepare_ext(fields: PrepareFields) -> dict[str, object]:
     """Ext of the request HMQ_PREPARE_BATCH."""
-    return {_NAMES[name]: value for name, value in fields._asdict().items() if name != "delayed" or value}
+    return {_NAMES[name]: value for name, value in fields._asdict().items() if value or name not in _OMITTED_IF_DEFAULT}
 
 
 def read_prepare(ext: Mapping[str, str]) -> PrepareFields:
@@ -131,8 +138,7 @@ def read_place(ext: Mapping[str, str]) -> tuple[int, int]:
 
 def decide_ext(fields: DecideFields) -> dict[str, object]:
     """Ext of the request HMQ_DECIDE."""
-    ext = {**fields._asdict(), "digest": fields.digest.hex()}
-    del ext["is_last"]
+    ext = {"group": fields.group, "digest": fields.digest.hex(), **decision_ext(fields.batch)}
     return {**ext, "last": True} if fields.is_last else ext
 
 
@@ -141,9 +147,8 @@ def read_decide(ext: Mapping[str, str]) -> DecideFields:
     digest = _hex("digest", ext.get("digest", ""))
     if len(digest) != DIGEST_BYTES:
         raise ProtocolError(f"digest has {len(digest)} bytes instead of {DIGEST_BYTES}")
-    batch = read_number("batch", ext.get("batch", ""))
     is_last = ext.get("last", "").lower() == "true"
-    return DecideFields(ext.get("group", ""), ext.get("query", ""), batch, ext.get("run", ""), digest, is_last)
+    return DecideFields(ext.get("group", ""), read_batch(ext), digest, is_last)
 
 
 def encode_winners(winners: Sequence[WinnerRow]) -> bytes:
@@ -159,9 +164,24 @@ def decode_winners(body: bytes | bytearray | memoryview) -> list[WinnerRow]:
         raise ProtocolError(f"the winners are malformed: {error}") from error
 
 
-def decision_ext(query: str, batch: int, run: str) -> dict[str, object]:
-    """Ext of the request HMQ_DECISION; without a query only the store host is answered."""
-    return {"query": query, "batch": batch, "run": run} if query else {}
+def decision_ext(batch: QueryBatch | None) -> dict[str, object]:
+    """Ext of the request HMQ_DECISION; without a batch only the store host is answered."""
+    if batch is None:
+        return {}
+    ext: dict[str, object] = {"query": batch.query, "batch": batch.batch, "run": batch.run}
+    if batch.topic:
+        ext["queryTopic"] = batch.topic
+    if batch.stream:
+        ext["stream"] = batch.stream
+    return ext
+
+
+def read_batch(ext: Mapping[str, str]) -> QueryBatch:
+    """Inverse of ``decision_ext`` with a batch. Raises ProtocolError. Check it with ``problem_of``."""
+    number = read_number("batch", ext.get("batch", ""))
+    return QueryBatch(
+        ext.get("query", ""), number, ext.get("run", ""), ext.get("queryTopic", ""), ext.get("stream", "")
+    )
 
 
 def answer_ext(answer: DecisionAnswer) -> dict[str, object]:

@@ -360,8 +360,8 @@ def test_query_that_is_over_is_forgotten_once_its_decision_is_trimmed() -> None:
         assert log.do(CopyForward(start, 100)) == Done()
         assert log.do(TrimLog(start)) == Done()
         log.restart()
-        assert ("once" in log.state.queries) is (start <= decided_in), start
-    assert list(log.state.queries) == ["q1"]
+        assert (("once", "") in log.state.queries) is (start <= decided_in), start
+    assert list(log.state.queries) == [("q1", "")]
     assert decide(log, B0).repeated
     assert log.state.derived.base_bytes < before + 2 * 5_000
     check(log.state)

@@ -56,9 +56,9 @@ async def test_commit_makes_rows_of_all_tasks_visible_once(tmp_path: Path, check
 async def test_batch_without_rows_or_tasks(tmp_path: Path, checkpoint: Path) -> None:
     async with serving(tmp_path / "store") as running:
         await commit(running, checkpoint, 0)
-        assert "q" not in running.state.queries
+        assert ("q", "") not in running.state.queries
         await commit(running, checkpoint, 0, await prepare(running, BATCH, "0.1"))
-        assert running.state.queries["q"].last_batch == 0
+        assert running.state.queries["q", ""].last_batch == 0
         await commit(running, checkpoint, 0, await prepare(running, BATCH, "0.2", arrow(b"late")))
         assert await visible(running) == []
 
@@ -112,7 +112,7 @@ async def test_decision_that_is_gone_is_not_made_again_without_the_rows(tmp_path
         told = Prepared("spark-id", BATCH, "0.1", True)
         with pytest.raises(TransactionRefused, match="the store of the broker was replaced"):
             await commit(running, checkpoint, 0, told)
-        assert "q" not in running.state.queries
+        assert ("q", "") not in running.state.queries
 
 
 async def test_offsets_are_synced_before_the_decision(
@@ -170,7 +170,7 @@ async def test_batch_write_with_a_smaller_version_stops(tmp_path: Path) -> None:
                 await work
                 continue
             with pytest.raises(
-                TransactionRefused, match="txnVersion 3 of app is smaller than 4, which was written last"
+                TransactionRefused, match="txnVersion 3 of query app is smaller than 4, which was written last"
             ):
                 await work
         assert await visible(running) == [b"a"]

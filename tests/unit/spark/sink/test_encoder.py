@@ -14,7 +14,7 @@ from halfmq.spark.sink.encoder import Encoder, body_crcs, cuts, encoded_sizes
 from halfmq.spark.sink.message_ids import id_prefix
 
 BORN, STORE = b"\x0a\x00\x00\x01\x00\x00\x10\x00", b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
-PREFIX = id_prefix("q", 1, "r", "0.1")
+PREFIX = id_prefix("q:1:r", "0.1")
 ROW = st.tuples(st.binary(min_size=1, max_size=60), st.text("abcé", max_size=5), st.booleans())
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from halfmq import limits
 from halfmq.model import stored_message
 from halfmq.model.properties import to_dict
+from halfmq.model.query_batch import QueryBatch
 from halfmq.model.stored_message import StoredMessage
 from halfmq.spark.sink.columns import ROWS
 from halfmq.spark.sink.plain_encoder import encode, stored_sizes, with_ids
@@ -42,8 +43,8 @@ def test_one_row_is_an_ordinary_message() -> None:
 @settings(deadline=None)
 @given(st.lists(ROW, min_size=1, max_size=9))
 def test_ids_are_the_same_however_the_rows_arrive(found: list[tuple[bytes, bytes]]) -> None:
-    whole = with_ids(rows_of(found), "q", 4, 1, 10)
-    parts = [with_ids(rows_of([row]), "q", 4, 1, 10 + number) for number, row in enumerate(found)]
+    whole = with_ids(rows_of(found), QueryBatch("q", 4, "r"), 1, 10)
+    parts = [with_ids(rows_of([row]), QueryBatch("q", 4, "r"), 1, 10 + number) for number, row in enumerate(found)]
     assert pa.concat_batches(parts) == whole
     for number, (row, (body, properties)) in enumerate(zip(whole.to_pylist(), found, strict=True)):
         name, rest = row["properties"][:42], row["properties"][42:]
@@ -55,7 +56,8 @@ def test_ids_are_the_same_however_the_rows_arrive(found: list[tuple[bytes, bytes
 @pytest.mark.parametrize("changed", [(b"b", b"TAGS\x01a\x02"), (b"a", b"TAGS\x01b\x02")])
 def test_row_with_other_content_has_another_id(changed: tuple[bytes, bytes]) -> None:
     first, second = (
-        with_ids(rows_of([row]), "q", 0, 0, 0)[1][0].as_py()[:42] for row in ((b"a", b"TAGS\x01a\x02"), changed)
+        with_ids(rows_of([row]), QueryBatch("q", 0, "r"), 0, 0)[1][0].as_py()[:42]
+        for row in ((b"a", b"TAGS\x01a\x02"), changed)
     )
     assert first != second
 

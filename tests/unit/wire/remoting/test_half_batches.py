@@ -3,6 +3,7 @@
 import pytest
 
 from halfmq.errors import ProtocolError
+from halfmq.model.query_batch import QueryBatch
 from halfmq.wire.remoting.half_batches import (
     DecideFields,
     DecisionAnswer,
@@ -29,6 +30,7 @@ def as_received(ext: dict[str, object]) -> dict[str, str]:
     "fields",
     [
         PrepareFields("G", "T", 3, 100, 0xFFFFFFFF, 2, query="q", batch=7, run="r1", attempt="0.5", grace_ms=60_000),
+        PrepareFields("G", "T", 3, 1, 5, 0, query="q", run="r1", attempt="0.5", query_topic="*", stream="s-1"),
         PrepareFields("G", "T", 0, 1, 0, 0, 1, tx_id="tx-1"),
     ],
 )
@@ -37,7 +39,9 @@ def test_half_batch_is_read_as_it_was_written(fields: PrepareFields) -> None:
 
 
 def test_decision_is_read_as_it_was_written() -> None:
-    fields = DecideFields("G", "q", 7, "r1", bytes(range(16)))
+    fields = DecideFields("G", QueryBatch("q", 7, "r1"), bytes(range(16)))
+    of_topic = fields._replace(batch=QueryBatch("q", 7, "r1", "orders", "s-1"))
+    assert read_decide(as_received(decide_ext(of_topic))) == of_topic
     last = fields._replace(is_last=True)
     assert read_decide(as_received(decide_ext(last))) == last
     winners = [WinnerRow("0.5", 2, 1_000, 0xFFFFFFFF), WinnerRow("1.6", 1, 1, 0)]
@@ -54,8 +58,8 @@ def test_answer_is_read_as_it_was_written(answer: DecisionAnswer) -> None:
 
 
 def test_without_a_query_only_the_store_host_is_requested() -> None:
-    assert decision_ext("", 0, "r") == {}
-    assert decision_ext("q", 3, "r") == {"query": "q", "batch": 3, "run": "r"}
+    assert decision_ext(None) == {}
+    assert decision_ext(QueryBatch("q", 3, "r")) == {"query": "q", "batch": 3, "run": "r"}
 
 
 @pytest.mark.parametrize("text", ["", "-", "x", "1.5", "\u0665", "9" * 20, "--1", "0x1"])
