@@ -60,6 +60,13 @@ QUERY_UNDECIDED_MAX: Final = 16
 QUERY_DECISIONS_MAX: Final = 100
 #: Earlier runs of a query that are refused by name.
 QUERY_RUNS_MAX: Final = 16
+#: Maximum number of queries. A decided one stays for as long as the store does, so this bounds what strangers can leave behind.
+QUERIES_MAX: Final = 16_384
+#: A query without a decision and without an undecided batch is forgotten after this time, ms: nothing depends on it. Streams begin a
+#: batch more often.
+QUERY_UNUSED_MS: Final = 3_600_000
+#: A query that decided nothing for this time keeps only its last decision, ms. Its earlier ones only serve a checkpoint that was restored.
+QUERY_IDLE_MS: Final = 7 * 86_400_000
 #: Grace period: time between the prepare and the first check, ms. Precedent: RocketMQ ``transactionTimeOut``.
 CHECK_IMMUNITY_MS: Final = 6_000
 #: Maximum of all time settings of checks, ms: a year. Longer values are mistakes.
@@ -80,6 +87,8 @@ UNDECIDED_BYTES_MAX: Final = 16 << 30
 UNDECIDED_TOTAL_MAX: Final = 2_000_000
 UNDECIDED_TOTAL_BYTES_MAX: Final = 32 << 30
 UNDECIDED_GROUPS_MAX: Final = 65_536
+#: One part in so many of these groups is for those that are known to be somebody's; see ``core.transaction.admission``.
+UNDECIDED_GROUPS_KNOWN_PART: Final = 4
 #: Maximum of other producer groups in memory (with a live member or a recent verdict); about 2.5 KB each.
 PRODUCER_GROUPS_FREE: Final = 65_536
 #: A connection in at most this many groups is accepted nevertheless, so that clients with very many groups cannot lock out others.

@@ -33,6 +33,7 @@ from halfmq.model.records import (
     Parked,
     ParkedBecause,
     ProducerSet,
+    QueryForgotten,
     Record,
     Ref,
     Released,
@@ -257,6 +258,11 @@ def topic_deleted() -> Make:
 def group_set(name: str = GROUP, filler: bytes = b"") -> Make:
     payload = payload_of(name, filler)
     return lambda offset: GroupSet(offset, payload_record_size(payload), name, payload)
+
+
+def query_forgotten(name: str = "app", topic: str = "orders", is_whole: bool = True) -> Make:
+    payload = payload_of(name, topic, is_whole)
+    return lambda offset: QueryForgotten(offset, payload_record_size(payload), name, topic, is_whole, payload)
 
 
 def group_deleted(name: str = GROUP, with_offsets: bool = True) -> Make:

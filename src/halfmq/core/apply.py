@@ -13,7 +13,15 @@ from typing import Any, Final
 
 from halfmq import limits
 from halfmq.core.base import apply_base
-from halfmq.core.base_bytes import count_group, drop_offset, group_bytes, hold_bytes, set_offset, topic_bytes
+from halfmq.core.base_bytes import (
+    count_group,
+    drop_offset,
+    group_bytes,
+    hold_bytes,
+    query_bytes,
+    set_offset,
+    topic_bytes,
+)
 from halfmq.core.clock_jumps import forget_jumps
 from halfmq.core.copies import forget_copy, note_copy
 from halfmq.core.derived import (
@@ -23,7 +31,9 @@ from halfmq.core.derived import (
     count_undecided,
     enter_of_query,
     forget_finished_queries,
+    forget_query,
     leave_query,
+    note_query,
     schedule,
     schedule_or_park,
     set_run,
@@ -77,6 +87,7 @@ from halfmq.model.records import (
     OperatorActed,
     Parked,
     ProducerSet,
+    QueryForgotten,
     Record,
     Ref,
     Released,
@@ -349,7 +360,11 @@ def _begin_run(state: State, group: str, tx_id: str, topic: str, stream: str) ->
     """A record of this run: it supersedes the run before it. It also says whose the query is, if that was unknown."""
     name, _, run = of_tx_id(tx_id)
     key = key_of(state, name, topic)
-    query = state.queries.get(key) or add_query(state, key, group)
+    query = state.queries.get(key)
+    if query is None:
+        query = Query(key, group)
+        add_query(state, query)
+    before = query_bytes(query)
     if not query.topic:
         query.topic, query.stream = topic, stream
     if query.run != run:
@@ -357,6 +372,7 @@ def _begin_run(state: State, group: str, tx_id: str, topic: str, stream: str) ->
             query.superseded = (query.run, *query.superseded)[: limits.QUERY_RUNS_MAX]
         set_run(state, query, run)
         query.rolled_back_batch = -1
+    note_query(state, query, before)
     return query
 
 
@@ -374,12 +390,14 @@ def _decided(state: State, record: Decided) -> None:
         state.ties[record.offset] = lowest
     if record.digest:
         query = _begin_run(state, record.group, record.tx_id, record.query_topic, record.stream)
+        before = query_bytes(query)
         query.is_over = record.is_last
         decisions = query.decisions
         _, batch, _ = of_tx_id(record.tx_id)
         decisions[batch] = QueryDecision(batch, record.digest, record.offset)
         while len(decisions) > limits.QUERY_DECISIONS_MAX:
             del decisions[next(iter(decisions))]
+        note_query(state, query, before)
     halves = (*[ref.half_index for ref in refs], *record.lost)
     if halves:
         places = (*[ref.first_offset for ref in refs], *[-1] * len(record.lost))
@@ -521,6 +539,17 @@ def _note_rolled_back(state: State, group: str, tx_id: str) -> None:
         query.rolled_back_batch = max(query.rolled_back_batch, int(rest[0]))
 
 
+def _query_forgotten(state: State, record: QueryForgotten) -> None:
+    query = state.queries[record.name, record.topic]
+    if record.is_whole:
+        forget_query(state, query)
+        return
+    before = query_bytes(query)
+    last = query.last_batch
+    query.decisions = {last: query.decisions[last]}
+    note_query(state, query, before)
+
+
 # --- settings, offsets, segments -------------------------------------------------------------------------------
 
 
@@ -625,5 +654,6 @@ _APPLY: Final[dict[type, Callable[[State, Any], None]]] = for_each_kind(
         HalfBatch: _half_batch,
         CopiedHalfBatch: _copied_half_batch,
         Decided: _decided,
+        QueryForgotten: _query_forgotten,
     }
 )

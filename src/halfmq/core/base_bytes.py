@@ -11,7 +11,7 @@ replaces a logged one.
 from typing import Final, NamedTuple
 
 from halfmq import limits
-from halfmq.core.state import State, Topic
+from halfmq.core.state import Query, State, Topic
 from halfmq.model.query_batch import RUN_CHARS_MAX, STREAM_CHARS_MAX
 from halfmq.model.settings import GroupSettings, ProducerSettings
 
@@ -23,15 +23,12 @@ PRODUCER_BYTES: Final = 64
 OFFSET_BYTES: Final = 18
 #: Of the topics that a consumer group holds, without their names.
 HOLD_BYTES: Final = 16
-#: Of a query with its topic, its stream, and all its decisions and runs, which are reserved from its first transaction on: a decision
-#: must always fit.
-QUERY_BYTES: Final = (
-    80
-    + limits.TOPIC_CHARS_MAX
-    + STREAM_CHARS_MAX
-    + 36 * limits.QUERY_DECISIONS_MAX
-    + (2 + RUN_CHARS_MAX) * (1 + limits.QUERY_RUNS_MAX)
-)
+#: Of a query with all its runs, without names and decisions; of one decision.
+QUERY_BYTES: Final = 80 + (2 + RUN_CHARS_MAX) * (1 + limits.QUERY_RUNS_MAX)
+DECISION_BYTES: Final = 36
+#: Space for so many decisions of a query is reserved from its first record on, so a decision always fits: where there is no space for more,
+#: the earlier ones are forgotten (``transaction.query_limits``).
+DECISIONS_RESERVED: Final = 2
 #: Size of a base without any of them.
 EMPTY_BYTES: Final = 128
 
@@ -56,8 +53,17 @@ def producer_bytes(settings: ProducerSettings | None) -> int:
     return 0 if settings is None else PRODUCER_BYTES + len(settings.name) + len(settings.set_by.encode())
 
 
-def query_bytes(name: str, group: str) -> int:
-    return QUERY_BYTES + len(name) + len(group)
+def query_bytes(query: Query) -> int:
+    """Size of a query. Of one without a topic it includes space for the topic and the stream that it may get."""
+    owner = len(query.topic) + len(query.stream) if query.topic else limits.TOPIC_CHARS_MAX + STREAM_CHARS_MAX
+    decisions = max(DECISIONS_RESERVED, len(query.decisions))
+    return QUERY_BYTES + len(query.name) + len(query.group) + owner + DECISION_BYTES * decisions
+
+
+def count_query(state: State, more: int) -> None:
+    """Count ``more`` bytes of queries; negative for a removal."""
+    state.derived.base_bytes += more
+    state.derived.queries_bytes += more
 
 
 def count_group(state: State, more: int) -> None:
@@ -98,10 +104,11 @@ def drop_offset(state: State, group: str, key: tuple[int, int]) -> None:
 
 
 class Recount(NamedTuple):
-    """The values that ``DerivedState.base_bytes`` and ``groups_bytes`` must have."""
+    """The values that ``DerivedState.base_bytes``, ``groups_bytes`` and ``queries_bytes`` must have."""
 
     base: int
     groups: int
+    queries: int
 
 
 def recount(state: State) -> Recount:
@@ -109,6 +116,6 @@ def recount(state: State) -> Recount:
     groups = sum(map(group_bytes, state.groups))
     held = sum(map(hold_bytes, state.groups.values()))
     producers = sum(map(producer_bytes, state.producer_settings.values()))
-    queries = sum(query_bytes(query.name, query.group) for query in state.queries.values())
+    queries = sum(map(query_bytes, state.queries.values()))
     offsets = sum(group_bytes(group) + OFFSET_BYTES * len(offsets) for group, offsets in state.offsets.items())
-    return Recount(EMPTY_BYTES + topics + groups + held + producers + offsets + queries, groups)
+    return Recount(EMPTY_BYTES + topics + groups + held + producers + offsets + queries, groups, queries)

@@ -253,6 +253,14 @@ class Actor(NamedTuple):
     peer: str = ""
 
 
+class ForgetQuery(NamedTuple):
+    """An operator lets the broker forget a query with its decisions. ``topic``: as in ``QueryBatch``."""
+
+    name: str
+    topic: str
+    by: Actor
+
+
 class SetTopic(NamedTuple):
     """Create or change a topic."""
 
@@ -425,5 +433,5 @@ class TrimLog(NamedTuple):
 Command = (
     SendMessage | SendHalf | SendBatch | EndTransaction | SendBack | SetTopic | DeleteTopic | SetGroup | DeleteGroup | EnsureGroup | EnsureTopic
     | CommitOffset | CheckNotSent | ResolveTransaction | CheckNow | CheckParked | SetProducer | Tick | NoteTime | CopyForward | TrimLog
-    | LockQueues | UnlockQueues | PrepareBatch | DecideBatch | FindDecision
+    | LockQueues | UnlockQueues | PrepareBatch | DecideBatch | FindDecision | ForgetQuery
 )  # fmt: skip

@@ -26,6 +26,7 @@ from halfmq.core.commands import (
     EnsureGroup,
     EnsureTopic,
     FindDecision,
+    ForgetQuery,
     LockQueues,
     NoteTime,
     PrepareBatch,
@@ -70,6 +71,13 @@ from halfmq.core.transaction.check_schedule import (
 )
 from halfmq.core.transaction.machine import decide_end, decide_resolve
 from halfmq.core.transaction.policy import decide_set_producer, enforce
+from halfmq.core.transaction.query_limits import (
+    decide_forget_query,
+    forget_old_queries,
+    forget_query_bound,
+    next_query_ms,
+    old_queries_bound,
+)
 from halfmq.core.transaction.retention import copy_bytes_bound, decide_copy_forward, decide_trim, trim_started
 from halfmq.errors import InvariantViolated
 from halfmq.model.placement import segment_start
@@ -98,14 +106,14 @@ def decide(state: State, command: Command, now_ms: int) -> Decision:
 def next_deadline_ms(state: State) -> int | None:
     """When to send ``Tick``, broker time ms. 0 or a past time: at once. None: no tick until something else happens."""
     soonest: int | None = None
-    for at_ms in (next_check_ms(state), next_due_ms(state), next_log_ms(state)):
+    for at_ms in (next_check_ms(state), next_due_ms(state), next_log_ms(state), next_query_ms(state)):
         if at_ms is not None and (soonest is None or at_ms < soonest):
             soonest = at_ms
     return soonest
 
 
 def _decide_tick(state: State, command: Tick, now_ms: int) -> Decision:
-    """Due checks, policies, delayed messages and offsets, a bounded number of each. ``again``: more is already due.
+    """Due checks, policies, delayed messages, offsets and old queries, a bounded number of each. ``again``: more is already due.
 
     ``TimePassed`` comes first. Delayed messages that must be copied are released alone, since a copy may fail.
     """
@@ -133,7 +141,10 @@ def _decide_tick(state: State, command: Tick, now_ms: int) -> Decision:
     logged, taken, more_offsets = log_due(state, offset, bytes_max, now_ms)
     if logged is not None:
         records.append(logged)
-    again = more_due or checks.more or more_past or more_offsets
+        offset += logged.size
+    forgotten, more_queries = forget_old_queries(state, offset, bytes_max, now_ms)
+    records += forgotten
+    again = more_due or checks.more or more_past or more_offsets or more_queries
     return Decision(tuple(records), Done(again=again), tuple(effects), (*events, *taken))
 
 
@@ -207,6 +218,7 @@ def _send_back_bound(state: State, command: SendBack) -> int:
 
 
 def _tick_bound(state: State, command: Tick) -> int:
+    bound = old_queries_bound(state, _tick_bytes(state))
     if not (
         state.session.asking
         or state.derived.group_deadlines
@@ -214,8 +226,8 @@ def _tick_bound(state: State, command: Tick) -> int:
         or state.session.offsets_due
         or state.derived.policies
     ):
-        return 0
-    bound = (3 if state.derived.policies else 2) * _tick_bytes(state) + 1_024
+        return bound
+    bound += (3 if state.derived.policies else 2) * _tick_bytes(state) + 1_024
     due_ms = next_due_ms(state)
     if due_ms is not None:
         first = state.delayed[state.derived.delayed_heap[0][1]]
@@ -321,6 +333,7 @@ DECIDE: Final[dict[type, Callable[[State, Any, int], DecisionTuple]]] = {
     PrepareBatch: decide_prepare_batch,
     DecideBatch: decide_batch,
     FindDecision: find_decision,
+    ForgetQuery: decide_forget_query,
 }
 
 #: Bound of the records of a decision by type of command; see ``size_bound``.
@@ -346,6 +359,7 @@ _BOUND: Final[dict[type, Callable[[State, Any], int]]] = {
     PrepareBatch: prepare_batch_bound,
     DecideBatch: decide_batch_bound,
     FindDecision: _nothing_bound,
+    ForgetQuery: forget_query_bound,
     EnsureGroup: _two_records_bound,
     EnsureTopic: _two_records_bound,
     CheckNotSent: _two_records_bound,

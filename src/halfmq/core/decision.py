@@ -148,6 +148,14 @@ class Done(NamedTuple):
     again: bool = False
 
 
+class QueryRemoved(NamedTuple):
+    """The query is forgotten. ``last_batch``: the last one that it had decided; -1: none."""
+
+    name: str
+    topic: str
+    last_batch: int
+
+
 class ConsumerGroupDeleted(NamedTuple):
     """The consumer group no longer exists. ``kept``: its topics that remain because they contain messages."""
 
@@ -164,6 +172,7 @@ Reply = (
     | ParkedChecked
     | ProducerSettingsStored
     | ConsumerGroupDeleted
+    | QueryRemoved
     | Locked
     | Done
     | BatchDecided

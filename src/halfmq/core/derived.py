@@ -2,7 +2,7 @@
 
 from heapq import heappush
 
-from halfmq.core.base_bytes import query_bytes
+from halfmq.core.base_bytes import count_query, query_bytes
 from halfmq.core.copies import forget_copy, note_copy
 from halfmq.core.state import (
     CHECK_BUCKET_MASK,
@@ -11,7 +11,6 @@ from halfmq.core.state import (
     Half,
     ProducerGroup,
     Query,
-    QueryKey,
     State,
     Undecided,
     drop_stale_deadlines,
@@ -68,11 +67,37 @@ def count_half(state: State, group: ProducerGroup, half: Half) -> None:
     state.derived.undecided_delayed += half.delayed_messages
 
 
-def add_query(state: State, key: QueryKey, group: str) -> Query:
-    """A new query; a base reserves space for it."""
-    query = state.queries[key] = Query(key, group)
-    state.derived.base_bytes += query_bytes(query.name, group)
-    return query
+def add_query(state: State, query: Query) -> None:
+    """Add a new query. The caller calls ``note_query`` once it is complete."""
+    state.queries[query.key] = query
+    count_query(state, query_bytes(query))
+
+
+def note_query(state: State, query: Query, bytes_before: int) -> None:
+    """A record of the query was applied. ``bytes_before``: its ``query_bytes`` before that."""
+    count_query(state, query_bytes(query) - bytes_before)
+    _note_age(state, query)
+
+
+def _note_age(state: State, query: Query) -> None:
+    derived = state.derived
+    derived.unused_queries.pop(query.key, None)
+    derived.idle_queries.pop(query.key, None)
+    if query.key in derived.undecided_of_query:
+        return
+    if not query.decisions:
+        derived.unused_queries[query.key] = state.batch_time_ms
+    elif len(query.decisions) > 1:
+        derived.idle_queries[query.key] = state.batch_time_ms
+
+
+def forget_query(state: State, query: Query) -> None:
+    """Forget a query that has no undecided transaction."""
+    del state.queries[query.key]
+    del state.derived.query_of_run[query.name, query.run]
+    state.derived.unused_queries.pop(query.key, None)
+    state.derived.idle_queries.pop(query.key, None)
+    count_query(state, -query_bytes(query))
 
 
 def set_run(state: State, query: Query, run: str) -> None:
@@ -88,9 +113,7 @@ def forget_finished_queries(state: State) -> None:
     for query in [query for query in state.queries.values() if query.is_over]:
         position = query.decisions[query.last_batch].position
         if position < state.log_start and query.key not in state.derived.undecided_of_query:
-            del state.queries[query.key]
-            del state.derived.query_of_run[query.name, query.run]
-            state.derived.base_bytes -= query_bytes(query.name, query.group)
+            forget_query(state, query)
 
 
 def enter_of_query(state: State, tx_id: str, first: Half) -> None:
@@ -98,6 +121,7 @@ def enter_of_query(state: State, tx_id: str, first: Half) -> None:
     if first.batch is not None and first.attempt:
         key = key_of_id(state, tx_id, first.batch.query_topic)
         state.derived.undecided_of_query.setdefault(key, {})[tx_id] = None
+        _note_age(state, state.queries[key])
 
 
 def leave_query(state: State, known: Undecided) -> None:
@@ -109,6 +133,7 @@ def leave_query(state: State, known: Undecided) -> None:
         del ids[known.tx_id]
         if not ids:
             del state.derived.undecided_of_query[key]
+            _note_age(state, state.queries[key])
 
 
 def add_delayed(state: State, delayed: Delayed) -> None:

@@ -42,6 +42,7 @@ from halfmq.core.base_bytes import (
     hold_bytes,
     keep_queues,
     producer_bytes,
+    query_bytes,
     set_offset,
     topic_bytes,
 )
@@ -53,6 +54,7 @@ from halfmq.core.derived import (
     count_half,
     count_undecided,
     enter_of_query,
+    note_query,
     schedule_or_park,
     set_run,
 )
@@ -77,6 +79,7 @@ from halfmq.model.records import (
     GroupDeleted,
     GroupSet,
     ProducerSet,
+    QueryForgotten,
     TopicSet,
     payload_of,
     payload_record_size,
@@ -191,6 +194,12 @@ def read_producer(state: State, payload: bytes) -> None:
     if not settings.is_default:
         state.producer_settings[name] = settings
         state.derived.base_bytes += producer_bytes(settings)
+
+
+def query_forgotten(offset: int, query: Query, *, is_whole: bool) -> QueryForgotten:
+    """The record after which the broker knows nothing of the query (``is_whole``), or of its decisions only the last."""
+    payload = payload_of(*query.key, is_whole)
+    return QueryForgotten(offset, payload_record_size(payload), *query.key, is_whole, payload)
 
 
 def epoch_started(offset: int, epoch: int, wall_ms: int, check_immunity_ms: int, jump_ms: int = 0) -> EpochStarted:
@@ -352,12 +361,14 @@ def _query_row(query: Query) -> tuple[Any, ...]:
 
 def load_queries(state: State, rows: Iterable[QueryRow]) -> None:
     for row in rows:
-        query = add_query(state, (row.name, "" if row.is_first else row.topic), row.group)
+        query = Query((row.name, "" if row.is_first else row.topic), row.group)
         query.topic, query.stream = row.topic, row.stream
         query.superseded, query.rolled_back_batch = row.superseded, row.rolled_back_batch
         query.decisions = {decision.batch: decision for decision in row.decisions}
         query.is_over = row.is_over
+        add_query(state, query)
         set_run(state, query, row.run)
+        note_query(state, query, query_bytes(query))
 
 
 def _ties(state: State) -> list[tuple[int, int]]:

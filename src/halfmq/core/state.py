@@ -493,8 +493,9 @@ class DerivedState:
     """
 
     __slots__ = (
-        "base_bytes", "copied", "delayed_heap", "group_deadlines", "groups_bytes", "held_by", "holders_bytes", "policies", "policies_due", "query_of_run",
-        "undecided_bytes", "undecided_count", "undecided_delayed", "undecided_groups", "undecided_of_query", "verdict_forgotten",
+        "base_bytes", "copied", "delayed_heap", "group_deadlines", "groups_bytes", "held_by", "holders_bytes", "idle_queries", "policies", "policies_due", "queries_bytes", "query_of_run",
+        "undecided_bytes", "undecided_count", "undecided_delayed", "undecided_groups", "undecided_of_query", "unused_queries",
+        "verdict_forgotten",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -502,6 +503,8 @@ class DerivedState:
         self.base_bytes = 128
         #: Share of the consumer groups without their offsets.
         self.groups_bytes = 0
+        #: Share of the queries.
+        self.queries_bytes = 0
         #: Segment start -> bytes of undecided and delayed messages that were copied there; see ``core.copies``.
         self.copied: dict[int, int] = {}
         #: Topic id -> groups that hold a lock of one of its queues.
@@ -526,6 +529,10 @@ class DerivedState:
         self.policies_due: dict[str, None] = {}
         #: Query -> ids of its undecided transactions, in the order of their preparation.
         self.undecided_of_query: dict[QueryKey, dict[str, None]] = {}
+        #: Queries without an undecided transaction -> broker time of their last record (of a start, if that was before it), ms, oldest
+        #: first: those without a decision, and those with more than one.
+        self.unused_queries: dict[QueryKey, int] = {}
+        self.idle_queries: dict[QueryKey, int] = {}
         #: (name of a query, its newest run) -> the query.
         self.query_of_run: dict[tuple[str, str], Query] = {}
         #: Position of the newest verdict that left ``State.verdicts`` in this run; -1: none. A search of the log for an id is complete if it

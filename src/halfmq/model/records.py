@@ -66,6 +66,7 @@ class Kind(IntEnum):
     HALF_BATCH = 26
     COPIED_HALF_BATCH = 27
     DECIDED = 28
+    QUERY_FORGOTTEN = 30
     #: From 32 on: records that only describe the record directly after them.
     OPERATOR_ACTED = 32
 
@@ -373,6 +374,7 @@ class OperatorAction(IntEnum):
     #: The offset of a consumer group, set by somebody who is not a member of it.
     RESET_OFFSET = 7
     DELETE_GROUP = 8
+    FORGET_QUERY = 9
 
 
 class OperatorActed(_Record, frozen=True, gc=False):
@@ -460,6 +462,16 @@ class ProducerSet(_Record, frozen=True, gc=False):
     payload: bytes
 
 
+class QueryForgotten(_Record, frozen=True, gc=False):
+    """The broker knows less of a query without undecided transactions: nothing (``is_whole``), or of its decisions only the last."""
+
+    name: str
+    #: Of ``core``'s key: "" if clients that state no topic mean this query.
+    topic: str
+    is_whole: bool
+    payload: bytes
+
+
 class OffsetsCommitted(_Record, frozen=True, gc=False):
     """Consumer offsets: (group, topic id, queue id, offset) each."""
 
@@ -511,6 +523,7 @@ Record = (
     | HalfBatch
     | CopiedHalfBatch
     | Decided
+    | QueryForgotten
 )
 
 #: The registry of record kinds: type by number in the log. A new kind is added here first; then every module with a table by type
@@ -538,6 +551,7 @@ TYPE_OF_KIND: Final[dict[Kind, type]] = {
     Kind.HALF_BATCH: HalfBatch,
     Kind.COPIED_HALF_BATCH: CopiedHalfBatch,
     Kind.DECIDED: Decided,
+    Kind.QUERY_FORGOTTEN: QueryForgotten,
     Kind.OPERATOR_ACTED: OperatorActed,
 }
 _T = TypeVar("_T")

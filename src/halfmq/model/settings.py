@@ -32,6 +32,7 @@ class BrokerSettings:
     #: ``named_bytes_max``.
     topics_max: int = -1
     groups_max: int = -1
+    queries_max: int = limits.QUERIES_MAX
     check_immunity_ms: int = limits.CHECK_IMMUNITY_MS
     check_interval_ms: int = limits.CHECK_INTERVAL_MS
     check_interval_max_ms: int = limits.CHECK_INTERVAL_MAX_MS
@@ -47,6 +48,8 @@ _BASE_PART: Final = (7, 16)
 #: rest is reserved for offsets, limits of producer groups, and items of administrators.
 _NAMED_PART: Final = (3, 4)
 _GROUPS_PART: Final = (1, 4)
+#: The same for queries, whose names clients choose too.
+_QUERIES_PART: Final = (1, 8)
 #: Size of one in a base, as in ``core.base_bytes``, with the longest name that a client chooses (a ``%RETRY%`` topic's is not longer)
 #: and, for a topic, the queues of one created on first use.
 _TOPIC_BYTES: Final = 48 + limits.TOPIC_CHARS_MAX
@@ -74,7 +77,7 @@ def caps(settings: BrokerSettings) -> Caps:
 
 
 def named_bytes_max(segment_bytes: int) -> int:
-    """Maximum bytes of a base for topics and consumer groups that clients create by naming them."""
+    """Maximum bytes of a base for topics, consumer groups and queries that clients create by naming them."""
     return base_bytes_max(segment_bytes) * _NAMED_PART[0] // _NAMED_PART[1]
 
 
@@ -83,10 +86,15 @@ def groups_bytes_max(segment_bytes: int) -> int:
     return base_bytes_max(segment_bytes) * _GROUPS_PART[0] // _GROUPS_PART[1]
 
 
+def queries_bytes_max(segment_bytes: int) -> int:
+    """Maximum bytes of a base for queries."""
+    return base_bytes_max(segment_bytes) * _QUERIES_PART[0] // _QUERIES_PART[1]
+
+
 def caps_that_fit(settings: BrokerSettings) -> Caps:
     """Numbers that fit in the base of a segment whatever the names are."""
     groups_bytes = groups_bytes_max(settings.segment_bytes)
-    topics_bytes = named_bytes_max(settings.segment_bytes) - groups_bytes
+    topics_bytes = named_bytes_max(settings.segment_bytes) - groups_bytes - queries_bytes_max(settings.segment_bytes)
     topic_bytes = _TOPIC_BYTES + _QUEUE_BYTES * settings.default_topic_queues
     return Caps(topics_bytes // topic_bytes, groups_bytes // _GROUP_BYTES)
 

@@ -60,6 +60,7 @@ from halfmq.model.records import (
     OperatorActed,
     Parked,
     ProducerSet,
+    QueryForgotten,
     Record,
     Ref,
     Released,
@@ -417,6 +418,7 @@ ENCODE_BY_TYPE: Final[dict[type, Callable[[Any, Copy], Pieces | list[bytes] | by
         HalfBatch: _half_batch,
         CopiedHalfBatch: _copied_half_batch,
         Decided: _decided,
+        QueryForgotten: _payload_of(Kind.QUERY_FORGOTTEN),
     }
 )
 
@@ -730,6 +732,7 @@ _READ: Final[dict[type, Callable[[bytes, int, int, int], Any]]] = for_each_kind(
         HalfBatch: _read_half_batch,
         CopiedHalfBatch: _read_copied_half_batch,
         Decided: _read_decided,
+        QueryForgotten: _payload_reader(QueryForgotten, 3),
     }
 )
 #: By number: indexing a tuple is cheaper than hashing an enum member.

@@ -54,6 +54,7 @@ from halfmq.model.records import (
     OperatorAction,
     Parked,
     ProducerSet,
+    QueryForgotten,
     Record,
     Ref,
     Released,
@@ -101,6 +102,7 @@ _ACTED: Final[dict[int, type | tuple[type, ...]]] = {
     OperatorAction.SET_GROUP: GroupSet,
     OperatorAction.RESET_OFFSET: OffsetsCommitted,
     OperatorAction.DELETE_GROUP: GroupDeleted,
+    OperatorAction.FORGET_QUERY: QueryForgotten,
 }
 #: Maximum number of findings of one kind that are listed; the others are counted.
 _TOLD_MAX: Final = 20
@@ -846,7 +848,17 @@ class _IndexCheck:
             CopiedHalfBatch: _half_batch,
             Decided: _decided,
         },
-        nothing=(GroupSet, OffsetsCommitted, EpochStarted, Base, ProducerSet, GroupDeleted, OperatorActed, Trim),
+        nothing=(
+            GroupSet,
+            OffsetsCommitted,
+            EpochStarted,
+            Base,
+            ProducerSet,
+            GroupDeleted,
+            OperatorActed,
+            QueryForgotten,
+            Trim,
+        ),
     )
 
 

@@ -24,8 +24,6 @@ from typing import Final
 from msgspec.structs import astuple
 
 from halfmq import limits
-from halfmq.core.base_bytes import query_bytes
-from halfmq.core.base_space import base_has_space, no_space
 from halfmq.core.commands import DecideBatch, FindDecision, PrepareBatch, Winner
 from halfmq.core.decision import (
     NOTHING,
@@ -45,9 +43,10 @@ from halfmq.core.transaction.admission import refuse_bytes
 from halfmq.core.transaction.batch_verdict import copy_half_batch, decided_record
 from halfmq.core.transaction.machine import DISK_FULL, already_settled, check_cancelled, roll_back, settled_earlier
 from halfmq.core.transaction.queries import query_of, refuse_owner
+from halfmq.core.transaction.query_limits import FORGOTTEN_BYTES_MAX, make_space_for_decision, refuse_new_query
 from halfmq.model.half_batch import delayed_entries_of, delays_in
 from halfmq.model.placement import segment_start
-from halfmq.model.query_batch import QueryBatch, of_tx_id, query_text
+from halfmq.model.query_batch import QueryBatch, of_tx_id
 from halfmq.model.records import (
     DecidedBy,
     HalfBatch,
@@ -294,6 +293,10 @@ def decide_batch(state: State, command: DecideBatch, now_ms: int) -> Decision:
         events += check_cancelled(state.producer_groups[other.group], other.tx_id)
         offset += rolled_back.size
     halves = sorted(known.halves, key=lambda half: won.get(half.attempt, -1)) if known is not None else ()
+    forgotten = make_space_for_decision(state, query, offset) if query is not None else None
+    if forgotten is not None:
+        records.append(forgotten)
+        offset += forgotten.size
     record, wakes = decided_record(
         state, command.group, batch.tx_id, halves, won, DecidedBy.PRODUCER,
         command.digest, offset, command.is_last, *_of_query(batch),
@@ -424,14 +427,12 @@ def _fenced(query: Query, run: str) -> Refused:
 def _refuse_query(state: State, batch: QueryBatch, group: str) -> Refused | None:
     """Why a query may not begin another transaction."""
     query = query_of(state, batch)
-    what = query_text(batch.query, batch.topic)
     if query is None:
-        more = query_bytes(batch.query, group)
-        return None if base_has_space(state, more) else no_space(state, f"{what} was not accepted")
+        return refuse_new_query(state, batch, group)
     left = len(state.derived.undecided_of_query.get(query.key, ())) - len(superseded(state, batch, up_to=-1))
     if left < limits.QUERY_UNDECIDED_MAX:
         return None
-    return Refused(Why.LIMIT_REACHED, f"{what} has {left} undecided batches, as many as it may; decide them")
+    return Refused(Why.LIMIT_REACHED, f"{query.text} has {left} undecided batches, as many as it may; decide them")
 
 
 def superseded(state: State, batch: QueryBatch, *, up_to: int) -> list[Undecided]:
@@ -473,7 +474,7 @@ def decide_batch_bound(state: State, command: DecideBatch) -> int:
     if known is not None:
         largest = max([half.message_bytes for half in known.halves])
         bound = max(bound, largest, _step_bytes(state))
-    return bound + _rollbacks_bytes(superseded(state, command.batch, up_to=command.batch.batch))
+    return bound + FORGOTTEN_BYTES_MAX + _rollbacks_bytes(superseded(state, command.batch, up_to=command.batch.batch))
 
 
 def _rollbacks_bytes(transactions: Iterable[Undecided]) -> int:

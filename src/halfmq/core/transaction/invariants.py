@@ -54,7 +54,7 @@ def _problems(state: State) -> Iterator[str]:
     for name in state.derived.policies_due:
         yield "" if name in state.derived.policies else f"group {name} is to be looked at and has no policy"
     counted = recount(state)
-    said = (state.derived.base_bytes, state.derived.groups_bytes)
+    said = (state.derived.base_bytes, state.derived.groups_bytes, state.derived.queries_bytes)
     yield "" if said == counted else f"a base of {said} bytes is counted, which is {counted}"
     for name, fresh in state.session.fresh_offsets.items():
         yield "" if fresh.keys() <= state.offsets.get(name, {}).keys() else f"{name}: an offset is not logged"
@@ -191,10 +191,20 @@ def _queries(state: State) -> Iterator[str]:
     for name, query in state.queries.items():
         key = key_of(state, query.name, query.topic)
         yield "" if key == query.key and (query.topic or not query.stream) else f"query {name}: found as {key}"
+        undecided = key in state.derived.undecided_of_query
+        yield (
+            ""
+            if (key in state.derived.unused_queries) == (not query.decisions and not undecided)
+            and (key in state.derived.idle_queries) == (len(query.decisions) > 1 and not undecided)
+            else f"query {name}: unused or idle, or not"
+        )
         batches = list(query.decisions)
         ordered = batches == sorted(set(batches)) and len(batches) <= limits.QUERY_DECISIONS_MAX
         yield "" if query.key == name and ordered else f"query {name}: decisions {batches}"
         yield "" if query.run and query.run not in query.superseded else f"query {name}: run {query.run}"
+    ages = state.derived.unused_queries, state.derived.idle_queries
+    yield "" if all(list(of.values()) == sorted(of.values()) for of in ages) else "ages of queries are out of order"
+    yield "" if all(of.keys() <= state.queries.keys() for of in ages) else "the age of a forgotten query"
     for name, ids in state.derived.undecided_of_query.items():
         group = state.producer_groups[state.queries[name].group]
         yield (

@@ -93,7 +93,7 @@ def test_earlier_batch_counts_as_decided_and_its_content_is_unknown() -> None:
 
 
 def test_newest_decisions_are_remembered_and_older_ones_contradicted() -> None:
-    log = CoreLog()
+    log = CoreLog(BrokerSettings(segment_bytes=1 << 18))
     for batch in range(limits.QUERY_DECISIONS_MAX + 5):
         assert isinstance(decide(log, B0._replace(batch=batch)), BatchDecided)
     assert decide(log, B0._replace(batch=5)).repeated
