@@ -38,6 +38,7 @@ from halfmq.broker.remoting.name_service import NameService
 from halfmq.broker.remoting.operators import Operators
 from halfmq.broker.remoting.producer_groups import ProducerGroupCommands
 from halfmq.broker.remoting.pulls import PullHandlers
+from halfmq.broker.remoting.queries import QueryCommands
 from halfmq.broker.remoting.raw_reads import RawReadHandlers
 from halfmq.broker.remoting.request_reply import PushedReplies, RequestReply
 from halfmq.broker.remoting.sends import SendCommands
@@ -54,6 +55,7 @@ from halfmq.broker.services.health import Health
 from halfmq.broker.services.messages import StoredMessages
 from halfmq.broker.services.producer_groups import ProducerGroups, log_policy_action
 from halfmq.broker.services.pulls import Pulls
+from halfmq.broker.services.queries import Queries
 from halfmq.broker.services.queues import Queues
 from halfmq.broker.services.raw_reads import RawReads
 from halfmq.broker.services.replies import Replies
@@ -296,6 +298,7 @@ class Broker:
 
             Resources(self._http, sequencer, transactions, self._health)
         ProducerGroupCommands(gateway, sequencer, ProducerGroups(sequencer, time, gateway.log_throttled))
+        QueryCommands(gateway, sequencer, Queries(sequencer, gateway.log_throttled))
         self._members = MemberRequests(gateway, sequencer, groups, time, broker_name=settings.broker_name)
         members = self._members.members
         requesters = PushedReplies(gateway, store_host=settings.store_host)

@@ -158,6 +158,8 @@ class BrokerConfig:
             )
         if settings.delayed_total_max < 0:
             raise UsageError("the limit of delayed messages must not be negative", hint="0 takes none")
+        if settings.queries_max < 0:
+            raise UsageError("the limit of queries must not be negative", hint="0 takes none")
         check_caps(replace(settings, segment_bytes=self.segment_bytes))
         if settings.dedup_window_ms < 0:
             raise UsageError("the deduplication window must not be negative", hint="0 disables deduplication")

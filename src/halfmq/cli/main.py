@@ -28,6 +28,7 @@ COMMANDS: Final[dict[str, Entry]] = {
     "pipeline": Entry(
         "halfmq.cli.pipeline", "Run jobs on Spark: tables of topics, reconciliation, archive, replay, report."
     ),
+    "query": Entry("halfmq.cli.query", "List the queries whose batches the broker remembers; let it forget one."),
     "group": Entry("halfmq.cli.group", "Let retention wait until a consumer group has read its topics."),
     "check-history": Entry(
         "halfmq.cli.check_history",

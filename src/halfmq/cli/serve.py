@@ -157,6 +157,9 @@ def serve(
         int | None,
         typer.Option(help=f"Maximum consumer groups. Default: {limits.GROUPS_MAX}, fewer with small segments."),
     ] = None,
+    queries_max: Annotated[
+        int, typer.Option(help="Maximum queries, such as Spark streams, whose decided batches the broker remembers.")
+    ] = limits.QUERIES_MAX,
     auto_create_topics: Annotated[bool, typer.Option(help="Create topics on first use.")] = True,
     auto_create_groups: Annotated[bool, typer.Option(help="Create consumer groups on first use.")] = True,
     ports_file: Annotated[
@@ -200,6 +203,7 @@ def serve(
             auto_create_groups=auto_create_groups,
             topics_max=-1 if topics_max is None else topics_max,
             groups_max=-1 if groups_max is None else groups_max,
+            queries_max=queries_max,
             check_immunity_ms=check_immunity_ms,
             check_interval_ms=check_interval_ms,
             check_interval_max_ms=check_interval_max_ms,

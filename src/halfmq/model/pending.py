@@ -1,4 +1,4 @@
-"""Undecided transactions and their groups for operators: ``core`` creates these values, ``wire`` transports them, the command line
+"""Undecided transactions, their groups, and queries for operators: ``core`` creates these values, ``wire`` transports them, the command line
 prints them."""
 
 import msgspec
@@ -50,3 +50,23 @@ class GroupStats(msgspec.Struct, frozen=True):
     skip_age_ms: int
     #: The administrator who set limits and policy last.
     set_by: str
+
+
+class QueryInfo(msgspec.Struct, frozen=True):
+    """One query: an application with numbered batches, such as a Spark stream."""
+
+    query: str
+    #: As in ``query_batch.QueryBatch``.
+    topic: str
+    stream: str
+    group: str
+    run: str
+    #: The last decided batch; -1: none.
+    last_batch: int
+    #: Log position of that decision; -1: none.
+    position: int
+    #: Decisions that the broker remembers, and undecided batches.
+    decisions: int
+    undecided: int
+    #: Whether its last decision said that there are no further batches, so that it is forgotten by itself.
+    is_over: bool

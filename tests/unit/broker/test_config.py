@@ -68,6 +68,7 @@ from halfmq.model.settings import BrokerSettings
         {"settings": BrokerSettings(delayed_total_max=-1)},
         {"settings": BrokerSettings(topics_max=-2)},
         {"settings": BrokerSettings(groups_max=-2)},
+        {"settings": BrokerSettings(queries_max=-1)},
     ],
 )
 def test_setting_that_cannot_work_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:

@@ -38,7 +38,7 @@ def test_flags_are_taken(served: dict[str, Any], tmp_path: Path) -> None:
         "--durability", "memory", "--segment-bytes", "131072", "--checkpoint-interval-ms", "9", "--retention-hours", "0.5",
         "--retention-bytes", "7", "--retention-check-ms", "8", "--trust-clock", "--disk-reserve-bytes", "6", "--check-immunity-ms", "5",
         "--check-interval-ms", "4", "--check-interval-max-ms", "40", "--check-answer-ms", "41", "--checks-in-flight-max", "42",
-        "--undecided-max", "43", "--undecided-bytes-max", "44", "--undecided-total-max", "46", "--undecided-total-bytes-max", "47", "--undecided-groups-max", "48", "--delayed-total-max", "51", "--topics-max", "49", "--groups-max", "50", "--no-auto-create-groups", "--dedup-window-ms", "45", "--no-auto-create-topics", "--connections-max", "3", "--unfinished-bytes-max", "99", "--outgoing-bytes-max", "98", "--connections-per-address-max", "97",
+        "--undecided-max", "43", "--undecided-bytes-max", "44", "--undecided-total-max", "46", "--undecided-total-bytes-max", "47", "--undecided-groups-max", "48", "--delayed-total-max", "51", "--topics-max", "49", "--groups-max", "50", "--queries-max", "52", "--no-auto-create-groups", "--dedup-window-ms", "45", "--no-auto-create-topics", "--connections-max", "3", "--unfinished-bytes-max", "99", "--outgoing-bytes-max", "98", "--connections-per-address-max", "97",
         "--ports-file", str(tmp_path / "ports.json"), "-v",
     ]  # fmt: skip
     assert CliRunner().invoke(app, ["serve", *flags]).exit_code == 0
@@ -61,7 +61,7 @@ def test_flags_are_taken(served: dict[str, Any], tmp_path: Path) -> None:
         49,
         50,
     )
-    assert config.settings.delayed_total_max == 51
+    assert (config.settings.delayed_total_max, config.settings.queries_max) == (51, 52)
     assert not config.settings.auto_create_groups
     assert not config.settings.auto_create_topics
     assert served["ports_file"] == tmp_path / "ports.json"

@@ -2,20 +2,28 @@
 
 They are checked before anything is written and after deduplication: a stored half message gets its first reply however full the
 group is. FMQ source, 3.3.2. Clients choose the names of groups, so there are limits over all groups as well.
+
+Undecided transactions of strangers cannot be removed, so the last quarter of ``undecided_groups_max`` is for groups that are known to be
+somebody's: with a producer that is connected and is in few groups, with limits of their own, or of a query that has decided a batch.
 """
 
 from collections.abc import Iterable
+from itertools import islice
+from typing import Final
 
 from halfmq import limits
 from halfmq.core.decision import Refused, Why
 from halfmq.core.state import ProducerGroup, State, Undecided
 from halfmq.core.view import View
 from halfmq.model.records import COPIED_HALF_MESSAGE_AT, REF_BYTES
+from halfmq.model.settings import BrokerSettings
 
 #: Bytes of a commit without halves and references: record head, prefix, longest group and id, alignment.
 COMMIT_FRAME_BYTES = 16 + limits.GROUP_CHARS_MAX + limits.TRANSACTION_ID_CHARS_MAX + 8
 #: Bytes of one half in a commit without its message: it may have to be copied forward, and it has a reference.
 HALF_FRAME_BYTES = COPIED_HALF_MESSAGE_AT + REF_BYTES
+#: Connections of a group that are looked at for one that is in few groups.
+_CONNECTIONS_EXAMINED_MAX: Final = 64
 _ONE_HALF_BYTES = COMMIT_FRAME_BYTES + HALF_FRAME_BYTES
 
 
@@ -36,11 +44,16 @@ def refuse_half(
 
 
 def refuse_bytes(
-    state: State, group: ProducerGroup | None, known: Undecided | None, message_bytes: int
+    state: State,
+    group: ProducerGroup | None,
+    known: Undecided | None,
+    message_bytes: int,
+    *,
+    of_known_query: bool = False,
 ) -> Refused | None:
     """Why there is no space for ``message_bytes`` more of undecided messages; None if there is. Arguments as for ``refuse_half``."""
     if group is None:
-        return _refuse_first(state, message_bytes) or _refuse_in_all(state, None, None, message_bytes)
+        return _refuse_first(state, message_bytes) or _refuse_in_all(state, None, None, message_bytes, of_known_query)
     count = len(group.undecided)
     if known is None and count >= group.undecided_max:
         if not group.undecided_max:
@@ -59,14 +72,31 @@ def refuse_bytes(
     if (
         state.derived.undecided_bytes + message_bytes > settings.undecided_total_bytes_max
         or state.derived.undecided_count >= settings.undecided_total_max
-        or (not count and state.derived.undecided_groups >= settings.undecided_groups_max)
+        or (not count and state.derived.undecided_groups >= _strangers_max(settings))
     ):
-        return _refuse_in_all(state, group, known, message_bytes)
+        return _refuse_in_all(state, group, known, message_bytes, of_known_query)
     return None
 
 
+def _strangers_max(settings: BrokerSettings) -> int:
+    most = settings.undecided_groups_max
+    return most - most // limits.UNDECIDED_GROUPS_KNOWN_PART
+
+
+def _is_somebodys(state: State, group: ProducerGroup) -> bool:
+    if group.name in state.producer_settings:
+        return True
+    produces = state.session.produces
+    most = limits.PRODUCER_GROUPS_PER_CONNECTION_EXEMPT
+    return any(
+        len(produces.get(connection, ())) <= most
+        for connections in (group.session.members, group.session.pollers)
+        for connection in islice(connections, _CONNECTIONS_EXAMINED_MAX)
+    )
+
+
 def _refuse_in_all(
-    state: State, group: ProducerGroup | None, known: Undecided | None, message_bytes: int
+    state: State, group: ProducerGroup | None, known: Undecided | None, message_bytes: int, of_known_query: bool
 ) -> Refused | None:
     """Refusal by the limits over all groups. A transaction that has begun may continue, except for bytes, which every half adds."""
     settings = state.settings
@@ -78,10 +108,19 @@ def _refuse_in_all(
     if state.derived.undecided_count >= settings.undecided_total_max:
         what = f"{state.derived.undecided_count} undecided transactions"
         return _full(what, "--undecided-total-max", settings.undecided_total_max)
-    if (group is None or not group.undecided) and state.derived.undecided_groups >= settings.undecided_groups_max:
-        what = f"{state.derived.undecided_groups} producer groups with undecided transactions"
+    if group is not None and group.undecided:
+        return None
+    what = f"{state.derived.undecided_groups} producer groups with undecided transactions"
+    if state.derived.undecided_groups >= settings.undecided_groups_max:
         return _full(what, "--undecided-groups-max", settings.undecided_groups_max)
-    return None
+    most = _strangers_max(settings)
+    if state.derived.undecided_groups < most or of_known_query or (group is not None and _is_somebodys(state, group)):
+        return None
+    text = (
+        f"this broker has {what}, and accepts {most} of groups without a connected producer or limits of their own (of "
+        f"{settings.undecided_groups_max}, --undecided-groups-max); settle some, see halfmq tx stats"
+    )
+    return Refused(Why.LIMIT_REACHED, text)
 
 
 def _full(what: str, flag: str, most: int) -> Refused:

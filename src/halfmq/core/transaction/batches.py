@@ -231,7 +231,8 @@ def _refuse_batch(
         refused = _refuse_query(state, batch, command.group)
         if refused is not None:
             return refused
-    return refuse_bytes(state, group, known, size)
+    query = query_of(state, batch) if batch is not None else None
+    return refuse_bytes(state, group, known, size, of_known_query=query is not None and query.last_batch >= 0)
 
 
 # --- decide ----------------------------------------------------------------------------------------------------

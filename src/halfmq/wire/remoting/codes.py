@@ -102,6 +102,9 @@ HMQ_DECISION: Final = 29_014
 HMQ_RAW_READ: Final = 29_015
 #: Rows of the transaction table with the records that name their transactions, for readers of the whole table (``table_read``).
 HMQ_TABLE_READ: Final = 29_016
+#: List the queries that the broker knows, or forget one (``queries``).
+HMQ_QUERIES: Final = 29_017
+HMQ_FORGET_QUERY: Final = 29_018
 
 
 class ResponseCode(IntEnum):

@@ -1,13 +1,14 @@
 """Limits on what is undecided, per producer group."""
 
 import pytest
-from tests.support.core_log import CoreLog, consumer, end, half, part, producer, refused, sent
+from tests.support.core_log import CoreLog, consumer, end, half, half_batch, part, producer, refused, sent
 
 from halfmq import limits
-from halfmq.core.commands import RequestedVerdict, SetProducer
+from halfmq.core.commands import DecideBatch, RequestedVerdict, SetProducer
 from halfmq.core.decision import Why
 from halfmq.core.transaction.admission import COMMIT_FRAME_BYTES, HALF_FRAME_BYTES, groups_refusal
 from halfmq.core.transaction.invariants import check
+from halfmq.model.query_batch import QueryBatch
 from halfmq.model.records import COPIED_HALF_MESSAGE_AT, MESSAGE_AT, REF_BYTES, HalfRecord
 from halfmq.model.settings import BrokerSettings, PastLimit, ProducerSettings
 
@@ -145,6 +146,43 @@ def test_only_so_many_groups_have_something_undecided() -> None:
     log.do(end("T2", second, group="G0"))
     sent(log.do(half("T3", group="New")))
     check(log.state)
+
+
+def test_strangers_leave_places_for_groups_that_are_somebodys() -> None:
+    """Their undecided transactions are there for ever, also after they have left (issue 28, 2.3)."""
+    log = totals(undecided_groups_max=20)
+    for number in range(15):
+        sent(log.do(half(f"S{number}", group=f"Stranger{number}")))
+    text = refused(log.do(half("T", group="Stranger")), Why.LIMIT_REACHED).text
+    assert "accepts 15 of groups without a connected producer" in text
+    log.session(producer(1, log.now_ms, "Live"))
+    sent(log.do(half("T1", group="Live")))
+    log.do(SetProducer(ProducerSettings("Limited", undecided_max=5), by=None))
+    sent(log.do(half("T2", group="Limited")))
+    log.session(producer(2, log.now_ms, *[f"Many{number}" for number in range(9)]))
+    refused(log.do(half("T3", group="Many0")), Why.LIMIT_REACHED)
+    log.session(producer(3, log.now_ms, "Many0"))
+    sent(log.do(half("T3", group="Many0")))
+    sent(log.do(half("T1b", group="Live")))
+    log.restart()
+    sent(log.do(half("T1c", group="Live")))
+    refused(log.do(half("T4", group="Later")), Why.LIMIT_REACHED)
+    for number in range(4, 6):
+        log.session(producer(number, log.now_ms, f"Last{number}"))
+        sent(log.do(half(f"T{number}", group=f"Last{number}")))
+    log.session(producer(9, log.now_ms, "TooMany"))
+    assert "20 (--undecided-groups-max)" in refused(log.do(half("T9", group="TooMany")), Why.LIMIT_REACHED).text
+    check(log.state)
+
+
+def test_query_that_has_decided_gets_a_place_also_without_a_connected_producer() -> None:
+    log = totals(undecided_groups_max=4)
+    known = QueryBatch("app", 0, "r1", "T")
+    log.do(DecideBatch(1, "SPARK", known, b"d" * 16, ()))
+    for number in range(3):
+        sent(log.do(half(f"S{number}", group=f"Stranger{number}")))
+    refused(log.do(half_batch(QueryBatch("new", 0, "r1", "T"), group="OTHER")), Why.LIMIT_REACHED)
+    sent(log.do(half_batch(known._replace(batch=1), group="SPARK")))
 
 
 def test_a_connection_is_in_so_many_groups_of_both_kinds(monkeypatch: pytest.MonkeyPatch) -> None:

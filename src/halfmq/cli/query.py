@@ -1,0 +1,150 @@
+"""``halfmq query``: the queries whose decided batches a broker remembers, such as Spark streams that write to it. Needs a running broker.
+
+Exit status: 0 success, 1 failure, 2 usage error, 3 no such query, 4 rejected (it has undecided batches), 5 outcome unknown. Data goes to
+standard output, everything else to standard error.
+"""
+
+import sys
+from typing import Annotated, Final, NoReturn
+
+import msgspec
+import typer
+
+from halfmq.cli.ask import ask
+from halfmq.client.connector import parse_url
+from halfmq.errors import HalfmqError, OutcomeUnknown, UsageError
+from halfmq.model.pending import QueryInfo
+from halfmq.model.query_batch import query_text
+from halfmq.wire.remoting import queries as wire
+from halfmq.wire.remoting.codes import HMQ_FORGET_QUERY, HMQ_QUERIES, ResponseCode
+from halfmq.wire.remoting.header import Request
+from halfmq.wire.remoting.operators import EXT_FROM, EXT_NEXT, EXT_OPERATOR, EXT_REASON
+
+app = typer.Typer(
+    help="List the queries whose batches the broker remembers, such as Spark streams that write to it; let it forget one.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+FAILED, USAGE, NOT_FOUND, REFUSED, UNKNOWN_OUTCOME = 1, 2, 3, 4, 5
+_STATUS: Final[dict[int, int]] = {ResponseCode.INVALID_PARAMETER: USAGE, ResponseCode.SYSTEM_BUSY: REFUSED}
+_URL: Final = "rocketmq://127.0.0.1:9876"
+_TIMEOUT_S: Final = 10.0
+
+_Url = Annotated[
+    str,
+    typer.Option(
+        envvar="HALFMQ_URL",
+        help="Address of the broker, rocketmq://HOST:PORT; its broker port or its name server port.",
+    ),
+]
+_Timeout = Annotated[float, typer.Option(help="Seconds to wait for the broker's response.", min=0.001, max=86_400)]
+
+
+@app.command("list")
+def list_(
+    unused: Annotated[bool, typer.Option("--unused", help="Only queries that have decided nothing.")] = False,
+    url: _Url = _URL,
+    timeout: _Timeout = _TIMEOUT_S,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+) -> None:
+    """List queries with the last batch that each has decided, in the order in which the broker got to know them."""
+    rows = [row for row in _all(url, timeout) if not unused or row.last_batch < 0]
+    if as_json:
+        typer.echo(msgspec.json.encode({"total": len(rows), "queries": rows}))
+        return
+    if rows:
+        head = ("QUERY", "TOPIC", "GROUP", "STREAM", "LAST BATCH", "UNDECIDED")
+        lines = [head, *map(_row, rows)]
+        widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+        for line in lines:
+            typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    typer.echo(f"{len(rows)} queries", err=True)
+
+
+def _row(row: QueryInfo) -> tuple[str, ...]:
+    last = "-" if row.last_batch < 0 else f"{row.last_batch}{' (over)' if row.is_over else ''}"
+    return row.query, row.topic or "-", row.group, row.stream or "-", last, str(row.undecided)
+
+
+@app.command()
+def forget(
+    query: Annotated[
+        str, typer.Argument(metavar="QUERY", help="Name of the query: txnAppId, or Spark's id of a stream.")
+    ],
+    operator: Annotated[str, typer.Option(envvar="HALFMQ_OPERATOR", help="Your name; recorded in the audit log.")],
+    reason: Annotated[str, typer.Option(help="The reason; recorded in the audit log.")],
+    topic: Annotated[
+        str | None,
+        typer.Option(help="Topic of the query, as `query list` shows it; required if several have this name."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation; required without a terminal.")] = False,
+    url: _Url = _URL,
+    timeout: _Timeout = _TIMEOUT_S,
+) -> None:
+    """Let the broker forget a query and what it has decided. This cannot be undone.
+
+    For queries that will never write again. A writer that repeats a batch afterwards writes it a second time.
+    """
+    found = [row for row in _all(url, timeout) if row.query == query and topic in (None, row.topic, row.topic or "-")]
+    if not found:
+        _fail(f"the broker knows no {query_text(query, topic or '')}", NOT_FOUND)
+    if len(found) > 1:
+        topics = ", ".join(row.topic or "-" for row in found)
+        _fail(f"several queries have the name {query}: name one with --topic, of {topics}", USAGE)
+    (row,) = found
+    typer.echo(_consequence(row), err=True)
+    if not yes:
+        if not _has_terminal():
+            _fail("no terminal for the confirmation: use --yes", USAGE)
+        if typer.prompt("Type the name of the query to let the broker forget it", err=True).strip() != query:
+            _fail("the confirmation does not match; nothing was changed", FAILED)
+    fields = {wire.EXT_QUERY: query, wire.EXT_QUERY_TOPIC: row.topic, EXT_OPERATOR: operator, EXT_REASON: reason}
+    _ask(url, HMQ_FORGET_QUERY, fields, timeout)
+    typer.echo(f"{query_text(query, row.topic)} is forgotten")
+
+
+def _has_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _consequence(row: QueryInfo) -> str:
+    what = query_text(row.query, row.topic)
+    if row.last_batch < 0:
+        return f"{what} of producer group {row.group} has decided no batch: nothing that it wrote is visible, and nothing can be written twice"
+    return (
+        f"{what} of producer group {row.group} has decided its batches up to {row.last_batch}. Once it is forgotten, each of them can be written "
+        f"again: a stream that repeats batch {row.last_batch} from its checkpoint, or a batch write with txnVersion {row.last_batch} or less, makes "
+        "its rows visible a second time"
+    )
+
+
+def _all(url: str, timeout: float) -> list[QueryInfo]:
+    rows: dict[tuple[str, str], QueryInfo] = {}
+    start = 0
+    while True:
+        answer = _ask(url, HMQ_QUERIES, {EXT_FROM: str(start)} if start else {}, timeout)
+        rows |= {(row.query, row.topic): row for row in wire.decode_queries(answer.body)}
+        following = answer.ext.get(EXT_NEXT, "0")
+        if not following.isdecimal() or int(following) <= start:
+            return list(rows.values())
+        start = int(following)
+
+
+def _ask(url: str, code: int, ext: dict[str, str], timeout: float) -> Request[dict[str, str]]:
+    try:
+        answer = ask(parse_url(url)[0], code, ext, timeout)
+    except UsageError as error:
+        _fail(str(error), USAGE)
+    except OutcomeUnknown as error:
+        _fail(str(error), UNKNOWN_OUTCOME if code == HMQ_FORGET_QUERY else FAILED)
+    except HalfmqError as error:
+        _fail(str(error), FAILED)
+    if answer.code != ResponseCode.SUCCESS:
+        _fail(f"{answer.remark} (code {answer.code})", _STATUS.get(answer.code, FAILED))
+    return answer
+
+
+def _fail(text: str, status: int) -> NoReturn:
+    typer.echo(f"halfmq query: {text}", err=True)
+    raise typer.Exit(status)
