@@ -37,6 +37,8 @@ REQUESTS: tuple[tuple[int, dict[str, str], bytes, int, str], ...] = (
     (29_007, {"group": "P", "operator": "ada"}, b"{", 1, "malformed"),
     (29_007, {"group": "a b"}, b"", 29, "group"),
     (29_008, {"from": "-1"}, b"", 29, "from"),
+    (29_017, {"from": "-1"}, b"", 29, "from"),
+    (29_018, {"query": "q", "operator": "me"}, b"", 29, "reason"),
     (29_009, POLL | {"group": "a b"}, b"", 29, "group"),
     (29_009, POLL | {"waitMs": "x"}, b"", 29, "waitMs"),
     (29_010, {"max": "many"}, b"", 29, "group"),

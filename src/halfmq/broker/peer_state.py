@@ -1,0 +1,199 @@
+"""State that a peer can create: who pays for it, what its maximum is, and how it goes away. The rule, and every such state.
+
+Whoever can connect may create state by naming something, or by not finishing something. So each state has
+
+- somebody who **pays**: it takes a part of a budget that is not everybody's, so that strangers use up only what is for strangers;
+- a **maximum** that leaves the operators' part: with a full budget an operator can still connect, see what is there, create and remove;
+- a way to **go away**: with its connection, by age, by retention, or by an operator's command. What must stay (an undecided
+  transaction, a decided batch) is refused at the maximum instead of removed.
+
+A new container in ``core`` or ``broker`` needs a line here; ``tests/unit/broker/test_peer_state.py`` fails without one. From this table
+``docs/decisions/0056-state-that-a-peer-can-create.md`` gets its own.
+"""
+
+from typing import Final, NamedTuple
+
+
+class PeerState(NamedTuple):
+    """One kind of state. ``held_in``: ``module:Class.attribute``, within ``halfmq``."""
+
+    what: str
+    pays: str
+    most: str
+    goes: str
+    held_in: tuple[str, ...]
+
+
+TABLE: Final = (
+    # --- durable
+    PeerState(
+        "topic", "named items' part of a base (3/4)", "`--topics-max`; that part. 17 by an operator: all of the base", "an operator deletes it",
+        (
+            "core.state:State.topics_by_name", "core.state:State.topics_by_id", "core.state:Topic.ends", "core.state:Topic.mins",
+            "core.state:Topic.half_suffixes", "core.state:Topic.wakes",
+        ),
+    ),
+    PeerState(
+        "consumer group", "groups' part of a base (1/4), of the named items'", "`--groups-max`; that part", "an operator deletes it",
+        ("core.state:State.groups",),
+    ),
+    PeerState(
+        "offset of a group in a queue", "the base", "groups times queues; without space in the base only in memory", "with its topic or its group",
+        (
+            "core.state:State.offsets", "core.state:TopicDerived.groups", "core.state:SessionState.fresh_offsets",
+            "core.state:SessionState.offsets_refused", "core.state:SessionState.offsets_due", "core.state:SessionState.offsets_to_log",
+            "core.state:SessionState.offsets_due_heap", "core.state:SessionState.offsets_logged",
+        ),
+    ),
+    PeerState(
+        "holder of a queue", "the base", "a part of a segment in 32, `HOLDERS_BYTES_MAX`", "with its topic or group, or the next holder",
+        ("core.state:State.holders", "core.state:DerivedState.held_by"),
+    ),
+    PeerState(
+        "query", "queries' part of a base (1/8), of the named items'", "`--queries-max`; that part",
+        "after an hour without a decision and an undecided batch; over: by retention; decided: an operator (`halfmq query forget`)",
+        ("core.state:State.queries", "core.state:DerivedState.query_of_run", "core.state:DerivedState.unused_queries"),
+    ),
+    PeerState(
+        "decisions of a query", "queries' part of a base", "100 of a query; where there is no space, 2", "all but the last after a week, or for a new one",
+        ("core.state:Query.decisions", "core.state:DerivedState.idle_queries"),
+    ),
+    PeerState(
+        "limits and policy of a producer group", "the base", "`PRODUCERS_SET_MAX`", "an operator removes them",
+        (
+            "core.state:State.producer_settings", "core.state:DerivedState.policies", "core.state:DerivedState.policies_due",
+            "core.state:PolicySession.past", "core.state:PolicySession.last_check_delivered", "core.state:PolicySession.scan",
+        ),
+    ),
+    PeerState(
+        "undecided transaction", "its producer group; all groups",
+        "of a group and of all: number and bytes (`--undecided-max` and others); 16 batches of a query",
+        "a verdict: of its producer, a policy, an operator; by a later run of its query",
+        (
+            "core.state:ProducerGroup.undecided", "core.state:ProducerDerived.scheduled", "core.state:ProducerDerived.parked",
+            "core.state:ProducerSession.due", "core.state:ProducerSession.early", "core.state:ProducerSession.in_flight",
+            "core.state:ProducerSession.last_unknown", "core.state:DerivedState.undecided_of_query", "core.state:DerivedState.copied",
+            "core.state:DerivedState.group_deadlines", "core.state:SessionState.asking",
+        ),
+    ),
+    PeerState(
+        "producer group", "strangers: three quarters of `--undecided-groups-max`; the rest for groups that are somebody's",
+        "`--undecided-groups-max`, and `PRODUCER_GROUPS_FREE` without undecided transactions", "once it has no member, nothing undecided and no recent verdict",
+        ("core.state:State.producer_groups",),
+    ),
+    PeerState(
+        "delayed message", "all topics", "`--delayed-total-max`", "when it is due",
+        (
+            "core.state:State.delayed", "core.state:DerivedState.delayed_heap", "core.state:SessionState.delayed_postponed",
+        ),
+    ),
+    PeerState(
+        "recent verdict and message", "the deduplication window", "`DEDUP_IDS_MAX` of each", "`--dedup-window-ms`, or the next ones; retention",
+        (
+            "core.state:State.verdicts", "core.state:State.sent", "core.state:ProducerGroup.settled", "core.state:TopicDerived.sent",
+        ),
+    ),
+    PeerState(
+        "segment of the log", "the disk", "`--retention-bytes`, the disk's reserve", "retention",
+        ("core.state:State.bases", "core.state:State.ties"),
+    ),
+    # --- until its connection is closed
+    PeerState(
+        "connection", "its address: three quarters of the places; the last 16 are the operators'",
+        "`--connections-max`; 32 of HTTP", "it is closed, also after `CONNECTION_IDLE_MS` of silence",
+        (
+            "broker.remoting.gateway:Gateway.connections", "broker.remoting.gateway:Gateway._dirty", "broker.remoting.gateway:Gateway._paused",
+            "broker.remoting.gateway:Gateway.expected", "broker.remoting.connection_admission:ConnectionAdmission._address",
+            "broker.remoting.connection_admission:ConnectionAdmission._of_address", "broker.remoting.connection_admission:ConnectionAdmission._quiet",
+            "broker.remoting.connection_admission:ConnectionAdmission._asked", "broker.http.door:HttpFrontDoor.connections",
+            "broker.listener:Listener._tasks",
+        ),
+    ),
+    PeerState(
+        "membership in groups, subscriptions", "its connection; subscriptions: all, 16 KiB of each connection aside",
+        "`GROUPS_PER_CONNECTION_MAX`, `SUBSCRIPTIONS_BYTES_MAX`", "with its connection, or the client leaves",
+        (
+            "core.state:ProducerSession.members", "core.state:ProducerSession.pollers", "core.state:ConsumerSession.members",
+            "core.state:ConsumerSession.subscriptions", "core.state:SessionState.consumers", "core.state:SessionState.produces",
+            "core.state:SessionState.consumes", "broker.services.members:Members._subscribed", "broker.services.members:Members._connections",
+            "broker.services.members:Members._ids", "broker.services.members:Members.software",
+            "broker.services.subscription_conflicts:SubscriptionConflicts._groups",
+        ),
+    ),
+    PeerState(
+        "queue lock", "all groups; above half only members", "`LOCKS_MAX`", "after `QUEUE_LOCK_MS`, or with its client",
+        ("core.state:ConsumerSession.locks",),
+    ),
+    PeerState(
+        "request in progress", "its connection; all connections", "`INTAKE_CONNECTION_BYTES_MAX`, `INTAKE_BYTES_MAX`", "its response",
+        (
+            "broker.remoting.intake:Intake._stopped_connections", "broker.remoting.intake:Intake._pending", "broker.remoting.intake:Intake._held",
+            "broker.remoting.intake:Intake._waiting", "broker.remoting.connection:Connection._later", "broker.sequencer:Sequencer._pending",
+            "broker.sequencer:Sequencer._held", "broker.sequencer:Sequencer._late_wakes", "broker.services.members:Members._waiting",
+        ),
+    ),
+    PeerState(
+        "request received in part", "all connections, shared out", "`--unfinished-bytes-max`", "its rest, or a timeout",
+        (
+            "broker.remoting.unfinished_frames:UnfinishedFrames._held", "broker.remoting.unfinished_frames:UnfinishedFrames._admitted",
+            "broker.remoting.unfinished_frames:UnfinishedFrames._waiting", "broker.remoting.unfinished_frames:UnfinishedFrames._by_size",
+        ),
+    ),
+    PeerState(
+        "response that is not read", "its connection; all connections", "`--outgoing-bytes-max`", "it is read, or the connection is closed",
+        ("broker.remoting.connection:Connection._out", "broker.remoting.outgoing_bytes:OutgoingBytes._full"),
+    ),
+    PeerState(
+        "waiting pull", "all connections", "`HELD_BYTES_MAX`: then the oldest is answered", "a message, `PULL_SUSPEND_MAX_MS`, or its connection",
+        (
+            "broker.services.pulls:Pulls._held", "broker.services.pulls:Pulls._of_peer", "broker.services.pulls:Pulls._missed",
+            "broker.services.pulls:Pulls._oldest",
+        ),
+    ),
+    PeerState(
+        "waiting request for checks", "its connection", "one of each of its groups", "a check, `CHECK_POLL_WAIT_MAX_MS`, or its connection",
+        (
+            "core.state:ProducerSession.held_polls", "broker.services.check_polls:CheckPolls._held", "broker.services.check_polls:CheckPolls._served",
+            "broker.services.checks:Checks._missed",
+        ),
+    ),
+    PeerState(
+        "request that waits for work of the broker", "all clients", "`WAITING_MAX`, `ASKED_MAX`, `CALLS_MAX` of the module", "the work is done, or a timeout",
+        (
+            "broker.remoting.admin_stats:AdminStats._asked", "broker.services.chosen_ids:ChosenIds._waiting",
+            "broker.services.client_calls:ClientCalls._calls", "broker.services.group_scan:GroupScan._waiting",
+        ),
+    ),
+    # --- in passing
+    PeerState(
+        "log line", "all clients", "`LOG_WAITING_BYTES_MAX`; 1,024 conditions", "it is written, or dropped and counted",
+        (
+            "broker.log_output:LogOutput._lines", "broker.log_throttle:LogThrottle._said", "broker.log_throttle:LogThrottle._left_out",
+        ),
+    ),
+    PeerState(
+        "statistics", "all clients", "`PAIRS_MAX`, `DELIVERED_TO_MAX`", "a day; counted anew beyond the maximum",
+        (
+            "broker.services.traffic:Traffic._samples", "broker.services.traffic:Traffic._span", "broker.services.traffic:Traffic._tens",
+            "broker.services.traffic:Traffic._minutes", "broker.services.traffic:Traffic._hours", "broker.services.traffic:Traffic._delivered_to",
+        ),
+    ),
+    PeerState(
+        "cached text", "all clients", "a number of entries in each cache", "another one takes its place",
+        (
+            "core.queues.filter:_parsed_short", "core.queues.filter:_parsed_long", "model.ids:_generated_prefixes", "model.message_facts:tag_hashes",
+            "broker.services.send_commands:_group_names", "store.record_codec:_topic_tails", "store.record_codec:_texts",
+            "store.transaction_table:_group_hashes",
+        ),
+    ),
+)  # fmt: skip
+
+#: Containers that no peer makes grow: parts of the broker, and what lives for one step of it.
+OF_THE_BROKER: Final = frozenset({
+    "broker.broker:Broker._front_doors", "broker.http.door:HttpFrontDoor.resources", "broker.listener:Listener._sockets",
+    "broker.maintenance:Maintenance._timers", "broker.ports:BoundPorts._bound", "broker.remoting.gateway:Gateway.handlers",
+    "broker.sequencer:_TurnPace.took_s", "broker.services.payload_arrays:_ArrayVerification._changes", "core.engine:Engine._problems",
+    "core.engine:Engine._records", "core.transaction.check_schedule:_Round._ids", "core.transaction.check_schedule:_Round._served",
+    "core.transaction.check_schedule:_Round.asked", "core.transaction.check_schedule:_Round.taken", "core.transaction.check_schedule:_Round.waiting",
+    "core.transaction.retention:CopyProgress.found",
+})  # fmt: skip
