@@ -39,6 +39,7 @@ from halfmq.core.commands import (
     DeleteTopic,
     EnsureGroup,
     FindDecision,
+    ForgetQuery,
     LockQueues,
     PrepareBatch,
     RequestedVerdict,
@@ -305,6 +306,14 @@ class Life:
             number = self.one_of(query.decided)
             reply = self.log.do(DecideBatch(1, query.group, batch._replace(batch=number), query.decided[number][0], ()))
             found = self.log.do(FindDecision(1, batch._replace(batch=number)))
+            is_last = number == query.last_batch
+            if not is_last and found == DecisionFound(
+                True, b"", -1, query.last_batch
+            ):  # no space for more than the last
+                assert isinstance(reply, Refused)
+                assert reply.why is Why.VERDICT_CONFLICT
+                self.seen["decision forgotten"] += 1
+                return
             assert reply == BatchDecided(query.decided[number][1], True)
             assert found == DecisionFound(True, *query.decided[number], query.last_batch)
             other = self.log.do(DecideBatch(1, query.group, batch._replace(batch=number), b"other".ljust(16), ()))
@@ -432,6 +441,10 @@ class Life:
         self.log.do(CommitOffset("CG", self.one_of(TOPICS), self.one_of([0, 1]), self.rng.randrange(100), self.by()))
         if self.rng.random() < 0.2:
             self.log.session(LogOffsetsNow())
+        if self.over and self.rng.random() < 0.3:
+            over = self.one_of(self.over)
+            gone = self.log.do(ForgetQuery(over.name, over.topic, Actor("ada", "over", "10.0.0.1:5")))
+            self.seen[f"query {type(gone).__name__} by hand"] += 1
         if self.rng.random() < 0.2:
             gone = self.log.do(DeleteGroup(self.one_of(["CG", "CG2"]), self.rng.random() < 0.5, self.by()))
             self.seen["group deleted" if isinstance(gone, ConsumerGroupDeleted) else "group with members"] += 1
@@ -655,7 +668,7 @@ def test_the_random_lives_meet_what_they_are_for() -> None:
     for what in (
         "half sent again", "repeated", "conflict", "incomplete", "check", "trim", "restart", "snapshot", "shown",
         "delayed", "past the window", "rolled back by policy", "parked by CHECKS", "parked by AGE", "asked by hand",
-        "last decision", "query forgotten", "restart with another immunity", "holder", "hold", "held", "group deleted", "group with members", "decided", "decision repeated",
+        "last decision", "query forgotten", "query QueryRemoved by hand", "restart with another immunity", "holder", "hold", "held", "group deleted", "group with members", "decided", "decision repeated",
         "half batch sent again", "half batches copied", "old run FENCED", "winner missing", "batch rolled back", "batch missing",
         "tied", "half batch with delays decided", "half batch with delays lost", "half batch with delays rolled back",
         "half batch with delays copied", "delayed message of a half batch copied", "message of a half batch released",

@@ -48,7 +48,10 @@ def with_ids(rows: pa.RecordBatch, batch: QueryBatch, partition: int, first: int
     """
     bodies, properties, tag_hashes, delays = rows.columns
     # Not their CRC: of millions of rows in another order, some would agree by chance.
-    contents = pc.binary_join_element_wise(bodies, properties, b"\x02").to_pylist()
+    lengths = fixed_column(
+        pc.binary_length(bodies).to_numpy().astype(">u8")
+    )  # a body may contain what separates properties
+    contents = pc.binary_join_element_wise(lengths, bodies, properties, b"").to_pylist()
     digests = b"".join([blake2b(one, digest_size=_DIGEST_BYTES).digest() for one in contents])
     ids = repeatable_ids(batch, partition, first, np.frombuffer(digests, np.uint8).reshape(-1, _DIGEST_BYTES))
     named = np.empty((len(ids), len(_ID_NAME) + ID_CHARS + 1), np.uint8)
