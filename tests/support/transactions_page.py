@@ -4,7 +4,7 @@ python -m tests.support.transactions_page        regenerates them; a test fails 
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,13 +103,13 @@ _REASONS = {
 
 def knob_table() -> str:
     rows = [(f"`{knob.name}`" if "_" in knob.name else knob.name, *knob[1:]) for knob in KNOBS]
-    return _table(("name", "where it is set", "unit", "default", "precedent"), rows)
+    return table(("name", "where it is set", "unit", "default", "precedent"), rows)
 
 
 def state_table() -> str:
     """Events are rows, stages are columns. A cell contains records, reply and, if it changes, the next stage."""
     head = ("event", *[stage.value for stage in Stage])
-    return _table(
+    return table(
         head, [(event.value, *[_cell(TRANSITIONS[event][stage], stage) for stage in Stage]) for event in Event]
     )
 
@@ -142,7 +142,7 @@ def diagram() -> str:
     return "\n".join([*lines, "```"])
 
 
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
@@ -150,9 +150,9 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 PARTS: dict[str, Callable[[], str]] = {"knobs": knob_table, "states": state_table, "diagram": diagram}
 
 
-def made(page: str) -> str:
+def made(page: str, parts: Mapping[str, Callable[[], str]] = PARTS) -> str:
     """``page`` with its generated parts as of the current code."""
-    for name, make in PARTS.items():
+    for name, make in parts.items():
         pattern = re.compile(rf"(<!-- made: {name} -->\n).*?(<!-- end: {name} -->)", re.DOTALL)
         places = pattern.findall(page)
         if len(places) != 1:

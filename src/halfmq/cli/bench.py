@@ -8,11 +8,17 @@ from typing import Annotated, Any, Final
 import typer
 
 from halfmq import limits
+from halfmq.cli.exit_status import exit_text
 from halfmq.cli.main import fail, path
 from halfmq.errors import HalfmqError
 from halfmq.store.store import Durability
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Benchmark a broker that the command starts itself.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Benchmark a broker that the command starts itself.",
+    epilog=exit_text("halfmq bench"),
+)
 
 #: Measured without `--durability`. Named, so that a new durability does not lengthen every run.
 _DURABILITIES: Final = (Durability.MEMORY, Durability.FSYNC)

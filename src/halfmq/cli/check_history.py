@@ -10,6 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
+from halfmq.cli.exit_status import ExitStatus, exit_text
 from halfmq.cli.main import path
 from halfmq.cli.store import ReadOnlyDisk
 from halfmq.errors import HalfmqError
@@ -24,7 +25,7 @@ _TELL_S: Final = 2.0
 _SHOWN: Final = 5
 
 
-@app.command()
+@app.command(epilog=exit_text("halfmq check-history"))
 def check_history(
     files: Annotated[
         list[Path],
@@ -43,10 +44,7 @@ def check_history(
         bool, typer.Option("--allow-empty", help="Accept a history without anything to check.")
     ] = False,
 ) -> None:
-    """Report all violations of the promises in a recorded history. The format: docs/check-history.md.
-
-    Exit status: 0 no violation, 1 violations, 2 invalid input, or nothing to check.
-    """
+    """Report all violations of the promises in a recorded history. The format: docs/check-history.md."""
     progress = _Progress()
     try:
         with tempfile.TemporaryDirectory(prefix="halfmq-log-") as directory:
@@ -60,7 +58,7 @@ def check_history(
     except (HalfmqError, OSError, sqlite3.Error) as error:
         progress.end()
         typer.echo(f"halfmq check-history: {error}", err=True)
-        raise typer.Exit(2) from error
+        raise typer.Exit(ExitStatus.USAGE) from error
     progress.end()
     if as_json:
         sys.stdout.buffer.write(report.as_json() + b"\n")
@@ -72,8 +70,8 @@ def check_history(
             "halfmq check-history: the history contains nothing to check: are these the right files? (--allow-empty accepts it)",
             err=True,
         )
-        raise typer.Exit(2)
-    raise typer.Exit(0 if report.clean else 1)
+        raise typer.Exit(ExitStatus.USAGE)
+    raise typer.Exit(ExitStatus.SUCCESS if report.clean else ExitStatus.FAILED)
 
 
 def _is_served(directory: Path) -> bool:

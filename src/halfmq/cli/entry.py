@@ -3,6 +3,7 @@
 import sys
 from typing import Final
 
+from halfmq.cli.exit_status import ExitStatus
 from halfmq.errors import MissingDependency
 
 #: Packages of the extra ``server`` that the command line imports.
@@ -13,7 +14,7 @@ def run() -> None:
     """Run the command line.
 
     Raises:
-        SystemExit: with the exit status of the command; 1 if the extra ``server`` is not installed.
+        SystemExit: with the exit status of the command; ``ExitStatus.FAILED`` if the extra ``server`` is not installed.
     """
     try:
         from halfmq.cli.main import app
@@ -22,5 +23,5 @@ def run() -> None:
             raise
         missing = MissingDependency(f"{error.name} is not installed", hint="pip install 'halfmq[server]'")
         print(f"halfmq: {missing}", file=sys.stderr)
-        raise SystemExit(1) from missing
+        raise SystemExit(ExitStatus.FAILED) from missing
     app()

@@ -1,6 +1,6 @@
 """``halfmq group``: consumer groups that hold retention. Needs a running broker.
 
-Exit status: 0 success, 1 failure, 2 usage error. Data goes to standard output, everything else to standard error.
+Exit status: ``exit_status``. Data goes to standard output, everything else to standard error.
 """
 
 from datetime import timedelta
@@ -10,6 +10,7 @@ import typer
 
 from halfmq import limits
 from halfmq.cli.ask import ask
+from halfmq.cli.exit_status import ExitStatus, exit_text
 from halfmq.cli.main import fail
 from halfmq.client.connector import parse_url
 from halfmq.errors import HalfmqError, UsageError
@@ -19,10 +20,12 @@ from halfmq.wire.remoting.group_attributes import change_body, hold_removed, hol
 from halfmq.wire.remoting.header import Request
 
 app = typer.Typer(
-    help="Let retention wait until a consumer group has read its topics.", no_args_is_help=True, add_completion=False
+    help="Let retention wait until a consumer group has read its topics.",
+    epilog=exit_text("halfmq group"),
+    no_args_is_help=True,
+    add_completion=False,
 )
 
-_USAGE: Final = 2
 _HOUR_MS: Final = 3_600_000
 #: Groups in one response.
 _PAGE: Final = 1_000
@@ -66,7 +69,7 @@ def hold(
         body = change_body(group, hold_set(topics, hold_ms))
     except UsageError as error:
         fail(error)
-        raise typer.Exit(_USAGE) from error
+        raise typer.Exit(ExitStatus.USAGE) from error
     _ask(url, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, timeout, body)
     typer.echo(f"group {group} holds {', '.join(topics)}, {_until(hold_ms)}")
 
@@ -104,10 +107,10 @@ def _ask(
         answer = ask(parse_url(url)[0], code, ext or {}, timeout, body)
     except UsageError as error:
         fail(error)
-        raise typer.Exit(_USAGE) from error
+        raise typer.Exit(ExitStatus.USAGE) from error
     except HalfmqError as error:
         raise fail(error) from error
     if answer.code != ResponseCode.SUCCESS:
         typer.echo(f"halfmq: {answer.remark} (code {answer.code})", err=True)
-        raise typer.Exit(_USAGE if answer.code == ResponseCode.INVALID_PARAMETER else 1)
+        raise typer.Exit(ExitStatus.USAGE if answer.code == ResponseCode.INVALID_PARAMETER else ExitStatus.FAILED)
     return answer

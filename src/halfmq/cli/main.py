@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from halfmq.cli.exit_status import ExitStatus
+
 
 class Entry(NamedTuple):
     """``module`` has a ``typer.Typer`` named ``app``: a group or a single command."""
@@ -54,7 +56,7 @@ class LazyCommand(TyperCommand):
                 f"{parent.command_path} {self.name}: {error}. Install the missing extra: pip install 'halfmq[{self._extra}]'",
                 err=True,
             )
-            raise SystemExit(1) from error
+            raise SystemExit(ExitStatus.FAILED) from error
         real.name = self.name
         return real.make_context(info_name, args, parent=parent, **extra)
 
@@ -107,9 +109,9 @@ def path(text: str) -> Path:
 
 
 def fail(error: BaseException) -> "typer.Exit":
-    """Print the error on standard error; use as ``raise fail(error)``. Exit status 1."""
+    """Print the error on standard error; use as ``raise fail(error)``. Exit status ``ExitStatus.FAILED``."""
     typer.echo(f"halfmq: {error}", err=True)
-    return typer.Exit(1)
+    return typer.Exit(ExitStatus.FAILED)
 
 
 main: Callable[[], None] = app

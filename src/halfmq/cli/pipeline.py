@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 from typer.core import TyperGroup
 
+from halfmq.cli.exit_status import MEANINGS, ExitStatus, exit_text
 from halfmq.cli.main import LazyCommand, path
 from halfmq.errors import HalfmqError, UsageError
 
@@ -25,8 +26,8 @@ class Job(NamedTuple):
 
     module: str
     help: str
-    #: Exit status after an error; 2 where 1 is a result.
-    failed: int = 1
+    #: After an error; another one where this is a result.
+    failed: ExitStatus = ExitStatus.FAILED
 
 
 JOBS: Final[dict[str, Job]] = {
@@ -37,7 +38,7 @@ JOBS: Final[dict[str, Job]] = {
     "reconcile": Job(
         "halfmq.spark.jobs.reconcile",
         "Compare a business table with messages: missing, phantom, duplicated, different.",
-        failed=2,
+        failed=ExitStatus.USAGE,
     ),
     "archive": Job("halfmq.spark.jobs.archive", "Topics to tables that outlive retention, exactly once."),
     "replay": Job("halfmq.spark.jobs.replay", "Messages of an archive or a topic into a topic, exactly once."),
@@ -63,6 +64,7 @@ class JobGroup(TyperGroup):
 app = typer.Typer(
     cls=JobGroup,
     help="Jobs on Spark: tables of topics, transactions, reconciliation, archive and replay.",
+    epilog=exit_text("halfmq pipeline"),
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -88,7 +90,10 @@ def script() -> None:
 def _command(name: str, module_name: str) -> Any:
     module = importlib.import_module(module_name)
     one = typer.Typer(add_completion=False, rich_markup_mode=None)
-    one.command(name, help=module.run.__doc__)(_with_options(module.Settings, _runner(name, module)))
+    command = f"halfmq pipeline {name}"
+    one.command(name, help=module.run.__doc__, epilog=exit_text(command if command in MEANINGS else "halfmq pipeline"))(
+        _with_options(module.Settings, _runner(name, module))
+    )
     return typer.main.get_command(one)
 
 
@@ -110,7 +115,7 @@ def _runner(name: str, module: Any) -> Callable[..., None]:
             status = module.run(settings, spark, lambda text: typer.echo(text, err=True))
         except UsageError as error:
             typer.echo(f"halfmq pipeline {name}: {error}", err=True)
-            raise typer.Exit(2) from error
+            raise typer.Exit(ExitStatus.USAGE) from error
         except HalfmqError as error:
             typer.echo(f"halfmq pipeline {name}: {error}", err=True)
             raise typer.Exit(JOBS[name].failed) from error

@@ -8,6 +8,7 @@ import typer
 from halfmq import limits
 from halfmq.broker import config as defaults
 from halfmq.broker.config import BrokerConfig
+from halfmq.cli.exit_status import exit_text
 from halfmq.cli.main import path
 from halfmq.model.placement import SEGMENT_BYTES_DEFAULT
 from halfmq.model.settings import BrokerSettings
@@ -20,7 +21,7 @@ _RETENTION_HOURS_MAX: Final = 876_600
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-@app.command()
+@app.command(epilog=exit_text("halfmq serve"))
 def serve(
     data: Annotated[
         Path, typer.Option(parser=path, help="Directory of the store. On first start it must be empty or not exist.")

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from halfmq.cli.exit_status import ExitStatus, exit_text
 from halfmq.cli.main import path
-from halfmq.errors import HalfmqError
+from halfmq.errors import HalfmqError, StoreDamaged
 from halfmq.runtime.disk import File, RealDisk
 from halfmq.store.dump import dump_store
 from halfmq.store.verify import Report, verify_store
@@ -28,33 +29,27 @@ class ReadOnlyDisk(RealDisk):
         return super().open(path, create=False, writable=False)
 
 
-@app.command()
+@app.command(epilog=exit_text("halfmq store verify"))
 def verify(directory: _Directory) -> None:
-    """Verify all checksums and message bodies, and compare all indexes with the log. The broker may be running.
-
-    Exit status: 0 no damage, 1 damage, 2 not a store, or it cannot be read.
-    """
+    """Verify all checksums and message bodies, and compare all indexes with the log. The broker may be running."""
     try:
         report = verify_store(ReadOnlyDisk(), directory)
     except (HalfmqError, OSError) as error:
         typer.echo(f"halfmq store verify: {error}", err=True)
-        raise typer.Exit(2) from error
+        raise typer.Exit(ExitStatus.USAGE) from error
     _print(report)
-    raise typer.Exit(1 if report.damaged else 0)
+    raise typer.Exit(ExitStatus.FAILED if report.damaged else ExitStatus.SUCCESS)
 
 
-@app.command()
+@app.command(epilog=exit_text("halfmq store dump"))
 def dump(
     directory: _Directory,
     start: Annotated[int, typer.Option("--from", metavar="OFFSET", help="Start at this log offset.")] = 0,
     kind: Annotated[list[str] | None, typer.Option(help="Only records of this kind; may be repeated.")] = None,
     bodies: Annotated[bool, typer.Option("--bodies", help="Include message bodies.")] = False,
 ) -> None:
-    """Print the records of the log, one JSON document per line.
-
-    Exit status: 0 success, 1 damage was found, 2 not a store, or an unknown kind.
-    """
-    status = 0
+    """Print the records of the log, one JSON document per line."""
+    status = ExitStatus.SUCCESS
     write = sys.stdout.buffer.write
     try:
         for line in dump_store(
@@ -72,7 +67,7 @@ def dump(
     except (HalfmqError, OSError) as error:
         sys.stdout.buffer.flush()
         typer.echo(f"halfmq store dump: {error}", err=True)
-        status = 1 if getattr(error, "code", "") == "store-damaged" else 2
+        status = ExitStatus.FAILED if isinstance(error, StoreDamaged) else ExitStatus.USAGE
     raise typer.Exit(status)
 
 

@@ -1,8 +1,6 @@
 """``halfmq tx``: list, explain and settle undecided transactions; limits and policy of producer groups. Needs a running broker.
 
-Exit status: 0 success, 1 failure, 2 usage error, 3 no such transaction, 4 rejected (the opposite verdict stands, messages
-are missing, or no producer can be checked now), 5 outcome unknown, 6 checked and still undecided. Data goes to standard
-output, everything else to standard error.
+Exit status: ``exit_status``. Data goes to standard output, everything else to standard error.
 """
 
 import sys
@@ -14,6 +12,7 @@ import msgspec
 import typer
 
 from halfmq.cli.ask import ask, ask_each
+from halfmq.cli.exit_status import ExitStatus, exit_text
 from halfmq.client.connector import parse_url
 from halfmq.core.transaction.listing import UNDECIDED, UNKNOWN
 from halfmq.errors import HalfmqError, OutcomeUnknown, UsageError
@@ -39,12 +38,13 @@ from halfmq.wire.remoting.header import Request
 
 app = typer.Typer(
     help="List, explain and settle undecided transactions; set limits and policies of producer groups.",
+    epilog=exit_text("halfmq tx"),
     no_args_is_help=True,
     add_completion=False,
 )
 
-FAILED, USAGE, NOT_FOUND, REFUSED, UNKNOWN_OUTCOME, STILL_UNDECIDED = 1, 2, 3, 4, 5, 6
-_STATUS: dict[int, int] = {
+_, FAILED, USAGE, NOT_FOUND, REFUSED, UNKNOWN_OUTCOME, STILL_UNDECIDED = ExitStatus
+_STATUS: dict[int, ExitStatus] = {
     ResponseCode.INVALID_PARAMETER: USAGE,
     ResponseCode.ILLEGAL_OPERATION: REFUSED,
     ResponseCode.SYSTEM_BUSY: REFUSED,
@@ -650,7 +650,7 @@ def _ask(url: str, code: int, ext: dict[str, str], timeout: float, body: bytes =
     return answer
 
 
-def _fail(text: str, status: int) -> NoReturn:
+def _fail(text: str, status: ExitStatus) -> NoReturn:
     typer.echo(f"halfmq tx: {text}", err=True)
     raise typer.Exit(status)
 

@@ -1,0 +1,77 @@
+"""Exit statuses of the command line: one enumeration, and what each means for each command. docs/errors.md has the same table."""
+
+from enum import IntEnum
+from typing import Final
+
+
+class ExitStatus(IntEnum):
+    """The first three are those of every command. Scripts rely on the numbers: one never changes its meaning."""
+
+    SUCCESS = 0
+    #: Also what a command was asked to find: damage, violations, differences.
+    FAILED = 1
+    #: Also Click's status for options that do not exist.
+    USAGE = 2
+    NOT_FOUND = 3
+    REFUSED = 4
+    UNKNOWN_OUTCOME = 5
+    STILL_UNDECIDED = 6
+
+
+#: Command -> the statuses with which it ends by itself. One that is not named here ends as its group.
+MEANINGS: Final[dict[str, dict[ExitStatus, str]]] = {
+    "halfmq serve": {
+        ExitStatus.SUCCESS: "stopped by SIGTERM or SIGINT, after a checkpoint",
+        ExitStatus.FAILED: "it could not start, or had to stop; the last line says why",
+        ExitStatus.USAGE: "usage error",
+    },
+    "halfmq tx": {
+        ExitStatus.SUCCESS: "success",
+        ExitStatus.FAILED: "any other failure",
+        ExitStatus.USAGE: "usage error: an invalid field (code 29), a missing name or confirmation",
+        ExitStatus.NOT_FOUND: "no such transaction",
+        ExitStatus.REFUSED: "rejected: codes 604, 14 and 2",
+        ExitStatus.UNKNOWN_OUTCOME: "a change was requested and no response came. Run the command again: repeating it is harmless",
+        ExitStatus.STILL_UNDECIDED: "`halfmq tx check` checked, and the transaction is still undecided",
+    },
+    "halfmq group": {
+        ExitStatus.SUCCESS: "success",
+        ExitStatus.FAILED: "failure",
+        ExitStatus.USAGE: "usage error: an invalid name or field (code 29)",
+    },
+    "halfmq store verify": {
+        ExitStatus.SUCCESS: "no damage",
+        ExitStatus.FAILED: "damage",
+        ExitStatus.USAGE: "not a store, or it cannot be read; usage error",
+    },
+    "halfmq store dump": {
+        ExitStatus.SUCCESS: "success",
+        ExitStatus.FAILED: "damage was found; the records before it were printed",
+        ExitStatus.USAGE: "not a store, or an unknown kind; usage error",
+    },
+    "halfmq check-history": {
+        ExitStatus.SUCCESS: "no violation",
+        ExitStatus.FAILED: "violations",
+        ExitStatus.USAGE: "invalid input, or nothing to check; usage error",
+    },
+    "halfmq pipeline": {
+        ExitStatus.SUCCESS: "success",
+        ExitStatus.FAILED: "the job failed",
+        ExitStatus.USAGE: "options that cannot be used",
+    },
+    "halfmq pipeline reconcile": {
+        ExitStatus.SUCCESS: "table and messages are equal",
+        ExitStatus.FAILED: "differences",
+        ExitStatus.USAGE: "not compared: wrong options, or the broker or the database is away",
+    },
+    "halfmq bench": {
+        ExitStatus.SUCCESS: "success",
+        ExitStatus.FAILED: "it could not be measured",
+        ExitStatus.USAGE: "usage error",
+    },
+}
+
+
+def exit_text(command: str) -> str:
+    """One line about the statuses of a command, for the end of its help."""
+    return f"Exit status: {', '.join(f'{status.value} {text}' for status, text in MEANINGS[command].items())}."

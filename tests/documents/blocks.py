@@ -1,0 +1,148 @@
+"""Who runs or compares each code block of README.md and docs/*.md, or why nobody does: one row for every block, in the order of the page.
+
+Decision 0062. A test that is named here asks ``blocks_of`` for its blocks, so the table decides what it runs.
+What the reader's program needs from its surroundings is replaced by ``in_test`` and nothing else: addresses, and absolute directories.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tests.documents.pages import Block, blocks
+
+#: The address that the pages name: what `halfmq serve` listens on.
+ADDRESS: Final = "127.0.0.1:9876"
+#: Before the name of a language, in place of a first line: all blocks in it that no other row names.
+EACH: Final = "```"
+
+
+class By(NamedTuple):
+    """``test`` runs it, or compares it with what was said: FILE::FUNCTION."""
+
+    test: str
+
+
+class Not(NamedTuple):
+    why: str
+
+
+#: (beginning of the block's first line, who), in the order of the page.
+Rows = Sequence[tuple[str, By | Not]]
+
+_PROGRAMS: Final = "tests/documents/test_programs.py"
+_COMMANDS: Final = By("tests/documents/test_commands.py::test_the_commands_do_what_the_page_says")
+_RECOVERY: Final = "tests/documents/test_recovery_page.py"
+_SPARK: Final = By("tests/spark/test_documents.py::test_the_programs_run")
+_JOBS: Final = By("tests/spark/test_documents.py::test_the_jobs_run")
+_EVENTS: Final = By("tests/documents/test_quotations.py::test_what_the_pages_quote_is_what_the_code_says")
+_MEASURED: Final = Not("a measurement of minutes to hours; its result depends on the machine")
+_GUIDE: Final = By("tests/spark/test_guide.py::test_the_guide_prints_what_it_shows")
+_CLUSTER: Final = Not("needs the machines of a cluster; tests/spark/test_clusters.py starts one on this machine")
+_DRAWING: Final = Not("a drawing of bytes and files, no program")
+
+BLOCKS: Final[dict[str, Rows]] = {
+    "README.md": (
+        ("python3 -m venv venv", By(f"{_PROGRAMS}::test_the_first_program_runs_where_it_was_just_installed")),
+        ("from sqlalchemy import create_engine", By(f"{_PROGRAMS}::test_the_first_program_runs_where_it_was_just_installed")),
+        ("make demo", Not("the demo and the suites themselves; tests/demo runs the demo")),
+        ("TransactionMQProducer producer", Not("Java; tests/compat runs such a producer of each version")),
+        ("from halfmq.spark import builder", _SPARK),
+        ('(orders.select("value", "key")', _SPARK),
+        ("halfmq pipeline ingest", Not("a list of the jobs; docs/pipeline.md has them with their options, which are run")),
+        ("halfmq serve --data DIR", _COMMANDS),
+    ),
+    "docs/check-history.md": (
+        ("$ halfmq check-history history/", By(f"{_PROGRAMS}::test_a_history_is_recorded_and_checked")),
+        ("from halfmq.testing.history import Recorder", By(f"{_PROGRAMS}::test_a_history_is_recorded_and_checked")),
+        ('{"e":"began"', By(f"{_PROGRAMS}::test_the_example_of_a_history_has_the_violation_that_is_shown")),
+        ("phantom: shop/T1", By(f"{_PROGRAMS}::test_the_example_of_a_history_has_the_violation_that_is_shown")),
+    ),
+    "docs/database.md": (
+        ("metadata = MetaData()", By(f"{_PROGRAMS}::test_the_database_page_is_one_program")),
+        ("while markers.prune", By(f"{_PROGRAMS}::test_the_database_page_is_one_program")),
+        ("inbox = Inbox(metadata)", By(f"{_PROGRAMS}::test_the_database_page_is_one_program")),
+    ),
+    "docs/performance.md": ((EACH, _MEASURED),),
+    "docs/pipeline.md": (
+        ("halfmq pipeline ingest", _JOBS),
+        ("halfmq pipeline transactions", _JOBS),
+        ("halfmq pipeline reconcile \\", _JOBS),
+        ("table            1,004", _JOBS),
+        ("halfmq pipeline archive", _JOBS),
+        ("halfmq pipeline replay", _JOBS),
+        ("halfmq pipeline report", _JOBS),
+        ("[spark]", _JOBS),
+        ("halfmq pipeline reconcile --config", _JOBS),
+        ("export PYSPARK_PYTHON", _CLUSTER),
+    ),
+    "docs/promises.md": (("halfmq group hold", _COMMANDS),),
+    "docs/recovery.md": (
+        ("store DIR (durability fsync)", By(f"{_RECOVERY}::test_a_kill_a_torn_tail_and_damage_say_what_the_page_shows")),
+        ("halfmq: the log in DIR/shard-0/log is damaged", By(f"{_RECOVERY}::test_a_kill_a_torn_tail_and_damage_say_what_the_page_shows")),
+        ("store DIR (durability fsync): case I", By(f"{_RECOVERY}::test_a_kill_a_torn_tail_and_damage_say_what_the_page_shows")),
+        ("halfmq: the log in DIR begins", By(f"{_RECOVERY}::test_a_log_whose_beginning_is_gone_is_refused_as_the_page_shows")),
+        ("unconfirmed clock jump", _EVENTS),
+        ("free space is below", _EVENTS),
+        ("fdatasync of the log", _EVENTS),
+        ("halfmq: the log in DIR/shard-0/log accepts", _EVENTS),
+        ("log 0 to", By(f"{_RECOVERY}::test_verify_and_dump_print_what_the_page_shows")),
+        ("log 0 to", By(f"{_RECOVERY}::test_verify_and_dump_print_what_the_page_shows")),
+        ("$ halfmq store dump DIR", By(f"{_RECOVERY}::test_verify_and_dump_print_what_the_page_shows")),
+    ),
+    "docs/simulation.md": (
+        ("python -m tests.simulation --seeds", Not("runs of minutes and hours; the part 'new histories' of a suite runs the command")),
+        ("python -c 'from tests.simulation.chunks", Not("F and N stand for a chunk of the record, which is hours of work")),
+    ),
+    "docs/soak.md": ((EACH, Not("runs of minutes and hours; tests/soak runs the same programs with fewer kills")),),
+    "docs/spark-options.md": (
+        ('{"v":2,"brokers"', Not("the form of an offset; tests/unit/spark compares it")),
+        ('tx = spark.read.format("halfmq")', _SPARK),
+        ("after = tx.agg", _SPARK),
+        ("# Each row once", _SPARK),
+        ('(orders.selectExpr("value", "key", "tag")', _SPARK),
+    ),
+    "docs/spark.md": (
+        ("python3 -m venv venv", Not("as README.md, whose installation is run; with Spark 400 MB are loaded")),
+        ("halfmq group holds", _COMMANDS),
+        ("python3 -m venv /opt/halfmq", _CLUSTER),
+        ("export PYSPARK_PYTHON", _CLUSTER),
+        (f"{EACH}python", _GUIDE),
+        (f"{EACH}text", _GUIDE),
+    ),
+    "docs/storage-format.md": ((EACH, _DRAWING),),
+    "docs/transactions.md": (
+        ("stateDiagram-v2", By("tests/unit/core/transaction/test_transactions_page.py::test_the_page_is_what_the_code_says")),
+        ("halfmq tx limits orders --check-limit 15", _COMMANDS),
+        ("halfmq tx list", _COMMANDS),
+    ),
+}  # fmt: skip
+
+
+def matched(shown: Sequence[Block], rows: Rows) -> tuple[list[By | Not | None], list[str]]:
+    """(for each block its row, or None; rows without a block)."""
+    named = [row for row in rows if not row[0].startswith(EACH)]
+    of_language = {first.removeprefix(EACH): one for first, one in rows if first.startswith(EACH)}
+    found: list[By | Not | None] = []
+    for block in shown:
+        if named and block.first.startswith(named[0][0]):
+            found.append(named.pop(0)[1])
+        else:
+            found.append(of_language.get(block.language))
+    return found, [first for first, _ in named]
+
+
+def blocks_of(test: str) -> list[Block]:
+    """The blocks that the table gives to a test, FILE::FUNCTION, page by page."""
+    found = []
+    for page, rows in BLOCKS.items():
+        shown = blocks(page)
+        found += [block for block, row in zip(shown, matched(shown, rows)[0], strict=True) if row == By(test)]
+    assert found, f"no block names {test}"
+    return found
+
+
+def in_test(text: str, address: str, directory: Path) -> str:
+    """The reader's program, with the address of the test's broker, and absolute directories below one of the test's."""
+    text = re.sub(r"""(?<=[ "'])(?=/(data|archive|var/lib|var/tables|tmp)/)""", lambda _: str(directory), text)
+    return text.replace(ADDRESS, address)

@@ -1,0 +1,191 @@
+"""The programs of README.md, docs/database.md and docs/check-history.md, as a reader runs them: in a directory of their own, against a broker."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from tests.documents.blocks import blocks_of, in_test
+from tests.documents.pages import ROOT, commands, output, same
+from tests.support.ports import free_port
+from tests.support.served import SEGMENT_BYTES, Served
+from tests.support.waiting import wait_until
+
+_HERE = "tests/documents/test_programs.py"
+#: What an installation from a checkout needs of it.
+_INSTALLED = ("src", "pyproject.toml", "README.md")
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    work = tmp_path_factory.mktemp("documents")
+    served = Served(work / "data", work / "broker.log", "--check-immunity-ms", "100")
+    served.start()
+    yield served
+    served.stop()
+
+
+def printed(program: str, directory: Path, python: Path | str = sys.executable) -> str:
+    """What a program prints that is run in ``directory`` and succeeds."""
+    (directory / "program.py").write_text(program)
+    done = subprocess.run(
+        [python, "program.py"], cwd=directory, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_first_program_runs_where_it_was_just_installed(tmp_path: Path) -> None:
+    install, program = blocks_of(f"{_HERE}::test_the_first_program_runs_where_it_was_just_installed")
+    for name in _INSTALLED:
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tmp_path / name)
+    port, name_port, ports_file = free_port(), free_port(), tmp_path / "ports.json"
+    (serve,) = re.findall(r"^halfmq serve .*$", install.text, re.MULTILINE)
+    options = f"--port {port} --name-port {name_port} --ports-file {ports_file} --segment-bytes {SEGMENT_BYTES}"
+    # The python3 in front is the one that the tests run with; the checkout's own packages are not to be found by accident.
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").symlink_to(sys._base_executable)  # type: ignore[attr-defined]
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    environment["PATH"] = f"{tmp_path / 'bin'}:{environment['PATH']}"
+    log = tmp_path / "log.txt"
+    with log.open("wb") as said:
+        shell = subprocess.Popen(
+            ["sh", "-e", "-c", install.text.replace(serve, f"exec {serve} {options}")],
+            cwd=tmp_path, stdout=said, stderr=said, env=environment,
+        )  # fmt: skip
+    try:
+        wait_until(ports_file.exists, "listening broker", 240, unless=lambda: shell.poll() and log.read_text())
+        shown = re.search(r"print\(message\.json\(\)\) +# (.*) on the first run", program.text)
+        assert shown
+        said = printed(
+            in_test(program.text, f"127.0.0.1:{name_port}", tmp_path), tmp_path, tmp_path / "venv/bin/python"
+        )
+        assert said == f"{shown[1]}\n"
+        again = printed(
+            in_test(program.text, f"127.0.0.1:{name_port}", tmp_path), tmp_path, tmp_path / "venv/bin/python"
+        )
+        assert again == "{'id': 2}\n", "the group of the first run has read the first message"
+    finally:
+        shell.terminate()
+        assert shell.wait(60) == 0, log.read_text()
+    with create_engine(f"sqlite:///{tmp_path / 'shop.db'}").connect() as database:
+        assert database.execute(text("SELECT count(*) FROM orders")).scalar_one() == 2
+
+
+#: What docs/database.md takes for granted: an application's own table, its database, its address; and what is to be read at the end.
+_APPLICATION = """
+import threading
+from sqlalchemy import MetaData, create_engine, func, select
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from halfmq import Client
+from halfmq.sql import Inbox, MarkerTable
+
+url = "rocketmq://127.0.0.1:9876"
+engine = create_engine("sqlite:///shop.db")
+
+class Base(DeclarativeBase): ...
+class Order(Base):
+    __tablename__ = "orders"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    sku: Mapped[str]
+    def to_event(self):
+        return {"id": self.id, "sku": self.sku}
+class Invoice(Base):
+    __tablename__ = "invoices"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    order_id: Mapped[int]
+
+order = Order(sku="tea")
+Base.metadata.create_all(engine)
+"""
+_CONSUMER = """
+with Client(url, group="orders") as mq, mq.consumer("order-created", group="billing", start="earliest") as messages:
+    message = next(iter(messages))
+    for _ in range(2):
+        with Session(engine) as session:
+"""
+_RESULT = """
+with Session(engine) as session:
+    print([row.order_id for row in session.scalars(select(Invoice))], session.scalar(select(func.count()).select_from(markers.table)))
+"""
+
+
+@pytest.mark.slow
+def test_the_database_page_is_one_program(tmp_path: Path, broker: Served) -> None:
+    """The parts of the page in its order. The second delivery of the message leaves nothing in the database."""
+    block, prune, inbox = blocks_of(f"{_HERE}::test_the_database_page_is_one_program")
+    made, _, in_consumer = inbox.text.partition("\n\n")
+    program = [
+        _APPLICATION,
+        block.text,
+        "with Client(url, group='orders') as mq, Session(engine) as session:",
+        indented(prune.text, 4),
+        made,
+        _CONSUMER,
+        indented(in_consumer, 12),
+        _RESULT,
+    ]
+    said = printed(in_test("\n".join(program), f"127.0.0.1:{broker.name_port}", tmp_path), tmp_path)
+    assert said == "[1] 3\n", "one invoice; the marker, and the two rows about the table"
+
+
+def indented(text: str, by: int) -> str:
+    return "".join(f"{' ' * by}{line}" if line.strip() else line for line in text.splitlines(keepends=True))
+
+
+_RECORDING = """
+from pathlib import Path
+Path("history").mkdir()
+tx_id, message_id = "T1", "M1"
+"""
+
+
+@pytest.mark.slow
+def test_a_history_is_recorded_and_checked(tmp_path: Path) -> None:
+    """The recording is run as it stands. What the command prints is compared but for its figures, on the log of an empty store."""
+    shown, recording = blocks_of(f"{_HERE}::test_a_history_is_recorded_and_checked")
+    printed(_RECORDING + recording.text, tmp_path)
+    recorded = tmp_path / "history" / "shop-1.jsonl"
+    assert [json.loads(line)["e"] for line in recorded.read_text().splitlines()] == ["began", "half", "answered"]
+    recorded.write_text(recorded.read_text().partition("\n")[0] + "\n")
+    (command,) = commands(shown)
+    store = tmp_path / "var" / "lib" / "halfmq"
+    store.mkdir(parents=True)
+    broker = Served(store, tmp_path / "log.txt")
+    broker.start()
+    assert broker.stop() == 0
+    said = run_halfmq(f"{in_test(command, '', tmp_path)} --allow-empty", tmp_path).stdout
+    head, title, *rows, last = [line for line in output(shown).splitlines() if line.strip() not in ("", "...")]
+    assert same(f"{head.partition('faults')[0]}faults: ... {title} ...", said.replace("nothing to check: ", "")), said
+    for row in rows:
+        promise, violation, found, _, what = re.split(r" {2,}", row.strip())[:5]
+        pattern = rf"{promise} +{violation} +{found} +[-\d,]+ +(nothing to check: )?{re.escape(what.removeprefix('nothing to check: '))}\n"
+        assert re.search(pattern, said), (row, said)
+    assert (last, "clean" in said or "nothing to check" in said) == ("clean", True)
+
+
+@pytest.mark.slow
+def test_the_example_of_a_history_has_the_violation_that_is_shown(tmp_path: Path) -> None:
+    history, violation = blocks_of(f"{_HERE}::test_the_example_of_a_history_has_the_violation_that_is_shown")
+    (tmp_path / "example.jsonl").write_text(history.text)
+    done = run_halfmq("halfmq check-history example.jsonl", tmp_path, status=1)
+    assert same(f"...{violation.text}...", done.stdout), done.stdout
+
+
+def run_halfmq(command: str, directory: Path, status: int = 0) -> "subprocess.CompletedProcess[str]":
+    """A command as a page has it, by the shell, with the ``halfmq`` of this environment."""
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "160"}
+    done = subprocess.run(
+        ["sh", "-e", "-c", command], cwd=directory, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )  # fmt: skip
+    assert done.returncode == status, (command, done.returncode, done.stdout, done.stderr)
+    return done
