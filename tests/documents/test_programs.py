@@ -14,6 +14,7 @@ from sqlalchemy import create_engine, text
 
 from tests.documents.blocks import blocks_of, in_test
 from tests.documents.pages import ROOT, commands, output, same
+from tests.documents.shell import shell
 from tests.support.ports import free_port
 from tests.support.served import SEGMENT_BYTES, Served
 from tests.support.waiting import wait_until
@@ -58,12 +59,12 @@ def test_the_first_program_runs_where_it_was_just_installed(tmp_path: Path) -> N
     environment["PATH"] = f"{tmp_path / 'bin'}:{environment['PATH']}"
     log = tmp_path / "log.txt"
     with log.open("wb") as said:
-        shell = subprocess.Popen(
+        broker = subprocess.Popen(
             ["sh", "-e", "-c", install.text.replace(serve, f"exec {serve} {options}")],
             cwd=tmp_path, stdout=said, stderr=said, env=environment,
         )  # fmt: skip
     try:
-        wait_until(ports_file.exists, "listening broker", 240, unless=lambda: shell.poll() and log.read_text())
+        wait_until(ports_file.exists, "listening broker", 240, unless=lambda: broker.poll() and log.read_text())
         shown = re.search(r"print\(message\.json\(\)\) +# (.*) on the first run", program.text)
         assert shown
         said = printed(
@@ -75,8 +76,8 @@ def test_the_first_program_runs_where_it_was_just_installed(tmp_path: Path) -> N
         )
         assert again == "{'id': 2}\n", "the group of the first run has read the first message"
     finally:
-        shell.terminate()
-        assert shell.wait(60) == 0, log.read_text()
+        broker.terminate()
+        assert broker.wait(60) == 0, log.read_text()
     with create_engine(f"sqlite:///{tmp_path / 'shop.db'}").connect() as database:
         assert database.execute(text("SELECT count(*) FROM orders")).scalar_one() == 2
 
@@ -163,7 +164,7 @@ def test_a_history_is_recorded_and_checked(tmp_path: Path) -> None:
     broker = Served(store, tmp_path / "log.txt")
     broker.start()
     assert broker.stop() == 0
-    said = run_halfmq(f"{in_test(command, '', tmp_path)} --allow-empty", tmp_path).stdout
+    said = shell(f"{in_test(command, '', tmp_path)} --allow-empty", tmp_path).stdout
     head, title, *rows, last = [line for line in output(shown).splitlines() if line.strip() not in ("", "...")]
     assert same(f"{head.partition('faults')[0]}faults: ... {title} ...", said.replace("nothing to check: ", "")), said
     for row in rows:
@@ -177,15 +178,5 @@ def test_a_history_is_recorded_and_checked(tmp_path: Path) -> None:
 def test_the_example_of_a_history_has_the_violation_that_is_shown(tmp_path: Path) -> None:
     history, violation = blocks_of(f"{_HERE}::test_the_example_of_a_history_has_the_violation_that_is_shown")
     (tmp_path / "example.jsonl").write_text(history.text)
-    done = run_halfmq("halfmq check-history example.jsonl", tmp_path, status=1)
+    done = shell("halfmq check-history example.jsonl", tmp_path, status=1)
     assert same(f"...{violation.text}...", done.stdout), done.stdout
-
-
-def run_halfmq(command: str, directory: Path, status: int = 0) -> "subprocess.CompletedProcess[str]":
-    """A command as a page has it, by the shell, with the ``halfmq`` of this environment."""
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "160"}
-    done = subprocess.run(
-        ["sh", "-e", "-c", command], cwd=directory, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )  # fmt: skip
-    assert done.returncode == status, (command, done.returncode, done.stdout, done.stderr)
-    return done

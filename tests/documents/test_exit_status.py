@@ -1,0 +1,201 @@
+"""Every exit status that ``exit_status.MEANINGS`` names is reached by a real run of its command."""
+
+import ast
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+import typer
+
+from halfmq import Client, Outcome, compose
+from halfmq.cli import main
+from halfmq.cli.exit_status import MEANINGS, ExitStatus, exit_text
+from tests.documents.blocks import By
+from tests.documents.pages import ROOT
+from tests.documents.shell import shell
+from tests.documents.test_commands import tree
+from tests.support.ports import HOST
+from tests.support.sample_store import sample_store
+from tests.support.served import Served
+
+#: Nobody listens there.
+_NOBODY: Final = "rocketmq://127.0.0.1:1"
+_EVENT: Final = '{"e":"%s","t_us":%d,"by":"shop"%s}'
+_SEEN: Final = ',"reader":"r","message":"M","topic":"orders","queue":0,"queue_offset":0'
+_SENT: Final = ',"op":"1","message":"M","topic":"orders"'
+_JOBS: Final = By("tests/spark/test_documents.py::test_the_jobs_end_with_their_exit_status")
+S = ExitStatus
+#: (command, status) -> what is run, in a directory with ``sample`` and ``damaged`` (stores), ``clean.jsonl`` and ``phantom.jsonl``. The environment
+#: names a broker with the undecided transactions ``T-1`` to ``T-3``, whose producer answers UNKNOWN. What needs Spark is run by another test.
+RUNS: Final[dict[tuple[str, ExitStatus], str | By]] = {
+    ("halfmq serve", S.SUCCESS): (
+        "halfmq serve --data new --port 0 --name-port 0 --ports-file ports.json --segment-bytes 1048576 & broker=$!\n"
+        "until test -s ports.json; do kill -0 $broker && sleep 0.05; done\nkill $broker; wait $broker"
+    ),
+    ("halfmq serve", S.FAILED): "halfmq serve --data clean.jsonl --port 0 --name-port 0",
+    ("halfmq serve", S.USAGE): "halfmq serve",
+    ("halfmq tx", S.SUCCESS): "halfmq tx list",
+    ("halfmq tx", S.FAILED): f"halfmq tx list --url {_NOBODY}",
+    ("halfmq tx", S.USAGE): "halfmq tx commit T-1 --operator ada",
+    ("halfmq tx", S.NOT_FOUND): "halfmq tx show never",
+    ("halfmq tx", S.REFUSED): "halfmq tx commit T-1 --operator ada --yes && halfmq tx rollback T-1 --operator ada",
+    ("halfmq tx", S.UNKNOWN_OUTCOME): "halfmq tx commit T-2 --operator ada --yes --url $HALFMQ_LOSES_RESPONSES",
+    ("halfmq tx", S.STILL_UNDECIDED): "halfmq tx check T-3",
+    ("halfmq group", S.SUCCESS): "halfmq group holds",
+    ("halfmq group", S.FAILED): f"halfmq group holds --url {_NOBODY}",
+    ("halfmq group", S.USAGE): "halfmq group hold 'a group' orders",
+    ("halfmq store verify", S.SUCCESS): "halfmq store verify sample",
+    ("halfmq store verify", S.FAILED): "halfmq store verify damaged",
+    ("halfmq store verify", S.USAGE): "halfmq store verify .",
+    ("halfmq store dump", S.SUCCESS): "halfmq store dump sample",
+    ("halfmq store dump", S.FAILED): "halfmq store dump damaged",
+    ("halfmq store dump", S.USAGE): "halfmq store dump sample --kind none",
+    ("halfmq check-history", S.SUCCESS): "halfmq check-history clean.jsonl",
+    ("halfmq check-history", S.FAILED): "halfmq check-history phantom.jsonl",
+    ("halfmq check-history", S.USAGE): "halfmq check-history absent.jsonl",
+    ("halfmq pipeline", S.SUCCESS): _JOBS,
+    ("halfmq pipeline", S.FAILED): _JOBS,
+    ("halfmq pipeline", S.USAGE): "halfmq pipeline ingest",
+    ("halfmq pipeline reconcile", S.SUCCESS): _JOBS,
+    ("halfmq pipeline reconcile", S.FAILED): _JOBS,
+    ("halfmq pipeline reconcile", S.USAGE): "halfmq pipeline reconcile",
+    ("halfmq bench", S.SUCCESS): "halfmq bench tx --seconds 0.1 --rounds 1 --threads 2 --durability memory",
+    # No file may have more than 51,200 bytes, so the broker that is to be measured cannot make its log.
+    ("halfmq bench", S.FAILED): "ulimit -f 100; halfmq bench tx --seconds 0.1 --rounds 1 --durability memory",
+    ("halfmq bench", S.USAGE): "halfmq bench tx --connections 2 --threads 1",
+}
+
+
+@contextlib.contextmanager
+def losing_responses(port: int) -> Iterator[int]:
+    """A port in front of a broker. Of two connections the first one works; on the second the request arrives and its response is lost."""
+    with socket.create_server((HOST, 0)) as server:
+
+        def relay() -> None:
+            for is_lost in (False, True):
+                client, _ = server.accept()
+                with client, socket.create_connection((HOST, port)) as broker:
+                    broker.sendall(client.recv(1 << 16))
+                    response = broker.recv(1 << 16)
+                    if not is_lost:
+                        client.sendall(response)
+
+        thread = threading.Thread(target=relay)
+        thread.start()
+        yield server.getsockname()[1]
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("exit")
+    sample_store(directory / "sample")
+    # What a broker has published as durable is damage if it cannot be read; without that it may be the torn end of a log.
+    served = Served(directory / "damaged", directory / "damaged.log")
+    served.start()
+    with Client(served.url, group="orders") as client:
+        for _ in range(10):
+            client.send("orders", b"x" * 500)
+    assert served.stop() == 0
+    log = directory / "damaged" / "shard-0" / "log" / f"{0:020d}.seg"
+    with log.open("r+b") as file:
+        file.seek(3_000)
+        file.write(b"damage")
+    began = _EVENT % ("began", 0, "")
+    (directory / "clean.jsonl").write_text(
+        "\n".join((began, _EVENT % ("plain", 1, _SENT), _EVENT % ("seen", 2, _SEEN)))
+    )
+    (directory / "phantom.jsonl").write_text("\n".join((began, _EVENT % ("seen", 2, _SEEN))))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    work = tmp_path_factory.mktemp("exit")
+    served = Served(work / "data", work / "broker.log", "--check-immunity-ms", "1")
+    served.start()
+    with Client(served.url, group="orders") as client:
+        client.add_check("orders", lambda check: Outcome.UNKNOWN)
+        for tx_id in ("T-1", "T-2", "T-3"):
+            client.prepare([compose("orders", b"one")], tx_id=tx_id, name="orders")
+        yield served
+    served.stop()
+
+
+def test_every_status_of_every_command_has_a_run() -> None:
+    assert RUNS.keys() == {(command, status) for command, meanings in MEANINGS.items() for status in meanings}
+    assert {status for _, status in RUNS} == set(ExitStatus)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [pytest.param(*key, id=f"{key[0]} {key[1].name}") for key, run in RUNS.items() if isinstance(run, str)],
+)
+def test_a_real_run_ends_with_the_status(place: Path, broker: Served, command: str, status: ExitStatus) -> None:
+    run = RUNS[command, status]
+    assert isinstance(run, str)
+    assert command in run
+    environment = {"HALFMQ_URL": broker.url}
+    if "LOSES_RESPONSES" not in run:
+        shell(run, place, status=status, environment=environment)
+        return
+    with losing_responses(broker.port) as port:
+        done = shell(
+            run,
+            place,
+            status=status,
+            environment={**environment, "HALFMQ_LOSES_RESPONSES": f"rocketmq://{HOST}:{port}"},
+        )
+    assert "no response" in done.stderr
+    again = shell("halfmq tx commit T-2 --operator ada", place, environment=environment)
+    assert "already COMMITTED" in again.stdout, (
+        "as the page says, repeating it is harmless, and tells what became of it"
+    )
+
+
+def test_no_command_ends_with_a_number_that_is_not_in_the_enumeration() -> None:
+    files = sorted((ROOT / "src/halfmq/cli").glob("*.py"))
+    assert len(files) > 10
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("Exit", "SystemExit"):
+                numbers = [
+                    one
+                    for given in node.args
+                    for one in ast.walk(given)
+                    if isinstance(one, ast.Constant) and type(one.value) is int
+                ]
+                assert numbers == [], f"{path.name}:{node.lineno}: {ast.unparse(node)}: use ExitStatus"
+
+
+def command_of(name: str) -> str:
+    """The row of a command: its own, or that of its group."""
+    while name not in MEANINGS:
+        name = name.rpartition(" ")[0]
+        assert name != "halfmq"
+    return name
+
+
+def test_every_command_has_its_statuses_at_the_end_of_its_help() -> None:
+    waiting = {
+        f"halfmq {name}": command
+        for name, command in tree(typer.main.get_command(main.app)).items()
+        if name != "pipeline"
+    }
+    looked_at = 0
+    while waiting:
+        name, command = waiting.popitem()
+        below = tree(command)
+        waiting |= {f"{name} {part}": one for part, one in below.items()}
+        if name in MEANINGS:
+            looked_at += 1
+            assert command.epilog == exit_text(name), name
+        if not below:
+            assert command_of(name)
+    assert looked_at == len(MEANINGS) - 2, "all but those of Spark, whose modules are not imported here"
