@@ -68,6 +68,7 @@ PARTS: Final = (
     _command("format", "format of the code", "ruff", "format", "--check", "."),
     _command("layers", "imports between packages", "lint-imports", suites=("fast", "gate", "all")),
     _command("types", "types", "mypy"),
+    Part("documents", "programs, commands and quotations of the pages; the built package", 1.0, ("tests/documents",)),
     Part("broker", "the broker in the test's process", 1.0, ("tests/unit/broker", "tests/scenarios", "tests/peer_bugs")),
     Part(
         "rest", "Spark's parts without Spark, histories, fuzz corpus, planted bugs, instructions, architecture", 1.0,

@@ -42,6 +42,7 @@ NOT_IMPORTED: Final = {
     ("server", "rich"): "Typer's help; `halfmq pipeline`",
     ("server", "zlib-ng"): "by halfmq/model/checksum.py, if it is installed",
     ("spark", "zlib-ng"): "by halfmq/model/checksum.py, if it is installed",
+    ("pipeline", "pandas"): "by PySpark, whose mapInArrow refuses to run without it",
     ("compression", "lz4"): "by name in halfmq/wire/remoting/compression.py",
     ("compression", "zstandard"): "by name in halfmq/wire/remoting/compression.py",
 }
