@@ -96,7 +96,7 @@ BLOCKS: Final[dict[str, Rows]] = {
     ),
     "docs/soak.md": ((EACH, Not("runs of minutes and hours; tests/soak runs the same programs with fewer kills")),),
     "docs/spark-options.md": (
-        ('{"v":2,"brokers"', Not("the form of an offset; tests/unit/spark compares it")),
+        ('{"v":2,"brokers"', Not("the form of an offset, with parts left out; tests/unit/spark has whole ones")),
         ('tx = spark.read.format("halfmq")', _SPARK),
         ("after = tx.agg", _SPARK),
         ("# Each row once", _SPARK),

@@ -58,11 +58,7 @@ def test_the_programs_run(spark: Any, broker: Served, tmp_path: Path) -> None:
         directory = tmp_path / str(number)
         (directory / "var" / "lib").mkdir(parents=True)
         (directory / "var" / "lib" / "halfmq").symlink_to(broker.data)
-        program = (
-            in_test(block.text, address(broker), directory)
-            .replace(' "/var', f' "{directory}/var')
-            .replace('="/var', f'="{directory}/var')
-        )
+        program = in_test(block.text, address(broker), directory)
         exec(_GIVEN, names)
         exec(compile(program, block.place, "exec"), names)
         exec(_WAIT, names)
@@ -119,11 +115,8 @@ def test_the_jobs_run(broker: Served, tmp_path: Path) -> None:
             f"{command} {'--json reconciliation.json' if is_compared else ''}", tmp_path, status=int(is_compared)
         )
         said = done.stdout + done.stderr
-    bronze, silver, quarantine = (
-        len(list((tmp_path / "data" / "orders" / name).glob("*.parquet")))
-        for name in ("bronze", "silver", "quarantine")
-    )
-    assert min(bronze, silver, quarantine) >= 1
+    for name in ("bronze", "silver", "quarantine"):
+        assert list((tmp_path / "data" / "orders" / name).rglob("*.parquet")), name
     assert "Shop" in (tmp_path / "report.html").read_text()
     written = toml.text.replace("postgresql+psycopg://reader@db/shop", "sqlite:///shop.db")
     (tmp_path / "pipeline.toml").write_text(in_test(written, address(broker), tmp_path))
@@ -139,7 +132,7 @@ def assert_shows(block: Block, said: str) -> None:
 
 @pytest.mark.timeout(600)
 def test_the_jobs_end_with_their_exit_status(broker: Served, tmp_path: Path) -> None:
-    """As ``tests/documents/test_exit_status.py`` for commands without Spark."""
+    """Those that neither ``test_the_jobs_run`` reaches nor, without Spark, ``tests/documents/test_exit_status.py``."""
     with Client(broker.url, group="shop") as client:
         Shop(tmp_path, client, "orders", equal=True)
     columns = "--database sqlite:///shop.db --table orders --key basket_id --compare total_cents"
@@ -147,7 +140,4 @@ def test_the_jobs_end_with_their_exit_status(broker: Served, tmp_path: Path) -> 
     away = "--url rocketmq://127.0.0.1:1 --topics orders --options brokerTimeout=1s"
     assert ADDRESS not in source
     shell(f"halfmq pipeline reconcile {columns} {source}", tmp_path, status=0)
-    shell(f"halfmq pipeline reconcile {columns} {away}", tmp_path, status=2)
-    shell(f"halfmq pipeline reconcile {columns} --where-table 'basket_id > 3' {source}", tmp_path, status=1)
-    shell(f"halfmq pipeline ingest {source} --output out", tmp_path, status=0)
     shell(f"halfmq pipeline ingest {away} --output other", tmp_path, status=1)
