@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -67,6 +68,23 @@ def quotes(page: str) -> Iterator[Quote]:
                 yield Quote(page, line, child.content)
 
 
+def links(page: str) -> list[str]:
+    """Targets as they are written."""
+    return [
+        str(child.attrs["href"])
+        for token in _tokens(page)
+        for child in token.children or ()
+        if child.type == "link_open"
+    ]
+
+
+def anchors(page: str) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    tokens = _tokens(page)
+    titles = [after.content for token, after in pairwise(tokens) if token.type == "heading_open"]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 def table(page: str, heading: str, skip: int = 0) -> list[dict[str, str]]:
     """The rows of table ``skip`` below a heading, each by the titles of the columns, with the text of a cell as it is written."""
     tokens = _tokens(page)
@@ -75,7 +93,7 @@ def table(page: str, heading: str, skip: int = 0) -> list[dict[str, str]]:
     )
     tables = [at for at in range(begin, len(tokens)) if tokens[at].type == "table_open"]
     rows: list[list[str]] = []
-    for token, content in zip(tokens[tables[skip] :], tokens[tables[skip] + 1 :], strict=False):
+    for token, content in pairwise(tokens[tables[skip] :]):
         if token.type == "tr_open":
             rows.append([])
         elif token.type in ("th_open", "td_open"):
