@@ -100,6 +100,7 @@ BLOCKS: Final[dict[str, Rows]] = {
         ('tx = spark.read.format("halfmq")', _SPARK),
         ("after = tx.agg", _SPARK),
         ("# Each row once", _SPARK),
+        ("def write(frame, batch)", _SPARK),
         ('(orders.selectExpr("value", "key", "tag")', _SPARK),
     ),
     "docs/spark.md": (

@@ -13,7 +13,7 @@ from halfmq.core.decision import Why
 from halfmq.errors import HalfmqError
 from halfmq.spark.sink.broker import _refused
 from halfmq.wire.remoting.codes import ResponseCode
-from halfmq.wire.remoting.half_batches import EXT_FENCED
+from halfmq.wire.remoting.half_batches import EXT_FENCED, EXT_OTHER_STREAM
 from halfmq.wire.remoting.header import Request
 from tests.documents.errors_page import PAGE, PARTS
 from tests.documents.pages import ROOT, table
@@ -27,6 +27,8 @@ CLASSES: dict[str, type[HalfmqError]] = {
 _INTERNAL = {Why.SEARCH_AGAIN}
 #: Reasons that come with a verdict.
 _WITH_VERDICT = {Why.ALREADY_SETTLED, Why.VERDICT_CONFLICT}
+#: Reasons that only half batches of a query get, which Spark's sink sends.
+_OF_QUERIES = {Why.FENCED: EXT_FENCED, Why.OTHER_STREAM: EXT_OTHER_STREAM}
 
 
 def bare(cell: str) -> str:
@@ -62,9 +64,9 @@ def test_every_reason_of_a_rejection_has_its_row_with_its_code_and_what_our_clie
         why = Why[name]
         assert int(row["code"]) == CODES[why], name
         raised: HalfmqError = refusal(CODES[why], "", "a request", "COMMITTED" if why in _WITH_VERDICT else "")
-        if why is Why.FENCED:  # only to half batches of a query, which Spark's sink sends
+        if why in _OF_QUERIES:
             with pytest.raises(HalfmqError) as by_sink:
-                _refused(Request(code=CODES[why], opaque=1, ext={EXT_FENCED: "true"}), "half batch")
+                _refused(Request(code=CODES[why], opaque=1, ext={_OF_QUERIES[why]: "true"}), "half batch")
             raised = by_sink.value
         assert type(raised).__name__ in re.findall(r"`(\w+)`", row["our client raises"]), name
 

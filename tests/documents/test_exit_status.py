@@ -1,6 +1,7 @@
 """Every exit status that ``exit_status.MEANINGS`` names is reached by a real run of its command."""
 
 import ast
+import asyncio
 import contextlib
 import socket
 import threading
@@ -18,7 +19,9 @@ from tests.documents.blocks import By
 from tests.documents.pages import ROOT
 from tests.documents.shell import shell
 from tests.documents.test_commands import tree
+from tests.support.half_batches import QueryRun, messages
 from tests.support.ports import HOST
+from tests.support.raw_client import RawClient
 from tests.support.sample_store import sample_store
 from tests.support.served import Served
 
@@ -30,6 +33,11 @@ _SENT: Final = ',"op":"1","message":"M","topic":"orders"'
 _JOBS: Final = By("tests/spark/test_documents.py::test_the_jobs_run")
 _OTHER_JOBS: Final = By("tests/spark/test_documents.py::test_the_jobs_end_with_their_exit_status")
 S = ExitStatus
+#: Command -> how one learns what became of a change whose response was lost, with which status that ends, and what it says.
+AGAIN: Final = {
+    "halfmq tx": ("halfmq tx commit T-2 --operator ada", S.SUCCESS, "already COMMITTED"),
+    "halfmq query": ("halfmq query forget done --operator ada --reason over --yes", S.NOT_FOUND, "knows no query done"),
+}
 #: (command, status) -> what is run, in a directory with ``sample`` and ``damaged`` (stores), ``clean.jsonl`` and ``phantom.jsonl``. The environment
 #: names a broker with the undecided transactions ``T-1`` to ``T-3``, whose producer answers UNKNOWN. What needs Spark is run by another test.
 RUNS: Final[dict[tuple[str, ExitStatus], str | By]] = {
@@ -49,6 +57,15 @@ RUNS: Final[dict[tuple[str, ExitStatus], str | By]] = {
     ("halfmq group", S.SUCCESS): "halfmq group holds",
     ("halfmq group", S.FAILED): f"halfmq group holds --url {_NOBODY}",
     ("halfmq group", S.USAGE): "halfmq group hold 'a group' orders",
+    ("halfmq query", S.SUCCESS): "halfmq query list",
+    ("halfmq query", S.FAILED): f"halfmq query list --url {_NOBODY}",
+    ("halfmq query", S.USAGE): "halfmq query forget done --operator ada --reason over",
+    ("halfmq query", S.NOT_FOUND): "halfmq query forget never --operator ada --reason over --yes",
+    ("halfmq query", S.REFUSED): "halfmq query forget busy --operator ada --reason over --yes",
+    (
+        "halfmq query",
+        S.UNKNOWN_OUTCOME,
+    ): "halfmq query forget done --operator ada --reason over --yes --url $HALFMQ_LOSES_RESPONSES",
     ("halfmq store verify", S.SUCCESS): "halfmq store verify sample",
     ("halfmq store verify", S.FAILED): "halfmq store verify damaged",
     ("halfmq store verify", S.USAGE): "halfmq store verify .",
@@ -115,6 +132,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+async def write_queries(port: int) -> None:
+    """``done`` has decided a batch, and ``busy`` has one undecided."""
+    client = await RawClient.connect(port)
+    for query in ("done", "busy"):
+        run = await QueryRun.begin(client, query=query)
+        assert (await run.prepare(0, "a", messages(query, 1), topic="orders")).code == 0
+        if query == "done":
+            assert (await run.decide(0, "a")).code == 0
+    await client.close()
+
+
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     work = tmp_path_factory.mktemp("exit")
@@ -124,6 +152,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         client.add_check("orders", lambda check: Outcome.UNKNOWN)
         for tx_id in ("T-1", "T-2", "T-3"):
             client.prepare([compose("orders", b"one")], tx_id=tx_id, name="orders")
+        asyncio.run(write_queries(served.port))
         yield served
     served.stop()
 
@@ -154,8 +183,9 @@ def test_a_real_run_ends_with_the_status(place: Path, broker: Served, command: s
             environment={**environment, "HALFMQ_LOSES_RESPONSES": f"rocketmq://{HOST}:{port}"},
         )
     assert "no response" in done.stderr
-    again = shell("halfmq tx commit T-2 --operator ada", place, environment=environment)
-    assert "already COMMITTED" in again.stdout, (
+    again, status, text = AGAIN[command]
+    repeated = shell(again, place, status=status, environment=environment)
+    assert text in repeated.stdout + repeated.stderr, (
         "as the page says, repeating it is harmless, and tells what became of it"
     )
 

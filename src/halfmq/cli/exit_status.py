@@ -39,6 +39,14 @@ MEANINGS: Final[dict[str, dict[ExitStatus, str]]] = {
         ExitStatus.FAILED: "failure",
         ExitStatus.USAGE: "usage error: an invalid name or field (code 29)",
     },
+    "halfmq query": {
+        ExitStatus.SUCCESS: "success",
+        ExitStatus.FAILED: "any other failure",
+        ExitStatus.USAGE: "usage error: an invalid field (code 29), a missing name or confirmation",
+        ExitStatus.NOT_FOUND: "no such query",
+        ExitStatus.REFUSED: "rejected: it has undecided batches (code 2)",
+        ExitStatus.UNKNOWN_OUTCOME: "a change was requested and no response came. Run the command again: if it says that there is no such query, it was forgotten",
+    },
     "halfmq store verify": {
         ExitStatus.SUCCESS: "no damage",
         ExitStatus.FAILED: "damage",

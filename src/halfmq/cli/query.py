@@ -1,7 +1,6 @@
 """``halfmq query``: the queries whose decided batches a broker remembers, such as Spark streams that write to it. Needs a running broker.
 
-Exit status: 0 success, 1 failure, 2 usage error, 3 no such query, 4 rejected (it has undecided batches), 5 outcome unknown. Data goes to
-standard output, everything else to standard error.
+Exit status: ``exit_status``. Data goes to standard output, everything else to standard error.
 """
 
 import sys
@@ -11,6 +10,7 @@ import msgspec
 import typer
 
 from halfmq.cli.ask import ask
+from halfmq.cli.exit_status import ExitStatus, exit_text
 from halfmq.client.connector import parse_url
 from halfmq.errors import HalfmqError, OutcomeUnknown, UsageError
 from halfmq.model.pending import QueryInfo
@@ -22,12 +22,15 @@ from halfmq.wire.remoting.operators import EXT_FROM, EXT_NEXT, EXT_OPERATOR, EXT
 
 app = typer.Typer(
     help="List the queries whose batches the broker remembers, such as Spark streams that write to it; let it forget one.",
+    epilog=exit_text("halfmq query"),
     no_args_is_help=True,
     add_completion=False,
 )
 
-FAILED, USAGE, NOT_FOUND, REFUSED, UNKNOWN_OUTCOME = 1, 2, 3, 4, 5
-_STATUS: Final[dict[int, int]] = {ResponseCode.INVALID_PARAMETER: USAGE, ResponseCode.SYSTEM_BUSY: REFUSED}
+_STATUS: Final[dict[int, ExitStatus]] = {
+    ResponseCode.INVALID_PARAMETER: ExitStatus.USAGE,
+    ResponseCode.SYSTEM_BUSY: ExitStatus.REFUSED,
+}
 _URL: Final = "rocketmq://127.0.0.1:9876"
 _TIMEOUT_S: Final = 10.0
 
@@ -88,17 +91,17 @@ def forget(
     """
     found = [row for row in _all(url, timeout) if row.query == query and topic in (None, row.topic, row.topic or "-")]
     if not found:
-        _fail(f"the broker knows no {query_text(query, topic or '')}", NOT_FOUND)
+        _fail(f"the broker knows no {query_text(query, topic or '')}", ExitStatus.NOT_FOUND)
     if len(found) > 1:
         topics = ", ".join(row.topic or "-" for row in found)
-        _fail(f"several queries have the name {query}: name one with --topic, of {topics}", USAGE)
+        _fail(f"several queries have the name {query}: name one with --topic, of {topics}", ExitStatus.USAGE)
     (row,) = found
     typer.echo(_consequence(row), err=True)
     if not yes:
         if not _has_terminal():
-            _fail("no terminal for the confirmation: use --yes", USAGE)
+            _fail("no terminal for the confirmation: use --yes", ExitStatus.USAGE)
         if typer.prompt("Type the name of the query to let the broker forget it", err=True).strip() != query:
-            _fail("the confirmation does not match; nothing was changed", FAILED)
+            _fail("the confirmation does not match; nothing was changed", ExitStatus.FAILED)
     fields = {wire.EXT_QUERY: query, wire.EXT_QUERY_TOPIC: row.topic, EXT_OPERATOR: operator, EXT_REASON: reason}
     _ask(url, HMQ_FORGET_QUERY, fields, timeout)
     typer.echo(f"{query_text(query, row.topic)} is forgotten")
@@ -135,16 +138,16 @@ def _ask(url: str, code: int, ext: dict[str, str], timeout: float) -> Request[di
     try:
         answer = ask(parse_url(url)[0], code, ext, timeout)
     except UsageError as error:
-        _fail(str(error), USAGE)
+        _fail(str(error), ExitStatus.USAGE)
     except OutcomeUnknown as error:
-        _fail(str(error), UNKNOWN_OUTCOME if code == HMQ_FORGET_QUERY else FAILED)
+        _fail(str(error), ExitStatus.UNKNOWN_OUTCOME if code == HMQ_FORGET_QUERY else ExitStatus.FAILED)
     except HalfmqError as error:
-        _fail(str(error), FAILED)
+        _fail(str(error), ExitStatus.FAILED)
     if answer.code != ResponseCode.SUCCESS:
-        _fail(f"{answer.remark} (code {answer.code})", _STATUS.get(answer.code, FAILED))
+        _fail(f"{answer.remark} (code {answer.code})", _STATUS.get(answer.code, ExitStatus.FAILED))
     return answer
 
 
-def _fail(text: str, status: int) -> NoReturn:
+def _fail(text: str, status: ExitStatus) -> NoReturn:
     typer.echo(f"halfmq query: {text}", err=True)
     raise typer.Exit(status)
