@@ -32,7 +32,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
-from halfmq.runtime.disk import Lock
+from halfmq.runtime.disk import Lock, Protected
 from tests.support.disk_faults import Fails, FaultOrders
 from tests.support.page_cache import BLOCK_BYTES, SECTOR_BYTES, CachedFile, Mark
 
@@ -437,6 +437,9 @@ class FaultyDisk:
             if self._begin_whole("mkdir", Path(name)):
                 self._change(_Change((_parent(name),), "", name, None))
             self._end_whole()
+
+    def protect(self, path: Path, *, below: bool = False) -> Protected:
+        return Protected()  # it has no accounts
 
     def rename(self, old: Path, new: Path) -> None:
         inode = self._inode(old)

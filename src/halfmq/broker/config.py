@@ -43,6 +43,8 @@ class BrokerConfig:
     vip_channel: bool = True
     advertise_host: str | None = None
     durability: Durability = Durability.FSYNC
+    #: Name or number of the group whose members may read the store; None: only the broker's account.
+    store_group: str | None = None
     segment_bytes: int = SEGMENT_BYTES_DEFAULT
     checkpoint_interval_ms: int = CHECKPOINT_INTERVAL_MS
     #: Segments older than this are trimmed; 0: no limit by age.

@@ -22,7 +22,7 @@ from halfmq.broker.log_output import LogOutput
 from halfmq.errors import EnvironmentFailed, HalfmqError, PortTaken, StoreFull, UsageError
 from halfmq.runtime.allocator import keep_freed_memory
 from halfmq.runtime.clock import SystemClock
-from halfmq.runtime.disk import RealDisk
+from halfmq.runtime.disk import Permissions, RealDisk
 from halfmq.runtime.entropy import SystemEntropy
 from halfmq.store.identity import LOCK_NAME
 from halfmq.store.identity import NAME as STORE_JSON
@@ -32,6 +32,8 @@ log = logging.getLogger("halfmq.serve")
 
 #: Number of allocations before a young collection. Nothing in the hot path creates cycles, so collections find nothing.
 _GC_THRESHOLDS = (100_000, 50, 100)
+#: The kernel's value for "no group" is above.
+_GROUP_IDS_MAX = (1 << 32) - 1
 #: Allowed in a directory without a store: content of a fresh file system, and remains of a start that failed.
 _NOT_FOREIGN = frozenset({"lost+found", LOCK_NAME, f"{STORE_JSON}.new"})
 
@@ -49,7 +51,8 @@ def run(config: BrokerConfig, *, ports_file: Path | None = None, verbose: bool =
             _check_directory(config.data, ports_file)
             beside = limits.HTTP_CONNECTIONS_MAX if config.http_port is not None else 0
             config = replace(config, connections_max=connections_that_fit(config.connections_max, beside=beside))
-            return runner.run(_serve(config, ports_file))
+            permissions = Permissions(None if config.store_group is None else _group_id(config.store_group))
+            return runner.run(_serve(config, permissions, ports_file))
     except (HalfmqError, OSError, MemoryError) as error:
         log.debug("stopped by", exc_info=error)
         output.say_last(f"halfmq: {_explained(error, config)}")
@@ -66,12 +69,12 @@ def _loop_factory() -> "type[asyncio.AbstractEventLoop] | None":
     return uvloop.Loop
 
 
-async def _serve(config: BrokerConfig, ports_file: Path | None) -> int:
+async def _serve(config: BrokerConfig, permissions: Permissions, ports_file: Path | None) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    broker = Broker(config, RealDisk(), SystemClock(), SystemEntropy(), loop)
+    broker = Broker(config, RealDisk(permissions), SystemClock(), SystemEntropy(), loop)
     try:
         gc.disable()  # recovery creates objects that stay, and the collector would traverse them again and again
         ports = await broker.start()
@@ -101,6 +104,32 @@ def _log_advertised_address(config: BrokerConfig, port: int) -> None:
         log.warning(
             "clients on other machines cannot reach %s; give --advertise-host, by which they reach this one", told
         )
+
+
+def _group_id(group: str) -> int:
+    """The number of the group with this name, or with this number.
+
+    Raises:
+        UsageError: there is no such group.
+        EnvironmentFailed: the broker's account cannot give files to it.
+    """
+    import grp
+
+    try:
+        number = grp.getgrnam(group).gr_gid
+    except KeyError:
+        if not (group.isascii() and group.isdigit() and int(group) < _GROUP_IDS_MAX):
+            raise UsageError(
+                f"there is no group {group!r} on this machine",
+                hint="--store-group takes the name or number of a group; create it with groupadd",
+            ) from None
+        number = int(group)
+    if os.geteuid() != 0 and number not in (os.getegid(), *os.getgroups()):
+        raise EnvironmentFailed(
+            f"the broker's account, uid {os.geteuid()}, is not a member of group {group}, so that it cannot give files to it",
+            hint="add it to the group (usermod -aG GROUP ACCOUNT), and start the broker in a new session",
+        )
+    return number
 
 
 def _check_directory(data: Path, ports_file: Path | None) -> None:

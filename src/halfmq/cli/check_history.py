@@ -12,7 +12,7 @@ import typer
 
 from halfmq.cli.exit_status import ExitStatus, exit_text
 from halfmq.cli.main import path
-from halfmq.cli.store import ReadOnlyDisk
+from halfmq.cli.store import ReadOnlyDisk, explained
 from halfmq.errors import HalfmqError
 from halfmq.testing.history.checker import MEMORY_BYTES, check_files
 from halfmq.testing.history.logged import log_source
@@ -57,7 +57,7 @@ def check_history(
             report = check_files(files, logs=logs, memory_bytes=memory_bytes, progress=progress)
     except (HalfmqError, OSError, sqlite3.Error) as error:
         progress.end()
-        typer.echo(f"halfmq check-history: {error}", err=True)
+        typer.echo(f"halfmq check-history: {explained(error)}", err=True)
         raise typer.Exit(ExitStatus.USAGE) from error
     progress.end()
     if as_json:

@@ -49,6 +49,12 @@ def serve(
             help="Acknowledge after fsync, or after the write to the page cache (memory): a power loss then loses messages."
         ),
     ] = Durability.FSYNC,
+    store_group: Annotated[
+        str | None,
+        typer.Option(
+            help="Group, name or number, whose members may read the store: for Spark with `path`, and `halfmq store`, under another account. Default: only the broker's account."
+        ),
+    ] = None,
     segment_bytes: Annotated[
         int, typer.Option(help="Size of a log segment, bytes; fixed when the store is created.")
     ] = SEGMENT_BYTES_DEFAULT,
@@ -187,6 +193,7 @@ def serve(
         vip_channel=vip_channel,
         advertise_host=advertise_host,
         durability=durability,
+        store_group=store_group,
         segment_bytes=segment_bytes,
         checkpoint_interval_ms=checkpoint_interval_ms,
         retention_ms=round(retention_hours * 3_600_000),

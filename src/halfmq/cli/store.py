@@ -11,6 +11,7 @@ from halfmq.cli.main import path
 from halfmq.errors import HalfmqError, StoreDamaged
 from halfmq.runtime.disk import File, RealDisk
 from halfmq.store.dump import dump_store
+from halfmq.store.identity import not_permitted
 from halfmq.store.verify import Report, verify_store
 
 app = typer.Typer(
@@ -29,13 +30,18 @@ class ReadOnlyDisk(RealDisk):
         return super().open(path, create=False, writable=False)
 
 
+def explained(error: Exception) -> Exception:
+    """``error``, with the remedy if the files belong to another account."""
+    return not_permitted(error) if isinstance(error, PermissionError) else error
+
+
 @app.command(epilog=exit_text("halfmq store verify"))
 def verify(directory: _Directory) -> None:
     """Verify all checksums and message bodies, and compare all indexes with the log. The broker may be running."""
     try:
         report = verify_store(ReadOnlyDisk(), directory)
     except (HalfmqError, OSError) as error:
-        typer.echo(f"halfmq store verify: {error}", err=True)
+        typer.echo(f"halfmq store verify: {explained(error)}", err=True)
         raise typer.Exit(ExitStatus.USAGE) from error
     _print(report)
     raise typer.Exit(ExitStatus.FAILED if report.damaged else ExitStatus.SUCCESS)
@@ -66,7 +72,7 @@ def dump(
         sys.stderr.close()  # the reader, such as `head`, has closed the pipe
     except (HalfmqError, OSError) as error:
         sys.stdout.buffer.flush()
-        typer.echo(f"halfmq store dump: {error}", err=True)
+        typer.echo(f"halfmq store dump: {explained(error)}", err=True)
         status = ExitStatus.FAILED if isinstance(error, StoreDamaged) else ExitStatus.USAGE
     raise typer.Exit(status)
 

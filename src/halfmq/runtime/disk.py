@@ -3,13 +3,16 @@
 Durability is that of POSIX: written bytes are in the page cache and survive a power loss only after ``sync`` of the file
 returned. A new, renamed or removed name survives only after ``sync_directory`` of its directory returned. A write that was
 not synced may be kept, lost or torn at any 512-byte boundary, in any order.
+
+Files contain what applications sent, so ``Permissions`` decides who may read every file and directory that is created here. The umask does not.
 """
 
 import errno
 import os
+import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, Final, NamedTuple, ParamSpec, Protocol, TypeVar
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
@@ -67,6 +70,32 @@ class Lock(Protocol):
         """Release the lock; harmless if repeated."""
 
 
+class Permissions(NamedTuple):
+    """Who may use what a disk creates: its owner, and if there is a group, its members for reading."""
+
+    #: Numeric id; None: no group.
+    group: int | None = None
+
+    @property
+    def file_mode(self) -> int:
+        """Mode of every file."""
+        return 0o600 if self.group is None else 0o640
+
+    @property
+    def directory_mode(self) -> int:
+        """Mode of every directory."""
+        return 0o700 if self.group is None else 0o750
+
+
+class Protected(NamedTuple):
+    """Result of ``Disk.protect``."""
+
+    #: Files and directories whose mode or group was changed.
+    changed: int = 0
+    #: The first one that keeps other permissions, with the reason; None if there is none.
+    kept: str | None = None
+
+
 class Disk(Protocol):
     """File system operations. All methods raise the operating system's OSError."""
 
@@ -84,6 +113,13 @@ class Disk(Protocol):
 
     def make_directories(self, directory: Path) -> None:
         """Create ``directory`` and its parents, if missing."""
+
+    def protect(self, path: Path, *, below: bool = False) -> Protected:
+        """Give ``path``, if it exists, the permissions that this disk gives to what it creates. Call it with the lock of the store.
+
+        ``below``: if it is a directory with others, first everything below it, except symbolic links. The directory is last, so that an
+        interrupted call is repeated by the next one, and a call after a complete one examines the directory only.
+        """
 
     def rename(self, old: Path, new: Path) -> None:
         """Replace ``new`` by ``old``, atomically for readers; durable after ``sync_directory``."""
@@ -120,6 +156,9 @@ BUFFERS_MAX: Final = 1_024
 CANNOT_LOCK: Final = frozenset({
     errno.EBADF, errno.EINVAL, errno.EISDIR, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP,
 })  # fmt: skip
+
+#: Error codes of a change of permissions: the owner is another account, or the file system has no permissions.
+_NOT_CHANGEABLE: Final = frozenset({errno.EPERM, errno.EACCES, errno.EROFS, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
 def _named(
@@ -235,12 +274,58 @@ class _HeldLock:
 class RealDisk:
     """``Disk`` on the operating system."""
 
+    def __init__(self, permissions: Permissions = Permissions()) -> None:  # noqa: B008 - immutable
+        self._permissions = permissions
+
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> File:
-        flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
-        return RealFile(path, os.open(path, flags, 0o644))
+        flags = os.O_RDWR if writable else os.O_RDONLY
+        return RealFile(path, self._created(path, flags) if create else os.open(path, flags | os.O_CLOEXEC))
+
+    def _created(self, path: Path, flags: int) -> int:
+        """The descriptor of a file, which is created if it is missing."""
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, self._permissions.file_mode)
+        try:
+            self._permit(descriptor, os.fstat(descriptor), path)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _permit(self, target: int | Path, found: os.stat_result, path: Path) -> bool:
+        """Set mode and group of a descriptor or a path; False if they need no change, or the mode cannot be changed (``protect`` reports it).
+
+        Raises:
+            OSError: the group cannot be set.
+        """
+        group, mode = self._wanted(found)
+        if (found.st_gid, stat.S_IMODE(found.st_mode)) == (group, mode):
+            return False
+        if found.st_gid != group:
+            try:
+                os.chown(target, -1, group)
+            except OSError as error:
+                error.filename = str(path)
+                raise
+        try:
+            os.chmod(target, mode)
+        except OSError as error:
+            if error.errno not in _NOT_CHANGEABLE:
+                raise
+            return False
+        return True
+
+    def _wanted(self, found: os.stat_result) -> tuple[int, int]:
+        """Group and mode for what has this status."""
+        group, file_mode = self._permissions.group, self._permissions.file_mode
+        mode = self._permissions.directory_mode if stat.S_ISDIR(found.st_mode) else file_mode
+        return found.st_gid if group is None else group, mode
 
     def exists(self, path: Path) -> bool:
-        return path.exists()
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def size(self, path: Path) -> int | None:
         try:
@@ -255,7 +340,45 @@ class RealDisk:
             return []
 
     def make_directories(self, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
+        missing = []
+        while not directory.is_dir():
+            missing.append(directory)
+            directory = directory.parent
+        for made in reversed(missing):
+            try:
+                os.mkdir(made, self._permissions.directory_mode)
+            except FileExistsError:
+                if not made.is_dir():
+                    raise
+                continue  # somebody else was faster
+            self._permit(made, os.stat(made), made)
+
+    def protect(self, path: Path, *, below: bool = False) -> Protected:
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            return Protected()
+        results = []
+        if below and self._wanted(found) != (found.st_gid, stat.S_IMODE(found.st_mode)):
+            for directory, directories, files in os.walk(path, topdown=False):
+                inside = [Path(directory, name) for name in (*directories, *files)]
+                results += [self._protect_one(one) for one in inside if not one.is_symlink()]
+        results.append(self._protect_one(path))
+        kept = next((result.kept for result in results if result.kept is not None), None)
+        return Protected(sum(result.changed for result in results), kept)
+
+    def _protect_one(self, path: Path) -> Protected:
+        changed = False
+        try:
+            changed = self._permit(path, os.stat(path), path)
+        except OSError as error:
+            if error.errno not in _NOT_CHANGEABLE:
+                raise
+        found = os.stat(path)
+        group, mode = found.st_gid, stat.S_IMODE(found.st_mode)
+        return Protected(
+            changed, None if (group, mode) == self._wanted(found) else f"{path} keeps mode {mode:o} and group {group}"
+        )
 
     def rename(self, old: Path, new: Path) -> None:
         os.replace(old, new)
@@ -284,10 +407,10 @@ class RealDisk:
         return status.f_bavail * status.f_frsize
 
     def lock(self, path: Path) -> Lock | None:
-        return _locked(path, os.O_RDWR | os.O_CREAT)
+        return _locked(path, self._created(path, os.O_RDWR))
 
     def lock_directory(self, directory: Path) -> Lock | None:
-        return _locked(directory, os.O_RDONLY | os.O_DIRECTORY)
+        return _locked(directory, os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def lock_holder(self, path: Path) -> int | None:
         # A line of /proc/locks: ``1: FLOCK  ADVISORY  WRITE 4711 fe:00:131 0 EOF``, device in hex.
@@ -304,11 +427,10 @@ class RealDisk:
         return None
 
 
-def _locked(path: Path, flags: int) -> _HeldLock | None:
-    """flock ``path``, not inherited by child processes. The lock stays with the file if the name changes."""
+def _locked(path: Path, descriptor: int) -> _HeldLock | None:
+    """flock the open ``path``; closes ``descriptor`` unless it is locked. The lock stays with the file if the name changes."""
     import fcntl
 
-    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

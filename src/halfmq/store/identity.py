@@ -9,6 +9,7 @@ another file of the same name. The file ``lock`` is locked as well, since some f
 """
 
 import logging
+import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -176,6 +177,14 @@ def read_identity(disk: Disk, directory: Path) -> Identity | None:
     if len(store_id) != 16 or found.segment_bytes <= 0 or found.segment_bytes % 4_096:
         raise StoreDamaged(f"{path} has an impossible value: {text.decode('utf-8', 'replace')}", hint=hint)
     return Identity(store_id, found.segment_bytes)
+
+
+def not_permitted(error: PermissionError) -> EnvironmentFailed:
+    """``error`` of a reader beside the broker, with the remedy."""
+    return EnvironmentFailed(
+        f"{error.filename} may not be read by this account, uid {os.geteuid()}",
+        hint="run as the broker's account, or start the broker with --store-group GROUP and be a member of that group",
+    )
 
 
 def write_identity(disk: Disk, directory: Path, identity: Identity) -> None:

@@ -8,6 +8,7 @@ page: ``WATERMARK_VERSION``). A batch of another ``BATCH_VERSION`` is no batch, 
     DIR/lock                                        flock of the process that owns the store
     DIR/shard-0/log/<20 digits>.seg                 segments, named by their first log offset
     DIR/shard-0/queues/<topic id>/<queue id>/<20 digits>.q   queue entries, named by their first queue offset
+    DIR/shard-0/queues/begun                        generation marker; also in transactions/, keys/ and settled_ids/
     DIR/shard-0/transactions/<20 digits>.tx         transaction table, named by its first half index
     DIR/shard-0/keys/<20 digits>.key                key index, one file per segment
     DIR/shard-0/settled_ids/<20 digits>.ids         verdicts of transactions with chosen ids, one file per segment

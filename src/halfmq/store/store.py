@@ -17,6 +17,7 @@ Only this file knows the order in which the parts must reach the disk; each step
 """
 
 import errno
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import pairwise
@@ -34,8 +35,8 @@ from halfmq.store.checkpoint import Present, Slot, read_checkpoint, write_checkp
 from halfmq.store.commit_log import CommitLog
 from halfmq.store.consume_queue import QueueEntry
 from halfmq.store.group_flush import GroupFlush, Job, Syncer
+from halfmq.store.identity import LOCK_NAME, Identity, StoreLocks, read_identity, take_lock, write_identity
 from halfmq.store.identity import NAME as STORE_JSON
-from halfmq.store.identity import Identity, StoreLocks, read_identity, take_lock, write_identity
 from halfmq.store.indexes import FoundMessage, Indexes, indexes_are_there
 from halfmq.store.log_scan import LogScan
 from halfmq.store.raw_messages import RawBlock, read_block
@@ -49,6 +50,8 @@ from halfmq.store.topics_file import TopicInfo
 from halfmq.store.transaction_table import UndecidedHalf
 from halfmq.store.two_slots import Missing, Unreadable
 from halfmq.store.watermark_page import Watermark, WatermarkPage, read_watermark_page
+
+log = logging.getLogger("halfmq.store")
 
 SHARD: Final = "shard-0"
 #: Records whose index entries may be written after ``publish``.
@@ -178,6 +181,19 @@ def _identity(disk: Disk, directory: Path, entropy: Entropy, segment_bytes: int)
         identity = Identity(entropy.token(16), segment_bytes)
         write_identity(disk, directory, identity)
     return identity
+
+
+def _protect(disk: Disk, directory: Path) -> None:
+    """Give a store of an earlier version, or of another group, the permissions of new files. Other files in ``directory`` are not the store's."""
+    results = [disk.protect(directory / name) for name in (STORE_JSON, LOCK_NAME)]
+    results += [disk.protect(directory / SHARD, below=True), disk.protect(directory)]
+    changed = sum(result.changed for result in results)
+    if changed:
+        log.info(
+            "the permissions of %d files and directories in %s were changed to those of new ones", changed, directory
+        )
+    for kept in [result.kept for result in results if result.kept is not None][:1]:
+        log.warning("%s: other accounts may be able to use it", kept)
 
 
 def _thread_flush(job: Job) -> Syncer:
@@ -325,6 +341,7 @@ class Store:
         locks = take_lock(disk, directory)
         files: SegmentFiles | None = None
         try:
+            _protect(disk, directory)
             identity = _identity(disk, directory, entropy, segment_bytes)
             locks.take(directory / SHARD)
             files = SegmentFiles(disk, directory / SHARD / "log", identity.segment_bytes)

@@ -97,6 +97,12 @@ def converse(served: Served, number: int) -> None:
     asyncio.run(conversation(served.port, served.name_port, number))
 
 
+def test_unknown_store_group_is_refused_and_nothing_is_created(refused: Refused, tmp_path: Path) -> None:
+    line = refused(tmp_path / "data", store_group="no-such-group")
+    assert line.startswith("halfmq: there is no group 'no-such-group' on this machine (--store-group takes")
+    assert not (tmp_path / "data").exists()
+
+
 def one_run(data: Path, number: int = 1) -> None:
     """A broker in this process that is started on ``data``, has its conversation, and is drained."""
 

@@ -16,7 +16,7 @@ from halfmq.errors import UsageError
 from halfmq.runtime.disk import RealDisk
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.rows.byte_slices import Bytes, as_bytes
-from halfmq.store.identity import read_identity
+from halfmq.store.identity import not_permitted, read_identity
 from halfmq.store.segment import segment_name
 from halfmq.store.two_slots import Unreadable
 from halfmq.store.watermark_page import Watermark, read_watermark_page
@@ -64,7 +64,10 @@ class StoreFiles:
 
     def _identify(self) -> None:
         """Read ``store.json`` again, since the directory may contain another store by now."""
-        identity = read_identity(self._disk, self._root)
+        try:
+            identity = read_identity(self._disk, self._root)
+        except PermissionError as error:
+            raise not_permitted(error) from error
         if identity is None:
             raise UsageError(
                 f"{self._root} holds no store on {socket.gethostname()}",
