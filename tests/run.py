@@ -73,7 +73,7 @@ PARTS: Final = (
     Part(
         "rest", "Spark's parts without Spark, histories, fuzz corpus, planted bugs, instructions, architecture", 1.0,
         ("tests/unit/spark", "tests/unit/testing", "tests/unit/runtime", "tests/unit/test_errors.py",
-         "tests/unit/test_limits.py", "tests/fuzz", "tests/mutation", "tests/bench", "tests/architecture"),
+         "tests/unit/test_limits.py", "tests/unit/test_printable.py", "tests/fuzz", "tests/mutation", "tests/bench", "tests/architecture"),
     ),
     Part("simulation", "simulated histories of fixed seeds", 1.0, ("tests/simulation",)),
     Part("crashes", "a crash at each disk operation; power losses", 1.0, ("tests/crash_matrix", "tests/properties")),

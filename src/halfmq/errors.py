@@ -14,6 +14,8 @@ The text is for people; programs use the fields. ``docs/errors.md`` describes ea
 
 from typing import ClassVar
 
+from halfmq.printable import printable
+
 
 class HalfmqError(Exception):
     """Base class. ``code``: stable name of the error. ``retriable``: the same call may succeed later. ``outcome_known``: False if
@@ -24,7 +26,8 @@ class HalfmqError(Exception):
     outcome_known: ClassVar[bool] = True
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(f"{message} ({hint})" if hint else message)
+        # It is shown in terminals, logs and tracebacks, and may quote a peer.
+        super().__init__(printable(f"{message} ({hint})" if hint else message))
         self.hint = hint
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Final
 
 from halfmq import limits
+from halfmq.printable import printable, traceback_lines
 
 FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 #: Maximum time at the end to write the queue, s.
@@ -54,8 +55,8 @@ class LogOutput(logging.Handler):
             self.handleError(record)
 
     def say_last(self, line: str) -> None:
-        """A last line for people, unformatted, after all others in the queue. Call ``end`` next."""
-        self._put(line, always=True)
+        """A last line for people, without time and level, after all others in the queue. Call ``end`` next."""
+        self._put(printable(line), always=True)
 
     def end(self, wait_s: float = CLOSE_S) -> bool:
         """Write the queue and stop. False: it could not be written completely in time."""
@@ -123,20 +124,18 @@ class OneLine(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line for each record: line ends and control characters in it are escaped."""
-        record.message = printable(record.getMessage())
+        record.message = one_line(record.getMessage())
         record.asctime = self.formatTime(record, self.datefmt)
         text = self.formatMessage(record)
-        if record.exc_info and record.exc_info[0] is not None:
-            trace = self.formatException(record.exc_info)[-limits.LOG_TRACE_CHARS_MAX :]
-            text += "".join(f"\n  {printable(line)}" for line in trace.split("\n"))
+        if record.exc_info and record.exc_info[1] is not None:
+            trace = "\n".join(traceback_lines(record.exc_info[1]))[-limits.LOG_TRACE_CHARS_MAX :]
+            text += "".join(f"\n  {one_line(line)}" for line in trace.split("\n"))
         return text
 
 
-def printable(text: str, chars_max: int = limits.LOG_LINE_CHARS_MAX) -> str:
+def one_line(text: str, chars_max: int = limits.LOG_LINE_CHARS_MAX) -> str:
     """``text`` in one line, cut after ``chars_max`` characters, with unprintable characters escaped."""
     more = len(text) - chars_max
     if more > 0:
-        text = text[:chars_max]
-    if not text.isprintable():
-        text = "".join([one if one.isprintable() else one.encode("unicode_escape").decode() for one in text])
-    return f"{text}... ({more} more characters)" if more > 0 else text
+        return f"{printable(text[:chars_max])}... ({more} more characters)"
+    return printable(text)

@@ -10,6 +10,7 @@ import typer
 from halfmq import limits
 from halfmq.cli.exit_status import exit_text
 from halfmq.cli.main import fail, path
+from halfmq.cli.output import say
 from halfmq.errors import HalfmqError
 from halfmq.store.store import Durability
 
@@ -68,7 +69,7 @@ BodyBytes = Annotated[int, typer.Option(min=1, max=limits.BODY_BYTES_MAX, help="
 def _written(figures: dict[str, Any], output: Path | None) -> None:
     if output is not None:
         output.write_text(json.dumps(figures, indent=1) + "\n")
-        typer.echo(f"written: {output}")
+        say(f"written: {output}")
 
 
 @app.command()
@@ -117,11 +118,11 @@ def tx(
     )  # fmt: skip
     durabilities = list(dict.fromkeys(one.value for one in durability or _DURABILITIES))
     try:
-        figures = bench.compare(plan, durabilities, rounds, directory, typer.echo)
+        figures = bench.compare(plan, durabilities, rounds, directory, say)
     except HalfmqError as error:
         raise fail(error) from error
     for line in bench.table(figures):
-        typer.echo(line)
+        say(line)
     _written(figures, output)
 
 
@@ -141,9 +142,9 @@ def restart(
 
     _check_writable(output)
     try:
-        figures = bench.measure(messages, undecided, body_bytes, directory, typer.echo)
+        figures = bench.measure(messages, undecided, body_bytes, directory, say)
     except HalfmqError as error:
         raise fail(error) from error
     for name, value in figures.items():
-        typer.echo(f"{name:32} {value}")
+        say(f"{name:32} {value}")
     _written(figures, output)

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
+from halfmq.cli import output
 from halfmq.cli.exit_status import ExitStatus, exit_text
 from halfmq.cli.main import path
 from halfmq.cli.store import ReadOnlyDisk, explained
@@ -57,18 +58,16 @@ def check_history(
             report = check_files(files, logs=logs, memory_bytes=memory_bytes, progress=progress)
     except (HalfmqError, OSError, sqlite3.Error) as error:
         progress.end()
-        typer.echo(f"halfmq check-history: {explained(error)}", err=True)
+        output.note(f"halfmq check-history: {explained(error)}")
         raise typer.Exit(ExitStatus.USAGE) from error
     progress.end()
     if as_json:
-        sys.stdout.buffer.write(report.as_json() + b"\n")
-        sys.stdout.buffer.flush()
+        output.document(report.as_json())
     else:
         _print(report, show)
     if report.looked_at_nothing and not allow_empty:
-        typer.echo(
-            "halfmq check-history: the history contains nothing to check: are these the right files? (--allow-empty accepts it)",
-            err=True,
+        output.note(
+            "halfmq check-history: the history contains nothing to check: are these the right files? (--allow-empty accepts it)"
         )
         raise typer.Exit(ExitStatus.USAGE)
     raise typer.Exit(ExitStatus.SUCCESS if report.clean else ExitStatus.FAILED)
@@ -103,44 +102,44 @@ class _Progress:
         if self._shows and time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + _TELL_S / 4
             self._shown = True
-            sys.stderr.write(f"\r{what}: {100 * done // max(1, of):>3} %   ")
-            sys.stderr.flush()
+            output.progress(f"{what}: {100 * done // max(1, of):>3} %   ")
 
     def note(self, text: str) -> None:
         self.end()
-        typer.echo(f"halfmq check-history: {text}", err=True)
+        output.note(f"halfmq check-history: {text}")
 
     def end(self) -> None:
         if self._shown:
-            sys.stderr.write("\r" + " " * 40 + "\r")
+            output.progress(" " * 40)
+            output.progress("")
             self._shown = False
 
 
 def _print(report: Report, show: int) -> None:
     systems = ", ".join(report.systems) or "unnamed system"
     faults = ", ".join(f"{count:,} x {what}" for what, count in report.faults.items()) or "none"
-    typer.echo(
+    output.say(
         f"{systems}: {report.events:,} events in {report.files:,} files, {report.seconds:.1f} s; faults: {faults}"
     )
     if report.torn_lines:
-        typer.echo(f"{report.torn_lines:,} incomplete lines of killed processes ignored")
+        output.say(f"{report.torn_lines:,} incomplete lines of killed processes ignored")
     row = "{:>7}  {:<28}  {:>9}  {:>12}  {}"
-    typer.echo("\n" + row.format("promise", "violation", "found", "checked", ""))
+    output.say("", row.format("promise", "violation", "found", "checked", ""))
     told: set[str] = set()
     for one in report.looked:
         first = one.kind not in told
         told.add(one.kind)
         found = f"{one.violations:,}" if first else ""
         looked, what = (f"{one.looked:,}", one.what) if one.looked else ("-", f"nothing to check: {one.what}")
-        typer.echo(row.format(one.promise, one.kind if first else "", found, looked, what))
+        output.say(row.format(one.promise, one.kind if first else "", found, looked, what))
     for note in report.notes:
-        typer.echo(f"note: {note}")
+        output.say(f"note: {note}")
     for kind, count in report.counts.items():
         for violation in report.of_kind(kind)[:show]:
-            typer.echo("\n" + violation.text())
+            output.say("", *violation.text().split("\n"))
         if count > show:
-            typer.echo(f"... and {count - show:,} more of kind {kind}")
+            output.say(f"... and {count - show:,} more of kind {kind}")
     if report.looked_at_nothing:
-        typer.echo("\nnothing to check")
+        output.say("", "nothing to check")
     else:
-        typer.echo("\nclean" if report.clean else f"\n{sum(report.counts.values()):,} violations")
+        output.say("", "clean" if report.clean else f"{sum(report.counts.values()):,} violations")

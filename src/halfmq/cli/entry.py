@@ -24,4 +24,10 @@ def run() -> None:
         missing = MissingDependency(f"{error.name} is not installed", hint="pip install 'halfmq[server]'")
         print(f"halfmq: {missing}", file=sys.stderr)
         raise SystemExit(ExitStatus.FAILED) from missing
-    app()
+    from halfmq.cli import output
+
+    try:
+        app()
+    except Exception as error:
+        output.trace(error)
+        raise SystemExit(ExitStatus.FAILED) from error

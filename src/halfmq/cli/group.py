@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from halfmq import limits
+from halfmq.cli import output
 from halfmq.cli.ask import ask
 from halfmq.cli.exit_status import ExitStatus, exit_text
 from halfmq.cli.main import fail
@@ -71,14 +72,14 @@ def hold(
         fail(error)
         raise typer.Exit(ExitStatus.USAGE) from error
     _ask(url, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, timeout, body)
-    typer.echo(f"group {group} holds {', '.join(topics)}, {_until(hold_ms)}")
+    output.say(f"group {group} holds {', '.join(topics)}, {_until(hold_ms)}")
 
 
 @app.command()
 def release(group: _Group, url: _Url = _URL, timeout: _Timeout = _TIMEOUT_S) -> None:
     """Let the group hold nothing any more."""
     _ask(url, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, timeout, change_body(group, hold_removed()))
-    typer.echo(f"group {group} holds nothing")
+    output.say(f"group {group} holds nothing")
 
 
 @app.command()
@@ -92,7 +93,7 @@ def holds(url: _Url = _URL, timeout: _Timeout = _TIMEOUT_S) -> None:
         for name, settings in table.items():
             held = read_hold_change(settings.get("attributes") or {})
             if held.topics:
-                typer.echo(f"{name}: {', '.join(held.topics)}, {_until(held.hold_ms or 0)}")
+                output.say(f"{name}: {', '.join(held.topics)}, {_until(held.hold_ms or 0)}")
         start, total = start + _PAGE, int(answer.ext.get("totalGroupNum", "0"))
 
 
@@ -111,6 +112,6 @@ def _ask(
     except HalfmqError as error:
         raise fail(error) from error
     if answer.code != ResponseCode.SUCCESS:
-        typer.echo(f"halfmq: {answer.remark} (code {answer.code})", err=True)
+        output.note(f"halfmq: {answer.remark} (code {answer.code})")
         raise typer.Exit(ExitStatus.USAGE if answer.code == ResponseCode.INVALID_PARAMETER else ExitStatus.FAILED)
     return answer

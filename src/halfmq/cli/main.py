@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from halfmq.cli import output
 from halfmq.cli.exit_status import ExitStatus
 
 
@@ -52,9 +53,8 @@ class LazyCommand(TyperCommand):
         try:
             real = self._make()
         except ModuleNotFoundError as error:
-            typer.echo(
-                f"{parent.command_path} {self.name}: {error}. Install the missing extra: pip install 'halfmq[{self._extra}]'",
-                err=True,
+            output.note(
+                f"{parent.command_path} {self.name}: {error}. Install the missing extra: pip install 'halfmq[{self._extra}]'"
             )
             raise SystemExit(ExitStatus.FAILED) from error
         real.name = self.name
@@ -90,7 +90,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from halfmq import __version__
 
-        typer.echo(f"halfmq {__version__}")
+        output.say(f"halfmq {__version__}")
         raise typer.Exit
 
 
@@ -110,7 +110,7 @@ def path(text: str) -> Path:
 
 def fail(error: BaseException) -> "typer.Exit":
     """Print the error on standard error; use as ``raise fail(error)``. Exit status ``ExitStatus.FAILED``."""
-    typer.echo(f"halfmq: {error}", err=True)
+    output.note(f"halfmq: {error}")
     return typer.Exit(ExitStatus.FAILED)
 
 

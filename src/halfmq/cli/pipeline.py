@@ -8,7 +8,6 @@ Options of a job are the fields of its settings; a file (``--config``) may set t
 import importlib
 import inspect
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
@@ -16,6 +15,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 from typer.core import TyperGroup
 
+from halfmq.cli import output
 from halfmq.cli.exit_status import MEANINGS, ExitStatus, exit_text
 from halfmq.cli.main import LazyCommand, path
 from halfmq.errors import HalfmqError, UsageError
@@ -84,7 +84,7 @@ def _root() -> None:  # with a callback it is a group, though it has one command
 @app.command()
 def script() -> None:
     """Print the path of the program for spark-submit: the same commands as `halfmq pipeline`."""
-    typer.echo(__file__)
+    output.say(__file__)
 
 
 def _command(name: str, module_name: str) -> Any:
@@ -112,15 +112,15 @@ def _runner(name: str, module: Any) -> Callable[..., None]:
                 s.check_tables(file, JOBS)
             settings = s.load(module.Settings, name, file=file, given=values)
             spark = s.load_spark(file, master=master, conf=s.parse_pairs(conf or ()))
-            status = module.run(settings, spark, lambda text: typer.echo(text, err=True))
+            status = module.run(settings, spark, output.note)
         except UsageError as error:
-            typer.echo(f"halfmq pipeline {name}: {error}", err=True)
+            output.note(f"halfmq pipeline {name}: {error}")
             raise typer.Exit(ExitStatus.USAGE) from error
         except HalfmqError as error:
-            typer.echo(f"halfmq pipeline {name}: {error}", err=True)
+            output.note(f"halfmq pipeline {name}: {error}")
             raise typer.Exit(JOBS[name].failed) from error
         except Exception as error:
-            traceback.print_exc()
+            output.trace(error)
             raise typer.Exit(JOBS[name].failed) from error
         raise typer.Exit(status)
 

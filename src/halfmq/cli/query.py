@@ -9,6 +9,7 @@ from typing import Annotated, Final, NoReturn
 import msgspec
 import typer
 
+from halfmq.cli import output
 from halfmq.cli.ask import ask
 from halfmq.cli.exit_status import ExitStatus, exit_text
 from halfmq.client.connector import parse_url
@@ -54,15 +55,15 @@ def list_(
     """List queries with the last batch that each has decided, in the order in which the broker got to know them."""
     rows = [row for row in _all(url, timeout) if not unused or row.last_batch < 0]
     if as_json:
-        typer.echo(msgspec.json.encode({"total": len(rows), "queries": rows}))
+        output.document(msgspec.json.encode({"total": len(rows), "queries": rows}))
         return
     if rows:
         head = ("QUERY", "TOPIC", "GROUP", "STREAM", "LAST BATCH", "UNDECIDED")
         lines = [head, *map(_row, rows)]
         widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
         for line in lines:
-            typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-    typer.echo(f"{len(rows)} queries", err=True)
+            output.say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    output.note(f"{len(rows)} queries")
 
 
 def _row(row: QueryInfo) -> tuple[str, ...]:
@@ -96,7 +97,7 @@ def forget(
         topics = ", ".join(row.topic or "-" for row in found)
         _fail(f"several queries have the name {query}: name one with --topic, of {topics}", ExitStatus.USAGE)
     (row,) = found
-    typer.echo(_consequence(row), err=True)
+    output.note(_consequence(row))
     if not yes:
         if not _has_terminal():
             _fail("no terminal for the confirmation: use --yes", ExitStatus.USAGE)
@@ -104,7 +105,7 @@ def forget(
             _fail("the confirmation does not match; nothing was changed", ExitStatus.FAILED)
     fields = {wire.EXT_QUERY: query, wire.EXT_QUERY_TOPIC: row.topic, EXT_OPERATOR: operator, EXT_REASON: reason}
     _ask(url, HMQ_FORGET_QUERY, fields, timeout)
-    typer.echo(f"{query_text(query, row.topic)} is forgotten")
+    output.say(f"{query_text(query, row.topic)} is forgotten")
 
 
 def _has_terminal() -> bool:
@@ -149,5 +150,5 @@ def _ask(url: str, code: int, ext: dict[str, str], timeout: float) -> Request[di
 
 
 def _fail(text: str, status: ExitStatus) -> NoReturn:
-    typer.echo(f"halfmq query: {text}", err=True)
+    output.note(f"halfmq query: {text}")
     raise typer.Exit(status)

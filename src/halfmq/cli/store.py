@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from halfmq.cli import output
 from halfmq.cli.exit_status import ExitStatus, exit_text
 from halfmq.cli.main import path
 from halfmq.errors import HalfmqError, StoreDamaged
@@ -41,7 +42,7 @@ def verify(directory: _Directory) -> None:
     try:
         report = verify_store(ReadOnlyDisk(), directory)
     except (HalfmqError, OSError) as error:
-        typer.echo(f"halfmq store verify: {explained(error)}", err=True)
+        output.note(f"halfmq store verify: {explained(error)}")
         raise typer.Exit(ExitStatus.USAGE) from error
     _print(report)
     raise typer.Exit(ExitStatus.FAILED if report.damaged else ExitStatus.SUCCESS)
@@ -56,7 +57,6 @@ def dump(
 ) -> None:
     """Print the records of the log, one JSON document per line."""
     status = ExitStatus.SUCCESS
-    write = sys.stdout.buffer.write
     try:
         for line in dump_store(
             ReadOnlyDisk(),
@@ -64,31 +64,31 @@ def dump(
             start=start,
             kinds=frozenset(kind or ()),
             bodies=bodies,
-            note=lambda text: typer.echo(f"halfmq store dump: {text}", err=True),
+            note=lambda text: output.note(f"halfmq store dump: {text}"),
         ):
-            write(line + b"\n")
+            output.document(line)
         sys.stdout.buffer.flush()
     except BrokenPipeError:
         sys.stderr.close()  # the reader, such as `head`, has closed the pipe
     except (HalfmqError, OSError) as error:
         sys.stdout.buffer.flush()
-        typer.echo(f"halfmq store dump: {explained(error)}", err=True)
+        output.note(f"halfmq store dump: {explained(error)}")
         status = ExitStatus.FAILED if isinstance(error, StoreDamaged) else ExitStatus.USAGE
     raise typer.Exit(status)
 
 
 def _print(report: Report) -> None:
     counted = report.counted
-    typer.echo(
+    output.say(
         f"log {report.log_start} to {report.position}: {counted['batches']:,} batches, {counted['records']:,} records, "
         f"{counted['bodies']:,} bodies ({counted['body_bytes']:,} bytes)"
     )
-    typer.echo(
+    output.say(
         f"compared: {counted['queue_entries']:,} queue entries, {counted['rows']:,} row facts, {counted['keys']:,} keys, "
         f"{counted['settled_ids']:,} settled ids, "
         f"{counted['snapshots']:,} snapshots"
     )
     for finding in report.findings:
-        typer.echo(f"{'DAMAGED' if finding.damage else 'note'}: {finding.part}: {finding.what}")
-        typer.echo(f"    {finding.remedy}")
-    typer.echo("damaged" if report.damaged else "whole")
+        output.say(f"{'DAMAGED' if finding.damage else 'note'}: {finding.part}: {finding.what}")
+        output.say(f"    {finding.remedy}")
+    output.say("damaged" if report.damaged else "whole")

@@ -5,12 +5,13 @@ Exit status: ``exit_status``. Data goes to standard output, everything else to s
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Final, NamedTuple, NoReturn
 
 import msgspec
 import typer
 
+from halfmq.cli import output
 from halfmq.cli.ask import ask, ask_each
 from halfmq.cli.exit_status import ExitStatus, exit_text
 from halfmq.client.connector import parse_url
@@ -136,17 +137,17 @@ def list_(
     rows = [row for row in rows if row.age_ms >= older_ms]
     if as_json:
         document = {"total": total, "transactions": rows, **({"next": following} if following else {})}
-        typer.echo(msgspec.json.encode(document))
+        output.document(msgspec.json.encode(document))
         return
     if rows:
-        _table(
+        output.table(
             ("AGE", "GROUP", "TRANSACTION", "MESSAGES", "TOPICS", "CHECKS", "NEXT CHECK", "PRODUCERS"), map(_row, rows)
         )
-    typer.echo(f"{total} undecided, {len(rows)} shown", err=True)
+    output.note(f"{total} undecided, {len(rows)} shown")
     if following and rows:
-        typer.echo(f"next page: --from {following}", err=True)
+        output.note(f"next page: --from {following}")
     elif total > count and not group:
-        typer.echo("for the rest use --group GROUP; `halfmq tx stats` lists the groups", err=True)
+        output.note("for the rest use --group GROUP; `halfmq tx stats` lists the groups")
 
 
 class _Page(NamedTuple):
@@ -219,9 +220,9 @@ def show(
     """Explain one transaction: who prepared it, how often it was checked, why it waits, and who decided it."""
     found, state, sentences, _ = _story(url, tx_id, group, timeout)
     if as_json:
-        typer.echo(msgspec.json.encode({"tx_id": tx_id, "group": found, "state": state, "story": sentences}))
+        output.document(msgspec.json.encode({"tx_id": tx_id, "group": found, "state": state, "story": sentences}))
     else:
-        typer.echo("\n".join(sentences))
+        output.say(*sentences)
     if state == UNKNOWN:
         raise typer.Exit(NOT_FOUND)
 
@@ -254,19 +255,19 @@ def check(
         _fail("name a transaction: TX_ID, or --group GROUP --parked [--max NUMBER]", USAGE)
     found, state, sentences, _ = _story(url, tx_id, group, timeout)
     if state == UNKNOWN:  # a check of it would fail with a less specific status
-        typer.echo("\n".join(sentences), err=True)
+        output.note(*sentences)
         raise typer.Exit(NOT_FOUND)
     answer = _ask(url, HMQ_ASK, {wire.EXT_GROUP: found, wire.EXT_ID: tx_id}, timeout)
     found = answer.ext.get(wire.EXT_GROUP, found)
     whom = answer.ext.get(wire.EXT_CLIENT) or "the next client that fetches checks"
-    typer.echo(f"check {answer.ext.get(wire.EXT_CHECKS)} sent to {whom}", err=True)
+    output.note(f"check {answer.ext.get(wire.EXT_CHECKS)} sent to {whom}")
     until = time.monotonic() + wait
     while True:
         found, state, sentences, check_open = _story(url, tx_id, found, timeout)
         if state != UNDECIDED or not check_open or time.monotonic() >= until:
             break
         time.sleep(_POLL_S)
-    typer.echo("\n".join(sentences))
+    output.say(*sentences)
     if state == UNDECIDED:
         raise typer.Exit(STILL_UNDECIDED)
 
@@ -284,13 +285,13 @@ def _check_parked(url: str, group: str, count: int, wait: float, timeout: float)
         if wanted is None:
             wanted = min(count or len(ids) + left, len(ids) + left)
             if not wanted:
-                typer.echo(f"group {group} has no parked transactions", err=True)
+                output.note(f"group {group} has no parked transactions")
                 return
         before = len(asked)
         asked.update(dict.fromkeys(ids))
         if len(asked) > before:
             moved = time.monotonic()
-            typer.echo(f"{len(asked)} of {wanted} checked", err=True)
+            output.note(f"{len(asked)} of {wanted} checked")
         if len(asked) >= wanted or not left or time.monotonic() - moved >= wait:
             break
         if not ids:
@@ -298,11 +299,9 @@ def _check_parked(url: str, group: str, count: int, wait: float, timeout: float)
     until = time.monotonic() + wait
     while (open_ := _undecided_among(url, group, list(asked), timeout)) and time.monotonic() < until:
         time.sleep(_POLL_S)
-    typer.echo(f"{len(asked)} checked: {len(asked) - open_} settled, {open_} still undecided")
+    output.say(f"{len(asked)} checked: {len(asked) - open_} settled, {open_} still undecided")
     if len(asked) < wanted:
-        typer.echo(
-            f"{wanted - len(asked)} not checked: too many checks are in flight; run the command again later", err=True
-        )
+        output.note(f"{wanted - len(asked)} not checked: too many checks are in flight; run the command again later")
     if open_ or len(asked) < wanted:
         raise typer.Exit(STILL_UNDECIDED)
 
@@ -342,17 +341,17 @@ def stats(
         if not start:
             break
     if as_json:
-        typer.echo(msgspec.json.encode(rows))
+        output.document(msgspec.json.encode(rows))
         return
     if rows:
         head = (
             "GROUP", "UNDECIDED", "OLDEST", "PARKED", "IN CHECK", "PRODUCERS", "BYTES", "COMMITTED", "ROLLED BACK", "POLICY",
         )  # fmt: skip
-        _table(head, map(_figures, rows))
+        output.table(head, map(_figures, rows))
         if rows[0].counted_ms:
-            typer.echo(f"COMMITTED and ROLLED BACK count the last {span(rows[0].counted_ms)}", err=True)
+            output.note(f"COMMITTED and ROLLED BACK count the last {span(rows[0].counted_ms)}")
     shown = f", {len(rows)} shown" if len(rows) < of_groups else ""
-    typer.echo(f"{undecided} undecided in {of_groups} groups{shown}", err=True)
+    output.note(f"{undecided} undecided in {of_groups} groups{shown}")
 
 
 def _figures(row: GroupStats) -> tuple[str, ...]:
@@ -429,9 +428,8 @@ def limits_(
     if not change.is_empty and not operator:
         _fail("a change requires --operator NAME", USAGE)
     if past_limit == "rollback" and not yes:
-        typer.echo(
-            "the broker will roll back undecided transactions past the limit, even if the application's database committed them",
-            err=True,
+        output.note(
+            "the broker will roll back undecided transactions past the limit, even if the application's database committed them"
         )
         _confirm(group, f"Type the group name to set this policy for {group}")
     fields = {wire.EXT_GROUP: group, wire.EXT_OPERATOR: operator, wire.EXT_REASON: reason}
@@ -441,17 +439,17 @@ def limits_(
         _fail("a limit is too large: the maximum is a 64-bit integer", USAGE)
     stands = groups.decode_limits(_ask(url, HMQ_PRODUCER, fields, timeout, body).body)
     if as_json:
-        typer.echo(msgspec.json.encode(stands))
+        output.document(msgspec.json.encode(stands))
         return
     by = f" (set by {stands.set_by})" if stands.set_by else ""
     policy = _policy(stands.check_limit, stands.past_limit, stands.skip_age_ms)
     meaning = "; undecided transactions wait for ever" if policy == _NO_POLICY else ""
-    typer.echo(f"policy: {policy}{meaning}{by}")
+    output.say(f"policy: {policy}{meaning}{by}")
     for what, own, brokers in (
         ("undecided transactions", stands.undecided_max, stands.broker_undecided_max),
         ("bytes of undecided messages", stands.undecided_bytes_max, stands.broker_undecided_bytes_max),
     ):
-        typer.echo(f"{what}: at most {brokers} (the broker's limit)" if own < 0 else f"{what}: at most {own}")
+        output.say(f"{what}: at most {brokers} (the broker's limit)" if own < 0 else f"{what}: at most {own}")
 
 
 @app.command()
@@ -512,18 +510,17 @@ def _resolve(
     verdict: str, tx_id: str, operator: str, reason: str, group: str, yes: bool, url: str, timeout: float
 ) -> None:
     found, state, sentences, _ = _story(url, tx_id, group, timeout)
-    typer.echo("\n".join(sentences), err=True)
+    output.note(*sentences)
     if state == UNKNOWN:
         raise typer.Exit(NOT_FOUND)
     if state == UNDECIDED and not yes:
-        typer.echo(
-            f"{verdict} overrides the application's database. If a producer of the group can be started, start it instead: it answers the check.",
-            err=True,
+        output.note(
+            f"{verdict} overrides the application's database. If a producer of the group can be started, start it instead: it answers the check."
         )
         _confirm(tx_id, f"Type the transaction id to confirm the {verdict}")
     ext = _ask(url, HMQ_RESOLVE, _resolve_fields(verdict, operator, reason, found, tx_id), timeout).ext
     already = "already " if ext.get(EXT_REPEATED) == "true" else ""
-    typer.echo(f"{tx_id} of group {found} is {already}{ext.get(EXT_VERDICT)}, at log position {ext.get(EXT_POSITION)}")
+    output.say(f"{tx_id} of group {found} is {already}{ext.get(EXT_VERDICT)}, at log position {ext.get(EXT_POSITION)}")
 
 
 def _resolve_all(
@@ -534,16 +531,14 @@ def _resolve_all(
     total = _page(url, group, 1, 0, timeout).total
     older = f" older than {span(older_ms)}" if older_ms else ""
     if not total:
-        typer.echo(f"group {group} has no undecided transactions", err=True)
+        output.note(f"group {group} has no undecided transactions")
         return
-    typer.echo(
-        f"group {group} has {total} undecided transactions; {verdict} applies to {f'those{older}' if older else 'all of them'}",
-        err=True,
+    output.note(
+        f"group {group} has {total} undecided transactions; {verdict} applies to {f'those{older}' if older else 'all of them'}"
     )
     if not yes:
-        typer.echo(
-            f"{verdict} overrides the application's database. If a producer of the group can be started, start it instead: it answers the check.",
-            err=True,
+        output.note(
+            f"{verdict} overrides the application's database. If a producer of the group can be started, start it instead: it answers the check."
         )
         _confirm(group, f"Type the group name to confirm the {verdict}")
     settled, refused = 0, dict[str, str]()
@@ -561,17 +556,17 @@ def _resolve_all(
                 settled += 1
         start += len(rows) - (settled - before)
         if wanted:
-            typer.echo(f"{settled} settled, {len(refused)} rejected", err=True)
+            output.note(f"{settled} settled, {len(refused)} rejected")
         start = following and start
         if not following:
             if len(refused) == refused_before:
                 break
             refused_before = len(refused)  # others may have settled some, which shifts the pages: start over
     for tx_id, why in list(refused.items())[:_SHOWN_MAX]:
-        typer.echo(f"{tx_id}: {why}", err=True)
+        output.note(f"{tx_id}: {why}")
     left = _page(url, group, 1, 0, timeout).total
     done = "COMMITTED" if verdict == "COMMIT" else "ROLLED_BACK"
-    typer.echo(
+    output.say(
         f"{settled} transactions of group {group} are {done}, {len(refused)} were rejected, {left} are undecided"
     )
     if refused:
@@ -614,7 +609,7 @@ def _confirm(name: str, prompt: str) -> None:
     """
     if not _has_terminal():
         _fail("no terminal for the confirmation: use --yes", USAGE)
-    if typer.prompt(prompt, err=True).strip() != name:
+    if output.prompt(prompt).strip() != name:
         _fail("the confirmation does not match; nothing was changed", FAILED)
 
 
@@ -651,7 +646,7 @@ def _ask(url: str, code: int, ext: dict[str, str], timeout: float, body: bytes =
 
 
 def _fail(text: str, status: ExitStatus) -> NoReturn:
-    typer.echo(f"halfmq tx: {text}", err=True)
+    output.note(f"halfmq tx: {text}")
     raise typer.Exit(status)
 
 
@@ -660,10 +655,3 @@ def _span_ms(text: str) -> int:
     if not (number.isascii() and number.isdigit() and len(number) <= _SPAN_DIGITS_MAX and unit in _UNITS_MS):
         _fail(f"{text!r} is not a time span: use up to {_SPAN_DIGITS_MAX} digits and s, m, h or d, such as 90s", USAGE)
     return int(number) * _UNITS_MS[unit]
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    lines = [head, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
-    for line in lines:
-        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

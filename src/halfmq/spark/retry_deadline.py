@@ -1,16 +1,16 @@
 """Retries with exponential backoff while a broker is unavailable, until ``brokerTimeout``."""
 
-import logging
 import random
 import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from halfmq.client.log import logger
 from halfmq.errors import ConnectError
 
 T = TypeVar("T")
 
-_log: Final = logging.getLogger("halfmq.spark")
+_log: Final = logger("halfmq.spark")
 _PAUSE_FIRST_S: Final = 0.05
 _PAUSE_LONGEST_S: Final = 2.0
 

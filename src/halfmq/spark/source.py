@@ -7,7 +7,6 @@ Spark's checkpoint determines the position of a stream. ``commit`` is only a hin
 batch of ``availableNow``.
 """
 
-import logging
 import socket
 import sys
 import time
@@ -28,6 +27,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from halfmq import __version__
+from halfmq.client.log import logger
 from halfmq.errors import ConnectError, HalfmqError, MissingDependency, TopicNotFound, UsageError
 from halfmq.spark.options import VIEW_HALF, VIEW_MESSAGES, Options, parse_options, refuse_table
 from halfmq.spark.plan import data_loss
@@ -53,7 +53,7 @@ from halfmq.spark.schema import spark_schema
 from halfmq.spark.views.table_plan import TableRange, TableSnapshot, UndecidedRows, plan_halves, plan_transactions
 from halfmq.spark.views.table_rows import Lost, Rows, Table, TablePage, TransactionRows, half_messages
 
-_log: Final = logging.getLogger("halfmq.spark")
+_log: Final = logger("halfmq.spark")
 
 
 class Reader(Protocol):

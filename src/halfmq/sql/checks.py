@@ -4,7 +4,6 @@ A check uses a connection of its own from the engine to which the application's 
 must be the primary: a replica may not have the row yet.
 """
 
-import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
@@ -15,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from halfmq import limits
+from halfmq.client.log import logger
 from halfmq.client.outcome import Outcome
 from halfmq.errors import UsageError
 from halfmq.sql.marker import FENCE_LOCK_WAIT_MS, CheckResult, MarkerRows, wall_ms
@@ -28,7 +28,7 @@ _YOUNG_MAX: Final = 65_536
 _WARN_INTERVAL_MS: Final = 60_000
 _WARNED_MAX: Final = 1_024
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 class Asked(Protocol):

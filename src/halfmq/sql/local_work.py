@@ -7,7 +7,6 @@ evidence. A message belongs to the savepoints in which it was collected: those o
 those of the database.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from sqlalchemy import URL, Connection, Engine, event
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, SessionTransaction
 
+from halfmq.client.log import logger
 from halfmq.client.outgoing import OutgoingMessage, compose
 from halfmq.errors import UnsupportedCombination, UsageError
 from halfmq.model import properties as names
@@ -24,7 +24,7 @@ from halfmq.sql.marker import MarkerRows
 from halfmq.sql.open_block import enter, leave, proven_commit, refuse_nested, roll_back
 from halfmq.sql.transaction_guard import Savepoint, TransactionGuard, refuse_autocommit
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 _PLACE = "the block"
 

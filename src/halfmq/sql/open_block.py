@@ -3,16 +3,16 @@
 A commit inside the block would make its rows durable without its messages.
 """
 
-import logging
 import weakref
 from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session, SessionTransaction
 
+from halfmq.client.log import logger
 from halfmq.errors import UsageError
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 #: Key in ``Session.info``, which an ``AsyncSession`` shares with its session. The value is a weak reference, so that a block
 #: that never ended does not mark the session forever.

@@ -16,7 +16,6 @@ The steps, and what a failure in each means:
 Half messages are sent late, so that they are undecided only during one local COMMIT, and an exception of the body sends none.
 """
 
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import timedelta
@@ -28,6 +27,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from halfmq.client import forks
+from halfmq.client.log import logger
 from halfmq.client.marker_table import BlockingTransactionCalls, TransactionCalls
 from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.receipts import Prepared, TransactionReceipt
@@ -38,7 +38,7 @@ from halfmq.sql.marker import MarkerRows
 
 _T = TypeVar("_T")
 
-_log = logging.getLogger(__name__)
+_log = logger(__name__)
 
 
 class SqlTransaction:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from halfmq import limits
-from halfmq.broker.log_output import LogOutput, OneLine, printable
+from halfmq.broker.log_output import LogOutput, OneLine, one_line
 
 LINE = "x" * 200
 
@@ -134,7 +134,7 @@ def test_a_line_that_cannot_be_made_stops_nobody(tmp_path: Path) -> None:
     ],
 )
 def test_text_of_peers_is_one_line_of_bounded_length(text: str, expected: str) -> None:
-    assert printable(text, 20) == expected
+    assert one_line(text, 20) == expected
 
 
 def test_a_traceback_has_lines_of_its_own_and_its_error_none() -> None:

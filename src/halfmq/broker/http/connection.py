@@ -14,6 +14,8 @@ from typing import Final, cast
 import h11
 import msgspec
 
+from halfmq.printable import printable_json
+
 log = logging.getLogger("halfmq.http")
 
 #: Maximum bytes of request line and headers, and maximum number of headers. Browsers and probes send a tenth of it.
@@ -120,7 +122,7 @@ class HttpConnection(asyncio.Protocol):
     def _answer(self, status: int, told: object, *, close: bool = False) -> None:
         if self.transport is None or self.transport.is_closing():
             return
-        body = msgspec.json.encode(told)
+        body = printable_json(msgspec.json.encode(told))  # people look at it with curl
         headers = [
             ("Content-Type", "application/json"),
             ("Cache-Control", "no-store"),

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from halfmq.errors import UsageError
+from halfmq.printable import printable, printable_json
 
 
 class Kind(StrEnum):
@@ -122,7 +123,9 @@ class _Encoded(Result, frozen=True, kw_only=True):
 def to_json(result: Result) -> bytes:
     """The fields of ``Result``, and ``differences_found``."""
     fields = {name: getattr(result, name) for name in result.__struct_fields__}
-    return msgspec.json.format(msgspec.json.encode(_Encoded(**fields, differences_found=result.differences)))
+    return printable_json(
+        msgspec.json.format(msgspec.json.encode(_Encoded(**fields, differences_found=result.differences)))
+    )
 
 
 def from_json(path: Path) -> Result:
@@ -139,10 +142,11 @@ def from_json(path: Path) -> Result:
 
 def show(result: Result, console: Console) -> None:
     """Print the result for people."""
-    console.print(f"table     {result.rows:>12,}  {result.table}", soft_wrap=True, highlight=False, markup=False)
-    console.print(
-        f"messages  {result.messages_read:>12,}  {result.messages}", soft_wrap=True, highlight=False, markup=False
-    )
+    for what, count, where in (
+        ("table", result.rows, result.table),
+        ("messages", result.messages_read, result.messages),
+    ):
+        console.print(Text(printable(f"{what:<9} {count:>12,}  {where}")), soft_wrap=True, highlight=False)
     if result.totals:
         console.print(_totals(result.totals))
     counts = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_header=False)
@@ -158,7 +162,7 @@ def show(result: Result, console: Console) -> None:
     for kind, found in result.examples.items():
         for number, example in enumerate(found):
             line = Text("  ").append(f"{kind.replace('_', ' '):<16}" if number == 0 else " " * 16, "red")
-            console.print(line.append(_visible(str(example))), soft_wrap=True, highlight=False)
+            console.print(line.append(printable(str(example))), soft_wrap=True, highlight=False)
         left = result.counts[kind] - len(found)
         if left > 0:
             console.print(Text(f"  {'':<16}and {left:,} more", "dim"))
@@ -168,11 +172,6 @@ def show(result: Result, console: Console) -> None:
     console.print(Text("Result: ").append(verdict).append(f" ({result.seconds:.1f} s)"), highlight=False)
 
 
-def _visible(text: str) -> str:
-    """Keys and bodies are what somebody sent: control characters would move the cursor, or begin a line of their own."""
-    return "".join([one if one.isprintable() else one.encode("unicode_escape").decode() for one in text])
-
-
 def _totals(totals: list[Total]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("sum of")
@@ -180,7 +179,7 @@ def _totals(totals: list[Total]) -> Table:
         table.add_column(name, justify="right")
     for one in totals:
         off = Text(f"{one.off:+,f}", "red" if one.differs else "")
-        table.add_row(one.column, f"{one.table:,f}", f"{one.messages:,f}", off)
+        table.add_row(Text(printable(one.column)), f"{one.table:,f}", f"{one.messages:,f}", off)
     return table
 
 

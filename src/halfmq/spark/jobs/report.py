@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from halfmq import __version__
 from halfmq.errors import UsageError
+from halfmq.printable import printable
 from halfmq.spark.jobs import inputs, reconciliation, report_plots, session, tables
 from halfmq.spark.jobs.report_figures import (
     CHECKS_SHOWN,
@@ -131,6 +132,8 @@ def render(settings: Settings, parts: dict[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
+        # Plots are markup, and make their text printable themselves.
+        finalize=lambda value: value if hasattr(value, "__html__") else printable(str(value)),
     )
     environment.filters |= {
         "number": lambda value: "" if value is None else f"{value:,}",

@@ -11,6 +11,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
+from halfmq.printable import printable
 from halfmq.spark.jobs.report_figures import (
     CHECKS_SHOWN,
     LATENCY_EDGES_MS,
@@ -171,6 +172,7 @@ def _count_axis(axes: Any, counts: Sequence[int], name: str) -> None:
 
 
 def _short(name: str) -> str:
+    name = printable(name)
     text = name if len(name) <= _NAME_MAX else f"{name[: _NAME_MAX - 1]}…"
     return f" {text}" if text.startswith("_") else text  # or matplotlib leaves it out of the legend
 
@@ -187,5 +189,5 @@ def in_page(svg: str, name: str, label: str) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
     svg = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", svg)
-    quoted = label.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
+    quoted = printable(label).replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
     return svg.replace("<svg ", f'<svg role="img" aria-label="{quoted}" ', 1)

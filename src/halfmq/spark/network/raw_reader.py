@@ -6,7 +6,6 @@ work nor, over short distances, the way there and back is waited for. One respon
 What a pull patches in a message comes from its entry, as in the direct reader: queue offset, store time, whether it was a half.
 """
 
-import logging
 from collections import deque
 from collections.abc import Callable, Generator
 from typing import Final, NamedTuple, Protocol
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from halfmq.client.log import logger
 from halfmq.errors import ProtocolError
 from halfmq.model.half_batch import WHOLE
 from halfmq.model.records import HALF_BATCH_PAYLOAD_AT
@@ -41,7 +41,7 @@ from halfmq.wire.remoting.raw_read import (
     is_intact,
 )
 
-_log: Final = logging.getLogger("halfmq.spark")
+_log: Final = logger("halfmq.spark")
 
 #: Bytes of messages and entries in a response; the broker also limits their number. Larger ones hold up its loop for longer than 5 ms.
 ANSWER_BYTES: Final = 9 << 18

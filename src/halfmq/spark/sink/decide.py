@@ -4,11 +4,11 @@ Spark calls a commit at least once for each batch, and again after a crash. The 
 from a contradiction by its digest.
 """
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from halfmq.client.log import logger
 from halfmq.errors import EnvironmentFailed, HalfmqError, TransactionRefused
 from halfmq.model.query_batch import QueryBatch, query_text
 from halfmq.spark.sink.broker import SinkBroker
@@ -17,7 +17,7 @@ from halfmq.spark.sink.options import SinkOptions
 from halfmq.spark.sink.task import Prepared
 from halfmq.wire.remoting.half_batches import WinnerRow
 
-_log: Final = logging.getLogger("halfmq.spark")
+_log: Final = logger("halfmq.spark")
 #: How long ``abort_batch_write`` waits for the broker.
 _ABORT_TIMEOUT_MS: Final = 10_000
 _CONTRADICTION: Final = "do not delete or restore a checkpoint of a query that writes with this name; a new txnAppId writes everything again"

@@ -7,12 +7,12 @@ A queue that the rows name (or their sharding key) is waited for. Other messages
 of another broker if there is one. As RocketMQ's producers do it.
 """
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from halfmq.client.connector import parse_address
+from halfmq.client.log import logger
 from halfmq.client.producer import STORED
 from halfmq.client.refusals import refusal
 from halfmq.client.routing import DEFAULT_QUEUES, TEMPLATE_TOPIC
@@ -26,7 +26,7 @@ from halfmq.wire.remoting.codes import EXT_DAMAGED, EXT_SENT_AGAIN, RequestCode,
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.route import MASTER_ID, WRITE, Route, decode_cluster_info, decode_route
 
-_log: Final = logging.getLogger("halfmq.spark")
+_log: Final = logger("halfmq.spark")
 #: Requests on the way: enough that brokers store one while the next is encoded.
 IN_FLIGHT_MAX: Final = 3
 _PORT: Final = 10_911

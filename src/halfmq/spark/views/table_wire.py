@@ -4,13 +4,13 @@ A response is a page: rows, and the records that name their transactions, as in 
 the header of a response is there.
 """
 
-import logging
 from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
+from halfmq.client.log import logger
 from halfmq.errors import ProtocolError, UsageError
 from halfmq.spark.network.connection import Address, check_success
 from halfmq.spark.network.raw_connection import RawConnection
@@ -42,7 +42,7 @@ from halfmq.wire.remoting.table_read import (
     encode_request_fields,
 )
 
-_log: Final = logging.getLogger("halfmq.spark")
+_log: Final = logger("halfmq.spark")
 
 #: Bytes of records in a response; the broker also limits the number of rows.
 ANSWER_BYTES: Final = 2 << 20

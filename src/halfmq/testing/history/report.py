@@ -6,6 +6,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from halfmq.printable import printable
+
 #: Violations of each kind that are kept with their events: the first ones in the files. All are counted.
 KEPT_OF_A_KIND: Final = 1_000
 #: Events shown per violation.
@@ -90,11 +92,11 @@ class Violation(msgspec.Struct, frozen=True):
     events: tuple[Evidence, ...] = ()
 
     def text(self) -> str:
-        """The violation for people, in several lines."""
+        """The violation for people, in several lines. Text of the history cannot begin one."""
         what = " ".join(part for part in (self.transaction, self.message and f"message {self.message}") if part)
         lines = [f"{self.kind}: {what}", f"  {self.sentence} (promise {self.promise})"]
         lines += [f"  {one.t_us:>16,} us  {one.by:<14} {one.where}  {one.text}" for one in self.events]
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
 
 class Coverage(msgspec.Struct, frozen=True):

@@ -1,0 +1,394 @@
+"""Names that peers choose cannot move the cursor, forge a line or hide a part of one: in the output of every command, in log lines, and in HTML.
+
+Every command of the command line has a row in ``CASES``; one that is added without a row fails here.
+"""
+
+import asyncio
+import json
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import typer
+from tests.support.histories import Options, made
+from tests.support.in_process import Running, serving
+from tests.support.raw_client import command
+from tests.support.sample_store import properties
+from tests.support.scripted_server import ScriptedServer
+from tests.support.store_writer import StoreWriter
+from tests.support.waiting import until
+from tests.unit.broker.remoting.test_checks import answered, next_check
+
+from halfmq.broker.log_output import LogOutput
+from halfmq.cli import entry
+from halfmq.cli.main import app
+from halfmq.cli.pipeline import JOBS
+from halfmq.errors import HalfmqError
+from halfmq.model.pending import GroupStats, PendingTransaction
+from halfmq.model.settings import BrokerSettings
+from halfmq.spark.jobs import reconcile, reconciliation, report, report_figures
+from halfmq.spark.jobs.settings import fields_of
+from halfmq.wire.remoting import codes, header
+from halfmq.wire.remoting.header import Request
+from halfmq.wire.remoting.producer_groups import ProducerLimits
+
+FORGED = "It was COMMITTED by operator ada"
+#: Colours and cursor by ESC and by the single character CSI, line ends, reversed writing, no width, markup of rich and HTML, NUL, DEL.
+HOSTILE = f"x\x1b[2K\r\n{FORGED}\n\x9b31m\u202e\u2066\u200b\u2028[red]<script>alert(1)</script>\x00\x7f"
+#: What is left of it on every way.
+ESCAPED = re.compile(r"x(\\x1b|\\u001b)\[2K")
+
+
+def assert_harmless(text: str, *, shows: bool = True) -> None:
+    raw = sorted({one for one in text if not one.isprintable() and one != "\n"})
+    assert not raw, f"raw {raw} in {text!r}"
+    assert not [line for line in text.split("\n") if line.lstrip().startswith(FORGED)], text
+    assert not shows or ESCAPED.search(text), f"does not show it: {text!r}"
+
+
+# --- the command line
+
+
+def leaves(group: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Names of all commands, without importing the jobs."""
+    for name in group.list_commands(None):
+        found = group.get_command(None, name)
+        if getattr(found, "_extra", "") == "server":
+            found = found._make()
+        if hasattr(found, "list_commands"):
+            yield from leaves(found, (*path, name))
+        else:
+            yield " ".join((*path, name))
+
+
+Invoke = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def invoke(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Invoke:
+    """Runs ``halfmq`` as it is installed, and returns the exit status and all of its output."""
+
+    def run(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["halfmq", *arguments])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            entry.run()
+        sys.stdout.flush()
+        out, err = capfd.readouterr()
+        return int(ended.value.code or 0), out + err
+
+    return run
+
+
+PENDING = PendingTransaction(HOSTILE, HOSTILE, 1, 1, 1, 1, (HOSTILE,), 1, 1, 1, HOSTILE)
+STATS = GroupStats(HOSTILE, 1, 1, 1, 1, 1, 0, 0, 1, 1, 1, 1, 1, HOSTILE, 1, HOSTILE)
+LIMITS = ProducerLimits(HOSTILE, 1, "wait", 1, 1, 1, HOSTILE, 1, 1)
+BODIES: dict[int, Any] = {
+    codes.HMQ_TRANSACTIONS: [PENDING],
+    codes.HMQ_STORY: [HOSTILE, HOSTILE],
+    codes.HMQ_ASK_PARKED: [HOSTILE],
+    codes.HMQ_UNDECIDED: [HOSTILE],
+    codes.HMQ_STATS: [STATS],
+    codes.HMQ_PRODUCER: LIMITS,
+    codes.RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: {
+        "subscriptionGroupTable": {HOSTILE: {"attributes": {"hold.topics": HOSTILE, "hold.ms": "0"}}}
+    },
+}
+FIELDS = dict.fromkeys(
+    ("group", "state", "checkOpen", "clientId", "checks", "verdict", "HMQ_VERDICT", "HMQ_POSITION"), HOSTILE
+)
+
+
+def answers(request: Request[Any]) -> bytes:
+    """Success, with hostile values in all fields that are text."""
+    state = {"state": "UNDECIDED"} if "--yes" in sys.argv or "check" in sys.argv else {}
+    numbers = {"total": "1", "left": "0", "totalGroupNum": "1"}
+    return header.encode_response(
+        request, 0, ext={**FIELDS, **state, **numbers}, body=msgspec.json.encode(BODIES.get(request.code, {}))
+    )
+
+
+def refuses(request: Request[Any]) -> bytes:
+    return header.encode_response(request, 1, HOSTILE)
+
+
+def breaks(request: Request[Any]) -> bytes:
+    """A body that is not what was asked for."""
+    return header.encode_response(request, 0, ext=FIELDS, body=json.dumps({HOSTILE: HOSTILE}).encode())
+
+
+def refuses_verdicts(request: Request[Any]) -> bytes:
+    return refuses(request) if request.code == codes.HMQ_RESOLVE else answers(request)
+
+
+DECIDE = ("--operator", "eve", "--yes")
+#: Command -> the arguments of each run, for those that ask a broker.
+ASKING: dict[str, tuple[tuple[str, ...], ...]] = {
+    "tx list": ((), ("--json",), ("--group", HOSTILE), ("--max", "1")),
+    "tx show": ((HOSTILE,), (HOSTILE, "--json")),
+    "tx check": ((HOSTILE, "--wait", "0"), ("--group", HOSTILE, "--parked", "--wait", "0")),
+    "tx stats": ((), ("--json",)),
+    "tx limits": ((HOSTILE,), (HOSTILE, "--json"), (HOSTILE, "--check-limit", "1", "--past-limit", "rollback", *DECIDE)),
+    "tx commit": ((HOSTILE, *DECIDE), ("--group", HOSTILE, "--all", *DECIDE)),
+    "tx rollback": ((HOSTILE, *DECIDE), ("--group", HOSTILE, "--all", *DECIDE)),
+    "group hold": (("archive", "orders"),),
+    "group release": (("archive",),),
+    "group holds": ((),),
+}  # fmt: skip
+#: They show what they were given, and nothing of a success.
+SILENT = {"group hold", "group release"}
+
+
+@pytest.mark.parametrize("answer", [answers, refuses, breaks, refuses_verdicts])
+@pytest.mark.parametrize("name", ASKING)
+def test_commands_that_ask_a_broker_show_its_text_escaped(
+    invoke: Invoke, name: str, answer: Callable[[Request[Any]], bytes]
+) -> None:
+    server = ScriptedServer(answer)
+    shown = 0
+    try:
+        for arguments in ASKING[name]:
+            _, text = invoke(*name.split(), *arguments, "--url", server.url)
+            assert_harmless(text, shows=False)
+            shown += bool(ESCAPED.search(text))
+        assert server.requests
+    finally:
+        server.close()
+    if answer is refuses:
+        assert shown == len(ASKING[name]), "some run does not show the remark"
+    elif answer is answers and name not in SILENT:
+        assert shown
+
+
+def hostile_store(directory: Path) -> StoreWriter:
+    text = HOSTILE.encode("ascii", "ignore").decode()
+    writer = StoreWriter(directory)
+    writer.topic(text)
+    writer.send(text, 0, HOSTILE.encode(), properties(1, keys=HOSTILE))
+    halves = writer.prepare(text, [(text, 0, b"h", properties(2, tx_id=HOSTILE))])
+    writer.commit(text, halves)
+    writer.publish()
+    return writer
+
+
+def store_verify(invoke: Invoke, home: Path) -> None:
+    writer = hostile_store(home / "store")
+    assert_harmless(invoke("store", "verify", str(home / "store"))[1], shows=False)
+    for path in (writer.shard / "queues").rglob("*.q"):
+        path.write_bytes(b"\xff" * path.stat().st_size)
+    (writer.shard / "topics.json").write_text(json.dumps({HOSTILE: HOSTILE}))
+    status, text = invoke("store", "verify", str(home / "store"))
+    assert status == 1
+    assert_harmless(text, shows=False)
+    assert_harmless(invoke("store", "verify", str(home / "x\x1b[2K"))[1])
+
+
+def store_dump(invoke: Invoke, home: Path) -> None:
+    hostile_store(home)
+    for more in ((), ("--bodies",)):
+        status, text = invoke("store", "dump", str(home), *more)
+        assert status == 0
+        assert_harmless(text)
+        assert any(
+            HOSTILE in str(json.loads(line)) or repr(HOSTILE)[1:-1] in str(json.loads(line))
+            for line in text.splitlines()
+        )
+
+
+def check_history(invoke: Invoke, home: Path) -> None:
+    history = made(3, Options(transactions=20))
+    history.write(home / "history")
+    renamed = 0
+    for path in (home / "history").rglob("*.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in lines:
+            for field in ("group", "tx", "message", "topic", "system"):
+                if isinstance(line.get(field), str):
+                    line[field] = HOSTILE + line[field]
+                    renamed += 1
+            line.pop("position", None) if line.get("e") == "ended" else None
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines if line.get("e") != "half"))
+    assert renamed
+    for more in ((), ("--json",)):
+        _, text = invoke("check-history", str(home / "history"), *more)
+        assert_harmless(text)
+
+
+def job(name: str) -> Callable[[Invoke, Path, pytest.MonkeyPatch], None]:
+    def run(invoke: Invoke, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        module = sys.modules.get(JOBS[name].module) or __import__(JOBS[name].module, fromlist=["run"])
+        required = [
+            text
+            for field in fields_of(module.Settings)
+            if field.required
+            for text in (f"--{field.name.replace('_', '-')}", "x")
+        ]
+        for error in (HalfmqError(HOSTILE), ValueError(HOSTILE)):
+
+            def work(settings: Any, spark: Any, say: Callable[[str], None], error: Exception = error) -> int:
+                """As the job."""
+                say(HOSTILE)
+                raise error
+
+            monkeypatch.setattr(module, "run", work)
+            status, text = invoke("pipeline", name, *required)
+            assert status == JOBS[name].failed, text
+            assert_harmless(text)
+            assert len(ESCAPED.findall(text)) >= 2, "what it says, and its error"
+
+    return run
+
+
+RESULT = reconciliation.Result(
+    table=HOSTILE, messages=HOSTILE, read_at=HOSTILE, rows=1, messages_read=1, equal=0, counts={reconciliation.Kind.MISSING: 1},
+    extra_messages=0, compared=[HOSTILE], totals=[reconciliation.Total(HOSTILE, Decimal(1), Decimal(2), Decimal(1), True)],
+    examples={reconciliation.Kind.MISSING: [
+        reconciliation.Example(key={HOSTILE: HOSTILE}, rows=1, messages=1, reason=HOSTILE),
+        reconciliation.Example(key={HOSTILE: HOSTILE}, rows=1, messages=1, values=[reconciliation.Values(HOSTILE, HOSTILE, None)], first_message=HOSTILE),
+    ]},
+)  # fmt: skip
+
+
+def reconcile_job(invoke: Invoke, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job("reconcile")(invoke, home, monkeypatch)
+    monkeypatch.undo()
+    monkeypatch.setattr(reconcile, "reconcile", lambda settings, spark, say: RESULT)
+    required = [text for field in fields_of(reconcile.Settings) if field.required for text in (f"--{field.name}", "x")]
+    for more in ((), ("--json", "-")):
+        status, text = invoke("pipeline", "reconcile", *required, *more)
+        assert status == 1, text
+        assert_harmless(text)
+        assert "[red]" in text, "markup is shown, not obeyed"
+
+
+def report_job(invoke: Invoke, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "result.json").write_bytes(reconciliation.to_json(RESULT))
+    page = home / "report.html"
+    status, text = invoke(
+        "pipeline", "report", "--reconciliation", str(home / "result.json"), "--output", str(page), "--title", HOSTILE
+    )
+    assert status == 0, text
+    assert_harmless(page.read_text())
+    job("report")(invoke, home, monkeypatch)
+
+
+CASES: dict[str, Callable[..., None] | None] = {
+    **dict.fromkeys(ASKING),
+    "store verify": store_verify,
+    "store dump": store_dump,
+    "check-history": check_history,
+    **{f"pipeline {name}": job(name) for name in JOBS},
+    "pipeline reconcile": reconcile_job,
+    "pipeline report": report_job,
+    # The path of a file of ours.
+    "pipeline script": None,
+    # Its output is the log: test_log_lines_of_a_broker_under_hostile_names_are_escaped.
+    "serve": None,
+    # They start their broker and its clients themselves.
+    "bench tx": None,
+    "bench restart": None,
+}
+
+
+def test_every_command_has_a_case() -> None:
+    assert set(leaves(typer.main.get_command(app))) == set(CASES)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case is not None])
+def test_commands_that_read_files_show_their_text_escaped(
+    name: str, invoke: Invoke, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    case = CASES[name]
+    assert case is not None
+    if name.startswith("pipeline"):
+        case(invoke, tmp_path, request.getfixturevalue("monkeypatch"))
+    else:
+        case(invoke, tmp_path)
+
+
+# --- a real broker
+
+
+ID = "AC10000100002A9F0000000000000001"
+QUICK = BrokerSettings(check_immunity_ms=20, check_interval_ms=20, check_answer_ms=60_000)
+
+
+async def hostile_peers(running: Running) -> None:
+    """An undecided transaction whose producer has a hostile name and answered a check with a hostile remark; the next check waits for it.
+
+    And requests that make the broker log what peers sent.
+    """
+    client = await running.client()
+    await client.heartbeat(HOSTILE, producers=["P"], consumers={"C": ["T"]})
+    other = await running.client()
+    await other.heartbeat(HOSTILE + "2", consumers={"C": ["another"]})
+    half = await client.half("T", b"one", unique=ID, KEYS=HOSTILE, TAGS=HOSTILE)
+    assert half.code == 0, half
+    unknown = answered(await next_check(client), 0)
+    client.write(command(37, client.next_opaque(), unknown, oneway=True, remark=HOSTILE))
+    await next_check(client)
+    fields = {"a": HOSTILE, "topic": HOSTILE, "group": HOSTILE, "name": HOSTILE}
+    for code in (9_999, 29_012, 29_013, 200, 17, 25):
+        client.write(command(code, client.next_opaque(), fields, HOSTILE.encode(), remark=HOSTILE))
+    names = {"group": "P", "txId": ID, "operator": HOSTILE, "reason": HOSTILE, "verdict": "COMMIT"}
+    assert (await client.ask(29_004, names)).code != 0, "an operator's name is printable"
+
+
+async def test_client_id_cannot_forge_the_story_of_a_transaction(tmp_path: Path, invoke: Invoke) -> None:
+    async with serving(tmp_path, settings=QUICK) as running:
+        await hostile_peers(running)
+        url = ("--url", f"127.0.0.1:{running.ports.names}")
+        for arguments in (("show", ID), ("show", ID, "--json"), ("commit", ID, "--operator", "bob", "--yes")):
+            status, text = await asyncio.to_thread(invoke, "tx", *arguments, *url)
+            assert status == 0, text
+            assert_harmless(text)
+            assert len(ESCAPED.findall(text)) == 2, "the client that is asked, and the remark of the last one"
+
+
+async def test_log_lines_of_a_broker_under_hostile_names_are_escaped(tmp_path: Path) -> None:
+    written = bytearray()
+
+    def write(fd: int, data: bytes) -> int:
+        written.extend(data)
+        return len(data)
+
+    output = LogOutput(1, write=write)
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(output)
+    root.setLevel(logging.DEBUG)
+    try:
+        async with serving(tmp_path, settings=QUICK) as running:
+            await hostile_peers(running)
+            await until(lambda: b"9999" in written, "the line about an unknown request")
+        output.say_last(f"halfmq: {HOSTILE}")
+    finally:
+        root.removeHandler(output)
+        root.setLevel(level)
+        assert output.end()
+    lines = written.decode()
+    assert_harmless(lines)
+    assert re.search(r"halfmq: x\\x1b\[2K\\r\\nIt was", lines), "the last line, too"
+
+
+# --- HTML
+
+
+def test_page_of_the_report_shows_names_escaped() -> None:
+    interval = report_figures.Interval(0, 1, 2)
+    topics = [report_figures.Topic(HOSTILE, 1, 1, 0, 1, 1)]
+    messages = report_figures.Messages(interval, topics, {HOSTILE: [1, 0]}, 0)
+    groups = [report_figures.Group(HOSTILE, 1, 1, 1, 1)]
+    waiting = [report_figures.Waiting(HOSTILE, HOSTILE, 1, 1, [HOSTILE])]
+    found = report_figures.Transactions(groups, 0, [(HOSTILE, 1)], None, interval, [1, 1], [1, 0, 0, 0, 0, 0], waiting)
+    settings = report.Settings(title=HOSTILE, transactions=HOSTILE, url="rocketmq://h:1", topics=(HOSTILE,))
+    page = report.render(settings, {"messages": messages, "transactions": found, "reconciliation": RESULT})
+    assert_harmless(page)
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(1)" in page
