@@ -183,7 +183,7 @@ CONNECTION_IDLE_MS: Final = 120_000
 CONNECTIONS_MAX: Final = 16_384
 #: Connections reserved for operators, at most a quarter of all; see ``broker.remoting.connection_admission``.
 OPERATOR_PLACES: Final = 16
-#: Maximum HTTP connections.
+#: Maximum HTTP connections; as many older ones may be closing.
 HTTP_CONNECTIONS_MAX: Final = 32
 #: Maximum producer and consumer groups of a connection. Real clients have a few.
 GROUPS_PER_CONNECTION_MAX: Final = 1_024

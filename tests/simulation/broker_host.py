@@ -232,7 +232,7 @@ class BrokerHost:
         self.clock = VirtualClock(scheduler, look_us=swarm.look_us)
         self.config = BrokerConfig(
             data=DATA,
-            host="10.0.0.1",
+            hosts=("10.0.0.1",),
             durability=Durability(swarm.durability),
             segment_bytes=swarm.segment_bytes,
             checkpoint_interval_ms=swarm.checkpoint_interval_ms,

@@ -22,7 +22,7 @@ import errno
 import os
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
@@ -335,6 +335,7 @@ class _Door:
 
     def __init__(self, network: "FaultyNetwork", process: ProcessLoop, gateway: Gateway, port: int) -> None:
         self.port = port
+        self.addresses = [f"network:{port}"]
         self.process = process
         self.gateway = gateway
         self.listens = False
@@ -404,7 +405,7 @@ class FaultyNetwork:
         return _ClientConnector(self, process, machine)
 
     def bind(self, process: ProcessLoop) -> Bind:
-        async def bind(gateway: FrontDoor, what: str, host: str, port: int) -> BoundPort:
+        async def bind(gateway: FrontDoor, what: str, hosts: Sequence[str], port: int) -> BoundPort:
             assert port not in self.doors, f"two listen on {port}"
             door = self.doors[port] = _Door(self, process, cast(Gateway, gateway), port)
             return door

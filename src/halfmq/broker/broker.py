@@ -11,6 +11,7 @@ simulation.
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -130,7 +131,7 @@ class Broker:
         self._loop = loop
         self._make_syncer = make_syncer
         self._offload: Offload = offload if offload is not None else ThreadOffload(loop)
-        self._ports = BoundPorts(bind, config.host)
+        self._ports = BoundPorts(bind, config.hosts)
         #: Of all protocols; the gateway is one.
         self._front_doors: list[FrontDoor] = []
         self._http: HttpFrontDoor | None = None
@@ -220,7 +221,7 @@ class Broker:
             # Its library is installed with the server, not with the client.
             from halfmq.broker.http.door import HttpFrontDoor
 
-            self._http = HttpFrontDoor()
+            self._http = HttpFrontDoor({*config.http_names(), socket.gethostname()})
             self._front_doors.append(self._http)
             plans.append(PortPlan("HTTP service", self._http, config.http_port, closed_last=True))
         await self._ports.bind(plans)

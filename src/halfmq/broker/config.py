@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass, field, replace
-from ipaddress import IPv4Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Final
 
@@ -21,8 +21,7 @@ DRAIN_MS: Final = 300
 #: RocketMQ's ``fileReservedTime`` = 72 hours.
 RETENTION_MS: Final = 72 * 3_600_000
 RETENTION_CHECK_MS: Final = 10_000
-#: Loopback address for a wildcard address, by IP version; ``::`` does not accept IPv4.
-_LOOPBACKS: Final = {4: "127.0.0.1", 6: "::1"}
+_LOOPBACK: Final = "127.0.0.1"
 _BROADCAST: Final = IPv4Address("255.255.255.255")
 #: A last label of digits after others is an IPv4 address, and a wrong one here. Invalid labels make resolvers raise. A single label of
 #: digits may be the name of a container.
@@ -34,11 +33,14 @@ class BrokerConfig:
     """``port`` and ``name_port`` 0: any free port. ``advertise_host``: host in routes for clients; None: see ``advertised``."""
 
     data: Path
-    host: str = "127.0.0.1"
+    #: Addresses or names of this machine to listen on; ``::`` is every address of it, also IPv4.
+    hosts: tuple[str, ...] = ("127.0.0.1",)
     port: int = BROKER_PORT
     name_port: int = NAME_PORT
     #: Port for health and undecided transactions over HTTP; 0: any free port; None: no HTTP.
     http_port: int | None = None
+    #: Further names under which clients address the HTTP port, as a proxy's or a service's.
+    http_host_names: tuple[str, ...] = ()
     #: Also listen on ``port`` - 2, if that is free (RocketMQ ``fastListenPort``).
     vip_channel: bool = True
     advertise_host: str | None = None
@@ -87,12 +89,25 @@ class BrokerConfig:
                 f"segment bytes {self.segment_bytes} not possible",
                 hint=f"a multiple of {SEGMENT_BYTES_MIN}, below 2 GiB",
             )
+        if not self.hosts:
+            raise UsageError("no host to listen on", hint="--host 127.0.0.1, or :: for all addresses")
+        ours = "an address or name of this machine; :: for all, 0.0.0.0 for all of IPv4"
         for name, host, everywhere, what in (
-            ("host", self.host, True, "an address or name of this machine; 0.0.0.0 or :: for all"),
+            *[("host", host, True, ours) for host in self.hosts],
             ("advertised host", self.advertised(), False, "an address or name by which clients reach this machine"),
         ):
             if not _is_host(host, everywhere=everywhere):
                 raise UsageError(f"{name} {host!r} not possible", hint=f"{what}; IPv6 without brackets, no port")
+            if _lacks_zone(host):
+                raise UsageError(
+                    f"{name} {host!r} is link-local, and does not say on which interface",
+                    hint=f"{host}%INTERFACE, as in {host}%eth0; ip -6 address lists them",
+                )
+        for name in self.http_host_names:
+            if _HOST_NAME.fullmatch(name) is None:
+                raise UsageError(
+                    f"HTTP host name {name!r} not possible", hint="a name without port; addresses need none"
+                )
         taken: dict[int, str] = {}
         for name, port in (("port", self.port), ("name port", self.name_port), ("HTTP port", self.http_port or 0)):
             if not 0 <= port <= 65_535:
@@ -178,21 +193,24 @@ class BrokerConfig:
         return port if self.vip_channel and port > 0 and port not in (self.name_port, self.http_port) else None
 
     def advertised(self) -> str:
-        """The advertised host: as configured, else the bound one, else this machine's loopback address."""
+        """The advertised host: as configured, else the first one that other machines can reach, else this machine's loopback address."""
         if self.advertise_host is not None:
             return self.advertise_host
-        try:
-            address = ip_address(self.host)
-        except ValueError:
-            return "127.0.0.1" if self.host == "localhost" else self.host
-        return _LOOPBACKS[address.version] if address.is_unspecified else self.host
+        reached = next((host for host in self.hosts if not _is_wildcard(host) and not _is_loopback(host)), None)
+        if reached is not None:
+            return reached
+        if any(map(_is_wildcard, self.hosts)) or self.hosts[:1] in ((), ("localhost",)):
+            return _LOOPBACK
+        return self.hosts[0]
 
     def advertises_loopback_for_everywhere(self) -> bool:
         """Whether remote clients can connect but get the loopback address, because no host to advertise is configured."""
-        try:
-            return self.advertise_host is None and ip_address(self.host).is_unspecified
-        except ValueError:
-            return False
+        return self.advertise_host is None and any(map(_is_wildcard, self.hosts)) and _is_loopback(self.advertised())
+
+    def http_names(self) -> set[str]:
+        """Host names under which the HTTP port is served, besides addresses and ``localhost``."""
+        advertised = () if self.advertise_host is None else (self.advertise_host,)
+        return {*self.hosts, *advertised, *self.http_host_names}
 
 
 def check_caps(settings: BrokerSettings) -> None:
@@ -228,6 +246,34 @@ def _is_host(text: str, *, everywhere: bool) -> bool:
     if address.is_multicast or address == _BROADCAST:
         return False  # a socket can be bound to it, but no client can connect
     return everywhere or not address.is_unspecified
+
+
+def _is_wildcard(host: str) -> bool:
+    address = _address(host)
+    return address is not None and address.is_unspecified
+
+
+def _is_loopback(host: str) -> bool:
+    address = _address(host)
+    return host == "localhost" if address is None else address.is_loopback
+
+
+def zone_of(host: str) -> str | None:
+    """The interface of a link-local address, which means something on one machine only; None: there is none."""
+    address = _address(host)
+    return address.scope_id if isinstance(address, IPv6Address) else None
+
+
+def _lacks_zone(host: str) -> bool:
+    address = _address(host)
+    return isinstance(address, IPv6Address) and address.is_link_local and address.scope_id is None
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
 
 
 def address_text(host: str, port: int) -> str:

@@ -13,8 +13,9 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from ipaddress import ip_address
+from typing import Any, Final, NamedTuple, Protocol
 
 from halfmq.broker.config import address_text
 from halfmq.broker.front_door import FrontDoor, Rejected
@@ -29,6 +30,11 @@ _ACCEPTS_MAX: Final = 64
 _REST_S: Final = 1.0
 #: Minimum interval between two log lines with the number of rejected connections, s.
 _SAY_EACH_S: Final = 10.0
+#: Every address of this machine; and of each family.
+_EVERYWHERE: Final = ip_address("::")
+_WILDCARDS: Final = ("::", "0.0.0.0")  # noqa: S104 - what the operator asked for
+#: Ports tried until one is free on all addresses.
+_PORTS_TRIED: Final = 8
 #: Errors that exclude one of several addresses of a name: this machine does not have that address family.
 _NO_SUCH_FAMILY: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
@@ -39,6 +45,11 @@ class BoundPort(Protocol):
     @property
     def port(self) -> int:
         """The port number; for port 0 the one that was chosen."""
+        ...
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        """``host:port`` of each address that it is bound to."""
         ...
 
     def listen(self) -> None:
@@ -58,20 +69,20 @@ class BoundPort(Protocol):
         ...
 
 
-Bind = Callable[[FrontDoor, str, str, int], Awaitable[BoundPort]]
+Bind = Callable[[FrontDoor, str, Sequence[str], int], Awaitable[BoundPort]]
 
 
 class Listener:
     """The listener sockets of one front door."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, front_door: FrontDoor, sockets: Sequence[socket.socket], what: str
+        self, loop: asyncio.AbstractEventLoop, front_door: FrontDoor, sockets: Mapping[socket.socket, str]
     ) -> None:
-        """``what``: the beginning of errors, as in "the broker cannot listen on 127.0.0.1:10911"."""
+        """``sockets``: each with the beginning of errors, as in "the broker cannot listen on 127.0.0.1:10911"."""
         self._loop = loop
         self._front_door = front_door
         self._sockets = list(sockets)
-        self._what = what
+        self._what = dict(sockets)
         self._tasks: set[asyncio.Task[None]] = set()
         self._refused = 0
         self._said_at = -_SAY_EACH_S
@@ -81,6 +92,11 @@ class Listener:
     def port(self) -> int:
         """The port that it listens on."""
         return int(self._sockets[0].getsockname()[1])
+
+    @property
+    def addresses(self) -> list[str]:
+        """``host:port`` of each socket."""
+        return [address_text(_numeric(one), self.port) for one in self._sockets]
 
     def listen(self) -> None:
         """Listen, without accepting yet.
@@ -93,7 +109,7 @@ class Listener:
             try:
                 listening.listen(BACKLOG)
             except OSError as error:
-                raise cannot_listen(self._what, error) from error
+                raise cannot_listen(self._what[listening], error) from error
 
     def accept(self) -> None:
         """Accept connections from now on."""
@@ -156,50 +172,100 @@ class Listener:
         self._rest = self._loop.call_later(_REST_S, self.accept)
 
 
-async def bind(front_door: FrontDoor, what: str, host: str, port: int) -> Listener:
-    """Bind ``what`` to each address of ``host``, on one port; 0: any free one. On the running loop.
+def _numeric(bound: socket.socket) -> str:
+    """The address of a socket, with its interface if it is link-local."""
+    return socket.getnameinfo(bound.getsockname(), socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)[0]
+
+
+class _Place(NamedTuple):
+    """Where one socket listens. ``what``: the beginning of errors."""
+
+    family: int
+    address: tuple[Any, ...]
+    what: str
+
+    @property
+    def is_wildcard(self) -> bool:
+        return self.address[0] in _WILDCARDS
+
+
+async def bind(front_door: FrontDoor, what: str, hosts: Sequence[str], port: int) -> Listener:
+    """Bind ``what`` to each address of ``hosts``, on one port; 0: any free one. On the running loop.
+
+    ``::`` stands for every address of this machine. It is bound as ``::`` and ``0.0.0.0``, each for its family: a socket for both would show
+    IPv4 peers as IPv6 addresses, and it would not exist where IPv6 is switched off. An address that a wildcard covers is not bound again.
 
     Raises:
         PortTaken, EnvironmentFailed: nothing is bound.
     """
-    loop = asyncio.get_running_loop()
+    found = [_places(what, host, port) for host in hosts]
+    wild = {place.family for places in found for place in places if place.is_wildcard}
+    wanted = [[place for place in places if place.is_wildcard or place.family not in wild] for places in found]
+    for left in reversed(range(_PORTS_TRIED if port == 0 else 1)):
+        sockets: dict[_Place, socket.socket] = {}
+        try:
+            for places in wanted:
+                _bind_some(sockets, places)
+        except (PortTaken, EnvironmentFailed) as error:
+            for bound in sockets.values():
+                bound.close()
+            # The free port of the first address need not be free on the others.
+            if left == 0 or len(sockets) == 0 or not isinstance(error, PortTaken):
+                raise
+        else:
+            break
+    return Listener(asyncio.get_running_loop(), front_door, {bound: place.what for place, bound in sockets.items()})
+
+
+def _places(what: str, host: str, port: int) -> list[_Place]:
     text = f"the {what} cannot listen on {address_text(host, port)}"
-    sockets: list[socket.socket] = []
-    left_out: OSError | None = None
     try:
-        found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, _, _, _, address in dict.fromkeys(found):
-            try:
-                _bind_one(sockets, family, address)
-            except OSError as error:
-                if error.errno not in _NO_SUCH_FAMILY:
-                    raise
-                left_out = error
-        if not sockets:
-            raise left_out or OSError(errno.EADDRNOTAVAIL, f"{host} has no address")
+        everywhere = ip_address(host) == _EVERYWHERE
+    except ValueError:
+        everywhere = False
+    places = []
+    try:
+        for name in _WILDCARDS if everywhere else (host,):
+            # Not by the loop: uvloop's drops the interface of an address. It may block, since nobody is served yet.
+            found = socket.getaddrinfo(name or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            places += [_Place(family, address, text) for family, _, _, _, address in found]
     except OSError as error:
-        for bound in sockets:
-            bound.close()
         raise cannot_listen(text, error) from error
-    return Listener(loop, front_door, sockets, text)
+    return list(dict.fromkeys(places))
 
 
-def _bind_one(sockets: list[socket.socket], family: int, address: tuple[object, ...]) -> None:
-    """Bind one more address, on the port of the first."""
-    if sockets:
-        address = (address[0], sockets[0].getsockname()[1], *address[2:])
-    made = socket.socket(family, socket.SOCK_STREAM)
+def _bind_some(sockets: dict[_Place, socket.socket], places: Sequence[_Place]) -> None:
+    """Bind the addresses of one host, except those whose family this machine does not have; at least one, if there is any."""
+    left_out: OSError | None = None
+    bound = False
+    for place in places:
+        try:
+            if all(place.address != other.address for other in sockets):  # several names may lead to it
+                sockets[place] = _bind_one(place, next(iter(sockets.values()), None))
+            bound = True
+        except OSError as error:
+            if error.errno not in _NO_SUCH_FAMILY:
+                raise cannot_listen(place.what, error) from error
+            left_out = error
+    if left_out is not None and not bound:
+        raise cannot_listen(places[0].what, left_out) from left_out
+
+
+def _bind_one(place: _Place, first: socket.socket | None) -> socket.socket:
+    """Bind one address, on the port of the first."""
+    address = place.address if first is None else (place.address[0], first.getsockname()[1], *place.address[2:])
+    made = socket.socket(place.family, socket.SOCK_STREAM)
     try:
         made.setblocking(False)
         # Otherwise a restart would wait for the connections of the last run to expire. Other listeners are still excluded.
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
+        if place.family == socket.AF_INET6:
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         made.bind(address)
     except OSError:
         made.close()
         raise
-    sockets.append(made)
+    return made
 
 
 def cannot_listen(what: str, error: OSError) -> PortTaken | EnvironmentFailed:
@@ -212,7 +278,7 @@ def cannot_listen(what: str, error: OSError) -> PortTaken | EnvironmentFailed:
     if isinstance(error, socket.gaierror) or error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL):
         return EnvironmentFailed(
             text,
-            hint="--host is not an address of this machine; to listen on all addresses: --host 0.0.0.0 with --advertise-host",
+            hint="--host is not an address of this machine; to listen on all addresses: --host :: with --advertise-host",
         )
     if error.errno in (errno.EACCES, errno.EPERM):
         return EnvironmentFailed(

@@ -1,10 +1,9 @@
 """The ports of the broker: bound before the store is opened, listening once it is recovered, closed in two steps at the end."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from halfmq.broker.config import address_text
 from halfmq.broker.front_door import FrontDoor
 from halfmq.broker.listener import Bind, BoundPort
 from halfmq.errors import EnvironmentFailed, HalfmqError, PortTaken
@@ -27,11 +26,11 @@ class PortPlan(NamedTuple):
 
 
 class BoundPorts:
-    """Ports of one host, in the order of their plans."""
+    """Ports on the addresses of this machine, in the order of their plans."""
 
-    def __init__(self, bind: Bind, host: str) -> None:
+    def __init__(self, bind: Bind, hosts: Sequence[str]) -> None:
         self._bind = bind
-        self._host = host
+        self._hosts = hosts
         self._bound: list[tuple[PortPlan, BoundPort]] = []
 
     async def bind(self, plans: Iterable[PortPlan]) -> None:
@@ -42,7 +41,7 @@ class BoundPorts:
         """
         for plan in plans:
             try:
-                bound = await self._bind(plan.front_door, plan.name, self._host, plan.port)
+                bound = await self._bind(plan.front_door, plan.name, self._hosts, plan.port)
             except (PortTaken, EnvironmentFailed) as error:
                 _log_without(plan, error)
             else:
@@ -72,9 +71,9 @@ class BoundPorts:
             bound.accept()
 
     def log(self) -> None:
-        """Log the address of each."""
+        """Log the addresses of each."""
         for plan, bound in self._bound:
-            log.info("%s listens on %s", plan.name, address_text(self._host, bound.port))
+            log.info("%s listens on %s", plan.name, " and ".join(bound.addresses))
 
     def begin_drain(self) -> None:
         """Accept no more, except on ports that are closed last."""

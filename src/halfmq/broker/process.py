@@ -16,7 +16,7 @@ from pathlib import Path
 
 from halfmq import limits
 from halfmq.broker.broker import Broker, Ports
-from halfmq.broker.config import BrokerConfig, address_text
+from halfmq.broker.config import BrokerConfig, address_text, zone_of
 from halfmq.broker.descriptors import connections_that_fit
 from halfmq.broker.log_output import LogOutput
 from halfmq.errors import EnvironmentFailed, HalfmqError, PortTaken, StoreFull, UsageError
@@ -49,7 +49,7 @@ def run(config: BrokerConfig, *, ports_file: Path | None = None, verbose: bool =
                 _check_ports_file(ports_file)
             config = config.checked()
             _check_directory(config.data, ports_file)
-            beside = limits.HTTP_CONNECTIONS_MAX if config.http_port is not None else 0
+            beside = 2 * limits.HTTP_CONNECTIONS_MAX if config.http_port is not None else 0
             config = replace(config, connections_max=connections_that_fit(config.connections_max, beside=beside))
             permissions = Permissions(None if config.store_group is None else _group_id(config.store_group))
             return runner.run(_serve(config, permissions, ports_file))
@@ -100,6 +100,11 @@ async def _serve(config: BrokerConfig, permissions: Permissions, ports_file: Pat
 def _log_advertised_address(config: BrokerConfig, port: int) -> None:
     told = address_text(config.advertised(), port)
     log.info("advertising %s to clients", told)
+    zone = zone_of(config.advertised())
+    if zone is not None:
+        log.warning(
+            "clients on other machines reach %s only if their interface to this one is called %s, too", told, zone
+        )
     if config.advertises_loopback_for_everywhere():
         log.warning(
             "clients on other machines cannot reach %s; give --advertise-host, by which they reach this one", told

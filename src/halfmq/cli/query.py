@@ -58,11 +58,7 @@ def list_(
         output.document(msgspec.json.encode({"total": len(rows), "queries": rows}))
         return
     if rows:
-        head = ("QUERY", "TOPIC", "GROUP", "STREAM", "LAST BATCH", "UNDECIDED")
-        lines = [head, *map(_row, rows)]
-        widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
-        for line in lines:
-            output.say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        output.table(("QUERY", "TOPIC", "GROUP", "STREAM", "LAST BATCH", "UNDECIDED"), map(_row, rows))
     output.note(f"{len(rows)} queries")
 
 
@@ -101,7 +97,7 @@ def forget(
     if not yes:
         if not _has_terminal():
             _fail("no terminal for the confirmation: use --yes", ExitStatus.USAGE)
-        if typer.prompt("Type the name of the query to let the broker forget it", err=True).strip() != query:
+        if output.prompt("Type the name of the query to let the broker forget it").strip() != query:
             _fail("the confirmation does not match; nothing was changed", ExitStatus.FAILED)
     fields = {wire.EXT_QUERY: query, wire.EXT_QUERY_TOPIC: row.topic, EXT_OPERATOR: operator, EXT_REASON: reason}
     _ask(url, HMQ_FORGET_QUERY, fields, timeout)

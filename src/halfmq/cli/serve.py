@@ -26,12 +26,24 @@ def serve(
     data: Annotated[
         Path, typer.Option(parser=path, help="Directory of the store. On first start it must be empty or not exist.")
     ],
-    host: Annotated[str, typer.Option(help="Address to listen on; IPv6 without brackets.")] = "127.0.0.1",
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Address or name to listen on; may be repeated. IPv6 without brackets, link-local ones with their interface (fe80::1%eth0). :: is every address, also IPv4; 0.0.0.0 every IPv4 address. Default: 127.0.0.1.",
+            show_default=False,
+        ),
+    ] = None,
     port: Annotated[int, typer.Option(help="Port of the broker; 0: any free port.")] = defaults.BROKER_PORT,
     name_port: Annotated[int, typer.Option(help="Port of the name server; 0: any free port.")] = defaults.NAME_PORT,
     http_port: Annotated[
         int | None,
         typer.Option(help="Port for GET /health and GET /transactions/undecided; 0: any free port. Default: no HTTP."),
+    ] = None,
+    http_host_name: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Further name under which clients address the HTTP port, such as a proxy's or a service's; may be repeated. Addresses, localhost, the machine's name, and the names in --host and --advertise-host need none."
+        ),
     ] = None,
     vip_channel: Annotated[
         bool,
@@ -40,7 +52,7 @@ def serve(
     advertise_host: Annotated[
         str | None,
         typer.Option(
-            help="Host name or address that clients connect to. Without it, --host 0.0.0.0 advertises 127.0.0.1, so remote clients fail."
+            help="Host name or address that clients connect to. Default: the first --host that other machines can reach; with :: or 0.0.0.0 alone it is 127.0.0.1, so remote clients fail."
         ),
     ] = None,
     durability: Annotated[
@@ -186,10 +198,11 @@ def serve(
         raise typer.BadParameter(text, param_hint="--retention-hours")
     config = BrokerConfig(
         data=data,
-        host=host,
+        hosts=tuple(dict.fromkeys(host or ("127.0.0.1",))),
         port=port,
         name_port=name_port,
         http_port=http_port,
+        http_host_names=tuple(http_host_name or ()),
         vip_channel=vip_channel,
         advertise_host=advertise_host,
         durability=durability,

@@ -9,7 +9,7 @@ from ipaddress import IPv6Address
 from typing import Final, NamedTuple, Protocol
 
 from halfmq.errors import UsageError
-from halfmq.model.urls import has_credentials, shown_url
+from halfmq.model.urls import has_credentials, server_host, shown_url
 
 DEFAULT_PORT: Final = 9876
 
@@ -56,7 +56,7 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> Address:
     host, separator, port = text.strip().rpartition(":")
     if not separator or (text.count(":") > 1 and not text.strip().startswith("[")):
         host, port = text.strip(), str(default_port)
-    host = host.strip("[]")
+    host = server_host(host)
     if not host or not port.isdigit() or not 0 < int(port) < 65_536:
         # The text after the colon is not shown: with a missing host it may be a password.
         raise UsageError(f"what follows {shown_url(host)!r} is not the port of an address", hint="host:port")

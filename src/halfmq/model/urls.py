@@ -1,4 +1,4 @@
-"""Which part of a URL may be shown. Users paste URLs with passwords, and errors end up in logs and tickets."""
+"""Hosts in the addresses of servers, and which part of a URL may be shown: users paste URLs with passwords, and errors end up in logs and tickets."""
 
 import re
 from typing import Final
@@ -7,6 +7,15 @@ _SCHEME: Final = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]{0,30}://)?")
 #: Where the part with the names of servers ends.
 _PARAMETERS: Final = re.compile(r"[?#]")
 _HIDDEN: Final = "***"
+
+
+def server_host(text: str) -> str:
+    """The host of ``host:port`` as the system's resolver takes it: an IPv6 address without brackets, and with ``%`` before its zone, the interface
+    of a link-local address. URLs write ``%25`` (RFC 6874).
+    """
+    address, percent, zone = text.removeprefix("[").removesuffix("]").partition("%")
+    encoded = zone.startswith("25") and len(zone) > 2
+    return f"{address}{percent}{zone.removeprefix('25') if encoded else zone}"
 
 
 def has_credentials(text: str) -> bool:

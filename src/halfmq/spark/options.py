@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from halfmq.errors import UsageError
-from halfmq.model.urls import has_credentials, shown_url
+from halfmq.model.urls import has_credentials, server_host, shown_url
 from halfmq.spark.plan.bounds import EARLIEST, LATEST, Bounds, TimeBounds, parse_offsets, parse_time, parse_times
 from halfmq.spark.plan.subscription import Subscription
 from halfmq.wire.remoting.heartbeat import EVERYTHING, tags_of
@@ -387,7 +387,7 @@ def parse_servers(url: str) -> tuple[tuple[str, int], ...]:
         host, colon, port = part.strip().rpartition(":")
         if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
             raise UsageError(f"url {shown_url(url)!r} has a part that is not HOST:PORT", hint=OPTIONS["url"])
-        servers.append((host.strip("[]"), int(port)))
+        servers.append((server_host(host), int(port)))
     return tuple(servers)
 
 

@@ -25,16 +25,22 @@ from halfmq.model.settings import BrokerSettings
         {"http_port": 65_536},
         {"http_port": 10_911, "port": 10_911},
         {"http_port": 9_876, "name_port": 9_876},
-        {"host": ""},
-        {"host": "a b"},
-        {"host": "0.0.0.0:10911"},
-        {"host": "[::1]"},
-        {"host": "a..b"},
-        {"host": "a" * 64},
-        {"host": "10.0.0.256"},
-        {"host": "224.0.0.1"},
-        {"host": "ff02::1"},
-        {"host": "255.255.255.255"},
+        {"hosts": ("",)},
+        {"hosts": ("a b",)},
+        {"hosts": ("0.0.0.0:10911",)},
+        {"hosts": ("[::1]",)},
+        {"hosts": ("a..b",)},
+        {"hosts": ("a" * 64,)},
+        {"hosts": ()},
+        {"hosts": ("127.0.0.1", "")},
+        {"hosts": ("fe80::1",)},
+        {"advertise_host": "fe80::1"},
+        {"http_host_names": ("mq:80",)},
+        {"http_host_names": ("",)},
+        {"hosts": ("10.0.0.256",)},
+        {"hosts": ("224.0.0.1",)},
+        {"hosts": ("ff02::1",)},
+        {"hosts": ("255.255.255.255",)},
         {"advertise_host": ""},
         {"advertise_host": "a b"},
         {"advertise_host": "mq:10911"},
@@ -80,7 +86,7 @@ def test_setting_that_cannot_work_is_refused(tmp_path: Path, wrong: dict[str, ob
     "host", ["mq", "482915530017", "my_broker-1.svc.cluster.local.", "1a", "10.0.0.2", "fd00::2", "fe80::1%eth0"]
 )
 def test_address_or_name_is_a_host(tmp_path: Path, host: str) -> None:
-    for config in (BrokerConfig(tmp_path, host=host), BrokerConfig(tmp_path, advertise_host=host)):
+    for config in (BrokerConfig(tmp_path, hosts=(host,)), BrokerConfig(tmp_path, advertise_host=host)):
         assert config.checked() is config
 
 

@@ -44,7 +44,9 @@ def other_process(port: int) -> socket.socket:
 
 
 async def test_port_that_somebody_else_listens_on_since_it_was_bound_is_said() -> None:
-    door = await bind(Gateway(asyncio.get_running_loop(), lambda: 0, clock=time.perf_counter), "broker", "127.0.0.1", 0)
+    door = await bind(
+        Gateway(asyncio.get_running_loop(), lambda: 0, clock=time.perf_counter), "broker", ("127.0.0.1",), 0
+    )
     with other_process(door.port) as other:
         other.listen()
         with pytest.raises(PortTaken) as caught:
@@ -80,7 +82,7 @@ async def test_vip_port_that_is_taken_is_told_and_left_out(tmp_path: Path, caplo
 
 
 async def test_every_address_of_a_name_gets_the_same_port() -> None:
-    door = await bind(Gateway(asyncio.get_running_loop(), lambda: 0, clock=time.perf_counter), "broker", "", 0)
+    door = await bind(Gateway(asyncio.get_running_loop(), lambda: 0, clock=time.perf_counter), "broker", ("",), 0)
     try:
         assert {listening.getsockname()[1] for listening in door._sockets} == {door.port}
     finally:

@@ -1,5 +1,6 @@
 """Which ports a broker needs, which it starts without, and which it closes last. Sockets: test_listener.py."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from halfmq.errors import PortTaken
 class Port:
     def __init__(self, port: int, *, listens: bool) -> None:
         self.port = port
+        self.addresses = [f"127.0.0.1:{port}"]
         self.listens = listens
         self.done: list[str] = []
 
@@ -34,9 +36,9 @@ class Machine:
         self.lost = lost
         self.ports: dict[str, Port] = {}
 
-    async def bind(self, front_door: Any, what: str, host: str, port: int) -> Port:
+    async def bind(self, front_door: Any, what: str, hosts: Sequence[str], port: int) -> Port:
         if port in self.taken:
-            raise PortTaken(f"the {what} cannot listen on {host}:{port}", hint="another port")
+            raise PortTaken(f"the {what} cannot listen on {hosts[0]}:{port}", hint="another port")
         self.ports[what] = made = Port(port, listens=port not in self.lost)
         return made
 
@@ -48,7 +50,7 @@ OLD = PortPlan("old clients", FRONT_DOOR, 30, without="old clients cannot send")
 
 
 async def bound(machine: Machine) -> BoundPorts:
-    ports = BoundPorts(machine.bind, "127.0.0.1")
+    ports = BoundPorts(machine.bind, ("127.0.0.1",))
     await ports.bind([BROKER, HEALTH, OLD])
     return ports
 

@@ -138,16 +138,16 @@ def test_raw_frame_conversation_goes_on_after_kill_nine_and_after_a_drain(served
 @pytest.mark.parametrize(
     ("settings", "told", "warned"),
     [
-        ({"host": "0.0.0.0"}, "127.0.0.1", True),
-        ({"host": "::"}, "[::1]", True),
-        ({"host": "::0"}, "[::1]", True),
-        ({"host": "0.0.0.0", "advertise_host": "mq.example"}, "mq.example", False),
+        ({"hosts": ("0.0.0.0",)}, "127.0.0.1", True),
+        ({"hosts": ("::",)}, "127.0.0.1", True),
+        ({"hosts": ("::0",)}, "127.0.0.1", True),
+        ({"hosts": ("0.0.0.0",), "advertise_host": "mq.example"}, "mq.example", False),
         # Somebody said so: a tunnel, or a port of a container.
-        ({"host": "0.0.0.0", "advertise_host": "127.0.0.1"}, "127.0.0.1", False),
-        ({"host": "127.0.0.1"}, "127.0.0.1", False),
-        ({"host": "10.1.2.3"}, "10.1.2.3", False),
-        ({"host": "mq.example"}, "mq.example", False),
-        ({"host": "localhost"}, "127.0.0.1", False),
+        ({"hosts": ("0.0.0.0",), "advertise_host": "127.0.0.1"}, "127.0.0.1", False),
+        ({"hosts": ("127.0.0.1",)}, "127.0.0.1", False),
+        ({"hosts": ("10.1.2.3",)}, "10.1.2.3", False),
+        ({"hosts": ("mq.example",)}, "mq.example", False),
+        ({"hosts": ("localhost",)}, "127.0.0.1", False),
     ],
 )
 def test_what_clients_are_told_is_logged_and_loopback_for_everywhere_is_warned_of(
@@ -312,9 +312,9 @@ def test_ports_file_that_cannot_be_written_is_said_before_anything_is_touched(
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"host": "a..b"}, "host 'a..b' not possible (an address or name"),
+        ({"hosts": ("a..b",)}, "host 'a..b' not possible (an address or name"),
         ({"advertise_host": ""}, "advertised host '' not possible (an address or name"),
-        ({"host": "203.0.113.7"}, "--host is not an address of this machine"),
+        ({"hosts": ("203.0.113.7",)}, "--host is not an address of this machine"),
         ({"disk_reserve_bytes": -1}, "disk reserve -1 bytes not possible (0 or more)"),
     ],
 )

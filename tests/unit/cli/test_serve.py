@@ -34,7 +34,7 @@ def test_defaults_are_those_of_the_configuration(served: dict[str, Any], tmp_pat
 
 def test_flags_are_taken(served: dict[str, Any], tmp_path: Path) -> None:
     flags = [
-        "--data", str(tmp_path), "--host", "0.0.0.0", "--port", "0", "--name-port", "1", "--http-port", "2", "--advertise-host", "mq",
+        "--data", str(tmp_path), "--host", "0.0.0.0", "--host", "::1", "--port", "0", "--name-port", "1", "--http-port", "2", "--advertise-host", "mq",
         "--durability", "memory", "--segment-bytes", "131072", "--checkpoint-interval-ms", "9", "--retention-hours", "0.5",
         "--retention-bytes", "7", "--retention-check-ms", "8", "--trust-clock", "--disk-reserve-bytes", "6", "--check-immunity-ms", "5",
         "--check-interval-ms", "4", "--check-interval-max-ms", "40", "--check-answer-ms", "41", "--checks-in-flight-max", "42",
@@ -43,7 +43,7 @@ def test_flags_are_taken(served: dict[str, Any], tmp_path: Path) -> None:
     ]  # fmt: skip
     assert CliRunner().invoke(app, ["serve", *flags]).exit_code == 0
     config: BrokerConfig = served["config"]
-    assert (config.host, config.port, config.name_port, config.http_port) == ("0.0.0.0", 0, 1, 2)
+    assert (config.hosts, config.port, config.name_port, config.http_port) == (("0.0.0.0", "::1"), 0, 1, 2)
     assert config.advertise_host == "mq"
     assert (config.durability, config.segment_bytes, config.checkpoint_interval_ms) == (Durability.MEMORY, 131_072, 9)
     assert (config.retention_ms, config.retention_bytes, config.retention_check_ms) == (1_800_000, 7, 8)

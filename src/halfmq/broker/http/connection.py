@@ -2,7 +2,7 @@
 
 One request is processed at a time, and its connection is not read meanwhile: pipelined requests that were already received wait, the rest
 stays in the socket. A connection thus holds one read, one request and one response. A client that does not send a complete
-request, or does not read its response, within ``REQUEST_TIMEOUT_S`` is closed.
+request, or does not read its response, within ``REQUEST_TIMEOUT_S`` is closed; a request that is not answered within it is answered with 503.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ REQUEST_TIMEOUT_S: Final = 15.0
 
 #: Takes the status and a value for JSON. Called once, on the loop; the connection may be closed by then.
 Answer = Callable[[int, object], None]
-#: Serves a request: its method and its target.
-Serve = Callable[[str, str, Answer], None]
+#: Serves a request: its method, its target, and its Host header, None without one.
+Serve = Callable[[str, str, str | None, Answer], None]
 
 
 class HttpConnection(asyncio.Protocol):
@@ -45,6 +45,18 @@ class HttpConnection(asyncio.Protocol):
         #: The request is a HEAD: its response has the headers of a GET's, and no body.
         self._is_head = False
         self._deadline: asyncio.TimerHandle | None = None
+        #: Loop time of the last response, or of the begin, s.
+        self.answered_at = 0.0
+
+    @property
+    def is_closing(self) -> bool:
+        """It was closed, and has not ended yet."""
+        return self.transport is not None and self.transport.is_closing()
+
+    @property
+    def is_served(self) -> bool:
+        """A request is being processed, so that the delay is on our side."""
+        return self._busy and not self._full
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -74,12 +86,15 @@ class HttpConnection(asyncio.Protocol):
     def _wait(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-        self._deadline = asyncio.get_running_loop().call_later(REQUEST_TIMEOUT_S, self._too_slow)
+        loop = asyncio.get_running_loop()
+        self.answered_at = loop.time()
+        self._deadline = loop.call_later(REQUEST_TIMEOUT_S, self._too_slow)
 
     def _too_slow(self) -> None:
         assert self.transport is not None
-        if self._busy and not self._full and not self.transport.is_closing():
-            self._wait()  # the delay is on our side
+        if self.is_served and not self.transport.is_closing():
+            why = f"no answer within {REQUEST_TIMEOUT_S:g} s: the broker cannot make durable what it would show"
+            self._answer(503, {"error": why}, close=True)
         else:
             self.transport.abort()
 
@@ -111,7 +126,8 @@ class HttpConnection(asyncio.Protocol):
         else:
             try:
                 method = "GET" if self._is_head else request.method.decode()
-                self._serve(method, request.target.decode(), self._answer)
+                host = next((value.decode("latin-1") for name, value in request.headers if name == b"host"), None)
+                self._serve(method, request.target.decode(), host, self._answer)
             except Exception:
                 log.exception("a request failed")
                 if self._http.our_state is h11.SEND_RESPONSE:

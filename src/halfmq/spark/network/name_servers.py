@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from halfmq.model.urls import server_host
 from halfmq.spark.network.connection import Address, Connections, check_success
 from halfmq.spark.retry_deadline import Unavailable
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
@@ -74,4 +75,4 @@ def addresses(broker: BrokerData) -> str:
 def master(broker: BrokerData) -> Address | None:
     """Address of its master; slaves are not read, since they may lag the plan."""
     host, _, port = broker.addresses.get(MASTER_ID, "").rpartition(":")
-    return (host.strip("[]"), int(port)) if host and port.isdecimal() else None
+    return (server_host(host), int(port)) if host and port.isdecimal() else None

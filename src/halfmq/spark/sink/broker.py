@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, NoReturn, TypeVar
 from halfmq.client.routing import DEFAULT_QUEUES, TEMPLATE_TOPIC
 from halfmq.errors import NotAuthorized, RequestFailed, TransactionIncomplete, TransactionRefused, UsageError
 from halfmq.model.query_batch import QueryBatch
+from halfmq.model.urls import server_host
 from halfmq.spark.network.connection import Address, Connection
 from halfmq.spark.retry_deadline import RetryDeadline, Unavailable
 from halfmq.spark.sink.encoder import Payload
@@ -266,7 +267,7 @@ class SinkBroker:
                 )
             host, _, port = next(iter(masters.values()), "").rpartition(":")
             if host and port.isdecimal():
-                self._address = (host.strip("[]"), int(port))
+                self._address = (server_host(host), int(port))
                 return self._address
             reasons.append(f"{server[0]}:{server[1]} knows no broker")
         raise Unavailable("; ".join(reasons))

@@ -30,7 +30,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class Stage:
     def __init__(self) -> None:
-        self.door = HttpFrontDoor()
+        self.door = HttpFrontDoor({"h"})
         #: Requests that ``/later`` has not answered.
         self.waiting: list[Answer] = []
         self.served = 0
@@ -65,7 +65,7 @@ class Stage:
 @asynccontextmanager
 async def stage() -> AsyncIterator[Stage]:
     made = Stage()
-    port = await bind(made.door, "HTTP service", "127.0.0.1", 0)
+    port = await bind(made.door, "HTTP service", ("127.0.0.1",), 0)
     port.listen()
     port.accept()
     made.port = port.port
@@ -163,6 +163,21 @@ async def test_what_is_broken_or_too_large_is_refused_and_its_connection_closed(
         await until(lambda: not made.door.connections)
 
 
+async def test_name_that_is_not_ours_is_refused_and_quoted_without_control_characters() -> None:
+    async with stage() as made:
+        peer = await made.peer()
+        peer[1].write(GET.replace(b"Host: h", b"Host: \x9b31mevil.example"))
+        head = await soon(peer[0].readuntil(b"\r\n\r\n"))
+        body = await soon(peer[0].readuntil(b"}"))
+        assert head.startswith(b"HTTP/1.1 421 Misdirected Request\r\n")
+        assert b"'\\\\x9b31mevil.example'" in body
+        assert b"--http-host-name NAME" in body
+        assert body.isascii()
+        peer[1].write(GET)
+        assert (await answer_of(peer))[0] == 200, "the connection lives"
+        peer[1].close()
+
+
 @pytest.mark.parametrize(
     ("headers", "reason"),
     [
@@ -209,7 +224,7 @@ async def test_a_peer_that_ends_its_side_still_gets_its_answers() -> None:
 
 
 @in_virtual_time
-async def test_slow_senders_and_idle_connections_are_closed_and_those_who_wait_for_us_are_not(
+async def test_slow_senders_and_idle_connections_are_closed_and_those_who_wait_for_us_are_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection, "REQUEST_TIMEOUT_S", REQUEST_TIMEOUT_S)
@@ -226,10 +241,10 @@ async def test_slow_senders_and_idle_connections_are_closed_and_those_who_wait_f
         trickling = asyncio.create_task(trickle())
         assert (await all_of(idle), await all_of(slow)) == (b"", b"")
         trickling.cancel()
-        await asyncio.sleep(2 * REQUEST_TIMEOUT_S)
+        status, told = await answer_of(waits)
+        assert (status, "no answer within 15 s" in str(told)) == (503, True)
+        assert await soon(waits[0].read()) == b"", "and closed, so that a late answer reaches nobody"
         made.waiting.pop()(200, "late")
-        assert await answer_of(waits) == (200, "late")
-        waits[1].close()
         await until(lambda: not made.door.connections)
 
 
@@ -265,16 +280,108 @@ async def test_an_answer_that_comes_when_its_peer_has_gone_is_dropped() -> None:
         made.waiting.pop()(200, "too late")
 
 
-async def test_connections_beyond_the_limit_are_rejected_and_one_that_never_began_counts_no_longer(
+async def trickles(peer: Peer) -> None:
+    """A request of which one byte comes at a time, and that never ends."""
+    peer[1].write(GET[:5])
+    with suppress(ConnectionError):
+        while not peer[1].is_closing():
+            peer[1].write(b"x")
+            await peer[1].drain()
+            await asyncio.sleep(0.01)
+
+
+async def reads_nothing(made: Stage, peer: socket.socket) -> None:
+    made.door.resources["/large"] = (frozenset(), lambda given, answer: answer(200, "x" * 8_000_000))
+    peer.setblocking(False)
+    before = {one for one in made.door.connections if one._full}
+    peer.send(GET.replace(b"/one", b"/large"))
+    await until(lambda: {one for one in made.door.connections if one._full} > before)
+
+
+@pytest.mark.parametrize("kind", ["idle", "idle after a response", "slow header", "slow reader", "waits for the disk"])
+async def test_probe_is_answered_while_others_hold_all_connections(kind: str) -> None:
+    """Goal: whatever the others do, the next connection is served, and one of them gives way for it."""
+    async with stage() as made:
+        sockets, tasks = [], []
+        for number in range(limits.HTTP_CONNECTIONS_MAX):
+            if kind == "slow reader":
+                plain = socket.create_connection(("127.0.0.1", made.port))
+                sockets.append(plain)
+                await reads_nothing(made, plain)
+                continue
+            peer = await made.peer()
+            if kind == "slow header":
+                tasks.append(asyncio.create_task(trickles(peer)))
+            elif kind == "idle after a response":
+                peer[1].write(GET)
+                await answer_of(peer)
+            elif kind == "waits for the disk":
+                peer[1].write(GET.replace(b"/one", b"/later"))
+                await until(lambda: len(made.waiting) > number)  # noqa: B023
+        await until(lambda: len([one for one in made.door.connections if one.transport]) == limits.HTTP_CONNECTIONS_MAX)
+        for _ in range(3):
+            probe = await made.peer()
+            probe[1].write(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+            assert status_of(await all_of(probe)) == 200
+            await until(lambda: len(made.door.connections) <= limits.HTTP_CONNECTIONS_MAX)
+        for task in tasks:
+            task.cancel()
+        for plain in sockets:
+            plain.close()
+
+
+async def test_connection_that_gives_way_is_the_one_answered_longest_ago_and_those_that_await_us_are_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "HTTP_CONNECTIONS_MAX", 3)
+    async with stage() as made:
+        waits, first, second = await made.peer(), await made.peer(), await made.peer()
+        waits[1].write(GET.replace(b"/one", b"/later"))
+        await until(lambda: made.waiting)
+        for peer in (second, first):
+            peer[1].write(GET)
+            await answer_of(peer)
+        third = await made.peer()
+        assert await soon(second[0].read()) == b""
+        third[1].write(GET)
+        await answer_of(third)
+        fourth = await made.peer()
+        assert await soon(first[0].read()) == b""
+        fourth[1].write(GET)
+        await answer_of(fourth)
+        made.waiting.pop()(200, "still there")
+        assert await answer_of(waits) == (200, "still there")
+
+
+async def test_connections_beyond_the_limit_that_never_began_are_rejected_and_count_no_longer_when_they_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(limits, "HTTP_CONNECTIONS_MAX", 1)
-    door = HttpFrontDoor()
+    door = HttpFrontDoor({"h"})
     first = door.admit("10.0.0.1")
     assert isinstance(first, HttpConnection)
     assert door.admit("10.0.0.1") == Rejected("HTTP connections: limit of 1 reached")
     door.begun(first)
     assert isinstance(door.admit("10.0.0.1"), HttpConnection)
+
+
+async def test_descriptors_of_connections_that_are_closing_are_bounded() -> None:
+    """Goal: a burst within one turn of the loop opens no more descriptors than the process reserves for HTTP."""
+    async with stage() as made:
+        most = 0
+        admit = made.door.admit
+
+        def counted(host: str) -> HttpConnection | Rejected:
+            nonlocal most
+            found = admit(host)
+            most = max(most, len(made.door.connections))
+            return found
+
+        made.door.admit = counted  # type: ignore[method-assign]
+        for _ in range(4):
+            await asyncio.gather(*[made.peer() for _ in range(100)])
+        await until(lambda: limits.HTTP_CONNECTIONS_MAX <= most <= 2 * limits.HTTP_CONNECTIONS_MAX)
+        await until(lambda: len(made.door.connections) <= limits.HTTP_CONNECTIONS_MAX)
 
 
 @pytest.mark.parametrize(("path", "status"), [(b"/one", b"200"), (b"/none", b"404"), (b"/bug", b"500")])

@@ -7,10 +7,10 @@ import pytest
 from halfmq.broker.http.door import HttpFrontDoor
 
 
-def told(method: str, target: str) -> tuple[int, Any]:
-    door, answers = HttpFrontDoor(), []  # type: tuple[HttpFrontDoor, list[tuple[int, Any]]]
+def told(method: str, target: str, host: str | None = None) -> tuple[int, Any]:
+    door, answers = HttpFrontDoor({"h"}), []  # type: tuple[HttpFrontDoor, list[tuple[int, Any]]]
     door.resources["/a"] = (frozenset({"x", "y"}), lambda given, answer: answer(200, given))
-    door._serve(method, target, lambda status, body: answers.append((status, body)))
+    door._serve(method, target, host, lambda status, body: answers.append((status, body)))
     (only,) = answers
     return only
 
@@ -43,3 +43,28 @@ def test_other_paths_are_not_there(target: str) -> None:
 def test_what_is_there_can_only_be_read(method: str) -> None:
     assert told(method, "/a")[0] == 405
     assert told(method, "/b")[0] == 404
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        None, "", "h", "H", "h:8080", "h.", "localhost", "localhost:1", "LocalHost.", "127.0.0.1", "10.1.2.3:8080", "[::1]", "[::1]:8080", "[fd00::2]",
+        "[fe80::1%25eth0]:8080",
+    ],
+)  # fmt: skip
+def test_addresses_and_the_names_of_this_port_are_served(host: str | None) -> None:
+    assert told("GET", "/a", host) == (200, {})
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:8080", "h.evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "h@evil", "::1", "[evil]", "[", ":80",
+     "0x7f.1", "127.1", " h"],
+)  # fmt: skip
+@pytest.mark.parametrize("target", ["/a", "/none"])
+def test_other_names_are_refused_with_what_to_do(host: str, target: str) -> None:
+    """A name of another site can lead here (DNS rebinding): its page would read what the browser can reach."""
+    status, body = told("GET", target, host)
+    assert status == 421
+    assert repr(host) in body["error"]
+    assert "--http-host-name NAME" in body["error"]

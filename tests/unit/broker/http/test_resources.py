@@ -92,7 +92,7 @@ async def test_nothing_is_told_that_a_crash_could_take_back(tmp_path: Path, monk
         half = asyncio.create_task(client.half("orders", b"one", unique="A" * 32))
         await until(lambda: running.state.producer_groups)
         reader, writer = await asyncio.open_connection("127.0.0.1", running.ports.http)
-        writer.write(b"GET /transactions/undecided HTTP/1.1\r\nHost: x\r\n\r\n")
+        writer.write(b"GET /transactions/undecided HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         told = asyncio.create_task(reader.readuntil(b"}"))
         await until(lambda: listed.seen)
         assert await asked(running, "/health") == [(200, {"serving": True})]

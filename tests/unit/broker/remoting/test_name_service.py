@@ -46,7 +46,7 @@ async def test_routes_name_the_advertised_host(tmp_path: Path) -> None:
 
 
 async def test_route_of_an_ipv6_broker_has_brackets_and_our_client_finds_it(tmp_path: Path) -> None:
-    async with serving(tmp_path, host="::1") as running:
+    async with serving(tmp_path, hosts=("::1",)) as running:
         async with AsyncClient(f"rocketmq://[::1]:{running.ports.names}", group="orders") as mq:
             await mq.send("T", b"six")
         reader, writer = await asyncio.open_connection("::1", running.ports.names)

@@ -177,7 +177,7 @@ async def test_pull_is_refused_with_the_codes_of_rocketmq(tmp_path: Path) -> Non
 
 
 async def test_ipv6_producer_is_pulled_whole(tmp_path: Path) -> None:
-    async with serving(tmp_path, host="::1") as running:
+    async with serving(tmp_path, hosts=("::1",)) as running:
         reader, writer = await asyncio.open_connection("::1", running.ports.broker)
         client = RawClient(reader, writer, 409)
         half = await client.half("T", b"six", unique=ID)
