@@ -124,6 +124,7 @@ class _HandDoor(NamedTuple):
     """A port without connections of its own: ``Life.connect`` opens them."""
 
     port: int
+    addresses: tuple[str, ...] = ()
 
     def listen(self) -> None:
         return

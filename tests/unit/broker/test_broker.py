@@ -181,7 +181,7 @@ async def test_failed_disk_closes_the_connections_of_every_front_door(tmp_path: 
         """A new connection, and the first line of the answer on it."""
         reader, writer = await asyncio.open_connection("127.0.0.1", running.ports.http)
         writers.append(writer)
-        writer.write(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+        writer.write(b"GET " + target + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
         return reader, asyncio.create_task(reader.readline())
 
     async with serving(tmp_path, http_port=0) as running:

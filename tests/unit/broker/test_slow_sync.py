@@ -83,6 +83,7 @@ class _SlowDisk(RealDisk):
     """Syncs of segments wait until they are let go."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.let_go = threading.Event()
         self.let_go.set()
 
