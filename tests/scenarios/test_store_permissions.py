@@ -232,6 +232,28 @@ async def test_members_of_the_group_verify_and_read_the_store_and_others_learn_w
         assert "--store-group GROUP" in told
 
 
+def test_volume_of_another_account_is_used_and_keeps_its_permissions(home: Path) -> None:
+    """The root of a volume may belong to another account, which lets the broker write there through a group. Who is not root has ``/`` for that."""
+    home.chmod(0o777)
+
+    def work() -> dict[str, Any]:
+        volume = home if ROOT else Path("/")
+        if ROOT:
+            os.setgroups([])
+            os.setgid(STRANGER)
+            os.setuid(STRANGER)
+        disk = RealDisk()
+        disk.make_directories(home / "shard-0" / "log")
+        disk.open(home / "shard-0" / "log" / "a.seg", create=True).write(0, [b"x"])
+        return {"changed": disk.protect(volume).changed, "kept": disk.protect(volume).kept, "volume": str(volume)}
+
+    told = fork(work).result()
+    assert told["changed"] == 0
+    assert told["kept"].startswith(f"{told['volume']} keeps mode ")
+    assert {mode for path, (mode, _) in modes(home).items() if path.is_dir()} == {0o777, 0o700}
+    assert modes(home)[home / "shard-0" / "log" / "a.seg"][0] == 0o600
+
+
 def test_group_is_found_by_name_or_number() -> None:
     import grp
 
