@@ -30,7 +30,7 @@ from halfmq.cli import entry
 from halfmq.cli.main import app
 from halfmq.cli.pipeline import JOBS
 from halfmq.errors import HalfmqError
-from halfmq.model.pending import GroupStats, PendingTransaction
+from halfmq.model.pending import GroupStats, PendingTransaction, QueryInfo
 from halfmq.model.settings import BrokerSettings
 from halfmq.spark.jobs import reconcile, reconciliation, report, report_figures
 from halfmq.spark.jobs.settings import fields_of
@@ -96,6 +96,7 @@ BODIES: dict[int, Any] = {
     codes.HMQ_UNDECIDED: [HOSTILE],
     codes.HMQ_STATS: [STATS],
     codes.HMQ_PRODUCER: LIMITS,
+    codes.HMQ_QUERIES: [QueryInfo(HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, 1, 1, 1, 0, False)],
     codes.RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: {
         "subscriptionGroupTable": {HOSTILE: {"attributes": {"hold.topics": HOSTILE, "hold.ms": "0"}}}
     },
@@ -140,6 +141,8 @@ ASKING: dict[str, tuple[tuple[str, ...], ...]] = {
     "group hold": (("archive", "orders"),),
     "group release": (("archive",),),
     "group holds": ((),),
+    "query list": ((), ("--json",)),
+    "query forget": ((HOSTILE, "--operator", "eve", "--reason", HOSTILE, "--yes"),),
 }  # fmt: skip
 #: They show what they were given, and nothing of a success.
 SILENT = {"group hold", "group release"}

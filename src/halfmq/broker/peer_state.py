@@ -190,7 +190,7 @@ TABLE: Final = (
 
 #: Containers that no peer makes grow: parts of the broker, and what lives for one step of it.
 OF_THE_BROKER: Final = frozenset({
-    "broker.broker:Broker._front_doors", "broker.http.door:HttpFrontDoor.resources", "broker.listener:Listener._sockets",
+    "broker.broker:Broker._front_doors", "broker.http.door:HttpFrontDoor.resources", "broker.listener:Listener._sockets", "broker.listener:Listener._what",
     "broker.maintenance:Maintenance._timers", "broker.ports:BoundPorts._bound", "broker.remoting.gateway:Gateway.handlers",
     "broker.sequencer:_TurnPace.took_s", "broker.services.payload_arrays:_ArrayVerification._changes", "core.engine:Engine._problems",
     "core.engine:Engine._records", "core.transaction.check_schedule:_Round._ids", "core.transaction.check_schedule:_Round._served",
