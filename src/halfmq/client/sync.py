@@ -9,7 +9,7 @@ session's database connection.
 import os
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -117,6 +117,7 @@ class Client:
     def _live(self) -> AsyncClient:
         if not self._entered:
             raise UsageError("the client is not open", hint="with Client(...) as mq:")
+        loop_thread().refuse_if_ended()
         if not self._is_of_this_process:
             with _reopening:
                 if not self._is_of_this_process:  # else another thread of the child was here first
@@ -261,9 +262,9 @@ class Client:
         tx_id: str = "",
     ) -> TransactionReceipt:
         """See ``AsyncClient.send_in_transaction``. ``listener.execute`` runs in the calling thread."""
+        client = self._live()
         from halfmq.client.transaction_block import checked_outcome, raised
 
-        client = self._live()
         if tx_id != "":
             checked_transaction_id(tx_id)
         self.add_listener(listener)
@@ -382,7 +383,7 @@ class BlockingMessage(Message):
     def ack(self) -> None:  # type: ignore[override]
         """Acknowledge; see ``Message.ack``."""
         delivery = self._required_delivery()
-        loop_thread().loop.call_soon_threadsafe(delivery.ack, self)
+        loop_thread().post(delivery.ack, self)
 
     def retry(self, delay: float | None = None) -> None:  # type: ignore[override]
         """See ``Message.retry``."""
@@ -410,7 +411,7 @@ class BlockingBatch(list[BlockingMessage]):
     def ack(self) -> None:
         """Acknowledge every message of the batch."""
         if self:
-            loop_thread().loop.call_soon_threadsafe(self._ack_on_loop)
+            loop_thread().post(self._ack_on_loop)
 
     def _ack_on_loop(self) -> None:
         for message in self:
@@ -452,7 +453,7 @@ class BlockingConsumer:
         """See ``Consumer.stop``; may be called in any thread or signal handler. In a forked child it does nothing."""
         if self._made_in != forks.generation:
             return
-        loop_thread().loop.call_soon_threadsafe(self._consumer.stop)
+        loop_thread().post(self._consumer.stop)
 
     def __iter__(self) -> Self:
         return self
@@ -508,5 +509,6 @@ class BlockingConsumer:
         try:
             return loop_thread().run(work())
         except BaseException:
-            loop_thread().loop.call_soon_threadsafe(interrupt)
+            with suppress(UsageError):  # the thread has ended, and with it what was buffered
+                loop_thread().post(interrupt)
             raise

@@ -3,12 +3,13 @@
 import asyncio
 import os
 import threading
+from typing import Any
 
 import pytest
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, wait_until
 
 from halfmq.client import loop_thread as module
-from halfmq.client.loop_thread import loop_thread
+from halfmq.client.loop_thread import LoopThread, loop_thread
 from halfmq.errors import UsageError
 
 
@@ -43,6 +44,52 @@ def test_waiting_for_itself_is_refused() -> None:
 
     with pytest.raises(UsageError, match="AsyncClient"):
         loop_thread().run(inside())
+
+
+async def _leave() -> None:
+    raise SystemExit  # as an application's check might
+
+
+async def _stop() -> None:
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(3_600)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("end", [_leave, _stop])
+def test_calls_are_refused_once_the_thread_has_ended_also_those_that_wait(end: Any) -> None:
+    thread = LoopThread()
+    thread.start()
+    failures: list[BaseException] = []
+
+    def wait_for_ever() -> None:
+        try:
+            thread.run(asyncio.sleep(3_600))
+        except BaseException as error:
+            failures.append(error)
+
+    waiting = threading.Thread(target=wait_for_ever, daemon=True)
+    waiting.start()
+    wait_until(lambda: asyncio.all_tasks(thread.loop), "the call that waits")
+    with pytest.raises((UsageError, SystemExit)):
+        thread.run(end())
+    waiting.join(PATIENCE_S)
+    assert [type(one) for one in failures] == [UsageError]
+    thread.loop.close()
+    for call in (lambda: thread.run(asyncio.sleep(0)), lambda: thread.post(print)):
+        with pytest.raises(UsageError, match="has ended"):
+            call()
+
+
+def test_timeout_of_the_work_itself_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LOOK_S", 0.01)
+
+    async def times_out() -> None:
+        await asyncio.sleep(0.1)  # real time: longer than one look
+        raise TimeoutError("of the work")
+
+    with pytest.raises(TimeoutError, match="of the work"):
+        loop_thread().run(times_out())
 
 
 def test_interrupt_cancels_the_work() -> None:
