@@ -12,7 +12,8 @@ from halfmq.client.group_member import GroupMember
 from halfmq.client.key_order import KeyOrder
 from halfmq.client.message import Message
 from halfmq.client.outgoing import checked_topic
-from halfmq.client.queue_puller import Feed, Start
+from halfmq.client.queue_puller import Feed
+from halfmq.client.start_position import Start
 from halfmq.errors import UsageError
 from halfmq.model.ids import checked_name
 
@@ -37,13 +38,13 @@ class ConsumerSpec:
     """The validated arguments of ``consumer``; nothing is started.
 
     ``start``: where the group starts in a queue for which it has no committed offset: ``"earliest"`` (default), ``"latest"``
-    (the end of the queue when this member is first assigned it) or a datetime. Committed offsets always take precedence.
+    (the end of the queue when the consumer is entered) or a datetime. Committed offsets always take precedence.
 
-    - A topic or queue created after the consumer was opened is read from its beginning, whatever ``start`` says. Each member
-      decides this by itself: to a member that joins later the queue is not new, so with ``"latest"`` and no committed offset
-      it skips what the queue holds. Use ``"earliest"`` if nothing may be skipped.
-    - The start offset is committed before the first message is delivered, so that the next owner of the queue continues
-      there. If the broker rejects that commit (logged as a warning), the queue is read anyway.
+    - The start is committed before the consumer is entered, for all queues of the topic, whoever reads them. So everything that is
+      sent from then on is for the group, also if the consumer is left at once.
+    - A topic or queue that is younger than the group's start is read from its beginning, whatever ``start`` says.
+    - If a broker does not answer within 3 s, the consumer is entered nevertheless, with a warning in the log. Queues whose start is
+      not known are then read from what was stored 30 s before, by the broker's clock.
 
     ``retries``: redeliveries before the dead-letter queue. ``prefetch``: how many messages are buffered, 1,000 by default,
     and never more than 64 MiB of decompressed bodies plus one message. Redelivered messages have a separate buffer of 1,000

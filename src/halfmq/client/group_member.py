@@ -14,8 +14,9 @@ from halfmq.client.connection import Connection, NoAnswer, NotSent
 from halfmq.client.context import ClientContext
 from halfmq.client.dead_letter_origins import DeadLetterOrigins
 from halfmq.client.log import log
-from halfmq.client.queue_puller import CommitOutcome, Feed, QueuePuller, Start
+from halfmq.client.queue_puller import CommitOutcome, Feed, QueuePuller
 from halfmq.client.routing import Route
+from halfmq.client.start_position import EARLIEST, Start, TopicStart, fix_start
 from halfmq.errors import ConnectError, ProtocolError, RequestFailed, TopicNotFound, UsageError
 from halfmq.wire.remoting.codes import RequestCode, ResponseCode
 from halfmq.wire.remoting.group_bodies import decode_member_list
@@ -29,8 +30,6 @@ _UNSETTLED_S: Final = 1.0
 COMMIT_S: Final = 1.0
 _COMMIT_TIMEOUT_S: Final = 3.0
 _LEAVE_TIMEOUT_S: Final = 1.0
-#: Timeout for recording the existing queues, seconds: that of one name server request.
-_EXISTING_TIMEOUT_S: Final = 3.0
 _CONSUME_FROM: Final = {
     "earliest": "CONSUME_FROM_FIRST_OFFSET",
     "latest": "CONSUME_FROM_LAST_OFFSET",
@@ -72,8 +71,8 @@ class GroupMember:
         #: By broker and topic.
         self._commit_targets: dict[tuple[str, str], _CommitTarget] = {}
         self._missing: set[str] = set()
-        #: Queues of each topic when this member subscribed. Queues created later are read from their beginning.
-        self._initial_queues: dict[str, frozenset[QueueRef]] = {}
+        #: By topic, without the retry topic. Queues of a topic that is missing here are not taken yet: its start is being fixed.
+        self._starts: dict[str, TopicStart] = {}
 
     @property
     def is_idle(self) -> bool:
@@ -108,10 +107,8 @@ class GroupMember:
             puller.joined()
         self._subscriptions[self._retry_topic] = Subscription(self._retry_topic, "*", (), version)
         try:
-            if self.start.where != "earliest":
-                await self._record_existing_queues(topics, feed)
-            if not self.is_idle:  # else it was closed meanwhile
-                await self._announce()
+            await self._announce()
+            await asyncio.gather(*(self._fix_start(topic, feed) for topic in topics))
         except BaseException:
             self._give_up(topics)
             raise
@@ -120,28 +117,13 @@ class GroupMember:
             self._tasks = [loop.create_task(self._rebalance_loop()), loop.create_task(self._commit_loop())]
         self.rebalance_soon()
 
-    async def _record_existing_queues(self, topics: "tuple[str, ...]", feed: Feed) -> None:
-        """Record the queues that exist when ``subscribe`` is called: queues created later are read from their beginning.
-
-        If no name server responds in time, the first rebalance that gets a route records them.
-        """
-
-        async def see(topic: str) -> None:
-            try:
-                there = frozenset((await self._context.router.route(topic, max_age_s=0)).readable)
-            except TopicNotFound:
-                there = frozenset()
-            except (ConnectError, RequestFailed, ProtocolError) as error:
-                log.debug("existing queues of %s/%s: %s", self.group, topic, error)
-                return
-            if self._feeds.get(topic) is feed:  # not given up meanwhile
-                self._initial_queues[topic] = there
-
-        try:
-            async with asyncio.timeout(_EXISTING_TIMEOUT_S):
-                await asyncio.gather(*(see(topic) for topic in topics))
-        except TimeoutError:
-            log.debug("existing queues of %s: no answer yet", self.group)
+    async def _fix_start(self, topic: str, feed: Feed) -> None:
+        """After the announcement: a broker takes offsets of members only."""
+        start = TopicStart({}, EARLIEST)
+        if self.start != EARLIEST:
+            start = await fix_start(self._context, self.group, topic, self.start, self._members)
+        if self._feeds.get(topic) is feed:  # not given up meanwhile
+            self._starts[topic] = start
 
     async def unsubscribe(self, topics: "tuple[str, ...]") -> None:
         """Release ``topics`` after a final commit. With the last topic it leaves the group, so that others take over at once.
@@ -154,7 +136,7 @@ class GroupMember:
         for topic in topics:
             self._subscriptions.pop(topic, None)
             self._feeds.pop(topic, None)
-            self._initial_queues.pop(topic, None)
+            self._starts.pop(topic, None)
         if self.is_idle:
             self._subscriptions.clear()  # a running rebalance takes no more queues
         # The retry queues are released too, so that their buffered messages of these topics are pulled again by a member
@@ -250,12 +232,15 @@ class GroupMember:
         """Rebalance every topic. True: all assignments are complete."""
         settled = True
         for topic in sorted(self._subscriptions):
+            if topic not in self._starts and topic != self._retry_topic:
+                continue  # ``subscribe`` triggers the next rebalance
             try:
                 settled = await self._rebalance_topic(topic) and settled
                 self._missing.discard(topic)
             except TopicNotFound:
                 settled = False
-                self._initial_queues[topic] = frozenset()
+                if topic in self._starts:
+                    self._starts[topic] = TopicStart({}, EARLIEST)  # what is created from now on is new
                 self._release_deleted(topic)
                 if topic not in self._missing and topic != self._retry_topic:
                     self._missing.add(topic)
@@ -281,7 +266,6 @@ class GroupMember:
     async def _rebalance_topic(self, topic: str) -> bool:
         """False: the broker does not list this client as a member yet; its heartbeat may be in flight."""
         route = await self._context.router.route(topic, max_age_s=REBALANCE_S / 2)
-        initial = self._initial_queues.setdefault(topic, frozenset(route.readable))
         for address in route.brokers.values():
             await self._context.brokers.get(address)  # the first heartbeat registers this client at each broker
         client_id = self._context.membership.client_id
@@ -292,7 +276,7 @@ class GroupMember:
             log.info("group %s gives up %s", self.group, gone)
             self._release(gone)
         for queue in sorted(mine - self._pullers.keys() - self._releasing):
-            self._take_up(queue, self.start if queue in initial else Start("earliest"))
+            self._take_up(queue)
         return client_id in members
 
     async def _members(self, route: Route) -> tuple[str, ...]:
@@ -310,13 +294,15 @@ class GroupMember:
             failure = RequestFailed(f"members of {self.group}: {answer.remark}", response_code=answer.code)
         raise failure or ConnectError(f"topic {route.topic} has no broker")
 
-    def _take_up(self, queue: QueueRef, start: Start) -> None:
+    def _take_up(self, queue: QueueRef) -> None:
         subscription = self._subscriptions.get(queue.topic)
         if subscription is None:
             return
         log.info("group %s starts to consume %s", self.group, queue)
-        # The next owner can find the earliest offset by itself, but not what is the latest one now.
-        commit_start = None if self.start.where == "earliest" or queue.topic == self._retry_topic else self._commit_one
+        topic_start = self._starts.get(queue.topic)
+        start = EARLIEST if topic_start is None else topic_start.of(queue)
+        # The next owner can find the earliest offset by itself, but not another start.
+        commit_start = None if self.start == EARLIEST or queue.topic == self._retry_topic else self._commit_one
         puller = QueuePuller(
             self._context,
             self.group,

@@ -1,4 +1,4 @@
-"""Reads one assigned queue of a consumer group: start offset, pull loop, acknowledgements and commits.
+"""Reads one assigned queue of a consumer group: first offset, pull loop, acknowledgements and commits.
 
 The committed offset never passes an unacknowledged message. A message that the application neither acknowledges nor hands
 back is delivered again to the next owner of the queue.
@@ -12,13 +12,12 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable
-from datetime import datetime
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
 from halfmq import limits
 from halfmq.client.allocation import QueueRef
-from halfmq.client.connection import Answer, Connection, NoAnswer, NotSent
+from halfmq.client.connection import Connection, NoAnswer, NotSent
 from halfmq.client.context import ClientContext
 from halfmq.client.dead_letter_origins import DeadLetterOrigins
 from halfmq.client.key_order import Entry, KeyOrder
@@ -26,12 +25,13 @@ from halfmq.client.log import log
 from halfmq.client.message import Message
 from halfmq.client.offset_tracker import OffsetTracker
 from halfmq.client.refusals import refusal
+from halfmq.client.start_position import Start, ask, committed_offset, place, start_offset
 from halfmq.errors import ConnectError, HalfmqError, MissingDependency, ProtocolError, RequestFailed
 from halfmq.model.properties import DLQ_ORIGIN_TOPIC
 from halfmq.wire.remoting.codes import PullFlag, RequestCode, ResponseCode
 from halfmq.wire.remoting.heartbeat import Subscription
 from halfmq.wire.remoting.message_codec import PulledMessage, split_pull, unpack
-from halfmq.wire.remoting.replies import OffsetReply, PulledReply, read_reply
+from halfmq.wire.remoting.replies import PulledReply, read_reply
 
 #: How long a broker may hold a pull that finds nothing. Precedent: RocketMQ ``brokerSuspendMaxTimeMillis``.
 SUSPEND_MS: Final = 15_000
@@ -60,13 +60,6 @@ _LOCAL_RETRY_S: Final = 5.0
 #: An unchanged offset is committed again after this, since a late commit of the previous owner may have overwritten it.
 #: Precedent: RocketMQ commits all offsets every 5 s (``persistConsumerOffsetInterval``).
 _RECOMMIT_S: Final = 10.0
-
-
-class Start(NamedTuple):
-    """Where a group starts without a committed offset: ``where`` is ``earliest``, ``latest`` or ``timestamp`` (then ``at``)."""
-
-    where: str
-    at: datetime | None = None
 
 
 class CommitOutcome(Enum):
@@ -313,34 +306,13 @@ class QueuePuller:
         for feed in list(self._feeds.values()):
             await feed.wait_for_retry_capacity()
 
-    async def _ask(self, code: int, ext: dict[str, str], timeout_s: float = 3.0) -> Answer:
-        connection = await self._context.broker(self.queue.broker)
-        return await connection.request(code, ext, timeout_s=timeout_s)
-
-    def _where(self, **more: str) -> dict[str, str]:
-        return {"topic": self.queue.topic, "queueId": str(self.queue.queue), **more}
-
     async def _first_offset(self) -> int:
-        """The group's committed offset; without one, the offset for ``start``. A retry queue starts at its beginning."""
-        answer = await self._ask(
-            RequestCode.QUERY_CONSUMER_OFFSET, self._where(consumerGroup=self._group, setZeroIfNotFound="false")
-        )
-        if answer.code == ResponseCode.QUERY_NOT_FOUND:
-            code, ext = self._start_question()
-            answer = await self._ask(code, ext)
-        elif answer.code == ResponseCode.SUCCESS:
-            self._commit_start_hook = None
-        if answer.code != ResponseCode.SUCCESS:
-            raise refusal(answer.code, answer.remark or "", f"first offset of {self.queue}")
-        return read_reply(answer, OffsetReply).offset
-
-    def _start_question(self) -> tuple[int, dict[str, str]]:
-        if self._start.where == "earliest" or self.queue.topic.startswith("%RETRY%"):
-            return RequestCode.GET_MIN_OFFSET, self._where()
-        if self._start.at is not None:
-            timestamp = str(round(self._start.at.timestamp() * 1000))
-            return RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, self._where(timestamp=timestamp)
-        return RequestCode.GET_MAX_OFFSET, self._where()
+        """The group's committed offset; without one, that of ``start``."""
+        offset = await committed_offset(self._context, self._group, self.queue)
+        if offset is None:
+            return await start_offset(self._context, self.queue, self._start)
+        self._commit_start_hook = None
+        return offset
 
     async def _commit_start(self, commit_start: "Callable[[QueuePuller], Awaitable[None]]") -> None:
         """Commit the start offset before pulling. Otherwise, if this member is killed, the next owner would compute a later
@@ -355,7 +327,8 @@ class QueuePuller:
         self._commit_start_hook = None
 
     async def _pull(self, tracker: OffsetTracker) -> None:
-        ext = self._where(
+        ext = place(
+            self.queue,
             consumerGroup=self._group,
             queueOffset=str(tracker.next_offset),
             maxMsgNums=str(_PULL_MESSAGES),
@@ -367,7 +340,7 @@ class QueuePuller:
             subVersion=str(self._subscription.version),
             expressionType=self._subscription.expression_type,
         )
-        answer = await self._ask(RequestCode.PULL_MESSAGE, ext, _PULL_TIMEOUT_S)
+        answer = await ask(self._context, self.queue, RequestCode.PULL_MESSAGE, ext, _PULL_TIMEOUT_S)
         match answer.code:
             case ResponseCode.SUCCESS:
                 pulled, following = split_pull(answer.body), read_reply(answer, PulledReply).next_begin_offset
@@ -561,7 +534,7 @@ class QueuePuller:
             now_s = asyncio.get_running_loop().time()
             if offset == self._committed and connection is self._committed_at and now_s < self._recommit_at:
                 return CommitOutcome.KNOWN
-            ext = self._where(consumerGroup=self._group, commitOffset=str(offset))
+            ext = place(self.queue, consumerGroup=self._group, commitOffset=str(offset))
             try:
                 answer = await connection.request(RequestCode.UPDATE_CONSUMER_OFFSET, ext, timeout_s=timeout_s)
             except (NotSent, NoAnswer) as error:
