@@ -3,7 +3,7 @@
     HalfmqError
       UsageError         InvalidName, MessageTooLarge, UnsupportedCombination
       ConnectError
-      RequestFailed      TopicNotFound, NotAuthorized, ServerBusy, TransactionRefused, TransactionIncomplete
+      RequestFailed      TopicNotFound, NotAuthorized, ServerBusy, TransactionRefused, TransactionUndecided, TransactionIncomplete
       OutcomeUnknown     SendTimeout, TransactionUnknown
       ProtocolError
       EnvironmentFailed  StoreInUse, StoreDamaged, StoreFull, StorePoisoned, PortTaken, WrongVersion, MissingDependency, DataLost
@@ -99,6 +99,16 @@ class TransactionRefused(RequestFailed):
     def __init__(self, message: str, *, standing: str = "", response_code: int = 604, hint: str = "") -> None:
         super().__init__(message, response_code=response_code, hint=hint)
         self.standing = standing
+
+
+class TransactionUndecided(RequestFailed):
+    """A transaction with the id ``tx_id``, which the application chose, has no verdict yet. Nothing of this call was stored."""
+
+    code = "transaction-undecided"
+
+    def __init__(self, message: str, *, tx_id: str = "", response_code: int = 29, hint: str = "") -> None:
+        super().__init__(message, response_code=response_code, hint=hint)
+        self.tx_id = tx_id
 
 
 class TransactionIncomplete(RequestFailed):

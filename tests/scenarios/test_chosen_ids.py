@@ -14,7 +14,7 @@ from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient, command, end_ext, send_ext
 from tests.support.waiting import soon, until
 
-from halfmq import AsyncClient, TransactionRefused, compose
+from halfmq import AsyncClient, Outcome, Transaction, TransactionRefused, TransactionUndecided, compose
 from halfmq.broker.offload import ThreadOffload
 from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.disk import RealDisk
@@ -293,3 +293,40 @@ async def test_our_client_is_refused_and_says_which_verdict_stands(tmp_path: Pat
             async with mq.begin() as tx:  # a generated id
                 tx.send("T", "two")
         assert sum(running.state.topics_by_name["T"].ends) == 2
+
+
+@pytest.mark.parametrize("messages", [1, 2, 20])
+@pytest.mark.parametrize("earlier", [1, 2, 20])
+async def test_an_id_that_is_still_undecided_is_refused_as_such_and_its_check_decides(
+    tmp_path: Path, earlier: int, messages: int
+) -> None:
+    """An earlier run has committed locally and died before its verdict: what the next run is told does not decide for it. Many
+    messages go in half batches."""
+    asked: list[str] = []
+
+    def check(transaction: Transaction) -> Outcome:
+        asked.append(transaction.id)
+        return Outcome.COMMIT
+
+    settings = BrokerSettings(check_immunity_ms=1_000, check_interval_ms=100)
+    async with serving(tmp_path, settings=settings) as running:
+        url = f"rocketmq://127.0.0.1:{running.ports.names}"
+        async with AsyncClient(url, group="P") as mq:
+            await mq.prepare([compose("T", b"first")] * earlier, tx_id=ORDER, name="order")
+        async with AsyncClient(url, group="P") as mq:
+            mq.add_check("order", check)
+            with pytest.raises(TransactionUndecided) as refused:  # noqa: PT012 - what is tested is a block that raises
+                async with mq.begin("order", tx_id=ORDER) as tx:
+                    for _ in range(messages):
+                        tx.send("T", b"again")
+            assert (refused.value.tx_id, refused.value.code) == (ORDER, "transaction-undecided")
+            assert "undecided" in str(refused.value)
+            assert refused.value.outcome_known
+            await until(lambda: running.state.verdicts, "the verdict")
+            with pytest.raises(TransactionRefused) as standing:
+                await mq.prepare([compose("T", b"again")], tx_id=ORDER, name="order")
+            assert standing.value.standing == "COMMITTED"
+            assert asked == [ORDER]
+            async with mq.consumer("T", group="readers") as consumer:
+                got = [await consumer.get(20) for _ in range(earlier)]
+            assert [message.body for message in got if message] == [b"first"] * earlier

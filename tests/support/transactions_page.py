@@ -94,6 +94,7 @@ KNOBS: tuple[Knob, ...] = (
 
 _REASONS = {
     Why.INVALID_PARAMETER: "refused (29)",
+    Why.STILL_UNDECIDED: "refused (29), undecided",
     Why.ALREADY_SETTLED: "refused (604), verdict named",
     Why.VERDICT_CONFLICT: "refused (604), verdict named",
     Why.INCOMPLETE: "refused (604), incomplete",

@@ -102,17 +102,17 @@ TRANSITIONS: Final[dict[Event, _Row]] = {
     # An id that is reused after its verdict was forgotten is indistinguishable from a new one: ids must not be reused.
     Event.PART: {
         **_logged(Kind.HALF, Said.SENT, _P, _A, _P, _X),
-        **_nothing(Why.INVALID_PARAMETER, _O, _S),
+        **_nothing(Why.STILL_UNDECIDED, _O, _S),
         **_nothing(Why.ALREADY_SETTLED, _C, _R),
     },
     Event.LAST: {
         **_logged(Kind.HALF, Said.SENT, _O, _A, _P, _X),
-        **_nothing(Why.INVALID_PARAMETER, _O, _S),
+        **_nothing(Why.STILL_UNDECIDED, _O, _S),
         **_nothing(Why.ALREADY_SETTLED, _C, _R),
     },
     Event.AGAIN: {**_nothing(Said.SENT, _P, _O, _S), **_nothing(Why.ALREADY_SETTLED, _C, _R), **_never(_A, _X)},
     Event.OTHER: {
-        **_nothing(Why.INVALID_PARAMETER, _P, _O, _S),
+        **_nothing(Why.STILL_UNDECIDED, _P, _O, _S),
         **_nothing(Why.ALREADY_SETTLED, _C, _R),
         **_never(_A, _X),
     },

@@ -7,6 +7,7 @@ from halfmq.errors import (
     TopicNotFound,
     TransactionIncomplete,
     TransactionRefused,
+    TransactionUndecided,
 )
 from halfmq.wire.remoting.codes import ResponseCode
 
@@ -21,7 +22,8 @@ def refusal(code: int, remark: str, what: str, standing: str = "", *, hint: str 
     """The exception for response ``code``. ``what``: the request, for the message.
 
     ``standing``: the transaction's verdict, if the broker names one with ILLEGAL_OPERATION. Without it the transaction is
-    incomplete and stays undecided. ``hint``: used if the code has no hint of its own.
+    incomplete and stays undecided. With INVALID_PARAMETER it is UNDECIDED, or the request was invalid. ``hint``: used if the code has
+    no hint of its own.
     """
     text = f"{what}: {remark or 'no reason given'} (code {code})"
     match code:
@@ -33,6 +35,8 @@ def refusal(code: int, remark: str, what: str, standing: str = "", *, hint: str 
             return ServerBusy(text, response_code=code, hint="nothing was stored; try again later")
         case ResponseCode.GO_AWAY:
             return ServerBusy(text, response_code=code, hint="the broker is stopping")
+        case ResponseCode.INVALID_PARAMETER if standing:
+            return TransactionUndecided(text, hint="its check, or an operator, decides; after that you get its verdict")
         case ResponseCode.ILLEGAL_OPERATION if standing:
             return TransactionRefused(text, standing=standing, hint=f"it is {standing}")
         case ResponseCode.ILLEGAL_OPERATION:

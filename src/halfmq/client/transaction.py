@@ -30,6 +30,7 @@ from halfmq.errors import (
     RequestFailed,
     SendTimeout,
     TransactionRefused,
+    TransactionUndecided,
     TransactionUnknown,
     UsageError,
 )
@@ -124,6 +125,7 @@ class Transactions:
 
         Raises:
             TransactionRefused: this transaction already has a verdict.
+            TransactionUndecided: an earlier transaction with this id has none yet.
             SendTimeout: a half may be stored; nothing becomes visible.
             ConnectError, RequestFailed, UsageError: not sent, rejected, or an argument is wrong.
         """
@@ -134,6 +136,9 @@ class Transactions:
             await preparation.send()
         except TransactionRefused:
             raise
+        except TransactionUndecided as error:
+            error.tx_id = tx_id
+            raise
         except BaseException as error:
             await self._clean_up(preparation.so_far(), error, preparation.left_s())
             raise
@@ -141,7 +146,9 @@ class Transactions:
 
     async def _clean_up(self, prepared: Prepared, error: BaseException, left_s: float) -> None:
         """Roll back the acknowledged halves of a failed prepare: the local transaction has not run."""
-        self.verdicts.decided(prepared.tx_id, Outcome.ROLLBACK)
+        # Another id may be that of an earlier run, which may have committed: its check decides.
+        if self._context.ids.is_own(prepared.tx_id) or not prepared.name:
+            self.verdicts.decided(prepared.tx_id, Outcome.ROLLBACK)
         if not prepared.halves:
             return
         settlement = Settlement(prepared, Outcome.ROLLBACK)

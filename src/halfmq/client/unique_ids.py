@@ -29,6 +29,8 @@ class UniqueIds:
         self._started_ms = clock.wall_ms()
         self._monotonic_at_start_ms = clock.monotonic_ms()
         self._random = entropy.token(4)
+        #: Part of each transaction id of this client, whatever its address.
+        self._own = f"-{self._started_ms:x}-{process:x}-{self._random.hex()}-"
         self._month_started_ms = _month_start_ms(self._started_ms)
         # ``next`` of a count is atomic in the interpreter: blocking clients call it from many threads.
         self._messages = count(1)
@@ -39,9 +41,7 @@ class UniqueIds:
         """Set the client's packed IP address once it is known; of an IPv6 address the last four bytes are used."""
         ip = address[-4:]
         self._message_prefix = (ip + (self._process & 0xFFFF).to_bytes(2, "big") + self._random).hex().upper()
-        self._transaction_prefix = (
-            f"{_ID_VERSION}-{ip.hex()}-{self._started_ms:x}-{self._process:x}-{self._random.hex()}-"
-        )
+        self._transaction_prefix = f"{_ID_VERSION}-{ip.hex()}{self._own}"
 
     def message_id(self) -> str:
         """A new UNIQ_KEY, 32 characters."""
@@ -53,6 +53,10 @@ class UniqueIds:
     def transaction_id(self) -> str:
         """A new transaction id, at most 64 characters."""
         return f"{self._transaction_prefix}{next(self._transactions):x}"
+
+    def is_own(self, tx_id: str) -> bool:
+        """Whether this client made the transaction id: no other process, and no earlier run, has used it."""
+        return self._own in tx_id
 
 
 def _month_start_ms(now_ms: int) -> int:

@@ -30,6 +30,8 @@ class Why(Enum):
     ALREADY_SETTLED = "already-settled"
     #: The search for an earlier verdict of a half's id missed verdicts that memory no longer has: search again, then repeat the command.
     SEARCH_AGAIN = "search-again"
+    #: A half that does not belong to the undecided transaction that has its id.
+    STILL_UNDECIDED = "still-undecided"
     #: The transaction already has the opposite verdict.
     VERDICT_CONFLICT = "verdict-conflict"
     #: Some half messages of the transaction are missing; it stays undecided.
@@ -102,7 +104,8 @@ class DecisionFound(NamedTuple):
 
 @final
 class Refused(NamedTuple):
-    """Nothing was changed. If a verdict is the reason, ``standing`` is "COMMITTED" or "ROLLED_BACK", with its position."""
+    """Nothing was changed. If a verdict is the reason, ``standing`` is "COMMITTED" or "ROLLED_BACK", with its position; "UNDECIDED"
+    without one if there is none yet."""
 
     why: Why
     text: str

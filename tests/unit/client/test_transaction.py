@@ -11,7 +11,9 @@ from halfmq.client.connection import Connection
 from halfmq.client.context import ClientContext
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import compose
+from halfmq.client.transaction_block import Transaction
 from halfmq.errors import (
+    HalfmqError,
     InvalidName,
     RequestFailed,
     TransactionIncomplete,
@@ -281,3 +283,35 @@ async def test_client_without_group_has_no_transactions() -> None:
             mq.begin()
         with pytest.raises(UsageError, match="group"):
             await mq.prepare(TWO, tx_id="T-1")
+
+
+@pytest.mark.parametrize("failure", ["no server", "no answer", "no room"])
+@in_virtual_time
+async def test_failed_prepare_with_a_chosen_id_decides_nothing_for_an_earlier_run_with_that_id(failure: str) -> None:
+    """The earlier run has committed locally, and its verdict was lost: the check decides, not what happened to this one."""
+    broker = ScriptedBroker()
+    asked: list[str] = []
+
+    def check(transaction: Transaction) -> Outcome:
+        asked.append(transaction.id)
+        return Outcome.COMMIT
+
+    async with client_of(broker.network(), seed=1) as earlier:
+        await earlier.prepare(TWO[:1], tx_id="order-7", name="order")
+    async with client_of(broker.network(), seed=2) as mq:
+        mq.add_check("order", check)
+        await mq.send("orders", b"x")
+        if failure == "no server":
+            broker.stop()
+        else:
+            broker.on[RequestCode.SEND_MESSAGE_V2] = lambda _, request: (
+                None if failure == "no answer" else encode_response(request, 14, "no room")
+            )
+        with pytest.raises(HalfmqError):
+            await mq.prepare(TWO[:1], tx_id="order-7", name="order")
+        broker.start()
+        await asyncio.sleep(5)
+        assert broker.check(0, "orders") == 1
+        await asyncio.sleep(1)
+    assert asked == ["order-7"]
+    assert broker.verdicts == {"order-7": Outcome.COMMIT.value}

@@ -7,6 +7,8 @@ from tests.support.scripted_broker import Dice
 
 from halfmq.client.unique_ids import UniqueIds
 from halfmq.model.ids import is_transaction_id
+from halfmq.runtime.clock import SystemClock
+from halfmq.runtime.entropy import SystemEntropy
 
 
 class Clock:
@@ -75,3 +77,14 @@ def test_address_is_used_once_it_is_known() -> None:
     assert ids.message_id().startswith("0A000009")
     ids.use_address(bytes(12) + b"\x01\x02\x03\x04")
     assert ids.message_id().startswith("01020304")
+
+
+def test_a_client_knows_its_own_transaction_ids_whatever_its_address() -> None:
+    clock, entropy = SystemClock(), SystemEntropy()
+    one, other = UniqueIds(clock, entropy), UniqueIds(clock, entropy)
+    before = one.transaction_id()
+    one.use_address(b"\x0a\x01\x02\x03")
+    assert one.is_own(before)
+    assert one.is_own(one.transaction_id())
+    assert not one.is_own(other.transaction_id())
+    assert not one.is_own("order-7")

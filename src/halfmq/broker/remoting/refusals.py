@@ -14,6 +14,8 @@ from halfmq.wire.remoting.codes import EXT_POSITION, EXT_VERDICT, ResponseCode
 CODES: Final[dict[Why, ResponseCode]] = {
     Why.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
     Why.INVALID_PARAMETER: ResponseCode.INVALID_PARAMETER,
+    # Not in the Java producer's retry set either.
+    Why.STILL_UNDECIDED: ResponseCode.INVALID_PARAMETER,
     Why.TOPIC_NOT_EXIST: ResponseCode.TOPIC_NOT_EXIST,
     Why.GROUP_NOT_EXIST: ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
     Why.NO_PERMISSION: ResponseCode.NO_PERMISSION,
@@ -45,7 +47,9 @@ CODES: Final[dict[Why, ResponseCode]] = {
 def refusal(reply: Reply | Failed) -> tuple[int, str, dict[str, object]]:
     """(code, remark, ext) for a reply that is not a success."""
     if isinstance(reply, Refused):
-        ext: dict[str, object] = {EXT_VERDICT: reply.standing, EXT_POSITION: reply.position} if reply.standing else {}
+        ext: dict[str, object] = {EXT_VERDICT: reply.standing} if reply.standing else {}
+        if reply.position >= 0:
+            ext[EXT_POSITION] = reply.position
         return CODES[reply.why], reply.text, ext
     return (
         ResponseCode.SYSTEM_ERROR,

@@ -41,7 +41,14 @@ from halfmq.core.state import Half, ProducerGroup, Query, State, Topic, Undecide
 from halfmq.core.topics import PERMISSION_WRITE, first_use
 from halfmq.core.transaction.admission import refuse_bytes
 from halfmq.core.transaction.batch_verdict import copy_half_batch, decided_record
-from halfmq.core.transaction.machine import DISK_FULL, already_settled, check_cancelled, roll_back, settled_earlier
+from halfmq.core.transaction.machine import (
+    DISK_FULL,
+    already_settled,
+    check_cancelled,
+    roll_back,
+    settled_earlier,
+    still_undecided,
+)
 from halfmq.core.transaction.queries import query_of, refuse_owner
 from halfmq.core.transaction.query_limits import FORGOTTEN_BYTES_MAX, make_space_for_decision, refuse_new_query
 from halfmq.model.half_batch import delayed_entries_of, delays_in
@@ -163,15 +170,14 @@ def _prepared_before(
             same = facts is not None and (facts.messages, facts.checksum) == (command.messages, command.checksum)
             if same and state.topics_by_id[half.topic_id].name == command.topic and half.queue_id == command.queue_id:
                 return Sent(half.first_offset, half.queue_id, half.half_index, "")
-            what = f"attempt {command.attempt} has" if command.attempt else "it has"
-            return Refused(
-                Why.INVALID_PARAMETER,
-                f"transaction {known.tx_id!r}: {what} another half batch at index {command.index}: ids must not be reused",
+            what = f"attempt {command.attempt} has" if command.attempt else "is undecided, and has"
+            return _does_not_fit(
+                command, f"transaction {known.tx_id!r} {what} another half batch at index {command.index}"
             )
     last = known.halves[-1]
     if last.batch is None or bool(last.attempt) != bool(command.attempt):
-        return Refused(
-            Why.INVALID_PARAMETER,
+        return _does_not_fit(
+            command,
             f"transaction {known.tx_id!r} was begun in another way: it has only single halves, or only half batches, and "
             "attempts only if it is a batch of a query",
         )
@@ -179,12 +185,17 @@ def _prepared_before(
     if not command.attempt and said:
         fits = command.index < said and len(known.halves) <= said
         if not fits or (command.count and known.count and command.count != known.count):
-            return Refused(
-                Why.INVALID_PARAMETER,
+            return _does_not_fit(
+                command,
                 f"transaction {known.tx_id!r} is said to have {known.count or command.count} half batches; number "
                 f"{command.index} does not fit",
             )
     return None
+
+
+def _does_not_fit(command: PrepareBatch, text: str) -> Refused:
+    """The id of an application's transaction may be in use by another of its runs; that of a batch of a query is made for each attempt."""
+    return Refused(Why.INVALID_PARAMETER, text) if command.attempt else still_undecided(text)
 
 
 def _of_attempt(halves: tuple[Half, ...], attempt: str) -> tuple[Half, ...]:

@@ -38,7 +38,7 @@ from halfmq.core.transaction.admission import refuse_half
 from halfmq.core.transaction.batch_verdict import commit_batches, copy_half_batch
 from halfmq.core.transaction.check_schedule import due_sooner
 from halfmq.core.transaction.next_check import to_number
-from halfmq.core.transaction.states import OF_SETTLED, SettledEffect, standing_state
+from halfmq.core.transaction.states import OF_SETTLED, SettledEffect, TransactionState, standing_state
 from halfmq.model.checksum import crc32
 from halfmq.model.ids import hash64, offset_message_id
 from halfmq.model.properties import UNIQ_KEY, append
@@ -165,23 +165,25 @@ def _prepared_before(known: Undecided, command: SendHalf, topic: Topic) -> Sent 
     """The first reply if this half is already stored; a refusal if it contradicts the stored one; None if it is new."""
     index, count = command.index, command.count
     if known.halves[0].batch is not None:
-        text = f"transaction {known.tx_id!r} has half batches, and cannot have single halves besides"
-        return Refused(Why.INVALID_PARAMETER, text)
+        text = f"transaction {known.tx_id!r} is undecided, and has half batches: it cannot have single halves besides"
+        return still_undecided(text)
     for half in known.halves:
         if half.index == index:
             if half.topic_id != topic.topic_id or half.key_hash != command.key_hash:
-                return Refused(
-                    Why.INVALID_PARAMETER,
-                    f"transaction {known.tx_id!r} has another message at index {index}: ids must not be reused",
+                return still_undecided(
+                    f"transaction {known.tx_id!r} is undecided, and has another message at index {index}"
                 )
             return Sent(half.first_offset, half.queue_id, half.half_index, command.unique_id)
     said = max(count, known.count)
     if said and (index >= said or known.halves[-1].index >= said or (count and known.count and count != known.count)):
-        return Refused(
-            Why.INVALID_PARAMETER,
-            f"transaction {known.tx_id!r} is said to have {known.count or count} messages; message {index} does not fit",
+        return still_undecided(
+            f"transaction {known.tx_id!r} is said to have {known.count or count} messages; message {index} does not fit"
         )
     return None
+
+
+def still_undecided(text: str) -> Refused:
+    return Refused(Why.STILL_UNDECIDED, text, TransactionState.UNDECIDED.value)
 
 
 def settled_earlier(state: State, command: SendHalf | PrepareBatch) -> Refused | None:

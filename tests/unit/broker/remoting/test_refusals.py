@@ -18,7 +18,7 @@ REASONS = {
     24: {Why.SUBSCRIPTION_NOT_EXIST},
     25: {Why.SUBSCRIPTION_NOT_LATEST},
     26: {Why.GROUP_NOT_EXIST},
-    29: {Why.INVALID_PARAMETER},
+    29: {Why.INVALID_PARAMETER, Why.STILL_UNDECIDED},
     207: {Why.CLIENT_TIMEOUT},
     604: {Why.ALREADY_SETTLED, Why.VERDICT_CONFLICT, Why.INCOMPLETE, Why.FENCED, Why.OTHER_STREAM},
 }
@@ -34,6 +34,10 @@ def test_every_reason_has_the_number_that_clients_know() -> None:
 def test_standing_verdict_goes_along_with_a_code_that_producers_do_not_retry(why: Why) -> None:
     code, text, ext = refusal(Refused(why, "text", "COMMITTED", 77))
     assert (code, text, ext) == (604, "text", {"HMQ_VERDICT": "COMMITTED", "HMQ_POSITION": 77})
+
+
+def test_an_undecided_transaction_is_named_without_a_position() -> None:
+    assert refusal(Refused(Why.STILL_UNDECIDED, "text", "UNDECIDED")) == (29, "text", {"HMQ_VERDICT": "UNDECIDED"})
 
 
 def test_broken_decision_is_a_system_error() -> None:

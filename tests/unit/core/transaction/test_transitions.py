@@ -287,7 +287,7 @@ def test_one_that_was_parked_while_incomplete_takes_what_is_missing_and_stays_so
     assert world.kinds(world.since) == ()
     assert said(world.prepare(1, 2)) is Said.SENT
     assert (world.kinds(world.since), world.stage) == ((Kind.HALF,), Stage.ASIDE)
-    assert said(world.prepare(2, 3)) is Why.INVALID_PARAMETER, "from here on it is as the table says"
+    assert said(world.prepare(2, 3)) is Why.STILL_UNDECIDED, "from here on it is as the table says"
     assert said(world.end(RequestedVerdict.COMMIT)) is Said.SETTLED
     check(world.log.state)
 
