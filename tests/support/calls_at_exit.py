@@ -105,6 +105,7 @@ CALLS: Final[dict[type, dict[str, Call]]] = {
         "undecided": lambda held: held.mq.undecided(["tx-1"]),
         "consumer": lambda held: held.mq.consumer("u", group="h"),
         "healthy": lambda held: held.mq.healthy(),
+        "found": lambda held: held.mq.found(),
         "from_env": lambda held: Client.from_env(group="g") if os.environ.setdefault("HALFMQ_URL", held.url) else None,
         "connect": lambda held: Client(held.url).connect(),
         "__enter__": lambda held: Client(held.url).__enter__(),

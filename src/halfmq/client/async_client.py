@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -65,6 +66,8 @@ CLOSE_GRACE_S: Final = 3.0
 #: The producer group of a client without one: for plain sends only, since it answers no checks.
 NO_GROUP: Final = "HALFMQ_PRODUCER"
 _RECONNECT_MAX_S: Final = 2.0
+_PROBE_S: Final = 0.2
+_PROBE_TIMEOUT_S: Final = 1.0
 
 
 class AsyncClient:
@@ -142,8 +145,11 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    async def connect(self) -> None:
+    async def connect(self, *, wait: bool = True) -> None:
         """Open the client, as ``async with`` does. Call ``close`` at the end.
+
+        ``wait``: for a broker. Without it the client connects in the background, for as long as that takes, and until then transaction
+        blocks fail at once; ``is_ready`` says when a broker was found.
 
         Raises:
             ConnectError: no name server responds, or none of the brokers that it names.
@@ -152,12 +158,29 @@ class AsyncClient:
             raise UsageError("this client is open already")
         self._build()
         self._opened = True
+        if not wait:
+            self._context.is_looking = True
+            self._looking = self._spawn(self._find_a_broker())
+            self._start_background()
+            return
         try:
             await self._look_for_brokers()
         except BaseException:
             await self.close()
             raise
         self._start_background()
+
+    async def found(self) -> None:
+        """Return when a broker was found, after ``connect(wait=False)``; at once if that was not called."""
+        self._here()
+        if self._looking is not None:
+            await asyncio.shield(self._looking)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the client is open and, as far as it knows, a broker answers. No I/O: it notices a request that timed out, a connection
+        that was lost for as long as an attempt may take, and their end. ``healthy`` asks a broker."""
+        return self.is_open and not self._context.is_looking and not self._context.is_away
 
     async def _look_for_brokers(self) -> None:
         """Find the brokers and connect to them, within the timeout of one call for all servers together.
@@ -184,16 +207,17 @@ class AsyncClient:
         self._start_background()
 
     async def _find_a_broker(self) -> None:
-        """Connect in the background, so that the child can answer checks even if it makes no call."""
+        """Connect in the background, so that checks are answered even if no call is made."""
         pause_s = 0.05
         while True:
             try:
                 await self._look_for_brokers()
             except HalfmqError as error:
-                log.debug("after a fork: %s", error)
+                log.debug("looking for a broker: %s", error)
                 await asyncio.sleep(pause_s * self._context.rng.uniform(0.5, 1.0))
                 pause_s = min(2 * pause_s, _RECONNECT_MAX_S)
             else:
+                self._context.is_looking = False
                 return
 
     def _start_background(self) -> None:
@@ -208,18 +232,33 @@ class AsyncClient:
         rng = self._entropy.stream("client")
         client_id = f"{host}@{process}#{self._entropy.token(6).hex()}"
         membership = Membership(client_id)
-        self._names = ConnectionPool(self._connector, on_push=self._on_push, connect_timeout_s=self._connect_timeout_s)
+        self._names = ConnectionPool(
+            self._connector,
+            on_push=self._on_push,
+            on_silent=self._on_silent_name_server,
+            connect_timeout_s=self._connect_timeout_s,
+        )
         brokers = ConnectionPool(
             self._connector,
             on_push=self._on_push,
             on_lost=self._on_lost,
+            on_silent=self._on_silent,
             introduce=membership.introduce,
             connect_timeout_s=self._connect_timeout_s,
         )
         router = Router(NameServers(self._servers, self._names), rng)
         self._context = ClientContext(
-            brokers, router, membership, ids, self._clock, rng, self._timeout_s, self._attempt_timeout_s
+            brokers,
+            router,
+            membership,
+            ids,
+            self._clock,
+            rng,
+            self._timeout_s,
+            self._attempt_timeout_s,
+            asyncio.get_running_loop(),
         )
+        self._looking: asyncio.Task[None] | None = None
         self._producer = Producer(self._context, self.group or NO_GROUP)
         self._made_transactions: Transactions | None = None
         self._made_check_listener: CheckListener | None = None
@@ -255,9 +294,13 @@ class AsyncClient:
         Running transactions and checks have ``grace`` seconds. Pending plain sends fail with ``SendTimeout``: await them first.
         If cancelled, closing continues in the background, and the next call waits for it. In a forked child it does nothing,
         since the client belongs to the parent.
+
+        Raises:
+            UsageError: called in another event loop than ``connect``.
         """
         if not self._opened or self._opened_in != forks.generation:
             return
+        self._context.refuse_other_loop("this client")
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._finish(grace))
             self._closing.add_done_callback(_report)  # perhaps no caller waits any more
@@ -331,7 +374,7 @@ class AsyncClient:
         """
         from halfmq.client.undecided import undecided_of
 
-        self._open()
+        self._here()
         return await undecided_of(self._context, ids)
 
     @property
@@ -343,6 +386,7 @@ class AsyncClient:
         """Whether a broker answers a heartbeat within ``timeout``; for readiness probes."""
         if not self.is_open:
             return False
+        self._here()
         try:
             async with asyncio.timeout(self._timeout_s):
                 if not self._context.brokers.established():
@@ -363,6 +407,12 @@ class AsyncClient:
         if self._opened_in != forks.generation:
             forks.refuse_in_child(self._opened_in, "this client", "open an AsyncClient in the child, or use Client")
         return self._context
+
+    def _here(self) -> ClientContext:
+        """``_open``, in a coroutine of the client's own event loop."""
+        context = self._open()
+        context.refuse_other_loop("this client")
+        return context
 
     # --- plain sends ----------------------------------------------------------------------------------------------
 
@@ -388,7 +438,7 @@ class AsyncClient:
             SendTimeout: it may be stored; sending it again as a new message may duplicate it.
             ConnectError, RequestFailed, UsageError: nothing was stored.
         """
-        self._open()
+        self._here()
         if timeout is not None:
             checked_seconds(timeout, "timeout")
         message = compose(
@@ -413,7 +463,7 @@ class AsyncClient:
 
         Raises: as ``send``; earlier batches are stored.
         """
-        self._open()
+        self._here()
         if timeout is not None:
             checked_seconds(timeout, "timeout")
         checked_bodies(bodies)
@@ -434,30 +484,43 @@ class AsyncClient:
         return self._open().ids.transaction_id()
 
     async def prepare(
-        self, messages: Sequence[OutgoingMessage], *, tx_id: str, name: str = "", query_id: str = ""
+        self,
+        messages: Sequence[OutgoingMessage],
+        *,
+        tx_id: str,
+        name: str = "",
+        query_id: str = "",
+        timeout: float | None = None,  # noqa: ASYNC109
     ) -> Prepared:
         """Low-level call for an external coordinator: send the half messages; then call ``commit`` or ``rollback``.
 
         ``tx_id``: from ``new_transaction_id``, used once; or your own, so that a repetition of your program is refused with the verdict of
-        the first one for as long as the broker's log has it. ``name`` routes the checks.
+        the first one for as long as the broker's log has it. ``name`` routes the checks. ``timeout``: seconds, for this call and for the one
+        that settles it; by default the client's. Fails at once while no broker answers, see ``is_ready``.
+
         Raises: see ``Transactions.prepare``.
         """
-        whole = self._open().attempts(f"prepare of {tx_id}")
+        context = self._here()
+        if timeout is not None:
+            checked_seconds(timeout, "timeout")
+        context.refuse_if_away()
+        whole = context.attempts(f"prepare of {tx_id}", timeout)
         registering = self._start_registration()
         if registering is not None:  # continues even if this call times out
             await asyncio.wait({registering}, timeout=whole.left_s())
-        return await self._transactions.prepare(
+        prepared = await self._transactions.prepare(
             messages, tx_id=tx_id, name=name, query_id=query_id, timeout_s=whole.left_s()
         )
+        return prepared if timeout is None else replace(prepared, timeout_s=timeout)
 
     async def commit(self, prepared: Prepared) -> TransactionReceipt:
         """Make the messages visible. Raises: see ``Transactions.commit``."""
-        self._open()
+        self._here()
         return await self._transactions.commit(prepared)
 
     async def rollback(self, prepared: Prepared) -> TransactionReceipt:
         """Discard the messages. Raises: see ``Transactions.commit``."""
-        self._open()
+        self._here()
         return await self._transactions.rollback(prepared)
 
     def begin(
@@ -468,6 +531,7 @@ class AsyncClient:
         query_id: str = "",
         tx_id: str = "",
         checked_elsewhere: bool = False,
+        timeout: float | None = None,
     ) -> "AsyncTransaction":
         """A transaction block: ``async with mq.begin() as tx: tx.send(...)``. See ``transaction_block`` for what failures mean.
 
@@ -476,12 +540,14 @@ class AsyncClient:
         broker refuses it once a transaction with it is settled. By default the client generates one.
 
         A name needs a registered check, or a transaction whose verdict is lost would stay undecided forever.
-        ``checked_elsewhere``: another process of the group has the check.
+        ``checked_elsewhere``: another process of the group has the check. ``timeout``: seconds, for each of the two calls at the end of the
+        block; by default the client's.
 
         Raises:
             UsageError: no check is registered under ``name``, or an argument is wrong; nothing was done.
+            ConnectError: no broker answers (see ``is_ready``); nothing was done.
         """
-        self._open()
+        self._here()
         if not self.group:
             raise UsageError("transactions need a group", hint='AsyncClient(url, group="orders")')
         checked_text(name, "name", "the name of its check")
@@ -492,9 +558,18 @@ class AsyncClient:
             checked_transaction_id(tx_id)
         if name and not checked_elsewhere:
             self._require_check(name, f"mq.add_check({name!r}, check)")
-        verdicts = self._transactions.verdicts
+        if timeout is not None:
+            checked_seconds(timeout, "timeout")
+        self._context.refuse_if_away()
         return AsyncTransaction(
-            self, verdicts, name, topic=topic, query_id=query_id, tx_id=tx_id, checked_elsewhere=checked_elsewhere
+            self,
+            self._transactions.verdicts,
+            name,
+            topic=topic,
+            query_id=query_id,
+            tx_id=tx_id,
+            checked_elsewhere=checked_elsewhere,
+            timeout=timeout,
         )
 
     def _require_check(self, name: str, remedy: str) -> None:
@@ -511,23 +586,35 @@ class AsyncClient:
         )
 
     def transaction(
-        self, session: Any, *, markers: "MarkerTable", checked_elsewhere: bool = False, **options: Any
+        self,
+        session: Any,
+        *,
+        markers: "MarkerTable",
+        checked_elsewhere: bool = False,
+        timeout: float | None = None,
+        **options: Any,
     ) -> "AbstractAsyncContextManager[TransactionBlock]":
         """A block that commits a database session and its messages with one outcome; see ``halfmq.sql.MarkerTable``.
 
-        Call ``answer_checks(markers, sessions)`` once before. ``checked_elsewhere``: another process of the group has.
+        Call ``answer_checks(markers, sessions)`` once before. ``checked_elsewhere``: another process of the group has. ``timeout``: seconds,
+        for each of the two calls at the end of the block, during the first of which it holds its database connection; by default the
+        client's.
 
         Raises:
             UsageError: neither, or an argument is wrong; nothing was done.
+            ConnectError: no broker answers (see ``is_ready``); the session was not used.
         """
-        self._open()
+        self._here()
         if not self.group:
             raise UsageError("transactions need a group", hint='AsyncClient(url, group="orders")')
         checked_text(options.get("query_id", ""), "query_id", "such as str(order.id)")
         check_marker_table(markers)
         if not checked_elsewhere:
             self._require_check(markers.name, "mq.answer_checks(markers, sessions)")
-        return markers.bind_async(self, session, **options)
+        if timeout is not None:
+            checked_seconds(timeout, "timeout")
+        self._context.refuse_if_away()
+        return markers.bind_async(self, session, timeout=timeout, **options)
 
     async def send_in_transaction(
         self,
@@ -583,7 +670,7 @@ class AsyncClient:
 
         ``remark``: the reason for UNKNOWN, shown by ``halfmq tx show``.
         """
-        self._open()
+        self._here()
         match outcome:
             case Outcome.COMMIT:
                 return await self.commit(prepared)
@@ -614,6 +701,8 @@ class AsyncClient:
         if not callable(check):
             raise UsageError(f"check={check!r} cannot be called", hint="def check(transaction) -> Outcome")
         known = self._check_functions.get(name)
+        if self.is_open:
+            self._here()
         self._check_functions[name] = check
         if self.is_open and known is not check:
             self._check_listener.register(name, check)
@@ -638,7 +727,7 @@ class AsyncClient:
 
     def _start_registration(self) -> "asyncio.Task[None] | None":
         """The task that registers at the brokers; None if not needed."""
-        context = self._open()
+        context = self._here()
         if not self.group:
             raise UsageError("transactions need a group", hint='AsyncClient(url, group="orders")')
         if self._fetches_checks:
@@ -669,7 +758,7 @@ class AsyncClient:
         """
         from halfmq.client.fetched_checks import fetch_any
 
-        context = self._open()
+        context = self._here()
         if not self.group:
             raise UsageError("checks are for a group", hint='AsyncClient(url, group="orders")')
         if checked_count(count, "count", 1) > limits.CHECK_POLL_CHECKS_MAX:
@@ -699,7 +788,7 @@ class AsyncClient:
         from halfmq.client.fetched_checks import FetchedCheck
         from halfmq.client.transaction_block import checked_outcome
 
-        self._open()
+        self._here()
         if not isinstance(check, FetchedCheck):
             raise UsageError(f"{check!r} is not a fetched check", hint="one of those that fetch_checks gave")
         return await check.answer(
@@ -732,7 +821,7 @@ class AsyncClient:
 
         while (member := self._members.get(spec.group)) is not None and member.is_leaving:
             await member.ended()  # brokers see one client: the pending leave would remove the new member too
-        context = self._open()
+        context = self._here()
         if member is None or member.is_idle:
             member = self._members[spec.group] = GroupMember(context, spec.group, spec.start, spec.retries)
         elif (member.start, member.retries) != (spec.start, spec.retries):
@@ -755,9 +844,38 @@ class AsyncClient:
                     request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported"
                 )
 
+    def _on_silent(self, connection: Connection) -> None:
+        """Ask until it answers, or the connection is given up and ``_on_lost`` goes on: meanwhile blocks fail at once and ask nothing."""
+        log.warning("%s does not answer", connection.address)
+        if self._closing is None:
+            self._spawn(self._probe(connection))
+
+    def _on_silent_name_server(self, _connection: Connection) -> None:
+        """Ask the brokers, which may be in the same process: a call that waits for a route has sent them nothing."""
+        if self._closing is None:
+            for connection in self._context.brokers.established():
+                self._spawn(self._ask_once(connection))
+
+    async def _ask_once(self, connection: Connection) -> None:
+        try:
+            await self._context.membership.heartbeat(connection, _PROBE_TIMEOUT_S)
+        except (NotSent, NoAnswer) as error:
+            log.debug("probe of %s: %s", connection.address, error)
+
+    async def _probe(self, connection: Connection) -> None:
+        while connection.is_silent and not connection.closed:
+            try:
+                await self._context.membership.heartbeat(connection)
+            except (NotSent, NoAnswer) as error:
+                log.debug("probe of %s: %s", connection.address, error)
+                await asyncio.sleep(_PROBE_S)
+        if not connection.closed:
+            log.info("%s answers again", connection.address)
+
     def _on_lost(self, address: Address) -> None:
-        """Reconnect, if any group is registered: checks and notifications arrive on this connection."""
-        if self._closing is not None or self._context.membership.is_empty or address in self._reconnecting:
+        """Reconnect, if there is any group: checks and notifications arrive on this connection, and blocks fail while there is none."""
+        has_group = bool(self.group) or not self._context.membership.is_empty
+        if self._closing is not None or not has_group or address in self._reconnecting:
             return
         self._reconnecting.add(address)
         self._spawn(self._reconnect(address))
@@ -771,6 +889,7 @@ class AsyncClient:
                     await self._context.brokers.get(address)
                 except ConnectError as error:
                     log.debug("reconnect to %s: %s", address, error)
+                    self._context.router.mark_stale_at(address)
                     pause_s = min(2 * pause_s, _RECONNECT_MAX_S)
                     continue
                 log.info("connected to %s again", address)

@@ -27,6 +27,8 @@ Answer = Request[Mapping[str, str]]
 #: Called with each request from the server (a check, a membership change, ...). Must not block.
 OnPush = Callable[["Connection", Request[Any]], None]
 OnLost = Callable[["Connection"], None]
+#: Called when a request has timed out and nothing was heard since it was written.
+OnSilent = Callable[["Connection"], None]
 
 #: Granularity of request deadlines, seconds.
 _DEADLINE_TICK_S: Final = 0.05
@@ -44,23 +46,33 @@ class NoAnswer(Exception):
 class Connection(asyncio.Protocol):
     """Made by ``connection_pool``. The first heartbeat sets ``version`` and ``is_halfmq``."""
 
-    def __init__(self, address: Address, loop: asyncio.AbstractEventLoop, on_push: OnPush, on_lost: OnLost) -> None:
+    def __init__(
+        self,
+        address: Address,
+        loop: asyncio.AbstractEventLoop,
+        on_push: OnPush,
+        on_lost: OnLost,
+        on_silent: OnSilent = lambda _: None,
+    ) -> None:
         self.address = address
         #: MQVersion ordinal of the server; 0 until its first heartbeat answer.
         self.version = 0
         #: The server acknowledges END_TRANSACTION, and supports several halves per transaction.
         self.is_halfmq = False
         self.closed = False
+        #: A request has timed out, and nothing was heard since it was written.
+        self.is_silent = False
         #: Local IP address, packed; part of message ids.
         self.local_ip = b"\x7f\x00\x00\x01"
         self._loop = loop
         self._on_push = on_push
         self._on_lost = on_lost
+        self._on_silent = on_silent
         self._splitter = FrameSplitter()
         self._transport: asyncio.Transport | None = None
         self._opaque = 0
-        #: Pending requests by opaque: the future, and its deadline on the loop's clock.
-        self._waiting: dict[int, tuple[asyncio.Future[Answer], float]] = {}
+        #: Pending requests by opaque: the future, its deadline, and when it was written, on the loop's clock.
+        self._waiting: dict[int, tuple[asyncio.Future[Answer], float, float]] = {}
         #: Fires at ``_timer_at``, not later than the earliest deadline.
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
@@ -87,8 +99,9 @@ class Connection(asyncio.Protocol):
         if self.closed:
             raise NotSent(f"the connection to {self.address} is closed")
         future: asyncio.Future[Answer] = self._loop.create_future()
-        deadline = self._loop.time() + timeout_s
-        self._waiting[opaque] = future, deadline
+        now = self._loop.time()
+        deadline = now + timeout_s
+        self._waiting[opaque] = future, deadline, now
         self._write(frame)
         if deadline < self._timer_at:
             self._arm_timer(deadline)
@@ -165,15 +178,19 @@ class Connection(asyncio.Protocol):
         self._timer = None
         self._timer_at = inf
         now = self._loop.time()
-        expired = [opaque for opaque, (_, deadline) in self._waiting.items() if deadline <= now]
+        expired = [opaque for opaque, (_, deadline, _) in self._waiting.items() if deadline <= now]
+        was_silent = self.is_silent
         for opaque in expired:
-            future, _ = self._waiting.pop(opaque)
+            future, _, written_at = self._waiting.pop(opaque)
+            self.is_silent = self.is_silent or self._heard_at < written_at
             if not future.done():
                 future.set_exception(NoAnswer(f"{self.address} did not answer in time"))
+        if self.is_silent and not was_silent:
+            self._on_silent(self)
         if expired and self._heard_at < now - 3 * _DEADLINE_TICK_S and self._silent_since_request(now):
             self.abort("it has been silent since the request that timed out")
         elif self._waiting:
-            earliest = min(deadline for _, deadline in self._waiting.values())
+            earliest = min(deadline for _, deadline, _ in self._waiting.values())
             self._arm_timer(max(earliest, now + _DEADLINE_TICK_S))
 
     def _silent_since_request(self, now: float) -> bool:
@@ -197,6 +214,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._loop.time()
+        self.is_silent = False
         try:
             for frame in self._splitter.feed(data):
                 try:
@@ -253,7 +271,7 @@ class Connection(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
         waiting, self._waiting = self._waiting, {}
-        for future, _ in waiting.values():
+        for future, _, _ in waiting.values():
             if not future.done():
                 future.set_exception(NoAnswer(why))
         self._writable.set()

@@ -1,6 +1,7 @@
 """One connection per server, opened on demand and kept. Concurrent callers share one connection attempt."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -21,7 +22,8 @@ async def _nothing(_connection: Connection) -> None:
 class ConnectionPool:
     """Open connections by address.
 
-    ``on_lost`` is called when an open connection is lost, but not when ``close`` closes it.
+    ``on_lost`` is called when an open connection is lost, but not when ``close`` closes it. ``on_silent``: when a request has timed out
+    on one, and nothing was heard since it was written.
     """
 
     def __init__(
@@ -30,16 +32,20 @@ class ConnectionPool:
         *,
         on_push: OnPush,
         on_lost: Callable[[Address], None] = lambda _address: None,
+        on_silent: Callable[[Connection], None] = lambda _connection: None,
         introduce: Introduce = _nothing,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
         self._connector = connector
         self._on_push = on_push
         self._on_lost = on_lost
+        self._on_silent = on_silent
         self._introduce = introduce
         self._connect_timeout_s = connect_timeout_s
         self._open: dict[Address, Connection] = {}
         self._opening: dict[Address, asyncio.Task[Connection]] = {}
+        #: Since when there has been no connection to an address that had or was to have one, on the loop's clock.
+        self._missing_since: dict[Address, float] = {}
         #: Set by ``close``, permanently.
         self.closed = False
 
@@ -50,6 +56,17 @@ class ConnectionPool:
     def existing(self, address: Address) -> Connection | None:
         """The open connection to ``address``, or None. Fast path before ``get``."""
         return self._open.get(address)
+
+    def is_away(self, address: Address, now: float, patience_s: float) -> bool:
+        """Whether the server has been silent since a request that timed out, or cannot be connected to for ``patience_s`` seconds.
+
+        Ended by anything that is heard from it. May be called from any thread; ``now``: the loop's time.
+        """
+        connection = self._open.get(address)
+        if connection is not None:
+            return connection.is_silent
+        since = self._missing_since.get(address)
+        return since is not None and now - since >= patience_s
 
     async def get(self, address: Address) -> Connection:
         """The open connection to ``address``; opens one and sends the first heartbeat if necessary.
@@ -82,7 +99,8 @@ class ConnectionPool:
 
     async def _connect(self, address: Address) -> Connection:
         loop = asyncio.get_running_loop()
-        connection = Connection(address, loop, self._on_push, self._lost)
+        connection = Connection(address, loop, self._on_push, self._lost, self._silent)
+        self._missing_since.setdefault(address, loop.time())
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 await self._connector.connect(address, lambda: connection)
@@ -106,11 +124,18 @@ class ConnectionPool:
         if connection.closed:
             raise ConnectError(f"the connection to {address} was closed at once")
         self._open[address] = connection
+        del self._missing_since[address]
         return connection
+
+    def _silent(self, connection: Connection) -> None:
+        if self._open.get(connection.address) is connection:  # else it is being opened, which has a timeout
+            self._on_silent(connection)
 
     def _lost(self, connection: Connection) -> None:
         if self._open.get(connection.address) is connection:
             del self._open[connection.address]
+            now = asyncio.get_running_loop().time()
+            self._missing_since[connection.address] = -math.inf if connection.is_silent else now
             if not self.closed:
                 log.info("connection to %s lost", connection.address)
                 self._on_lost(connection.address)

@@ -134,6 +134,8 @@ class Consumer:
     async def close(self) -> None:
         """Leave the group and end the iteration, like leaving the block. If cancelled, this continues in the background, and
         closing the client waits for it."""
+        if self._member is not None:
+            self._member.refuse_other_loop()
         self.stop()
         member, self._member = self._member, None
         if member is not None:
@@ -195,6 +197,8 @@ class Consumer:
         if timeout is not None:
             checked_seconds(timeout, "timeout", zero=True)
         feed = self._open_feed()
+        if self._member is not None:
+            self._member.refuse_other_loop()
         message = feed.take()
         if message is not None or feed.closed:
             return message

@@ -1,5 +1,6 @@
 """``ClientContext``: the objects that the producers, consumers and transactions of one client share."""
 
+import asyncio
 import random
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from halfmq.client.membership import Membership
 from halfmq.client.retry import Attempts
 from halfmq.client.routing import Router
 from halfmq.client.unique_ids import UniqueIds
-from halfmq.errors import ConnectError
+from halfmq.errors import ConnectError, UsageError
 from halfmq.runtime.clock import Clock
 
 
@@ -27,6 +28,42 @@ class ClientContext:
     timeout_s: float
     #: For one attempt.
     attempt_timeout_s: float
+    #: The loop that all of it belongs to.
+    loop: asyncio.AbstractEventLoop
+    #: A broker is being looked for, and none was found yet.
+    is_looking: bool = False
+
+    @property
+    def is_away(self) -> bool:
+        """No known broker answers: each is silent since a request that timed out, or cannot be connected to for ``attempt_timeout_s``.
+
+        May be asked in any thread. ``AsyncClient`` asks the brokers until one answers.
+        """
+        known = self.router.brokers().values()
+        now = self.loop.time()
+        return self.is_looking or (
+            len(known) > 0 and all(self.brokers.is_away(address, now, self.attempt_timeout_s) for address in known)
+        )
+
+    def refuse_if_away(self) -> None:
+        """Raise ConnectError if no broker answers, before anything is begun that would wait for one."""
+        if self.is_away:
+            raise ConnectError(
+                "no broker has answered for some time, so that this fails at once",
+                hint="nothing was done; try again later: it succeeds as soon as a broker answers",
+            )
+
+    def refuse_other_loop(self, what: str) -> None:
+        """Raise UsageError in a coroutine of another event loop than the client's, whose futures and connections it cannot use."""
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:  # a thread without a loop, for what waits for nothing
+            return
+        if running is not self.loop:
+            raise UsageError(
+                f"{what} belongs to another event loop{', which is closed' if self.loop.is_closed() else ''}",
+                hint="open an AsyncClient in each loop and close it there, or use Client, in any thread",
+            )
 
     def attempts(self, what: str, timeout_s: float | None = None) -> Attempts:
         """The retry budget of a new call. ``what``: the call, for error messages. ``timeout_s``: default ``self.timeout_s``."""

@@ -74,6 +74,10 @@ class GroupMember:
         #: By topic, without the retry topic. Queues of a topic that is missing here are not taken yet: its start is being fixed.
         self._starts: dict[str, TopicStart] = {}
 
+    def refuse_other_loop(self) -> None:
+        """Raise UsageError in a coroutine of another event loop than the client's."""
+        self._context.refuse_other_loop("this consumer")
+
     @property
     def is_idle(self) -> bool:
         """It has no consumer."""

@@ -70,9 +70,16 @@ class TransactionCalls(Protocol):
         ...
 
     async def prepare(
-        self, messages: "Sequence[OutgoingMessage]", *, tx_id: str, name: str = "", query_id: str = ""
+        self,
+        messages: "Sequence[OutgoingMessage]",
+        *,
+        tx_id: str,
+        name: str = "",
+        query_id: str = "",
+        timeout: float | None = None,  # noqa: ASYNC109
     ) -> Prepared:
-        """Send the half messages. ``name`` routes checks to a check function, ``query_id`` is sent with the messages, for that function."""
+        """Send the half messages. ``name`` routes checks to a check function, ``query_id`` is sent with the messages, for that function.
+        ``timeout``: seconds, for this call and for the one that settles it."""
         ...
 
     async def commit(self, prepared: Prepared) -> TransactionReceipt:
@@ -94,9 +101,16 @@ class BlockingTransactionCalls(Protocol):
         ...
 
     def prepare(
-        self, messages: "Sequence[OutgoingMessage]", *, tx_id: str, name: str = "", query_id: str = ""
+        self,
+        messages: "Sequence[OutgoingMessage]",
+        *,
+        tx_id: str,
+        name: str = "",
+        query_id: str = "",
+        timeout: float | None = None,
     ) -> Prepared:
-        """Send the half messages. ``name`` routes checks to a check function, ``query_id`` is sent with the messages, for that function."""
+        """Send the half messages. ``name`` routes checks to a check function, ``query_id`` is sent with the messages, for that function.
+        ``timeout``: seconds, for this call and for the one that settles it."""
         ...
 
     def commit(self, prepared: Prepared) -> TransactionReceipt:
@@ -117,13 +131,13 @@ class MarkerTable(Protocol):
         ...
 
     def bind(
-        self, client: BlockingTransactionCalls, session: Any, *, query_id: str = ""
+        self, client: BlockingTransactionCalls, session: Any, *, query_id: str = "", timeout: float | None = None
     ) -> AbstractContextManager[TransactionBlock]:
         """The context manager behind ``Client.transaction(session, markers=self, query_id=...)``."""
         ...
 
     def bind_async(
-        self, client: TransactionCalls, session: Any, *, query_id: str = ""
+        self, client: TransactionCalls, session: Any, *, query_id: str = "", timeout: float | None = None
     ) -> AbstractAsyncContextManager[TransactionBlock]:
         """The context manager behind ``AsyncClient.transaction(session, markers=self, query_id=...)``."""
         ...

@@ -84,14 +84,14 @@ class Membership:
             self._body = encode_heartbeat(HeartbeatBody(self.client_id, tuple(sorted(self._producers)), consumers))
         return self._body
 
-    async def heartbeat(self, connection: Connection) -> None:
+    async def heartbeat(self, connection: Connection, timeout_s: float = _TIMEOUT_S) -> None:
         """Send one heartbeat; stores the broker's version and kind on ``connection``.
 
         Raises:
             NotSent, NoAnswer: the connection failed, or the broker is stopping.
         """
-        await connection.ready(_TIMEOUT_S)  # before encoding, so that the groups are current when written
-        answer = await connection.request(RequestCode.HEART_BEAT, None, self._encoded(), timeout_s=_TIMEOUT_S)
+        await connection.ready(timeout_s)  # before encoding, so that the groups are current when written
+        answer = await connection.request(RequestCode.HEART_BEAT, None, self._encoded(), timeout_s=timeout_s)
         if answer.code == ResponseCode.GO_AWAY:
             raise NoAnswer(f"{connection.address} is stopping")
         if answer.code != ResponseCode.SUCCESS:

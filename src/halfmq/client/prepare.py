@@ -117,7 +117,7 @@ class Preparation:
                 if route is None:
                     route = await attempts.within(router.publish_route(message.topic))
             except (ConnectError, NotSent) as error:
-                await attempts.lost(error)
+                await attempts.lost(error, again=not self._context.is_away)
                 continue
             elsewhere = [target for target in route.writable if broker and target.broker != broker]
             if len(elsewhere) == len(route.writable):
@@ -145,7 +145,8 @@ class Preparation:
                     hint="nothing is visible and nothing local has happened; begin a new transaction",
                 ) from failure
             else:
-                await attempts.lost(failure)
+                # A block holds a database connection: once no broker answers it ends, as new ones are refused.
+                await attempts.lost(failure, again=not self._context.is_away)
 
     async def _send_missing(self) -> RequestFailed | Lost | None:
         """Send all missing halves in order, in one write. Returns the most significant failure (see ``_weight``), or None."""

@@ -460,6 +460,7 @@ class QueuePuller:
         await self._send_back(message, -1)
 
     async def _send_back(self, message: Message, level: int) -> None:
+        self._context.refuse_other_loop("this message")
         if self.released:
             self._warn_moved(message, level)
             return

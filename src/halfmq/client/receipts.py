@@ -45,7 +45,7 @@ class Prepared:
 
     The caller must settle it with ``commit`` or ``rollback``; until then the broker sends checks to the group.
     ``atomic``: all halves share one verdict at one log position. False for several messages on an Apache RocketMQ broker,
-    where each half is a separate transaction.
+    where each half is a separate transaction. ``timeout_s``: of the call that settles it; None: the client's.
     """
 
     tx_id: str
@@ -53,6 +53,7 @@ class Prepared:
     name: str
     halves: tuple[PreparedHalf, ...]
     atomic: bool
+    timeout_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,8 +118,8 @@ class Attempts:
         """An attempt was written and got no response."""
         return self._unknown is not None
 
-    async def lost(self, error: ConnectError | NotSent | NoAnswer) -> None:
-        """Report an attempt without response. Returns after the backoff, when the next attempt may start.
+    async def lost(self, error: ConnectError | NotSent | NoAnswer, *, again: bool = True) -> None:
+        """Report an attempt without response. Returns after the backoff, when the next attempt may start. ``again``: False: raise at once.
 
         Raises:
             SendTimeout: attempts or time are used up, and one may have arrived. ConnectError: the same, and none was
@@ -133,7 +133,7 @@ class Attempts:
         self._last = error
         if self._is_closed():
             raise self._final(ConnectError(f"{self._what}: the client is closed"))
-        if self._left <= 0 or not await self._wait():
+        if not again or self._left <= 0 or not await self._wait():
             raise self._final(error)
 
     async def refused(self, error: RequestFailed, *, permanent: bool = False) -> None:

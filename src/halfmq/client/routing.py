@@ -203,6 +203,13 @@ class Router:
         if known is not None and self._now() - known.fetched_at > STALE_S:
             self._refresh_later(topic)
 
+    def mark_stale_at(self, address: Address) -> None:
+        """As ``mark_stale``, for one topic whose route names this address of a broker, which may have moved."""
+        for topic, route in self._routes.items():
+            if address in route.brokers.values():
+                self.mark_stale(topic)
+                return
+
     def _refresh_later(self, topic: str) -> None:
         if topic not in self._fetching:
             task = self._start(topic)

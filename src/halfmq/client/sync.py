@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from halfmq import limits
 from halfmq.client import forks
-from halfmq.client.arguments import check_marker_table, checked_text, checked_transaction_id
+from halfmq.client.arguments import check_marker_table, checked_seconds, checked_text, checked_transaction_id
 from halfmq.client.async_client import AsyncClient, environment, message_of
 from halfmq.client.listener import TransactionListener, listener_name
 from halfmq.client.log import log
@@ -85,10 +85,10 @@ class Client:
     ) -> None:
         self.close()
 
-    def connect(self) -> None:
+    def connect(self, *, wait: bool = True) -> None:
         """See ``AsyncClient.connect``."""
         client = self._client if self._is_of_this_process else self._recreate()
-        loop_thread().run(client.connect())
+        loop_thread().run(client.connect(wait=wait))
         self._client, self._made_in = client, forks.generation
         self._entered = True
 
@@ -97,6 +97,15 @@ class Client:
         if self._entered and self._is_of_this_process:
             loop_thread().run(self._client.close())
         self._entered = False
+
+    def found(self) -> None:
+        """See ``AsyncClient.found``."""
+        self._run(self._live().found())
+
+    @property
+    def is_ready(self) -> bool:
+        """See ``AsyncClient.is_ready``."""
+        return self._entered and self._live().is_ready
 
     def healthy(self) -> bool:
         """See ``AsyncClient.healthy``; False if the client is not open."""
@@ -186,11 +195,17 @@ class Client:
         return self._live().new_transaction_id()
 
     def prepare(
-        self, messages: Sequence[OutgoingMessage], *, tx_id: str, name: str = "", query_id: str = ""
+        self,
+        messages: Sequence[OutgoingMessage],
+        *,
+        tx_id: str,
+        name: str = "",
+        query_id: str = "",
+        timeout: float | None = None,
     ) -> Prepared:
         """See ``AsyncClient.prepare``."""
         client = self._live()
-        return self._run(client.prepare(messages, tx_id=tx_id, name=name, query_id=query_id))
+        return self._run(client.prepare(messages, tx_id=tx_id, name=name, query_id=query_id, timeout=timeout))
 
     def commit(self, prepared: Prepared) -> TransactionReceipt:
         """See ``AsyncClient.commit``."""
@@ -210,6 +225,7 @@ class Client:
         query_id: str = "",
         tx_id: str = "",
         checked_elsewhere: bool = False,
+        timeout: float | None = None,
     ) -> "BlockingTransaction":
         """``with mq.begin() as tx: tx.send(...)``. See ``AsyncClient.begin``."""
         client = self._live()
@@ -223,6 +239,9 @@ class Client:
             checked_transaction_id(tx_id)
         if name and not checked_elsewhere:
             client._require_check(name, f"mq.add_check({name!r}, check)")
+        if timeout is not None:
+            checked_seconds(timeout, "timeout")
+        client._context.refuse_if_away()
         return BlockingTransaction(
             self,
             client.verdicts,
@@ -231,10 +250,17 @@ class Client:
             query_id=query_id,
             tx_id=tx_id,
             checked_elsewhere=checked_elsewhere,
+            timeout=timeout,
         )
 
     def transaction(
-        self, session: Any, *, markers: "MarkerTable", checked_elsewhere: bool = False, **options: Any
+        self,
+        session: Any,
+        *,
+        markers: "MarkerTable",
+        checked_elsewhere: bool = False,
+        timeout: float | None = None,
+        **options: Any,
     ) -> "AbstractContextManager[TransactionBlock]":
         """One outcome for a database session and its messages; see ``AsyncClient.transaction``."""
         client = self._live()
@@ -244,7 +270,10 @@ class Client:
         check_marker_table(markers)
         if not checked_elsewhere:
             client._require_check(markers.name, "mq.answer_checks(markers, sessions)")
-        return markers.bind(self, session, **options)
+        if timeout is not None:
+            checked_seconds(timeout, "timeout")
+        client._context.refuse_if_away()
+        return markers.bind(self, session, timeout=timeout, **options)
 
     def send_in_transaction(
         self,

@@ -182,7 +182,7 @@ class Transactions:
         tx_id = settlement.prepared.tx_id
         self.verdicts.opened(tx_id)
         try:
-            await self._settle(settlement, self._context.timeout_s)
+            await self._settle(settlement, settlement.prepared.timeout_s or self._context.timeout_s)
         except TransactionRefused:
             self.verdicts.settled(tx_id)
             raise

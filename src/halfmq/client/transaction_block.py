@@ -146,11 +146,13 @@ class AsyncTransaction(Transaction):
         query_id: str,
         tx_id: str = "",
         checked_elsewhere: bool = False,
+        timeout: float | None = None,
     ) -> None:
         super().__init__(tx_id or calls.new_transaction_id(), name, topic=topic, query_id=query_id)
         self._calls = calls
         self._verdicts = verdicts
         self._checked_elsewhere = checked_elsewhere
+        self._timeout_s = timeout
 
     async def prepare(self) -> None:
         """Send the half messages now, before the local commit. After a crash from here on the check decides.
@@ -160,7 +162,7 @@ class AsyncTransaction(Transaction):
         if self._prepared is None and self._messages:
             self._verdicts.opened(self.id)
             self._prepared = await self._calls.prepare(
-                self._messages, tx_id=self.id, name=self.name, query_id=self.query_id
+                self._messages, tx_id=self.id, name=self.name, query_id=self.query_id, timeout=self._timeout_s
             )
 
     async def __aenter__(self) -> Self:
@@ -202,6 +204,9 @@ class AsyncTransaction(Transaction):
             return
         try:
             self.receipt = await self._calls.rollback(prepared)
+        except UsageError:  # nothing was sent
+            self._prepared = prepared
+            raise
         except HalfmqError as lost:
             log.warning("%s; the check settles it", lost)
 
@@ -219,11 +224,13 @@ class BlockingTransaction(Transaction):
         query_id: str,
         tx_id: str = "",
         checked_elsewhere: bool = False,
+        timeout: float | None = None,
     ) -> None:
         super().__init__(tx_id or calls.new_transaction_id(), name, topic=topic, query_id=query_id)
         self._calls = calls
         self._verdicts = verdicts
         self._checked_elsewhere = checked_elsewhere
+        self._timeout_s = timeout
         self._begun_in = forks.generation
 
     def _refuse_in_child(self) -> None:
@@ -237,7 +244,9 @@ class BlockingTransaction(Transaction):
         self._refuse_in_child()
         if self._prepared is None and self._messages:
             self._verdicts.opened(self.id)
-            self._prepared = self._calls.prepare(self._messages, tx_id=self.id, name=self.name, query_id=self.query_id)
+            self._prepared = self._calls.prepare(
+                self._messages, tx_id=self.id, name=self.name, query_id=self.query_id, timeout=self._timeout_s
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -278,6 +287,9 @@ class BlockingTransaction(Transaction):
             return
         try:
             self.receipt = self._calls.rollback(prepared)
+        except UsageError:  # nothing was sent
+            self._prepared = prepared
+            raise
         except HalfmqError as lost:
             log.warning("%s; the check settles it", lost)
 

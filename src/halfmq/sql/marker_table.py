@@ -61,7 +61,7 @@ class MarkerTable:
         return self._markers.table
 
     def bind(
-        self, client: BlockingTransactionCalls, session: Any, *, query_id: str = ""
+        self, client: BlockingTransactionCalls, session: Any, *, query_id: str = "", timeout: float | None = None
     ) -> AbstractContextManager[SqlTransaction]:
         """The context manager behind ``Client.transaction(session, markers=self)``.
 
@@ -75,10 +75,10 @@ class MarkerTable:
                 f"Client.transaction needs a Session, not {type(session).__name__}",
                 hint="an AsyncSession goes with AsyncClient",
             )
-        return Block(client, self._name, self._markers, session, query_id)
+        return Block(client, self._name, self._markers, session, query_id, timeout)
 
     def bind_async(
-        self, client: TransactionCalls, session: Any, *, query_id: str = ""
+        self, client: TransactionCalls, session: Any, *, query_id: str = "", timeout: float | None = None
     ) -> AbstractAsyncContextManager[SqlTransaction]:
         """The context manager behind ``AsyncClient.transaction(session, markers=self)``.
 
@@ -92,7 +92,7 @@ class MarkerTable:
                 f"AsyncClient.transaction needs an AsyncSession, not {type(session).__name__}",
                 hint="a Session goes with Client",
             )
-        return AsyncBlock(client, self._name, self._markers, session, query_id)
+        return AsyncBlock(client, self._name, self._markers, session, query_id, timeout)
 
     def checker(self, sessions: Callable[[], Any]) -> Callable[[Asked], Outcome | Awaitable[Outcome]]:
         """The check function that answers from the table. ``sessions``: your sessionmaker, bound to the primary.

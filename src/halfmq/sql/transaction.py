@@ -94,11 +94,13 @@ class _Steps:
         markers: MarkerRows,
         session: Session,
         query_id: str,
+        timeout: float | None,
         in_session: Callable[[Callable[[], Any]], Awaitable[Any]],
     ) -> None:
         self._calls = calls
         self._name = name
         self._query_id = query_id
+        self._timeout = timeout
         self._in_session = in_session
         tx_id = calls.new_transaction_id()
         self._work = LocalWork(session, markers, tx_id)
@@ -136,7 +138,11 @@ class _Steps:
             if not messages:
                 return None
             return await self._calls.prepare(
-                messages, tx_id=self.transaction.id, name=self._name, query_id=self._query_id
+                messages,
+                tx_id=self.transaction.id,
+                name=self._name,
+                query_id=self._query_id,
+                timeout=self._timeout,
             )
         except BaseException:
             await self._in_session(self._work.abandon)
@@ -159,9 +165,15 @@ class Block(AbstractContextManager[SqlTransaction]):
     """The block on a ``Session``. Made by ``Client.transaction``."""
 
     def __init__(
-        self, client: BlockingTransactionCalls, name: str, markers: MarkerRows, session: Session, query_id: str
+        self,
+        client: BlockingTransactionCalls,
+        name: str,
+        markers: MarkerRows,
+        session: Session,
+        query_id: str,
+        timeout: float | None,
     ) -> None:
-        self._make = partial(_Steps, _WithoutWaiting(client), name, markers, session, query_id, _call)
+        self._make = partial(_Steps, _WithoutWaiting(client), name, markers, session, query_id, timeout, _call)
 
     def __enter__(self) -> SqlTransaction:
         self._steps = self._make()
@@ -177,12 +189,18 @@ class AsyncBlock(AbstractAsyncContextManager[SqlTransaction]):
     """The block on an ``AsyncSession``. Made by ``AsyncClient.transaction``."""
 
     def __init__(
-        self, client: TransactionCalls, name: str, markers: MarkerRows, session: AsyncSession, query_id: str
+        self,
+        client: TransactionCalls,
+        name: str,
+        markers: MarkerRows,
+        session: AsyncSession,
+        query_id: str,
+        timeout: float | None,
     ) -> None:
         def in_session(function: Callable[[], Any]) -> Awaitable[Any]:
             return session.run_sync(lambda _: function())
 
-        self._make = partial(_Steps, client, name, markers, session.sync_session, query_id, in_session)
+        self._make = partial(_Steps, client, name, markers, session.sync_session, query_id, timeout, in_session)
 
     async def __aenter__(self) -> SqlTransaction:
         self._steps = self._make()
@@ -202,10 +220,8 @@ class _WithoutWaiting:
         self.group = client.group
         self.new_transaction_id = client.new_transaction_id
 
-    async def prepare(
-        self, messages: Sequence[OutgoingMessage], *, tx_id: str, name: str = "", query_id: str = ""
-    ) -> Prepared:
-        return self._client.prepare(messages, tx_id=tx_id, name=name, query_id=query_id)
+    async def prepare(self, messages: Sequence[OutgoingMessage], **named: Any) -> Prepared:
+        return self._client.prepare(messages, **named)
 
     async def commit(self, prepared: Prepared) -> TransactionReceipt:
         return self._client.commit(prepared)

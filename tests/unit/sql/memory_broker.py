@@ -108,7 +108,13 @@ class MemoryClient:
         return self._broker.new_transaction_id()
 
     def prepare(
-        self, messages: Sequence[OutgoingMessage], *, tx_id: str, name: str = "", query_id: str = ""
+        self,
+        messages: Sequence[OutgoingMessage],
+        *,
+        tx_id: str,
+        name: str = "",
+        query_id: str = "",
+        timeout: float | None = None,
     ) -> Prepared:
         return self._broker.prepare(messages, tx_id, name, query_id)
 
@@ -131,7 +137,13 @@ class AsyncMemoryClient:
         return self._broker.new_transaction_id()
 
     async def prepare(
-        self, messages: Sequence[OutgoingMessage], *, tx_id: str, name: str = "", query_id: str = ""
+        self,
+        messages: Sequence[OutgoingMessage],
+        *,
+        tx_id: str,
+        name: str = "",
+        query_id: str = "",
+        timeout: float | None = None,  # noqa: ASYNC109
     ) -> Prepared:
         return await greenlet_spawn(self._broker.prepare, messages, tx_id, name, query_id)
 

@@ -1,0 +1,252 @@
+"""A broker that answers nobody is noticed: blocks fail at once, before they use anything, until it answers again."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.support.scripted_broker import BROKER, ScriptedBroker, client_of
+from tests.support.virtual_time import in_virtual_time
+
+from halfmq.client.async_client import ATTEMPT_TIMEOUT_S, AsyncClient
+from halfmq.client.connector import Address
+from halfmq.client.outcome import Outcome
+from halfmq.client.outgoing import compose
+from halfmq.errors import ConnectError, SendTimeout, TransactionUnknown, UsageError
+from halfmq.wire.remoting.codes import RequestCode
+from halfmq.wire.remoting.header import encode_response
+from halfmq.wire.remoting.route import BrokerData, QueueData, Route, encode_route
+
+MESSAGE = [compose("t", b"x")]
+
+
+class Markers:
+    """As ``halfmq.sql.MarkerTable``; nobody enters the block."""
+
+    name = "markers"
+
+    def bind(self, client: Any, session: Any, **options: Any) -> Any:
+        return "block"
+
+    bind_async = checker = bind
+
+
+#: Whatever begins a transaction.
+BEGINNINGS: list[Callable[[AsyncClient], Any]] = [
+    lambda mq: mq.begin(),
+    lambda mq: mq.transaction(None, markers=Markers(), checked_elsewhere=True),
+]
+
+
+def stall(broker: ScriptedBroker) -> None:
+    """As SIGSTOP: connections are made by the system, and nothing is answered."""
+    broker.handle = lambda peer, request: None  # type: ignore[method-assign]
+
+
+def go_on(broker: ScriptedBroker) -> None:
+    del broker.handle  # type: ignore[method-assign]
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def refused(mq: AsyncClient) -> None:
+    began = now()
+    for begin in BEGINNINGS:
+        with pytest.raises(ConnectError, match="no broker has answered") as error:
+            begin(mq)
+        assert error.value.retriable
+    assert now() == began
+
+
+async def ready_again(mq: AsyncClient, within_s: float) -> None:
+    """Although nothing calls it."""
+    began = now()
+    while not mq.is_ready:
+        await asyncio.sleep(0.05)
+        assert now() - began < within_s
+    for begin in BEGINNINGS:
+        begin(mq)
+
+
+async def known(mq: AsyncClient) -> None:
+    """The topic exists, and the client has its route."""
+    for number in range(2):
+        await mq.commit(await mq.prepare(MESSAGE, tx_id=f"first-{number}"))
+        await asyncio.sleep(1.5)
+
+
+@pytest.mark.parametrize("has_check", [True, False])
+@in_virtual_time
+async def test_a_stalled_broker_is_noticed_with_the_first_request_that_times_out(has_check: bool) -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        if has_check:
+            mq.add_check("", lambda _: Outcome.UNKNOWN)
+        await known(mq)
+        stall(broker)
+        assert mq.is_ready
+        began = now()
+        with pytest.raises(SendTimeout):
+            await mq.prepare(MESSAGE, tx_id="T-2")
+        assert now() - began < ATTEMPT_TIMEOUT_S + 0.5, "what has begun is given up as well"
+        assert not mq.is_ready
+        refused(mq)
+        with pytest.raises(ConnectError, match="no broker has answered"):
+            await mq.prepare(MESSAGE, tx_id="T-3")
+        assert now() - began < ATTEMPT_TIMEOUT_S + 0.5
+        await asyncio.sleep(100)
+        refused(mq)
+        go_on(broker)
+        await ready_again(mq, within_s=8)
+        assert (await mq.commit(await mq.prepare(MESSAGE, tx_id="T-4"))).acknowledged
+
+
+@in_virtual_time
+async def test_a_stall_is_noticed_also_by_a_call_that_waits_for_a_route() -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        await known(mq)
+        stall(broker)
+        began = now()
+        preparing = asyncio.ensure_future(mq.prepare([compose("another", b"x")], tx_id="T-2"))
+        await asyncio.sleep(ATTEMPT_TIMEOUT_S + 1.5)
+        refused(mq)
+        with pytest.raises(ConnectError):
+            await preparing
+        assert now() - began < 2 * ATTEMPT_TIMEOUT_S + 0.5
+        go_on(broker)
+        await ready_again(mq, within_s=8)
+
+
+@in_virtual_time
+async def test_silence_shorter_than_a_lost_connection_is_asked_about_and_ends_with_the_answer() -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        await known(mq)
+        stall(broker)
+        with pytest.raises(SendTimeout):
+            await mq.prepare(MESSAGE, tx_id="T-2", timeout=0.5)
+        refused(mq)
+        go_on(broker)
+        await ready_again(mq, within_s=5)
+        assert len(broker.peers) == 2, "its connection was kept, and that to the name server"
+
+
+@pytest.mark.parametrize("has_check", [True, False])
+@in_virtual_time
+async def test_a_broker_that_is_down_is_away_after_the_time_of_an_attempt_so_that_a_restart_is_waited_for(
+    has_check: bool,
+) -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        if has_check:
+            mq.add_check("", lambda _: Outcome.UNKNOWN)
+        await mq.commit(await mq.prepare(MESSAGE, tx_id="T-1"))
+        broker.stop()
+        preparing = asyncio.ensure_future(mq.prepare(MESSAGE, tx_id="T-2"))
+        await asyncio.sleep(ATTEMPT_TIMEOUT_S - 0.5)
+        for begin in BEGINNINGS:
+            begin(mq)
+        broker.start()
+        await mq.commit(await preparing)
+        broker.stop()
+        await asyncio.sleep(ATTEMPT_TIMEOUT_S + 0.5)
+        refused(mq)
+        broker.start()
+        await ready_again(mq, within_s=5)
+
+
+@in_virtual_time
+async def test_a_broker_that_comes_back_at_another_address_is_found() -> None:
+    broker = ScriptedBroker()
+    network = broker.network()
+    async with client_of(network) as mq:
+        await mq.commit(await mq.prepare(MESSAGE, tx_id="T-1"))
+        del network.servers[BROKER]
+        for peer in list(broker.peers):
+            peer.cut()
+        await asyncio.sleep(ATTEMPT_TIMEOUT_S + 1)
+        refused(mq)
+        moved = Address("127.0.0.1", 20_911)
+        network.servers[moved] = broker
+        route = Route((BrokerData("C", broker.name, {0: str(moved)}),), (QueueData(broker.name, 2, 2, 6),))
+        broker.on[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda _, request: encode_response(
+            request, 0, body=encode_route(route, request.version)
+        )
+        await ready_again(mq, within_s=10)
+        assert (await mq.commit(await mq.prepare(MESSAGE, tx_id="T-2"))).acknowledged
+
+
+@in_virtual_time
+async def test_one_broker_of_two_that_answers_is_enough_to_begin() -> None:
+    one, two = ScriptedBroker(name="a"), ScriptedBroker(name="b")
+    other = Address("127.0.0.1", 10_912)
+    route = Route(
+        (BrokerData("C", "a", {0: str(BROKER)}), BrokerData("C", "b", {0: str(other)})),
+        (QueueData("a", 1, 1, 6), QueueData("b", 1, 1, 6)),
+    )
+    network = one.network()
+    network.servers[other] = two
+    one.on[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda _, request: encode_response(
+        request, 0, body=encode_route(route, request.version)
+    )
+    async with client_of(network) as mq:
+        await asyncio.sleep(1)
+        stall(two)
+        for number in range(2):
+            try:
+                await mq.commit(await mq.prepare(MESSAGE, tx_id=f"T-{number}"))
+            except (SendTimeout, ConnectError):
+                assert mq.is_ready
+        for begin in BEGINNINGS:
+            begin(mq)
+
+
+@pytest.mark.parametrize("what", ["prepare", "commit", "rollback"])
+@in_virtual_time
+async def test_timeout_of_a_block_bounds_each_of_its_two_calls(what: str) -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        await mq.commit(await mq.prepare(MESSAGE, tx_id="T-1"))
+        silent = RequestCode.SEND_MESSAGE_V2 if what == "prepare" else RequestCode.END_TRANSACTION
+        broker.on[silent] = lambda *_: None
+        began = now()
+        raised = {"prepare": SendTimeout, "commit": TransactionUnknown, "rollback": KeyError}[what]
+        with pytest.raises(raised):  # noqa: PT012 - what is tested is a block that raises
+            async with mq.begin(timeout=0.5) as tx:
+                tx.send("t", b"x")
+                if what == "rollback":
+                    await tx.prepare()
+                    raise KeyError
+        assert 0.5 <= now() - began < 0.7
+
+
+@in_virtual_time
+async def test_timeout_must_be_a_duration() -> None:
+    async with client_of(ScriptedBroker().network()) as mq:
+        with pytest.raises(UsageError, match="timeout=0"):
+            mq.begin(timeout=0)
+        with pytest.raises(UsageError, match="timeout=-1"):
+            mq.transaction(None, markers=Markers(), checked_elsewhere=True, timeout=-1)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="timeout=0"):
+            await mq.prepare(MESSAGE, tx_id="T-1", timeout=0)
+
+
+@in_virtual_time
+async def test_client_that_does_not_wait_for_a_broker_is_ready_later() -> None:
+    broker = ScriptedBroker()
+    broker.stop()
+    mq = client_of(broker.network())
+    await mq.connect(wait=False)
+    assert not mq.is_ready
+    refused(mq)
+    await asyncio.sleep(100)
+    assert not mq.is_ready
+    broker.start()
+    await mq.found()
+    assert mq.is_ready
+    assert (await mq.commit(await mq.prepare(MESSAGE, tx_id="T-1"))).acknowledged
+    await mq.close()
+    assert not mq.is_ready
