@@ -1,8 +1,9 @@
 """Clients for halfmq and Apache RocketMQ. The public names are those of ``halfmq``.
 
     async_client.py  AsyncClient         sync.py  Client, the blocking facade over it      app.py  App: decorators
+    shapes.py handler.py key_order.py    what is decorated, and how it is called
     producer.py      plain sends         prepare.py transaction.py verdicts.py             halves and verdicts
-    consumer.py group_member.py start_position.py queue_puller.py offset_tracker.py allocation.py key_order.py   consuming
+    consumer.py group_member.py start_position.py queue_puller.py offset_tracker.py allocation.py   consuming
     check_listener.py fetched_checks.py listener.py transaction_block.py marker_table.py                  checks; seams for users and sql
     connection.py connection_pool.py membership.py routing.py retry.py refusals.py connector.py      the network
     forks.py                                                                               what a forked child may do

@@ -17,23 +17,24 @@
 """
 
 import asyncio
-import inspect
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeVar
 
 from halfmq import limits
+from halfmq.client.arguments import checked_count
 from halfmq.client.async_client import CHECKS, AsyncClient, environment
-from halfmq.client.consumer import Consumer
+from halfmq.client.consumer import Consumer, ConsumerSpec
 from halfmq.client.handler import Handler, InboxPort
 from halfmq.client.key_order import pause_s
 from halfmq.client.listener import TransactionListener
 from halfmq.client.log import log
 from halfmq.client.marker_table import CheckFunction, MarkerTable
 from halfmq.client.message import Message
+from halfmq.client.shapes import TRANSACTION, check_handler, check_shape
 from halfmq.client.transaction_block import AsyncTransaction
-from halfmq.client.user_code import RunBlocking, Threads, call, is_our_cancellation
+from halfmq.client.user_code import RunBlocking, Threads, call, is_async, is_our_cancellation
 from halfmq.errors import UsageError
 
 #: Messages that one consumer handles at once.
@@ -90,7 +91,7 @@ class TransactionFunction:
 
 
 def _bind(function: Callable[..., Any], transaction: AsyncTransaction, args: Any, kwargs: Any) -> Callable[[], Any]:
-    if inspect.iscoroutinefunction(function):
+    if is_async(function):
 
         async def on_loop() -> Any:
             return await function(transaction, *args, **kwargs)
@@ -151,10 +152,11 @@ class App:
         rejected until that check is registered. ``checked_elsewhere``: another process of the group has the check.
 
         Raises:
-            UsageError: the name is taken.
+            UsageError: the name is taken, or the function does not have the shape.
         """
 
         def decorate(function: Callable[..., Any]) -> TransactionFunction:
+            check_shape(function, TRANSACTION)
             if name in self._transactions:
                 raise UsageError(f"transaction name {name!r} is taken", hint="names route checks; each needs its own")
             self._transactions[name] = TransactionFunction(
@@ -228,14 +230,19 @@ class App:
         continues. Other keys continue meanwhile, unless the blocked messages fill the prefetch buffer. ``message.retry()``
         gives up the order for that message. When a queue moves to another process, both may handle the same messages for a
         moment, each in order.
+
+        Raises:
+            UsageError: an argument is wrong, or the function has another shape: see ``shapes``.
         """
+        ConsumerSpec(topics, group, tags, start, retries)
+        checked_count(concurrency, "concurrency", 1)
         names = (topics,) if isinstance(topics, str) else tuple(topics)
+        opener = sessions or self._sessions
 
         def decorate(function: _Function) -> _Function:
+            check_handler(function, inbox, opener)
             self._consumers.append(
-                _ConsumerSpec(
-                    function, names, group, tags, start, retries, concurrency, inbox, sessions or self._sessions
-                )
+                _ConsumerSpec(function, names, group, tags, start, retries, concurrency, inbox, opener)
             )
             return function
 

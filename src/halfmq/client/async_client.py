@@ -698,8 +698,9 @@ class AsyncClient:
         if not self.group:
             raise UsageError("checks are for a group", hint='AsyncClient(url, group="orders")')
         checked_text(name, "name", "the name that its transactions are begun with")
-        if not callable(check):
-            raise UsageError(f"check={check!r} cannot be called", hint="def check(transaction) -> Outcome")
+        from halfmq.client.shapes import CHECK, check_shape
+
+        check_shape(check, CHECK)
         known = self._check_functions.get(name)
         if self.is_open:
             self._here()

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Protocol, get_type_hints
 
 from halfmq.client.message import Message
-from halfmq.client.user_code import RunBlocking, call
+from halfmq.client.user_code import RunBlocking, call, is_async
 from halfmq.errors import UsageError
 
 
@@ -23,10 +23,11 @@ class InboxPort(Protocol):
 class Handler:
     """One handler function. Its first parameter's annotation says what it receives: the message, or the decoded body.
 
-    With an ``inbox`` the open session is its second argument, and duplicates are acknowledged without calling it.
+    With an ``inbox`` the open session is its second argument, and duplicates are acknowledged without calling it. Its shape was checked
+    by ``shapes``.
 
     Raises:
-        UsageError: an inbox without sessions, or a function that takes no argument.
+        UsageError: an annotation cannot be read.
     """
 
     def __init__(
@@ -38,10 +39,6 @@ class Handler:
         sessions: Callable[[], Any] | None,
         run_blocking: RunBlocking,
     ) -> None:
-        if inbox is not None and sessions is None:
-            raise UsageError(
-                f"{function.__name__} has an inbox and no sessions", hint="App(..., sessions=sessionmaker(engine))"
-            )
         self._function = function
         self._group = group
         self._inbox = inbox
@@ -56,7 +53,7 @@ class Handler:
         """
         if self._inbox is None or self._sessions is None:
             await call(self._run_blocking, self._function, self._argument(message))
-        elif inspect.iscoroutinefunction(self._function):
+        elif is_async(self._function):
             await self._once_async(self._inbox, self._sessions, message)
         else:
             await self._run_blocking(self._once, self._inbox, self._sessions, message)
@@ -86,12 +83,11 @@ class Handler:
 def _first_type(function: Callable[..., Any]) -> type | None:
     """The type to decode the body into, from the first parameter's annotation; None: pass the message."""
     parameters = list(inspect.signature(function).parameters)
-    if not parameters:
-        raise UsageError(f"{function.__name__} takes no argument", hint="def handler(message): ...")
+    annotated = function if inspect.isroutine(function) else getattr(function, "func", function.__call__)
     try:
-        hint = get_type_hints(function).get(parameters[0])
+        hint = get_type_hints(annotated).get(parameters[0])
     except NameError as error:
-        raise UsageError(f"an annotation of {function.__name__} cannot be read: {error}") from error
+        raise UsageError(f"an annotation of {function!r} cannot be read: {error}") from error
     if hint is None or hint is Any or hint is Message:
         return None
     return hint  # type: ignore[no-any-return]

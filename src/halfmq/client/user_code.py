@@ -45,9 +45,14 @@ def is_our_cancellation(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether it is a coroutine function, or an object that is called like one."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
 async def call(run_blocking: RunBlocking, function: Callable[..., Any], *args: Any) -> Any:
     """Call ``function``, a coroutine function or a plain one; an awaitable result is awaited."""
-    if inspect.iscoroutinefunction(function):
+    if is_async(function):
         return await function(*args)
     result = await run_blocking(function, *args)
     return await result if isinstance(result, Awaitable) else result

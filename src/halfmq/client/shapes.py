@@ -1,0 +1,133 @@
+"""What an application's functions look like, as one table: checked when they are decorated or registered, not with the first message.
+
+| what | called with | may be |
+|---|---|---|
+| handler | the message, or its body | async or plain |
+| handler with an inbox | the same, and the open session | async for an ``async_sessionmaker``, plain for a ``sessionmaker`` |
+| check | the transaction | async or plain |
+| transaction | the transaction, and the arguments of the call | async or plain |
+
+None of them may be a generator, which would never run.
+"""
+
+import inspect
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from halfmq.client.user_code import is_async
+from halfmq.errors import UsageError
+
+
+class Shape(NamedTuple):
+    """``example``: how it should look, for messages. ``needs_async``: None: either."""
+
+    what: str
+    example: str
+    arguments: int
+    needs_async: bool | None = None
+    #: It may have more arguments than the ones named here.
+    is_open: bool = False
+
+
+class Sessions(Enum):
+    """What an application's session factory makes."""
+
+    NONE = "no sessions"
+    BLOCKING = "blocking sessions"
+    ASYNC = "async sessions"
+    #: It cannot be asked yet.
+    UNKNOWN = "sessions"
+
+
+HANDLER: Final = Shape("a handler without an inbox", "def handle(message): ...", 1)
+CHECK: Final = Shape("a check", "def check(tx) -> Outcome: ...", 1)
+TRANSACTION: Final = Shape("a transaction", "def create_order(tx, order): ...", 1, is_open=True)
+WITH_INBOX: Final = {
+    Sessions.BLOCKING: Shape(
+        "a handler with an inbox and a sessionmaker", "def handle(message, session): ...", 2, needs_async=False
+    ),
+    Sessions.ASYNC: Shape(
+        "a handler with an inbox and an async_sessionmaker",
+        "async def handle(message, session): ...",
+        2,
+        needs_async=True,
+    ),
+    Sessions.UNKNOWN: Shape("a handler with an inbox", "def handle(message, session): ...", 2),
+}
+
+
+def sessions_of(factory: Callable[[], Any] | None) -> Sessions:
+    """What ``factory`` makes: by the class of a sessionmaker, else by making one session, which needs no connection.
+
+    Raises:
+        UsageError: it makes something else.
+    """
+    if factory is None:
+        return Sessions.NONE
+    made: Any = getattr(factory, "class_", None)
+    if made is None:
+        if not callable(factory):
+            raise _no_factory(factory)
+        try:
+            made = factory()
+        except Exception:  # noqa: BLE001 - perhaps it is not configured before the application starts
+            return Sessions.UNKNOWN
+    if hasattr(made, "__aenter__"):
+        return Sessions.ASYNC
+    if hasattr(made, "__enter__"):
+        return Sessions.BLOCKING
+    if inspect.iscoroutine(made):
+        made.close()
+    raise _no_factory(factory)
+
+
+def _no_factory(given: object) -> UsageError:
+    return UsageError(
+        f"sessions={given!r} makes no sessions", hint="sessionmaker(engine), or async_sessionmaker(engine)"
+    )
+
+
+def check_handler(function: Any, inbox: Any, factory: Callable[[], Any] | None) -> None:
+    """Raise UsageError if ``function`` cannot be a handler with this inbox and these sessions."""
+    if inbox is None:
+        check_shape(function, HANDLER)
+        return
+    if not callable(getattr(inbox, "once", None)):
+        raise UsageError(f"inbox={inbox!r} is no inbox", hint="halfmq.sql.Inbox(metadata)")
+    sessions = sessions_of(factory)
+    if sessions is Sessions.NONE:
+        raise UsageError(
+            f"{_name(function)} has an inbox and no sessions", hint="App(..., sessions=sessionmaker(engine))"
+        )
+    check_shape(function, WITH_INBOX[sessions])
+
+
+def check_shape(function: Any, shape: Shape) -> None:
+    """Raise UsageError, with the right shape, if ``function`` does not have it."""
+    wrong = _what_is_wrong(function, shape)
+    if wrong:
+        raise UsageError(f"{_name(function)} {wrong}; it should be {shape.what}", hint=shape.example)
+
+
+def _what_is_wrong(function: Any, shape: Shape) -> str:
+    if not callable(function) or inspect.isclass(function):
+        return "is not a function"
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        return "is a generator, which would never run"
+    if shape.needs_async is not None and is_async(function) is not shape.needs_async:
+        return "is a plain function" if shape.needs_async else "is a coroutine function"
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # built in
+        return ""
+    bind = signature.bind_partial if shape.is_open else signature.bind
+    try:
+        bind(*[None] * shape.arguments)
+    except TypeError:
+        return f"is called with {shape.arguments} argument{'s' * (shape.arguments > 1)}, and takes {signature}"
+    return ""
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)
