@@ -41,6 +41,8 @@ from halfmq.errors import UsageError
 CONCURRENCY: Final = 16
 #: How long ``run`` waits for running handlers at shutdown, seconds, before their messages go to other members.
 SHUTDOWN_S: Final = 30.0
+#: How long ``run(wait=False)`` waits for a broker before the service starts without, seconds.
+START_S: Final = 2.0
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Class = TypeVar("_Class", bound=type)
@@ -112,6 +114,14 @@ class _ConsumerSpec(NamedTuple):
     sessions: Callable[[], Any] | None
 
 
+class _Running:
+    """What a block of ``run`` has started."""
+
+    def __init__(self) -> None:
+        self.consumers: list[Consumer] = []
+        self.workers: list[asyncio.Task[None]] = []
+
+
 class App:
     """Collects decorated functions; ``async with app.run()`` starts the client, the checks and the consumers."""
 
@@ -130,6 +140,7 @@ class App:
         self._consumers: list[_ConsumerSpec] = []
         self._transactions: dict[str, TransactionFunction] = {}
         self._listeners: dict[str, TransactionListener] = {}
+        self._is_started = False
         self._threads = Threads(CONCURRENCY, "halfmq-app")
         #: Handlers and transactions that are plain functions run here.
         self.run_blocking: RunBlocking = run_blocking or self._threads
@@ -250,39 +261,79 @@ class App:
 
     # --- life -----------------------------------------------------------------------------------------------------
 
-    def run(self) -> AbstractAsyncContextManager[AsyncClient]:
+    def run(self, *, wait: bool = True) -> AbstractAsyncContextManager[AsyncClient]:
         """``async with app.run() as client``: the client and all consumers run until the block ends.
+
+        ``wait``: for a broker. Without it the block is entered after ``START_S`` at the latest, and client and consumers start in the
+        background when a broker answers, which the log says. Until then ``is_ready`` is False and transactions fail at once.
 
         At the end no new messages are handled, and running handlers have 30 s to finish; unfinished messages go to other
         members of their groups.
-        """
-        return self._run()
 
-    def lifespan(self, _api: object) -> AbstractAsyncContextManager[AsyncClient]:
-        """``run`` as an ASGI lifespan, for FastAPI and Starlette: ``FastAPI(lifespan=app.lifespan)``."""
-        return self._run()
+        Raises:
+            ConnectError: with ``wait``, no broker answers.
+        """
+        return self._run(wait)
+
+    @asynccontextmanager
+    async def lifespan(self, _api: object) -> AsyncIterator[None]:
+        """``run(wait=False)`` as an ASGI lifespan, for FastAPI and Starlette: ``FastAPI(lifespan=app.lifespan)``.
+
+        The client is ``app.client()``, as a dependency ``Depends(app.client)``; nothing is added to the state of requests.
+        """
+        async with self._run(wait=False):
+            yield
+
+    @property
+    def is_ready(self) -> bool:
+        """For a health endpoint, without I/O: all consumers are running, and a broker answers; see ``AsyncClient.is_ready``."""
+        return self._is_started and self._client.is_ready
 
     async def healthy(self) -> bool:
         """Whether a broker answers a heartbeat now; see ``AsyncClient.healthy``."""
         return await self._client.healthy()
 
     @asynccontextmanager
-    async def _run(self) -> AsyncIterator[AsyncClient]:
+    async def _run(self, wait: bool) -> AsyncIterator[AsyncClient]:
         self._warn_of_unchecked()
-        specs = [(spec, self._handler(spec)) for spec in self._consumers]
-        async with self._client as client:
-            consumers = [(spec, handler, self._consumer(spec)) for spec, handler in specs]
-            workers: list[asyncio.Task[None]] = []
-            opened: list[Consumer] = []
-            try:
-                for spec, handler, consumer in consumers:
-                    await consumer.__aenter__()
-                    opened.append(consumer)
-                    workers += [asyncio.create_task(_work(consumer, handler)) for _ in range(spec.concurrency)]
-                yield client
-            finally:
-                await _shut_down(opened, workers)
-                self._threads.close()
+        consumers = [(spec, self._handler(spec)) for spec in self._consumers]
+        running = _Running()
+        await self._client.connect(wait=wait)
+        starting = asyncio.create_task(self._start(running, consumers))
+        try:
+            await asyncio.wait({starting}, timeout=None if wait else START_S)
+            if starting.done():
+                starting.result()
+            else:
+                log.warning(
+                    "no broker of %s answers yet: the service starts without, and waits for one", self._client.url
+                )
+                starting.add_done_callback(self._started_late)
+            yield self._client
+        finally:
+            self._is_started = False
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            await _shut_down(running.consumers, running.workers)
+            self._threads.close()
+            await self._client.close()
+
+    async def _start(self, running: "_Running", consumers: Sequence[tuple[_ConsumerSpec, Handler]]) -> None:
+        await self._client.found()
+        for spec, handler in consumers:
+            consumer = self._consumer(spec)
+            await consumer.__aenter__()
+            running.consumers.append(consumer)
+            running.workers += [asyncio.create_task(_work(consumer, handler)) for _ in range(spec.concurrency)]
+        self._is_started = True
+
+    def _started_late(self, starting: "asyncio.Task[None]") -> None:
+        if starting.cancelled():
+            return
+        if starting.exception() is not None:
+            log.error("the consumers did not start; the service is not ready", exc_info=starting.exception())
+        else:
+            log.warning("a broker answers: the service is ready")  # as visible as what it ends
 
     def _handler(self, spec: _ConsumerSpec) -> Handler:
         return Handler(

@@ -1,7 +1,8 @@
-"""The client's logger: standard ``logging``, silent until the application configures it; no files.
+"""The client's logger: standard ``logging``. Without a handler of the application Python prints warnings and errors on stderr, with their
+tracebacks; uvicorn configures its own loggers only, so a ``NullHandler`` here would hide handlers that fail.
 
-The application's handlers and formatters write the lines, so what peers chose is made printable before: the arguments of a line, and the text of
-an exception, whose lines are indented, so that none looks like a line of the log.
+What peers chose is made printable before: the arguments of a line, and the text of an exception, whose lines are indented, so that none
+looks like a line of the log.
 """
 
 import logging
@@ -54,4 +55,3 @@ def logger(name: str) -> logging.Logger:
 
 
 log: Final = logger("halfmq.client")
-log.addHandler(logging.NullHandler())

@@ -14,7 +14,7 @@ from halfmq.client.listener import TransactionListener
 from halfmq.client.message import Message
 from halfmq.client.outcome import Outcome
 from halfmq.client.transaction_block import AsyncTransaction, Transaction
-from halfmq.errors import UsageError
+from halfmq.errors import ConnectError, UsageError
 from halfmq.model import properties
 
 
@@ -159,7 +159,7 @@ async def test_consumer_functions_get_decoded_bodies_and_failures_come_again() -
     async with app.run():
         await asyncio.sleep(5)
         broker.append("t", 0, b'{"id":8}')
-        await asyncio.sleep(5)
+        await asyncio.sleep(4)  # before the first one comes again
     assert got == [Order(7), Order(8)]
     assert len(broker.requests(36)) == 1
     assert broker.offsets["billing", "t", 0] == 2
@@ -229,9 +229,75 @@ async def test_handler_that_does_not_end_is_cancelled_and_its_message_stays() ->
 async def test_health_and_lifespan() -> None:
     app = app_of(ScriptedBroker().network())
     assert not await app.healthy()
-    async with app.lifespan(object()) as client:
-        assert client is app.client()
+    assert not app.is_ready
+    async with app.lifespan(object()) as state:
+        assert state is None
+        assert app.is_ready
         assert await app.healthy()
+    assert not app.is_ready
+
+
+def test_service_starts_without_a_broker_says_so_and_is_ready_later(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        broker = ScriptedBroker(queues=1)
+        broker.stop()
+        app = app_of(broker.network())
+        got: list[str] = []
+
+        @app.consumer("t", group="g")
+        async def handle(message: Message) -> None:
+            got.append(message.text())
+
+        with pytest.raises(ConnectError):
+            async with app.run():
+                raise AssertionError("not reached")
+        async with app.lifespan(object()):
+            assert not app.is_ready
+            await asyncio.sleep(600)
+            assert not app.is_ready
+            assert [record.levelname for record in caplog.records if "starts without" in record.message] == ["WARNING"]
+            broker.start()
+            await asyncio.sleep(4)
+            assert app.is_ready
+            assert (await app.client().send("t", b"x")).status == "SEND_OK"
+            await asyncio.sleep(30)
+            assert got == ["x"]
+        assert not app.client().is_open
+
+    run(test())
+    assert len([line for line in caplog.messages if "the service is ready" in line]) == 1
+
+
+def test_service_that_ends_before_a_broker_came_ends_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        broker.stop()
+        app = app_of(broker.network())
+        async with app.lifespan(object()):
+            before = asyncio.get_running_loop().time()
+        assert asyncio.get_running_loop().time() - before < 5
+
+    run(test())
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_consumers_that_cannot_start_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        broker = ScriptedBroker()
+        app = app_of(broker.network())
+        for _ in range(2):
+            app.consumer("t", group="g")(lambda message: None)
+        with pytest.raises(UsageError, match="already"):
+            async with app.lifespan(object()):
+                raise AssertionError("not reached")
+        broker.stop()
+        async with app.lifespan(object()):
+            broker.start()
+            await asyncio.sleep(20)
+            assert not app.is_ready
+
+    run(test())
+    assert len([line for line in caplog.messages if "did not start" in line]) == 1
 
 
 # --- sharding keys --------------------------------------------------------------------------------------------------

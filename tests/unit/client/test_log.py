@@ -1,4 +1,4 @@
-"""The library says nothing unless the application configures logging."""
+"""What the client logs is seen in a program that configures no logging, and once in one that does."""
 
 import io
 import logging
@@ -10,16 +10,38 @@ import pytest
 
 from halfmq.client.log import log, logger
 
+FAILS = """
+try:
+    raise ValueError("of the application")
+except ValueError:
+    log.exception("handling failed")
+log.info("not said")
+"""
 
-def test_the_logger_has_only_a_null_handler() -> None:
-    assert [type(handler) for handler in log.handlers] == [logging.NullHandler]
-    assert log.name == "halfmq.client"
+
+def errors_of(setting: str) -> str:
+    script = f"import logging\nfrom halfmq.client.log import log\n{setting}\n{FAILS}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout == ""
+    return done.stderr
 
 
-def test_a_warning_in_an_unconfigured_program_prints_nothing() -> None:
-    script = "from halfmq.client.log import log; log.warning('x'); log.error('y')"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, timeout=30)
-    assert done.stdout + done.stderr == b""
+@pytest.mark.parametrize(
+    "setting", ["", "logging.basicConfig()", "logging.getLogger('halfmq').addHandler(logging.StreamHandler())"]
+)
+def test_a_failure_is_said_once_with_its_traceback(setting: str) -> None:
+    said = errors_of(setting)
+    assert said.count("handling failed") == said.count("ValueError: of the application") == 1
+    assert "not said" not in said
+
+
+def test_an_application_can_silence_it() -> None:
+    assert errors_of("logging.getLogger('halfmq').addHandler(logging.NullHandler())") == ""
+    assert errors_of("log.setLevel(logging.CRITICAL)") == ""
+
+
+def test_the_logger_is_named_after_the_package() -> None:
+    assert (log.name, log.handlers) == ("halfmq.client", [])
 
 
 def shown(name: str, write: Callable[[logging.Logger], None]) -> str:
