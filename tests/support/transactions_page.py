@@ -84,6 +84,8 @@ KNOBS: tuple[Knob, ...] = (
     Knob("name", "`begin(name)`, `prepare(name=)`", "text", "none", "RocketMQ: one listener for each producer"),
     Knob("checks", "`AsyncClient(checks=)`", "checks answered at once", str(async_client.CHECKS),
          "RocketMQ `checkThreadPoolMaxSize` = 1"),
+    Knob("timeout", "`begin(timeout=)`, `transaction(timeout=)`, `prepare(timeout=)`", "s, for each of two calls: sending the halves, settling them",
+         f"the client's, {async_client.TIMEOUT_S:g}", "RocketMQ `sendMsgTimeout` = 3,000 ms for one attempt"),
     Knob("fetches_checks", "`AsyncClient(fetches_checks=)`", "yes or no", "no: checks are pushed", "FMQ Feedback, 3.3.5"),
     Knob("count, wait", "`fetch_checks(count=, wait=)`",
          f"checks, at most {limits.CHECK_POLL_CHECKS_MAX}; s, at most {limits.CHECK_POLL_WAIT_MAX_MS // 1_000}", "32; 20",
