@@ -117,6 +117,8 @@ COPY_AGAIN_PART: Final = 4
 HOLD_MS: Final = 7 * 86_400_000
 HOLD_MS_MAX: Final = 100 * 365 * 86_400_000
 HOLD_TOPICS_MAX: Final = 64
+#: Length of the type of messages with which an administrator labels a topic.
+MESSAGE_TYPE_CHARS_MAX: Final = 31
 
 #: Operator name and reason in the audit log, characters. Longer texts are truncated, or rejected in requests.
 OPERATOR_CHARS_MAX: Final = 64

@@ -17,7 +17,7 @@ from halfmq.core.base_bytes import (
     count_group,
     drop_offset,
     group_bytes,
-    hold_bytes,
+    more_group_bytes,
     query_bytes,
     set_offset,
     topic_bytes,
@@ -582,7 +582,7 @@ def _group_deleted(state: State, record: GroupDeleted) -> None:
     group = state.groups.pop(name, None)
     if group is not None:
         count_group(state, -group_bytes(name))
-        state.derived.base_bytes -= hold_bytes(group)
+        state.derived.base_bytes -= more_group_bytes(group)
     set_holders(state, name, {})
     if not record.with_offsets:
         return

@@ -21,8 +21,12 @@ QUEUE_BYTES: Final = 9
 GROUP_BYTES: Final = 32
 PRODUCER_BYTES: Final = 64
 OFFSET_BYTES: Final = 18
+#: Of the labels of a topic, without the type of its messages.
+LABEL_BYTES: Final = 3
 #: Of the topics that a consumer group holds, without their names.
 HOLD_BYTES: Final = 16
+#: Of settings of a consumer group that are rarely changed (``schema.group_payload``), with an empty hold before them.
+RARE_BYTES: Final = 16
 #: Of a query with all its runs, without names and decisions; of one decision.
 QUERY_BYTES: Final = 80 + (2 + RUN_CHARS_MAX) * (1 + limits.QUERY_RUNS_MAX)
 DECISION_BYTES: Final = 36
@@ -34,7 +38,12 @@ EMPTY_BYTES: Final = 128
 
 
 def topic_bytes(topic: Topic) -> int:
-    return TOPIC_BYTES + len(topic.name) + QUEUE_BYTES * len(topic.ends)
+    return TOPIC_BYTES + len(topic.name) + QUEUE_BYTES * len(topic.ends) + label_bytes(topic.message_type)
+
+
+def label_bytes(message_type: str) -> int:
+    """Size of the labels of a topic. ``TOPIC_BYTES`` includes one without a type."""
+    return LABEL_BYTES + len(message_type) if message_type else 0
 
 
 def group_bytes(name: str) -> int:
@@ -42,11 +51,12 @@ def group_bytes(name: str) -> int:
     return GROUP_BYTES + len(name)
 
 
-def hold_bytes(group: GroupSettings | None) -> int:
-    """Size of what the group holds, in addition to ``group_bytes``."""
-    if group is None or not group.hold_topics:
+def more_group_bytes(group: GroupSettings | None) -> int:
+    """Size of what most groups do not have, in addition to ``group_bytes``: what the group holds, and its rare settings."""
+    if group is None:
         return 0
-    return HOLD_BYTES + sum([2 + len(topic) for topic in group.hold_topics])
+    held = HOLD_BYTES + sum([2 + len(topic) for topic in group.hold_topics]) if group.hold_topics else 0
+    return held + (0 if group.broadcast_enabled and group.from_min_enabled and group.notifies_members else RARE_BYTES)
 
 
 def producer_bytes(settings: ProducerSettings | None) -> int:
@@ -114,7 +124,7 @@ class Recount(NamedTuple):
 def recount(state: State) -> Recount:
     topics = sum(map(topic_bytes, state.topics_by_id.values()))
     groups = sum(map(group_bytes, state.groups))
-    held = sum(map(hold_bytes, state.groups.values()))
+    held = sum(map(more_group_bytes, state.groups.values()))
     producers = sum(map(producer_bytes, state.producer_settings.values()))
     queries = sum(map(query_bytes, state.queries.values()))
     offsets = sum(group_bytes(group) + OFFSET_BYTES * len(offsets) for group, offsets in state.offsets.items())

@@ -262,13 +262,16 @@ class ForgetQuery(NamedTuple):
 
 
 class SetTopic(NamedTuple):
-    """Create or change a topic."""
+    """Create or change a topic. None: as it is, or the default of a new topic."""
 
     name: str
     read_queues: int
     write_queues: int
     permission: int
     by: Actor | None = None
+    ordered: bool | None = None
+    #: "": none.
+    message_type: str | None = None
 
 
 class DeleteTopic(NamedTuple):
@@ -289,6 +292,9 @@ class SetGroup(NamedTuple):
     #: In any order; empty: the group holds nothing any more.
     hold_topics: tuple[str, ...] | None = None
     hold_ms: int | None = None
+    broadcast_enabled: bool | None = None
+    from_min_enabled: bool | None = None
+    notifies_members: bool | None = None
 
 
 class DeleteGroup(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from halfmq import limits
 from halfmq.core.audit import acted_bytes, bytes_if_space
-from halfmq.core.base_bytes import HOLD_BYTES, hold_bytes
+from halfmq.core.base_bytes import HOLD_BYTES, RARE_BYTES, more_group_bytes
 from halfmq.core.commands import (
     Actor,
     CheckNotSent,
@@ -267,8 +267,8 @@ def _set_producer_bound(state: State, command: SetProducer) -> int:
 def _set_group_bound(state: State, command: SetGroup) -> int:
     held = holders_bytes(state.holders.get(command.name, {}))
     wanted = HOLD_BYTES + sum([2 + len(topic) for topic in command.hold_topics or ()])
-    held += max(min(wanted, _HOLD_BYTES_MAX), hold_bytes(state.groups.get(command.name)))
-    return 2 * _SETTINGS_BYTES + held + acted_bytes(command.name, command.by)
+    held += max(min(wanted, _HOLD_BYTES_MAX), more_group_bytes(state.groups.get(command.name)))
+    return 2 * _SETTINGS_BYTES + held + RARE_BYTES + acted_bytes(command.name, command.by)
 
 
 def _lock_bound(state: State, command: LockQueues | UnlockQueues) -> int:
@@ -277,7 +277,7 @@ def _lock_bound(state: State, command: LockQueues | UnlockQueues) -> int:
         return 0
     asked = HOLDER_BYTES * (1 + len(command.queues or ())) + 4 * len(command.client_id)
     held = holders_bytes(state.holders.get(command.group, {}))
-    settings = _SETTINGS_BYTES + hold_bytes(state.groups.get(command.group))
+    settings = _SETTINGS_BYTES + more_group_bytes(state.groups.get(command.group))
     return settings + min(held + asked, max(held, holders_bytes_max(state)))
 
 

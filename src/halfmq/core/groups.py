@@ -6,11 +6,12 @@ members is not deleted: without its offsets it would start over while it runs. A
 group; one that contains messages remains until somebody deletes it.
 """
 
+from dataclasses import fields, replace
 from typing import Final
 
 from halfmq import limits
 from halfmq.core.audit import signed, signed_if_space
-from halfmq.core.base_bytes import group_bytes, hold_bytes
+from halfmq.core.base_bytes import group_bytes, more_group_bytes
 from halfmq.core.base_space import base_has_space, no_space
 from halfmq.core.commands import DeleteGroup, EnsureGroup, SetGroup
 from halfmq.core.decision import DONE, NOTHING, ConsumerGroupDeleted, Decision, Done, Refused, Why
@@ -26,6 +27,8 @@ from halfmq.model.settings import GroupSettings
 
 #: Maximum number of consumers that a refusal names.
 _NAMED_MAX: Final = 5
+#: Fields of a group's settings that a command may name.
+_FIELDS: Final = tuple(field.name for field in fields(GroupSettings) if field.name != "name")
 #: RocketMQ's settings are Java ints.
 _RETRIES_MAX: Final = (1 << 31) - 1
 
@@ -71,8 +74,8 @@ def decide_set_group(state: State, command: SetGroup, now_ms: int) -> Decision:
         text = f"group {name!r} may hold {limits.HOLD_TOPICS_MAX} topics, not {len(group.hold_topics)}"
         return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, text))
     refused = refuse_group(state, name) if name not in state.groups else None
-    if refused is None and not _has_space_for_hold(state, group):
-        refused = no_space(state, f"group {name!r} does not hold {len(group.hold_topics)} topics")
+    if refused is None and not _has_space(state, group):
+        refused = no_space(state, f"group {name!r} was not changed")
     if refused is not None:
         return Decision(NOTHING, refused)
     record = group_set(next_offset(state), group, state.holders.get(group.name))
@@ -82,22 +85,15 @@ def decide_set_group(state: State, command: SetGroup, now_ms: int) -> Decision:
 
 def _changed(group: GroupSettings, command: SetGroup) -> GroupSettings:
     """``group`` with what ``command`` names."""
-    retry_max_times, retry_queues, enabled = command.retry_max_times, command.retry_queues, command.consume_enabled
-    topics = group.hold_topics if command.hold_topics is None else tuple(sorted(set(command.hold_topics)))
-    hold_ms = group.hold_ms if command.hold_ms is None else command.hold_ms
-    return GroupSettings(
-        group.name,
-        group.retry_max_times if retry_max_times is None else retry_max_times,
-        group.retry_queues if retry_queues is None else retry_queues,
-        group.consume_enabled if enabled is None else enabled,
-        topics,
-        hold_ms if topics else limits.HOLD_MS,
-    )
+    named = {field: getattr(command, field) for field in _FIELDS if getattr(command, field) is not None}
+    group = replace(group, **named)
+    topics = tuple(sorted(set(group.hold_topics)))
+    return replace(group, hold_topics=topics, hold_ms=group.hold_ms if topics else limits.HOLD_MS)
 
 
-def _has_space_for_hold(state: State, group: GroupSettings) -> bool:
+def _has_space(state: State, group: GroupSettings) -> bool:
     before = state.groups.get(group.name)
-    more = hold_bytes(group) - hold_bytes(before)
+    more = more_group_bytes(group) - more_group_bytes(before)
     return more <= 0 or base_has_space(state, more + (group_bytes(group.name) if before is None else 0))
 
 

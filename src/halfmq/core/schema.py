@@ -30,6 +30,7 @@ Loading also computes derived state, so a loaded state is complete.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import IntFlag
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -39,8 +40,9 @@ from halfmq import limits
 from halfmq.core.base_bytes import (
     count_group,
     group_bytes,
-    hold_bytes,
     keep_queues,
+    label_bytes,
+    more_group_bytes,
     producer_bytes,
     query_bytes,
     set_offset,
@@ -91,16 +93,25 @@ _decode: Final = msgspec.msgpack.decode
 # --- payloads and the records that hold them -----------------------------------------------------------------------
 
 
-def _topic_payload(topic_id: int, name: str, read_queues: int, write_queues: int, permission: int) -> bytes:
-    return payload_of(topic_id, name, read_queues, write_queues, permission)
+def _topic_payload(
+    topic_id: int, name: str, read_queues: int, write_queues: int, permission: int, ordered: bool, message_type: str
+) -> bytes:
+    """Encodes the labels, which are the last two, only if there is any."""
+    labels = (ordered, message_type) if ordered or message_type else ()
+    return payload_of(topic_id, name, read_queues, write_queues, permission, *labels)
 
 
 def topic_payload(topic: Topic) -> bytes:
-    return _topic_payload(topic.topic_id, topic.name, topic.read_queues, topic.write_queues, topic.permission)
+    return _topic_payload(
+        topic.topic_id, topic.name, topic.read_queues, topic.write_queues, topic.permission, topic.ordered, topic.message_type
+    )  # fmt: skip
 
 
-def topic_set(offset: int, topic_id: int, name: str, read_queues: int, write_queues: int, permission: int) -> TopicSet:
-    payload = _topic_payload(topic_id, name, read_queues, write_queues, permission)
+def topic_set(
+    offset: int, topic_id: int, name: str, read_queues: int, write_queues: int, permission: int, *, ordered: bool = False,
+    message_type: str = "",
+) -> TopicSet:  # fmt: skip
+    payload = _topic_payload(topic_id, name, read_queues, write_queues, permission, ordered, message_type)
     return TopicSet(
         offset, payload_record_size(payload), topic_id, name, read_queues, write_queues, permission, payload
     )
@@ -108,7 +119,8 @@ def topic_set(offset: int, topic_id: int, name: str, read_queues: int, write_que
 
 def read_topic(state: State, payload: bytes) -> Topic:
     """Create or change the topic that ``payload`` describes."""
-    topic_id, name, read_queues, write_queues, permission = _decode(payload)[:5]
+    topic_id, name, read_queues, write_queues, permission, *labels = _decode(payload)
+    ordered, message_type = labels or (False, "")
     topic = state.topics_by_id.get(topic_id)
     if topic is None:
         topic = Topic(state.settings, topic_id, name, read_queues, write_queues, permission)
@@ -119,19 +131,41 @@ def read_topic(state: State, payload: bytes) -> Topic:
         keep_queues(state, topic, max(read_queues, write_queues))
         topic.resize(state.settings, read_queues, write_queues)
         topic.permission = permission
+    state.derived.base_bytes += label_bytes(message_type) - label_bytes(topic.message_type)
+    topic.ordered, topic.message_type = ordered, message_type
     return topic
 
 
+class _Rare(IntFlag):
+    """Settings of a consumer group that are rarely changed; a bit says that one is not the default."""
+
+    NO_BROADCAST = 1
+    NOT_FROM_MIN = 2
+    NO_NOTIFICATION = 4
+
+
+def _rare_of(group: GroupSettings) -> int:
+    return (
+        (not group.broadcast_enabled) * _Rare.NO_BROADCAST
+        | (not group.from_min_enabled) * _Rare.NOT_FROM_MIN
+        | (not group.notifies_members) * _Rare.NO_NOTIFICATION
+    )
+
+
 def group_payload(group: GroupSettings, holders: Mapping[tuple[int, int], str] | None = None) -> bytes:
-    """Encodes ``holders`` and what the group holds only if there is any: most groups never consume in order, nor hold retention."""
-    fields = (group.name, group.retry_max_times, group.retry_queues, group.consume_enabled)
-    if not holders and not group.hold_topics:
-        return payload_of(*fields)
+    """Encodes ``holders``, what the group holds and its rare settings only up to the last of them that there is."""
     queues: dict[str, list[int]] = {}
     for (topic_id, queue_id), client_id in sorted((holders or {}).items()):
         queues.setdefault(client_id, []).extend((topic_id, queue_id))
-    hold = ((group.hold_topics, group.hold_ms),) if group.hold_topics else ()
-    return payload_of(*fields, sorted(queues.items()), *hold)
+    rare = _rare_of(group)
+    more: tuple[object, ...] = ()
+    if rare:
+        more = (sorted(queues.items()), (group.hold_topics, group.hold_ms), rare)
+    elif group.hold_topics:
+        more = (sorted(queues.items()), (group.hold_topics, group.hold_ms))
+    elif queues:
+        more = (sorted(queues.items()),)
+    return payload_of(group.name, group.retry_max_times, group.retry_queues, group.consume_enabled, *more)
 
 
 def group_set(offset: int, group: GroupSettings, holders: Mapping[tuple[int, int], str] | None) -> GroupSet:
@@ -150,8 +184,12 @@ def read_group(state: State, payload: bytes) -> None:
     if name not in state.groups:
         count_group(state, group_bytes(name))
     topics, hold_ms = more[1] if len(more) > 1 else ((), limits.HOLD_MS)
-    group = GroupSettings(name, retry_max_times, retry_queues, consume_enabled, tuple(topics), hold_ms)
-    state.derived.base_bytes += hold_bytes(group) - hold_bytes(state.groups.get(name))
+    rare = _Rare(more[2] if len(more) > 2 else 0)
+    group = GroupSettings(
+        name, retry_max_times, retry_queues, consume_enabled, tuple(topics), hold_ms,
+        _Rare.NO_BROADCAST not in rare, _Rare.NOT_FROM_MIN not in rare, _Rare.NO_NOTIFICATION not in rare,
+    )  # fmt: skip
+    state.derived.base_bytes += more_group_bytes(group) - more_group_bytes(state.groups.get(name))
     state.groups[name] = group
     holders = {
         (topic_id, queue_id): client_id

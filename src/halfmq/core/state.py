@@ -252,8 +252,8 @@ class Topic:
     """One topic. Its own fields are durable, or constants computed from its name and the broker's settings."""
 
     __slots__ = (
-        "derived", "ends", "exempt", "frame_bytes", "half_suffixes", "mins", "name", "permission", "plain_suffix", "read_queues",
-        "session", "topic_id", "wakes", "write_queues",
+        "derived", "ends", "exempt", "frame_bytes", "half_suffixes", "message_type", "mins", "name", "ordered", "permission",
+        "plain_suffix", "read_queues", "session", "topic_id", "wakes", "write_queues",
     )  # fmt: skip
 
     def __init__(
@@ -264,6 +264,9 @@ class Topic:
         self.read_queues = read_queues
         self.write_queues = write_queues
         self.permission = permission
+        #: Labels of an administrator, who reads them again; nothing here depends on them.
+        self.ordered = False
+        self.message_type = ""
         #: Next queue offset of each queue. As long as the maximum number of queues that the topic ever had.
         self.ends: list[int] = []
         #: First queue offset of each queue that is still in the log.

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from halfmq import limits
 from halfmq.core.audit import signed, signed_if_space
-from halfmq.core.base_bytes import QUEUE_BYTES, TOPIC_BYTES, group_bytes
+from halfmq.core.base_bytes import QUEUE_BYTES, TOPIC_BYTES, group_bytes, label_bytes
 from halfmq.core.base_space import base_has_space, no_space, refuse_named
 from halfmq.core.commands import DeleteTopic, EnsureTopic, SetTopic
 from halfmq.core.decision import DONE, NOTHING, Decision, Done, Refused, Why
@@ -69,6 +69,8 @@ def make_topic(
     ahead: int = 0,
     *,
     by_hand: bool = False,
+    ordered: bool = False,
+    message_type: str = "",
 ) -> NewTopic | Refused:
     """A new topic and its record at ``offset``. ``ahead``: number of topics that the same decision creates before it.
 
@@ -79,13 +81,16 @@ def make_topic(
         return refused
     if len(state.topics_by_id) + ahead >= state.caps.topics:
         return _limit_reached(f"topic {name!r} was not made", "topics", state.caps.topics, "--topics-max")
-    needed = 2 * TOPIC_BYTES + len(name) + QUEUE_BYTES * max(read_queues, write_queues)
+    needed = 2 * TOPIC_BYTES + len(name) + QUEUE_BYTES * max(read_queues, write_queues) + label_bytes(message_type)
     refused = None if by_hand else refuse_named(state, needed, f"topic {name!r} was not made")
     if refused is not None:
         return refused
     if not base_has_space(state, needed):
         return no_space(state, f"topic {name!r} was not made")
-    record = topic_set(offset, state.next_topic_id + ahead, name, read_queues, write_queues, permission)
+    record = topic_set(
+        offset, state.next_topic_id + ahead, name, read_queues, write_queues, permission, ordered=ordered,
+        message_type=message_type,
+    )  # fmt: skip
     topic = Topic(state.settings, record.topic_id, name, read_queues, write_queues, permission)
     return NewTopic(topic, record)
 
@@ -147,6 +152,10 @@ def decide_set_topic(state: State, command: SetTopic, now_ms: int) -> Decision:
             "read what is sent to the others"
         )
         return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, text))
+    label = command.message_type or ""
+    if len(label) > limits.MESSAGE_TYPE_CHARS_MAX or not label.isascii():
+        text = f"topic {command.name!r}: a message type has at most {limits.MESSAGE_TYPE_CHARS_MAX} ASCII characters"
+        return Decision(NOTHING, Refused(Why.INVALID_PARAMETER, text))
     topic = state.topics_by_name.get(command.name)
     if topic is not None:
         return _change_topic(state, topic, command)
@@ -158,6 +167,8 @@ def decide_set_topic(state: State, command: SetTopic, now_ms: int) -> Decision:
         command.write_queues,
         command.permission,
         by_hand=True,
+        ordered=command.ordered or False,
+        message_type=label,
     )
     if isinstance(made, Refused):
         return Decision(NOTHING, made)
@@ -166,17 +177,23 @@ def decide_set_topic(state: State, command: SetTopic, now_ms: int) -> Decision:
 
 
 def _change_topic(state: State, topic: Topic, command: SetTopic) -> Decision:
-    _, read_queues, write_queues, permission, by = command
+    _, read_queues, write_queues, permission, by, ordered, message_type = command
+    ordered = topic.ordered if ordered is None else ordered
+    message_type = topic.message_type if message_type is None else message_type
     refused = _refuse_queues(topic.name, read_queues, write_queues)
     if refused is not None:
         return Decision(NOTHING, refused)
     more = max(read_queues, write_queues) - len(topic.ends)
-    if more > 0 and not base_has_space(state, QUEUE_BYTES * more):
+    more_bytes = QUEUE_BYTES * max(more, 0) + max(label_bytes(message_type) - label_bytes(topic.message_type), 0)
+    if more_bytes and not base_has_space(state, more_bytes):
         return Decision(NOTHING, no_space(state, f"topic {topic.name!r} was not changed"))
     text = _out_of_reach(state, topic, read_queues)
     if text:
         return Decision(NOTHING, Refused(Why.LIMIT_REACHED, text))
-    record = topic_set(next_offset(state), topic.topic_id, topic.name, read_queues, write_queues, permission)
+    record = topic_set(
+        next_offset(state), topic.topic_id, topic.name, read_queues, write_queues, permission, ordered=ordered,
+        message_type=message_type,
+    )  # fmt: skip
     decision = Decision((record,), Done())
     return signed(decision, OperatorAction.SET_TOPIC, topic.name, by)
 

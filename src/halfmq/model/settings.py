@@ -123,6 +123,12 @@ class GroupSettings:
     hold_topics: tuple[str, ...] = ()
     #: The age at which they are no longer kept, ms; 0: no limit by age. The default if the group holds nothing.
     hold_ms: int = limits.HOLD_MS
+    #: Whether its members may consume by broadcasting.
+    broadcast_enabled: bool = True
+    #: Of RocketMQ's tools, which show it again; nothing reads it, here or there.
+    from_min_enabled: bool = True
+    #: Whether members are told when others join or leave. If not, they notice at their next own look (20 s).
+    notifies_members: bool = True
 
 
 class PastLimit(Enum):

@@ -18,7 +18,8 @@ def a_change(rng: Random) -> Command:
         case 0:
             return EnsureGroup(group)
         case 1:
-            return SetTopic(topic, queues := rng.randrange(1, 9), queues, 6)
+            labels = rng.choice((None, True, False)), rng.choice((None, "", "FIFO", "TRANSACTION"))
+            return SetTopic(topic, queues := rng.randrange(1, 9), queues, 6, None, *labels)
         case 2:
             return DeleteTopic(topic)
         case 3:
@@ -27,7 +28,8 @@ def a_change(rng: Random) -> Command:
             )
         case 4:
             held = rng.choice((None, (), tuple(f"topic-{number}" for number in range(rng.randrange(9)))))
-            return SetGroup(group, 3, rng.randrange(3), True, hold_topics=held)
+            rare = [rng.choice((None, True, False)) for _ in range(3)]
+            return SetGroup(group, 3, rng.randrange(3), True, None, held, None, *rare)
         case _:
             return CommitOffset(group, topic, rng.randrange(9), rng.randrange(1 << 40))
 

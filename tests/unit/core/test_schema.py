@@ -5,13 +5,23 @@ import pytest
 from tests.support.core_log import CoreLog, half, half_batch, sent, winner
 from tests.unit.core.test_snapshot import filled
 
+from halfmq import limits
 from halfmq.core.base import base_payload
-from halfmq.core.base_bytes import group_bytes, hold_bytes
-from halfmq.core.commands import DecideBatch, LockQueues, SetProducer
-from halfmq.core.decision import BatchDecided, ProducerSettingsStored
-from halfmq.core.schema import ROW_KINDS, Head, group_payload, read_group
+from halfmq.core.base_bytes import group_bytes, more_group_bytes, topic_bytes
+from halfmq.core.commands import DecideBatch, LockQueues, SetGroup, SetProducer, SetTopic
+from halfmq.core.decision import BatchDecided, Done, ProducerSettingsStored
+from halfmq.core.schema import (
+    ROW_KINDS,
+    Head,
+    TopicRow,
+    group_payload,
+    read_group,
+    read_topic,
+    topic_payload,
+    topic_set,
+)
 from halfmq.core.snapshot import snapshot_rows
-from halfmq.core.state import State, holders_bytes
+from halfmq.core.state import State, Topic, holders_bytes
 from halfmq.core.transaction.invariants import check
 from halfmq.errors import InvariantViolated
 from halfmq.model.query_batch import QueryBatch
@@ -24,6 +34,8 @@ def full() -> CoreLog:
     log = filled()
     log.begin_epoch()
     log.do(LockQueues("CG", "me", (("orders", 0), ("orders", 1))))
+    assert log.do(SetTopic("labelled", 2, 1, 6, ordered=True, message_type="FIFO")) == Done()
+    assert log.do(SetGroup("told", broadcast_enabled=False, notifies_members=False)) == Done()
     assert isinstance(
         log.do(SetProducer(ProducerSettings("G1", 3, PastLimit.ROLLBACK, 60_000))), ProducerSettingsStored
     )
@@ -110,7 +122,7 @@ def test_what_a_group_holds_stands_after_the_holders_and_only_if_there_is_any() 
     for payload, holders in ((held, {}), (both, {"CG": {(2, 0): "b"}})):
         read_group(state, payload)
         assert (state.groups["CG"], state.holders) == (group, holders)
-        assert state.derived.base_bytes == empty + group_bytes("CG") + hold_bytes(group)
+        assert state.derived.base_bytes == empty + group_bytes("CG") + more_group_bytes(group)
     read_group(state, group_payload(GroupSettings("CG")))
     assert state.derived.base_bytes == empty + group_bytes("CG")
 
@@ -119,4 +131,50 @@ def test_a_hold_takes_at_most_what_is_counted_for_it() -> None:
     for count in (1, 3, 15, 16, 64):
         group = GroupSettings("CG", hold_topics=("t" * 127,) * count, hold_ms=1 << 60)
         plain = group_payload(GroupSettings("CG"))
-        assert len(group_payload(group)) - len(plain) <= hold_bytes(group)
+        assert len(group_payload(group)) - len(plain) <= more_group_bytes(group)
+
+
+def test_rare_settings_of_a_group_stand_after_what_it_holds_and_only_if_one_is_not_the_default() -> None:
+    state, empty = CoreLog().state, CoreLog().state.derived.base_bytes
+    hold = ((), limits.HOLD_MS)
+    cases = (
+        (GroupSettings("CG", broadcast_enabled=False), {}, ([], hold, 1)),
+        (
+            GroupSettings("CG", from_min_enabled=False, notifies_members=False),
+            {(2, 0): "b"},
+            ([("b", [2, 0])], hold, 6),
+        ),
+        (GroupSettings("CG", hold_topics=("T",), hold_ms=7, from_min_enabled=False), {}, ([], (("T",), 7), 2)),
+    )
+    for group, holders, more in cases:
+        payload = group_payload(group, holders)
+        assert payload == msgspec.msgpack.encode(("CG", 16, 1, True, *more))
+        assert len(payload) - len(group_payload(GroupSettings("CG"), holders)) <= more_group_bytes(group)
+        read_group(state, payload)
+        assert state.groups["CG"] == group
+        assert state.derived.base_bytes == empty + group_bytes("CG") + more_group_bytes(group)
+
+
+def test_labels_of_a_topic_stand_last_and_only_if_there_is_any() -> None:
+    """A topic of an earlier version has none, and its bytes in a base stay as they were."""
+    log = CoreLog()
+    plain = msgspec.msgpack.encode((7, "T", 4, 3, 6))
+    assert topic_set(0, 7, "T", 4, 3, 6).payload == plain
+    labelled = topic_set(0, 7, "T", 4, 3, 6, ordered=True, message_type="FIFO").payload
+    assert labelled == msgspec.msgpack.encode((7, "T", 4, 3, 6, True, "FIFO"))
+    for payload, labels in ((plain, (False, "")), (labelled, (True, "FIFO")), (plain, (False, ""))):
+        topic = read_topic(log.state, payload)
+        assert (topic.ordered, topic.message_type) == labels
+        assert topic_payload(topic) == payload
+        check(log.state)
+
+
+@pytest.mark.parametrize("message_type", ["", "F", "T" * limits.MESSAGE_TYPE_CHARS_MAX])
+def test_a_topic_with_the_largest_numbers_takes_at_most_what_is_counted_for_it(message_type: str) -> None:
+    settings = BrokerSettings()
+    topic = Topic(settings, 1 << 60, "t" * 127, 1, 1, 7)
+    topic.resize(settings, limits.QUEUES_PER_TOPIC_MAX, limits.QUEUES_PER_TOPIC_MAX)
+    topic.ordered, topic.message_type = True, message_type
+    topic.ends[:] = [1 << 60] * len(topic.ends)
+    row = msgspec.msgpack.encode(TopicRow(topic_payload(topic), topic.ends, []))
+    assert len(row) <= topic_bytes(topic)
