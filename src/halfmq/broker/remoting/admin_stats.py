@@ -1,4 +1,4 @@
-"""Statistics for administrators, translated to and from ``services.stats``: 28, 201 to 204, 208, 300, 315, 317, 351
+"""Statistics for administrators, translated to and from ``services.stats``: 28, 201 to 204, 208, 300, 315, 317, 351, 352
 (``wire.remoting.admin_stats``).
 
 Responses wait until their content is durable. The work for one response is bounded, since the port has no access control.
@@ -27,6 +27,7 @@ from halfmq.broker.services.stats import (
     TooManyQueues,
     TopicProgress,
 )
+from halfmq.model.settings import GroupSettings
 from halfmq.wire.remoting.admin_stats import (
     ConsumerPeers,
     Counted,
@@ -39,6 +40,7 @@ from halfmq.wire.remoting.admin_stats import (
     encode_consume_stats,
     encode_consumers,
     encode_counted,
+    encode_group_config,
     encode_group_configs,
     encode_groups,
     encode_producers,
@@ -51,6 +53,7 @@ from halfmq.wire.remoting.group_attributes import hold_attributes
 from halfmq.wire.remoting.group_bodies import MessageQueue
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.heartbeat import Subscription, tags_of
+from halfmq.wire.remoting.topic_attributes import topic_attributes
 
 #: Maximum number of waiting requests of all administrators.
 ASKED_MAX: Final = 256
@@ -90,6 +93,7 @@ class AdminStats:
         }
         gateway.handlers |= {code: partial(self._in_turn, handler) for code, handler in one_by_one.items()}
         gateway.handlers[RequestCode.GET_TOPIC_CONFIG] = self.topic_config
+        gateway.handlers[RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG] = self.group_config
 
     def _in_turn(self, handler: Handler, connection: Connection, request: Request[Any]) -> None:
         """Serve one of these requests in a turn of the loop, whoever sent it: each may examine thousands of queues."""
@@ -223,7 +227,10 @@ class AdminStats:
             text = f"No topic in this broker. topic: {request.ext.topic}"
             self._refuse(connection, request, ResponseCode.TOPIC_NOT_EXIST, text)
             return
-        body = encode_topic_config(topic.name, topic.read_queues, topic.write_queues, topic.permission)
+        body = encode_topic_config(
+            topic.name, topic.read_queues, topic.write_queues, topic.permission,
+            ordered=topic.ordered, attributes=topic_attributes(topic.message_type),
+        )  # fmt: skip
         self._tell(connection, request, body)
 
     def group_configs(self, connection: Connection, request: Request[Any]) -> None:
@@ -235,18 +242,18 @@ class AdminStats:
             text = f"{len(groups)} groups, one response has {GROUP_CONFIGS_MAX} at most; a later version of this tool requests them page by page"
             self._refuse(connection, request, ResponseCode.SYSTEM_ERROR, text)
             return
-        configs = [
-            GroupConfig(
-                one.name,
-                one.retry_max_times,
-                one.retry_queues,
-                one.consume_enabled,
-                hold_attributes(one.hold_topics, one.hold_ms),
-            )
-            for one in list(groups.values())[start:stop]
-        ]
+        configs = [_config(one) for one in list(groups.values())[start:stop]]
         body = encode_group_configs(configs, self._view.batch_time_ms)
         self._tell(connection, request, body, {"totalGroupNum": len(groups)})
+
+    def group_config(self, connection: Connection, request: Request[Any]) -> None:
+        """352: settings of one consumer group."""
+        group = self._view.groups.get(request.ext.group)
+        if group is None:
+            text = f"No group in this broker. group: {request.ext.group}"
+            self._refuse(connection, request, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+        else:
+            self._tell(connection, request, encode_group_config(_config(group)))
 
     # --- counters
 
@@ -269,13 +276,18 @@ class AdminStats:
         """28. Only figures that this broker has: those that only RocketMQ's broker has are omitted."""
         found = self._stats.broker_stats()
         written, delivered = found.written_by_day, found.delivered_by_day
+        delivered_rates = " ".join(f"{delivered:.2f}" for _, delivered in found.rates)
         table = {
             "brokerVersion": str(VERSION_OURS),
             "brokerVersionDesc": _VERSION_NAME,
             "bootTimestamp": str(found.began_ms),
             "runtime": _running(found.now_ms - found.began_ms),
             "putTps": " ".join(f"{put:.2f}" for put, _ in found.rates),
-            "getTransferedTps": " ".join(f"{delivered:.2f}" for _, delivered in found.rates),
+            # RocketMQ 4.9 spells it so, 5.x the other way.
+            "getTransferedTps": delivered_rates,
+            "getTransferredTps": delivered_rates,
+            # Newer tools show a broker without it as not activated.
+            "brokerActive": "true",
             "msgPutTotalTodayNow": str(found.written),
             "msgPutTotalTodayMorning": str(written.this_morning),
             "msgPutTotalYesterdayMorning": str(written.yesterday_morning),
@@ -299,6 +311,13 @@ class AdminStats:
         if found.log_began_ms is not None:
             table["earliestMessageTimeStamp"] = str(found.log_began_ms)
         self._tell(connection, request, encode_table(table))
+
+
+def _config(group: GroupSettings) -> GroupConfig:
+    return GroupConfig(
+        group.name, group.retry_max_times, group.retry_queues, group.consume_enabled, group.broadcast_enabled,
+        group.from_min_enabled, group.notifies_members, hold_attributes(group.hold_topics, group.hold_ms),
+    )  # fmt: skip
 
 
 def _kept(request: Request[Any]) -> tuple[Struct | None, int]:

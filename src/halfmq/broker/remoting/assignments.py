@@ -6,6 +6,7 @@ before.
 
 from typing import Any, Final
 
+from halfmq.broker.remoting.administration import guarded
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.durable_answer import DurableAnswers
 from halfmq.broker.remoting.gateway import Gateway
@@ -32,10 +33,8 @@ class Assignments:
         self._queues = queues
         self._durably = DurableAnswers(gateway, sequencer)
         self._broker_name = broker_name
-        gateway.handlers |= {
-            RequestCode.QUERY_ASSIGNMENT: self.query,
-            RequestCode.SET_MESSAGE_REQUEST_MODE: self.set_mode,
-        }
+        gateway.handlers[RequestCode.QUERY_ASSIGNMENT] = self.query
+        gateway.handlers |= guarded(gateway, {RequestCode.SET_MESSAGE_REQUEST_MODE: self.set_mode})
 
     def query(self, connection: Connection, request: Request[Any]) -> None:
         """400. The response has no list if the topic or the group's members are not known (yet): the client asks again soon."""

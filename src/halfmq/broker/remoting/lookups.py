@@ -3,7 +3,7 @@
 """
 
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.durable_answer import DurableAnswers
@@ -12,7 +12,7 @@ from halfmq.broker.remoting.refusals import refusal
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.messages import StoredMessages
 from halfmq.broker.services.queues import Queues
-from halfmq.core.decision import Done, Refused, Why
+from halfmq.core.decision import Done, Refused
 from halfmq.core.engine import Failed
 from halfmq.wire.remoting import fitting
 from halfmq.wire.remoting.codes import HMQ_FITTING, HMQ_POSITION, RequestCode, ResponseCode
@@ -24,9 +24,6 @@ from halfmq.wire.remoting.position import (
     asked_topics,
     encode_answer,
 )
-
-#: Refusals of an offset that get SUCCESS, as from 4.x brokers: there is no such group, topic or queue.
-_NOTHING_TO_KEEP: Final = frozenset({Why.TOPIC_NOT_EXIST, Why.GROUP_NOT_EXIST, Why.INVALID_PARAMETER})
 
 
 class Lookups:
@@ -75,7 +72,7 @@ class Lookups:
             self._gateway.answer(connection, request, ResponseCode.SUCCESS, None, {"offset": found})
 
     def commit_offset(self, connection: Connection, request: Request[Any]) -> None:
-        """15; one-way from RocketMQ's clients."""
+        """15; one-way from RocketMQ's clients. Who waits for the response hears if there is no such group, topic or queue."""
         fields = request.ext
         self._queues.commit_offset(
             connection,
@@ -88,7 +85,7 @@ class Lookups:
         )
 
     def _committed(self, connection: Connection, request: Request[Any], reply: Done | Refused | Failed) -> None:
-        if isinstance(reply, Done) or (isinstance(reply, Refused) and reply.why in _NOTHING_TO_KEEP):
+        if isinstance(reply, Done):
             self._gateway.answer(connection, request, ResponseCode.SUCCESS)
         else:
             self._gateway.answer(connection, request, *refusal(reply))

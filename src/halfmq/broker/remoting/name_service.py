@@ -11,14 +11,14 @@ succeeds, any other is refused.
 from functools import partial
 from typing import Any, Final
 
-import msgspec
-
+from halfmq.broker.remoting.administration import guarded
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.durable_answer import DurableAnswers
 from halfmq.broker.remoting.gateway import Gateway
 from halfmq.broker.remoting.refusals import refusal
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.topics import TopicQueues, Topics
+from halfmq.core.commands import SetGroup, SetTopic
 from halfmq.core.decision import ConsumerGroupDeleted, Done, Refused
 from halfmq.core.engine import Failed
 from halfmq.model.settings import BrokerSettings
@@ -27,18 +27,9 @@ from halfmq.wire.remoting.codes import RequestCode, ResponseCode
 from halfmq.wire.remoting.group_attributes import read_hold_change
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.route import MASTER_ID, BrokerData, QueueData, Route, encode_cluster_info, encode_route
+from halfmq.wire.remoting.topic_attributes import read_topic_change
 
 _ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
-
-
-class _GroupBody(msgspec.Struct, rename="camel"):
-    """``SubscriptionGroupConfig``, the fields that are used. RocketMQ's tools send all of them; one that is missing stays as it is."""
-
-    group_name: str
-    retry_max_times: int | None = None
-    retry_queue_nums: int | None = None
-    consume_enable: bool | None = None
-    attributes: dict[str, str] | None = None
 
 
 class NameService:
@@ -56,15 +47,17 @@ class NameService:
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
             RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster,
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.topics,
+            RequestCode.GET_KV_CONFIG: self.get_setting,
+        }
+        gateway.handlers |= guarded(gateway, {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.set_topic,
             RequestCode.DELETE_TOPIC_IN_BROKER: self.delete_topic,
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self.forget_topic,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.set_group,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete_group,
             RequestCode.PUT_KV_CONFIG: self.put_setting,
-            RequestCode.GET_KV_CONFIG: self.get_setting,
             RequestCode.DELETE_KV_CONFIG: self.delete_setting,
-        }
+        })  # fmt: skip
 
     # --- routes
 
@@ -123,49 +116,62 @@ class NameService:
         self._gateway.answer(connection, request, ResponseCode.SYSTEM_ERROR, text)
 
     def delete_setting(self, connection: Connection, request: Request[Any]) -> None:
-        """102: nothing to delete, since it is not stored; it ends with the topic."""
-        self._gateway.answer(connection, request, ResponseCode.SUCCESS)
+        """102: refused while the topic exists, since a topic is always ordered on its write queues."""
+        value = self._order_of(request.ext)
+        if value is None:
+            self._durably.tell(connection, request, ResponseCode.SUCCESS)
+        else:
+            text = f"topic {request.ext.key} is ordered on {value} for as long as it exists"
+            self._gateway.answer(connection, request, ResponseCode.SYSTEM_ERROR, text)
 
     # --- administration
 
     def set_topic(self, connection: Connection, request: Request[Any]) -> None:
         """17: create or change a topic."""
         fields = request.ext
-        self._topics.set_topic(
-            connection,
-            fields.topic,
-            fields.read_queue_nums,
-            fields.write_queue_nums,
-            fields.perm,
-            partial(self._done, connection, request),
-        )
+        try:
+            message_type = read_topic_change(fields.attributes)
+        except ValueError as error:
+            self._gateway.answer(connection, request, ResponseCode.SYSTEM_ERROR, f"attributes: {error}")
+            return
+        change = SetTopic(
+            fields.topic, fields.read_queue_nums, fields.write_queue_nums, fields.perm,
+            ordered=fields.order, message_type=message_type,
+        )  # fmt: skip
+        self._topics.set_topic(connection, change, partial(self._done, connection, request))
 
     def delete_topic(self, connection: Connection, request: Request[Any]) -> None:
         """215: delete a topic and its messages."""
         self._topics.delete_topic(connection, request.ext.topic, partial(self._done, connection, request))
 
     def forget_topic(self, connection: Connection, request: Request[Any]) -> None:
-        """216: nothing to do, since the route ends with the topic (215)."""
-        self._gateway.answer(connection, request, ResponseCode.SUCCESS)
+        """216: refused while the topic exists, since its route ends with the topic (215)."""
+        if self._topics.ordered_queues(request.ext.topic) is None:
+            self._durably.tell(connection, request, ResponseCode.SUCCESS)
+        else:
+            text = f"topic {request.ext.topic} exists, and its route with it: delete it in the broker (215)"
+            self._gateway.answer(connection, request, ResponseCode.SYSTEM_ERROR, text)
 
     def set_group(self, connection: Connection, request: Request[Any]) -> None:
         """200: create or change a consumer group."""
+        fields = request.ext
         try:
-            group = msgspec.json.decode(request.body, type=_GroupBody, strict=False)
-            hold = read_hold_change(group.attributes or {})
-        except (msgspec.MsgspecError, ValueError) as error:
-            self._gateway.answer(connection, request, ResponseCode.SYSTEM_ERROR, f"the group's settings: {error}")
+            hold = read_hold_change(fields.attributes or {})
+        except ValueError as error:
+            self._gateway.answer(connection, request, ResponseCode.SYSTEM_ERROR, f"attributes: {error}")
             return
-        self._topics.set_group(
-            connection,
-            group.group_name,
-            group.retry_max_times,
-            group.retry_queue_nums,
-            group.consume_enable,
-            partial(self._done, connection, request),
+        change = SetGroup(
+            fields.group_name,
+            fields.retry_max_times,
+            fields.retry_queue_nums,
+            fields.consume_enable,
             hold_topics=hold.topics,
             hold_ms=hold.hold_ms,
+            broadcast_enabled=fields.consume_broadcast_enable,
+            from_min_enabled=fields.consume_from_min_enable,
+            notifies_members=fields.notify_consumer_ids_changed_enable,
         )
+        self._topics.set_group(connection, change, partial(self._done, connection, request))
 
     def delete_group(self, connection: Connection, request: Request[Any]) -> None:
         """207: delete a consumer group."""
@@ -173,7 +179,7 @@ class NameService:
         self._topics.delete_group(
             connection,
             fields.group_name,
-            with_offsets=fields.clean_offset,
+            with_offsets=fields.clean_offset or fields.remove_offset,
             answer=partial(self._done, connection, request),
         )
 

@@ -6,6 +6,7 @@ The port has no access control yet, as for every other command.
 from collections.abc import Mapping
 from typing import Any, Final
 
+from halfmq.broker.remoting.administration import guarded
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.durable_answer import DurableAnswers
 from halfmq.broker.remoting.gateway import Gateway
@@ -72,11 +73,11 @@ class Operators:
         gateway.handlers |= {
             HMQ_TRANSACTIONS: self.transactions,
             HMQ_STORY: self.story,
-            HMQ_RESOLVE: self.resolve,
             HMQ_UNDECIDED: self.undecided,
-            HMQ_ASK: self.ask,
-            HMQ_ASK_PARKED: self.ask_parked,
         }
+        gateway.handlers |= guarded(
+            gateway, {HMQ_RESOLVE: self.resolve, HMQ_ASK: self.ask, HMQ_ASK_PARKED: self.ask_parked}
+        )
 
     def transactions(self, connection: Connection, request: Request[Any]) -> None:
         """29002: a page of undecided transactions."""

@@ -4,6 +4,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
+from halfmq.broker.remoting.administration import guarded
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.durable_answer import DurableAnswers
 from halfmq.broker.remoting.gateway import Gateway
@@ -33,7 +34,8 @@ class ProducerGroupCommands:
         self._gateway = gateway
         self._groups = groups
         self._durably = DurableAnswers(gateway, sequencer)
-        gateway.handlers |= {HMQ_PRODUCER: self.limits, HMQ_STATS: self.stats}
+        gateway.handlers[HMQ_STATS] = self.stats
+        gateway.handlers |= guarded(gateway, {HMQ_PRODUCER: self.limits})
 
     def stats(self, connection: Connection, request: Request[Any]) -> None:
         """29008: statistics of producer groups."""

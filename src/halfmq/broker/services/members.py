@@ -335,8 +335,11 @@ class Members:
             del self._connections[client_id]
 
     def _note(self, event: Event) -> None:
-        """Apply the event, notify all members of the changed groups, and schedule the next tick."""
+        """Apply the event, notify the members of changed groups that want it, and schedule the next tick."""
         for group, members in self._sequencer.engine.note(event):
+            settings = self._view.groups.get(group)
+            if settings is not None and not settings.notifies_members:
+                continue
             for number in members:
                 self._on_changed(group, number)
         self._sequencer.update_deadline()

@@ -43,6 +43,8 @@ SYSTEM_TOPICS: Final = frozenset({"RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_
 #: RocketMQ's tools pull with this group without being members; every broker has it. A reader that commits nothing leaves nothing
 #: behind: no group, no ``%RETRY%`` topic.
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+#: ``ConsumerSession.message_model`` of members that each get every message.
+_BROADCASTING: Final = "BROADCASTING"
 _READ: Final = 4
 #: RocketMQ's maximum from memory, for a client that requests its 32 messages or fewer.
 _ROCKETMQ_MESSAGES: Final = 32
@@ -253,6 +255,9 @@ class Pulls:
             session = self._view.session.consumers.get(group)
             if session is None or not session.members:
                 return Refused(Why.SUBSCRIPTION_NOT_EXIST, f"no consumer of group {group} is registered")
+            settings = self._view.groups.get(group)
+            if session.message_model == _BROADCASTING and settings is not None and not settings.broadcast_enabled:
+                return Refused(Why.NO_PERMISSION, f"group {group} may not consume by broadcasting")
             known = session.subscriptions.get(topic)
             if known is None:
                 return Refused(Why.SUBSCRIPTION_NOT_EXIST, f"group {group} is not subscribed to {topic}")

@@ -86,31 +86,17 @@ class Topics:
 
     # --- administration
 
-    def set_topic(
-        self, peer: Peer, name: str, read_queues: int, write_queues: int, permission: int, answer: Answer
-    ) -> None:
+    def set_topic(self, peer: Peer, change: SetTopic, answer: Answer) -> None:
         """Create or change a topic."""
-        self._submit(SetTopic(name, read_queues, write_queues, permission, _by(peer)), answer)
+        self._submit(change._replace(by=_by(peer)), answer)
 
     def delete_topic(self, peer: Peer, name: str, answer: Answer) -> None:
         """Delete a topic with its messages and its route."""
         self._submit(DeleteTopic(name, _by(peer)), answer)
 
-    def set_group(
-        self,
-        peer: Peer,
-        name: str,
-        retry_max_times: int | None,
-        retry_queues: int | None,
-        consume_enabled: bool | None,
-        answer: Answer,
-        *,
-        hold_topics: tuple[str, ...] | None = None,
-        hold_ms: int | None = None,
-    ) -> None:
-        """Create or change a consumer group; None: unchanged, as in ``SetGroup``."""
-        command = SetGroup(name, retry_max_times, retry_queues, consume_enabled, _by(peer), hold_topics, hold_ms)
-        self._submit(command, answer)
+    def set_group(self, peer: Peer, change: SetGroup, answer: Answer) -> None:
+        """Create or change a consumer group."""
+        self._submit(change._replace(by=_by(peer)), answer)
 
     def delete_group(
         self,

@@ -10,6 +10,7 @@
     315  VIEW_BROKER_STATS_DATA            a counter over a minute, an hour and a day
     317  GET_BROKER_CONSUME_STATS          208 of all groups
     351  GET_TOPIC_CONFIG                  settings of a topic; newer tools request them before 202 and 208
+    352  GET_SUBSCRIPTIONGROUP_CONFIG      settings of a consumer group
 
 Maps with queues as keys have unquoted objects as keys, as in fastjson (``java_json``). There are no decoders.
 Source: RocketMQ ``remoting/protocol/admin`` and ``remoting/protocol/body``.
@@ -81,6 +82,9 @@ class GroupConfig(NamedTuple):
     retry_times_max: int
     retry_queues: int
     consume_enabled: bool
+    broadcast_enabled: bool
+    from_min_enabled: bool
+    notifies_members: bool
     #: As in ``group_attributes``.
     attributes: Mapping[str, str] = {}
 
@@ -174,31 +178,39 @@ def _peer(peer: Peer) -> dict[str, object]:
 
 def encode_group_configs(groups: Iterable[GroupConfig], changed_ms: int) -> bytes:
     """Body of 201. ``changed_ms``: a time at or after the last change."""
-    table = {
-        group.name: {
-            "attributes": dict(group.attributes),
-            "brokerId": 0,
-            "consumeBroadcastEnable": True,
-            "consumeEnable": group.consume_enabled,
-            "consumeFromMinEnable": True,
-            "groupName": group.name,
-            "notifyConsumerIdsChangedEnable": True,
-            "retryMaxTimes": group.retry_times_max,
-            "retryQueueNums": group.retry_queues,
-            "whichBrokerWhenConsumeSlowly": 1,
-        }
-        for group in groups
-    }
+    table = {group.name: _group_config(group) for group in groups}
     version = {"counter": len(table), "stateVersion": 0, "timestamp": changed_ms}
     return java_json.dumps({"dataVersion": version, "forbiddenTable": {}, "subscriptionGroupTable": table})
 
 
-def encode_topic_config(name: str, read_queues: int, write_queues: int, permission: int) -> bytes:
-    """Body of 351."""
+def encode_group_config(group: GroupConfig) -> bytes:
+    """Body of 352."""
+    return java_json.dumps(_group_config(group))
+
+
+def _group_config(group: GroupConfig) -> dict[str, object]:
+    return {
+        "attributes": dict(group.attributes),
+        "brokerId": 0,
+        "consumeBroadcastEnable": group.broadcast_enabled,
+        "consumeEnable": group.consume_enabled,
+        "consumeFromMinEnable": group.from_min_enabled,
+        "groupName": group.name,
+        "notifyConsumerIdsChangedEnable": group.notifies_members,
+        "retryMaxTimes": group.retry_times_max,
+        "retryQueueNums": group.retry_queues,
+        "whichBrokerWhenConsumeSlowly": 1,
+    }
+
+
+def encode_topic_config(
+    name: str, read_queues: int, write_queues: int, permission: int, *, ordered: bool, attributes: Mapping[str, str]
+) -> bytes:
+    """Body of 351. ``attributes``: as in ``topic_attributes``."""
     return java_json.dumps(
         {
-            "attributes": {},
-            "order": False,
+            "attributes": dict(attributes),
+            "order": ordered,
             "perm": permission,
             "readQueueNums": read_queues,
             "topicFilterType": "SINGLE_TAG",

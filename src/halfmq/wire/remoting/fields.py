@@ -197,6 +197,9 @@ class CreateTopicFields(Fields, gc=False):
     read_queue_nums: Int32 = 8
     write_queue_nums: Int32 = 8
     perm: Int32 = 6
+    order: bool | None = None
+    #: As in ``topic_attributes``.
+    attributes: str = ""
 
 
 class TopicFields(Fields, gc=False):
@@ -206,10 +209,11 @@ class TopicFields(Fields, gc=False):
 
 
 class DeleteGroupFields(Fields, gc=False):
-    """207, ``DeleteSubscriptionGroupRequestHeader``."""
+    """207, ``DeleteSubscriptionGroupRequestHeader``; ``remove_offset`` is the name in RocketMQ 4.9."""
 
     group_name: str
     clean_offset: bool = False
+    remove_offset: bool = False
 
 
 class ConsumeStatsFields(Fields, gc=False):
@@ -243,6 +247,12 @@ class GroupConfigFields(Fields, gc=False):
     max_group_num: Int32 = 0
 
 
+class GroupFields(Fields, gc=False):
+    """352."""
+
+    group: str
+
+
 class StatsFields(Fields, gc=False):
     """315: name of the counter, and its key."""
 
@@ -251,14 +261,20 @@ class StatsFields(Fields, gc=False):
 
 
 class KeyFields(Fields, gc=False):
-    """100, 101 and 102; ``value`` in 100 only."""
+    """101 and 102."""
 
     namespace: str
     key: str
+
+
+class SettingFields(KeyFields, gc=False):
+    """100."""
+
     value: str = ""
 
 
-#: Struct of each command. Other commands have their ext fields as a dict of text.
+#: Struct of each command. Other commands have their ext fields as a dict of text; so have administrative ones, whose unknown fields are
+#: refused (``broker/remoting/administration.py``).
 FIELDS_OF_COMMAND: Final[dict[int, type[Fields]]] = {
     RequestCode.SEND_MESSAGE: SendFields,
     RequestCode.SEND_MESSAGE_V2: SendFields,
@@ -282,20 +298,15 @@ FIELDS_OF_COMMAND: Final[dict[int, type[Fields]]] = {
     RequestCode.QUERY_MESSAGE: QueryMessageFields,
     RequestCode.CHECK_TRANSACTION_STATE: CheckFields,
     RequestCode.GET_ROUTEINFO_BY_TOPIC: RouteFields,
-    RequestCode.UPDATE_AND_CREATE_TOPIC: CreateTopicFields,
     RequestCode.GET_TOPIC_STATS_INFO: TopicFields,
-    RequestCode.DELETE_TOPIC_IN_BROKER: TopicFields,
-    RequestCode.DELETE_TOPIC_IN_NAMESRV: TopicFields,
     RequestCode.GET_TOPIC_CONFIG: TopicFields,
-    RequestCode.DELETE_SUBSCRIPTIONGROUP: DeleteGroupFields,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: TopicFields,
     RequestCode.GET_CONSUME_STATS: ConsumeStatsFields,
     RequestCode.GET_CONSUMER_CONNECTION_LIST: ConsumerListFields,
     RequestCode.GET_PRODUCER_CONNECTION_LIST: ProducerConnectionFields,
     RequestCode.GET_CONSUMER_RUNNING_INFO: RunningInfoFields,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: GroupConfigFields,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: GroupFields,
     RequestCode.VIEW_BROKER_STATS_DATA: StatsFields,
-    RequestCode.PUT_KV_CONFIG: KeyFields,
     RequestCode.GET_KV_CONFIG: KeyFields,
-    RequestCode.DELETE_KV_CONFIG: KeyFields,
 }

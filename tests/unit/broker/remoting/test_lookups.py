@@ -48,20 +48,22 @@ async def test_consumer_offset_is_what_was_said_last_and_survives_a_drain(tmp_pa
         assert await offset(await running.client()) == 2
 
 
-async def test_an_offset_that_was_refused_is_a_success_only_where_there_is_nothing_to_keep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An operator who resets an offset waits for the answer, and must hear that the disk is full."""
-    kept = {Why.STORE_FULL: 14, Why.LIMIT_REACHED: 2}
-    nothing = dict.fromkeys((Why.TOPIC_NOT_EXIST, Why.GROUP_NOT_EXIST, Why.INVALID_PARAMETER), 0)
+async def test_an_offset_that_is_not_kept_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator who resets or clones offsets waits for the answer, and believes it."""
+    codes = {
+        Why.STORE_FULL: 14, Why.LIMIT_REACHED: 2, Why.TOPIC_NOT_EXIST: 17, Why.GROUP_NOT_EXIST: 26, Why.INVALID_PARAMETER: 29,
+    }  # fmt: skip
     async with serving(tmp_path) as running:
         client = await running.client()
         await sent(client, 1)
-        for why, code in (kept | nothing).items():
+        for group, topic, queue, code in (("C", "T", 0, 26), ("C", "Nowhere", 0, 17), ("C", "T", 99, 26)):
+            where = {"consumerGroup": group, "topic": topic, "queueId": str(queue), "commitOffset": "1"}
+            assert (await client.ask(15, where)).code == code
+        for why, code in codes.items():
             refused = Decision((), Refused(why, "planted"))
             monkeypatch.setitem(DECIDE, CommitOffset, lambda *arguments, refused=refused: refused)
             answer = await client.ask(15, {"consumerGroup": "C", **QUEUE, "commitOffset": "1"})
-            assert (answer.code, answer.remark) == (code, "planted" if code else None), why
+            assert (answer.code, answer.remark) == (code, "planted"), why
         monkeypatch.setitem(DECIDE, CommitOffset, Mock(side_effect=ZeroDivisionError("a bug")))
         answer = await client.ask(15, {"consumerGroup": "C", **QUEUE, "commitOffset": "1"})
         assert (answer.code, "ZeroDivisionError" in str(answer.remark)) == (1, True)

@@ -9,6 +9,7 @@ import pytest
 from tests.support.in_process import serving
 from tests.support.raw_client import RawClient
 
+from halfmq import limits
 from halfmq.client.async_client import AsyncClient
 from halfmq.model.settings import BrokerSettings, GroupSettings
 
@@ -63,8 +64,10 @@ async def test_topic_is_made_listed_deleted_and_gone_after_a_restart(tmp_path: P
             await client.ask(17, {"topic": "T", "readQueueNums": "2", "writeQueueNums": "2", "perm": "6"})
         ).code == 0
         assert "T" in json.loads((await client.ask(206)).body)["topicList"]
+        refused = await client.ask(216, {"topic": "T", "clusterName": "DefaultCluster"})
+        assert (refused.code, "delete it in the broker" in str(refused.remark)) == (1, True)
         assert (await client.ask(215, {"topic": "T"})).code == 0
-        assert (await client.ask(216, {"topic": "T"})).code == 0
+        assert (await client.ask(216, {"topic": "T", "clusterName": "DefaultCluster"})).code == 0
         assert (await client.ask(105, {"topic": "T"})).code == 17
     async with serving(tmp_path) as running:
         assert (await (await running.client()).ask(105, {"topic": "T"})).code == 17
@@ -77,7 +80,7 @@ async def test_tools_set_and_read_what_a_group_holds_and_change_the_rest_without
         "groupRetryPolicy": {"type": "CUSTOMIZED"}, "groupSysFlag": 0, "notifyConsumerIdsChangedEnable": True, "retryMaxTimes": 3,
         "retryQueueNums": 1, "whichBrokerWhenConsumeSlowly": 1,
     }  # fmt: skip
-    held = GroupSettings("C", 3, 1, True, ("orders", "stock"), 60_000)
+    held = GroupSettings("C", 3, 1, True, ("orders", "stock"), 60_000, False, False)
 
     async def changed(client: RawClient, attributes: dict[str, str] | None, /, **more: object) -> int:
         body = {**as_tool, **more} if attributes is None else {**as_tool, "attributes": attributes, **more}
@@ -96,9 +99,9 @@ async def test_tools_set_and_read_what_a_group_holds_and_change_the_rest_without
         assert running.state.groups["C"] == dataclasses.replace(held, retry_max_times=4)
         body = b'{"groupName": "C", "attributes": {"+hold.topics": "orders"}}'
         assert (await client.ask(200, body=body)).code == 0
-        assert running.state.groups["C"] == GroupSettings("C", 4, 1, True, ("orders",), 60_000), (
-            "ours sends nothing else"
-        )
+        only = dataclasses.replace(held, retry_max_times=4, hold_topics=("orders",))
+        assert running.state.groups["C"] == only, "ours sends nothing else"
+        assert running.state.groups["C"].broadcast_enabled is False, "as the tool says by default"
         assert await changed(client, {"+priority.factor": "1"}) == 1
         assert await changed(client, {"+hold.ms": "long"}) == 1
         assert await changed(client, {"+hold.topics": "no way"}) == 29
@@ -108,7 +111,7 @@ async def test_tools_set_and_read_what_a_group_holds_and_change_the_rest_without
         client = await running.client()
         assert running.state.groups["C"].hold_topics == ("orders",)
         assert await changed(client, {"-hold.topics": ""}) == 0
-        assert running.state.groups["C"] == GroupSettings("C", 3, 1, True)
+        assert running.state.groups["C"] == dataclasses.replace(held, hold_topics=(), hold_ms=limits.HOLD_MS)
         shown = json.loads((await client.ask(201)).body)["subscriptionGroupTable"]["C"]
         assert shown["attributes"] == {}
 
@@ -163,6 +166,10 @@ async def test_an_ordered_topic_is_made_to_the_end(tmp_path: Path) -> None:
             assert "ordered on halfmq:3" in str(refused.remark)
         assert (await client.ask(100, {**order, "namespace": "MINE", "value": "x"})).code == 1
         assert (await client.ask(101, {**order, "namespace": "MINE"})).code == 22
-        assert (await client.ask(102, order)).code == 0
+        refused = await client.ask(102, order)
+        assert (refused.code, "for as long as it exists" in str(refused.remark)) == (1, True)
+        assert (await client.ask(101, order)).ext == {"value": "halfmq:3"}, "so nothing was deleted"
+        assert (await client.ask(102, {**order, "key": "Nowhere"})).code == 0
+        assert (await client.ask(102, {**order, "namespace": "MINE"})).code == 0, "there is nothing to delete"
     async with serving(tmp_path) as running:
         assert (await (await running.client()).ask(101, order)).ext == {"value": "halfmq:3"}

@@ -194,9 +194,12 @@ async def test_who_waits_for_a_look_at_all_groups_keeps_little(tmp_path: Path, m
     monkeypatch.setattr(GroupScan, "run", seen)
     async with serving(tmp_path) as running:
         client = await running.client()
-        ext = {"txId": ONE, "operator": "ada", "verdict": "COMMIT", "more": "x" * 9_000}
-        for code in (29_003, 29_004, 29_005, 29_006):
-            client.write(command(code, code, ext, json.dumps([ONE, "x" * 9_000]).encode(), remark="x" * 9_000))
+        one, large = {"txId": ONE}, json.dumps([ONE, "x" * 9_000]).encode()
+        resolved = one | {"operator": "ada", "verdict": "COMMIT"}
+        for code, ext, body in (
+            (29_003, one | {"more": "x" * 9_000}, large), (29_004, resolved, b""), (29_005, {}, large), (29_006, one, b""),
+        ):  # fmt: skip
+            client.write(command(code, code, ext, body, remark="x" * 9_000))
             await soon(client.expect(code))
         assert len(kept) == 4
         for requests in kept:

@@ -73,10 +73,10 @@ def test_a_topic_is_ordered_on_the_queues_that_are_written() -> None:
 def test_changes_name_who_made_them_and_refusals_come_back() -> None:
     sequencer, topics = topics_of()
     peer, answers = FakePeer(9), []  # type: tuple[FakePeer, list[Any]]
-    topics.set_topic(peer, "T", 2, 1, 6, answers.append)
-    topics.set_topic(peer, "T", 0, 0, 6, answers.append)
-    topics.set_group(peer, "C", 3, 1, True, answers.append)
-    topics.set_group(peer, "C", None, None, None, answers.append, hold_topics=("T",), hold_ms=5)
+    topics.set_topic(peer, SetTopic("T", 2, 1, 6), answers.append)
+    topics.set_topic(peer, SetTopic("T", 0, 0, 6), answers.append)
+    topics.set_group(peer, SetGroup("C", 3, 1, True), answers.append)
+    topics.set_group(peer, SetGroup("C", hold_topics=("T",), hold_ms=5), answers.append)
     topics.delete_topic(peer, "T", answers.append)
     topics.delete_group(peer, "C", with_offsets=True, answer=answers.append)
     by = Actor(peer="10.0.0.7:9")

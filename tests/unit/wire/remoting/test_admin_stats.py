@@ -14,6 +14,7 @@ from halfmq.wire.remoting.admin_stats import (
     encode_consume_stats,
     encode_consumers,
     encode_counted,
+    encode_group_config,
     encode_group_configs,
     encode_groups,
     encode_producers,
@@ -66,10 +67,15 @@ def test_who_is_connected():
 
 
 def test_settings_figures_and_names():
-    table = json.loads(encode_group_configs([GroupConfig("G", 5, 1, False)], 77))["subscriptionGroupTable"]
+    config = GroupConfig("G", 5, 1, False, True, False, True)
+    table = json.loads(encode_group_configs([config], 77))["subscriptionGroupTable"]
     assert (table["G"]["groupName"], table["G"]["retryMaxTimes"], table["G"]["consumeEnable"]) == ("G", 5, False)
-    topic = json.loads(encode_topic_config("T", 4, 3, 6))
+    enabled = ("consumeBroadcastEnable", "consumeFromMinEnable", "notifyConsumerIdsChangedEnable")
+    assert [table["G"][name] for name in enabled] == [True, False, True]
+    assert json.loads(encode_group_config(config)) == table["G"]
+    topic = json.loads(encode_topic_config("T", 4, 3, 6, ordered=True, attributes={"message.type": "FIFO"}))
     assert (topic["topicName"], topic["readQueueNums"], topic["writeQueueNums"], topic["perm"]) == ("T", 4, 3, 6)
+    assert (topic["order"], topic["attributes"]) == (True, {"message.type": "FIFO"})
     assert encode_table({"a": "1"}) == b'{"table":{"a":"1"}}'
     assert encode_groups(["G"]) == b'{"groupList":["G"]}'
     assert json.loads(encode_counted(Counted(6, 60), Counted(7, 3_600), Counted(8, 86_400))) == {
