@@ -54,10 +54,19 @@ def client_classpath(version: str, sources: Path = SOURCES, suffix: str = "") ->
 
 def stock_classpath(version: str) -> str:
     """The published name server and broker of this version; skips when they cannot be had."""
+    return _published(version, "stock-broker", "stock")
+
+
+def tools_classpath(version: str) -> str:
+    """The published ``mqadmin`` of this version; skips when it cannot be had."""
+    return _published(version, "tools", "tools")
+
+
+def _published(version: str, profile: str, suffix: str) -> str:
     require_java()
     try:
         jars = copy_jars(
-            SOURCES / "pom.xml", CACHE / f"{version}-stock", f"-Drocketmq.version={version}", "-Pstock-broker"
+            SOURCES / "pom.xml", CACHE / f"{version}-{suffix}", f"-Drocketmq.version={version}", f"-P{profile}"
         )
     except MavenFailed as error:
         _unavailable(f"Maven could not fetch RocketMQ {version}:\n{error}")
