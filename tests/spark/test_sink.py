@@ -26,7 +26,7 @@ from halfmq.client.sync import Client
 from halfmq.model.query_batch import QueryBatch
 from halfmq.spark.sink import decide, task
 from halfmq.spark.sink.attempt import Attempt
-from halfmq.spark.sink.checkpoint import digest_of
+from halfmq.spark.sink.batch_input import digest_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -59,7 +59,8 @@ _TEMPORARY: Final = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
-_COMMITTED: Final = "COMMITTED"
+#: ``TransactionRefused.standing`` of a batch whose rows are visible.
+COMMITTED: Final = "COMMITTED"
 
 
 class AlreadyDecided(Exception):
@@ -183,7 +184,7 @@ class SinkBroker:
             lowest = min(refused)
             fields, _ = self._unconfirmed[lowest]
             answer = refused[lowest]
-            if answer.ext.get(EXT_VERDICT) == _COMMITTED:
+            if answer.ext.get(EXT_VERDICT) == COMMITTED:
                 raise AlreadyDecided
             _refused(answer, f"half batch {lowest} of attempt {fields.attempt}, for topic {fields.topic}")
 
@@ -322,7 +323,7 @@ def _refused(answer: Answer, what: str) -> NoReturn:
         standing = answer.ext[EXT_VERDICT]
         hint = (
             "do not delete or restore a checkpoint of a query that writes with this name; a new txnAppId writes everything again"
-            if standing == _COMMITTED
+            if standing == COMMITTED
             else "start the query again: it repeats the batch"
         )
         raise TransactionRefused(text, standing=standing, hint=hint)

@@ -1,12 +1,12 @@
 """What the sink needs of Spark's checkpoint: that it survives a power loss, and a digest of the input of a batch.
 
-    metadata      {"id": ...}: the id of the query
-    offsets/N     version, a line about the batch (times, settings), then one line for each source: the input of batch N
-    commits/N     batch N is over
+    metadata              {"id": ...}: the id of the query
+    offsets/N, sources    the input of batch N; see ``batch_input``
+    commits/N             batch N is over
 
-Spark writes these files without fsync. If the broker makes batch N visible and then offsets/N is lost, the next run would put
-other rows into batch N. So they are synced before a decision. The digest of the source lines tells the broker whether a batch that comes
-again has the same input.
+Spark writes these files without fsync. If the broker makes batch N visible and then its input is lost, the next run would put
+other rows into batch N. So they are synced before a decision. The digest of the input tells the broker whether a batch that comes
+again is the same.
 
 Only directories of the driver's machine (or mounted there) are supported.
 """
@@ -14,21 +14,13 @@ Only directories of the driver's machine (or mounted there) are supported.
 import json
 import os
 import re
-from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
 from halfmq.errors import EnvironmentFailed, UsageError
-from halfmq.wire.remoting.half_batches import DIGEST_BYTES
+from halfmq.spark.sink.batch_input import BatchInput, read_batch_input
 
 _URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?P<rest>.*)", re.ASCII | re.DOTALL)
-#: Lines of offsets/N before those of the sources: the version, and times and settings, which differ between runs of a batch.
-_LINES_BEFORE_SOURCES: Final = 2
-
-
-def digest_of(*parts: str) -> bytes:
-    """A digest of texts, in order; the boundaries between them count."""
-    return blake2b(json.dumps(parts).encode(), digest_size=DIGEST_BYTES).digest()
 
 
 class Checkpoint:
@@ -66,22 +58,20 @@ class Checkpoint:
                 hint=f"restore the directory {self.directory / 'offsets'}; without it use a new checkpoint and a new output",
             )
 
-    def secure(self, batch: int) -> bytes:
-        """Sync the input of a batch to the disk, and return its digest.
+    def secure(self, batch: int) -> BatchInput:
+        """Sync the input of a batch to the disk, and return what it is.
 
         Raises:
             EnvironmentFailed: the files are missing, incomplete or cannot be synced. Do not decide the batch.
         """
-        offsets = self.directory / "offsets" / str(batch)
-        lines = self._read(offsets).splitlines()
-        if len(lines) <= _LINES_BEFORE_SOURCES:
-            raise EnvironmentFailed(f"{offsets} is incomplete: it has {len(lines)} lines, and none of a source")
+        found = read_batch_input(self.directory, batch)
+        others = (self.directory / "metadata", self.directory / "offsets", self.directory, self.directory.parent)
         try:
-            for path in (offsets, self.directory / "metadata", offsets.parent, self.directory, self.directory.parent):
+            for path in (*found.files, *others):
                 sync(path)
         except OSError as error:
             raise EnvironmentFailed(f"the checkpoint of the query cannot be synced: {error}") from error
-        return digest_of(*lines[_LINES_BEFORE_SOURCES:])
+        return found
 
     def _read(self, path: Path) -> str:
         try:

@@ -4,15 +4,16 @@ Spark calls a commit at least once for each batch, and again after a crash. The 
 from a contradiction by its digest.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
 from halfmq.client.log import logger
 from halfmq.errors import EnvironmentFailed, HalfmqError, TransactionRefused
 from halfmq.model.query_batch import QueryBatch, query_text
-from halfmq.spark.sink.broker import SinkBroker
-from halfmq.spark.sink.checkpoint import Checkpoint, digest_of
+from halfmq.spark.sink.batch_input import BatchInput, digest_of
+from halfmq.spark.sink.broker import COMMITTED, SinkBroker
+from halfmq.spark.sink.checkpoint import Checkpoint
 from halfmq.spark.sink.options import SinkOptions
 from halfmq.spark.sink.task import Prepared
 from halfmq.wire.remoting.half_batches import WinnerRow
@@ -20,13 +21,26 @@ from halfmq.wire.remoting.half_batches import WinnerRow
 _log: Final = logger("halfmq.spark")
 #: How long ``abort_batch_write`` waits for the broker.
 _ABORT_TIMEOUT_MS: Final = 10_000
+#: Of a line of offsets, in a warning.
+_SHOWN_CHARS: Final = 100
+#: Checkpoints that the process has warned of. Spark commits all batches of a query in one process.
+_warned: Final[set[str]] = set()
 _CONTRADICTION: Final = "do not delete or restore a checkpoint of a query that writes with this name; a new txnAppId writes everything again"
 
 
 def decide_batch_write(messages: Sequence[Prepared], options: SinkOptions, batch: QueryBatch) -> None:
-    """Decide a batch write. Raises as ``decide``. Without ``txnAppId`` it is a query of its own, which has no other batch."""
-    digest = digest_of(options.app_id, str(options.version))
-    decide(messages, options, batch, digest, is_last=not options.app_id)
+    """Decide a batch write. Without ``txnAppId`` it is a query of its own, which has no other batch.
+
+    Its number alone says what it is, as in Delta Lake: one that repeats a number is skipped, whatever its rows. With a checkpoint it is also the
+    input of the stream's batch with this number. Raises as ``decide_stream``.
+    """
+    named = digest_of(options.app_id, str(options.version))
+    if not options.checkpoint:
+        decide(messages, options, batch, named, is_last=not options.app_id)
+        return
+    found = _secured(options.checkpoint, options.version)
+    digest = digest_of(options.app_id, str(options.version), found.digest.hex())
+    decide(messages, options, batch, digest, earlier_digest=named)
 
 
 def abort_batch_write(options: SinkOptions, batch: QueryBatch) -> None:
@@ -66,13 +80,37 @@ def decide_stream(messages: Sequence[Prepared], options: SinkOptions, number: in
             f"{checkpoint.directory} is the checkpoint of query {query_id}, not of {messages[0].query_id}",
             hint="checkpointLocation must be the directory that the query uses, absolute and of the local file system",
         )
-    decide(messages, options, messages[0].batch, checkpoint.secure(number))
+    found = _secured(options.checkpoint, number)
+    decide(messages, options, messages[0].batch, found.digest, earlier_digest=found.earlier_digest)
+
+
+def _secured(checkpoint: str, number: int) -> BatchInput:
+    """The input of a batch, synced. Warns once of what it does not identify. Raises as ``Checkpoint.secure``."""
+    found = Checkpoint(checkpoint).secure(number)
+    if found.unidentified and checkpoint not in _warned:
+        _warned.add(checkpoint)
+        _log.warning(
+            "halfmq: batches of the query with checkpoint %s are known only by the line of their source, such as %s. If this checkpoint is "
+            "restored to an older state, or the source has other rows under the same line, a batch that was written before is skipped, and "
+            "nobody notices that its rows are others",
+            checkpoint,
+            ", ".join(line[:_SHOWN_CHARS] for line in found.unidentified),
+        )
+    return found
 
 
 def decide(
-    messages: Sequence[Prepared], options: SinkOptions, batch: QueryBatch, digest: bytes, *, is_last: bool = False
+    messages: Sequence[Prepared],
+    options: SinkOptions,
+    batch: QueryBatch,
+    digest: bytes,
+    *,
+    earlier_digest: bytes = b"",
+    is_last: bool = False,
 ) -> None:
-    """Make what the tasks have prepared visible. Success if the same was decided before. ``is_last``: as for ``SinkBroker.decide``.
+    """Make what the tasks have prepared visible. Success if the same was decided before.
+
+    ``earlier_digest``: by which an earlier version of halfmq may have decided it. ``is_last``: as for ``SinkBroker.decide``.
 
     Raises:
         TransactionRefused: the batch was decided with another digest, or a later run has begun. Stop.
@@ -82,21 +120,26 @@ def decide(
     broker = SinkBroker(options)
     try:
         if any(message.decided for message in messages):
-            _check_decided(broker, batch, digest, options)
+            _check_decided(broker, batch, (digest, earlier_digest), options)
             return
         winners = [
             WinnerRow(message.attempt, message.half_batches, message.messages, message.checksum)
             for message in messages
             if message.half_batches
         ]
-        broker.decide(batch, digest, winners, is_last=is_last)
+        try:
+            broker.decide(batch, digest, winners, is_last=is_last)
+        except TransactionRefused as refused:
+            if refused.standing != COMMITTED:
+                raise
+            _check_decided(broker, batch, (digest, earlier_digest), options)
     finally:
         broker.close()
 
 
-def _check_decided(broker: SinkBroker, batch: QueryBatch, digest: bytes, options: SinkOptions) -> None:
-    """A task was told that the batch is decided. The decision must still be there, and must be this one; to decide now would make
-    the rows of some tasks visible and not those of this one.
+def _check_decided(broker: SinkBroker, batch: QueryBatch, digests: Collection[bytes], options: SinkOptions) -> None:
+    """The batch is decided, as a task or the broker said. The decision must still be there, and must be one of ``digests``; to decide now
+    would make the rows of some tasks visible and not those of others.
     """
     found = broker.decision(batch)
     what = batch.text
@@ -105,12 +148,12 @@ def _check_decided(broker: SinkBroker, batch: QueryBatch, digest: bytes, options
             f"{what} was decided when its tasks began, and is no longer: the store of the broker was replaced",
             hint="find out which store is right before you start the query again",
         )
-    if found.digest == digest:
+    if found.digest and found.digest in digests:
         return
     if not found.digest and options.version >= 0:
         raise TransactionRefused(
             f"txnVersion {batch.batch} of {query_text(batch.query, batch.topic)} is smaller than {found.last_batch}, which was written last",
-            standing="COMMITTED",
+            standing=COMMITTED,
             hint="each write needs a larger number; the broker knows only of the last one what it was",
         )
     if found.digest:
@@ -119,4 +162,4 @@ def _check_decided(broker: SinkBroker, batch: QueryBatch, digest: bytes, options
         why = (
             f"was decided long ago (the last one is {found.last_batch}): the checkpoint is older than what was written"
         )
-    raise TransactionRefused(f"{what} {why}", standing="COMMITTED", hint=_CONTRADICTION)
+    raise TransactionRefused(f"{what} {why}", standing=COMMITTED, hint=_CONTRADICTION)

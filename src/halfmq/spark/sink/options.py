@@ -23,7 +23,8 @@ OPTIONS: Final = {
     "txnVersion": "batch writes only: number of this write; one that was written before with txnAppId is not written again",
     "brokerTimeout": "how long to wait for an unavailable broker: seconds, or with a unit (500ms, 30s, 5m); default 120s",
     "maxHalfBatchBytes": "bytes of one request to a broker, which also has at most 2,500 rows; default 1m",
-    "checkpointLocation": "streams only: Spark's checkpoint, a directory of the driver's machine",
+    "checkpointLocation": "streams: Spark's checkpoint, a directory of the driver's machine; batch writes in foreachBatch: that of the stream, whose "
+    "batch txnVersion is",
     # Spark passes what ``queryName`` was called with.
     "queryName": "streams only: the name of the query in Spark; nothing else depends on it",
 }
@@ -55,7 +56,7 @@ class SinkOptions:
     broker_timeout_ms: int
     #: Of one request.
     request_bytes: int
-    #: As given; "" for a batch write.
+    #: As given; "" for a batch write outside of ``foreachBatch``.
     checkpoint: str
     #: Whether rows are sent as ordinary messages, one by one visible, instead of exactly once.
     at_least_once: bool = False
@@ -64,13 +65,18 @@ class SinkOptions:
         """Check the options for a batch write.
 
         Raises:
-            UsageError: ``txnAppId`` or ``txnVersion`` without the other.
+            UsageError: ``txnAppId`` or ``txnVersion`` without the other, or a checkpoint without them.
         """
         if bool(self.app_id) != (self.version >= 0):
             missing = "txnVersion" if self.app_id else "txnAppId"
             raise UsageError(
                 f"{missing} is not set",
                 hint="a batch write has both, to be written once however often it is repeated, or none of them",
+            )
+        if self.checkpoint and not self.app_id and not self.at_least_once:
+            raise UsageError(
+                "checkpointLocation is set without txnAppId and txnVersion",
+                hint="in foreachBatch, txnVersion is the number of the batch, and checkpointLocation that of the stream",
             )
         return self
 

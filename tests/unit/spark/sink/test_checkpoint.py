@@ -7,7 +7,8 @@ import pytest
 
 from halfmq.errors import EnvironmentFailed, UsageError
 from halfmq.spark.sink import checkpoint
-from halfmq.spark.sink.checkpoint import Checkpoint, digest_of
+from halfmq.spark.sink.batch_input import digest_of
+from halfmq.spark.sink.checkpoint import Checkpoint
 
 
 @pytest.fixture
@@ -15,6 +16,7 @@ def directory(tmp_path: Path) -> Path:
     made = tmp_path / "c"
     (made / "offsets").mkdir(parents=True)
     (made / "metadata").write_text('{"id":"q-1"}')
+    (made / "offsets" / "2").write_text("v1\n{}\nbefore\n-")
     write(made, "one", "two")
     return made
 
@@ -25,13 +27,13 @@ def write(directory: Path, *sources: str, times: str = "{}") -> None:
 
 def test_digest_is_of_the_lines_of_the_sources(directory: Path) -> None:
     made = Checkpoint(str(directory))
-    digest = made.secure(3)
+    digest = made.secure(3).digest
     assert len(digest) == 16
     write(directory, "one", "two", times='{"batchTimestampMs":5}')
-    assert made.secure(3) == digest
+    assert made.secure(3).digest == digest
     for sources in (("one", "three"), ("one",), ("two", "one"), ("onetwo",)):
         write(directory, *sources)
-        assert made.secure(3) != digest
+        assert made.secure(3).digest != digest
 
 
 def test_digests_of_texts_keep_their_boundaries() -> None:
@@ -47,11 +49,16 @@ def test_files_and_directories_are_synced(directory: Path, monkeypatch: pytest.M
         real(number)
 
     monkeypatch.setattr(checkpoint.os, "fsync", sync)
+    write(directory, '{"logOffset":1}', "two")
+    log = directory / "sources" / "0"
+    log.mkdir(parents=True)
+    for number in (0, 1):
+        (log / str(number)).write_text(f'v1\n{{"path":"file:///f","timestamp":5,"batchId":{number}}}')
+    (directory / "offsets" / "2").write_text('v1\n{}\n{"logOffset":0}\n-')
     Checkpoint(str(directory)).secure(3)
-    there = [str(directory / name) for name in ("offsets/3", "offsets", "metadata")]
-    assert set(synced) == {*there, str(directory), str(directory.parent)}
+    there = ["sources/0/1", "sources/0", "sources", "offsets/2", "offsets/3", "metadata", "offsets"]
     # A file before the directory that names it.
-    assert synced.index(there[0]) < synced.index(there[1])
+    assert synced == [*(str(directory / name) for name in there), str(directory), str(directory.parent)]
 
 
 def test_sync_that_fails_prevents_the_decision(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

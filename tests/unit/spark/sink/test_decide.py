@@ -13,6 +13,7 @@ from tests.support.sink_runs import arrow, options, prepare
 from halfmq.errors import EnvironmentFailed, TransactionIncomplete, TransactionRefused
 from halfmq.model.query_batch import QueryBatch
 from halfmq.spark.sink import decide
+from halfmq.spark.sink.batch_input import digest_of
 from halfmq.spark.sink.task import Prepared
 
 BATCH = QueryBatch("q", 0, "r1")
@@ -28,7 +29,10 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def offsets(checkpoint: Path, batch: int, source: str) -> None:
-    (checkpoint / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{source}")
+    """Of this batch, and of the one before, without which no batch has a beginning."""
+    for number, line in ((batch - 1, "before"), (batch, source)):
+        if number >= 0:
+            (checkpoint / "offsets" / str(number)).write_text(f"v1\n{{}}\n{line}")
 
 
 async def commit(running: Running, checkpoint: Path, number: int, *messages: Prepared) -> None:
@@ -84,6 +88,77 @@ async def test_batch_that_comes_again_with_other_input_stops(tmp_path: Path, che
             await commit(running, checkpoint, 0, first)
         assert caught.value.standing == "COMMITTED"
         assert await visible(running) == [b"a"]
+
+
+def files(checkpoint: Path, batch: int, *paths: str) -> None:
+    """Batch ``batch`` of a file source, whose entries have these files."""
+    for number in range(batch + 1):
+        (checkpoint / "offsets" / str(number)).write_text(f'v1\n{{}}\n{{"logOffset":{number}}}')
+    log = checkpoint / "sources" / "0"
+    log.mkdir(parents=True, exist_ok=True)
+    entries = [json.dumps({"path": path, "timestamp": 1, "batchId": batch}) for path in paths]
+    (log / str(batch)).write_text("\n".join(["v1", *entries]))
+
+
+async def test_restored_checkpoint_of_a_file_source_stops(tmp_path: Path, checkpoint: Path) -> None:
+    """Its line of offsets is the same for other files."""
+    async with serving(tmp_path / "store") as running:
+        batch = BATCH._replace(batch=1)
+        files(checkpoint, 1, "file:///in/b")
+        for run, other in (("r1", ()), ("r2", ()), ("r3", ("file:///in/c",))):
+            files(checkpoint, 1, "file:///in/b", *other)
+            found = await prepare(running, batch._replace(run=run), "0.1", arrow(b"b"))
+            if not other:
+                await commit(running, checkpoint, 1, found)
+                continue
+            with pytest.raises(TransactionRefused, match="decided with other content"):
+                await commit(running, checkpoint, 1, found)
+        assert await visible(running) == [b"b"]
+
+
+@pytest.mark.parametrize("known_by", ["task", "decision"])
+async def test_batch_that_an_earlier_version_decided_is_the_same(
+    tmp_path: Path, checkpoint: Path, known_by: str
+) -> None:
+    """It digested only the line. One with another line is not the same."""
+    async with serving(tmp_path / "store") as running:
+        batch = BATCH._replace(batch=1)
+        files(checkpoint, 1, "file:///in/b")
+        first = await prepare(running, batch, "0.1", arrow(b"b"))
+        given = options(running.ports.names, checkpointLocation=str(checkpoint))
+        await asyncio.to_thread(decide.decide, [first], given, batch, digest_of('{"logOffset":1}'))
+        if known_by == "task":
+            first = await prepare(running, batch._replace(run="r2"), "0.1", arrow(b"b"))
+        await commit(running, checkpoint, 1, first)
+        assert await visible(running) == [b"b"]
+        files(checkpoint, 2, "file:///in/c")
+        (checkpoint / "offsets" / "2").rename(checkpoint / "offsets" / "1")
+        with pytest.raises(TransactionRefused, match="decided with other content"):
+            await commit(running, checkpoint, 1, first)
+
+
+async def test_unknown_source_works_and_is_warned_of_once(
+    tmp_path: Path, checkpoint: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tmp_path / "store") as running:
+        for number in (0, 1):
+            offsets(checkpoint, number, f'{{"mine":{number}}}')
+            batch = BATCH._replace(batch=number)
+            await commit(running, checkpoint, number, await prepare(running, batch, "0.1", arrow(b"%d" % number)))
+        assert sorted(await visible(running)) == [b"0", b"1"]
+    said = [record.message for record in caplog.records if "known only by the line of their source" in record.message]
+    assert len(said) == 1
+    assert '{"mine":0}' in said[0]
+    assert str(checkpoint) in said[0]
+
+
+async def test_known_source_is_not_warned_of(
+    tmp_path: Path, checkpoint: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tmp_path / "store") as running:
+        files(checkpoint, 0, "file:///in/a")
+        await commit(running, checkpoint, 0, await prepare(running, BATCH, "0.1", arrow(b"a")))
+    assert not [record for record in caplog.records if record.name == "halfmq.spark"]
 
 
 async def test_batch_of_an_old_checkpoint_stops(tmp_path: Path, checkpoint: Path) -> None:
@@ -155,6 +230,40 @@ async def test_batch_write_is_told_by_its_version(tmp_path: Path) -> None:
             batch = QueryBatch("app", 4, run)
             found = await prepare(running, batch, "0.1", arrow(run.encode()), **given)
             assert found.decided == (run == "r2")
+            await asyncio.to_thread(decide.decide_batch_write, [found], made, batch)
+        assert await visible(running) == [b"r1"]
+
+
+async def test_batch_write_with_the_checkpoint_of_its_stream_is_told_by_its_input(
+    tmp_path: Path, checkpoint: Path
+) -> None:
+    """In ``foreachBatch``; without the checkpoint the number alone says what it is."""
+    async with serving(tmp_path / "store") as running:
+        given: dict[str, Any] = {"txnAppId": "app", "txnVersion": "1"}
+        files(checkpoint, 1, "file:///in/b")
+
+        async def write(run: str, **more: str) -> None:
+            batch = QueryBatch("app", 1, run)
+            found = await prepare(running, batch, "0.1", arrow(run.encode()), **given)
+            made = options(running.ports.names, **given, **more)
+            await asyncio.to_thread(decide.decide_batch_write, [found], made, batch)
+
+        await write("r1", checkpointLocation=str(checkpoint))
+        await write("r2", checkpointLocation=str(checkpoint))
+        files(checkpoint, 1, "file:///in/b", "file:///in/c")
+        with pytest.raises(TransactionRefused, match="decided with other content"):
+            await write("r3", checkpointLocation=str(checkpoint))
+        assert await visible(running) == [b"r1"]
+
+
+async def test_batch_write_that_was_decided_without_a_checkpoint_is_the_same(tmp_path: Path, checkpoint: Path) -> None:
+    async with serving(tmp_path / "store") as running:
+        given: dict[str, Any] = {"txnAppId": "app", "txnVersion": "1"}
+        files(checkpoint, 1, "file:///in/b")
+        for run, more in (("r1", {}), ("r2", {"checkpointLocation": str(checkpoint)})):
+            batch = QueryBatch("app", 1, run)
+            found = await prepare(running, batch, "0.1", arrow(run.encode()), **given)
+            made = options(running.ports.names, **given, **more)
             await asyncio.to_thread(decide.decide_batch_write, [found], made, batch)
         assert await visible(running) == [b"r1"]
 

@@ -38,6 +38,8 @@ def test_invalid_options_columns_and_modes_are_refused_at_once(kind: Any) -> Non
 def test_batch_and_stream_check_their_own_options() -> None:
     with pytest.raises(UsageError, match="txnVersion is not set"):
         HalfmqBatchWriter({**OPTIONS, "txnAppId": "a"}, SCHEMA, False)
+    with pytest.raises(UsageError, match="checkpointLocation is set without txnAppId"):
+        HalfmqBatchWriter(STREAM, SCHEMA, False)
     with pytest.raises(UsageError, match="checkpointLocation is not set"):
         HalfmqStreamWriter(OPTIONS, SCHEMA, False)
 

@@ -1,0 +1,240 @@
+"""What a batch of a stream is made of: recorded checkpoints of each source, and what is noticed when one is restored."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from halfmq.errors import EnvironmentFailed
+from halfmq.spark.sink.batch_input import KINDS, BatchInput, Evidence, digest_of, kind_of, read_batch_input
+
+RECORDED: Final[dict[str, Any]] = json.loads(
+    (Path(__file__).parents[3] / "vectors" / "spark_checkpoints.json").read_text()
+)["checkpoints"]
+#: What our source writes, as in ``plan.offsets``.
+HALFMQ: Final = '{"v":1,"store":"0123456789abcdef0123456789abcdef","epoch":3,"position":4711,"queues":{"orders":{"0":5}},"topics":{"orders":1}}'
+#: Recorded by others, since there is no release for Spark 4.3 yet: offsets/6 in
+#: github.com/bartosz25/delta-lake-playground, 012_streaming_reader/.../demo11_index_checkpoint/README.md at 53779628 (there cut into two lines).
+DELTA: Final = '{"sourceVersion":1,"reservoirId":"3bffe7c2-e334-4419-a150-f6f47b565c78","reservoirVersion":1,"index":8,"isStartingVersion":false}'
+LINES: Final = {
+    "files": ('{"logOffset":0}', '{"logOffset":17}'),
+    "rate": ("0", "17", "-1"),
+    "rate-micro-batch": ('{"offset":5,"timestamp":1000}',),
+    "kafka": ('{"ta":{"0":5,"1":0},"tb":{"0":5,"1":0}}',),
+    "halfmq": (HALFMQ, '{"v":2,"brokers":{},"queues":{"orders":{"eu-1:0":5}}}'),
+    "delta": (DELTA, DELTA.replace('"sourceVersion":1', '"sourceVersion":3').replace('"index":8', '"index":-20')),
+    "unknown": (
+        '{"position":1}', "{}", "[1]", "true", "text", '{"a":{"x":1}}', '{"logOffset":1,"more":2}',
+        '{"version":1,"snapshot_id":7,"position":0,"scan_all_files":false}',
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Callable[[str], Path]:
+    def make(name: str) -> Path:
+        place = tmp_path / name
+        for file, text in RECORDED[name]["files"].items():
+            (place / file).parent.mkdir(parents=True, exist_ok=True)
+            (place / file).write_text(text)
+        return place
+
+    return make
+
+
+def change(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def named(found: BatchInput, checkpoint: Path) -> list[str]:
+    return [str(path.relative_to(checkpoint)) for path in found.files]
+
+
+# --- kinds ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_kind_of_a_line(kind: str) -> None:
+    assert {kind_of(line) for line in LINES[kind]} == {kind}
+
+
+def test_each_kind_has_an_example() -> None:
+    # A number is that of a rate source or a socket, which the other files of the checkpoint tell.
+    assert KINDS.keys() == LINES.keys() | {"socket"}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_digest_of_each_recorded_batch_is_its_own_and_repeats(name: str, made: Callable[[str], Path]) -> None:
+    checkpoint = made(name)
+    batches = sorted(int(path.name) for path in (checkpoint / "offsets").iterdir())
+    found = [read_batch_input(checkpoint, batch) for batch in batches]
+    assert [read_batch_input(checkpoint, batch) for batch in batches] == found
+    assert len({one.digest for one in found} | {one.earlier_digest for one in found}) == 2 * len(batches)
+
+
+@pytest.mark.parametrize(
+    ("name", "unidentified"),
+    [("socket", ("1",)), *((name, ()) for name in RECORDED if name != "socket")],
+)
+def test_what_is_not_identified(name: str, unidentified: tuple[str, ...], made: Callable[[str], Path]) -> None:
+    assert read_batch_input(made(name), max(map(int, _offsets(name)))).unidentified == unidentified
+
+
+def _offsets(name: str) -> list[str]:
+    return [file.removeprefix("offsets/") for file in RECORDED[name]["files"] if file.startswith("offsets/")]
+
+
+def test_rate_beside_a_socket_is_known_and_the_socket_is_not(made: Callable[[str], Path]) -> None:
+    checkpoint = made("rate")
+    for number in (0, 1):
+        path = checkpoint / "offsets" / str(number)
+        path.write_text(path.read_text() + f"\n{number + 7}")
+    assert read_batch_input(checkpoint, 1).unidentified == ("1", "8")  # which of them is not known
+
+
+def test_earlier_digest_is_of_the_lines_alone(made: Callable[[str], Path]) -> None:
+    checkpoint = made("two-files")
+    assert read_batch_input(checkpoint, 0).earlier_digest == digest_of("-", '{"logOffset":0}')
+    (checkpoint / "offsets" / "0").write_text('v1\n{}\n-\n{"logOffset":0}\n')
+    assert read_batch_input(checkpoint, 0).earlier_digest == digest_of("-", '{"logOffset":0}')
+
+
+# --- what is noticed ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "file", "old", "new"),
+    [
+        # Other files under the same line.
+        ("files", 1, "sources/0/1", "/in/a/f1", "/in/a/other"),
+        # The same file, rewritten.
+        ("files", 1, "sources/0/1", "1795774482945", "1795774482946"),
+        ("files", 2, "sources/0/2.compact", "/in/a/f2", "/in/a/other"),
+        ("files", 4, "offsets/3", '{"logOffset":3}', '{"logOffset":2}'),
+        ("two-files", 1, "sources/0/0", "/in/e2/y", "/in/e2/z"),
+        ("two-files", 0, "sources/1/0", "/in/e1/x", "/in/e1/z"),
+        ("self-union", 0, "sources/0/0", "/in/e1/x", "/in/e1/z"),
+        ("self-union", 0, "sources/1/0", "/in/a/f3", "/in/a/z"),
+        ("self-join", 0, "sources/1/0", "/in/a/f3", "/in/a/z"),
+        ("mixed", 0, "sources/1/0", "/in/a/f3", "/in/a/z"),
+        ("mixed", 0, "sources/2/0", "/in/e1/x", "/in/e1/z"),
+        ("mixed", 2, "sources/0/0", "1795774497530", "1795774497531"),
+        ("named", 1, "sources/right/1", "/in/a/g", "/in/a/z"),
+        ("self-union-version-2", 0, "sources/0/0", "/in/e1/x", "/in/e1/z"),
+        ("self-union-version-2", 0, "sources/1/0", "/in/a/f3", "/in/a/z"),
+        # When rows of a rate source were due, and where Kafka's first batch began.
+        ("rate", 1, "sources/0/0", "1795774487054", "1795774487055"),
+        ("kafka", 0, "sources/0/0", '"tb":{"0":0', '"tb":{"0":2'),
+        ("kafka", 1, "offsets/0", '"tb":{"0":5', '"tb":{"0":4'),
+    ],
+)  # fmt: skip
+def test_other_input_under_the_same_line_is_noticed(
+    name: str, batch: int, file: str, old: str, new: str, made: Callable[[str], Path]
+) -> None:
+    checkpoint = made(name)
+    before = read_batch_input(checkpoint, batch)
+    change(checkpoint / file, old, new)
+    after = read_batch_input(checkpoint, batch)
+    assert after.digest != before.digest
+    assert after.earlier_digest == before.earlier_digest
+    assert file in named(before, checkpoint), "what the digest depends on is synced"
+
+
+def test_order_and_number_of_an_entry_do_not_matter(made: Callable[[str], Path]) -> None:
+    """Files of one batch in two entries, as when the query died between them, and in any order."""
+    checkpoint = made("files")
+    (checkpoint / "offsets" / "3").unlink()
+    change(checkpoint / "offsets" / "4", "v1", "v1")
+    (checkpoint / "offsets" / "4").rename(checkpoint / "offsets" / "3")
+    before = read_batch_input(checkpoint, 3)
+    assert {"sources/0/3", "sources/0/4"} <= set(named(before, checkpoint))
+    other = (checkpoint / "sources" / "0" / "3").read_text().splitlines()[1].replace('"batchId":3', '"batchId":4')
+    path = checkpoint / "sources" / "0" / "4"
+    path.write_text(path.read_text() + "\n" + other)
+    (checkpoint / "sources" / "0" / "3").write_text("v1")
+    assert read_batch_input(checkpoint, 3).digest == before.digest
+
+
+def test_entry_is_found_in_the_compacted_file_after_it_was_removed(made: Callable[[str], Path]) -> None:
+    checkpoint = made("files")
+    before = read_batch_input(checkpoint, 1)
+    (checkpoint / "sources" / "0" / "1").unlink()
+    found = read_batch_input(checkpoint, 1)
+    assert found.digest == before.digest
+    assert "sources/0/2.compact" in named(found, checkpoint)
+
+
+def test_copy_of_a_checkpoint_whose_log_is_newer_than_its_offsets(made: Callable[[str], Path]) -> None:
+    checkpoint = made("files")
+    before = read_batch_input(checkpoint, 3)
+    (checkpoint / "sources" / "0" / "4").unlink()
+    (checkpoint / "offsets" / "4").unlink()
+    assert read_batch_input(checkpoint, 3).digest == before.digest
+
+
+def test_source_without_new_files_needs_none_of_its_log(made: Callable[[str], Path]) -> None:
+    checkpoint = made("named")
+    assert "sources/left_one/0" not in named(read_batch_input(checkpoint, 1), checkpoint)
+    (checkpoint / "sources" / "left_one" / "0").unlink()
+    read_batch_input(checkpoint, 1)
+
+
+def test_files_come_before_the_directories_that_name_them(made: Callable[[str], Path]) -> None:
+    checkpoint = made("mixed")
+    assert named(read_batch_input(checkpoint, 0), checkpoint) == [
+        "sources/1/0", "sources/1", "sources/2/0", "sources/2", "sources/0/0", "sources/0", "sources", "offsets/0",
+    ]  # fmt: skip
+    assert named(read_batch_input(checkpoint, 2), checkpoint)[-2:] == ["offsets/1", "offsets/2"]
+
+
+# --- what is missing ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "lost", "said"),
+    [
+        ("files", 4, "sources/0/4", "entries 4 to 4 of a file source are in no directory"),
+        ("named", 1, "sources/right/1", "entries 1 to 1 of a file source"),
+        ("files", 3, "offsets/2", "cannot be read"),
+        ("files", 3, "offsets/3", "cannot be read"),
+    ],
+)
+def test_input_that_is_missing_is_not_decided(
+    name: str, batch: int, lost: str, said: str, made: Callable[[str], Path]
+) -> None:
+    checkpoint = made(name)
+    (checkpoint / lost).unlink()
+    with pytest.raises(EnvironmentFailed, match=said) as caught:
+        read_batch_input(checkpoint, batch)
+    assert caught.value.hint
+
+
+def test_entry_in_the_middle_that_is_missing(made: Callable[[str], Path]) -> None:
+    checkpoint = made("files")
+    (checkpoint / "offsets" / "4").rename(checkpoint / "offsets" / "3")
+    (checkpoint / "sources" / "0" / "3").unlink()
+    with pytest.raises(EnvironmentFailed, match="sources/0/3 is missing"):
+        read_batch_input(checkpoint, 3)
+
+
+@pytest.mark.parametrize("text", ["", "v1", "v1\n{}", "v1\n{}\n"])
+def test_incomplete_offsets(text: str, made: Callable[[str], Path]) -> None:
+    checkpoint = made("files")
+    (checkpoint / "offsets" / "0").write_text(text)
+    with pytest.raises(EnvironmentFailed, match="is incomplete"):
+        read_batch_input(checkpoint, 0)
+
+
+def test_malformed_entry(made: Callable[[str], Path]) -> None:
+    checkpoint = made("files")
+    change(checkpoint / "sources" / "0" / "2.compact", '"timestamp":1795774483347', '"timestamp":')
+    with pytest.raises(EnvironmentFailed, match="is malformed"):
+        read_batch_input(checkpoint, 2)
+
+
+def test_kinds_say_what_identifies_them() -> None:
+    assert {name for name, kind in KINDS.items() if kind.evidence is Evidence.NONE} == {"socket", "unknown"}
