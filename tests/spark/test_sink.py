@@ -5,7 +5,6 @@ the moments at which it is to be killed; each query stops at its moment, and one
 (``tests.support.sink_driver``). Then each is started again here, on its checkpoint.
 """
 
-import asyncio
 import shutil
 import time
 from collections.abc import Iterator
@@ -15,11 +14,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pytest
 from tests.support import sink_driver, spark_queries, stalling_sink
-from tests.support.half_batches import bodies
-from tests.support.raw_client import RawClient
 from tests.support.served import Served
 from tests.support.sink_runs import arrow, options
 from tests.support.spark_queries import QueryFailed
+from tests.support.visible import visible
 from tests.support.waiting import wait_until
 
 from halfmq.client.sync import Client
@@ -32,7 +30,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 #: Rows in each input topic, of two batches; half of a row's bytes fill a half batch of 4 KiB.
 ROWS: Final = 20
-_QUEUES: Final = 4
 #: When each query of the driver that is killed stops.
 MOMENTS: Final = {
     "a": f"{stalling_sink.BEFORE_COMMIT} 1",
@@ -64,19 +61,6 @@ def send(broker: Served, name: str, start: int, count: int) -> None:
     with Client(broker.url, group="service") as mq:
         for row in rows(name, start, count):
             mq.send(f"in-{name}", row)
-
-
-def visible(broker: Served, topic: str) -> list[bytes]:
-    """All messages of a topic, as a consumer sees them."""
-
-    async def read() -> list[bytes]:
-        client = await RawClient.connect(broker.port)
-        try:
-            return [body for queue in range(_QUEUES) for body in await bodies(client, topic, queue)]
-        finally:
-            await client.close()
-
-    return asyncio.run(read())
 
 
 class Row:
