@@ -499,7 +499,9 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
                 ),
             )
         ends = {queue: at + taken.get(queue, 0) for queue, at in starts.items()}
-        return to_json(ends_of(snapshot)._replace(queues=ends))
+        # Spark keeps the end only. Without a batch before it, nothing else says where it begins, if Spark repeats it.
+        is_first = self._initial is not None and start == to_json(self._initial)
+        return to_json(ends_of(snapshot)._replace(queues=ends, begin=starts if is_first else None))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """The newest end offsets, from which Spark computes the backlog for its progress reports; None before the first batch."""
@@ -507,8 +509,11 @@ class HalfmqStreamReader(_Reads, DataSourceStreamReader, SupportsTriggerAvailabl
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Plan the tasks between two offsets: the same messages also if Spark repeats the batch after a crash."""
-        finish = data_loss.restricted(from_json(end), self._options.subscription.includes)
-        begin = data_loss.restricted(from_json(start), self._options.subscription.includes)
+        ended = from_json(end)
+        # Of a batch without anything new, the end is that of the batch before.
+        began = from_json(start) if ended.begin is None or start == end else ended._replace(queues=ended.begin)
+        finish = data_loss.restricted(ended, self._options.subscription.includes)
+        begin = data_loss.restricted(began, self._options.subscription.includes)
         snapshot = self._current_snapshot(finish)
         kept = self._resume(finish, snapshot)  # also reports losses at the end offset
         starts = self._resume(begin, snapshot)

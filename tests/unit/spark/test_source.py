@@ -166,6 +166,24 @@ def test_a_stream_starts_at_the_end_and_stays_there_until_something_comes(snapsh
     assert planned(made.partitions(start, end)) == {0: (10, 13)}
 
 
+@pytest.mark.parametrize("more", [0, 4])
+def test_the_first_batch_is_the_same_after_a_restart(snapshots: Snapshots, more: int) -> None:
+    """Spark keeps only where it ended, and asks for the initial offset again. Later batches begin where the one before ended."""
+    made = stream()
+    start = made.initialOffset()
+    snapshots.grow("0", 3)
+    end = json.loads(json.dumps(made.latestOffset(start, ReadAllAvailable())))
+    snapshots.grow("0", more)
+    snapshots.grow("2", more)
+    again = stream()
+    assert planned(again.partitions(again.initialOffset(), end)) == {0: (10, 13)}
+    assert planned(again.partitions(end, end)) == {}
+    snapshots.grow("0", 1)
+    second = again.latestOffset(end, ReadAllAvailable())
+    assert "from" not in second
+    assert planned(again.partitions(end, second))[0] == (13, 14 + more)
+
+
 def test_nothing_new_gives_the_same_text_however_the_position_moves(snapshots: Snapshots) -> None:
     made = stream()
     start = json.loads(json.dumps(made.initialOffset()))

@@ -13,11 +13,14 @@ position each, and the offset is
 
     {"v":2,"brokers":{"eu-1":{"store":"...","epoch":3,"position":4711,"topics":{"orders":1}}},"queues":{"orders":{"eu-1:0":5}}}
 
+Spark keeps where a batch ends, and where the one before it ended. The first has none before it, so its end has ``from`` as well: the
+queues where it begins, in the form of ``queues``.
+
 In a cluster of Apache RocketMQ the form is the first one, ``store`` is ``rocketmq:CLUSTER[,CLUSTER...]``, and ``position`` is -1,
 since its brokers tell none.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from halfmq.errors import UsageError
@@ -47,6 +50,8 @@ class StreamOffset(NamedTuple):
     """Next offsets of all subscribed queues. ``queues``: (topic, queue name) -> offset; ``topics``: name -> id.
 
     ``stores``, of several halfmq brokers only: by broker. ``store`` is then empty, and the ids in ``topics`` are 0.
+
+    ``begin``, of the end of the first batch only: where that begins.
     """
 
     store: str
@@ -55,6 +60,7 @@ class StreamOffset(NamedTuple):
     queues: dict[QueueName, int]
     topics: dict[str, int]
     stores: dict[str, StoreState] = {}  # noqa: RUF012 - never modified
+    begin: dict[QueueName, int] | None = None
 
 
 class QueueBoundsSnapshot(NamedTuple):
@@ -106,18 +112,29 @@ def queue_broker(name: str) -> str:
 
 def to_json(offset: StreamOffset) -> dict[str, Any]:
     """The JSON document that Spark stores; equal offsets give equal text."""
-    queues: dict[str, dict[str, int]] = {topic: {} for topic in sorted(offset.topics)}
-    for topic, name in sorted(offset.queues, key=queue_order):
-        queues.setdefault(topic, {})[name] = offset.queues[topic, name]
+    queues = _queues_to_json(offset.queues, offset.topics)
+    begin = {} if offset.begin is None else {"from": _queues_to_json(offset.begin)}
     if offset.stores:
         return {
             "v": SEVERAL_VERSION,
             "brokers": {name: _state_to_json(offset.stores[name]) for name in sorted(offset.stores)},
             "queues": queues,
+            **begin,
         }
     state = _state_to_json(StoreState(offset.store, offset.epoch, offset.position, offset.topics))
     topics = state.pop("topics")
-    return {"v": OFFSET_VERSION, **state, "queues": queues, "topics": topics}
+    return {"v": OFFSET_VERSION, **state, "queues": queues, "topics": topics, **begin}
+
+
+def _queues_to_json(queues: Mapping[QueueName, int], topics: Iterable[str] = ()) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {topic: {} for topic in sorted(topics)}
+    for topic, name in sorted(queues, key=queue_order):
+        found.setdefault(topic, {})[name] = queues[topic, name]
+    return found
+
+
+def _queues_of_json(value: Mapping[str, Mapping[str, int]]) -> dict[QueueName, int]:
+    return {(topic, name): int(at) for topic, named in value.items() for name, at in named.items()}
 
 
 def _state_to_json(state: StoreState) -> dict[str, Any]:
@@ -137,15 +154,16 @@ def from_json(value: Mapping[str, Any]) -> StreamOffset:
             hint="the checkpoint belongs to another source or to a later halfmq",
         )
     try:
-        queues = {(topic, name): int(at) for topic, named in value["queues"].items() for name, at in named.items()}
+        queues = _queues_of_json(value["queues"])
+        begin = _queues_of_json(value["from"]) if "from" in value else None
         if version == OFFSET_VERSION:
             state = _state_of_json(value)
-            return StreamOffset(state.store, state.epoch, state.position, queues, state.topics)
+            return StreamOffset(state.store, state.epoch, state.position, queues, state.topics, {}, begin)
         stores = {name: _state_of_json(state) for name, state in value["brokers"].items()}
         unnamed = {queue_broker(name) for _, name in queues} - stores.keys()
         if unnamed or not stores:
             raise ValueError(f"no store of {', '.join(sorted(unnamed)) or 'any broker'}")
-        return StreamOffset("", 0, NO_POSITION, queues, dict.fromkeys(value["queues"], 0), stores)
+        return StreamOffset("", 0, NO_POSITION, queues, dict.fromkeys(value["queues"], 0), stores, begin)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"the offset in the checkpoint cannot be read: {error!r}") from error
 

@@ -57,6 +57,14 @@ def test_it_comes_back_from_a_checkpoint() -> None:
     assert json.dumps(to_json(from_json(json.loads(TEXT)))) == TEXT
 
 
+@pytest.mark.parametrize("offset", [OFFSET, SEVERAL])
+def test_end_of_the_first_batch_has_its_begin(offset: StreamOffset) -> None:
+    first = offset._replace(begin=dict.fromkeys(offset.queues, 0))
+    text = to_json(first)
+    assert list(text) == [*to_json(offset), "from"]
+    assert from_json(json.loads(json.dumps(text))) == first
+
+
 def test_a_topic_without_queues_keeps_its_place() -> None:
     empty = StreamOffset("ab", 1, 0, {}, {"orders": 3})
     assert from_json(to_json(empty)) == empty
