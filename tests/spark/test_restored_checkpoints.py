@@ -174,15 +174,3 @@ def test_each_batch_that_is_written_with_the_checkpoint_of_its_stream(query: Que
     with pytest.raises(QueryFailed, match=CONTRADICTION):
         query.run_each(write)
     assert query.rows() == ["a", "b"]
-
-
-def test_lost_log_of_a_file_source_stops_the_query(query: Query) -> None:
-    """As after a power loss, if the sink had not synced it."""
-    frame = query.read()
-    query.put("a")
-    query.run(frame)
-    (query.checkpoint / "commits" / "0").unlink()
-    shutil.rmtree(query.checkpoint / "sources")
-    with pytest.raises(QueryFailed):
-        query.run(frame)
-    assert query.rows() == ["a"]
