@@ -356,7 +356,7 @@ class Story:
             for topic in self.topics if self.shape == EACH else [""]:
                 here = {row for place, row in rows if place == topic}
                 assert here == expected, self.told(
-                    f"{topic}: {len(expected - here)} rows are missing ({sorted(expected - here)[:5]}), {len(here - expected)} are too many"
+                    f"{topic or 'all topics'}: {len(expected - here)} rows are missing ({sorted(expected - here)[:5]}), {len(here - expected)} are too many"
                 )
             self.figures[self.kind, "rows"] += len(rows) - self._rows_seen
             self._rows_seen = len(rows)

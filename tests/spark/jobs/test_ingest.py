@@ -12,8 +12,10 @@ from tests.support.spark_queries import again
 
 from halfmq.client.sync import Client
 from halfmq.errors import UsageError
-from halfmq.spark.jobs import ingest, tables
+from halfmq.spark.jobs import ingest, table_job, tables
 from halfmq.spark.jobs.settings import SparkSettings
+from halfmq.spark.jobs.stream import JobFailed
+from halfmq.spark.sink.batch_input import BatchInput
 from halfmq.spark.sink.checkpoint import Checkpoint
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -99,7 +101,7 @@ def test_run_that_ends_between_two_tables_is_made_good(
     order: list[tuple[str, int]] = []
     secured, written = Checkpoint.secure, tables.write_split
 
-    def secure(checkpoint: Checkpoint, batch: int) -> bytes:
+    def secure(checkpoint: Checkpoint, batch: int) -> BatchInput:
         order.append(("input synced", batch))
         return secured(checkpoint, batch)
 
@@ -119,6 +121,31 @@ def test_run_that_ends_between_two_tables_is_made_good(
     assert bodies(spark, tmp_path / "out", "bronze") == sorted(GOOD + list(BAD))
     assert sorted(row.id for row in tables.read(spark, tmp_path / "out" / "silver").collect()) == list(range(20))
     assert bodies(spark, tmp_path / "out", "quarantine") == sorted(BAD)
+
+
+def test_checkpoint_that_is_restored_to_an_older_state_stops_the_job(
+    spark: Any, broker: Served, tmp_path: Path
+) -> None:
+    """The tables know a batch by its number. One that is made again of the same messages is the same."""
+    plain: dict[str, Any] = {"schema": None, "required": (), "event_time": None, "late_after": None}
+    output, checkpoint = tmp_path / "out", tmp_path / "out" / table_job.CHECKPOINT
+
+    def restore() -> None:
+        shutil.rmtree(checkpoint)
+        shutil.copytree(tmp_path / "copy", checkpoint)
+
+    send(broker, "restored", GOOD[:1])
+    run(broker, output, "restored", **plain)
+    shutil.copytree(checkpoint, tmp_path / "copy")
+    send(broker, "restored", GOOD[1:2])
+    run(broker, output, "restored", **plain)
+    restore()
+    run(broker, output, "restored", **plain)
+    restore()
+    send(broker, "restored", GOOD[2:3])
+    with pytest.raises(JobFailed, match="was written with other input than it has now"):
+        run(broker, output, "restored", **plain)
+    assert bodies(spark, output, "bronze") == sorted(GOOD[:2])
 
 
 def test_only_bronze_without_a_schema_and_other_settings_are_refused(

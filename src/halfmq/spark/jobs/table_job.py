@@ -2,6 +2,7 @@
 
 OUTPUT/_checkpoint    where the job is; deleting it does not start from the beginning, but is refused
 OUTPUT/_job.json      settings that decide about the rows: a start with others is refused
+OUTPUT/_inputs.json   what the newest batches are made of: one that comes again with other input is refused
 OUTPUT/_lock          one process at a time
 """
 
@@ -13,7 +14,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 from msgspec import Meta
 
-from halfmq.errors import UsageError
+from halfmq.errors import EnvironmentFailed, UsageError
 from halfmq.spark.jobs import source, state, stream, tables
 from halfmq.spark.jobs.files import Split
 from halfmq.spark.jobs.source import SourceSettings
@@ -23,7 +24,10 @@ from halfmq.spark.sink.checkpoint import Checkpoint
 
 CHECKPOINT: Final = "_checkpoint"
 _JOB: Final = "_job.json"
+_INPUTS: Final = "_inputs.json"
 _LOCK: Final = "_lock"
+#: Batches whose input is remembered.
+_INPUTS_MAX: Final = 100
 #: A batch that was interrupted is read again, and each makes a file for each task.
 MAX_ROWS: Final = 1_000_000
 #: Large messages reach it first: a million of 4 MiB would be a batch of 4 TB.
@@ -116,11 +120,33 @@ def run(
             opened_tables.extend(
                 (tables.open_table(part.location, settings.format, writer), part.statistics_of) for part in parts
             )
-        checkpoint.secure(batch)
+        lasts = [table.last() for table, _ in opened_tables] if not (output / _INPUTS).exists() else []
+        remember_input(output / _INPUTS, batch, checkpoint.secure(batch).digest, max(filter(None, lasts), default=0))
         tables.write_split(opened_tables, batch, rows, split)
 
     writer = reader.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint.directory))
     return stream.run(writer, say, follow=settings.follow, trigger_seconds=settings.trigger)
+
+
+def remember_input(path: Path, batch: int, digest: bytes, last: int) -> None:
+    """Note what a batch is made of, before it is written: the tables skip one whose number is there, whatever its rows.
+
+    ``last``: highest number in tables of an earlier version, which noted nothing; else 0.
+
+    Raises:
+        EnvironmentFailed: it was begun with other input, or is older than what is known. Do not write it.
+    """
+    known = {int(number): text for number, text in (state.read(path) or {}).items()}
+    before = known.get(batch)
+    if before == digest.hex():
+        return
+    if before is not None or batch < max([last, *known]):
+        raise EnvironmentFailed(
+            f"batch {batch} of {path.parent} was written with other input than it has now: its checkpoint was replaced by an older one",
+            hint=f"restore the newest {CHECKPOINT}; if it is lost, use another output",
+        )
+    known[batch] = digest.hex()
+    state.write(path, {str(number): known[number] for number in sorted(known)[-_INPUTS_MAX:]})
 
 
 def counted(parts: Sequence[Part]) -> str:
