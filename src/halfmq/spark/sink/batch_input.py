@@ -76,7 +76,7 @@ def _is_kafka(offset: Any) -> bool:
 #: Each source that Spark ships for streams, and those that we know.
 KINDS: Final[Mapping[str, Kind]] = {
     # All formats of files, and tables of files: {"logOffset":K}
-    "files": Kind(_has_only("logOffset"), Evidence.FILE_LOG),
+    "files": Kind(lambda offset: _has_only("logOffset")(offset) and _is_number(offset["logOffset"]), Evidence.FILE_LOG),
     # Seconds since sources/I/0.
     "rate": Kind(_is_number, Evidence.FIRST_FILE),
     "rate-micro-batch": Kind(_has_only("offset", "timestamp"), Evidence.LINES),
@@ -204,7 +204,7 @@ def _payload(first: str) -> Any:
 
 
 class _FileLog(NamedTuple):
-    """The log of a file source. ``files``: of each entry, by its number; ``K.compact`` has entry K and all before."""
+    """The log of a file source: files by number, where ``K`` has entry K, and ``K.compact`` that and all before. Not empty."""
 
     directory: Path
     plain: Mapping[int, Path]
@@ -225,7 +225,10 @@ class _FileLog(NamedTuple):
             later = [self.compact[k] for k in sorted(self.compact) if k >= number]
             path = self.plain.get(number) or (later[0] if later else None)
             if path is None:
-                raise _missing(self.directory / str(number))
+                raise EnvironmentFailed(
+                    f"the checkpoint is damaged: {self.directory / str(number)} is missing, which names files of the batch",
+                    hint=_RESTORE,
+                )
             wanted.setdefault(path, set()).add(number)
         found = [entry for path, numbers in wanted.items() for entry in _entries(path, numbers)]
         return sorted(found), list(wanted)
@@ -287,11 +290,10 @@ def _ranges(lines: Iterable[_Line], logs: Iterable[_FileLog]) -> list[tuple[_Fil
             newer.append((log, {(start, end) for start, end in own if end < log.newest}))
     # A log that is newer than its line: the checkpoint was copied while the query ran.
     for log, own in newer:
-        at_end = own & missing
-        if at_end:
-            found.append((log, min(start for start, _ in at_end) + 1, max(end for _, end in at_end)))
-    missing -= {one for _, own in newer for one in own}
-    for start, end in sorted(missing):
+        left = own & missing
+        if left:
+            found.append((log, min(start for start, _ in left) + 1, max(end for _, end in left)))
+    for start, end in sorted(missing.difference(*(own for _, own in newer))):
         raise EnvironmentFailed(
             f"the checkpoint is damaged: entries {start + 1} to {end} of a file source are in no directory of sources",
             hint=_RESTORE,
@@ -300,14 +302,9 @@ def _ranges(lines: Iterable[_Line], logs: Iterable[_FileLog]) -> list[tuple[_Fil
 
 
 def _log_range(line: _Line) -> tuple[int, int]:
-    start = -1 if line.start == _NO_OFFSET else int(json.loads(line.start)["logOffset"])
-    return start, int(json.loads(line.end)["logOffset"])
-
-
-def _missing(path: Path) -> EnvironmentFailed:
-    return EnvironmentFailed(
-        f"the checkpoint is damaged: {path} is missing, which names files of the batch", hint=_RESTORE
-    )
+    """(last entry of the batch before, last one of this), -1 if there is none before."""
+    start = json.loads(line.start)["logOffset"] if kind_of(line.start) == "files" else -1
+    return start, json.loads(line.end)["logOffset"]
 
 
 def _listed(directory: Path) -> list[Path]:

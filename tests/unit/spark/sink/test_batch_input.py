@@ -26,7 +26,7 @@ LINES: Final = {
     "halfmq": (HALFMQ, '{"v":2,"brokers":{},"queues":{"orders":{"eu-1:0":5}}}'),
     "delta": (DELTA, DELTA.replace('"sourceVersion":1', '"sourceVersion":3').replace('"index":8', '"index":-20')),
     "unknown": (
-        '{"position":1}', "{}", "[1]", "true", "text", '{"a":{"x":1}}', '{"logOffset":1,"more":2}',
+        '{"position":1}', "{}", "[1]", '{"logOffset":"1"}', '{"logOffset":true}', "true", "text", '{"a":{"x":1}}', '{"logOffset":1,"more":2}',
         '{"version":1,"snapshot_id":7,"position":0,"scan_all_files":false}',
     ),
 }  # fmt: skip
