@@ -160,7 +160,7 @@ class AsyncClient:
         self._opened = True
         if not wait:
             self._context.is_looking = True
-            self._looking = self._spawn(self._find_a_broker())
+            self._looking: asyncio.Task[None] | None = self._spawn(self._find_a_broker())
             self._start_background()
             return
         try:
@@ -258,7 +258,7 @@ class AsyncClient:
             self._attempt_timeout_s,
             asyncio.get_running_loop(),
         )
-        self._looking: asyncio.Task[None] | None = None
+        self._looking = None
         self._producer = Producer(self._context, self.group or NO_GROUP)
         self._made_transactions: Transactions | None = None
         self._made_check_listener: CheckListener | None = None
