@@ -31,6 +31,7 @@ from halfmq.wire.remoting.operators import (
     EXT_VERDICT_WANTED,
 )
 from halfmq.wire.remoting.producer_groups import ProducerChange
+from halfmq.wire.remoting.queries import EXT_QUERY, EXT_QUERY_TOPIC
 
 #: Maximum body of an administrative request, bytes; a consumer group with all topics that it may hold takes a fifth.
 BODY_BYTES_MAX: Final = 1 << 16
@@ -180,6 +181,9 @@ ADMINISTRATIVE: Final[Mapping[int, Row]] = {
     ),
     codes.HMQ_ASK: Row({EXT_ID: Selects(), EXT_GROUP: Selects()}),
     codes.HMQ_ASK_PARKED: Row({EXT_GROUP: Selects(), EXT_MAX: Selects()}),
+    codes.HMQ_FORGET_QUERY: Row(
+        {EXT_QUERY: Selects(), EXT_QUERY_TOPIC: Selects(), EXT_OPERATOR: _AUDIT, EXT_REASON: _AUDIT}
+    ),
     codes.HMQ_PRODUCER: Row(
         {EXT_GROUP: Selects(), EXT_OPERATOR: _LIMITS, EXT_REASON: _AUDIT},
         dict.fromkeys(ProducerChange.__struct_fields__, _LIMITS),
@@ -199,7 +203,7 @@ READS: Final = frozenset(
         RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.VIEW_BROKER_STATS_DATA, RequestCode.GET_BROKER_CONSUME_STATS,
         RequestCode.GET_TOPIC_CONFIG, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, RequestCode.QUERY_ASSIGNMENT,
         codes.HMQ_POSITION, codes.HMQ_TRANSACTIONS, codes.HMQ_STORY, codes.HMQ_UNDECIDED, codes.HMQ_STATS, codes.HMQ_FITTING,
-        codes.HMQ_DECISION, codes.HMQ_RAW_READ, codes.HMQ_TABLE_READ,
+        codes.HMQ_DECISION, codes.HMQ_RAW_READ, codes.HMQ_TABLE_READ, codes.HMQ_QUERIES,
     }
 )  # fmt: skip
 #: What working clients send: messages, verdicts, pulls, and who they are.

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from halfmq.broker.remoting.administration import guarded
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.durable_answer import DurableAnswers
 from halfmq.broker.remoting.gateway import Gateway
@@ -24,7 +25,7 @@ class QueryCommands:
         self._gateway = gateway
         self._queries = queries
         self._durably = DurableAnswers(gateway, sequencer)
-        gateway.handlers |= {HMQ_QUERIES: self.list, HMQ_FORGET_QUERY: self.forget}
+        gateway.handlers |= {HMQ_QUERIES: self.list, **guarded(gateway, {HMQ_FORGET_QUERY: self.forget})}
 
     def list(self, connection: Connection, request: Request[Any]) -> None:
         """29017: a page of queries."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.half_batches import QueryRun
 from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient
 
@@ -14,7 +15,15 @@ from halfmq.broker.remoting import administration
 from halfmq.broker.remoting.administration import ADMINISTRATIVE, OF_CLIENTS, READS, Fixed, Ignored, Kept, Selects
 from halfmq.runtime.disk import RealDisk
 from halfmq.store.dump import dump_store
-from halfmq.wire.remoting.codes import HMQ_ASK, HMQ_ASK_PARKED, HMQ_PRODUCER, HMQ_RESOLVE, HMQ_STORY, RequestCode
+from halfmq.wire.remoting.codes import (
+    HMQ_ASK,
+    HMQ_ASK_PARKED,
+    HMQ_FORGET_QUERY,
+    HMQ_PRODUCER,
+    HMQ_RESOLVE,
+    HMQ_STORY,
+    RequestCode,
+)
 
 ONE = "AC10000100002A9F0000000000000001"
 #: Each administrative request as a tool sends it, with nothing unusual: fields of the header, and of the body.
@@ -43,6 +52,7 @@ USUAL: dict[int, tuple[dict[str, str], dict[str, Any]]] = {
     HMQ_RESOLVE: ({"txId": ONE, "group": "P", "verdict": "ROLLBACK", "operator": "bob", "reason": "none"}, {}),
     HMQ_ASK: ({"txId": ONE, "group": "P"}, {}),
     HMQ_ASK_PARKED: ({"group": "P", "max": "10"}, {}),
+    HMQ_FORGET_QUERY: ({"query": "q1", "queryTopic": "", "operator": "bob", "reason": "none"}, {}),
     HMQ_PRODUCER: (
         {"group": "P", "operator": "bob", "reason": "none"},
         {"check_limit": 7, "past_limit": "rollback", "skip_age_ms": 0, "undecided_max": -1, "undecided_bytes_max": -1},
@@ -66,6 +76,7 @@ OTHER: dict[int, dict[str, Any]] = {
     RequestCode.SET_MESSAGE_REQUEST_MODE: {"mode": "POP", "popShareQueueNum": 4},
     RequestCode.UPDATE_CONSUMER_OFFSET: {"commitOffset": "0"},
     HMQ_RESOLVE: {"verdict": "COMMIT", "operator": "ada", "reason": "ticket 4711"},
+    HMQ_FORGET_QUERY: {"operator": "ada", "reason": "ticket 4711"},
     HMQ_PRODUCER: {
         "operator": "ada", "reason": "ticket 4711", "check_limit": 5, "past_limit": "set-aside", "skip_age_ms": 90_000,
         "undecided_max": 9, "undecided_bytes_max": 1 << 20,
@@ -135,7 +146,8 @@ async def limits(client: RawClient, running: Running, field: str) -> Any:
 
 async def audit(client: RawClient, running: Running, field: str) -> Any:
     lines = [json.loads(line) for line in dump_store(RealDisk(), running.directory)]
-    return [line[field] for line in lines if line["kind"] == "operator_acted"][-1]
+    name = "name" if field == "operator" else field
+    return [line[name] for line in lines if line["kind"] == "operator_acted"][-1]
 
 
 async def nothing(client: RawClient, running: Running, field: str) -> Any:
@@ -155,13 +167,14 @@ READ_BACK: dict[int | str, Callable[[RawClient, Running, str], Awaitable[Any]]] 
 
 
 async def prepared(running: Running) -> RawClient:
-    """A topic with a message, a group with an offset in it, and an undecided transaction whose producer is there."""
+    """A topic with a message, a group with an offset in it, and an undecided transaction whose producer is there, and a query that has decided."""
     client = await running.client()
     await client.heartbeat("me", producers=["P"])
     await client.half("orders", b"one", unique=ONE)
     await client.send("orders", b"two")
     assert (await client.ask(200, body=b'{"groupName":"C"}')).code == 0
     assert (await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET)).code == 0
+    assert (await (await QueryRun.begin(client)).decide(0)).code == 0
     return client
 
 

@@ -734,6 +734,7 @@ def test_of_several_halfmq_brokers_the_one_with_the_topic_is_read(pair: Cluster)
     end = end_of(made, start)
     assert (end["store"], end["queues"]) == (pair.brokers["broker-b"].store, {"orders": {"0": 10}})
     assert sum(batch.num_rows for batch in read_all(made, made.partitions(start, end))) == 10
+    assert end.pop("from") == {"orders": {"0": 0}}, "only of a first batch"
     pair.brokers["broker-a"].stock = True
     assert end_of(pair.stream(), start) == end
     pair.away("broker-a")
