@@ -20,7 +20,7 @@ from halfmq.client.arguments import (
     checked_transaction_id,
 )
 from halfmq.client.connection import Connection, NoAnswer, NotSent
-from halfmq.client.connection_pool import CONNECT_TIMEOUT_S, ConnectionPool
+from halfmq.client.connection_pool import CONNECT_TIMEOUT_S, PROBE_TIMEOUT_S, ConnectionPool
 from halfmq.client.connector import Address, Connector, TcpConnector, parse_url
 from halfmq.client.context import ClientContext
 from halfmq.client.listener import TransactionListener, listener_name
@@ -67,7 +67,6 @@ CLOSE_GRACE_S: Final = 3.0
 NO_GROUP: Final = "HALFMQ_PRODUCER"
 _RECONNECT_MAX_S: Final = 2.0
 _PROBE_S: Final = 0.2
-_PROBE_TIMEOUT_S: Final = 1.0
 
 
 class AsyncClient:
@@ -245,6 +244,7 @@ class AsyncClient:
             on_silent=self._on_silent,
             introduce=membership.introduce,
             connect_timeout_s=self._connect_timeout_s,
+            patience_s=self._attempt_timeout_s,
         )
         router = Router(NameServers(self._servers, self._names), rng)
         self._context = ClientContext(
@@ -847,7 +847,6 @@ class AsyncClient:
 
     def _on_silent(self, connection: Connection) -> None:
         """Ask until it answers, or the connection is given up and ``_on_lost`` goes on: meanwhile blocks fail at once and ask nothing."""
-        log.warning("%s does not answer", connection.address)
         if self._closing is None:
             self._spawn(self._probe(connection))
 
@@ -855,23 +854,20 @@ class AsyncClient:
         """Ask the brokers, which may be in the same process: a call that waits for a route has sent them nothing."""
         if self._closing is None:
             for connection in self._context.brokers.established():
-                self._spawn(self._ask_once(connection))
-
-    async def _ask_once(self, connection: Connection) -> None:
-        try:
-            await self._context.membership.heartbeat(connection, _PROBE_TIMEOUT_S)
-        except (NotSent, NoAnswer) as error:
-            log.debug("probe of %s: %s", connection.address, error)
+                if not connection.is_in_doubt:
+                    connection.is_in_doubt = True
+                    self._spawn(self._probe(connection))
 
     async def _probe(self, connection: Connection) -> None:
-        while connection.is_silent and not connection.closed:
+        while connection.is_in_doubt and not connection.closed:
             try:
-                await self._context.membership.heartbeat(connection)
+                await self._context.membership.heartbeat(connection, PROBE_TIMEOUT_S)
             except (NotSent, NoAnswer) as error:
                 log.debug("probe of %s: %s", connection.address, error)
+                if connection.is_in_doubt and not connection.is_silent:
+                    connection.is_silent = True
+                    log.warning("%s does not answer", connection.address)
                 await asyncio.sleep(_PROBE_S)
-        if not connection.closed:
-            log.info("%s answers again", connection.address)
 
     def _on_lost(self, address: Address) -> None:
         """Reconnect, if there is any group: checks and notifications arrive on this connection, and blocks fail while there is none."""

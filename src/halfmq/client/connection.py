@@ -60,7 +60,9 @@ class Connection(asyncio.Protocol):
         #: The server acknowledges END_TRANSACTION, and supports several halves per transaction.
         self.is_halfmq = False
         self.closed = False
-        #: A request has timed out, and nothing was heard since it was written.
+        #: A request has timed out, and nothing was heard since it was written: it may be slow, and is to be asked.
+        self.is_in_doubt = False
+        #: Set by who asked it then, and got no answer either.
         self.is_silent = False
         #: Local IP address, packed; part of message ids.
         self.local_ip = b"\x7f\x00\x00\x01"
@@ -179,13 +181,13 @@ class Connection(asyncio.Protocol):
         self._timer_at = inf
         now = self._loop.time()
         expired = [opaque for opaque, (_, deadline, _) in self._waiting.items() if deadline <= now]
-        was_silent = self.is_silent
+        was_in_doubt = self.is_in_doubt
         for opaque in expired:
             future, _, written_at = self._waiting.pop(opaque)
-            self.is_silent = self.is_silent or self._heard_at < written_at
+            self.is_in_doubt = self.is_in_doubt or self._heard_at < written_at
             if not future.done():
                 future.set_exception(NoAnswer(f"{self.address} did not answer in time"))
-        if self.is_silent and not was_silent:
+        if self.is_in_doubt and not was_in_doubt:
             self._on_silent(self)
         if expired and self._heard_at < now - 3 * _DEADLINE_TICK_S and self._silent_since_request(now):
             self.abort("it has been silent since the request that timed out")
@@ -214,7 +216,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._loop.time()
-        self.is_silent = False
+        self.is_in_doubt = self.is_silent = False
         try:
             for frame in self._splitter.feed(data):
                 try:

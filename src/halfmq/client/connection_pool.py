@@ -13,6 +13,8 @@ from halfmq.errors import ConnectError
 #: Runs on each new connection before it is used: the first heartbeat.
 Introduce = Callable[[Connection], Awaitable[None]]
 CONNECT_TIMEOUT_S: Final = 5.0
+#: How long a server that has let a request time out may take for a heartbeat, before it counts as away, seconds.
+PROBE_TIMEOUT_S: Final = 1.0
 
 
 async def _nothing(_connection: Connection) -> None:
@@ -22,7 +24,7 @@ async def _nothing(_connection: Connection) -> None:
 class ConnectionPool:
     """Open connections by address.
 
-    ``on_lost`` is called when an open connection is lost, but not when ``close`` closes it. ``on_silent``: when a request has timed out
+    ``patience_s``: see ``is_away``. ``on_lost`` is called when an open connection is lost, but not when ``close`` closes it. ``on_silent``: when a request has timed out
     on one, and nothing was heard since it was written.
     """
 
@@ -35,6 +37,7 @@ class ConnectionPool:
         on_silent: Callable[[Connection], None] = lambda _connection: None,
         introduce: Introduce = _nothing,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        patience_s: float = math.inf,
     ) -> None:
         self._connector = connector
         self._on_push = on_push
@@ -44,8 +47,9 @@ class ConnectionPool:
         self._connect_timeout_s = connect_timeout_s
         self._open: dict[Address, Connection] = {}
         self._opening: dict[Address, asyncio.Task[Connection]] = {}
-        #: Since when there has been no connection to an address that had or was to have one, on the loop's clock.
-        self._missing_since: dict[Address, float] = {}
+        self._patience_s = patience_s
+        #: From when on an address without a connection, which had or was to have one, counts as away; on the loop's clock.
+        self._away_from: dict[Address, float] = {}
         #: Set by ``close``, permanently.
         self.closed = False
 
@@ -57,16 +61,15 @@ class ConnectionPool:
         """The open connection to ``address``, or None. Fast path before ``get``."""
         return self._open.get(address)
 
-    def is_away(self, address: Address, now: float, patience_s: float) -> bool:
-        """Whether the server has been silent since a request that timed out, or cannot be connected to for ``patience_s`` seconds.
+    def is_away(self, address: Address, now: float) -> bool:
+        """Whether the server answers neither a request nor a heartbeat after it, or cannot be connected to for ``patience_s`` seconds.
 
         Ended by anything that is heard from it. May be called from any thread; ``now``: the loop's time.
         """
         connection = self._open.get(address)
         if connection is not None:
             return connection.is_silent
-        since = self._missing_since.get(address)
-        return since is not None and now - since >= patience_s
+        return now >= self._away_from.get(address, math.inf)
 
     async def get(self, address: Address) -> Connection:
         """The open connection to ``address``; opens one and sends the first heartbeat if necessary.
@@ -100,7 +103,7 @@ class ConnectionPool:
     async def _connect(self, address: Address) -> Connection:
         loop = asyncio.get_running_loop()
         connection = Connection(address, loop, self._on_push, self._lost, self._silent)
-        self._missing_since.setdefault(address, loop.time())
+        self._away_from.setdefault(address, loop.time() + self._patience_s)
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 await self._connector.connect(address, lambda: connection)
@@ -124,7 +127,7 @@ class ConnectionPool:
         if connection.closed:
             raise ConnectError(f"the connection to {address} was closed at once")
         self._open[address] = connection
-        del self._missing_since[address]
+        del self._away_from[address]
         return connection
 
     def _silent(self, connection: Connection) -> None:
@@ -134,8 +137,8 @@ class ConnectionPool:
     def _lost(self, connection: Connection) -> None:
         if self._open.get(connection.address) is connection:
             del self._open[connection.address]
-            now = asyncio.get_running_loop().time()
-            self._missing_since[connection.address] = -math.inf if connection.is_silent else now
+            wait_s = 0.0 if connection.is_silent else PROBE_TIMEOUT_S if connection.is_in_doubt else self._patience_s
+            self._away_from[connection.address] = asyncio.get_running_loop().time() + wait_s
             if not self.closed:
                 log.info("connection to %s lost", connection.address)
                 self._on_lost(connection.address)

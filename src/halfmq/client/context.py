@@ -35,15 +35,13 @@ class ClientContext:
 
     @property
     def is_away(self) -> bool:
-        """No known broker answers: each is silent since a request that timed out, or cannot be connected to for ``attempt_timeout_s``.
+        """No known broker answers: see ``ConnectionPool.is_away``.
 
         May be asked in any thread. ``AsyncClient`` asks the brokers until one answers.
         """
         known = self.router.brokers().values()
         now = self.loop.time()
-        return self.is_looking or (
-            len(known) > 0 and all(self.brokers.is_away(address, now, self.attempt_timeout_s) for address in known)
-        )
+        return self.is_looking or (len(known) > 0 and all(self.brokers.is_away(address, now) for address in known))
 
     def refuse_if_away(self) -> None:
         """Raise ConnectError if no broker answers, before anything is begun that would wait for one."""
