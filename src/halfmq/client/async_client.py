@@ -123,6 +123,8 @@ class AsyncClient:
         self._making = threading.Lock()
         self._closing: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        #: Looks for a broker after ``connect(wait=False)``.
+        self._finding: asyncio.Task[None] | None = None
 
     @classmethod
     def from_env(cls, **options: Any) -> Self:
@@ -159,7 +161,7 @@ class AsyncClient:
         self._opened = True
         if not wait:
             self._context.is_looking = True
-            self._looking: asyncio.Task[None] | None = self._spawn(self._find_a_broker())
+            self._finding = self._spawn(self._find_a_broker())
             self._start_background()
             return
         try:
@@ -172,8 +174,8 @@ class AsyncClient:
     async def found(self) -> None:
         """Return when a broker was found, after ``connect(wait=False)``; at once if that was not called."""
         self._here()
-        if self._looking is not None:
-            await asyncio.shield(self._looking)
+        if self._finding is not None:
+            await asyncio.shield(self._finding)
 
     @property
     def is_ready(self) -> bool:
@@ -258,7 +260,7 @@ class AsyncClient:
             self._attempt_timeout_s,
             asyncio.get_running_loop(),
         )
-        self._looking = None
+        self._finding = None
         self._producer = Producer(self._context, self.group or NO_GROUP)
         self._made_transactions: Transactions | None = None
         self._made_check_listener: CheckListener | None = None

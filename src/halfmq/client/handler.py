@@ -83,7 +83,8 @@ class Handler:
 def _first_type(function: Callable[..., Any]) -> type | None:
     """The type to decode the body into, from the first parameter's annotation; None: pass the message."""
     parameters = list(inspect.signature(function).parameters)
-    annotated = function if inspect.isroutine(function) else getattr(function, "func", type(function).__call__)
+    # Of a partial or an object that is called: what they call.
+    annotated: Any = function if inspect.isroutine(function) else getattr(function, "func", type(function).__call__)
     try:
         hint = get_type_hints(annotated).get(parameters[0])
     except NameError as error:
