@@ -60,6 +60,7 @@ BLOCKS: Final[dict[str, Rows]] = {
     ),
     "docs/database.md": (
         ("metadata = MetaData()", By(f"{_PROGRAMS}::test_the_database_page_is_one_program")),
+        ("engine = create_async_engine", By(f"{_PROGRAMS}::test_the_web_service_of_the_database_page_serves")),
         ("while markers.prune", By(f"{_PROGRAMS}::test_the_database_page_is_one_program")),
         ("inbox = Inbox(metadata)", By(f"{_PROGRAMS}::test_the_database_page_is_one_program")),
     ),

@@ -6,12 +6,14 @@ import re
 import shutil
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, text
 
+from halfmq import Client
 from tests.documents.blocks import blocks_of, in_test
 from tests.documents.pages import ROOT, commands, output, same
 from tests.documents.shell import shell
@@ -137,6 +139,77 @@ def test_the_database_page_is_one_program(tmp_path: Path, broker: Served) -> Non
     ]
     said = printed(in_test("\n".join(program), f"127.0.0.1:{broker.name_port}", tmp_path), tmp_path)
     assert said == "[1] 3\n", "one invoice; the marker, and the two rows about the table"
+
+
+#: What the service of docs/database.md takes for granted.
+_SERVICE = """
+import asyncio
+from typing import Annotated
+from fastapi import Depends, FastAPI, Response
+from pydantic import BaseModel
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from halfmq import App, AsyncClient, Message
+from halfmq.sql import MarkerTable
+
+database_url = "sqlite+aiosqlite:///shop.db"
+
+class Base(DeclarativeBase): ...
+class Order(Base):
+    __tablename__ = "orders"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    sku: Mapped[str]
+class NewOrder(BaseModel):
+    sku: str
+    def to_row(self):
+        return Order(sku=self.sku)
+
+markers = MarkerTable(Base.metadata)
+
+async def create_tables():
+    made = create_async_engine(database_url)
+    async with made.begin() as connection:
+        await connection.run_sync(Base.metadata.create_all)
+    await made.dispose()
+asyncio.run(create_tables())
+"""
+
+
+@pytest.mark.slow
+def test_the_web_service_of_the_database_page_serves(tmp_path: Path, broker: Served) -> None:
+    (block,) = blocks_of(f"{_HERE}::test_the_web_service_of_the_database_page_serves")
+    (tmp_path / "service.py").write_text(_SERVICE + block.text)
+    port, log = free_port(), tmp_path / "log.txt"
+    with log.open("wb") as said:
+        service = subprocess.Popen(
+            [sys.executable, "-m", "uvicorn", "service:api", "--port", str(port)],
+            cwd=tmp_path, stdout=said, stderr=said, env=os.environ | {"HALFMQ_URL": broker.url},
+        )  # fmt: skip
+
+    def answer(path: str, body: bytes | None = None) -> str:
+        request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                return str(response.read().decode())
+        except OSError as error:
+            return repr(error)
+
+    try:
+        wait_until(
+            lambda: answer("/ready") == "true", "service", unless=lambda: service.poll() is not None and log.read_text()
+        )
+        assert answer("/orders", b'{"sku":"tea"}') == "1", log.read_text()
+    finally:
+        service.terminate()
+        service.wait(60)
+    with (
+        Client(broker.url, group="reader") as mq,
+        mq.consumer("order-created", group="web", start="earliest") as messages,
+    ):
+        assert next(message.json() for message in messages if message.key == "1") == {
+            "id": 1,
+            "sku": "tea",
+        }
 
 
 def indented(text: str, by: int) -> str:
