@@ -156,6 +156,42 @@ def test_each_planted_fault_is_found_and_counted(shop: Shop, capsys: pytest.Capt
     assert (row["basket_id"], row["table_total_cents"], row["message_total_cents"]) == (300, 400, 401)
 
 
+def test_message_whose_key_can_be_read_is_not_missing(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    """A producer changed the type of a field, of one that is compared, of another one, or of the key: to send the orders again would be wrong."""
+    shop.sell(range(100, 106))
+    body = msgspec.to_builtins(order(100))
+    shop.mq.send(shop.topic, body | {"total_cents": "200"})
+    shop.mq.send(shop.topic, msgspec.to_builtins(order(101)) | {"household_id": [1]})
+    shop.mq.send(shop.topic, msgspec.to_builtins(order(102)) | {"basket_id": "102"})
+    shop.mq.send(shop.topic, {"basket_id": "103", "total_cents": {}, "household_id": "x"})
+    shop.mq.send(shop.topic, {"basket_id": 104.0, "total_cents": 204})
+    for cut in (b'{"basket_id": 105, "total_c', b'{"basket_id": "x"}', b'{"basket_id": null, "total_cents": "5"}'):
+        shop.mq.send(shop.topic, cut)
+    shop.mq.send(shop.topic, {"basket_id": 200, "total_cents": "no such order"})
+    shop.mq.send(shop.topic, msgspec.to_builtins(order(5)) | {"total_cents": "105"})
+    given = {"compare": ("total_cents",), "examples": 9}
+    schema = "basket_id long, total_cents long, household_id int"
+    result = shop.reconcile(**given, schema=schema)
+    assert found(result) == {"missing": 1, "phantom": 1, "duplicated": 1, "different": 5, "unreadable": 3}
+    assert [one.key["basket_id"] for one in result.examples[Kind.DIFFERENT]] == ["100", "101", "102", "103", "104"]
+    first, second, *_ = result.examples[Kind.DIFFERENT]
+    assert ([one.column for one in first.values], second.values) == (["total_cents"], [])
+    assert str(second).startswith(f"basket_id 101; {shop.topic}/")
+    assert "; not JSON of the schema: {" in str(second)
+    assert [one.key["basket_id"] for one in result.examples[Kind.MISSING]] == ["105"]
+    assert {one.key["basket_id"] for one in result.examples[Kind.UNREADABLE]} == {None}
+    # Without a schema nothing is said of household_id. Then with a key inside an object.
+    assert found(shop.reconcile(**given))["different"] == 4
+    shop.mq.send(shop.topic, {"order": {"id": "100", "cents": "x"}})
+    inside = shop.reconcile(key=("basket_id=order.id",), compare=(), sum=(), schema="order struct<id long, cents long>")
+    assert found(inside)["different"] == 1
+    # What cannot be judged by a condition is not the message of a row, nor a second one of it.
+    some = shop.reconcile(**given, schema=schema, where_messages="total_cents > 0")
+    assert found(some) == {"missing": 3, "different": 3, "unreadable": 7}
+    assert shop.run(**given, schema=schema) == 1
+    assert "rows of the table without a message; see unreadable" in capsys.readouterr().out
+
+
 def test_order_whose_commit_the_database_has_lost_is_found(shop: Shop) -> None:
     """A failover to a replica that did not have it yet: the message was sent in its transaction, rightly, and stays."""
     path = shop.work / "shop.db"

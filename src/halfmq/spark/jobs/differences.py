@@ -16,8 +16,10 @@ from halfmq.spark.jobs.reconciliation import Kind
 
 #: Where a message was read, under the names that the table ``silver`` of ingest has.
 PLACE: Final = ("message_time", "message_topic", "message_queue", "message_offset")
-#: Why a message is unreadable, or null.
+#: Why the body of a message is not one of the schema, or null.
 REASON: Final = "_halfmq_reason"
+#: Struct of texts, one for each key, ``k0`` and so on: what the body of such a message has as its key, whatever its type.
+KEY_TEXTS: Final = "_halfmq_keys"
 
 #: With a tolerance, numbers are compared as decimals with this many places, as far as they fit.
 _SCALE: Final = 12
@@ -112,14 +114,17 @@ def _places(number: Decimal) -> int:
 
 
 class Sides(NamedTuple):
-    """Both inputs. ``messages`` has the columns of ``PLACE`` and ``REASON`` if it has a place and may be unreadable."""
+    """Both inputs. ``messages`` has the columns of ``PLACE`` if it has a place, and ``REASON`` and ``KEY_TEXTS`` if it may be unreadable."""
 
     rows: DataFrame
     messages: DataFrame
 
 
 def classify(sides: Sides, planned: Plan, newer_than: Any | None) -> DataFrame:
-    """One row for each key, and for each unreadable message, with column ``kind``: of ``Kind``, null if both sides are equal.
+    """One row for each key, and for each message without one, with column ``kind``: of ``Kind``, null if both sides are equal.
+
+    What keys alone decide does not depend on the rest of a body: a message whose key can be read counts for its key, also if its body is not one of
+    the schema. It then differs from the row, since what it says is not known.
 
     ``newer_than``: a time; messages without a row that became visible then or later are ``NEWER``. None: all count.
 
@@ -132,16 +137,16 @@ def classify(sides: Sides, planned: Plan, newer_than: Any | None) -> DataFrame:
     kinds = {pair: _types(sides, pair) for pair in planned.pairs}
     rows = sides.rows.select(
         *_key(planned, kinds, 0),
-        f.lit(None).cast("string").alias("unreadable"),
+        f.lit(None).cast("string").alias("reason"),
         f.lit(None).cast(_place_type(sides.messages)).alias("place"),
         f.lit(1).cast("long").alias("rows"),
         f.lit(0).cast("long").alias("messages"),
         _values(planned.compare, 0).alias("table_values"),
         *(_summand(pair, kinds[pair], 0).alias(f"table_sum_{n}") for n, pair in enumerate(planned.sums)),
     )
-    messages = _marked(sides.messages, planned).select(
-        *_key(planned, kinds, 1),
-        f.col(REASON).alias("unreadable"),
+    messages = sides.messages.select(
+        *_key(planned, kinds, 1, sides.messages.columns),
+        _reason(sides.messages, planned).alias("reason"),
         _place(sides.messages).alias("place"),
         f.lit(0).cast("long").alias("rows"),
         f.lit(1).cast("long").alias("messages"),
@@ -149,12 +154,13 @@ def classify(sides: Sides, planned: Plan, newer_than: Any | None) -> DataFrame:
         *(_summand(pair, kinds[pair], 1).alias(f"message_sum_{n}") for n, pair in enumerate(planned.sums)),
     )
     names = [f"key_{n}" for n in range(len(planned.keys))]
-    # An unreadable message is a group of its own, as far as its place is known.
-    alone = f.when(f.col("unreadable").isNotNull(), f.col("place")).alias("alone")
+    # A message without a key is a group of its own, as far as its place is known.
+    alone = (f.col("messages") > 0) & _no_key(names)
     grouped = (
         rows.unionByName(messages, allowMissingColumns=True)
-        .groupBy(*names, "unreadable", alone)
+        .groupBy(*names, *(f.when(alone, f.col(name)).alias(f"alone_{name}") for name in ("place", "reason")))
         .agg(
+            f.min("reason").alias("reason"),
             f.sum("rows").alias("rows"),
             f.sum("messages").alias("messages"),
             f.min("place").alias("first_message"),
@@ -185,7 +191,7 @@ def classify(sides: Sides, planned: Plan, newer_than: Any | None) -> DataFrame:
         "differing",
         "first_message",
         "last_message",
-        f.col("unreadable").alias("reason"),
+        "reason",
         *(f"{side}_sum_{n}" for side in _SIDES for n in range(len(planned.sums))),
     )
 
@@ -195,30 +201,33 @@ _SIDES: Final = ("table", "message")
 
 def _kind(keys: Sequence[str], newer_than: Any | None) -> Column:
     rows, messages = f.col("rows"), f.col("messages")
-    no_key = f.greatest(*(f.col(name).isNull() for name in (*keys, keys[0])))
     is_newer = f.lit(False)
     if newer_than is not None:
         is_newer = f.coalesce(f.col("first_message.message_time") >= f.lit(newer_than), f.lit(False))
     return (
-        f.when(f.col("unreadable").isNotNull(), Kind.UNREADABLE.value)
-        .when(no_key, Kind.ROW_WITHOUT_KEY.value)
+        f.when(_no_key(keys) & (messages > 0), Kind.UNREADABLE.value)
+        .when(_no_key(keys), Kind.ROW_WITHOUT_KEY.value)
         .when(rows > 1, Kind.REPEATED_ROW.value)
         .when(messages == 0, Kind.MISSING.value)
         .when((rows == 0) & is_newer, Kind.NEWER.value)
         .when(rows == 0, Kind.PHANTOM.value)
         .when(messages > 1, Kind.DUPLICATED.value)
-        .when(f.size("differing") > 0, Kind.DIFFERENT.value)
+        .when(f.col("reason").isNotNull() | (f.size("differing") > 0), Kind.DIFFERENT.value)
     )
+
+
+def _no_key(keys: Sequence[str]) -> Column:
+    return f.greatest(*(f.col(name).isNull() for name in (*keys, keys[0])))
 
 
 # --- the shape of both sides --------------------------------------------------------------------------------------
 
 
-def _marked(messages: DataFrame, planned: Plan) -> DataFrame:
-    """``REASON`` also for messages without a key."""
+def _reason(messages: DataFrame, planned: Plan) -> Column:
+    """``REASON``, also for messages without a key."""
     known = f.col(REASON) if REASON in messages.columns else f.lit(None).cast("string")
     absent = (f.when(f.col(pair.messages).isNull(), f.lit(f"no {pair.messages}")) for pair in planned.keys)
-    return messages.withColumn(REASON, f.coalesce(known, *absent))
+    return f.coalesce(known, *absent)
 
 
 def _place_type(messages: DataFrame) -> t.DataType:
@@ -239,10 +248,24 @@ def _source(pair: Pair, side: int) -> Column:
     return f.col(pair.messages) if side else f.col(f"`{pair.table}`")
 
 
-def _key(planned: Plan, kinds: dict[Pair, "_Types"], side: int) -> list[Column]:
-    return [
-        _source(pair, side).cast(_key_type(pair, kinds[pair])).alias(f"key_{n}") for n, pair in enumerate(planned.keys)
-    ]
+def _key(planned: Plan, kinds: dict[Pair, "_Types"], side: int, columns: Sequence[str] = ()) -> list[Column]:
+    found = []
+    for n, pair in enumerate(planned.keys):
+        kind = _key_type(pair, kinds[pair])
+        key = _source(pair, side).cast(kind)
+        # Binary values are base64 in JSON: their text is another value.
+        if KEY_TEXTS in columns and kind != "binary":
+            key = f.coalesce(key, _of_text(f.col(KEY_TEXTS).getField(f"k{n}"), kind))
+        found.append(key.alias(f"key_{n}"))
+    return found
+
+
+def _of_text(text: Column, kind: str) -> Column:
+    """The key that a text means; null: none. Whole numbers may have become floats, 104.0."""
+    if kind != "long":
+        return text.try_cast(kind)
+    number = text.try_cast(f"decimal({_DIGITS},{_SCALE})")
+    return f.when(number == f.floor(number), number.try_cast(kind))
 
 
 def _values(pairs: Sequence[Pair], side: int) -> Column:
@@ -281,7 +304,7 @@ def _types(sides: Sides, pair: Pair) -> _Types:
     if pair.table not in row.fieldNames():
         raise UsageError(f"the table has no column {pair.table}", hint=f"it has {', '.join(row.fieldNames())}")
     if message is None:
-        known = [name for name in sides.messages.columns if name != REASON]
+        known = [name for name in sides.messages.columns if name not in (REASON, KEY_TEXTS)]
         raise UsageError(
             f"messages have no column {pair.messages}",
             hint=f"they have {', '.join(known)}; {pair.table}=NAME if they name it otherwise",

@@ -9,10 +9,11 @@ COMMIT of its row, so its row was there by then, as far as the clocks of this ma
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal, localcontext
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -20,14 +21,14 @@ import msgspec
 import pyarrow as pa
 from msgspec import Meta, field
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from rich.console import Console
 
 from halfmq.errors import UsageError
 from halfmq.spark.jobs import database_rows, differences, inputs, reconciliation, session
-from halfmq.spark.jobs.differences import PLACE, REASON, Plan, Sides
+from halfmq.spark.jobs.differences import KEY_TEXTS, PLACE, REASON, Plan, Sides
 from halfmq.spark.jobs.reconciliation import Example, Kind, Result, Total, Values
 from halfmq.spark.jobs.settings import SparkSettings
 from halfmq.spark.jobs.source import SourceSettings, check_source, shown_source
@@ -261,7 +262,7 @@ def _messages(spark: Any, settings: Settings, planned: Plan, table: t.StructType
     schema = _schema(settings, planned, table)
     # Names, keys and tags cost a third of a scan, and only a condition can use them.
     columns = _MESSAGE if settings.where_messages is None else {**_MESSAGE, **_MORE}
-    taken = sorted({*columns, _CORRUPT, REASON}.intersection(schema.fieldNames()))
+    taken = sorted({*columns, _CORRUPT, REASON, KEY_TEXTS}.intersection(schema.fieldNames()))
     if taken:
         raise UsageError(f"--schema has columns with names of the message itself: {', '.join(taken)}")
     read = inputs.read_topics(spark, settings, ("value", *columns.values()))
@@ -275,12 +276,33 @@ def _messages(spark: Any, settings: Settings, planned: Plan, table: t.StructType
         *(f.col("body").getField(name).alias(name) for name in schema.fieldNames()),
         *(f.col(source).alias(name) for name, source in columns.items()),
         reason.alias(REASON),
+        f.when(is_corrupt, _key_texts(text, planned)).alias(KEY_TEXTS),
     )
     if settings.where_messages is None:
         return found
-    # Whether the condition holds for a message that is not understood is unknown.
+    # Whether the condition holds for a body that is not understood is unknown, and so is whether its key counts.
     condition = f"({settings.where_messages}) or {REASON} is not null"
-    return _where(found, condition, "--where-messages")
+    selected = _where(found, condition, "--where-messages")
+    unsure = f.col(REASON).isNotNull() & ~f.coalesce(f.expr(settings.where_messages), f.lit(False))
+    names = {*schema.fieldNames(), KEY_TEXTS}
+    return selected.select(
+        *(f.when(~unsure, f.col(name)).alias(name) if name in names else f.col(name) for name in selected.columns)
+    )
+
+
+def _key_texts(text: Column, planned: Plan) -> Column:
+    """The keys of a JSON text as texts: what is wrong with other fields, and with the type of these, does not matter."""
+    paths = [pair.messages.split(".") for pair in planned.keys]
+    found = f.from_json(text, _of_texts(paths))
+    return f.struct(*(reduce(Column.getField, path, found).alias(f"k{n}") for n, path in enumerate(paths)))
+
+
+def _of_texts(paths: Sequence[Sequence[str]]) -> t.StructType:
+    names = dict.fromkeys(path[0] for path in paths)
+    inner = {name: [path[1:] for path in paths if path[0] == name and path[1:]] for name in names}
+    return t.StructType(
+        [t.StructField(name, _of_texts(more) if more else t.StringType()) for name, more in inner.items()]
+    )
 
 
 def _schema(settings: Settings, planned: Plan, table: t.StructType) -> t.StructType:
@@ -475,7 +497,3 @@ def _write_json(path: Path, result: Result) -> None:
         path.write_bytes(reconciliation.to_json(result) + b"\n")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
-
-
-def _with_seconds(result: Result, seconds: float) -> Result:
-    return msgspec.structs.replace(result, seconds=round(seconds, 1))

@@ -34,10 +34,10 @@ MEANING: Final = {
     Kind.MISSING: "rows of the table without a message",
     Kind.PHANTOM: "messages without a row",
     Kind.DUPLICATED: "keys with several messages",
-    Kind.DIFFERENT: "keys whose compared columns differ",
+    Kind.DIFFERENT: "keys whose compared columns differ or cannot be read",
     Kind.REPEATED_ROW: "keys with several rows in the table",
     Kind.ROW_WITHOUT_KEY: "rows with NULL in the key",
-    Kind.UNREADABLE: "messages that are not JSON of the schema, or have no key",
+    Kind.UNREADABLE: "messages without a key that can be read",
     Kind.NEWER: "messages without a row, newer than the table (not counted as differences)",
 }
 
@@ -51,7 +51,7 @@ class Values(msgspec.Struct, frozen=True):
 
 
 class Example(msgspec.Struct, frozen=True, kw_only=True):
-    """A key, or a message, with a difference. Places are ``TOPIC/QUEUE/OFFSET``; ``reason``: of an unreadable message."""
+    """A key, or a message, with a difference. Places are ``TOPIC/QUEUE/OFFSET``; ``reason``: what is wrong with the body of the message."""
 
     key: dict[str, str | None]
     rows: int
@@ -62,7 +62,7 @@ class Example(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
     def __str__(self) -> str:
-        if self.reason is not None:
+        if self.reason is not None and not self.rows and None in self.key.values():
             return f"{self.first_message or 'a message'}: {self.reason}"
         parts = [", ".join(f"{name} {_shown(value)}" for name, value in self.key.items())]
         parts += [f"{one.column}: table {_shown(one.table)}, message {_shown(one.messages)}" for one in self.values]
@@ -73,6 +73,8 @@ class Example(msgspec.Struct, frozen=True, kw_only=True):
         if self.first_message is not None:
             last = f" ... {self.last_message}" if self.last_message not in (None, self.first_message) else ""
             parts.append(f"{self.first_message}{last}")
+        if self.reason is not None:
+            parts.append(self.reason)
         return "; ".join(parts)
 
 
@@ -156,7 +158,11 @@ def show(result: Result, console: Console) -> None:
     counts.add_row(f"{result.equal:,}", "equal", "keys with one row and one message, and equal columns")
     for kind, count in shown_counts(result):
         style = "red" if count and kind is not Kind.NEWER else ""
-        more = f"; {result.extra_messages:,} too many" if kind is Kind.DUPLICATED and count else ""
+        more = ""
+        if kind is Kind.DUPLICATED and count:
+            more = f"; {result.extra_messages:,} too many"
+        elif kind is Kind.MISSING and count and result.counts.get(Kind.UNREADABLE):
+            more = "; see unreadable"
         counts.add_row(Text(f"{count:,}", style), Text(kind.replace("_", " "), style), MEANING[kind] + more)
     console.print(counts)
     for kind, found in result.examples.items():
