@@ -35,7 +35,9 @@ def broker(tmp_path: Path) -> Iterator[Served]:
 
 
 def prepare(mq: Client, name: str, count: int = 1) -> Prepared:
-    return mq.prepare([compose("orders", f"{name}-{number}") for number in range(count)], tx_id=name)
+    """With messages for two topics if there are several."""
+    topics = ("orders", "returns", "orders")
+    return mq.prepare([compose(topics[number], f"{name}-{number}") for number in range(count)], tx_id=name)
 
 
 @pytest.mark.parametrize("form", ["parquet", pytest.param("delta", marks=pytest.mark.thorough)])
@@ -46,7 +48,7 @@ def test_each_transaction_is_in_the_table_once(
     said: list[str] = []
 
     def run() -> dict[str, str]:
-        settings = transactions.Settings(output=str(output), url=url, consumers={"billing": "orders"}, format=form)
+        settings = transactions.Settings(output=str(output), url=url, consumers={"billing": "orders,returns"}, format=form)
         assert again(lambda: transactions.run(settings, SparkSettings(), said.append)) == 0
         rows = tables.read(spark, output / "settled").collect()
         assert max(Counter(row.transaction_id for row in rows).values()) == 1
@@ -75,7 +77,7 @@ def test_each_transaction_is_in_the_table_once(
         assert "3 committed, 1 rolled back, 0 undecided" in said[-2]
         assert "billing: 3 transactions not read" in said[-1]
 
-        with mq.consumer("orders", group="billing", start="earliest") as messages:
+        with mq.consumer(["orders", "returns"], group="billing", start="earliest") as messages:
             for _ in range(5):
                 message = messages.get(30)
                 assert message is not None
@@ -83,7 +85,7 @@ def test_each_transaction_is_in_the_table_once(
         assert run() == everything
         assert "billing: 0 transactions not read" in said[-1]
     (row,) = tables.read(spark, output / "settled").where("transaction_id = 'T-2'").collect()
-    assert (row.group, row.messages, row.topics, row.decided_by) == ("service", 3, ["orders"], "producer")
+    assert (row.group, row.messages, row.topics, row.decided_by) == ("service", 3, ["orders", "returns"], "producer")
 
 
 @pytest.mark.thorough

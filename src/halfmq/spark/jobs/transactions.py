@@ -275,7 +275,14 @@ def _summary(spark: Any, output: Path, after: State, settings: Settings) -> list
         f" {after.undecided:,} undecided"
     ]
     if settings.consumers:
-        unread = spark.read.parquet(str(output / "unread.parquet"))
-        found = {row.consumer_group: row["count"] for row in unread.groupBy("consumer_group").count().collect()}
+        found = _unread_counts(spark.read.parquet(str(output / "unread.parquet")))
         lines += [f"  {group}: {found.get(group, 0):,} transactions not read" for group in settings.consumers]
     return lines
+
+
+def _unread_counts(unread: Any) -> dict[str, int]:
+    """Number of transactions by consumer group: a transaction has a row for each of its topics."""
+    from pyspark.sql import functions as f
+
+    counted = unread.groupBy("consumer_group").agg(f.countDistinct("transaction_id").alias("transactions"))
+    return {row.consumer_group: row.transactions for row in counted.collect()}
