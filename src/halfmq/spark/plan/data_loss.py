@@ -173,6 +173,8 @@ def resume(offset: StreamOffset, snapshot: QueueBoundsSnapshot) -> Resumed:
             starts[queue] = start
         if loss:
             losses.append(loss)
+    # What is said of a topic is said once, not for each of its queues.
+    losses = list(dict.fromkeys(losses))
     losses += [
         f"messages 0 to {firsts[topic, name] - 1} of queue {name} of topic {topic}, which is new to the query, "
         "are past retention"
@@ -208,7 +210,9 @@ def _resume_queue(
         return None, f"topic {topic} no longer exists" if at > 0 else ""
     if snapshot.topics[topic] != offset.topics.get(topic, snapshot.topics[topic]):
         first = snapshot.queues[queue][0] if queue in snapshot.queues else None
-        return first, f"topic {topic} was deleted and created again; queue {name} starts at {first}"
+        return first, f"topic {topic} was deleted and created again" + (
+            f"; queue {name} starts at {first}" if first else ""
+        )
     if queue not in snapshot.queues:
         return None, f"queue {name} of topic {topic} no longer exists"
     first, end = snapshot.queues[queue]
