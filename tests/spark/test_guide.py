@@ -1,12 +1,15 @@
-"""The Python blocks of docs/spark.md, run in order as one program against a broker; what the page says they print is compared.
+"""The Python blocks of docs/spark.md, pasted in order into one prompt, against a broker; what the page says they print is compared.
 
-A block ```text directly after a block ```python is its output; "..." in it stands for any text.
+A prompt takes line by line: after an indented block it needs an empty line, and inside of one there must be none. What can be pasted so is a program
+as well. A block ```text directly after a block ```python is its output; "..." in it stands for any text.
 """
 
+import code
 import contextlib
 import doctest
 import io
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -39,11 +42,38 @@ def blocks(page: str) -> list[Block]:
     ]
 
 
+class Prompt(code.InteractiveConsole):
+    """Python's prompt. Errors are raised, and no value of an expression is shown: a program shows none either."""
+
+    def paste(self, text: str) -> None:
+        with contextlib.ExitStack() as stack:
+            stack.callback(setattr, sys, "displayhook", sys.displayhook)
+            sys.displayhook = lambda value: None
+            for line in (*text.splitlines(), ""):
+                self.push(line)
+
+    def runcode(self, code: Any) -> None:
+        exec(code, self.locals)
+
+    def showsyntaxerror(self, filename: str | None = None, **_: Any) -> None:
+        raise
+
+    def showtraceback(self) -> None:
+        raise
+
+
+class Listener(Prompt):
+    """Only compiles."""
+
+    def runcode(self, code: Any) -> None:
+        pass
+
+
 def run(block: Block, names: dict[str, Any]) -> str:
-    """What it prints. Lines of tracebacks are those of the page."""
+    """What it prints, pasted into a prompt."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile("\n" * (block.line - 1) + block.code, str(PAGE), "exec"), names)
+        Prompt(names, f"{PAGE.name}, line {block.line}").paste(block.code)
     return printed.getvalue()
 
 
@@ -84,6 +114,19 @@ def test_the_guide_prints_what_it_shows(spark: Any, broker: Served) -> None:
     finally:
         spark.catalog.dropTempView("orders")
     assert "".join(differences) == ""
+
+
+@pytest.mark.parametrize("block", blocks(PAGE.read_text()), ids=lambda block: f"line-{block.line}")
+def test_each_block_can_be_pasted_into_a_prompt_and_is_a_program(block: Block) -> None:
+    compile(block.code, PAGE.name, "exec")
+    Listener({}).paste(block.code)
+
+
+@pytest.mark.parametrize("text", ["if True:\n    a = 1\nb = 2", "def f():\n    a = 1\n\n    return a"])
+def test_what_cannot_be_pasted_is_noticed(text: str) -> None:
+    compile(text, "a program", "exec")
+    with pytest.raises(SyntaxError):
+        Listener({}).paste(text)
 
 
 def test_a_block_that_prints_something_else_is_noticed() -> None:

@@ -216,6 +216,33 @@ def test_z_paused_driver_changes_nothing_and_stops(killed: tuple[Path, str], row
     row.assert_once()
 
 
+@thorough
+def test_second_driver_on_a_checkpoint_stops_itself_or_the_first_one(sink: Any, broker: Served, tmp_path: Path) -> None:
+    """Both run. Spark lets one of them write a batch into the checkpoint; the other one stops. All rows are visible once, by the one that goes on."""
+    send(broker, "two", 0, ROWS)
+    with sink_driver.stopped_at({"two": ""}, broker.url, tmp_path):
+        row = Row(sink, broker, tmp_path / "two")
+        second = sink_driver.start(sink, broker.url, row.directory)
+        try:
+            first_ended, sent = row.directory / "ended", ROWS
+
+            def has_one_stopped() -> bool:
+                nonlocal sent
+                send(broker, "two", sent, 1)
+                sent += 1
+                return first_ended.exists() or not second.isActive
+
+            wait_until(has_one_stopped, "end of one of two drivers")
+            reason = first_ended.read_text() if first_ended.exists() else str(second.exception())
+            assert "CONCURRENT_STREAM_LOG_UPDATE" in reason
+            send(broker, "two", sent, 10)
+            wait_until(lambda: len(row.visible()) >= sent + 10, "rows of the driver that goes on")
+            row.assert_once(sent + 10)
+            assert first_ended.exists() == second.isActive
+        finally:
+            second.stop()
+
+
 def test_broker_killed_while_a_task_sends_and_before_the_decision(broker: Served) -> None:
     """The task and the driver without Spark, which would only wait."""
     given = options(broker.name_port, topic="killed-broker", maxHalfBatchBytes="4k", brokerTimeout="60")
@@ -270,6 +297,36 @@ def test_batch_write_and_every_column_read_back(sink: Any, broker: Served) -> No
     assert len(queues) == 14
     assert {len(one) for one in queues.values()} == {1}
     assert len(set.union(*queues.values())) > 1
+
+
+def test_rows_that_were_read_are_written_again(sink: Any, broker: Served) -> None:
+    """Keys and headers as the source has them; what a message cannot have is written as docs/spark-options.md says, and read back."""
+
+    def read(topic: str) -> Any:
+        return sink.read.format("halfmq").options(url=broker.url, subscribe=topic, columns="Key,VALUE,headers").load()
+
+    def write(frame: Any, topic: str) -> None:
+        frame.write.format("halfmq").mode("append").options(url=broker.url, topic=topic).save()
+
+    with Client(broker.url, group="service") as mq:
+        mq.send("headers-1", b"1", key="é", properties={"b": "x\x01y", "a": "é"})
+        mq.send("headers-1", b"2")
+    write(read("headers-1"), "headers-2")
+    first, second = ({bytes(row.value): row for row in read(topic).collect()} for topic in ("headers-1", "headers-2"))
+    assert first == second
+    assert [(one.key, bytes(one.value)) for one in second[b"1"].headers] == [("b", b"x\x01y"), ("a", "é".encode())]
+    write(read("headers-2").selectExpr("VALUE", "KEY", "map('a', 'b') AS Headers"), "headers-3")
+    assert {(bytes(row.value), row.headers[0].key) for row in read("headers-3").collect()} == {(b"1", "a"), (b"2", "a")}
+
+    kafka = sink.createDataFrame([(b"\x00\xff", b"1"), (b"two words", None)], "key binary, value binary")
+    for frame, said in ((kafka, r"base64\(key\)"), (kafka.selectExpr("value"), r"cast\('null' as binary\)")):
+        with pytest.raises(Exception, match=said):
+            write(frame, "kafka")
+    write(kafka.selectExpr("base64(key) as key", "coalesce(value, cast('null' as binary)) as value"), "kafka")
+    found = read("kafka").selectExpr(
+        "unbase64(cast(key as string)) as key", "nullif(value, cast('null' as binary)) as value"
+    )
+    assert {tuple(row) for row in found.collect()} == {tuple(row) for row in kafka.collect()}
 
 
 def test_rows_of_a_key_keep_their_order_at_any_number_of_tasks(sink: Any, broker: Served) -> None:
@@ -412,6 +469,17 @@ def test_what_cannot_be_written_is_said_in_words(
     frame = sink.range(1).selectExpr("'a' as value")
     with pytest.raises(Exception, match=f"(?i){said}"):
         frame.write.format("halfmq").mode(mode).options(url=broker.url, **given).save()
+
+
+def test_output_mode_update_is_what_spark_refuses(sink: Any, tmp_path: Path) -> None:
+    """And not this sink, which cannot allow it: docs/spark.md gives another way. Spark asks for a Scala trait that a Python sink cannot have; once
+    that has changed, write these rows directly.
+    """
+    counts = sink.readStream.format("rate").load().groupBy("value").count().selectExpr("cast(count as string) as value")
+    writing = counts.writeStream.format("halfmq").outputMode("update").option("checkpointLocation", str(tmp_path))
+    query = writing.options(url="rocketmq://127.0.0.1:9", topic="t").start()
+    with pytest.raises(Exception, match="does not support Update mode"):
+        query.awaitTermination(60)
 
 
 @thorough

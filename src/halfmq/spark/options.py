@@ -319,7 +319,9 @@ def _parts(text: str) -> list[str]:
 
 def _columns(values: Mapping[str, str], view: str) -> tuple[str, ...]:
     known, usual = _COLUMNS_OF_VIEW[view]
-    columns = _list("columns", values["columns"]) if "columns" in values else usual
+    columns = usual
+    if "columns" in values:
+        columns = tuple(dict.fromkeys(name.lower() for name in _list("columns", values["columns"])))
     unknown = [name for name in columns if name not in known]
     if unknown:
         raise UsageError(f"no such column: {', '.join(unknown)}", hint=f"there are {', '.join(known)}")

@@ -48,7 +48,9 @@ def test_each_transaction_is_in_the_table_once(
     said: list[str] = []
 
     def run() -> dict[str, str]:
-        settings = transactions.Settings(output=str(output), url=url, consumers={"billing": "orders,returns"}, format=form)
+        settings = transactions.Settings(
+            output=str(output), url=url, consumers={"billing": "orders,returns"}, format=form
+        )
         assert again(lambda: transactions.run(settings, SparkSettings(), said.append)) == 0
         rows = tables.read(spark, output / "settled").collect()
         assert max(Counter(row.transaction_id for row in rows).values()) == 1

@@ -6,13 +6,16 @@
     keys          string                 KEYS, separated by spaces
     tag           string                 TAGS
     properties    map<string,string>     other properties
+    headers       array<struct<key: string, value: binary>>, map<string,string>
+                                         the same, as the source has them; a row has these or ``properties``
     sharding_key  string                 messages with the same one go to the same queue
     queue         byte, short, int, long overrides ``sharding_key``
     delay_ms      byte, short, int, long how long after the decision the message becomes visible; 0 or less: at once
     deliver_at    timestamp              when it becomes visible; in the past: at once. A row has this or ``delay_ms``
 
-Names and meaning are those of the source, so that its rows can be written again. Empty texts count as null, as in RocketMQ, where a
-property without a value does not exist.
+Names and meaning are those of the source, so that its rows can be written again, and in capital letters too, as Spark resolves names. Empty texts
+count as null, as in RocketMQ, where a property without a value does not exist. Keys and headers are text there: see
+docs/decisions/0061-rows-as-messages.md.
 """
 
 import time
@@ -23,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     ByteType,
     DataType,
@@ -52,6 +56,7 @@ COLUMNS: Final[dict[str, tuple[tuple[type[DataType], ...], str]]] = {
     "keys": ((StringType,), "string"),
     "tag": ((StringType,), "string"),
     "properties": ((MapType,), "map<string,string>"),
+    "headers": ((ArrayType, MapType), "array<struct<key: string, value: binary>> or map<string,string>"),
     "sharding_key": ((StringType,), "string"),
     "queue": (_INTEGERS, "int"),
     "delay_ms": (_INTEGERS, "long"),
@@ -61,6 +66,10 @@ _DELAYS: Final = frozenset({"delay_ms", "deliver_at"})
 #: As in the client: reserved for properties that are added.
 _OWN_PROPERTIES_BYTES: Final = 1_536
 PROPERTIES_BYTES_MAX: Final = limits.PROPERTIES_BYTES_MAX - _OWN_PROPERTIES_BYTES
+_DELETED: Final = (
+    "to tell consumers that a key was deleted, write a body that says it: coalesce(value, cast('null' as binary))"
+)
+_BINARY_KEY: Final = "a key is text, and a word: write base64(key), and read unbase64(cast(key as string))"
 #: Hint for programs about a queue that does not exist; jobs replace it by what they offer.
 WITHOUT_QUEUE: Final = "omit the column: the messages are then distributed"
 #: No queue was chosen.
@@ -89,31 +98,44 @@ def check_columns(schema: StructType, topic: str, *, with_delays: bool = True) -
         UsageError: one is unknown, missing or of the wrong type; the text lists the valid ones.
     """
     valid = ", ".join(f"{name} ({text})" for name, (_, text) in COLUMNS.items())
-    names = [field.name for field in schema.fields]
+    names = [field.name.lower() for field in schema.fields]
     delays = [name for name in names if name in _DELAYS]
     if delays and not with_delays:
         raise UsageError(
             f"column {delays[0]}: with guarantee=atLeastOnce no message can have a delay, since RocketMQ's batches of messages must not contain any",
             hint="remove the column; halfmq.Client sends delayed messages to RocketMQ",
         )
-    unknown = [name for name in names if name not in COLUMNS]
+    unknown = [field.name for field in schema.fields if field.name.lower() not in COLUMNS]
     if unknown:
         raise UsageError(f"unknown column {', '.join(unknown)}", hint=f"columns are {valid}")
     if len(set(names)) < len(names):
         raise UsageError(f"a column occurs twice: {', '.join(names)}", hint=f"columns are {valid}")
     for field in schema.fields:
-        types, text = COLUMNS[field.name]
-        if not isinstance(field.dataType, types) or not _is_text_map(field.dataType):
+        types, text = COLUMNS[field.name.lower()]
+        if not isinstance(field.dataType, types) or not _has_text_properties(field.dataType):
             raise UsageError(f"column {field.name} is {field.dataType.simpleString()}", hint=f"it must be {text}")
+    if {"properties", "headers"} <= {*names}:
+        raise UsageError(
+            "there are columns properties and headers", hint="one of them: both are properties of the message"
+        )
     if "value" not in names:
         raise UsageError("there is no column value, which becomes the body", hint=f"columns are {valid}")
     if "topic" not in names and not topic:
         raise UsageError("there is neither option topic nor column topic", hint="one of them names the topic")
 
 
-def _is_text_map(kind: DataType) -> bool:
-    return not isinstance(kind, MapType) or (
-        isinstance(kind.keyType, StringType) and isinstance(kind.valueType, StringType)
+def _has_text_properties(kind: DataType) -> bool:
+    """True also for what has none."""
+    if isinstance(kind, MapType):
+        return isinstance(kind.keyType, StringType) and isinstance(kind.valueType, StringType)
+    if not isinstance(kind, ArrayType):
+        return True
+    element = kind.elementType
+    return (
+        isinstance(element, StructType)
+        and [field.name.lower() for field in element.fields] == ["key", "value"]
+        and isinstance(element.fields[0].dataType, StringType)
+        and isinstance(element.fields[1].dataType, _BYTES)
     )
 
 
@@ -131,7 +153,7 @@ def groups_of(
     """
     if not batch.num_rows:
         return ()
-    given = {name: batch.column(index) for index, name in enumerate(batch.schema.names)}
+    given = {name.lower(): batch.column(index) for index, name in enumerate(batch.schema.names)}
     shards = _text(given, "sharding_key")
     delays = _delays(given)
     rows = pa.RecordBatch.from_arrays([_bodies(given["value"]), *_properties(given, shards, delays)], schema=ROWS)
@@ -218,7 +240,7 @@ def _bodies(column: pa.Array) -> pa.BinaryArray:
     if column.null_count:
         raise UsageError(
             f"value is null in {column.null_count} of {len(column)} rows",
-            hint="filter them: brokers reject an empty body, too",
+            hint=f"filter them, since brokers reject a message without a body; {_DELETED}",
         )
     return column.cast(pa.binary())
 
@@ -252,7 +274,8 @@ def _text(given: dict[str, pa.Array], name: str) -> pa.BinaryArray | None:
     try:
         raw.cast(pa.string())
     except pa.ArrowInvalid as error:
-        raise UsageError(f"column {name} contains bytes that are not UTF-8") from error
+        hint = _BINARY_KEY if name == "key" else ""
+        raise UsageError(f"column {name} contains bytes that are not UTF-8", hint=hint) from error
     if pc.any(pc.match_substring(raw, b"\x02")).as_py():
         raise UsageError(f"column {name} contains the separator byte 0x02")
     empty = pc.equal(pc.binary_length(raw), 0)
@@ -319,8 +342,7 @@ def _properties(
         pieces.append(_pairs(SHARDING_KEY, shards))
     if delays is not None:
         pieces.append(_delay_pairs(delays))
-    if "properties" in given:
-        pieces.append(_other_properties(given["properties"]))
+    pieces.extend(_other_properties(given[name], name) for name in ("properties", "headers") if name in given)
     if not pieces:
         joined = pa.Array.from_buffers(
             pa.binary(), rows, [None, pa.py_buffer(np.zeros(rows + 1, np.int32)), pa.py_buffer(b"")]
@@ -334,7 +356,7 @@ def _keys(given: dict[str, pa.Array]) -> pa.BinaryArray | None:
     first, others = _text(given, "key"), _text(given, "keys")
     if first is None:
         return others
-    _refuse(first, r"[[:space:]]", "a key contains a space: keys are separated by spaces")
+    _refuse(first, r"[[:space:]]", "a key contains a space: keys are separated by spaces", _BINARY_KEY)
     if others is None:
         return first
     # The source's ``key`` is the first of ``keys``: writing both of a row again must not add it a second time.
@@ -357,26 +379,49 @@ def _pairs(name: str, values: pa.BinaryArray) -> pa.BinaryArray:
     return joined.fill_null(b"") if joined.null_count else joined
 
 
-def _other_properties(column: pa.MapArray) -> pa.BinaryArray:
+def _other_properties(column: pa.MapArray | pa.ListArray, name: str) -> pa.BinaryArray:
     if column.null_count:
         column = pc.if_else(column.is_valid(), column, pa.array([[]] * len(column), column.type))
     offsets = column.offsets
     begin, end = offsets[0].as_py(), offsets[-1].as_py()
-    names, values = column.keys[begin:end], column.items[begin:end]
+    if isinstance(column, pa.MapArray):
+        names, values = column.keys[begin:end], column.items[begin:end]
+    else:
+        elements = column.values[begin:end]
+        if elements.null_count:
+            raise UsageError(f"column {name} has {elements.null_count} elements that are null", hint="filter them")
+        names, values = elements.flatten()
+        _refuse_repeated(names, np.diff(offsets.to_numpy()))
+    if names.null_count:
+        raise UsageError(f"column {name} has {names.null_count} names that are null", hint="filter them")
     _check_names(names)
     raw = values.cast(pa.binary())
     missing = int(pc.sum(pc.fill_null(pc.equal(pc.binary_length(raw), 0), True)).as_py() or 0)
     if missing:
-        raise UsageError(f"{missing} properties have no value", hint="omit the property instead: map_filter")
+        raise UsageError(
+            f"{missing} properties have no value", hint="omit the property instead: map_filter, or filter for headers"
+        )
     try:
         raw.cast(pa.string())
     except pa.ArrowInvalid as error:
-        raise UsageError("a property is not UTF-8") from error
+        raise UsageError("a property is not UTF-8", hint="properties are text: write its base64") from error
     if pc.any(pc.match_substring(raw, b"\x02")).as_py():
         raise UsageError("a property contains the separator byte 0x02")
     pieces = pc.binary_join_element_wise(names.cast(pa.binary()), pa.scalar(b"\x01"), raw, pa.scalar(b"\x02"), b"")
     starts = pc.subtract(offsets, begin)
     return pc.binary_join(pa.ListArray.from_arrays(starts, pieces), b"")
+
+
+def _refuse_repeated(names: pa.Array, counts: Ints) -> None:
+    """Readers see one property of a name, so another one would be lost without a word. Kafka's headers may repeat a name."""
+    rows = pa.array(np.repeat(np.arange(len(counts)), counts))
+    grouped = pa.table([rows, names], ["row", "name"]).group_by(["row", "name"]).aggregate([([], "count_all")])
+    repeated = grouped.filter(pc.greater(grouped["count_all"], 1))
+    if repeated.num_rows:
+        raise UsageError(
+            f"header {repeated['name'][0].as_py()!r} occurs twice in a row, and headers of {repeated.num_rows - 1} more names and rows do",
+            hint="a message has one property of a name: join the values, or keep one",
+        )
 
 
 def _check_names(names: pa.Array) -> None:
@@ -391,9 +436,9 @@ def _check_names(names: pa.Array) -> None:
             raise UsageError(f"property name {text!r} is empty or contains a separator byte")
 
 
-def _refuse(texts: pa.BinaryArray, pattern: str, what: str) -> None:
+def _refuse(texts: pa.BinaryArray, pattern: str, what: str, hint: str = "") -> None:
     found = pc.match_substring_regex(texts, pattern)
     count = int(pc.sum(found).as_py() or 0)
     if count:
         example: Any = texts.filter(found)[0].as_py()
-        raise UsageError(f"{what}: {example.decode('utf-8', 'replace')!r}, and {count - 1} more rows")
+        raise UsageError(f"{what}: {example.decode('utf-8', 'replace')!r}, and {count - 1} more rows", hint=hint)

@@ -82,5 +82,7 @@ class _Writer:
 
 
 def _names_queues(batch: pa.RecordBatch) -> bool:
-    index: int = batch.schema.get_field_index("queue")
-    return index >= 0 and batch.column(index).null_count < batch.num_rows
+    return any(
+        name.lower() == "queue" and column.null_count < batch.num_rows
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    )

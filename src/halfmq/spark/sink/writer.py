@@ -23,7 +23,8 @@ def _checked(given: Mapping[str, str], schema: StructType, overwrite: bool) -> S
     options = parse_sink_options(given)
     if overwrite:
         raise UsageError(
-            "a topic cannot be overwritten", hint='mode("append"), and for a stream output mode append or update'
+            "a topic cannot be overwritten",
+            hint='mode("append"), and for a stream outputMode("append"); rows of other output modes are written in foreachBatch: docs/spark.md',
         )
     check_columns(schema, options.topic, with_delays=not options.at_least_once)
     return options

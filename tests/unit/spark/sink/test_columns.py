@@ -15,12 +15,13 @@ from halfmq.client.outgoing import compose
 from halfmq.errors import HalfmqError, InvalidName, MessageTooLarge, UsageError
 from halfmq.model.ids import java_string_hash
 from halfmq.model.properties import to_dict
+from halfmq.spark.schema import _TYPES, spark_schema
 from halfmq.spark.sink.columns import ANY_QUEUE, ROWS, Group, check_columns, groups_of
 
 TYPES = {
     "value": pa.binary(), "topic": pa.string(), "key": pa.string(), "keys": pa.string(), "tag": pa.string(),
     "properties": pa.map_(pa.string(), pa.string()), "sharding_key": pa.string(), "queue": pa.int32(),
-    "delay_ms": pa.int64(), "deliver_at": pa.timestamp("us", tz="UTC"),
+    "delay_ms": pa.int64(), "deliver_at": pa.timestamp("us", tz="UTC"), "headers": _TYPES["headers"][1],
 }  # fmt: skip
 WORD = st.text("abcXYZ-0€", min_size=1, max_size=6)
 MAYBE = st.one_of(st.none(), WORD)
@@ -109,7 +110,7 @@ def test_text_values_and_an_empty_batch() -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "said"),
     [
-        ({"value": None}, UsageError, r"value is null in 1 of 3 rows \(.*reject an empty body"),
+        ({"value": None}, UsageError, r"value is null in 1 of 3 rows \(.*reject a message without a body"),
         ({"value": b""}, UsageError, "value is empty in 1 of 3 rows"),
         ({"value": bytes(limits.BODY_BYTES_MAX + 1)}, MessageTooLarge, "more are in 1 of 3 rows"),
         ({"topic": None}, UsageError, "topic is null or empty in 1 rows"),
@@ -137,6 +138,65 @@ def test_text_values_and_an_empty_batch() -> None:
 def test_invalid_row_is_refused(changes: dict[str, Any], kind: type[HalfmqError], said: str) -> None:
     with pytest.raises(kind, match=said):
         converted([NOTHING, {**NOTHING, **changes}, NOTHING])
+
+
+HEADERS = st.lists(st.tuples(WORD, WORD.map(str.encode)), max_size=3, unique_by=lambda pair: pair[0])
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(st.none(), HEADERS), min_size=1, max_size=9), st.integers(0, 3))
+@example([None, [("a", b"b")], [], [("a", b"\x01"), ("b", b"c")]], 1)
+def test_headers_are_properties(rows: list[list[tuple[str, bytes]] | None], skipped: int) -> None:
+    """As the source has them, and as a map."""
+    skipped = min(skipped, len(rows) - 1)
+    wanted = [{name: value.decode() for name, value in row or ()} for row in rows[skipped:]]
+    listed = [None if row is None else [{"key": name, "value": value} for name, value in row] for row in rows]
+    for column in (
+        pa.array(listed, TYPES["headers"]),
+        pa.array([None if row is None else [(name, value.decode()) for name, value in row] for row in rows], TYPES["properties"]),
+    ):  # fmt: skip
+        batch = pa.RecordBatch.from_arrays([pa.array([b"a"] * len(rows)), column], names=["value", "headers"])
+        (group,) = groups_of(batch.slice(skipped), "t", queues_of)
+        assert [to_dict(one) for one in group.rows.column("properties").to_pylist()] == wanted
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ([("a", b"b"), ("c", b"d"), ("a", b"e")], "header 'a' occurs twice in a row, and headers of 0 more"),
+        ([("a", None)], "1 properties have no value"),
+        ([("a", b"\xff")], "a property is not UTF-8"),
+        ([("UNIQ_KEY", b"x")], "'UNIQ_KEY' is reserved"),
+        ([(None, b"x")], "1 names that are null"),
+        ([None], "1 elements that are null"),
+    ],
+)
+def test_headers_that_are_no_properties_are_refused(row: list[Any], said: str) -> None:
+    elements = [pair and {"key": pair[0], "value": pair[1]} for pair in row]
+    headers = pa.array([[{"key": "a", "value": b"b"}], elements], TYPES["headers"])
+    batch = pa.RecordBatch.from_arrays([pa.array([b"a"] * 2), headers], names=["value", "headers"])
+    with pytest.raises(UsageError, match=said):
+        list(groups_of(batch, "t", queues_of))
+
+
+def test_names_of_columns_in_capital_letters() -> None:
+    names = ["VALUE", "Topic", "kEY", "TAG", "Queue"]
+    columns = [pa.array([b"a"]), pa.array(["t1"]), pa.array(["k"]), pa.array(["x"]), pa.array([2])]
+    (group,) = groups_of(pa.RecordBatch.from_arrays(columns, names=names), "", queues_of)
+    assert (group.topic, group.queue) == ("t1", 2)
+    assert to_dict(group.rows.column("properties")[0].as_py()) == {"TAGS": "x", "KEYS": "k"}
+
+
+def test_keys_and_bodies_that_are_refused_say_how_they_can_be_written() -> None:
+    def refused(key: bytes | None, value: bytes | None) -> str:
+        batch = pa.record_batch({"value": pa.array([value], pa.binary()), "key": pa.array([key], pa.binary())})
+        with pytest.raises(UsageError) as caught:
+            list(groups_of(batch, "t", queues_of))
+        return str(caught.value)
+
+    for key in (b"\xff\x00", b"two words"):
+        assert "write base64(key), and read unbase64(cast(key as string))" in refused(key, b"a")
+    assert "write a body that says it: coalesce(value, cast('null' as binary))" in refused(None, None)
 
 
 @pytest.mark.parametrize("name", ["tag", "keys", "properties"])
@@ -174,6 +234,15 @@ def test_queues_are_asked_for_only_where_needed() -> None:
         ("topic string", "t", "no column value"),
         ("value string", "", "neither option topic nor column topic"),
         ("value string, queue string", "t", "column queue is string"),
+        ("value string, VALUE string", "t", "a column occurs twice"),
+        (
+            "value string, headers string",
+            "t",
+            "column headers is string .it must be array<struct<key: string, value: binary>> or",
+        ),
+        ("value string, headers array<string>", "t", "column headers is array<string>"),
+        ("value string, headers array<struct<value:binary>>", "t", "column headers is array"),
+        ("value string, headers map<string,string>, properties map<string,string>", "t", "one of them"),
     ],
 )
 def test_invalid_columns(schema: str, topic: str, said: str, ddl: Callable[[str], StructType]) -> None:
@@ -185,6 +254,9 @@ def test_valid_columns(ddl: Callable[[str], StructType]) -> None:
     check_columns(ddl("value binary, topic string, key binary, keys string, tag string, properties map<string,string>, sharding_key string, queue int"), "")  # fmt: skip
     check_columns(ddl("value string, queue bigint"), "t")
     check_columns(ddl("value string, delay_ms int, deliver_at timestamp"), "t")
+    check_columns(ddl("VALUE string, Delay_MS int"), "t")
+    check_columns(ddl("value string, headers map<string,string>"), "t")
+    check_columns(spark_schema(("value", "key", "headers")), "t")
 
 
 def test_delays_are_refused_where_batches_cannot_have_them(ddl: Callable[[str], StructType]) -> None:
@@ -224,6 +296,8 @@ def ddl() -> Callable[[str], StructType]:
         "string": types.StringType(), "binary": types.BinaryType(), "int": types.IntegerType(),
         "bigint": types.LongType(), "long": types.LongType(), "timestamp": types.TimestampType(),
         "map<string,string>": types.MapType(types.StringType(), types.StringType()),
+        "array<string>": types.ArrayType(types.StringType()),
+        "array<struct<value:binary>>": types.ArrayType(types.StructType().add("value", types.BinaryType())),
         "map<string,int>": types.MapType(types.StringType(), types.IntegerType()),
     }  # fmt: skip
 
