@@ -372,6 +372,17 @@ def test_totals_leave_no_value_out(spark: Any, tmp_path: Path) -> None:
     assert totals(numbers, places) == [large + 4, 1, 1 - large - 4, True]
     assert totals(numbers, numbers) == [large + 4, large + 4, 0, False]
     assert totals(pa.array([None, None], pa.int64()), pa.array([1.5, None])) == [0, 1.5, 1.5, True]
+    # Doubles are added as the decimals that they stand for; what stands for none is added as it is.
+    money = [Decimal(cents) / 100 for cents in range(1, 20_001)]
+    reals = pa.array([float(one) for one in money])
+    assert sum(reals.to_pylist()) != float(sum(money)), "adding doubles makes an error"
+    assert totals(reals, pa.array(money, pa.decimal128(20, 2))) == [sum(money), sum(money), 0, False]
+    assert totals(pa.array([0.1, 1e300]), pa.array([0.1, 0.2, 1e-30])) == [
+        Decimal("1e300"),
+        Decimal("0.3"),
+        Decimal("0.3") - Decimal("1e300"),
+        True,
+    ]
     huge = pa.array([Decimal("9e37"), Decimal("9e37")], pa.decimal128(38, 0))
     with pytest.raises(UsageError, match="the sum of v has more than 38 digits"):
         totals(huge, numbers)

@@ -129,7 +129,7 @@ def classify(sides: Sides, planned: Plan, newer_than: Any | None) -> DataFrame:
     ``newer_than``: a time; messages without a row that became visible then or later are ``NEWER``. None: all count.
 
     Columns: ``kind``, ``key`` (struct), ``rows``, ``messages``, ``table_values``, ``message_values`` (structs of the compared columns), ``differing``
-    (names), ``first_message``, ``last_message`` (structs of ``PLACE``), ``reason``, ``table_sums``, ``message_sums``.
+    (names), ``first_message``, ``last_message`` (structs of ``PLACE``), ``reason``, ``sum_names``.
 
     Raises:
         UsageError: a column does not exist, or its types on both sides cannot be compared.
@@ -142,7 +142,7 @@ def classify(sides: Sides, planned: Plan, newer_than: Any | None) -> DataFrame:
         f.lit(1).cast("long").alias("rows"),
         f.lit(0).cast("long").alias("messages"),
         _values(planned.compare, 0).alias("table_values"),
-        *(_summand(pair, kinds[pair], 0).alias(f"table_sum_{n}") for n, pair in enumerate(planned.sums)),
+        *_summands(planned, kinds, 0),
     )
     messages = sides.messages.select(
         *_key(planned, kinds, 1, sides.messages.columns),
@@ -151,7 +151,7 @@ def classify(sides: Sides, planned: Plan, newer_than: Any | None) -> DataFrame:
         f.lit(0).cast("long").alias("rows"),
         f.lit(1).cast("long").alias("messages"),
         _values(planned.compare, 1).alias("message_values"),
-        *(_summand(pair, kinds[pair], 1).alias(f"message_sum_{n}") for n, pair in enumerate(planned.sums)),
+        *_summands(planned, kinds, 1),
     )
     names = [f"key_{n}" for n in range(len(planned.keys))]
     # A message without a key is a group of its own, as far as its place is known.
@@ -167,7 +167,7 @@ def classify(sides: Sides, planned: Plan, newer_than: Any | None) -> DataFrame:
             f.max("place").alias("last_message"),
             f.min("table_values").alias("table_values"),
             f.min("message_values").alias("message_values"),
-            *(f.sum(f"{side}_sum_{n}").alias(f"{side}_sum_{n}") for side in _SIDES for n in range(len(planned.sums))),
+            *((f.try_sum if "_exact_" in name else f.sum)(name).alias(name) for name in sum_names(planned)),
         )
     )
     differing = f.array_compact(
@@ -192,11 +192,16 @@ def classify(sides: Sides, planned: Plan, newer_than: Any | None) -> DataFrame:
         "first_message",
         "last_message",
         "reason",
-        *(f"{side}_sum_{n}" for side in _SIDES for n in range(len(planned.sums))),
+        *sum_names(planned),
     )
 
 
-_SIDES: Final = ("table", "message")
+SIDES: Final = ("table", "message")
+
+
+def sum_names(planned: Plan) -> list[str]:
+    """Columns of ``classify`` with sums: ``table_sum_0``, and ``table_exact_0``, where doubles are added as decimals, as far as they are such."""
+    return [f"{side}_{what}_{n}" for side in SIDES for n in range(len(planned.sums)) for what in ("sum", "exact")]
 
 
 def _kind(keys: Sequence[str], newer_than: Any | None) -> Column:
@@ -280,13 +285,27 @@ def value(side: str, number: int) -> Column:
     return f.col(f"{side}_values").getField(f"c{number}")
 
 
-def _summand(pair: Pair, kinds: "_Types", side: int) -> Column:
-    if any(not isinstance(one, (*_INTEGERS, *_FLOATS, t.DecimalType, t.NullType)) for one in kinds):
-        raise _unequal_types(pair, kinds, "--sum needs numbers")
-    own = kinds[side]
-    # Each side with its own decimal places: with those of the other one, large values would not fit, and be left out.
-    scale = own.scale if isinstance(own, t.DecimalType) else 0
-    return _source(pair, side).cast("double" if isinstance(own, _FLOATS) else f"decimal({_DIGITS},{scale})")
+def _summands(planned: Plan, kinds: "dict[Pair, _Types]", side: int) -> list[Column]:
+    found = []
+    for n, pair in enumerate(planned.sums):
+        if any(not isinstance(one, (*_INTEGERS, *_FLOATS, t.DecimalType, t.NullType)) for one in kinds[pair]):
+            raise _unequal_types(pair, kinds[pair], "--sum needs numbers")
+        own = kinds[pair][side]
+        # Each side with its own decimal places: with those of the other one, large values would not fit, and be left out.
+        scale = own.scale if isinstance(own, t.DecimalType) else 0
+        is_float = isinstance(own, _FLOATS)
+        kind = "double" if is_float else f"decimal({_DIGITS},{scale})"
+        # The double 0.1 is the decimal 0.1 here: Spark converts by its shortest text.
+        exact = (
+            _source(pair, side).try_cast(f"decimal({_DIGITS},{_SCALE})")
+            if is_float
+            else f.lit(None).cast(f"decimal({_DIGITS},{_SCALE})")
+        )
+        found += [
+            _source(pair, side).cast(kind).alias(f"{SIDES[side]}_sum_{n}"),
+            exact.alias(f"{SIDES[side]}_exact_{n}"),
+        ]
+    return found
 
 
 # --- types --------------------------------------------------------------------------------------------------------

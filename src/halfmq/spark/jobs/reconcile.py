@@ -6,6 +6,7 @@ decided, and a message without a row is a phantom only if it became visible so l
 COMMIT of its row, so its row was there by then, as far as the clocks of this machine and the broker differ by less than that.
 """
 
+import math
 import shutil
 import tempfile
 import time
@@ -46,6 +47,8 @@ _BODY_SHOWN: Final = 60
 _COUNTED: Final = {Kind.ROW_WITHOUT_KEY: "rows", Kind.UNREADABLE: "messages"}
 #: A sum of doubles depends on the order of its parts.
 _FLOAT_ERROR: Final = Decimal("1e-9")
+#: As many digits of a double are certain.
+_FLOAT_DIGITS: Final = Context(prec=15, traps=[])
 #: Totals are not rounded: Spark's decimals have 38 digits, Python's sums 28 unless told otherwise.
 _TOTAL_DIGITS: Final = 100
 
@@ -358,12 +361,10 @@ def _shown_messages(settings: Settings) -> str:
 
 
 def _result(found: DataFrame, planned: Plan, settings: Settings, table: _Table) -> Result:
-    numbers = range(len(planned.sums))
     # Without nulls among what is added, null means that the sum has too many digits.
     sums = [
         f.try_sum(f.coalesce(name, f.lit(0).cast(found.schema[name].dataType))).alias(name)
-        for side in ("table", "message")
-        for name in (f"{side}_sum_{n}" for n in numbers)
+        for name in differences.sum_names(planned)
     ]
     counted = {
         row["kind"]: row
@@ -396,8 +397,8 @@ def _result(found: DataFrame, planned: Plan, settings: Settings, table: _Table) 
         totals=[
             total(
                 pair.table,
-                [row[f"table_sum_{n}"] for row in kept],
-                [row[f"message_sum_{n}"] for row in kept],
+                [_sum(row, "table", n) for row in kept],
+                [_sum(row, "message", n) for row in kept],
                 planned.tolerances.get(pair.table, Decimal(0)) * number(None, "groups"),
             )
             for n, pair in enumerate(planned.sums)
@@ -406,8 +407,16 @@ def _result(found: DataFrame, planned: Plan, settings: Settings, table: _Table) 
     )
 
 
+def _sum(row: Any, side: str, number: int) -> Any:
+    """A sum of doubles as the sum of the decimals that they stand for, without the errors of adding doubles, if all of them stand for one."""
+    found, exact = row[f"{side}_sum_{number}"], row[f"{side}_exact_{number}"]
+    if not isinstance(found, float) or not math.isfinite(found) or exact is None:
+        return found
+    return exact if abs(exact - Decimal(found)) <= _FLOAT_ERROR * abs(Decimal(found)) else found
+
+
 def total(column: str, table: list[Any], messages: list[Any], tolerance: Decimal) -> Total:
-    """Totals of the parts' sums; None: nothing to add. ``tolerance``: of the difference of the totals.
+    """Totals of the parts' sums; None: nothing to add. ``tolerance``: of the difference of the totals. Of doubles they have 15 digits.
 
     Doubles may be NaN or infinite, as JSON of Python's is; totals that are so are equal only to the same.
     """
@@ -417,6 +426,10 @@ def total(column: str, table: list[Any], messages: list[Any], tolerance: Decimal
         )
         if any(isinstance(one, float) for one in (*table, *messages)):
             tolerance += _FLOAT_ERROR * max(abs(ours), abs(theirs))
+        if any(isinstance(one, float) for one in table):
+            ours = _FLOAT_DIGITS.plus(ours)
+        if any(isinstance(one, float) for one in messages):
+            theirs = _FLOAT_DIGITS.plus(theirs)
         off = theirs - ours
         differs = not (off.is_finite() and abs(off) <= tolerance) and str(ours) != str(theirs)
         return Total(column, _plain(ours), _plain(theirs), _plain(off), differs)

@@ -71,6 +71,16 @@ def test_totals_are_exact_as_far_as_numbers_are() -> None:
     assert total("c", [0.1], [0.2], Decimal(0)).differs
 
 
+def test_totals_of_doubles_have_the_digits_that_doubles_have() -> None:
+    found = total("c", [993_851.72000000017], [Decimal("993851.72")], Decimal(0))
+    assert (str(found.table), str(found.messages), str(found.off), found.differs) == (
+        "993851.72",
+        "993851.72",
+        "0",
+        False,
+    )
+
+
 def test_totals_have_all_digits_of_decimals() -> None:
     """Python's decimals round sums to 28 digits unless told otherwise, and Spark's have 38."""
     ours, theirs = Decimal("12345678901234567890123456789012.01"), Decimal("12345678901234567890123456789012.02")
