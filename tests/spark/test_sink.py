@@ -483,6 +483,43 @@ def test_output_mode_update_is_what_spark_refuses(sink: Any, tmp_path: Path) -> 
 
 
 @thorough
+def test_stream_with_state_from_python(sink: Any, broker: Served, tmp_path: Path) -> None:
+    """``transformWithState`` needs packages that PySpark does not require; the extra ``spark`` has them."""
+    from pyspark.sql import Row as Result
+    from pyspark.sql.streaming import StatefulProcessor
+
+    class Count(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self._seen = handle.getValueState("seen", "seen long")
+
+        def handleInputRows(self, key: Any, rows: Any, timers: Any) -> Any:  # noqa: N802
+            seen = (self._seen.get()[0] if self._seen.exists() else 0) + sum(1 for _ in rows)
+            self._seen.update((seen,))
+            yield Result(value=f"{key[0]} {seen}")
+
+        def close(self) -> None:
+            pass
+
+    def count() -> Any:
+        stream = sink.readStream.format("halfmq").options(
+            url=broker.url, subscribe="in-state", startingOffsets="earliest"
+        )
+        counted = stream.load().groupBy("topic").transformWithState(Count(), "value string", "Append", "None")
+        writing = counted.writeStream.format("halfmq").options(url=broker.url, topic="out-state")
+        return writing.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+
+    provider = "spark.sql.streaming.stateStore.providerClass"
+    sink.conf.set(provider, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
+    try:
+        for start, rows_sent in ((0, 3), (3, 2)):
+            send(broker, "state", start, rows_sent)
+            spark_queries.run(count)
+    finally:
+        sink.conf.unset(provider)
+    assert sorted(visible(broker, "out-state")) == [b"in-state 3", b"in-state 5"]
+
+
+@thorough
 def test_checkpoint_of_the_session_configuration_is_refused(sink: Any, broker: Served, tmp_path: Path) -> None:
     send(broker, "conf", 0, 1)
     sink.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path))
