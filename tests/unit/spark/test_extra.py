@@ -21,6 +21,6 @@ def test_extra_spark_has_what_streams_with_state_import() -> None:
     ]
     imported = {found for file in files for found in _IMPORT.findall(file.read_text())}
     assert "google.protobuf" in imported
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     extra = {re.split(r"[^A-Za-z0-9-]", one)[0] for one in project["optional-dependencies"]["spark"]}
     assert {_DISTRIBUTIONS.get(name, name) for name in imported} <= extra
