@@ -37,6 +37,7 @@ _SPARK: Final = By("tests/spark/test_documents.py::test_the_programs_run")
 _JOBS: Final = By("tests/spark/test_documents.py::test_the_jobs_run")
 _EVENTS: Final = By("tests/documents/test_quotations.py::test_what_the_pages_quote_is_what_the_code_says")
 _MEASURED: Final = Not("a measurement of minutes to hours; its result depends on the machine")
+_PIPELINES: Final = "tests/spark/test_pipelines.py"
 _GUIDE: Final = By("tests/spark/test_guide.py::test_the_guide_prints_what_it_shows")
 _CLUSTER: Final = Not("needs the machines of a cluster; tests/spark/test_clusters.py starts one on this machine")
 _DRAWING: Final = Not("a drawing of bytes and files, no program")
@@ -103,6 +104,13 @@ BLOCKS: Final[dict[str, Rows]] = {
         ("# Each row once", _SPARK),
         ("def write(frame, batch)", _SPARK),
         ('(orders.selectExpr("value", "key", "tag")', _SPARK),
+    ),
+    "docs/spark-pipelines.md": (
+        ("pip install", Not("as README.md, whose installation is run; the environment of the tests has both")),
+        ("# copy_orders.py", By(f"{_PIPELINES}::test_stream_over_spark_connect")),
+        ("# spark-pipeline.yml", By(f"{_PIPELINES}::test_pipeline_with_a_table_and_a_sink")),
+        ("# definitions/orders.py", By(f"{_PIPELINES}::test_pipeline_with_a_table_and_a_sink")),
+        ("spark-pipelines --conf", By(f"{_PIPELINES}::test_pipeline_with_a_table_and_a_sink")),
     ),
     "docs/spark.md": (
         ("python3 -m venv venv", Not("as README.md, whose installation is run; with Spark 400 MB are loaded")),

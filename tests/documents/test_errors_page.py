@@ -63,7 +63,8 @@ def test_every_reason_of_a_rejection_has_its_row_with_its_code_and_what_our_clie
     for name, row in rows.items():
         why = Why[name]
         assert int(row["code"]) == CODES[why], name
-        raised: HalfmqError = refusal(CODES[why], "", "a request", "COMMITTED" if why in _WITH_VERDICT else "")
+        standing = "UNDECIDED" if why is Why.STILL_UNDECIDED else "COMMITTED" if why in _WITH_VERDICT else ""
+        raised: HalfmqError = refusal(CODES[why], "", "a request", standing)
         if why in _OF_QUERIES:
             with pytest.raises(HalfmqError) as by_sink:
                 _refused(Request(code=CODES[why], opaque=1, ext={_OF_QUERIES[why]: "true"}), "half batch")

@@ -34,6 +34,18 @@ _OTHERS: Final = {
     "No module named 'halfmq'": "Python's own",
     "Expected `int`, got `str` - at `$.basket_id` ": "msgspec's",
     "BatchScan halfmq[...] (Python)": "Spark's",
+    "async with app.run()": "Python",
+    "def f(event: Type)": "Python",
+    "def f(message, session)": "Python",
+    "async def f(message, session)": "Python",
+    "def f(tx) -> Outcome": "Python",
+    "def f(tx, ...)": "Python",
+    "base64(key) AS key": "Spark SQL",
+    "unbase64(cast(key AS string)) AS key": "Spark SQL",
+    "coalesce(value, cast('null' AS binary)) AS value": "Spark SQL",
+    "nullif(value, cast('null' AS binary)) AS value": "Spark SQL",
+    "transform(headers, h -> struct(h.key, base64(h.value) AS value)) AS headers": "Spark SQL",
+    "transform(headers, h -> struct(h.key, unbase64(cast(h.value AS string)) AS value)) AS headers": "Spark SQL",
 }
 #: Beginnings of commands.
 _COMMANDS: Final = ("halfmq ", "--", "make ", "python ", "pip ", "mqadmin ", "ulimit ")

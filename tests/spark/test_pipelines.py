@@ -6,7 +6,6 @@ Each is a process of its own, since a process that has a session of Spark cannot
 import asyncio
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from tests.documents.blocks import blocks_of
+from tests.documents.pages import Block
 from tests.support.half_batches import bodies
 from tests.support.raw_client import RawClient
 from tests.support.served import Served
@@ -24,10 +25,9 @@ from halfmq.spark.java import find_java
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.thorough, pytest.mark.timeout(600)]
 
 ROOT: Final = Path(__file__).parents[2]
-PAGE: Final = ROOT / "docs" / "spark-pipelines.md"
-#: A program of the page: its first line is its name.
-_FILE: Final = re.compile(r"^```(?:python|yaml)\n# (?P<name>\S+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-_COMMAND: Final = re.compile(r"^(spark-pipelines .*)$", re.MULTILINE)
+_HERE: Final = "tests/spark/test_pipelines.py"
+_CONNECT: Final = f"{_HERE}::test_stream_over_spark_connect"
+_PIPELINE: Final = f"{_HERE}::test_pipeline_with_a_table_and_a_sink"
 #: What the page names; the test has its own.
 _URL: Final = "rocketmq://127.0.0.1:9876"
 _WORK: Final = "/tmp/guide"
@@ -42,17 +42,15 @@ def broker(tmp_path: Path) -> Iterator[Served]:
     served.stop()
 
 
-@pytest.fixture
-def files(broker: Served, tmp_path: Path) -> list[str]:
-    """The files of the page, in the directory of the test."""
-    page = PAGE.read_text()
+def write_files(named: list[Block], broker: Served, directory: Path) -> list[str]:
+    """Write the blocks of the page whose first line is the name of a file; their names."""
     names = []
-    for match in _FILE.finditer(page):
-        path = tmp_path / match["name"]
+    for block in named:
+        name = block.first.removeprefix("# ")
+        path = directory / name
         path.parent.mkdir(exist_ok=True)
-        path.write_text(match["text"].replace(_URL, broker.url).replace(_WORK, str(tmp_path)))
-        names.append(match["name"])
-    assert len(names) == page.count("```python") + page.count("```yaml") == 3
+        path.write_text(block.text.replace(_URL, broker.url).replace(_WORK, str(directory)))
+        names.append(name)
     return names
 
 
@@ -87,17 +85,19 @@ def visible(broker: Served, topic: str) -> list[int]:
     return sorted(asyncio.run(read()))
 
 
-def test_stream_over_spark_connect(broker: Served, files: list[str], tmp_path: Path) -> None:
+def test_stream_over_spark_connect(broker: Served, tmp_path: Path) -> None:
+    (name,) = write_files(blocks_of(_CONNECT), broker, tmp_path)
     for copied, numbers in ((3, (1, 2, 3)), (5, (4, 5))):
         send(broker, *numbers)
-        printed = execute(tmp_path, sys.executable, files[0], broker.url, str(tmp_path / "checkpoint"))
+        printed = execute(tmp_path, sys.executable, name, broker.url, str(tmp_path / "checkpoint"))
         assert f"{copied} orders are copied" in printed
 
 
-def test_pipeline_with_a_table_and_a_sink(broker: Served, files: list[str], tmp_path: Path) -> None:
+def test_pipeline_with_a_table_and_a_sink(broker: Served, tmp_path: Path) -> None:
     """The second run has the catalog of the first."""
-    assert "spark-pipeline.yml" in files
-    (command,) = _COMMAND.findall(PAGE.read_text())
+    *named, shell = blocks_of(_PIPELINE)
+    write_files(named, broker, tmp_path)
+    command = shell.text.strip()
     for numbers in ((4, 5, 6), (3, 7)):
         send(broker, *numbers)
         assert "Run is COMPLETED" in execute(tmp_path, *command.split())
