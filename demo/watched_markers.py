@@ -30,10 +30,16 @@ class WatchedCalls:
         return self._client.new_transaction_id()
 
     def prepare(
-        self, messages: Sequence[OutgoingMessage], *, tx_id: str, name: str = "", query_id: str = ""
+        self,
+        messages: Sequence[OutgoingMessage],
+        *,
+        tx_id: str,
+        name: str = "",
+        query_id: str = "",
+        timeout: float | None = None,
     ) -> Prepared:
         self._note(Phase.SENDING)
-        prepared = self._client.prepare(messages, tx_id=tx_id, name=name, query_id=query_id)
+        prepared = self._client.prepare(messages, tx_id=tx_id, name=name, query_id=query_id, timeout=timeout)
         self._note(Phase.PREPARED)
         return prepared
 
@@ -70,7 +76,7 @@ class WatchedMarkers:
         self._recorder.enter(worker, Phase.LOCAL, basket_id)
 
     def bind(
-        self, client: BlockingTransactionCalls, session: Any, *, query_id: str = ""
+        self, client: BlockingTransactionCalls, session: Any, *, query_id: str = "", timeout: float | None = None
     ) -> AbstractContextManager[TransactionBlock]:
         worker, basket_id, turn = self._here.worker, self._here.basket_id, self._here.turn
 
@@ -79,10 +85,10 @@ class WatchedMarkers:
             if phase is Phase.TELLING:
                 turn.give()
 
-        return self._markers.bind(WatchedCalls(client, note), session, query_id=query_id)
+        return self._markers.bind(WatchedCalls(client, note), session, query_id=query_id, timeout=timeout)
 
-    def bind_async(self, client: Any, session: Any, *, query_id: str = "") -> Any:
-        return self._markers.bind_async(client, session, query_id=query_id)
+    def bind_async(self, client: Any, session: Any, *, query_id: str = "", timeout: float | None = None) -> Any:
+        return self._markers.bind_async(client, session, query_id=query_id, timeout=timeout)
 
     def checker(self, sessions: Any) -> Any:
         check = self._markers.checker(sessions)

@@ -1102,9 +1102,9 @@ PLANTS: Final = (
         "operators-need-not-confirm",
         2,
         "an operator's verdict needs no confirmation",
-        "cli/tx.py",
-        "    if output.prompt(prompt).strip() != name:\n",
-        "    if output.prompt(prompt).strip() == '':\n",
+        "cli/requests.py",
+        "        if output.prompt(prompt).strip() != name:\n",
+        "        if output.prompt(prompt).strip() == '':\n",
     ),
     Plant(
         "refused-verdicts-are-content",

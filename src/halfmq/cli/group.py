@@ -10,15 +10,12 @@ import typer
 
 from halfmq import limits
 from halfmq.cli import output
-from halfmq.cli.ask import ask
 from halfmq.cli.exit_status import ExitStatus, exit_text
-from halfmq.cli.main import fail
-from halfmq.client.connector import parse_url
-from halfmq.errors import HalfmqError, UsageError
+from halfmq.cli.requests import TIMEOUT_S, URL, Commands, Timeout, Url
+from halfmq.errors import UsageError
 from halfmq.wire.remoting import java_json
-from halfmq.wire.remoting.codes import RequestCode, ResponseCode
+from halfmq.wire.remoting.codes import RequestCode
 from halfmq.wire.remoting.group_attributes import change_body, hold_removed, hold_set, read_hold_change
-from halfmq.wire.remoting.header import Request
 
 app = typer.Typer(
     help="Let retention wait until a consumer group has read its topics.",
@@ -31,17 +28,10 @@ _HOUR_MS: Final = 3_600_000
 #: Groups in one response.
 _PAGE: Final = 1_000
 
-_Url = Annotated[
-    str,
-    typer.Option(
-        envvar="HALFMQ_URL",
-        help="Address of the broker, rocketmq://HOST:PORT; its broker port or its name server port.",
-    ),
-]
-_Timeout = Annotated[float, typer.Option(help="Seconds to wait for the broker's response.", min=0.001, max=86_400)]
+_COMMANDS: Final = Commands("halfmq group")
+_ask = _COMMANDS.ask
+
 _Group = Annotated[str, typer.Argument(metavar="GROUP", help="Consumer group; it is created if it does not exist.")]
-_URL: Final = "rocketmq://127.0.0.1:9876"
-_TIMEOUT_S: Final = 10.0
 
 
 @app.command()
@@ -58,8 +48,8 @@ def hold(
             max=limits.HOLD_MS_MAX // _HOUR_MS,
         ),
     ] = limits.HOLD_MS / _HOUR_MS,
-    url: _Url = _URL,
-    timeout: _Timeout = _TIMEOUT_S,
+    url: Url = URL,
+    timeout: Timeout = TIMEOUT_S,
 ) -> None:
     """Keep messages of these topics until the group has read them.
 
@@ -69,26 +59,25 @@ def hold(
     try:
         body = change_body(group, hold_set(topics, hold_ms))
     except UsageError as error:
-        fail(error)
-        raise typer.Exit(ExitStatus.USAGE) from error
-    _ask(url, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, timeout, body)
+        _COMMANDS.fail(str(error), ExitStatus.USAGE)
+    _ask(url, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, timeout, body)
     output.say(f"group {group} holds {', '.join(topics)}, {_until(hold_ms)}")
 
 
 @app.command()
-def release(group: _Group, url: _Url = _URL, timeout: _Timeout = _TIMEOUT_S) -> None:
+def release(group: _Group, url: Url = URL, timeout: Timeout = TIMEOUT_S) -> None:
     """Let the group hold nothing any more."""
-    _ask(url, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, timeout, change_body(group, hold_removed()))
+    _ask(url, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, timeout, change_body(group, hold_removed()))
     output.say(f"group {group} holds nothing")
 
 
 @app.command()
-def holds(url: _Url = _URL, timeout: _Timeout = _TIMEOUT_S) -> None:
+def holds(url: Url = URL, timeout: Timeout = TIMEOUT_S) -> None:
     """List the groups that hold topics, and the age at which each hold ends."""
     start, total = 0, 1
     while start < total:
         fields = {"groupSeq": str(start), "maxGroupNum": str(_PAGE)}
-        answer = _ask(url, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, timeout, ext=fields)
+        answer = _ask(url, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, fields, timeout)
         table: dict[str, Any] = java_json.loads(answer.body)["subscriptionGroupTable"]
         for name, settings in table.items():
             held = read_hold_change(settings.get("attributes") or {})
@@ -99,19 +88,3 @@ def holds(url: _Url = _URL, timeout: _Timeout = _TIMEOUT_S) -> None:
 
 def _until(hold_ms: int) -> str:
     return f"until {timedelta(milliseconds=hold_ms)} old" if hold_ms else "whatever their age"
-
-
-def _ask(
-    url: str, code: int, timeout: float, body: bytes = b"", ext: dict[str, str] | None = None
-) -> Request[dict[str, str]]:
-    try:
-        answer = ask(parse_url(url)[0], code, ext or {}, timeout, body)
-    except UsageError as error:
-        fail(error)
-        raise typer.Exit(ExitStatus.USAGE) from error
-    except HalfmqError as error:
-        raise fail(error) from error
-    if answer.code != ResponseCode.SUCCESS:
-        output.note(f"halfmq: {answer.remark} (code {answer.code})")
-        raise typer.Exit(ExitStatus.USAGE if answer.code == ResponseCode.INVALID_PARAMETER else ExitStatus.FAILED)
-    return answer

@@ -3,22 +3,18 @@
 Exit status: ``exit_status``. Data goes to standard output, everything else to standard error.
 """
 
-import sys
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Final
 
 import msgspec
 import typer
 
 from halfmq.cli import output
-from halfmq.cli.ask import ask
 from halfmq.cli.exit_status import ExitStatus, exit_text
-from halfmq.client.connector import parse_url
-from halfmq.errors import HalfmqError, OutcomeUnknown, UsageError
+from halfmq.cli.requests import TIMEOUT_S, URL, Commands, Json, Operator, Reason, Timeout, Url, Yes
 from halfmq.model.pending import QueryInfo
 from halfmq.model.query_batch import query_text
 from halfmq.wire.remoting import queries as wire
-from halfmq.wire.remoting.codes import HMQ_FORGET_QUERY, HMQ_QUERIES, ResponseCode
-from halfmq.wire.remoting.header import Request
+from halfmq.wire.remoting.codes import HMQ_FORGET_QUERY, HMQ_QUERIES
 from halfmq.wire.remoting.operators import EXT_FROM, EXT_NEXT, EXT_OPERATOR, EXT_REASON
 
 app = typer.Typer(
@@ -28,29 +24,16 @@ app = typer.Typer(
     add_completion=False,
 )
 
-_STATUS: Final[dict[int, ExitStatus]] = {
-    ResponseCode.INVALID_PARAMETER: ExitStatus.USAGE,
-    ResponseCode.SYSTEM_BUSY: ExitStatus.REFUSED,
-}
-_URL: Final = "rocketmq://127.0.0.1:9876"
-_TIMEOUT_S: Final = 10.0
-
-_Url = Annotated[
-    str,
-    typer.Option(
-        envvar="HALFMQ_URL",
-        help="Address of the broker, rocketmq://HOST:PORT; its broker port or its name server port.",
-    ),
-]
-_Timeout = Annotated[float, typer.Option(help="Seconds to wait for the broker's response.", min=0.001, max=86_400)]
+_COMMANDS: Final = Commands("halfmq query")
+_ask, _fail = _COMMANDS.ask, _COMMANDS.fail
 
 
 @app.command("list")
 def list_(
     unused: Annotated[bool, typer.Option("--unused", help="Only queries that have decided nothing.")] = False,
-    url: _Url = _URL,
-    timeout: _Timeout = _TIMEOUT_S,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+    url: Url = URL,
+    timeout: Timeout = TIMEOUT_S,
+    as_json: Json = False,
 ) -> None:
     """List queries with the last batch that each has decided, in the order in which the broker got to know them."""
     rows = [row for row in _all(url, timeout) if not unused or row.last_batch < 0]
@@ -72,15 +55,15 @@ def forget(
     query: Annotated[
         str, typer.Argument(metavar="QUERY", help="Name of the query: txnAppId, or Spark's id of a stream.")
     ],
-    operator: Annotated[str, typer.Option(envvar="HALFMQ_OPERATOR", help="Your name; recorded in the audit log.")],
-    reason: Annotated[str, typer.Option(help="The reason; recorded in the audit log.")],
+    operator: Operator,
+    reason: Reason,
     topic: Annotated[
         str | None,
         typer.Option(help="Topic of the query, as `query list` shows it; required if several have this name."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation; required without a terminal.")] = False,
-    url: _Url = _URL,
-    timeout: _Timeout = _TIMEOUT_S,
+    yes: Yes = False,
+    url: Url = URL,
+    timeout: Timeout = TIMEOUT_S,
 ) -> None:
     """Let the broker forget a query and what it has decided. This cannot be undone.
 
@@ -95,17 +78,10 @@ def forget(
     (row,) = found
     output.note(_consequence(row))
     if not yes:
-        if not _has_terminal():
-            _fail("no terminal for the confirmation: use --yes", ExitStatus.USAGE)
-        if output.prompt("Type the name of the query to let the broker forget it").strip() != query:
-            _fail("the confirmation does not match; nothing was changed", ExitStatus.FAILED)
+        _COMMANDS.require_typed(query, "Type the name of the query to let the broker forget it")
     fields = {wire.EXT_QUERY: query, wire.EXT_QUERY_TOPIC: row.topic, EXT_OPERATOR: operator, EXT_REASON: reason}
-    _ask(url, HMQ_FORGET_QUERY, fields, timeout)
+    _ask(url, HMQ_FORGET_QUERY, fields, timeout, changes=True)
     output.say(f"{query_text(query, row.topic)} is forgotten")
-
-
-def _has_terminal() -> bool:
-    return sys.stdin.isatty()
 
 
 def _consequence(row: QueryInfo) -> str:
@@ -129,22 +105,3 @@ def _all(url: str, timeout: float) -> list[QueryInfo]:
         if not following.isdecimal() or int(following) <= start:
             return list(rows.values())
         start = int(following)
-
-
-def _ask(url: str, code: int, ext: dict[str, str], timeout: float) -> Request[dict[str, str]]:
-    try:
-        answer = ask(parse_url(url)[0], code, ext, timeout)
-    except UsageError as error:
-        _fail(str(error), ExitStatus.USAGE)
-    except OutcomeUnknown as error:
-        _fail(str(error), ExitStatus.UNKNOWN_OUTCOME if code == HMQ_FORGET_QUERY else ExitStatus.FAILED)
-    except HalfmqError as error:
-        _fail(str(error), ExitStatus.FAILED)
-    if answer.code != ResponseCode.SUCCESS:
-        _fail(f"{answer.remark} (code {answer.code})", _STATUS.get(answer.code, ExitStatus.FAILED))
-    return answer
-
-
-def _fail(text: str, status: ExitStatus) -> NoReturn:
-    output.note(f"halfmq query: {text}")
-    raise typer.Exit(status)

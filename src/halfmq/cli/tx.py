@@ -3,20 +3,20 @@
 Exit status: ``exit_status``. Data goes to standard output, everything else to standard error.
 """
 
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Final, NamedTuple, NoReturn
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 import typer
 
 from halfmq.cli import output
-from halfmq.cli.ask import ask, ask_each
+from halfmq.cli.ask import ask_each
 from halfmq.cli.exit_status import ExitStatus, exit_text
+from halfmq.cli.requests import TIMEOUT_S, URL, Commands, Json, Operator, Reason, Timeout, Url, Yes, seconds
 from halfmq.client.connector import parse_url
 from halfmq.core.transaction.listing import UNDECIDED, UNKNOWN
-from halfmq.errors import HalfmqError, OutcomeUnknown, UsageError
+from halfmq.errors import HalfmqError, OutcomeUnknown
 from halfmq.model.durations import span
 from halfmq.model.pending import GroupStats, PendingTransaction
 from halfmq.wire.remoting import operators as wire
@@ -45,45 +45,15 @@ app = typer.Typer(
 )
 
 _, FAILED, USAGE, NOT_FOUND, REFUSED, UNKNOWN_OUTCOME, STILL_UNDECIDED = ExitStatus
-_STATUS: dict[int, ExitStatus] = {
-    ResponseCode.INVALID_PARAMETER: USAGE,
-    ResponseCode.ILLEGAL_OPERATION: REFUSED,
-    ResponseCode.SYSTEM_BUSY: REFUSED,
-    ResponseCode.SERVICE_NOT_AVAILABLE: REFUSED,
-}
 #: Values of `--past-limit` that the protocol and the log name differently.
 _POLICY_NAMES: Final = {"set-aside": "park"}
 _NO_POLICY: Final = "none"
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 #: Digits of a time span. In days that is still far below the maximum of the record's field.
 _SPAN_DIGITS_MAX: Final = 9
-#: Upper bound of a timeout, seconds: a socket rejects very large ones.
-_WAIT_S_MAX: Final = 86_400.0
+_COMMANDS: Final = Commands("halfmq tx")
+_ask, _require_typed, _fail = _COMMANDS.ask, _COMMANDS.require_typed, _COMMANDS.fail
 
-
-def _seconds(seconds: float) -> float:
-    if not 0 <= seconds <= _WAIT_S_MAX:  # also false for NaN
-        raise typer.BadParameter(f"{seconds} is out of range: 0 to {_WAIT_S_MAX:,.0f} seconds")
-    return seconds
-
-
-def _positive_seconds(seconds: float) -> float:
-    if seconds == 0:
-        raise typer.BadParameter("the timeout must be positive")
-    return _seconds(seconds)
-
-
-_Url = Annotated[
-    str,
-    typer.Option(
-        envvar="HALFMQ_URL",
-        help="Address of the broker, rocketmq://HOST:PORT; its broker port or its name server port.",
-    ),
-]
-_Timeout = Annotated[
-    float, typer.Option(callback=_positive_seconds, help="Seconds to wait for the broker's response; positive.")
-]
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 _Id = Annotated[str, typer.Argument(metavar="TX_ID", help="Transaction id; with RocketMQ clients, the UNIQ_KEY.")]
 _Group = Annotated[str, typer.Option(help="Producer group; required only if several groups have this id.")]
 _IdOrAll = Annotated[
@@ -97,11 +67,6 @@ _Older = Annotated[
     str, typer.Option(metavar="SPAN", help="With --all: only transactions older than this, such as 90s, 5m, 2h, 1d.")
 ]
 _Most = Annotated[int, typer.Option("--max", help="With --all: maximum number of transactions; 0: no limit.", min=0)]
-_Operator = Annotated[str, typer.Option(envvar="HALFMQ_OPERATOR", help="Your name; recorded in the audit log.")]
-_Reason = Annotated[str, typer.Option(help="The reason; recorded in the audit log.")]
-_Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation; required without a terminal.")]
-_URL = "rocketmq://127.0.0.1:9876"
-_TIMEOUT_S = 10.0
 #: How often `check` polls for the outcome, seconds.
 _POLL_S = 0.2
 #: Transactions that `--all` lists and settles per page.
@@ -120,9 +85,9 @@ def list_(
         int, typer.Option("--max", help="Maximum number of transactions, 1 to 1000.", min=1, max=1_000)
     ] = 100,
     start: Annotated[int, typer.Option("--from", help="With --group: skip this many, for the next page.", min=0)] = 0,
-    url: _Url = _URL,
-    timeout: _Timeout = _TIMEOUT_S,
-    as_json: _Json = False,
+    url: Url = URL,
+    timeout: Timeout = TIMEOUT_S,
+    as_json: Json = False,
 ) -> None:
     """List undecided transactions, oldest first."""
     older_ms = _span_ms(older)
@@ -214,9 +179,7 @@ def _row(row: PendingTransaction) -> tuple[str, ...]:
 
 
 @app.command()
-def show(
-    tx_id: _Id, group: _Group = "", url: _Url = _URL, timeout: _Timeout = _TIMEOUT_S, as_json: _Json = False
-) -> None:
+def show(tx_id: _Id, group: _Group = "", url: Url = URL, timeout: Timeout = TIMEOUT_S, as_json: Json = False) -> None:
     """Explain one transaction: who prepared it, how often it was checked, why it waits, and who decided it."""
     found, state, sentences, _ = _story(url, tx_id, group, timeout)
     if as_json:
@@ -238,9 +201,9 @@ def check(
     count: Annotated[
         int, typer.Option("--max", help="With --parked: maximum number of transactions; 0: no limit.")
     ] = 0,
-    wait: Annotated[float, typer.Option(callback=_seconds, help="Seconds to wait for the producer's answer.")] = 10.0,
-    url: _Url = _URL,
-    timeout: _Timeout = _TIMEOUT_S,
+    wait: Annotated[float, typer.Option(callback=seconds, help="Seconds to wait for the producer's answer.")] = 10.0,
+    url: Url = URL,
+    timeout: Timeout = TIMEOUT_S,
 ) -> None:
     """Check one transaction now, parked or not; or all parked transactions of a group with --parked.
 
@@ -323,9 +286,9 @@ def stats(
             "--max", help="Maximum number of groups, those with most undecided transactions; 0: no limit.", min=0
         ),
     ] = 0,
-    url: _Url = _URL,
-    timeout: _Timeout = _TIMEOUT_S,
-    as_json: _Json = False,
+    url: Url = URL,
+    timeout: Timeout = TIMEOUT_S,
+    as_json: Json = False,
 ) -> None:
     """Statistics of producer groups: undecided transactions, reachable producers, recent verdicts, limits and policy."""
     rows: list[GroupStats] = []
@@ -401,12 +364,12 @@ def limits_(
     undecided_bytes_max: Annotated[
         int | None, typer.Option(help="Maximum bytes of undecided messages; -1: the broker's limit.")
     ] = None,
-    operator: _Operator = "",
-    reason: _Reason = "",
-    yes: _Yes = False,
-    url: _Url = _URL,
-    timeout: _Timeout = _TIMEOUT_S,
-    as_json: _Json = False,
+    operator: Operator = "",
+    reason: Reason = "",
+    yes: Yes = False,
+    url: Url = URL,
+    timeout: Timeout = TIMEOUT_S,
+    as_json: Json = False,
 ) -> None:
     """Show the limits and the policy of a producer group, or set those that are given.
 
@@ -431,13 +394,13 @@ def limits_(
         output.note(
             "the broker will roll back undecided transactions past the limit, even if the application's database committed them"
         )
-        _confirm(group, f"Type the group name to set this policy for {group}")
+        _require_typed(group, f"Type the group name to set this policy for {group}")
     fields = {wire.EXT_GROUP: group, wire.EXT_OPERATOR: operator, wire.EXT_REASON: reason}
     try:
         body = b"" if change.is_empty else groups.encode_change(change)
     except OverflowError:
         _fail("a limit is too large: the maximum is a 64-bit integer", USAGE)
-    stands = groups.decode_limits(_ask(url, HMQ_PRODUCER, fields, timeout, body).body)
+    stands = groups.decode_limits(_ask(url, HMQ_PRODUCER, fields, timeout, body, changes=bool(body)).body)
     if as_json:
         output.document(msgspec.json.encode(stands))
         return
@@ -454,16 +417,16 @@ def limits_(
 
 @app.command()
 def commit(
-    operator: _Operator,
+    operator: Operator,
     tx_id: _IdOrAll = "",
-    reason: _Reason = "",
+    reason: Reason = "",
     group: _GroupOrAll = "",
     every: _All = False,
     older: _Older = "",
     most: _Most = 0,
-    yes: _Yes = False,
-    url: _Url = _URL,
-    timeout: _Timeout = _TIMEOUT_S,
+    yes: Yes = False,
+    url: Url = URL,
+    timeout: Timeout = TIMEOUT_S,
 ) -> None:
     """Commit a transaction in place of its producer: its messages become visible. This cannot be undone.
 
@@ -474,16 +437,16 @@ def commit(
 
 @app.command()
 def rollback(
-    operator: _Operator,
+    operator: Operator,
     tx_id: _IdOrAll = "",
-    reason: _Reason = "",
+    reason: Reason = "",
     group: _GroupOrAll = "",
     every: _All = False,
     older: _Older = "",
     most: _Most = 0,
-    yes: _Yes = False,
-    url: _Url = _URL,
-    timeout: _Timeout = _TIMEOUT_S,
+    yes: Yes = False,
+    url: Url = URL,
+    timeout: Timeout = TIMEOUT_S,
 ) -> None:
     """Roll back a transaction in place of its producer: its messages are never delivered. This cannot be undone.
 
@@ -517,8 +480,8 @@ def _resolve(
         output.note(
             f"{verdict} overrides the application's database. If a producer of the group can be started, start it instead: it answers the check."
         )
-        _confirm(tx_id, f"Type the transaction id to confirm the {verdict}")
-    ext = _ask(url, HMQ_RESOLVE, _resolve_fields(verdict, operator, reason, found, tx_id), timeout).ext
+        _require_typed(tx_id, f"Type the transaction id to confirm the {verdict}")
+    ext = _ask(url, HMQ_RESOLVE, _resolve_fields(verdict, operator, reason, found, tx_id), timeout, changes=True).ext
     already = "already " if ext.get(EXT_REPEATED) == "true" else ""
     output.say(f"{tx_id} of group {found} is {already}{ext.get(EXT_VERDICT)}, at log position {ext.get(EXT_POSITION)}")
 
@@ -540,7 +503,7 @@ def _resolve_all(
         output.note(
             f"{verdict} overrides the application's database. If a producer of the group can be started, start it instead: it answers the check."
         )
-        _confirm(group, f"Type the group name to confirm the {verdict}")
+        _require_typed(group, f"Type the group name to confirm the {verdict}")
     settled, refused = 0, dict[str, str]()
     start = refused_before = 0
     while not most or settled + len(refused) < most:
@@ -602,21 +565,6 @@ def _settle(
         _fail(str(error), FAILED)
 
 
-def _confirm(name: str, prompt: str) -> None:
-    """
-    Raises:
-        typer.Exit: there is no terminal, or the operator typed something else.
-    """
-    if not _has_terminal():
-        _fail("no terminal for the confirmation: use --yes", USAGE)
-    if output.prompt(prompt).strip() != name:
-        _fail("the confirmation does not match; nothing was changed", FAILED)
-
-
-def _has_terminal() -> bool:
-    return sys.stdin.isatty()
-
-
 def _story(url: str, tx_id: str, group: str, timeout: float) -> tuple[str, str, list[str], bool]:
     """(group, state, sentences, a check of it is open)."""
     answer = _ask(url, HMQ_STORY, {wire.EXT_GROUP: group, wire.EXT_ID: tx_id}, timeout)
@@ -626,28 +574,6 @@ def _story(url: str, tx_id: str, group: str, timeout: float) -> tuple[str, str, 
         wire.decode_story(answer.body),
         wire.EXT_CHECK_OPEN in answer.ext,
     )
-
-
-def _ask(url: str, code: int, ext: dict[str, str], timeout: float, body: bytes = b"") -> Request[dict[str, str]]:
-    try:
-        answer = ask(parse_url(url)[0], code, ext, timeout, body)
-    except UsageError as error:
-        _fail(str(error), USAGE)
-    except OutcomeUnknown as error:
-        _fail(
-            str(error),
-            UNKNOWN_OUTCOME if code == HMQ_RESOLVE or (code == HMQ_PRODUCER and body) else FAILED,
-        )
-    except HalfmqError as error:
-        _fail(str(error), FAILED)
-    if answer.code != ResponseCode.SUCCESS:
-        _fail(f"{answer.remark} (code {answer.code})", _STATUS.get(answer.code, FAILED))
-    return answer
-
-
-def _fail(text: str, status: ExitStatus) -> NoReturn:
-    output.note(f"halfmq tx: {text}")
-    raise typer.Exit(status)
 
 
 def _span_ms(text: str) -> int:

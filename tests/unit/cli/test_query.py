@@ -10,7 +10,7 @@ from tests.support.in_process import Running, serving
 from tests.support.raw_client import Answer, RawClient
 from typer.testing import CliRunner, Result
 
-from halfmq.cli import query
+from halfmq.cli import query, requests
 from halfmq.model.query_batch import QueryBatch
 from halfmq.model.settings import BrokerSettings
 from halfmq.wire.remoting.codes import HMQ_DECIDE, HMQ_FORGET_QUERY, HMQ_QUERIES
@@ -54,7 +54,7 @@ async def test_queries_are_listed_and_one_is_forgotten(tmp_path: Path, monkeypat
         assert (unconfirmed.exit_code, "--yes" in unconfirmed.stderr) == (2, True)
         assert "has decided its batches up to 7" in unconfirmed.stderr
         assert "makes its rows visible a second time" in unconfirmed.stderr
-        monkeypatch.setattr(query, "_has_terminal", lambda: True)
+        monkeypatch.setattr(requests, "has_terminal", lambda: True)
         assert (await run(running, *forget, "--topic", "orders", typed="yes\n")).exit_code == 1
         assert len(running.state.queries) == 2
         done = await run(running, *forget, "--topic", "orders", typed="app\n")

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from halfmq.broker.services import group_scan as group_scan
 from halfmq.broker.services import producer_groups as producer_groups
 from halfmq.broker.services import transactions as transactions
-from halfmq.cli import tx
+from halfmq.cli import requests, tx
 from halfmq.core.decision import Refused, Why
 from halfmq.model.settings import BrokerSettings
 
@@ -68,7 +68,7 @@ async def test_nothing_is_decided_without_a_name_a_confirmation_and_the_right_id
         assert (await run(running, "commit", ONE, "--yes")).exit_code == 2
         unconfirmed = await run(running, "commit", ONE, "--operator", "ada")
         assert (unconfirmed.exit_code, "--yes" in unconfirmed.output) == (2, True)
-        monkeypatch.setattr(tx, "_has_terminal", lambda: True)
+        monkeypatch.setattr(requests, "has_terminal", lambda: True)
         assert (await run(running, "commit", ONE, "--operator", "ada", typed="yes\n")).exit_code == 1
         assert ONE in (await run(running, "list")).stdout
         confirmed = await run(running, "commit", ONE, "--operator", "ada", typed=f"{ONE}\n")
@@ -120,7 +120,7 @@ async def test_check_asks_now_and_tells_what_came_of_it(tmp_path: Path, monkeypa
         assert (unknown.exit_code, "check 2 sent to me" in unknown.stderr) == (6, True)
         assert "was UNKNOWN" in unknown.stdout
 
-        asked = Calls(monkeypatch, tx, "ask")
+        asked = Calls(monkeypatch, requests, "ask")
 
         async def commit_late() -> None:
             check = await next_check(client)
@@ -184,7 +184,7 @@ async def test_limits_are_seen_set_and_taken_away(tmp_path: Path, monkeypatch: p
             running, "limits", "P", "--check-limit", "3", "--past-limit", "rollback", "--operator", "ada"
         )
         assert (ask_first.exit_code, "--yes" in ask_first.output) == (2, True)
-        monkeypatch.setattr(tx, "_has_terminal", lambda: True)
+        monkeypatch.setattr(requests, "has_terminal", lambda: True)
         policy = ("limits", "P", "--check-limit", "3", "--past-limit", "rollback", "--operator", "ada")
         assert (await run(running, *policy, typed="Q\n")).exit_code == 1
         confirmed = await run(running, *policy, typed="P\n")
@@ -490,7 +490,7 @@ async def test_only_what_is_older_is_settled_and_only_when_it_is_confirmed(
             assert (await run(running, "rollback", "--operator", "ada", "--yes", *wrong)).exit_code == 2, wrong
         older = await run(running, *arguments, "--older", "1h", "--yes")
         assert (older.exit_code, "0 transactions of group G0 are ROLLED_BACK" in older.stdout) == (0, True)
-        monkeypatch.setattr(tx, "_has_terminal", lambda: True)
+        monkeypatch.setattr(requests, "has_terminal", lambda: True)
         assert (await run(running, *arguments, typed="other\n")).exit_code == 1
         assert running.state.derived.undecided_count == 3
         assert (await run(running, *arguments, typed="G0\n")).exit_code == 0
