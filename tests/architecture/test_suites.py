@@ -94,10 +94,11 @@ def test_an_interrupted_part_ends_its_fixtures_and_leaves_no_process(
         "def server():\n"
         "    sleeps = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
         "    forgotten = subprocess.Popen(sleeps, start_new_session=True)\n"
-        "    (here / 'begun').write_text(str(forgotten.pid))\n"
-        "    yield\n"
+        "    yield forgotten.pid\n"
         "    (here / 'ended').touch()\n"
         "def test_it(server):\n"
+        # Here, since an interrupt before the fixture has yielded would end it there.
+        "    (here / 'begun').write_text(str(server))\n"
         "    time.sleep(600)\n"
     )
     part = run.Running(

@@ -46,6 +46,11 @@ RUNS: Final[dict[str, Run]] = {
         "1 transactions of group orders are COMMITTED", {"GROUP": "orders", "SPAN": "0s", "NAME": "ada"}, typed="orders"
     ),
     "halfmq group hold GROUP TOPIC...": Run("archive holds orders", {"GROUP": "archive", "TOPIC...": "orders"}),
+    "halfmq query list": Run("0 queries"),
+    # tests/documents/test_exit_status.py and tests/unit/cli/test_query.py forget some.
+    "halfmq query forget NAME --operator NAME --reason TEXT": Run(
+        "knows no query ada", {"NAME": "ada", "TEXT": "over"}, status=3
+    ),
     "halfmq store verify DIR": Run("whole"),
     "halfmq store dump DIR": Run('"kind":"operator_acted"'),
     "halfmq check-history FILES": Run("clean", {"FILES": "history.jsonl"}),
@@ -180,6 +185,7 @@ _OTHERS: Final = {
     "--rows": "tests.bench.spark_kafka",
     "--seeds": "tests.simulation",
     "--hunters": "tests.mutation",
+    "--full-refresh": "spark-pipelines",
 }
 #: Pages about programs of the tests, which have options of their own.
 _OF_TESTS: Final = ("docs/simulation.md", "docs/soak.md")

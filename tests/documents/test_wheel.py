@@ -42,7 +42,8 @@ NOT_IMPORTED: Final = {
     ("server", "rich"): "Typer's help; `halfmq pipeline`",
     ("server", "zlib-ng"): "by halfmq/model/checksum.py, if it is installed",
     ("spark", "zlib-ng"): "by halfmq/model/checksum.py, if it is installed",
-    ("pipeline", "pandas"): "by PySpark, whose mapInArrow refuses to run without it",
+    ("spark", "pandas"): "by PySpark, whose mapInArrow and transformWithState refuse to run without it",
+    ("spark", "protobuf"): "by PySpark's worker, for transformWithState",
     ("compression", "lz4"): "by name in halfmq/wire/remoting/compression.py",
     ("compression", "zstandard"): "by name in halfmq/wire/remoting/compression.py",
 }

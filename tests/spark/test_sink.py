@@ -319,7 +319,8 @@ def test_rows_that_were_read_are_written_again(sink: Any, broker: Served) -> Non
     assert {(bytes(row.value), row.headers[0].key) for row in read("headers-3").collect()} == {(b"1", "a"), (b"2", "a")}
 
     kafka = sink.createDataFrame([(b"\x00\xff", b"1"), (b"two words", None)], "key binary, value binary")
-    for frame, said in ((kafka, r"base64\(key\)"), (kafka.selectExpr("value"), r"cast\('null' as binary\)")):
+    with_value = kafka.where("value is not null")  # each row is a task's, and either of two would fail first
+    for frame, said in ((with_value, r"base64\(key\)"), (kafka.selectExpr("value"), r"cast\('null' as binary\)")):
         with pytest.raises(Exception, match=said):
             write(frame, "kafka")
     write(kafka.selectExpr("base64(key) as key", "coalesce(value, cast('null' as binary)) as value"), "kafka")
