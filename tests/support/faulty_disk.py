@@ -486,6 +486,9 @@ class FaultyDisk:
     def free_bytes(self, directory: Path) -> int:
         return max(0, self._capacity - self._used)
 
+    def total_bytes(self, directory: Path) -> int:
+        return self._capacity
+
     def lock(self, path: Path) -> Lock | None:
         self.open(path, create=True)
         return self._lock("lock", path, self._inode(path))

@@ -54,8 +54,9 @@ class BrokerConfig:
     #: The log is trimmed to about this number of bytes; 0: no limit by size.
     retention_bytes: int = 0
     retention_check_ms: int = RETENTION_CHECK_MS
-    #: No consumer group holds more of the log than this number of bytes; 0: as much as the disk has space for.
-    hold_bytes: int = 0
+    #: No consumer group holds more of the log than this number of bytes; None: ``retention.hold_bytes_of``; 0: as much as the disk has
+    #: space for.
+    hold_bytes: int | None = None
     #: Trust the clock at this start and at earlier ones: ages include its jumps.
     trust_clock: bool = False
     #: Retention by size is delayed by messages that it copied forward less than this ago; see ``core.copies``.
@@ -180,7 +181,7 @@ class BrokerConfig:
         check_caps(replace(settings, segment_bytes=self.segment_bytes))
         if settings.dedup_window_ms < 0:
             raise UsageError("the deduplication window must not be negative", hint="0 disables deduplication")
-        if min(self.retention_ms, self.retention_bytes, self.copy_again_ms, self.hold_bytes) < 0:
+        if min(self.retention_ms, self.retention_bytes, self.copy_again_ms, self.hold_bytes or 0) < 0:
             raise UsageError("the retention must not be negative", hint="0 keeps everything")
         return self
 

@@ -32,7 +32,7 @@ from halfmq.core.commands import CopyForward, NoteTime, TrimLog, Unread
 from halfmq.core.decision import Done, Reply
 from halfmq.core.engine import Failed
 from halfmq.core.holds import holding, unread_between
-from halfmq.core.retention import ClosedSegment, RetentionLimits, TrimTarget, trim_target
+from halfmq.core.retention import ClosedSegment, RetentionLimits, TrimTarget, hold_bytes_of, trim_target
 from halfmq.core.session import DiskSpace
 from halfmq.core.snapshot import encode_rows
 from halfmq.errors import StoreDamaged, StoreFull, StorePoisoned
@@ -215,14 +215,18 @@ class Maintenance:
             config.retention_bytes,
             config.settings.dedup_window_ms,
             config.copy_again_ms,
-            config.hold_bytes,
+            self._hold_bytes(),
             max(0, low - self._store.free_bytes()) if holding(self._sequencer.view) else 0,
         )
         segments = (ClosedSegment(*one) for one in self._store.closed_segments())
         return trim_target(self._sequencer.view, limits, segments, self._time.now_ms())
 
+    def _hold_bytes(self) -> int:
+        configured = self._config.hold_bytes
+        return hold_bytes_of(self._store.total_bytes(), self._store.segment_bytes) if configured is None else configured
+
     def _log_hold(self, group: str, held: list[Unread]) -> None:
-        view, hold_bytes = self._sequencer.view, self._config.hold_bytes
+        view, hold_bytes = self._sequencer.view, self._hold_bytes()
         hold_ms = view.groups[group].hold_ms
         ends = [f"they are {span(hold_ms)} old"] if hold_ms else []
         ends += [f"the log has {hold_bytes} bytes"] if hold_bytes else []

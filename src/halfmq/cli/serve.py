@@ -83,11 +83,13 @@ def serve(
         int, typer.Option(help="Interval at which retention removes segments.")
     ] = defaults.RETENTION_CHECK_MS,
     hold_bytes: Annotated[
-        int,
+        int | None,
         typer.Option(
-            help="No consumer group holds more of the log than this, bytes; 0: until the disk is nearly full. See `halfmq group`."
+            help="No consumer group holds more of the log than this, bytes; 0: until the disk is nearly full. See `halfmq group`. "
+            "By default half of the file system, at least four segments.",
+            show_default=False,
         ),
-    ] = 0,
+    ] = None,
     trust_clock: Annotated[
         bool,
         typer.Option(

@@ -11,7 +11,7 @@ group has set, where the log has the size that the operator allows, and for as m
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from halfmq.core.clock_jumps import age_ms
 from halfmq.core.commands import Unread
@@ -44,6 +44,18 @@ class RetentionLimits(NamedTuple):
     hold_bytes: int = 0
     #: What must be freed even if it is held, since the disk is nearly full.
     must_free_bytes: int = 0
+
+
+#: Segments that a hold may keep in any case, so that it is of use on a small disk as well.
+_HOLD_SEGMENTS_MIN: Final = 4
+
+
+def hold_bytes_of(disk_bytes: int, segment_bytes: int) -> int:
+    """How much of the log consumer groups may hold on a file system of this size, if the operator says nothing: half of it.
+
+    Anybody who can connect may set a hold, and the disk may be shared: it must not grow until the disk is nearly full.
+    """
+    return max(disk_bytes // 2, _HOLD_SEGMENTS_MIN * segment_bytes)
 
 
 class TrimTarget(NamedTuple):

@@ -136,6 +136,9 @@ class Disk(Protocol):
     def free_bytes(self, directory: Path) -> int:
         """Free bytes of the file system that are available to this user."""
 
+    def total_bytes(self, directory: Path) -> int:
+        """Size of the file system, bytes, used or not."""
+
     def lock(self, path: Path) -> Lock | None:
         """Lock a file, created if missing, for this process; None if another process holds the lock.
 
@@ -405,6 +408,10 @@ class RealDisk:
     def free_bytes(self, directory: Path) -> int:
         status = os.statvfs(directory)
         return status.f_bavail * status.f_frsize
+
+    def total_bytes(self, directory: Path) -> int:
+        status = os.statvfs(directory)
+        return status.f_blocks * status.f_frsize
 
     def lock(self, path: Path) -> Lock | None:
         return _locked(path, self._created(path, os.O_RDWR))

@@ -923,6 +923,10 @@ class Store:
         """Free space on the store's disk."""
         return self._disk.free_bytes(self.directory)
 
+    def total_bytes(self) -> int:
+        """Size of the file system that the store is on, bytes."""
+        return self._disk.total_bytes(self.directory)
+
     def search_by_time(self, topic_id: int, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
         """Queue offset by store time; see ``ConsumeQueues.search_by_time``."""
         self._before_reading()

@@ -3,7 +3,7 @@
 import pytest
 
 from halfmq.core.commands import Unread
-from halfmq.core.retention import ClosedSegment, RetentionLimits, TrimTarget, trim_target
+from halfmq.core.retention import ClosedSegment, RetentionLimits, TrimTarget, hold_bytes_of, trim_target
 from halfmq.core.state import Jump, State, Topic
 from halfmq.model.settings import BrokerSettings, GroupSettings
 
@@ -141,6 +141,13 @@ def test_an_age_that_a_jump_of_the_clock_made_ends_no_hold() -> None:
     assert trim_target(doubtful, ALL, SEGMENTS, late).log_start == 0
     doubtful.jumps = ()
     assert trim_target(doubtful, ALL, SEGMENTS, late).log_start == MIB
+
+
+@pytest.mark.parametrize(
+    ("disk", "held"), [(100 * MIB, 50 * MIB), (8 * MIB, 4 * MIB), (7 * MIB, 4 * MIB), (0, 4 * MIB)]
+)
+def test_without_a_setting_groups_hold_half_of_the_file_system_and_at_least_four_segments(disk: int, held: int) -> None:
+    assert hold_bytes_of(disk, MIB) == held
 
 
 @pytest.mark.parametrize(
