@@ -5,6 +5,10 @@ from typing import Final
 # --- frames and messages ---------------------------------------------------------------------------------------
 #: Bytes that may follow the length field of a frame. Precedent: RocketMQ ``com.rocketmq.remoting.frameMaxLength``.
 FRAME_BYTES_MAX: Final = 16_777_216
+#: Fields of a header. RocketMQ's longest headers have some 25, with those of its access control.
+HEADER_FIELDS_MAX: Final = 128
+#: Remark of a response, characters: it may quote what a peer sent.
+REMARK_CHARS_MAX: Final = 2_000
 #: Partially received requests of all connections, bytes. Protects memory; a connection may have one incomplete frame. At least
 #: four frames. See ``broker.remoting.unfinished_frames``.
 UNFINISHED_BYTES_MAX: Final = 256 << 20
@@ -24,6 +28,8 @@ INTAKE_ALL_TURN_BYTES_MAX: Final = 8 << 20
 INTAKE_TURN_S: Final = 0.005
 INTAKE_ALL_TURN_S: Final = 0.020
 SEQUENCER_TURN_S: Final = 0.020
+#: Time in a round of the loop to follow a verdict on many messages in the indexes, s.
+SEQUENCER_STAGE_S: Final = 0.005
 #: Maximum delay of index writes that small turns share, s. Readers in other processes see it.
 INDEX_WAIT_S: Final = 0.002
 #: Requests in progress of a connection, including those that wait for a sync, bytes. Protects memory and other connections.
@@ -52,6 +58,11 @@ TRANSACTION_MESSAGES_MAX: Final = 1_024
 TRANSACTION_BYTES_MAX: Final = 64 << 20
 #: Payload of a half batch, bytes: a frame holds it, and it takes a few ms of the event loop. Messages in it: as many as fit.
 HALF_BATCH_BYTES_MAX: Final = 8 << 20
+#: Messages of a batch (320). The loop serves nothing else while they are stored: 6 us each.
+BATCH_MESSAGES_MAX: Final = 4_096
+#: KEYS of all messages of a batch or half batch, which are separated by blanks: an entry of the key index each, 1 us of the loop. Eight for
+#: each row of a Spark sink.
+REQUEST_KEYS_MAX: Final = 20_480
 #: Half batches of a transaction: some 16 GiB of messages in batches of 1 MiB.
 TRANSACTION_HALF_BATCHES_MAX: Final = 16_384
 #: Undecided transactions of a query, each a batch in one run. Spark has at most one batch in progress.
@@ -137,6 +148,8 @@ PULL_BYTES_MAX: Final = 1 << 20
 PULL_MESSAGES_MAX: Final = 1_024
 #: Maximum queue entries that a pull with a filter examines. Precedent: RocketMQ max(16,000 bytes / 20, ...) = 800.
 PULL_SCAN_MAX: Final = 2_048
+#: Queues whose bounds a reader gets at one position (``wire.remoting.position``): 32,768 topics of four.
+POSITION_QUEUES_MAX: Final = 131_072
 #: A reader that plans asks for the sizes of some messages, to estimate the bytes of a range. So many samples of so many consecutive
 #: messages in a request take 1.2 ms of the loop; further samples are for another request.
 SIZE_SAMPLES_MAX: Final = 128

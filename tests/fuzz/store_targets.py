@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from halfmq.core.snapshot import load_rows
 from halfmq.errors import StoreDamaged, WrongVersion
+from halfmq.model.steps import result_of
 from halfmq.model.stored_message import StoredMessage
 from halfmq.store import snapshot, topics_file, two_slots
 from halfmq.store.batch_codec import Header, NotABatch, decode_batch, examine
@@ -433,8 +434,8 @@ def _read_queue(queues: ConsumeQueues, name: str, content: bytes) -> None:
         for upper in (False, True):
             at = queues.search_by_time(topic_id, queue_id, 1_700_000_000_050, upper=upper)
             hold(0 <= at <= stop, f"a time is found at {at}")
-        queues.find_offset(topic_id, queue_id, position)
-        hold(len(list(queues.find_key(topic_id, 0))) <= stop - first, "more keys than entries")
+        result_of(queues.find_offset(topic_id, queue_id, position))
+        hold(sum(map(len, queues.find_key(topic_id, 0))) <= stop - first, "more keys than entries")
 
 
 def _positions(content: bytes) -> Iterator[int]:

@@ -1224,8 +1224,8 @@ PLANTS: Final = (
         2,
         "a decision also shows attempts that did not win",
         "core/transaction/batch_verdict.py",
-        "        if half.attempt not in won:\n",
-        "        if half.attempt not in won and not won:\n",
+        "        if batch.attempt not in won:\n",
+        "        if batch.attempt not in won and not won:\n",
     ),
     Plant(
         "rolled-back-prepared-again",

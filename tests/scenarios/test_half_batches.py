@@ -11,11 +11,13 @@ from tests.support.half_batches import QueryRun, bodies, messages
 from tests.support.in_process import serving
 from tests.support.waiting import until
 
+from halfmq import limits
 from halfmq.model.records import HALF_BATCH_PAYLOAD_AT
 from halfmq.model.settings import BrokerSettings
 from halfmq.runtime.disk import RealDisk
 from halfmq.spark.options import parse_options
 from halfmq.spark.source import HalfmqBatchReader
+from halfmq.store import consume_queue, indexes
 from halfmq.store.verify import verify_store
 
 
@@ -284,3 +286,33 @@ async def test_spark_reads_messages_of_half_batches_from_files_and_over_the_netw
     first = direct[5]
     assert (first["key"], first["tag"], first["keys"], first["transaction_id"]) == (b"k1", "red", "k1 k2", None)
     assert first["message_id"].startswith("won0")
+
+
+async def test_a_decision_is_visible_at_once_although_its_queue_entries_are_written_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One half batch in each round of the loop, and a reader in each. Files have the entries before readers may see them."""
+    monkeypatch.setattr(limits, "SEQUENCER_STAGE_S", 0.0)
+    monkeypatch.setattr(consume_queue, "MANY_BYTES_MAX", 1)
+    monkeypatch.setattr(indexes, "_HALF_BATCH_COST", indexes._MESSAGES_AT_ONCE)
+    async with serving(tmp_path) as running:
+        client, store = await running.client(), running.broker._store
+        assert store is not None
+        query = await QueryRun.begin(client)
+        attempts = [f"{number}.0" for number in range(60)]
+        for number, attempt in enumerate(attempts):
+            assert (await query.prepare(0, attempt, messages(attempt, 2), queue=number % 4)).code == 0
+        deciding = asyncio.create_task(query.decide(0, *attempts))
+        seen = []
+        topic_id = running.state.topics_by_name["T"].topic_id
+        while not deciding.done():
+            ends = {store.bounds(topic_id, queue)[1] for queue in range(4)}
+            seen.append((ends, store.queues.entries_written, len(store.read_queue(topic_id, 0, 0, 99))))
+            await asyncio.sleep(0)
+        assert (await deciding).code == 0
+        assert all(ends == ({number} if number else {0}) for ends, _, number in seen)
+        assert {number for _, _, number in seen} == {0, 30}
+        assert len({written for ends, written, _ in seen if ends == {0}}) > 40, "it was read in between"
+        assert [await bodies(client, queue=queue) for queue in range(4)] == [
+            [f"{number}.0-{one}".encode() for number in range(queue, 60, 4) for one in range(2)] for queue in range(4)
+        ]

@@ -41,6 +41,7 @@ from halfmq.model.placement import SEGMENT_BYTES_MIN, fits, next_segment_start
 from halfmq.model.query_batch import QueryBatch
 from halfmq.model.records import Base, Committed, Decided, DecidedBy, Record, RolledBack
 from halfmq.model.settings import BrokerSettings
+from halfmq.model.steps import result_of
 from halfmq.wire.remoting.fields import SendFields
 
 START_MS = 1_000_000
@@ -300,7 +301,7 @@ def batch_of(
 ) -> Any:
     """The command of a front door for a send of several messages: (body, property string) each."""
     fields = SendFields(group="PG", topic=topic, queue_id=queue, sys_flag=sys_flag, born_time_ms=7, flag=0)
-    return batch_command(connection, PEER, fields, [(3, one, string) for one, string in entries])
+    return result_of(batch_command(connection, PEER, fields, [(3, one, string) for one, string in entries]))
 
 
 def half(unique_id: str = "T1", **options: Any) -> Any:

@@ -142,6 +142,9 @@ class RandomLog:
         batch = self.half_batches[offset]
         return memoryview(batch.payload)[-batch.messages * ENTRY_BYTES :]
 
+    def read_payload(self, offset: int) -> bytes:
+        return self.half_batches[offset].payload
+
     def verdict(self, offset: int) -> Committed | RolledBack:
         return self.verdicts[offset]
 

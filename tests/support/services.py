@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from halfmq.broker.turns import Turns
 from halfmq.core.session import Published
 from halfmq.core.view import View
 from halfmq.errors import StoreDamaged
@@ -25,12 +26,30 @@ class FakePeer:
         self.is_open = True
         self.is_full = False
         self.kept = 0
+        #: Calls of ``hold_requests`` that have not ended.
+        self.holds = 0
 
     def keep(self, memory_bytes: int) -> None:
         self.kept += memory_bytes
 
     def give_back(self, memory_bytes: int) -> None:
         self.kept -= memory_bytes
+
+    def hold_requests(self) -> None:
+        self.holds += 1
+
+    def resume_requests(self) -> None:
+        self.holds -= 1
+
+
+def turns_at_once() -> Turns:
+    """Work is never interrupted: no time passes."""
+    return Turns(HandLoop(), lambda: 0.0, lambda: None)  # type: ignore[arg-type]
+
+
+def raises(error: Exception) -> None:
+    """For services that report what was raised: it goes to the test."""
+    raise error
 
 
 @dataclass
@@ -177,6 +196,9 @@ class FakeQueues:
     def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]:
         key = (topic_id, queue_id)
         return self.low.get(key, 0), len(self._queues.get(key, ()))
+
+    def bounds_at(self, topic_id: int, queue_id: int, position: int) -> tuple[int, int]:
+        return self.bounds(topic_id, queue_id)
 
     def read_queue(self, topic_id: int, queue_id: int, queue_offset: int, entries_max: int) -> list[QueueEntry]:
         return self._queues.get((topic_id, queue_id), [])[queue_offset : queue_offset + entries_max]

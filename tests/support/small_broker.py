@@ -20,6 +20,7 @@ from halfmq.errors import StoreFull
 from halfmq.model import properties as props
 from halfmq.model.records import Committed, HalfRecord, MessageRecord, RolledBack, Trim
 from halfmq.model.settings import BrokerSettings
+from halfmq.model.steps import result_of
 from halfmq.runtime.disk import Disk
 from halfmq.runtime.entropy import SystemEntropy
 from halfmq.store.group_flush import Job
@@ -226,7 +227,7 @@ class SmallBroker:
                     key = props.to_dict(message.properties).get("KEYS")
                     if message.body != body:
                         found.append(f"{place}: another body")
-                    elif key is not None and not store.find_by_key(TOPIC, "orders", key, 1):
+                    elif key is not None and not result_of(store.find_by_key(TOPIC, "orders", key, 1)):
                         found.append(f"{place}: not found by its key")
         rows: dict[int, tuple[int, int]] = {}
         for batch in self.written:

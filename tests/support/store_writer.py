@@ -73,6 +73,7 @@ class StoreWriter:
         self.indexes = Indexes.open(
             self.disk, self.shard, store=self.store_id.hex(), segment_bytes=self.segment_bytes, redo_from=0, log_start=0,
             read_message=self.log.read_message, read_entries=self.log.half_batch_entries,
+            read_payload=self.log.half_batch_payload,
             read_verdict=self.log.verdict,
         )  # fmt: skip
         self.indexes.reset()

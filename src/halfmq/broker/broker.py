@@ -70,6 +70,7 @@ from halfmq.broker.services.transactions import Transactions
 from halfmq.broker.services.verdicts import Verdicts
 from halfmq.broker.slow_sync import SlowSync
 from halfmq.broker.timers import BrokerTime, DeadlineTimer
+from halfmq.broker.turns import Turns
 from halfmq.core.clock_jumps import plausible_ms
 from halfmq.core.commands import Tick
 from halfmq.core.decision import Done, Effect, OffsetNotStored, PolicyActed, Reply, SendCheck, WakeQueue
@@ -260,15 +261,16 @@ class Broker:
         store.on_sync_began, store.on_sync_ended = slow_sync.began, slow_sync.ended
         store.on_space_low = lambda: self._from_sync_thread(sequencer.space_is_low)
         settings = view.settings
+        turns = Turns(self._loop, self._clock.elapsed_s, gateway.flush)
         stored = StoredMessages(view, store)
         groups = GroupsOnUse(sequencer)
         verdicts = Verdicts(sequencer, stored)
         self._chosen_ids = ChosenIds(sequencer, store, self._offload, gateway.flush)
         SendCommands(
-            gateway, sequencer, Sends(sequencer, stored, self._chosen_ids, gateway.log_throttled), verdicts,
+            gateway, sequencer, Sends(sequencer, stored, self._chosen_ids, gateway.log_throttled, turns), verdicts,
             store_host=settings.store_host, durability=self.config.durability.value,
         )  # fmt: skip
-        HalfBatchCommands(gateway, HalfBatches(sequencer, self._chosen_ids, self._offload))
+        HalfBatchCommands(gateway, HalfBatches(sequencer, store, self._chosen_ids, self._offload, turns))
         self._pulls = Pulls(sequencer, store, self._loop, groups, gateway.outgoing, gateway.flush)
         PullHandlers(gateway, self._pulls)
         raw_reads = RawReads(view, store, gateway.outgoing, self._loop.time, self._offload)
@@ -279,7 +281,7 @@ class Broker:
         pushed = PushedChecks(gateway, store_host=settings.store_host, broker_name=settings.broker_name)
         self._checks = Checks(sequencer, stored, self._check_polls, pushed, time)
         queues = Queues(sequencer, store)
-        Lookups(gateway, sequencer, queues, stored)
+        Lookups(gateway, sequencer, queues, stored, turns)
         NameService(gateway, sequencer, Topics(sequencer), settings, address)
         settled_verdict_lookup = SettledVerdictLookup(view, store, self._offload)
         scan = GroupScan(view, self._loop)

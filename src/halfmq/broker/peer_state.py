@@ -160,7 +160,7 @@ TABLE: Final = (
     PeerState(
         "request that waits for work of the broker", "all clients", "`WAITING_MAX`, `ASKED_MAX`, `CALLS_MAX` of the module", "the work is done, or a timeout",
         (
-            "broker.remoting.admin_stats:AdminStats._asked", "broker.services.chosen_ids:ChosenIds._waiting",
+            "broker.turns:Turns._waiting", "broker.remoting.admin_stats:AdminStats._asked", "broker.services.chosen_ids:ChosenIds._waiting",
             "broker.services.client_calls:ClientCalls._calls", "broker.services.group_scan:GroupScan._waiting",
         ),
     ),

@@ -24,7 +24,7 @@ It knows no connections: a reply goes to ``deliver(context, reply)``, which was 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol
@@ -33,7 +33,7 @@ from halfmq import limits
 from halfmq.broker.problems import Problems, log_no_space
 from halfmq.broker.timers import BrokerTime
 from halfmq.core.commands import Command, NoteTime, Tick
-from halfmq.core.decision import Effect, Reply, WakeQueue
+from halfmq.core.decision import BatchDecided, Effect, Reply, WakeQueue
 from halfmq.core.engine import SMALL, Batch, Engine, Failed, LogAccess
 from halfmq.core.session import DiskSpace, Published
 from halfmq.errors import EnvironmentFailed, HalfmqError, InvariantViolated, StoreFull
@@ -75,6 +75,10 @@ class Log(LogAccess, Protocol):
         """Sync the log up to ``position``; then ``Sequencer.durable`` is called."""
         ...
 
+    def staging(self, batches: Iterable[Batch]) -> Iterator[None]:
+        """Do what ``publish`` does with these batches before it shows them, in steps. Pass it none of them then."""
+        ...
+
     def publish(self, position: int, broker_time_ms: int, batches: Iterable[Batch], *, at_once: bool) -> int: ...
 
     @property
@@ -99,6 +103,8 @@ class _Turn(NamedTuple):
     decided: int = 0
     #: Whether the indexes must be written before its replies are released.
     at_once: bool = False
+    #: Whether its batches may take long to publish: a batch of a query was decided.
+    is_long: bool = False
 
 
 #: A tick says that there is more, and the next one is pending at once: if one took long, for instance because it copied many delayed messages, its
@@ -162,6 +168,7 @@ class Sequencer:
         self._store = store
         self._loop = loop
         self._time = time
+        self._clock = clock
         self._problems = problems
         self._on_effects = on_effects
         self._on_released = on_released
@@ -184,6 +191,8 @@ class Sequencer:
         self.indexes_lag = False
         #: The store already has the batches of withheld turns up to this offset; 0: none.
         self._staged = 0
+        #: Whether batches of withheld turns are being staged, in several rounds of the loop.
+        self._is_staging = False
         #: Whether a call of ``_write_late`` is scheduled.
         self._write_scheduled = False
         #: Whether the next turn has a command with a receipt: the indexes are written before that is released.
@@ -343,7 +352,10 @@ class Sequencer:
             done = len(replies)
         self._on_deadline(engine.next_deadline_ms())
         at_once, self._receipt_wanted = self._receipt_wanted, self._receipt_wanted and done < len(pending)
-        return _Turn(engine.view.log_end, batches, pending[:done], replies, effects, self.decided + done, at_once)
+        is_long = at_once and any(type(reply) is BatchDecided for reply in replies)
+        return _Turn(
+            engine.view.log_end, batches, pending[:done], replies, effects, self.decided + done, at_once, is_long
+        )
 
     def _write(self, batch: Batch) -> None:
         end = self._store.append(batch.records, batch.broker_time_ms)
@@ -365,10 +377,27 @@ class Sequencer:
         except Exception as error:  # noqa: BLE001 - an index that cannot be written is a failed disk
             self._fail(error)
 
-    def _release(self) -> None:
+    def _stage(self, steps: Iterator[None], end: int) -> None:
+        """Stage the batches of the held turns up to ``end``, a part in each round of the loop, then release these turns."""
+        if self.failed is not None:
+            return
+        until_s = self._clock() + limits.SEQUENCER_STAGE_S
+        try:
+            for _ in steps:
+                if self._clock() >= until_s:
+                    self._loop.call_soon(self._stage, steps, end)
+                    return
+            self._is_staging, self._staged = False, end
+            self._release(end)
+            self._release()
+        except Exception as error:  # noqa: BLE001 - an index that cannot be written is a failed disk
+            self._fail(error)
+
+    def _release(self, end: int | None = None) -> None:
+        """Release what is durable; at most up to ``end``."""
         held = self._held
-        position = self._store.durable_position
-        if self.failed is not None or not held or held[0].end > position:
+        position = self._store.durable_position if end is None else end
+        if self.failed is not None or self._is_staging or not held or held[0].end > position:
             return
         due = []
         while held and held[0].end <= position:
@@ -380,12 +409,17 @@ class Sequencer:
                 self._begin_to_lag()
             staged = self._staged
             new = [batch for batch in batches if batch.end > staged] if staged else batches
+            if new and any(turn.is_long for turn in due):
+                held.extendleft(reversed(due))
+                self._is_staging = True
+                self._stage(iter(self._store.staging(new)), due[-1].end)
+                return
             try:
                 published = self._store.publish(
                     due[-1].end,
                     batches[-1].broker_time_ms,
                     new,
-                    at_once=self.indexes_lag or any(turn.at_once for turn in due),
+                    at_once=self.indexes_lag or staged > 0 or any(turn.at_once for turn in due),
                 )
             except StoreFull:  # nothing records that these are durable: ``catch_up`` releases them when there is space
                 self._staged = due[-1].end
@@ -465,7 +499,7 @@ class Sequencer:
 
     def catch_up(self) -> bool:
         """Try again to publish what a full disk delayed. False: there is still no space. Call it at intervals."""
-        if not self.indexes_lag or self.failed is not None:
+        if not self.indexes_lag or self.failed is not None or self._is_staging:
             return not self.indexes_lag
         try:
             self._release()

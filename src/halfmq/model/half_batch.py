@@ -30,6 +30,7 @@ from halfmq.model.checksum import crc32
 from halfmq.model.ids import hash64
 from halfmq.model.message_facts import common_values, delay_in, tag_hashes
 from halfmq.model.records import BATCHED, HALF_BATCH_PAYLOAD_AT
+from halfmq.model.steps import Steps, result_of
 from halfmq.model.stored_message import (
     AT_BODY_V4,
     MAGIC_V1,
@@ -40,6 +41,8 @@ from halfmq.model.stored_message import (
     size_of,
 )
 
+#: Bytes of messages that are verified between two places where it may be interrupted: at most 5 ms, for two tags of 32 KB.
+_BYTES_AT_ONCE: Final = 65_536
 #: Head of an item.
 ITEM_HEAD: Final = struct.Struct(">BBHIII")
 ITEM_HEAD_BYTES: Final = ITEM_HEAD.size
@@ -125,7 +128,31 @@ def verify_payload(
     body_bytes_max: int,
     delayed: bool = False,
 ) -> Verified | str:
-    """Verify every message and entry of a payload from a peer. Returns the problem as a sentence if there is one.
+    """``verification``, without interruption."""
+    return result_of(
+        verification(
+            payload,
+            messages,
+            topic=topic,
+            queue_id=queue_id,
+            store_host=store_host,
+            body_bytes_max=body_bytes_max,
+            delayed=delayed,
+        )
+    )
+
+
+def verification(
+    payload: bytes,
+    messages: int,
+    *,
+    topic: str,
+    queue_id: int,
+    store_host: bytes,
+    body_bytes_max: int,
+    delayed: bool = False,
+) -> Steps[Verified | str]:
+    """Verify every message and entry of a payload from a peer. The result is the problem as a sentence if there is one.
 
     ``delayed``: all messages have delays. About 2 us for each message, 4 us with delays.
     """
@@ -140,10 +167,13 @@ def verify_payload(
     constants = (BATCHED << 24, MAGIC_V1, queue_id, bytes(16), bytes(8) + store_host, bytes(12))
     raw_entries = payload[entries_at:]
     raw_delays = payload[items_end:entries_at]
-    has_keys = False
-    at = 0
+    keys_found = 0
+    at = next_yield = 0
     # The loop is the cost of a half batch: constants are compared as one tuple, and nothing is looked up twice.
     for number, (entry_at, entry_bytes, tag_hash, high, low) in enumerate(_UNSIGNED_ENTRY.iter_unpack(raw_entries)):
+        if at >= next_yield:
+            next_yield = at + _BYTES_AT_ONCE
+            yield
         body_at = at + _FIXED_BYTES
         if body_at > items_end:
             return f"message {number} ends beyond the messages"
@@ -169,7 +199,7 @@ def verify_payload(
         properties = payload[tail_end + 2 : end]
         pairs, tran_msg, _, unique_id, tags, keys = common_values(properties)
         if keys:
-            has_keys = True
+            keys_found += keys.count(b" ") + 1
         low_is, high_is = 0, 0
         if unique_id:  # ``hash64``, unsigned
             low_is = crc32(unique_id)
@@ -184,7 +214,9 @@ def verify_payload(
         at = end
     if at != items_end:
         return "there are bytes between the last message and what follows the messages"
-    return Verified(has_keys, crc32(raw_entries))
+    if keys_found > limits.REQUEST_KEYS_MAX:
+        return f"the messages have {keys_found} keys together; at most {limits.REQUEST_KEYS_MAX}"
+    return Verified(keys_found > 0, crc32(raw_entries))
 
 
 def _head_problem(payload: bytes, at: int, number: int, store_host: bytes) -> str:

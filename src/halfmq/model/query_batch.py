@@ -77,6 +77,11 @@ def problem_of(batch: QueryBatch, attempt: str | None = None) -> str:
         return f"{batch.topic!r} is not a topic, nor {ANY_TOPIC!r}"
     if batch.stream and (not batch.topic or _STREAM.fullmatch(batch.stream) is None):
         return f"{batch.stream!r} is not the id of a stream: 1 to {STREAM_CHARS_MAX} letters, digits and '-', of a query with a topic"
-    if attempt is not None and _ATTEMPT.fullmatch(attempt) is None:
+    return "" if attempt is None else attempt_problem(attempt)
+
+
+def attempt_problem(attempt: str) -> str:
+    """Why it cannot be the name of an attempt; "" if it can."""
+    if _ATTEMPT.fullmatch(attempt) is None:
         return f"{attempt!r} is not an attempt: 1 to {ATTEMPT_CHARS_MAX} letters, digits, '.', '_' and '-'"
     return ""

@@ -65,6 +65,8 @@ _RECORD_BYTES_MAX: Final = limits.FRAME_BYTES_MAX + (1 << 20)
 _WINDOW_BYTES_MAX: Final = 1 << 18
 #: More than the largest OPERATOR_ACTED record, with four texts of maximum length.
 _OPERATOR_ACTED_BYTES_MAX: Final = 8_192
+#: Half batches that are examined ahead of verdicts: several of the largest.
+_INTACT_MAX: Final = 4 * limits.TRANSACTION_HALF_BATCHES_MAX
 _NO_WINDOW: Final = memoryview(b""), 0
 
 
@@ -117,6 +119,8 @@ class CommitLog:
         self._window: tuple[memoryview, int] = _NO_WINDOW
         self._sync_lock = threading.Lock()
         self._prepare_lock = threading.Lock()
+        #: Half batches whose entries were examined before a verdict: log offset -> messages.
+        self._intact: dict[int, int] = {}
         #: Starts of detached segments whose files still exist, oldest first.
         self._to_unlink: list[int] = []
 
@@ -368,7 +372,9 @@ class CommitLog:
 
     def half_batch_entries(self, offset: int) -> memoryview:
         """The entries of the half batch at ``offset``, as in ``model.half_batch``. Raises as ``half_batch_head_at``."""
-        head = self.half_batch_head_at(offset)
+        return self._entries_of(offset, self.half_batch_head_at(offset))
+
+    def _entries_of(self, offset: int, head: HalfBatchHead) -> memoryview:
         length = head.messages * ENTRY_BYTES
         start = offset + HALF_BATCH_PAYLOAD_AT + head.payload_bytes - length
         data, at = self._bytes(start, length, length)
@@ -376,7 +382,7 @@ class CommitLog:
             raise LookupError(f"the half batch at log offset {offset} ends beyond the log")
         return data[at : at + length]
 
-    def _half_batch_payload(self, offset: int) -> bytes:
+    def half_batch_payload(self, offset: int) -> bytes:
         """The payload of the half batch at ``offset``.
 
         Raises:
@@ -503,7 +509,7 @@ class CommitLog:
             StoreDamaged: the CRC of its body is wrong, or the checksum of a half batch. A copy would preserve the damage.
         """
         if self.kind_at(source) in _HALF_BATCHES:
-            return b"", self._half_batch_payload(source), b""
+            return b"", self.half_batch_payload(source), b""
         view = self.stored_view(source)
         pieces = split_message(view, 0, len(view))
         if body_crc_of(pieces[1]) != int.from_bytes(pieces[0][8:12], "big"):
@@ -544,14 +550,26 @@ class CommitLog:
         size: int = kind_and_size(data, at)[1]
         return size
 
+    def examine_shown(self, offset: int, messages: int) -> None:
+        """Do what ``why_not_shown`` would do soon, so that it takes no time then. A verdict may show many half batches."""
+        if offset not in self._intact and self._damage_of_shown(offset, messages) is None:
+            if len(self._intact) >= _INTACT_MAX:
+                self._intact.clear()  # of verdicts that were never reached
+            self._intact[offset] = messages
+
     def why_not_shown(self, offset: int, messages: int) -> str | None:
         """Describes the damage of the entries of the half batch of ``messages`` at ``offset``, with advice; None if they can be used.
 
         Call it before a verdict that shows the messages is applied: afterwards it cannot be rejected. Bodies are not read.
         """
+        if self._intact.pop(offset, -1) == messages:
+            return None
+        return self._damage_of_shown(offset, messages)
+
+    def _damage_of_shown(self, offset: int, messages: int) -> str | None:
         try:
             head = self.half_batch_head_at(offset)
-            entries = self.half_batch_entries(offset)
+            entries = self._entries_of(offset, head)
         except (StoreDamaged, LookupError) as error:
             self._window = _NO_WINDOW
             return f"the half batch at log offset {offset} in {self._path(offset)} cannot be read: {error} ({RESTORE})"

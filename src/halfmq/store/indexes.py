@@ -30,13 +30,13 @@ the old files open can go on.
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from halfmq.errors import InvariantViolated, StoreDamaged, WrongVersion
 from halfmq.model import properties as props
-from halfmq.model.half_batch import ENTRY, ENTRY_BYTES
+from halfmq.model.half_batch import ENTRY_BYTES
 from halfmq.model.ids import hash64
 from halfmq.model.records import (
     MESSAGE_AT,
@@ -70,6 +70,7 @@ from halfmq.model.records import (
     Trim,
     for_each_kind,
 )
+from halfmq.model.steps import Steps
 from halfmq.model.stored_message import StoredMessage
 from halfmq.runtime.disk import Disk
 from halfmq.store.batch_entries import keys_in, queue_entries
@@ -89,9 +90,17 @@ _REDO_RECORDS: Final = 16_384
 #: Maximum number of rewrites in ``write_late_topics`` if ``flush`` leaves further changes: with constant changes the next flush is
 #: near, and a checkpoint must end.
 _LATE_ROUNDS_MAX: Final = 8
+#: Messages that a search by key reads between two places where it may be interrupted.
+_READ_AT_ONCE: Final = 32
+#: Messages whose entries are made between two such places, about a millisecond; what a half batch counts besides; and rows of the table.
+_MESSAGES_AT_ONCE: Final = 32_768
+_HALF_BATCH_COST: Final = 128
+_ROWS_AT_ONCE: Final = 512
 _pack_entry: Final = QUEUE_ENTRY.pack
 #: The entries (``model.half_batch``) of the half batch at a log offset. StoreDamaged or LookupError: there is none.
 ReadEntries = Callable[[int], memoryview]
+#: The whole payload, likewise.
+ReadPayload = Callable[[int], bytes]
 
 
 #: The generation marker of each directory: its files cover the log from its start, or from a checkpoint, without a gap.
@@ -129,12 +138,14 @@ class Indexes:
         segment_bytes: int,
         read_message: ReadMessage,
         read_entries: ReadEntries,
+        read_payload: ReadPayload,
     ) -> None:
         self._disk = disk
         self._directory = directory
         self._store = store
         self._read_message = read_message
         self._read_entries = read_entries
+        self._read_payload = read_payload
         self._files = OpenFiles(disk)
         self.queues: Final = ConsumeQueues(disk, directory / "queues", self._files)
         self.table: Final = TransactionTable(disk, directory / "transactions", self._files)
@@ -170,6 +181,7 @@ class Indexes:
         log_start: int,
         read_message: ReadMessage,
         read_entries: ReadEntries,
+        read_payload: ReadPayload,
         read_verdict: ReadVerdict,
     ) -> "Indexes":
         """Open indexes that are complete up to ``redo_from``. The caller redoes the log from there, then calls ``cut``.
@@ -183,6 +195,7 @@ class Indexes:
             segment_bytes=segment_bytes,
             read_message=read_message,
             read_entries=read_entries,
+            read_payload=read_payload,
         )
         indexes.position = redo_from
         indexes.log_start = log_start
@@ -191,16 +204,22 @@ class Indexes:
         indexes.keys.load(redo_from, read_message)
         indexes.settled_ids.load(redo_from, read_verdict)
         indexes._read_topics()
-        indexes._mark_directories_unsynced()
+        indexes._mark_directories_unsynced(every=redo_from == 0)
         return indexes
 
-    def _mark_directories_unsynced(self) -> None:
-        """Mark all names for the first ``sync``: a killed process may have created names without syncing them.
+    def _mark_directories_unsynced(self, *, every: bool) -> None:
+        """Mark names for the first ``sync``: a killed process may have created names without syncing them.
 
-        An existing name may not be on the disk; a checkpoint that relied on it would lose whole queues.
+        An existing name may not be on the disk; a checkpoint that relied on it would lose whole queues. A file with an entry before the position
+        of a checkpoint was synced by that or an earlier one, with its names; so a start need not sync the directories of idle queues. ``every``:
+        names were removed since the checkpoint, or there is none.
         """
         queues = self._directory / "queues"
-        for topic_id, _, queue_directory in list_queues(self._disk, queues):
+        if every:
+            found = [(topic_id, directory) for topic_id, _, directory in list_queues(self._disk, queues)]
+        else:
+            found = self.queues.begun
+        for topic_id, queue_directory in found:
             self._files.directory_changed(queue_directory)
             self._files.directory_changed(queues / str(topic_id))
         for directory in (*[self._directory / name for name in _DIRECTORIES], self._directory):
@@ -221,13 +240,23 @@ class Indexes:
         Raises:
             InvariantViolated: out of order, or a queue offset that is not the end of its queue.
         """
+        for _ in self.staging(batch_offset, batch_end, broker_time_ms, records):
+            pass
+
+    def staging(
+        self, batch_offset: int, batch_end: int, broker_time_ms: int, records: Sequence[Record]
+    ) -> Iterator[None]:
+        """``stage``, interrupted where a verdict shows many messages; their entries are written as it goes on."""
         if batch_offset < self.position:
             raise InvariantViolated(
                 f"indexes stand at {self.position} and were given the batch at {batch_offset} again"
             )
         follow = self._INDEX_BY_TYPE
         for record in records:
-            follow[type(record)](self, record, broker_time_ms)
+            if type(record) is Decided:
+                yield from self._decided(record, broker_time_ms)
+            else:
+                follow[type(record)](self, record, broker_time_ms)
         self.position = batch_end
 
     def flush(self) -> None:
@@ -324,14 +353,19 @@ class Indexes:
             )
         )  # fmt: skip
         if record.has_keys:
-            for from_start, _, _, _ in ENTRY.iter_unpack(self._read_entries(record.offset)):
-                self._add_keys_at(record.offset + from_start)
+            topic, messages = keys_in(self._read_payload(record.offset), record.messages)
+            self.keys.add_many(topic, record.offset, messages)
 
-    def _decided(self, record: Decided, now_ms: int) -> None:
+    def _decided(self, record: Decided, now_ms: int) -> Iterator[None]:
         table = self.table
         position = record.offset
         by = record.decided_by
+        done = 0
         for ref in record.refs:
+            done += ref.messages + _HALF_BATCH_COST
+            if done > _MESSAGES_AT_ONCE:
+                done = 0
+                yield
             table.settled(ref.half_index, ROW_COMMITTED, by, position, now_ms, ref.queue_offset, 0)
             if ref.queue_offset < 0:
                 continue  # its messages are delayed: each gets its entry when it is released
@@ -340,11 +374,16 @@ class Indexes:
             )
             for number, part in entries:
                 self.queues.add_many(ref.topic_id, ref.queue_id, ref.queue_offset + number, part)
-        for half_index in record.lost:
+        for number, half_index in enumerate(record.lost):
+            if number % _ROWS_AT_ONCE == 0:
+                yield
             table.settled(half_index, ROW_ROLLED_BACK, by, position, now_ms, -1, 0)
         halves = (*[ref.half_index for ref in record.refs], *record.lost)
-        if halves:
-            table.settled_together(record.group, record.tx_id, halves, halves[0], len(halves))
+        for start in range(0, len(halves), _ROWS_AT_ONCE):
+            yield
+            table.settled_together(
+                record.group, record.tx_id, halves[start : start + _ROWS_AT_ONCE], halves[0], len(halves)
+            )
         self.settled_ids.add(record)
 
     def _entries_of(self, ref: BatchRef) -> memoryview:
@@ -391,12 +430,16 @@ class Indexes:
         self._topics_changed = True
 
     def _topic_deleted(self, record: TopicDeleted, now_ms: int) -> None:
+        if self._redoing:  # the names may be gone already, but not from the disk
+            self._files.directory_changed(self._directory / "queues")
         self._topics.pop(record.topic_id, None)
         self._topics_changed = True
         self.queues.delete_topic(record.topic_id)
 
     def _trim(self, record: Trim, now_ms: int) -> None:
         self.log_start = self._trim_to = record.log_start
+        if self._redoing:
+            self._mark_directories_unsynced(every=True)
 
     def _nothing(self, record: Record, now_ms: int) -> None:
         pass
@@ -426,7 +469,7 @@ class Indexes:
             OperatorActed: _nothing,
             HalfBatch: _half_batch,
             CopiedHalfBatch: _copied_half_batch,
-            Decided: _decided,
+            Decided: _nothing,  # see ``staging``
         }
     )
 
@@ -517,27 +560,48 @@ class Indexes:
 
     # --- reading
 
-    def find_by_key(self, topic_id: int, topic: str, key: str, messages_max: int) -> list[FoundMessage]:
+    def find_by_key(self, topic_id: int, topic: str, key: str, messages_max: int) -> Steps[list[FoundMessage]]:
         """Visible messages of the topic whose UNIQ_KEY is ``key`` or whose KEYS contain it, newest first."""
         wanted = key.encode()
         found: dict[int, FoundMessage] = {}
-        for queue_id, queue_offset, entry in self.queues.find_key(topic_id, hash64(wanted)):
-            _, message = self._read_message(entry.offset)
-            if props.find(message.properties, props.UNIQ_KEY) == wanted:
-                found[entry.offset] = FoundMessage(queue_id, queue_offset, entry, message)
-        for offset in self.keys.find(topic, key):
+        named = []
+        for more in self.queues.find_key(topic_id, hash64(wanted)):
+            named += more
+            yield
+        named.sort(key=lambda one: one[2].visible_at, reverse=True)
+        for number, (queue_id, queue_offset, entry) in enumerate(named):
             if len(found) >= messages_max:
                 break
-            if offset < self.log_start or offset in found:
-                continue
-            _, message = self._read_message(offset)
-            keys = props.find(message.properties, props.KEYS) or b""
-            if message.topic == topic and wanted in keys.split(b" "):
-                place = self.queues.find_offset(topic_id, message.queue_id, offset)
-                if place is not None:
-                    found[offset] = FoundMessage(message.queue_id, place[0], place[1], message)
+            if not number % _READ_AT_ONCE:
+                yield
+            message = self._message_at(entry.offset)
+            if message is not None and props.find(message.properties, props.UNIQ_KEY) == wanted:
+                found[entry.offset] = FoundMessage(queue_id, queue_offset, entry, message)
+        for offsets in self.keys.find(topic, key):
+            yield
+            for number, offset in enumerate(offsets):
+                if len(found) >= messages_max:
+                    break
+                if not number % _READ_AT_ONCE:
+                    yield
+                message = self._message_at(offset) if offset not in found else None
+                if message is None or message.topic != topic:
+                    continue
+                if wanted in (props.find(message.properties, props.KEYS) or b"").split(b" "):
+                    place = yield from self.queues.find_offset(topic_id, message.queue_id, offset)
+                    if place is not None:
+                        found[offset] = FoundMessage(message.queue_id, place[0], place[1], message)
         newest_first = sorted(found.values(), key=lambda one: one.entry.visible_at, reverse=True)
         return newest_first[:messages_max]
+
+    def _message_at(self, offset: int) -> StoredMessage | None:
+        """The message in the record at ``offset``; None if it is past retention."""
+        if offset < self.log_start:
+            return None
+        try:
+            return self._read_message(offset)[1]
+        except BeforeLogStart:
+            return None
 
     def topic_names(self, topic_ids: Iterable[int]) -> dict[int, str]:
         """The names of those topics that exist."""

@@ -71,16 +71,20 @@ class KeyIndex:
             else:
                 staged.append(_pack_entry(unsigned_hash64(prefix + keys), offset + from_start))
 
-    def find(self, topic: str, key: str) -> Iterator[int]:
-        """Offsets of records whose message may have this key, newest first. Staged entries are not searched."""
+    def find(self, topic: str, key: str) -> Iterator[list[int]]:
+        """Offsets of records whose message may have this key, newest first, from one part of a file after the other. Staged entries
+        are not searched.
+        """
         wanted = unsigned_hash64(f"{topic}#{key}".encode()).to_bytes(8, "big")
         for start in sorted(self._entries.ends, reverse=True):
-            data = self._entries.read(start)
-            at = data.rfind(wanted)
-            while at >= 0:
-                if at % _ENTRY_BYTES == 0:
-                    yield int.from_bytes(data[at + 8 : at + 16], "big")
-                at = data.rfind(wanted, 0, at + 7)
+            for data in self._entries.parts(start):
+                found = []
+                at = data.rfind(wanted)
+                while at >= 0:
+                    if at % _ENTRY_BYTES == 0:
+                        found.append(int.from_bytes(data[at + 8 : at + 16], "big"))
+                    at = data.rfind(wanted, 0, at + 7)
+                yield found
 
     def load(self, position: int, read_message: ReadMessage) -> None:
         """Find the end of the entries before ``position`` in each file; the redo writes those from there on again."""

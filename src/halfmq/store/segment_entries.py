@@ -4,7 +4,7 @@ Entries are staged, and written by ``flush``. A file is removed with its segment
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,8 @@ from halfmq.store.open_files import OpenFiles
 Gives = Callable[[bytes, int], bool]
 
 _BYTES: Final = SEGMENT_ENTRY_BYTES
+#: A multiple of it. A search of it takes less than a millisecond if it finds nothing, 10 ms if every entry is found.
+_PART_BYTES: Final = 1 << 19
 
 
 class SegmentEntries:
@@ -65,6 +67,13 @@ class SegmentEntries:
     def read(self, start: int) -> bytes:
         """The written entries of the segment at ``start``."""
         return self._file(start).read(0, self.ends[start])
+
+    def parts(self, start: int) -> Iterator[bytes]:
+        """As ``read``, part by part, the last one first; none once the file is removed."""
+        at = self.ends.get(start, 0)
+        while at and start in self.ends:
+            at, end = max(0, at - _PART_BYTES), at
+            yield self._file(start).read(at, end - at)
 
     def load(self, position: int, gives: Gives) -> None:
         """Find the end of the entries before ``position`` in each file; the redo writes those from there on again.

@@ -28,6 +28,7 @@ from halfmq import limits
 from halfmq.errors import InvariantViolated, StoreDamaged, StoreFull, StorePoisoned, UsageError, WrongVersion
 from halfmq.model.placement import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
 from halfmq.model.records import BATCH_HEADER_BYTES, Committed, HalfRecord, MessageRecord, Record, RolledBack
+from halfmq.model.steps import Steps
 from halfmq.runtime.disk import Disk
 from halfmq.runtime.entropy import Entropy
 from halfmq.store.batch_codec import Header, decode_batch, read_header
@@ -282,6 +283,8 @@ class Store:
         self._page_durable = -1
         #: (position, broker time ms) up to which the indexes lag because the disk is full; None if they do not.
         self._lagging: tuple[int, int] | None = None
+        #: Indexes may contain entries after the high watermark: they lag, or ``staging`` has begun to write what ``publish`` shows.
+        self._is_ahead = False
         #: A checkpoint wrote topics, and the page does not tell readers yet.
         self._topics_were_late = False
         self._page: WatermarkPage | None = None
@@ -298,6 +301,7 @@ class Store:
             log_start=recovery.log_start,
             read_message=self.log.read_message,
             read_entries=self.log.half_batch_entries,
+            read_payload=self.log.half_batch_payload,
             read_verdict=self.log.verdict,
         )
         self.queues = self.indexes.queues
@@ -508,6 +512,10 @@ class Store:
         """As ``CommitLog.why_not_shown``."""
         return self.log.why_not_shown(offset, messages)
 
+    def examine_shown(self, offset: int, messages: int) -> None:
+        """As ``CommitLog.examine_shown``."""
+        self.log.examine_shown(offset, messages)
+
     def why_not_copied(self, source: int, message_bytes: int) -> str | None:
         """Describes the damage of the stored message at ``source``, with advice; None if a record may copy it."""
         return self.log.why_not_copied(source, message_bytes)
@@ -632,6 +640,21 @@ class Store:
         """Readers see the log before it: queues, keys, the transaction table, and other processes."""
         return self._high_watermark
 
+    def staging(self, batches: Iterable[FollowedBatch]) -> Steps[None]:
+        """Do the part of ``publish`` that takes long for a verdict on many messages. Then call ``publish`` without these batches, with
+        ``at_once``; nothing else may be published in between.
+
+        Raises:
+            OSError: as ``publish``.
+        """
+        self._before_reading()
+        self._is_ahead = True
+        for batch in batches:
+            records = batch.records
+            yield from self.indexes.staging(
+                records[0].offset - BATCH_HEADER_BYTES, batch.end, batch.broker_time_ms, records
+            )
+
     def publish(
         self, position: int, broker_time_ms: int, batches: Iterable[FollowedBatch], *, at_once: bool = True
     ) -> int:
@@ -697,6 +720,7 @@ class Store:
         self._waiting = None
         self._records_waiting = 0
         self._lagging = position, broker_time_ms
+        self._is_ahead = True
         durable = self.log.synced_position
         try:
             self.indexes.flush()
@@ -708,6 +732,7 @@ class Store:
         else:
             self._write_watermark(self._page.publish, position, self.indexes.log_start, broker_time_ms, durable)
             self._lagging = None
+            self._is_ahead = False
             self._page_durable = durable
             self._high_watermark = self._written = position
         return self._high_watermark
@@ -913,7 +938,13 @@ class Store:
     def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]:
         """(first published queue offset, offset after the last); (0, 0) for a queue without messages."""
         self._before_reading()
-        return self.queues.bounds(topic_id, queue_id, None if self._lagging is None else self._high_watermark)
+        return self.queues.bounds(topic_id, queue_id, self._high_watermark if self._is_ahead else None)
+
+    def bounds_at(self, topic_id: int, queue_id: int, position: int) -> tuple[int, int]:
+        """``bounds`` as they were when the high watermark was at ``position``; the first offset is the one of now."""
+        self._before_reading()
+        newer = self._is_ahead or position != self._high_watermark
+        return self.queues.bounds(topic_id, queue_id, min(position, self._high_watermark) if newer else None)
 
     def log_began_ms(self) -> int:
         """Broker time of the first batch in the log, ms."""
@@ -932,15 +963,17 @@ class Store:
         self._before_reading()
         return self.queues.search_by_time(topic_id, queue_id, time_ms, upper=upper)
 
-    def find_offset(self, topic_id: int, queue_id: int, message_offset: int) -> tuple[int, QueueEntry] | None:
+    def find_offset(self, topic_id: int, queue_id: int, message_offset: int) -> Steps[tuple[int, QueueEntry] | None]:
         """(queue offset, entry) of the visible message whose record is at ``message_offset``; None if it is not visible."""
         self._before_reading()
-        return self.queues.find_offset(topic_id, queue_id, message_offset)
+        found = yield from self.queues.find_offset(topic_id, queue_id, message_offset)
+        return found if found is not None and found[1].visible_at < self._high_watermark else None
 
-    def find_by_key(self, topic_id: int, topic: str, key: str, messages_max: int) -> list[FoundMessage]:
+    def find_by_key(self, topic_id: int, topic: str, key: str, messages_max: int) -> Steps[list[FoundMessage]]:
         """Visible messages of the topic with this unique id or key, newest first."""
         self._before_reading()
-        return self.indexes.find_by_key(topic_id, topic, key, messages_max)
+        found = yield from self.indexes.find_by_key(topic_id, topic, key, messages_max)
+        return [one for one in found if one.entry.visible_at < self._high_watermark]
 
     # --- end -------------------------------------------------------------------------------------------------
 

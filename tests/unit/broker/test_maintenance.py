@@ -655,3 +655,34 @@ async def test_the_empty_segment_for_the_next_roll_is_made_again(
         assert not running.broker.failed.done()
     async with serving(tmp_path, segment_bytes=SMALL) as running:
         assert await seen(running) == 40
+
+
+async def test_a_start_opens_no_work_for_the_next_checkpoint_with_idle_queues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their names were synced before; 24,000 topics made a stop take a minute. Those of a queue that is not in the checkpoint are synced again."""
+    synced: list[Path] = []
+    sync = RealDisk.sync_directory
+    monkeypatch.setattr(RealDisk, "sync_directory", lambda disk, path: synced.append(path) or sync(disk, path))
+
+    def queues() -> set[str]:
+        found = {str(path.relative_to(tmp_path)) for path in synced if "queues" in path.parts}
+        synced.clear()
+        return found
+
+    async with serving(tmp_path) as running:
+        client = await running.client()
+        for number in range(30):
+            await client.send(f"T{number}", b"x", unique=f"{number:032}")
+        await running.broker.drain()
+    assert len(queues()) == 61
+    async with serving(tmp_path) as running:  # killed before its checkpoint
+        client = await running.client()
+        await client.send("T7", b"y", unique="1" * 32)
+        await client.send("New", b"y", unique="2" * 32)
+    queues()
+    async with serving(tmp_path) as running:
+        new = running.state.topics_by_name["New"].topic_id
+        await running.broker.drain()
+    root = "shard-0/queues"
+    assert queues() == {root, f"{root}/{new}", f"{root}/{new}/0"}

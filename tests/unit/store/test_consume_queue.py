@@ -9,6 +9,7 @@ from tests.support.faulty_disk import FaultyDisk
 from tests.support.vectors import vectors
 
 from halfmq.errors import InvariantViolated
+from halfmq.model.steps import result_of
 from halfmq.runtime.disk import RealDisk
 from halfmq.store import consume_queue
 from halfmq.store.consume_queue import ConsumeQueues, QueueEntry, file_end, visible_before
@@ -122,8 +123,8 @@ def test_the_first_file_of_a_queue_may_begin_inside_its_chunk() -> None:
 
 def test_a_message_is_found_by_its_offset_from_where_it_could_be_visible() -> None:
     made = filled([0] * 20)
-    assert made.find_offset(1, 0, 1_017) == (17, QueueEntry._make(QUEUE_ENTRY.unpack(entry(17))))
-    assert made.find_offset(1, 0, 5) is None
+    assert result_of(made.find_offset(1, 0, 1_017)) == (17, QueueEntry._make(QUEUE_ENTRY.unpack(entry(17))))
+    assert result_of(made.find_offset(1, 0, 5)) is None
 
 
 def test_bytes_that_look_like_a_key_in_another_field_are_no_hit() -> None:
@@ -133,7 +134,7 @@ def test_bytes_that_look_like_a_key_in_another_field_are_no_hit() -> None:
     made.add(1, 0, 0, tricky)
     made.add(1, 0, 1, QUEUE_ENTRY.pack(78, 10, 0, 2_010, 0, -1, 77))
     made.flush()
-    assert [place for _, place, _ in made.find_key(1, 77)] == [1]
+    assert [place for found in made.find_key(1, 77) for _, place, _ in found] == [1]
 
 
 @pytest.mark.parametrize("at", range(6))
@@ -204,7 +205,7 @@ def test_topics_are_deleted_and_keys_found_without_a_look_at_the_queues_of_other
             made.add(topic_id, queue_id, 5, entry(5))
     made.flush()
     made._queues = _NotLookedThrough(made._queues)
-    assert [queue_id for queue_id, _, _ in made.find_key(1, 5)] == [0, 1]
+    assert [queue_id for found in made.find_key(1, 5) for queue_id, _, _ in found] == [0, 1]
     made.delete_topic(1)
     assert [made.bounds(topic_id, 1) for topic_id in (1, 2)] == [(0, 0), (5, 6)]
     assert list(made.find_key(1, 5)) == []

@@ -16,6 +16,7 @@ from tests.support.waiting import PATIENCE_S
 
 from halfmq.errors import InvariantViolated
 from halfmq.model.records import Committed, CopiedDelayed, Ref, Released
+from halfmq.model.steps import result_of
 from halfmq.runtime.disk import Disk, RealDisk
 from halfmq.store import consume_queue, transaction_table
 from halfmq.store.indexes import Indexes, indexes_are_there
@@ -45,6 +46,7 @@ def opened(disk: Disk, log: RandomLog, *, redo_from: int = 0, log_start: int = 0
         log_start=log_start,
         read_message=log.read_message,
         read_entries=log.read_entries,
+        read_payload=log.read_payload,
         read_verdict=log.verdict,
     )
     indexes._files._open_max = 8
@@ -241,17 +243,19 @@ def test_a_message_is_found_by_each_of_its_keys_and_only_while_it_is_visible() -
             continue
         pairs = dict(pair.split("\x01") for pair in message.properties.decode().split("\x02") if pair)
         for key in pairs.get("KEYS", "").split():
-            offsets = {one.entry.offset for one in indexes.find_by_key(topic_id, message.topic, key, 1_000)}
+            offsets = {one.entry.offset for one in result_of(indexes.find_by_key(topic_id, message.topic, key, 1_000))}
             assert (offset in offsets) == (offset in visible)
             found_by_key += offset in offsets
             hidden += offset not in offsets
-        offsets = {one.entry.offset for one in indexes.find_by_key(topic_id, message.topic, pairs["UNIQ_KEY"], 10)}
+        offsets = {
+            one.entry.offset for one in result_of(indexes.find_by_key(topic_id, message.topic, pairs["UNIQ_KEY"], 10))
+        }
         assert (offset in offsets) == (offset in visible)
         found_by_id += offset in offsets
     assert found_by_key
     assert found_by_id
     assert hidden
-    assert indexes.find_by_key(next(iter(log.topics)), "topic-1", "no-such-key", 10) == []
+    assert result_of(indexes.find_by_key(next(iter(log.topics)), "topic-1", "no-such-key", 10)) == []
 
 
 def test_removed_directories_are_noticed() -> None:

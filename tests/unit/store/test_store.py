@@ -25,6 +25,7 @@ from halfmq.errors import (
     WrongVersion,
 )
 from halfmq.model.records import Kind
+from halfmq.model.steps import result_of
 from halfmq.runtime.disk import RealDisk
 from halfmq.runtime.entropy import SystemEntropy
 from halfmq.store.identity import read_identity
@@ -243,9 +244,9 @@ def test_readers_see_what_is_published(broker: SmallBroker) -> None:
     assert (kind, message.body) == (Kind.MESSAGE, b"x")
     assert broker.store.kind_at(entry.offset) == Kind.MESSAGE
     assert len(broker.store.stored_view(entry.offset)) == entry.message_bytes
-    assert broker.store.find_offset(TOPIC, 0, entry.offset) == (0, entry)
+    assert result_of(broker.store.find_offset(TOPIC, 0, entry.offset)) == (0, entry)
     assert broker.store.search_by_time(TOPIC, 0, 0) == 0
-    (found,) = broker.store.find_by_key(TOPIC, "orders", "k1-1", 10)
+    (found,) = result_of(broker.store.find_by_key(TOPIC, "orders", "k1-1", 10))
     assert found.entry == entry
 
 
@@ -281,8 +282,8 @@ def page_position(disk: FaultyDisk) -> tuple[int, int]:
         lambda store: store.read_queue(TOPIC, 0, 1, 10),
         lambda store: store.bounds(TOPIC, 0),
         lambda store: store.search_by_time(TOPIC, 0, 0),
-        lambda store: store.find_offset(TOPIC, 0, 8),
-        lambda store: store.find_by_key(TOPIC, "orders", "K1", 10),
+        lambda store: result_of(store.find_offset(TOPIC, 0, 8)),
+        lambda store: result_of(store.find_by_key(TOPIC, "orders", "K1", 10)),
         lambda store: store.read_table(0, 10, store.high_watermark, Wanted.ROWS, 10, 10, 0),
     ],
 )

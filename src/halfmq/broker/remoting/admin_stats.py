@@ -53,6 +53,7 @@ from halfmq.wire.remoting.group_attributes import hold_attributes
 from halfmq.wire.remoting.group_bodies import MessageQueue
 from halfmq.wire.remoting.header import Request
 from halfmq.wire.remoting.heartbeat import Subscription, tags_of
+from halfmq.wire.remoting.names import names_in
 from halfmq.wire.remoting.topic_attributes import topic_attributes
 
 #: Maximum number of waiting requests of all administrators.
@@ -131,7 +132,7 @@ class AdminStats:
     def consume_stats(self, connection: Connection, request: Request[Any]) -> None:
         """208. A group without offsets has no queues here, as in RocketMQ."""
         group, topic, topics = request.ext.consumer_group, request.ext.topic, request.ext.topic_list
-        names = frozenset([name for name in (topic, *topics.split(";")) if name])
+        names = frozenset([name for name in (topic, *names_in(topics, ";", QUEUES_MAX)) if name])
         try:
             found = [self._progress(one) for one in self._stats.progress(group, names)]
         except TooManyQueues:

@@ -34,8 +34,10 @@ _TURN: Final = 2
 _BACKLOG: Final = 4
 #: Unfinished frames of other connections take too much memory.
 _UNFINISHED: Final = 8
+#: Work of one of its requests goes on (``broker.turns``), which must not be overtaken by the requests after it.
+_WORK: Final = 16
 #: While one of these holds, received frames are not handled either.
-_HANDLES_NOTHING: Final = _FULL | _TURN
+_HANDLES_NOTHING: Final = _FULL | _TURN | _WORK
 
 
 class Frames(Protocol):
@@ -236,7 +238,8 @@ class Connection(asyncio.Protocol):
         if later and self.is_full:
             self._gateway.outgoing.note(self, 0)
         elif later:
-            intake.wait(self)
+            if not self._paused & _WORK:
+                intake.wait(self)
             intake.set_waiting_cost(self, self._cost_of_later())
 
     def _cost_of_later(self) -> int:
@@ -320,6 +323,16 @@ class Connection(asyncio.Protocol):
     def give_back(self, memory_bytes: int) -> None:
         self._gateway.intake.give_back(self, memory_bytes)
 
+    def hold_requests(self) -> None:
+        self._pause(_WORK)
+
+    def resume_requests(self) -> None:
+        self._end_pause(_WORK)
+        if not self.awaits_turn:
+            self._gateway.intake.set_waiting_cost(self, 0)
+            self._take_later()
+        self.read_again()
+
     def resume(self) -> None:
         """Read again, after the gateway stopped all connections."""
         self._end_pause(_BACKLOG)
@@ -340,7 +353,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def held_up(self) -> bool:
-        return self._paused & (_TURN | _BACKLOG) != 0 or self._gateway.intake.stops(self)
+        return self._paused & (_TURN | _BACKLOG | _WORK) != 0 or self._gateway.intake.stops(self)
 
     def reject(self) -> None:
         """Discard the unfinished frame, and close. Queued responses are sent as far as the client reads them."""

@@ -194,18 +194,19 @@ class Gateway:
             return False
         try:  # inlined ``serve``: a function call for each frame costs 1 %
             handler(connection, request)
-        except Exception as error:  # noqa: BLE001 - judged in ``_failed``
-            self._failed(connection, request, error)
+        except Exception as error:  # noqa: BLE001 - judged in ``failed``
+            self.failed(connection, request, error)
         return None
 
     def serve(self, handler: Handler, connection: Connection, request: Request[Any]) -> None:
         """Call ``handler``, and respond to what it raises."""
         try:
             handler(connection, request)
-        except Exception as error:  # noqa: BLE001 - judged in ``_failed``
-            self._failed(connection, request, error)
+        except Exception as error:  # noqa: BLE001 - judged in ``failed``
+            self.failed(connection, request, error)
 
-    def _failed(self, connection: Connection, request: Request[Any], error: Exception) -> None:
+    def failed(self, connection: Connection, request: Request[Any], error: Exception) -> None:
+        """Respond to what the service of ``request`` raised."""
         text = str(error)
         ext = None
         if isinstance(error, ProtocolError):

@@ -1,5 +1,6 @@
 """Half batches and decisions on batches of a query (29012 to 29014), translated to and from ``services.half_batches``."""
 
+from functools import partial
 from typing import Any, Final
 
 from halfmq.broker.remoting.connection import Connection
@@ -44,10 +45,12 @@ class HalfBatchCommands:
         batch = None
         if fields.query:
             batch = QueryBatch(fields.query, fields.batch, fields.run, fields.query_topic, fields.stream)
+        waits = request.to_answer(None)
         self._half_batches.prepare(
-            connection.number, fields.group, fields.tx_id, batch, fields.attempt, fields.index, fields.count,
+            connection, fields.group, fields.tx_id, batch, fields.attempt, fields.index, fields.count,
             fields.topic, fields.default_queues, fields.queue_id, fields.messages, fields.checksum, fields.grace_ms,
-            bool(fields.delayed), bytes(request.body), self._prepared, (connection, request.to_answer(None)),
+            bool(fields.delayed), bytes(request.body), self._prepared, partial(self._gateway.failed, connection, waits),
+            (connection, waits),
         )  # fmt: skip
 
     def _prepared(self, context: Context, reply: Reply | Failed) -> None:
@@ -60,9 +63,10 @@ class HalfBatchCommands:
         """29013: which attempts of a batch become visible."""
         fields = read_decide(request.ext)
         winners = [Winner(*winner) for winner in decode_winners(request.body)]
+        waits = request.to_answer(None)
         self._half_batches.decide(
-            connection.number, fields.group, fields.batch, fields.digest, winners, fields.is_last, self._decided,
-            (connection, request.to_answer(None)),
+            connection, fields.group, fields.batch, fields.digest, winners, fields.is_last, self._decided,
+            partial(self._gateway.failed, connection, waits), (connection, waits),
         )  # fmt: skip
 
     def _decided(self, context: Context, reply: Reply | Failed) -> None:

@@ -2,18 +2,22 @@
 ``services.queues`` and ``services.messages``.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.durable_answer import DurableAnswers
 from halfmq.broker.remoting.gateway import Gateway
+from halfmq.broker.remoting.intake import REQUEST_COST
 from halfmq.broker.remoting.refusals import refusal
 from halfmq.broker.sequencer import Sequencer
-from halfmq.broker.services.messages import StoredMessages
-from halfmq.broker.services.queues import Queues
-from halfmq.core.decision import Done, Refused
+from halfmq.broker.services.messages import KeyMatches, StoredMessages
+from halfmq.broker.services.queues import Position, Queues
+from halfmq.broker.turns import BUSY, Turns
+from halfmq.core.decision import Done, Refused, Why
 from halfmq.core.engine import Failed
+from halfmq.model.steps import Steps
 from halfmq.wire.remoting import fitting
 from halfmq.wire.remoting.codes import HMQ_FITTING, HMQ_POSITION, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request
@@ -25,11 +29,16 @@ from halfmq.wire.remoting.position import (
     encode_answer,
 )
 
+T = TypeVar("T")
+
 
 class Lookups:
     """Requests for offsets and single messages."""
 
-    def __init__(self, gateway: Gateway, sequencer: Sequencer, queues: Queues, messages: StoredMessages) -> None:
+    def __init__(
+        self, gateway: Gateway, sequencer: Sequencer, queues: Queues, messages: StoredMessages, turns: Turns
+    ) -> None:
+        self._turns = turns
         self._gateway = gateway
         self._sequencer = sequencer
         self._queues = queues
@@ -117,8 +126,20 @@ class Lookups:
 
     def position(self, connection: Connection, request: Request[Any]) -> None:
         """HMQ_POSITION. Withheld until the topics themselves are durable."""
-        found = self._queues.position(asked_topics(request.ext))
-        samples = asked_samples(request.body)
+        names, samples = asked_topics(request.ext), asked_samples(request.body)
+        answer = partial(self._position, connection, request.to_answer(None), samples)
+        self._in_turns(connection, request, self._queues.position(names), answer, sum(map(len, names)))
+
+    def _position(
+        self,
+        connection: Connection,
+        request: Request[None],
+        samples: Mapping[str, Sequence[tuple[int, int]]],
+        found: Position | Refused,
+    ) -> None:
+        if isinstance(found, Refused):
+            self._gateway.answer(connection, request, *refusal(found))
+            return
         topics = {
             name: TopicBounds(
                 topic.topic_id, topic.queues, self._queues.sampled_sizes(name, samples[name]) if name in samples else ()
@@ -127,6 +148,25 @@ class Lookups:
         }
         ext, body = encode_answer(PositionAnswer(found.store, found.epoch, found.position, topics))
         self._durably.tell(connection, request, ResponseCode.SUCCESS, None, ext, body)
+
+    def _in_turns(
+        self,
+        connection: Connection,
+        request: Request[Any],
+        steps: Steps[T],
+        answer: Callable[[T], None],
+        memory_bytes: int = 0,
+    ) -> None:
+        request = request.to_answer(None)
+        if not self._turns.run(
+            connection,
+            REQUEST_COST + memory_bytes,
+            steps,
+            answer,
+            partial(self._gateway.failed, connection, request),
+            in_order=False,
+        ):
+            self._gateway.answer(connection, request, *refusal(Refused(Why.NOT_NOW, BUSY)))
 
     def fitting(self, connection: Connection, request: Request[Any]) -> None:
         """HMQ_FITTING: how many messages fit into a number of bytes."""
@@ -141,9 +181,13 @@ class Lookups:
 
     def view(self, connection: Connection, request: Request[Any]) -> None:
         """33: one message by its log offset."""
-        found = self._messages.visible_bytes(request.ext.offset)
+        offset = request.ext.offset
+        answer = partial(self._viewed, connection, request.to_answer(None), offset)
+        self._in_turns(connection, request, self._messages.visible_bytes(offset), answer)
+
+    def _viewed(self, connection: Connection, request: Request[None], offset: int, found: bytearray | None) -> None:
         if found is None:
-            text = f"can not find message by the offset, {request.ext.offset}"
+            text = f"can not find message by the offset, {offset}"
             self._gateway.answer(connection, request, ResponseCode.SYSTEM_ERROR, text)
         else:
             self._gateway.answer(connection, request, ResponseCode.SUCCESS, body=found)
@@ -151,7 +195,7 @@ class Lookups:
     def query(self, connection: Connection, request: Request[Any]) -> None:
         """12: messages by key or unique id."""
         fields = request.ext
-        found = self._messages.by_key(
+        steps = self._messages.by_key(
             fields.topic,
             fields.key,
             fields.max_num,
@@ -159,6 +203,10 @@ class Lookups:
             fields.end_timestamp,
             is_unique=fields.unique,
         )
+        answer = partial(self._queried, connection, request.to_answer(None))
+        self._in_turns(connection, request, steps, answer, len(fields.topic) + len(fields.key))
+
+    def _queried(self, connection: Connection, request: Request[None], found: KeyMatches) -> None:
         if not found.messages:
             self._gateway.answer(
                 connection, request, ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct"

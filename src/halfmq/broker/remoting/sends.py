@@ -6,10 +6,12 @@ formatted here when the sequencer releases the reply.
 
 import struct
 from binascii import hexlify
+from functools import partial
 from typing import Any, Final
 
 from halfmq.broker.remoting.connection import Connection
 from halfmq.broker.remoting.gateway import Gateway
+from halfmq.broker.remoting.intake import REQUEST_COST
 from halfmq.broker.remoting.refusals import refusal
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.sends import Sends
@@ -32,7 +34,7 @@ from halfmq.wire.remoting.codes import (
     ResponseCode,
 )
 from halfmq.wire.remoting.header import Request, encode_empty_response, encode_send_response
-from halfmq.wire.remoting.message_codec import split_batch
+from halfmq.wire.remoting.message_codec import batch_entries
 
 _WANTED: Final = {0: RequestedVerdict.UNKNOWN, 8: RequestedVerdict.COMMIT, 12: RequestedVerdict.ROLLBACK}
 
@@ -95,8 +97,9 @@ class SendCommands:
     def send_batch(self, connection: Connection, request: Request[Any]) -> None:
         """320: several plain messages for one queue."""
         self._sends.send_batch(
-            connection, request.ext, split_batch(request.body), self._sent_batch, (connection, request)
-        )
+            connection, request.ext, batch_entries(request.body), REQUEST_COST + len(request.body), self._sent_batch,
+            partial(self._gateway.failed, connection, request), (connection, request.to_answer(None)),
+        )  # fmt: skip
 
     def _sent_batch(self, context: Context, reply: Reply | Failed) -> None:
         connection, request = context
@@ -156,7 +159,7 @@ class SendCommands:
         self._sends.send_back(
             connection, fields.group, fields.offset, fields.delay_level,
             fields.max_reconsume_times if request.version >= V3_4_9 else -1, fields.origin_msg_id,
-            self._sent_back, (connection, request),
+            self._sent_back, partial(self._gateway.failed, connection, request), (connection, request),
         )  # fmt: skip
 
     def _sent_back(self, context: Context, reply: Reply | Failed) -> None:

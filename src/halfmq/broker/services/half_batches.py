@@ -4,22 +4,25 @@ Nothing is decided here but whether a payload is correct: its messages are store
 """
 
 import logging
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 from halfmq import limits
 from halfmq.broker.offload import Offload
 from halfmq.broker.sequencer import Deliver, Sequencer
 from halfmq.broker.services.chosen_ids import ChosenIds
 from halfmq.broker.services.payload_arrays import Verify, array_verification
+from halfmq.broker.services.peer import Peer
+from halfmq.broker.turns import BUSY, Turns
 from halfmq.core.commands import DecideBatch, FindDecision, PrepareBatch, Winner
 from halfmq.core.decision import Done, Refused, Reply, Why
 from halfmq.core.engine import Failed
 from halfmq.errors import InvalidName
 from halfmq.model.checksum import crc32
-from halfmq.model.half_batch import verify_payload
+from halfmq.model.half_batch import Verified, verification
 from halfmq.model.ids import checked_name, is_generated_id, is_transaction_id
-from halfmq.model.query_batch import QueryBatch, problem_of
+from halfmq.model.query_batch import QueryBatch, attempt_problem, problem_of
+from halfmq.model.steps import Steps
 
 log = logging.getLogger("halfmq.half_batches")
 
@@ -29,10 +32,39 @@ _INT32_MAX: Final = 0x7FFFFFFF
 _COUNT_MAX: Final = limits.TRANSACTION_HALF_BATCHES_MAX
 
 
+#: Messages that are examined before a decision between two places where that may be interrupted, and what a half batch counts besides.
+_MESSAGES_AT_ONCE: Final = 65_536
+_HALF_BATCH_COST: Final = 128
+#: Memory of a winner, bytes.
+_WINNER_COST: Final = 256
+
+
+class Examines(Protocol):
+    """What this service needs from the store."""
+
+    def examine_shown(self, offset: int, messages: int) -> None:
+        """Examine now the half batch of ``messages`` at ``offset``, which a verdict shows soon."""
+        ...
+
+
+class _Asked(NamedTuple):
+    """A decision that is not answered."""
+
+    peer: Peer
+    command: DecideBatch
+    deliver: Deliver
+    failed: Callable[[Exception], None]
+    context: Any
+
+
 class HalfBatches:
     """``deliver(context, reply)`` is called once: at once if the request is invalid, else when the reply is durable."""
 
-    def __init__(self, sequencer: Sequencer, chosen_ids: ChosenIds, offload: Offload) -> None:
+    def __init__(
+        self, sequencer: Sequencer, store: Examines, chosen_ids: ChosenIds, offload: Offload, turns: Turns
+    ) -> None:
+        self._store = store
+        self._turns = turns
         self._sequencer = sequencer
         self._chosen_ids = chosen_ids
         self._offload = offload
@@ -58,7 +90,7 @@ class HalfBatches:
 
     def prepare(
         self,
-        connection: int,
+        peer: Peer,
         group: str,
         tx_id: str,
         batch: QueryBatch | None,
@@ -74,11 +106,12 @@ class HalfBatches:
         delayed: bool,
         payload: bytes,
         deliver: Deliver,
+        failed: Callable[[Exception], None],
         context: Any,
     ) -> None:
         """Store a half batch, of a batch of a query (``batch``) or of the transaction ``tx_id``. ``delayed``: all its messages have delays.
 
-        Replies: Sent, Refused, Failed.
+        Replies: Sent, Refused, Failed. ``failed`` is called instead with an exception of the verification, which is a bug.
         """
         problem = self._names_problem(group, tx_id, batch, attempt, index, count)
         if not problem and not 0 <= queue_id <= _INT32_MAX:
@@ -98,8 +131,26 @@ class HalfBatches:
         if not self._arrays_requested:
             self._request_arrays()
         arrays = None if delayed else self._arrays
+
+        def submit(verified: Verified | str) -> None:
+            if isinstance(verified, str):
+                deliver(context, Refused(Why.MESSAGE_ILLEGAL, verified))
+                return
+            command = PrepareBatch(
+                peer.number, group, tx_id if batch is None else batch.tx_id, attempt, index, count, topic, default_queues,
+                queue_id, messages, checksum, verified.entries_checksum, max(-1, min(grace_ms, limits.CHECK_TIMES_MAX_MS)),
+                verified.has_keys, payload, delayed=delayed, batch=batch,
+            )  # fmt: skip
+            if batch is None and not is_generated_id(tx_id):
+                self._chosen_ids.send(command, deliver, context)
+            else:
+                self._sequencer.submit(command, deliver, context)
+
         accepted = None if arrays is None else arrays(payload, messages, topic, queue_id, host, body_bytes_max)
-        verified = accepted or verify_payload(
+        if accepted is not None:
+            submit(accepted)
+            return
+        steps = verification(
             payload,
             messages,
             topic=topic,
@@ -108,18 +159,8 @@ class HalfBatches:
             body_bytes_max=body_bytes_max,
             delayed=delayed,
         )
-        if isinstance(verified, str):
-            deliver(context, Refused(Why.MESSAGE_ILLEGAL, verified))
-            return
-        command = PrepareBatch(
-            connection, group, tx_id if batch is None else batch.tx_id, attempt, index, count, topic, default_queues,
-            queue_id, messages, checksum, verified.entries_checksum, max(-1, min(grace_ms, limits.CHECK_TIMES_MAX_MS)),
-            verified.has_keys, payload, delayed=delayed, batch=batch,
-        )  # fmt: skip
-        if batch is None and not is_generated_id(tx_id):
-            self._chosen_ids.send(command, deliver, context)
-        else:
-            self._sequencer.submit(command, deliver, context)
+        if not self._turns.run(peer, len(payload), steps, submit, failed, in_order=True):
+            deliver(context, Refused(Why.NOT_NOW, BUSY))
 
     def _names_problem(
         self, group: str, tx_id: str, batch: QueryBatch | None, attempt: str, index: int, count: int
@@ -140,23 +181,21 @@ class HalfBatches:
 
     def decide(
         self,
-        connection: int,
+        peer: Peer,
         group: str,
         batch: QueryBatch,
         digest: bytes,
         winners: Sequence[Winner],
         is_last: bool,
         deliver: Deliver,
+        failed: Callable[[Exception], None],
         context: Any,
     ) -> None:
-        """Decide a batch of a query: see ``core.transaction.batches.decide_batch``. Replies: BatchDecided, Refused, Failed."""
-        problem = problem_of(batch)
-        for attempt, *numbers in winners:
-            if not problem and not all(0 <= number <= _UINT32_MAX for number in numbers):
-                problem = f"attempt {attempt}: a number is negative or too large"
-            problem = problem or problem_of(batch, attempt)
-        if not problem and len({winner.attempt for winner in winners}) < len(winners):
-            problem = "an attempt wins twice"
+        """Decide a batch of a query: see ``core.transaction.batches.decide_batch``. Replies: BatchDecided, Refused, Failed.
+
+        ``failed``: as for ``prepare``.
+        """
+        problem = problem_of(batch) or _winners_problem(winners)
         try:
             checked_name(group, "producer group", limits.GROUP_CHARS_MAX)
         except InvalidName as error:
@@ -164,16 +203,43 @@ class HalfBatches:
         if problem:
             deliver(context, Refused(Why.INVALID_PARAMETER, problem))
             return
-        command = DecideBatch(connection, group, batch, digest, tuple(winners), is_last)
-        self._sequencer.submit_for_receipt(command, self._decided, (command, deliver, context))
+        self._submit(
+            _Asked(
+                peer, DecideBatch(peer.number, group, batch, digest, tuple(winners), is_last), deliver, failed, context
+            )
+        )
 
-    def _decided(self, asked: tuple[DecideBatch, Deliver, Any], reply: Reply | Failed) -> None:
+    def _submit(self, asked: "_Asked") -> None:
+        """Decide, after the half batches of the winners were examined."""
+
+        def examined(_: None) -> None:
+            self._sequencer.submit_for_receipt(asked.command, self._decided, asked)
+
+        memory_bytes = _WINNER_COST * len(asked.command.winners)
+        steps = self._examination(asked.command)
+        if not self._turns.run(asked.peer, memory_bytes, steps, examined, asked.failed, in_order=True):
+            asked.deliver(asked.context, Refused(Why.NOT_NOW, BUSY))
+
+    def _examination(self, command: DecideBatch) -> Steps[None]:
+        """The engine examines what it shows. Of many half batches that takes long, and its decision cannot be interrupted."""
+        group = self._sequencer.view.producer_groups.get(command.group)
+        known = group.undecided.get(command.batch.tx_id) if group is not None else None
+        won = {winner.attempt for winner in command.winners} if known is not None else ()
+        done = 0
+        for half in known.halves if known is not None else ():
+            if half.attempt in won:
+                self._store.examine_shown(half.offset, half.messages)
+            done += half.messages + _HALF_BATCH_COST
+            if done > _MESSAGES_AT_ONCE:
+                done = 0
+                yield
+
+    def _decided(self, asked: "_Asked", reply: Reply | Failed) -> None:
         """Continue if a step copied half batches and did not decide yet."""
-        command, deliver, context = asked
         if isinstance(reply, Done) and reply.again:
-            self._sequencer.submit_for_receipt(command, self._decided, asked)
+            self._submit(asked)
         else:
-            deliver(context, reply)
+            asked.deliver(asked.context, reply)
 
     def find(self, connection: int, batch: QueryBatch, deliver: Deliver, context: Any) -> None:
         """Whether a batch is decided. Replies: DecisionFound, Refused, Failed."""
@@ -182,3 +248,13 @@ class HalfBatches:
             deliver(context, Refused(Why.INVALID_PARAMETER, problem))
         else:
             self._sequencer.submit(FindDecision(connection, batch), deliver, context)
+
+
+def _winners_problem(winners: Sequence[Winner]) -> str:
+    for attempt, *numbers in winners:
+        if min(numbers) < 0 or max(numbers) > _UINT32_MAX:
+            return f"attempt {attempt}: a number is negative or too large"
+        problem = attempt_problem(attempt)
+        if problem:
+            return problem
+    return "an attempt wins twice" if len({winner.attempt for winner in winners}) < len(winners) else ""

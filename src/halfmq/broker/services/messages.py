@@ -13,6 +13,7 @@ from halfmq.core.commands import SettledRow
 from halfmq.core.view import View
 from halfmq.errors import StoreDamaged
 from halfmq.model.records import BATCHED, Kind
+from halfmq.model.steps import Steps
 from halfmq.model.stored_message import AT_PHYSICAL_OFFSET, StoredMessage, decode, patch_committed, patch_released
 from halfmq.store.commit_log import BatchedPlace
 from halfmq.store.consume_queue import QueueEntry
@@ -64,11 +65,11 @@ class Reads(Protocol):
         """The row of a half in the transaction table; None: it has none yet, or is past retention."""
         ...
 
-    def find_offset(self, topic_id: int, queue_id: int, message_offset: int) -> tuple[int, QueueEntry] | None:
+    def find_offset(self, topic_id: int, queue_id: int, message_offset: int) -> Steps[tuple[int, QueueEntry] | None]:
         """The queue offset and the entry of the message at a log offset; None: it is not visible in that queue."""
         ...
 
-    def find_by_key(self, topic_id: int, topic: str, key: str, messages_max: int) -> list[FoundMessage]:
+    def find_by_key(self, topic_id: int, topic: str, key: str, messages_max: int) -> Steps[list[FoundMessage]]:
         """Visible messages of a topic with this key or unique id, newest first."""
         ...
 
@@ -137,7 +138,7 @@ class StoredMessages:
             return None
         return half
 
-    def visible_bytes(self, offset: int) -> bytearray | None:
+    def visible_bytes(self, offset: int) -> Steps[bytearray | None]:
         """The message whose record is at ``offset``, as consumers see it; None: no message is visible there.
 
         Raises:
@@ -150,7 +151,7 @@ class StoredMessages:
             message, physical_offset, _ = decode(view)
             kind = self._store.kind_at(offset)
             if kind == BATCHED:
-                return self._batched(view, offset)
+                return (yield from self._batched(view, offset))
         except (LookupError, ValueError):
             return None  # an invented offset may point anywhere into the log
         if physical_offset != offset or kind in _HALF_BATCHES:
@@ -163,38 +164,43 @@ class StoredMessages:
                 return None
             return patched(view, offset, row.queue_offset, row.settled_at_ms, prepared_offset=row.original_offset)
         if kind in _DELAYED:
-            return self._released(view, offset)
+            return (yield from self._released(view, offset))
         return bytearray(view)
 
-    def _batched(self, view: memoryview, offset: int) -> bytearray | None:
+    def _batched(self, view: memoryview, offset: int) -> Steps[bytearray | None]:
         """A message of a half batch."""
         start, half_index, number = self._store.batched_place(offset)
         row = self._store.transaction_row(half_index)
         if row is None or row.state != ROW_COMMITTED or start not in (row.original_offset, row.current_offset):
             return None
         if row.queue_offset < 0:
-            return self._released(view, offset)
+            return (yield from self._released(view, offset))
         prepared = row.original_offset + offset - start
         return patched(view, offset, row.queue_offset + number, row.settled_at_ms, prepared_offset=prepared)
 
-    def _released(self, view: memoryview, offset: int) -> bytearray | None:
+    def _released(self, view: memoryview, offset: int) -> Steps[bytearray | None]:
         """A delayed message: visible once a queue leads to it."""
         message, _, _ = decode(view)
         topic = self._view.topics_by_name.get(message.topic)
-        found = topic and self._store.find_offset(topic.topic_id, message.queue_id, offset)
+        if topic is None:
+            return None
+        found = yield from self._store.find_offset(topic.topic_id, message.queue_id, offset)
         if not found:
             return None
         queue_offset, entry = found
-        return self._as_it_leaves(view, queue_offset, entry)
+        try:
+            return self._as_it_leaves(self._store.stored_view(offset), queue_offset, entry)
+        except LookupError:
+            return None  # trimmed during the search
 
-    def visible(self, offset: int) -> StoredMessage | None:
+    def visible(self, offset: int) -> Steps[StoredMessage | None]:
         """``visible_bytes``, decoded."""
-        found = self.visible_bytes(offset)
+        found = yield from self.visible_bytes(offset)
         return None if found is None else decode(found)[0]
 
     def by_key(
         self, topic: str, key: str, messages_max: int, begin_ms: int, end_ms: int, *, is_unique: bool
-    ) -> KeyMatches:
+    ) -> Steps[KeyMatches]:
         """Visible messages of ``topic`` with this key or unique id, stored between two times, newest first.
 
         At most ``KEY_MATCHES_MAX``, and at most half a frame of bytes, but always the first one. ``is_unique``: the key is a unique id, and
@@ -203,13 +209,18 @@ class StoredMessages:
         count = KEY_MATCHES_MAX if is_unique else min(max(messages_max, 1), KEY_MATCHES_MAX)
         found: list[bytearray] = []
         known = self._view.topics_by_name.get(topic)
-        matches = self._store.find_by_key(known.topic_id, topic, key, count) if known is not None else []
+        matches: list[FoundMessage] = []
+        if known is not None:
+            matches = yield from self._store.find_by_key(known.topic_id, topic, key, count)
         size = 0
         for one in matches:
             entry = one.entry
             if not begin_ms <= entry.store_time_ms <= end_ms:
                 continue
-            view = self._store.stored_view(entry.offset)
+            try:
+                view = self._store.stored_view(entry.offset)
+            except LookupError:
+                continue  # trimmed during the search
             size += len(view)
             if found and size > _KEY_BYTES_MAX:
                 break

@@ -25,6 +25,9 @@ _NAMES_MAX: Final = 32
 _UINT64_BYTES: Final = 8
 #: Bounds the tables that are kept: ids have 32 characters, and there is one table of 1 KiB for each place.
 _ID_BYTES_MAX: Final = 64
+#: Different tags, and their length together.
+_TAGS_MAX: Final = 1_000
+_TAGS_BYTES_MAX: Final = 65_536
 #: Bodies of one length up to this are copied at once, and longer ones are summed where they are: the memory of the copies costs more than a
 #: slice of each.
 _COPIED_BYTES_MAX: Final = 512
@@ -151,14 +154,18 @@ class _ArrayVerification:
                 ids = value_at, stops[:, column]
             elif name == TAGS.encode():
                 tags = value_at, stops[:, column]
+        if KEYS.encode() in names and whole.count(b" ") + len(begins) > limits.REQUEST_KEYS_MAX:
+            return None
         hashes = 0 if ids is None else self._hashes(whole, *ids)
         if hashes is None or (entries["key_hash"] != hashes).any():
             return None
         found = 0
         if tags is not None:
-            found = np.array(
-                [tag_hashes[whole[begin:end]] for begin, end in zip(tags[0].tolist(), tags[1].tolist(), strict=True)]
-            )
+            texts = [whole[begin:end] for begin, end in zip(tags[0].tolist(), tags[1].tolist(), strict=True)]
+            different = set(texts)
+            if len(different) > _TAGS_MAX or sum(map(len, different)) > _TAGS_BYTES_MAX:
+                return None  # their hashes take long, and this cannot be interrupted
+            found = np.array([tag_hashes[text] for text in texts])
         if (entries["tag_hash"] != found).any():
             return None
         return KEYS.encode() in names

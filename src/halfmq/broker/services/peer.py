@@ -44,6 +44,14 @@ class Peer(Protocol):
         """The end of ``keep``."""
         ...
 
+    def hold_requests(self) -> None:
+        """Serve none of its further requests until ``resume_requests``: they must not overtake one that takes long."""
+        ...
+
+    def resume_requests(self) -> None:
+        """The end of ``hold_requests``."""
+        ...
+
 
 class ThrottledLog(Protocol):
     """Logs an action of a peer: once for its address and ``kind``, then rarely, with a count, since peers choose how often they act."""

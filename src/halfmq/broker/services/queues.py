@@ -7,15 +7,17 @@ they are durable. Consumer offsets are session state without a promise: they may
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, Protocol
 
+from halfmq import limits
 from halfmq.broker.sequencer import Sequencer
 from halfmq.broker.services.peer import Peer
 from halfmq.core.commands import Actor, CommitOffset
-from halfmq.core.decision import Done, Refused
+from halfmq.core.decision import Done, Refused, Why
 from halfmq.core.engine import Failed
 from halfmq.core.queues.assignment import assigned_queues
 from halfmq.core.queues.offsets import PossiblyUnlogged, Stored, query_offset
 from halfmq.errors import StoreDamaged
 from halfmq.limits import SIZE_SAMPLE_MESSAGES
+from halfmq.model.steps import Steps
 from halfmq.store.consume_queue import QueueEntry
 
 #: A queue that was never trimmed counts as new while the log from its first message on is not longer than this. A new group starts
@@ -25,6 +27,8 @@ from halfmq.store.consume_queue import QueueEntry
 NEW_QUEUE_BYTES: Final = 1 << 30
 #: Maximum number of messages whose sizes one request adds up: about 2 ms of the event loop.
 FITTING_MAX: Final = 4_096
+#: Number of queues between two places where ``position`` may be interrupted.
+_QUEUES_AT_ONCE: Final = 256
 
 
 class QueueEntries(Protocol):
@@ -40,7 +44,11 @@ class QueueEntries(Protocol):
 
 
 class QueueReads(QueueEntries, Protocol):
-    """Adds reads by time, and the store's identity."""
+    """Adds reads by time and at a position, and the store's identity."""
+
+    def bounds_at(self, topic_id: int, queue_id: int, position: int) -> tuple[int, int]:
+        """``bounds`` as they were when the high watermark was at ``position``."""
+        ...
 
     @property
     def uuid(self) -> str:
@@ -119,15 +127,23 @@ class Queues:
             size_bytes += entry.message_bytes
         return count, size_bytes
 
-    def position(self, names: Iterable[str]) -> Position:
-        """Bounds of every queue of these topics at one position; topics that do not exist are omitted."""
+    def position(self, names: Iterable[str]) -> Steps[Position | Refused]:
+        """Bounds of every queue of these topics at one position; topics that do not exist are omitted. INVALID_PARAMETER: too many queues."""
+        position = self._view.session.published
+        known = [topic for name in names if (topic := self._view.topics_by_name.get(name)) is not None]
+        queues = sum([len(topic.ends) for topic in known])
+        if queues > limits.POSITION_QUEUES_MAX:
+            text = f"these topics have {queues} queues, and a response has at most {limits.POSITION_QUEUES_MAX}: name fewer topics"
+            return Refused(Why.INVALID_PARAMETER, text)
         topics = {}
-        for name in names:
-            topic = self._view.topics_by_name.get(name)
-            if topic is not None:
-                bounds = tuple(self._store.bounds(topic.topic_id, queue) for queue in range(len(topic.ends)))
-                topics[name] = TopicBounds(topic.topic_id, bounds)
-        return Position(self._store.uuid, self._view.epoch, self._view.session.published, topics)
+        for topic in known:
+            bounds: list[tuple[int, int]] = []
+            for queue_id in range(len(topic.ends)):
+                if not queue_id % _QUEUES_AT_ONCE:
+                    yield
+                bounds.append(self._store.bounds_at(topic.topic_id, queue_id, position))
+            topics[topic.name] = TopicBounds(topic.topic_id, tuple(bounds))
+        return Position(self._store.uuid, self._view.epoch, position, topics)
 
     def sampled_sizes(self, topic: str, samples: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
         """For each (queue, offset): how many messages from the offset on were examined, at most ``SIZE_SAMPLE_MESSAGES``, and their bytes

@@ -29,6 +29,7 @@ from halfmq.model.properties import (
     append,
     without,
 )
+from halfmq.model.steps import Steps
 from halfmq.model.stored_message import SYS_PREPARED, SYS_TRANSACTION_MASK
 
 _HMQ_TX_ID: Final = HMQ_TX_ID.encode()
@@ -65,6 +66,10 @@ class SendRequest(Protocol):
     sent_again: bool
 
 
+#: Bytes of properties between two places where ``batch_command`` may be interrupted: at most 5 ms, for two tags of 32 KB; and what a
+#: message counts besides.
+_BYTES_AT_ONCE: Final = 65_536
+_MESSAGE_COST: Final = 256
 #: A message of a batch: (flag, body, property string).
 BatchMessage = tuple[int, bytes, bytes]
 
@@ -93,24 +98,37 @@ def send_command(
 
 def batch_command(
     connection: int, born_host: bytes, request: SendRequest, messages: Iterable[BatchMessage]
-) -> SendBatch | Refused:
+) -> Steps[SendBatch | Refused]:
     """The command for a send of several messages, or why it is invalid: a batch contains plain messages without delay.
 
     RocketMQ's client creates no other batches. The properties of ``request`` are not used.
     """
-    entries = []
+    entries: list[BatchEntry] = []
+    keys_found = done_bytes = 0
     for flag, one, properties in messages:
+        done_bytes += len(properties) + _MESSAGE_COST
+        if done_bytes > _BYTES_AT_ONCE:
+            done_bytes = 0
+            yield
+        if len(entries) >= limits.BATCH_MESSAGES_MAX:
+            return Refused(
+                Why.MESSAGE_ILLEGAL, f"a batch of more than {limits.BATCH_MESSAGES_MAX} messages: send smaller ones"
+            )
         try:
             properties.decode()  # not validated before: they are bytes inside of the body
         except UnicodeDecodeError:
             return Refused(Why.MESSAGE_ILLEGAL, "the properties of a message in the batch are not UTF-8")
         values = common_values(properties)
-        pairs, tran_msg, _, unique_id, _, _ = values
+        pairs, tran_msg, _, unique_id, _, keys = values
+        keys_found += keys.count(b" ") + 1 if keys else 0
         if tran_msg.lower() == b"true" or request.sys_flag & SYS_TRANSACTION_MASK:
             return Refused(Why.MESSAGE_ILLEGAL, "a batch cannot contain half messages")
         if delay_in(pairs):
             return Refused(Why.MESSAGE_ILLEGAL, "a batch cannot contain delayed messages")
         entries.append(BatchEntry(flag, one, properties, unique_id.decode(), *plain_facts(values)))
+    if keys_found > limits.REQUEST_KEYS_MAX:
+        text = f"the messages of the batch have {keys_found} keys together, at most {limits.REQUEST_KEYS_MAX}: send smaller ones"
+        return Refused(Why.MESSAGE_ILLEGAL, text)
     return SendBatch(
         connection, request.group, request.topic, request.default_queues, request.queue_id, request.sys_flag,
         request.born_time_ms, born_host, tuple(entries), request.sent_again,

@@ -4,25 +4,31 @@ Nothing is decided here: core knows whether a send is a half message, a repetiti
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
 from halfmq.broker.sequencer import Deliver, Sequencer
 from halfmq.broker.services.chosen_ids import ChosenIds
 from halfmq.broker.services.peer import Peer, ThrottledLog
 from halfmq.broker.services.send_commands import BatchMessage, SendRequest, batch_command, send_command
-from halfmq.core.commands import SendBack, SendHalf
-from halfmq.core.decision import Refused
+from halfmq.broker.turns import BUSY, Turns
+from halfmq.core.commands import SendBack, SendBatch, SendHalf
+from halfmq.core.decision import Refused, Why
 from halfmq.core.engine import Failed
+from halfmq.model.steps import Steps
 from halfmq.model.stored_message import StoredMessage, body_crc_of
 
 log: Final = logging.getLogger("halfmq.sends")
 
 
+#: Memory of a send-back whose message is searched, bytes; without its fields, which are names.
+_SEND_BACK_COST: Final = 2_048
+
+
 class VisibleMessages(Protocol):
     """What this service needs from the store."""
 
-    def visible(self, offset: int) -> StoredMessage | None:
+    def visible(self, offset: int) -> Steps[StoredMessage | None]:
         """The message at a log offset as consumers see it; None: they see none there."""
         ...
 
@@ -31,8 +37,14 @@ class Sends:
     """``deliver(context, reply)`` is called once: at once for a send that cannot become a command, else when its reply is durable."""
 
     def __init__(
-        self, sequencer: Sequencer, stored: VisibleMessages, chosen_ids: ChosenIds, log_throttled: ThrottledLog
+        self,
+        sequencer: Sequencer,
+        stored: VisibleMessages,
+        chosen_ids: ChosenIds,
+        log_throttled: ThrottledLog,
+        turns: Turns,
     ) -> None:
+        self._turns = turns
         self._sequencer = sequencer
         self._chosen_ids = chosen_ids
         self._stored = stored
@@ -52,14 +64,29 @@ class Sends:
             self._sequencer.submit_small(command, deliver, context)
 
     def send_batch(
-        self, peer: Peer, request: SendRequest, messages: Iterable[BatchMessage], deliver: Deliver, context: Any
+        self,
+        peer: Peer,
+        request: SendRequest,
+        messages: Iterable[BatchMessage],
+        memory_bytes: int,
+        deliver: Deliver,
+        failed: Callable[[Exception], None],
+        context: Any,
     ) -> None:
-        """Several plain messages for one queue. Replies: SentBatch, Refused, Failed."""
-        command = batch_command(peer.number, peer.born_host, request, messages)
-        if isinstance(command, Refused):
-            deliver(context, command)
-        else:
-            self._sequencer.submit(command, deliver, context)
+        """Several plain messages for one queue, which take ``memory_bytes``. Replies: SentBatch, Refused, Failed.
+
+        ``failed`` is called instead with what the iteration over ``messages`` raises.
+        """
+
+        def submit(command: SendBatch | Refused) -> None:
+            if isinstance(command, Refused):
+                deliver(context, command)
+            else:
+                self._sequencer.submit(command, deliver, context)
+
+        steps = batch_command(peer.number, peer.born_host, request, messages)
+        if not self._turns.run(peer, memory_bytes, steps, submit, failed, in_order=True):
+            deliver(context, Refused(Why.NOT_NOW, BUSY))
 
     def send_back(
         self,
@@ -70,14 +97,36 @@ class Sends:
         max_reconsume_times: int,
         origin_message_id: str,
         deliver: Deliver,
+        failed: Callable[[Exception], None],
         context: Any,
     ) -> None:
         """A consumer failed on a message: it is delivered again later, or moved to the dead-letter queue.
 
         ``max_reconsume_times``: -1 if the consumer sent none. Replies: Refused; Failed, also if the message is damaged; anything else is
-        a success.
+        a success. ``failed`` is called instead with what a read of the message raises.
         """
-        message = self._stored.visible(log_offset)
+
+        def found(message: StoredMessage | None) -> None:
+            self._send_back(
+                peer, group, log_offset, delay_level, max_reconsume_times, origin_message_id, message, deliver, context
+            )
+
+        steps = self._stored.visible(log_offset)
+        if not self._turns.run(peer, _SEND_BACK_COST, steps, found, failed, in_order=True):
+            deliver(context, Refused(Why.NOT_NOW, BUSY))
+
+    def _send_back(
+        self,
+        peer: Peer,
+        group: str,
+        log_offset: int,
+        delay_level: int,
+        max_reconsume_times: int,
+        origin_message_id: str,
+        message: StoredMessage | None,
+        deliver: Deliver,
+        context: Any,
+    ) -> None:
         if message is not None and body_crc_of(message.body) != message.body_crc:
             # A damaged message must not be written again: no start would accept the new record.
             text = f"the body of the message at log offset {log_offset} is damaged: its CRC differs from the stored one"

@@ -49,24 +49,24 @@ def decided_record(
     lost: list[int] = []
     ends: dict[tuple[int, int], int] = {}
     wakes: dict[WakeQueue, None] = {}
-    for half in halves:
-        if half.attempt not in won:
-            lost.append(half.half_index)
+    for half in halves:  # 16,384 at most, and the loop serves nobody meanwhile: each property costs a call
+        _, half_index, at, first_offset, topic_id, queue_id, message_bytes, _, _, _, batch = astuple(half)
+        assert batch is not None
+        if batch.attempt not in won:
+            lost.append(half_index)
             continue
-        queue_id = half.queue_id
-        topic = state.topics_by_id[half.topic_id]
         queue_offset = -1
-        if half.batch is None or not half.batch.delayed_entries:
-            queue = (half.topic_id, queue_id)
-            queue_offset = ends.get(queue, topic.ends[queue_id])
-            ends[queue] = queue_offset + half.messages
-            wakes[topic.wakes[queue_id][0]] = None
+        if not batch.delayed_entries:
+            queue = (topic_id, queue_id)
+            if queue not in ends:
+                topic = state.topics_by_id[topic_id]
+                ends[queue] = topic.ends[queue_id]
+                wakes[topic.wakes[queue_id][0]] = None
+            queue_offset = ends[queue]
+            ends[queue] = queue_offset + batch.messages
         refs.append(
-            BatchRef(
-                half.offset, half.first_offset, half.half_index, queue_offset, half.message_bytes, half.messages,
-                half.topic_id, queue_id,
-            )
-        )  # fmt: skip
+            BatchRef(at, first_offset, half_index, queue_offset, message_bytes, batch.messages, topic_id, queue_id)
+        )
     size = decided_size(group, tx_id, digest, len(refs), len(lost), query_topic, stream)
     record = Decided(
         offset, size, group, tx_id, decided_by, digest, tuple(refs), tuple(lost), is_last, query_topic, stream

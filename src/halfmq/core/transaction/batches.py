@@ -21,8 +21,6 @@ filled the segment meanwhile: two such decisions would drive each other on for e
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from msgspec.structs import astuple
-
 from halfmq import limits
 from halfmq.core.commands import DecideBatch, FindDecision, PrepareBatch, Winner
 from halfmq.core.decision import (
@@ -66,6 +64,8 @@ from halfmq.model.records import (
 DIGEST_BYTES: Final = 16
 #: Bytes that one step copies in addition to its first half batch, so that a step is short.
 COPY_BYTES_MAX: Final = 4 << 20
+#: Winners that a refusal names.
+_MISSING_NAMED_MAX: Final = 10
 #: After the index of any half.
 _INDEX_END: Final = 1 << 62
 
@@ -350,14 +350,20 @@ def _missing(known: Undecided | None, winners: Sequence[Winner]) -> list[str]:
     """A sentence for each winner that has not prepared what it says."""
     sums: dict[str, tuple[int, int, int]] = {}
     for half in known.halves if known is not None else ():
-        if half.batch is not None:
-            attempt, messages, checksum, *_ = astuple(half.batch)
-            before = sums.get(attempt, (0, 0, 0))
-            sums[attempt] = (before[0] + 1, before[1] + messages, (before[2] + checksum) & 0xFFFFFFFF)
-    missing = []
+        batch = half.batch
+        if batch is not None:
+            halves, messages, checksum = sums.get(batch.attempt, (0, 0, 0))
+            sums[batch.attempt] = (
+                halves + 1,
+                messages + batch.messages,
+                (checksum + batch.checksum) & 0xFFFFFFFF,
+            )
+    missing: list[str] = []
     for attempt, *said in winners:
         there = sums.get(attempt, (0, 0, 0))
         if there != tuple(said):
+            if len(missing) == _MISSING_NAMED_MAX:
+                return [*missing, "and others"]
             found = f"{there[0]} half batches with {there[1]} messages are here"
             same = there[:2] == tuple(said[:2])
             missing.append(

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from halfmq import limits
 from halfmq.errors import ProtocolError
 from halfmq.wire.remoting.codes import LANGUAGE_NUMBERS, LANGUAGE_OTHER, LANGUAGE_OURS, LANGUAGES, VERSION_OURS
 
@@ -19,7 +20,7 @@ _NUMBER_OURS: Final = LANGUAGE_NUMBERS[LANGUAGE_OURS]
 
 
 class BinaryHeader(NamedTuple):
-    """A decoded header."""
+    """A decoded header. ``has_many``: it has more than ``limits.HEADER_FIELDS_MAX`` fields, of which ``ext`` are the first."""
 
     code: int
     language: str
@@ -28,6 +29,7 @@ class BinaryHeader(NamedTuple):
     flag: int
     remark: str | None
     ext: dict[str, str]
+    has_many: bool = False
 
 
 def decode_binary_header(header: bytes) -> BinaryHeader:
@@ -42,11 +44,11 @@ def decode_binary_header(header: bytes) -> BinaryHeader:
         remark, at = (None, at) if remark_bytes == 0 else _text(header, at, remark_bytes)
         (ext_bytes,) = _INT32.unpack_from(header, at)
         at += 4
-        ext = _read_ext(header, at, ext_bytes) if ext_bytes else {}
+        ext, has_many = _read_ext(header, at, ext_bytes) if ext_bytes else ({}, False)
     except (struct.error, UnicodeDecodeError) as error:
         raise ProtocolError(f"a binary header of {len(header)} bytes cannot be read: {error}") from error
     name = LANGUAGES[language] if language < len(LANGUAGES) else LANGUAGE_OTHER
-    return BinaryHeader(code, name, version, opaque, flag, remark, ext)
+    return BinaryHeader(code, name, version, opaque, flag, remark, ext, has_many)
 
 
 def _text(header: bytes, at: int, size: int) -> tuple[str, int]:
@@ -56,19 +58,21 @@ def _text(header: bytes, at: int, size: int) -> tuple[str, int]:
     return header[at:end].decode(), end
 
 
-def _read_ext(header: bytes, at: int, ext_bytes: int) -> dict[str, str]:
+def _read_ext(header: bytes, at: int, ext_bytes: int) -> tuple[dict[str, str], bool]:
     end = at + ext_bytes
     if ext_bytes < 0 or end > len(header):
         raise ProtocolError(f"ext fields of {ext_bytes} bytes at {at} exceed their header of {len(header)} bytes")
     block = header[:end]
     ext: dict[str, str] = {}
-    while at < end:
+    for _ in range(limits.HEADER_FIELDS_MAX):
+        if at >= end:
+            break
         key, at = _text(block, at + 2, int.from_bytes(block[at : at + 2], "big", signed=True))
         (size,) = _INT32.unpack_from(block, at)
         value, at = _text(block, at + 4, size)
         if value:
             ext[key] = value
-    return ext
+    return ext, at < end
 
 
 def encode_binary_header(

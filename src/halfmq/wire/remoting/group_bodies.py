@@ -55,8 +55,15 @@ class ModeRequest(NamedTuple):
     mode: str
 
 
+def _read_request(body: bytes, what: str, shape: Callable[[Any], T]) -> T:
+    return _shaped(java_json.loads_request(body), what, shape)
+
+
 def _read(body: bytes, what: str, shape: Callable[[Any], T]) -> T:
-    data = java_json.loads(body)
+    return _shaped(java_json.loads(body), what, shape)
+
+
+def _shaped(data: Any, what: str, shape: Callable[[Any], T]) -> T:
     try:
         return shape(data)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError) as error:
@@ -87,7 +94,7 @@ def encode_lock_request(lock: LockBody) -> bytes:
 
 def decode_lock_request(body: bytes) -> LockBody:
     """Request body of 41 and 42. Raises ProtocolError."""
-    return _read(
+    return _read_request(
         body,
         "a request for queue locks",
         lambda data: LockBody(
@@ -120,7 +127,7 @@ def encode_config_check(check: ConfigCheck) -> bytes:
 
 def decode_config_check(body: bytes) -> ConfigCheck:
     """Request body of 46. Raises ProtocolError."""
-    return _read(
+    return _read_request(
         body,
         "a check of a subscription",
         lambda data: ConfigCheck(
@@ -131,7 +138,7 @@ def decode_config_check(body: bytes) -> ConfigCheck:
 
 def decode_assignment_query(body: bytes) -> AssignmentQuery:
     """Request body of 400. Raises ProtocolError."""
-    return _read(
+    return _read_request(
         body,
         "a question for queues",
         lambda data: AssignmentQuery(

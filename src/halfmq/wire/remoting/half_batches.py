@@ -28,6 +28,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from halfmq import limits
 from halfmq.errors import ProtocolError
 from halfmq.model.query_batch import QueryBatch
 
@@ -157,7 +158,12 @@ def encode_winners(winners: Sequence[WinnerRow]) -> bytes:
 
 
 def decode_winners(body: bytes | bytearray | memoryview) -> list[WinnerRow]:
-    """Inverse of ``encode_winners``. Raises ProtocolError."""
+    """Inverse of ``encode_winners``. Raises ProtocolError, also if there are more winners than a transaction has half batches: they are
+    counted before they are decoded.
+    """
+    count = bytes(body).count(b"[") - 1
+    if count > limits.TRANSACTION_HALF_BATCHES_MAX:
+        raise ProtocolError(f"{count} winners; the maximum is {limits.TRANSACTION_HALF_BATCHES_MAX}")
     try:
         return _winners.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

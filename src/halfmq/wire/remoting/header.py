@@ -11,6 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 from msgspec import Struct, field
 
+from halfmq import limits
 from halfmq.errors import ProtocolError
 from halfmq.wire.remoting import frame as frames
 from halfmq.wire.remoting.binary_header import decode_binary_header, encode_binary_header
@@ -146,8 +147,8 @@ def decode(frame: bytes) -> Request[Any]:
 Scalar = str | int | float | bool | None
 
 
-class _Loose(Struct, gc=False):
-    """Header of any command. Typed, so that a malicious header cannot create other objects; unknown keys are skipped."""
+class _WithoutFields(Struct, gc=False):
+    """Header of any command, whose fields are skipped. Typed, so that a malicious header cannot create other objects."""
 
     code: Scalar = None
     flag: Scalar = None
@@ -155,21 +156,34 @@ class _Loose(Struct, gc=False):
     opaque: Scalar = None
     remark: Scalar = None
     version: Scalar = None
+
+
+class _Loose(_WithoutFields, gc=False):
+    """Header of any command."""
+
     ext: dict[str, Scalar] | None = field(name="extFields", default=None)
 
 
 _read_loose: Final = msgspec.json.Decoder(_Loose).decode
+_read_without_fields: Final = msgspec.json.Decoder(_WithoutFields).decode
+#: Headers up to this size are not examined: they cannot have so many fields that it matters.
+_SMALL_HEADER_BYTES: Final = 4_096
+#: A header with more quotation marks, in addition to escaped ones, has more fields than it may: a name has two, and so has a value.
+_QUOTES_MAX: Final = 4 * limits.HEADER_FIELDS_MAX + 64
 
 
 def _decode_json(header: bytes) -> Request[dict[str, str]]:
+    # Counted before they are decoded: a header of 4 MiB has space for 400,000 fields, which take 200 ms. An escaped mark in a text is not
+    # counted; where a text ends with an escaped backslash its end is not counted either, but its beginning is.
+    has_many = len(header) > _SMALL_HEADER_BYTES and header.count(b'"') - header.count(b'\\"') > _QUOTES_MAX
     try:
-        keys = _read_loose(header)
+        keys = _read_without_fields(header) if has_many else _read_loose(header)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ProtocolError(f"a header of {len(header)} bytes cannot be read: {error}") from error
     remark = keys.remark
-    return Request(
+    request = Request(
         code=_int32(keys.code, "code"),
-        ext={name: _scalar_text(scalar) for name, scalar in keys.ext.items() if scalar is not None} if keys.ext else {},
+        ext=_texts(keys.ext) if isinstance(keys, _Loose) and keys.ext else {},
         flag=_int32(keys.flag, "flag"),
         language=_language(keys.language),
         # If absent, Java's decoder takes a new number; no response could match it, so 0 is equivalent.
@@ -177,6 +191,18 @@ def _decode_json(header: bytes) -> Request[dict[str, str]]:
         remark=None if remark is None else str(remark),
         version=_int32(keys.version, "version"),
     )
+    if has_many:
+        raise _too_many_fields(request)
+    return request
+
+
+def _too_many_fields(request: Request[dict[str, str]]) -> "InvalidHeader":
+    request.ext = {}
+    return InvalidHeader(f"a header of command {request.code} has more than {limits.HEADER_FIELDS_MAX} fields", request)
+
+
+def _texts(ext: Mapping[str, Scalar]) -> dict[str, str]:
+    return {name: _scalar_text(scalar) for name, scalar in ext.items() if scalar is not None}
 
 
 def _int32(value: Scalar, name: str) -> int:
@@ -204,15 +230,20 @@ def _scalar_text(value: Scalar) -> str:
 
 
 def _decode_binary(header: bytes) -> Request[dict[str, str]]:
-    code, language, version, opaque, flag, remark, ext = decode_binary_header(header)
-    return Request(
+    code, language, version, opaque, flag, remark, ext, has_many = decode_binary_header(header)
+    request = Request(
         code=code, ext=ext, flag=flag, language=language, opaque=opaque, remark=remark, version=version, binary=True
     )
+    if has_many:
+        raise _too_many_fields(request)
+    return request
 
 
 def _typed(loose: Request[dict[str, str]]) -> Request[Any]:
     wanted = None if loose.flag & FLAG_RESPONSE else FIELDS_OF_COMMAND.get(loose.code)
     ext = loose.ext
+    if len(ext) > limits.HEADER_FIELDS_MAX:
+        raise _too_many_fields(loose)
     if wanted is None:
         loose.ext = _without_empty(ext)
         return loose
@@ -308,15 +339,22 @@ def encode_response(
     ``ext`` values are written as text (True as ``true``). ``extFields`` is always present, since clients read it without a check.
     Characters that UTF-8 cannot encode become ``?``.
     """
-    return _encode(code, request.opaque, FLAG_RESPONSE, remark, ext, body, binary=request.binary)
+    return _encode(code, request.opaque, FLAG_RESPONSE, _bounded(remark), ext, body, binary=request.binary)
 
 
 def encode_response_head(
     request: Request[Any], code: int, remark: str | None, ext: Mapping[str, object] | None, body_bytes: int
 ) -> bytes:
     """As ``encode_response``, without the body; the caller sends ``body_bytes`` after it."""
-    header = _header(code, request.opaque, FLAG_RESPONSE, remark, ext, binary=request.binary)
+    header = _header(code, request.opaque, FLAG_RESPONSE, _bounded(remark), ext, binary=request.binary)
     return frames.assemble_head(header, body_bytes, request.binary)
+
+
+def _bounded(remark: str | None) -> str | None:
+    """It may quote what a peer sent."""
+    if remark is None or len(remark) <= limits.REMARK_CHARS_MAX:
+        return remark
+    return remark[: limits.REMARK_CHARS_MAX - 3] + "..."
 
 
 # --- requests ----------------------------------------------------------------------------------------------------

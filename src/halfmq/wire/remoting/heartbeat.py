@@ -65,7 +65,7 @@ def decode_heartbeat(body: bytes) -> HeartbeatBody:
     Raises:
         ProtocolError: not JSON, or incomplete.
     """
-    data = java_json.loads(body)
+    data = java_json.loads_request(body)
     try:
         return HeartbeatBody(
             str(data["clientID"]),

@@ -1,7 +1,7 @@
 """Messages on the wire: batches, send requests, checks, END_TRANSACTION and pulled messages."""
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import msgspec
@@ -42,12 +42,18 @@ class BatchEntry(NamedTuple):
 
 
 def split_batch(body: bytes) -> tuple[BatchEntry, ...]:
+    """All of ``batch_entries``."""
+    return tuple(batch_entries(body))
+
+
+def batch_entries(body: bytes) -> Iterator[BatchEntry]:
     """Decode the body of 320: entries of size 4, magic 4, CRC 4, flag 4, body length 4, body, properties length 2, properties.
 
     Raises:
         ProtocolError: no entry, or inconsistent lengths.
     """
-    entries = []
+    if not body:
+        raise ProtocolError("a batch without a message")
     at = 0
     end = len(body)
     while at < end:
@@ -68,11 +74,8 @@ def split_batch(body: bytes) -> tuple[BatchEntry, ...]:
             raise ProtocolError(
                 f"properties of {properties_bytes} bytes do not match the size of their batch entry at {at}"
             )
-        entries.append(BatchEntry(flag, message, body[place:stop]))
+        yield BatchEntry(flag, message, body[place:stop])
         at = stop
-    if not entries:
-        raise ProtocolError("a batch without a message")
-    return tuple(entries)
 
 
 def join_batch(entries: Iterable[BatchEntry]) -> bytes:

@@ -36,6 +36,7 @@ import msgspec
 from halfmq import limits
 from halfmq.errors import ProtocolError
 from halfmq.model.pending import PendingTransaction
+from halfmq.wire.remoting.java_json import at_most
 
 EXT_GROUP: Final = "group"
 EXT_MAX: Final = "max"
@@ -56,6 +57,8 @@ EXT_LEFT: Final = "left"
 LISTED_MAX: Final = limits.TRANSACTIONS_LISTED_MAX
 #: Maximum ids of a request.
 UNDECIDED_IDS_MAX: Final = 1_000
+#: So many of the longest ids, with every character escaped.
+_UNDECIDED_BYTES_MAX: Final = 1_000 * (6 * limits.TRANSACTION_ID_CHARS_MAX + 16)
 OPERATOR_CHARS_MAX: Final = limits.OPERATOR_CHARS_MAX
 REASON_CHARS_MAX: Final = limits.REASON_CHARS_MAX
 
@@ -109,7 +112,7 @@ def encode_ids(ids: Iterable[str]) -> bytes:
 
 def decode_ids(body: bytes | bytearray | memoryview) -> list[str]:
     """A list of transaction ids, at most ``UNDECIDED_IDS_MAX``. Raises ProtocolError."""
-    ids = _texts(body)
+    ids = _texts(at_most(body, _UNDECIDED_BYTES_MAX))
     if len(ids) > UNDECIDED_IDS_MAX:
         raise ProtocolError(f"{len(ids)} transaction ids; the maximum is {UNDECIDED_IDS_MAX}")
     return ids

@@ -27,7 +27,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from halfmq.errors import ProtocolError
-from halfmq.limits import SIZE_SAMPLES_MAX
+from halfmq.limits import SIZE_SAMPLES_MAX, TOPICS_MAX
+from halfmq.wire.remoting.java_json import at_most
+from halfmq.wire.remoting.names import names_in
 
 EXT_TOPICS: Final = "topics"
 EXT_STORE: Final = "store"
@@ -59,6 +61,8 @@ class _Bounds(msgspec.Struct, omit_defaults=True):
 
 
 _BODY: Final = msgspec.json.Decoder(dict[str, _Bounds])
+#: Body of the request: so many samples of as many topics have a third of it.
+_SAMPLES_BYTES_MAX: Final = 1 << 16
 _SAMPLES: Final = msgspec.json.Decoder(dict[str, list[tuple[int, int]]])
 
 
@@ -68,8 +72,12 @@ def request_ext(topics: Iterable[str]) -> dict[str, str]:
 
 
 def asked_topics(ext: Mapping[str, str]) -> tuple[str, ...]:
-    """Topics of the request, in order and without duplicates. Empty: only the position is requested."""
-    return tuple(dict.fromkeys(name for name in ext.get(EXT_TOPICS, "").split(",") if name))
+    """Topics of the request, in order and without duplicates. Empty: only the position is requested.
+
+    Raises:
+        ProtocolError: more than there can be.
+    """
+    return names_in(ext.get(EXT_TOPICS, ""), ",", TOPICS_MAX)
 
 
 def encode_samples(samples: Mapping[str, Sequence[tuple[int, int]]]) -> bytes:
@@ -86,7 +94,7 @@ def asked_samples(body: bytes | bytearray | memoryview) -> dict[str, list[tuple[
     if not body:
         return {}
     try:
-        samples = _SAMPLES.decode(body)
+        samples = _SAMPLES.decode(at_most(body, _SAMPLES_BYTES_MAX))
     except (ValueError, RecursionError, msgspec.DecodeError) as error:
         raise ProtocolError(f"a request HMQ_POSITION is malformed: {error!r}") from error
     left = SIZE_SAMPLES_MAX

@@ -243,7 +243,7 @@ async def test_damage_is_marked_in_the_refusal_and_what_may_pass_is_not(
         await sent(client, 1)
         for error, damaged in errors:
             with monkeypatch.context() as patch:
-                patch.setattr(Store, "bounds", Mock(side_effect=error))
+                patch.setattr(Store, "bounds_at", Mock(side_effect=error))
                 answer = await client.ask(HMQ_POSITION, request_ext(["T"]))
             assert (answer.code, "queue.q" in str(answer.remark)) == (1, True)
             assert answer.ext == ({EXT_DAMAGED: "true"} if damaged else {}), error

@@ -3,9 +3,12 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 from tests.support.in_process import serving
-from tests.support.raw_client import Answer, RawClient, send_ext
+from tests.support.raw_client import Answer, RawClient, command, send_ext
+from tests.support.waiting import soon
 
+from halfmq import limits
 from halfmq.model import properties as props
 from halfmq.model.stored_message import StoredMessage, decode
 from halfmq.wire.remoting.codes import EXT_SENT_AGAIN
@@ -137,3 +140,27 @@ async def test_answer_comes_in_the_serialisation_of_the_request(tmp_path: Path) 
         assert int.from_bytes(answer[4:6], "big") == 0
         assert answer[9:13] == (7).to_bytes(4, "big")
         writer.close()
+
+
+@pytest.mark.parametrize("turn_s", [limits.INTAKE_TURN_S, 1e-9], ids=["at once", "in turns"])
+async def test_what_follows_a_batch_on_its_connection_is_stored_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn_s: float
+) -> None:
+    """Also if the batch takes several turns of the loop, and all came in one read."""
+    monkeypatch.setattr(limits, "INTAKE_TURN_S", turn_s)
+    async with serving(tmp_path) as running:
+        client, other = await running.client(), await running.client()
+        large = join_batch(
+            [BatchEntry(0, b"%d" % number, b"A\x01%b\x02" % bytes(30_000).replace(b"\0", b"a")) for number in range(10)]
+        )
+        frames, waiting = [], []
+        for code, body in ((320, large), (310, b"x"), (320, large), (310, b"y"), (105, b"")):
+            opaque = client.next_opaque()
+            waiting.append(client.expect(opaque))
+            ext = {"topic": "T"} if code == 105 else send_ext("T", "P", 0, {})
+            frames.append(command(code, opaque, ext, body))
+        client.write(b"".join(frames))
+        assert (await other.send("Other", b"x")).code == 0
+        answers = [await soon(one) for one in waiting]
+        assert [answer.code for answer in answers] == [0] * 5
+        assert [int(answer.ext["queueOffset"]) for answer in answers[:4]] == [0, 10, 11, 21]

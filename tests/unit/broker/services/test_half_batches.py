@@ -4,7 +4,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from tests.support.services import CoreSequencer
+from tests.support.services import CoreSequencer, FakePeer, raises, turns_at_once
 
 from halfmq import limits
 from halfmq.broker.services import half_batches
@@ -29,13 +29,16 @@ class Bench:
         #: Ids that were searched before the decision.
         self.searched: list[str] = []
         self.offloaded: list[tuple[Any, Any]] = []
-        self.half_batches = HalfBatches(self.sequencer, self, self)  # type: ignore[arg-type]
+        self.half_batches = HalfBatches(self.sequencer, self, self, self, turns_at_once())  # type: ignore[arg-type]
         self.replies: list[Any] = []
 
     def send(self, command: Any, deliver: Any, context: Any) -> None:
         """In place of ``ChosenIds``."""
         self.searched.append(command.tx_id)
         self.sequencer.submit(command, deliver, context)
+
+    def examine_shown(self, offset: int, messages: int) -> None:
+        """In place of the store."""
 
     def run(self, work: Any, done: Any) -> None:
         """In place of ``Offload``: the thread is busy with it."""
@@ -62,11 +65,13 @@ class Bench:
             "group": "PG", "tx_id": "", "batch": B0, "attempt": "0.1", "index": 0, "count": 0, "topic": "orders",
             "default_queues": 4, "queue_id": 0, "messages": 1, "checksum": crc32(payload), "grace_ms": -1, "delayed": False, **changes,
         }  # fmt: skip
-        self.half_batches.prepare(1, **said, payload=payload, deliver=self.deliver, context="context")
+        self.half_batches.prepare(
+            FakePeer(), **said, payload=payload, deliver=self.deliver, failed=raises, context="context"
+        )
         return self.replies[-1]
 
     def decide(self, *winners: Winner, batch: QueryBatch = B0, group: str = "PG") -> Any:
-        self.half_batches.decide(1, group, batch, b"d" * 16, winners, False, self.deliver, "context")
+        self.half_batches.decide(FakePeer(), group, batch, b"d" * 16, winners, False, self.deliver, raises, "context")
         return self.replies[-1]
 
 
@@ -83,8 +88,8 @@ def test_numpy_is_imported_on_the_thread_while_payloads_are_verified_without_it(
 ) -> None:
     bench = Bench()
     plain: list[int] = []
-    verify = half_batches.verify_payload
-    monkeypatch.setattr(half_batches, "verify_payload", lambda *a, **k: plain.append(1) or verify(*a, **k))
+    verify = half_batches.verification
+    monkeypatch.setattr(half_batches, "verification", lambda *a, **k: plain.append(1) or verify(*a, **k))
     assert isinstance(bench.prepare(), Sent)
     assert isinstance(bench.prepare(index=1), Sent)
     assert len(plain) == 2

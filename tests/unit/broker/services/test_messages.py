@@ -9,6 +9,7 @@ from tests.support.services import CoreSequencer, FakeQueues
 from halfmq.broker.services import messages
 from halfmq.broker.services.messages import KeyMatches, StoredMessages, patched
 from halfmq.core.commands import SetTopic
+from halfmq.model.steps import Steps, result_of
 from halfmq.model.stored_message import StoredMessage, body_crc_of, decode, encode
 from halfmq.store.indexes import FoundMessage
 
@@ -61,7 +62,7 @@ async def test_only_starts_of_visible_messages_are_found(tmp_path: Path) -> None
         stored = StoredMessages(running.state, store)
         seen = {}
         for offset in range(-16, running.state.log_end + 64):
-            found = stored.visible(offset)
+            found = result_of(stored.visible(offset))
             if found is not None:
                 seen[offset] = found.body
         assert seen == places
@@ -108,8 +109,13 @@ def keyed(*bodies: bytes) -> StoredMessages:
         queues.add(1, 0, body, time_ms=number + 1)
     entries = queues.read_queue(1, 0, 0, len(bodies))
     found = [FoundMessage(0, number, entry, message(b"")) for number, entry in enumerate(entries)][::-1]
-    queues.find_by_key = lambda topic_id, topic, key, most: found[:most]  # type: ignore[attr-defined]
+    queues.find_by_key = lambda topic_id, topic, key, most: _found(found[:most])  # type: ignore[attr-defined]
     return StoredMessages(sequencer.view, queues)  # type: ignore[arg-type]
+
+
+def _found(found: list[FoundMessage]) -> Steps[list[FoundMessage]]:
+    yield
+    return found
 
 
 def bodies_of(found: KeyMatches) -> list[bytes]:
@@ -118,13 +124,17 @@ def bodies_of(found: KeyMatches) -> list[bytes]:
 
 def test_messages_of_a_key_are_bounded_by_number_time_and_what_a_frame_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     stored = keyed(*[b"%d" % number for number in range(40)])
-    assert bodies_of(stored.by_key("T", "k", 2, 0, 99, is_unique=False)) == [b"39", b"38"]
-    assert len(bodies_of(stored.by_key("T", "k", 1 << 30, 0, 99, is_unique=False))) == messages.KEY_MATCHES_MAX
-    assert bodies_of(stored.by_key("T", "k", 0, 0, 99, is_unique=False)) == [b"39"]
-    assert len(bodies_of(stored.by_key("T", "k", 1, 0, 99, is_unique=True))) == messages.KEY_MATCHES_MAX
-    assert bodies_of(stored.by_key("T", "k", 9, 32, 33, is_unique=False)) == [b"32", b"31"]
-    assert bodies_of(stored.by_key("Nowhere", "k", 9, 0, 99, is_unique=False)) == []
+    assert bodies_of(result_of(stored.by_key("T", "k", 2, 0, 99, is_unique=False))) == [b"39", b"38"]
+    assert (
+        len(bodies_of(result_of(stored.by_key("T", "k", 1 << 30, 0, 99, is_unique=False)))) == messages.KEY_MATCHES_MAX
+    )
+    assert bodies_of(result_of(stored.by_key("T", "k", 0, 0, 99, is_unique=False))) == [b"39"]
+    assert len(bodies_of(result_of(stored.by_key("T", "k", 1, 0, 99, is_unique=True)))) == messages.KEY_MATCHES_MAX
+    assert bodies_of(result_of(stored.by_key("T", "k", 9, 32, 33, is_unique=False))) == [b"32", b"31"]
+    assert bodies_of(result_of(stored.by_key("Nowhere", "k", 9, 0, 99, is_unique=False))) == []
     large = keyed(bytes(600), bytes(500), bytes(2_000))
     monkeypatch.setattr(messages, "_KEY_BYTES_MAX", 1_000)
-    assert list(map(len, bodies_of(large.by_key("T", "k", 9, 0, 99, is_unique=False)))) == [2_000], "always the first"
-    assert list(map(len, bodies_of(large.by_key("T", "k", 9, 0, 2, is_unique=False)))) == [500]
+    assert list(map(len, bodies_of(result_of(large.by_key("T", "k", 9, 0, 99, is_unique=False))))) == [2_000], (
+        "always the first"
+    )
+    assert list(map(len, bodies_of(result_of(large.by_key("T", "k", 9, 0, 2, is_unique=False))))) == [500]

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from halfmq import limits
 from halfmq.broker.services.payload_arrays import array_verification
 from halfmq.model.half_batch import HalfMessage, Verified, build_payload, verify_payload
+from halfmq.model.properties import encode
 
 pytest.importorskip("numpy")
 HOST = b"\x7f\0\0\1\0\0\x2a\x9f"
@@ -133,3 +135,22 @@ def test_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(builtins, "__import__", missing)
     assert array_verification() is None
+
+
+@pytest.mark.parametrize(("keys", "accepted"), [(8, True), (9, False)])
+def test_more_keys_than_a_request_may_have_are_refused(keys: int, accepted: bool) -> None:
+    """By both: with NumPy it is not accepted, and without it the refusal says why."""
+    messages = [HalfMessage(0, 0, b"", encode({"KEYS": " ".join("k" * keys)}))] * (limits.REQUEST_KEYS_MAX // 8)
+    fast, plain = answers(payload_of(messages), len(messages))
+    assert (fast is not None, isinstance(plain, Verified)) == (accepted, accepted)
+    assert accepted or "keys together" in plain  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "tags", [[f"t{number}" for number in range(1_001)], ["t" * 30_000, "u" * 30_000, "v" * 30_000]]
+)
+def test_many_or_long_tags_are_left_to_the_verification_that_can_be_interrupted(tags: list[str]) -> None:
+    messages = [HalfMessage(0, 0, b"", encode({"TAGS": tag})) for tag in tags]
+    fast, plain = answers(payload_of(messages), len(messages))
+    assert fast is None
+    assert isinstance(plain, Verified)

@@ -12,6 +12,7 @@ from halfmq.core.commands import Actor, CommitOffset, EnsureGroup, SetTopic
 from halfmq.core.decision import Done, Why
 from halfmq.core.queues import offsets
 from halfmq.errors import StoreDamaged
+from halfmq.model.steps import result_of
 
 
 class Bench:
@@ -70,10 +71,10 @@ def test_position_has_every_queue_of_the_topics_that_exist() -> None:
     bench = Bench()
     bench.stored.add(bench.topic, 1)
     view = bench.sequencer.view
-    assert bench.queues.position(["Nowhere", "T"]) == Position(
+    assert result_of(bench.queues.position(["Nowhere", "T"])) == Position(
         "0" * 32, view.epoch, view.session.published, {"T": TopicBounds(bench.topic, ((0, 0), (0, 1)))}
     )
-    assert bench.queues.position([]).topics == {}
+    assert result_of(bench.queues.position([])).topics == {}
 
 
 # --- where a group begins -------------------------------------------------------------------------------------------

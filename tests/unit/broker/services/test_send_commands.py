@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 
+from halfmq import limits
 from halfmq.broker.services.send_commands import batch_command, send_command
 from halfmq.core.commands import BatchEntry, SendBatch, SendHalf, SendMessage
 from halfmq.core.decision import Refused, Why
 from halfmq.model.ids import hash64, java_string_hash
 from halfmq.model.properties import encode, to_dict
+from halfmq.model.steps import result_of
 from halfmq.wire.remoting.fields import SendFields
 
 PEER = b"\x0a\x00\x00\x07\x00\x00\x30\x39"
@@ -102,7 +104,7 @@ def test_what_the_broker_added_to_a_stored_half_is_taken_off_its_copy() -> None:
 
 
 def batch(*pairs: dict[str, str], **changes: Any) -> Any:
-    return batch_command(9, PEER, fields({}, **changes), [(3, b"one", encode(one)) for one in pairs])
+    return result_of(batch_command(9, PEER, fields({}, **changes), [(3, b"one", encode(one)) for one in pairs]))
 
 
 def test_a_batch_has_the_same_fields_for_each_message() -> None:
@@ -119,4 +121,16 @@ def test_a_batch_holds_neither_halves_nor_delayed_messages_nor_what_is_no_text()
     for refused in (batch({"TRAN_MSG": "true"}), batch({"DELAY": "1"}), batch({}, sys_flag=4)):
         assert isinstance(refused, Refused)
         assert refused.why is Why.MESSAGE_ILLEGAL
-    assert isinstance(batch_command(9, PEER, fields({}), [(0, b"one", b"UNIQ_KEY\x01\xff\x02")]), Refused)
+    broken = batch_command(9, PEER, fields({}), [(0, b"one", b"UNIQ_KEY\x01\xff\x02")])
+    assert isinstance(result_of(broken), Refused)
+
+
+@pytest.mark.parametrize(("count", "keys", "accepted"), [
+    (limits.BATCH_MESSAGES_MAX, 1, True), (limits.BATCH_MESSAGES_MAX + 1, 1, False),
+    (limits.REQUEST_KEYS_MAX // 8, 8, True), (limits.REQUEST_KEYS_MAX // 8, 9, False),
+])  # fmt: skip
+def test_a_batch_has_so_many_messages_and_keys(count: int, keys: int, accepted: bool) -> None:
+    text = encode({"KEYS": " ".join("k" * keys)})
+    command = result_of(batch_command(9, PEER, fields({}), [(0, b"", text)] * count))
+    assert isinstance(command, SendBatch) == accepted
+    assert accepted or command.why is Why.MESSAGE_ILLEGAL  # type: ignore[union-attr]

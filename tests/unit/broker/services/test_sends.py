@@ -3,13 +3,14 @@
 from typing import Any
 
 from tests.support.core_log import PEER
-from tests.support.services import CoreSequencer, FakePeer
+from tests.support.services import CoreSequencer, FakePeer, raises, turns_at_once
 
 from halfmq.broker.services.sends import Sends
 from halfmq.client.unique_ids import UniqueIds
 from halfmq.core.decision import Refused, Sent, SentBatch, Why
 from halfmq.core.engine import Failed
 from halfmq.model.properties import encode
+from halfmq.model.steps import Steps
 from halfmq.model.stored_message import StoredMessage, body_crc_of
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.entropy import SystemEntropy
@@ -35,9 +36,10 @@ class Bench:
         self.replies: list[Any] = []
         #: Ids of halves that were searched before the decision.
         self.searched: list[str] = []
-        self.sends = Sends(self.sequencer, self, Searched(self), lambda *said: self.said.append(said))  # type: ignore[arg-type]
+        self.sends = Sends(self.sequencer, self, Searched(self), lambda *said: self.said.append(said), turns_at_once())  # type: ignore[arg-type]
 
-    def visible(self, offset: int) -> StoredMessage | None:
+    def visible(self, offset: int) -> Steps[StoredMessage | None]:
+        yield
         return self.message if offset == 4_096 else None
 
     def deliver(self, context: Any, reply: Any) -> None:
@@ -49,7 +51,7 @@ class Bench:
         return self.replies[-1]
 
     def send_back(self, log_offset: int) -> Any:
-        self.sends.send_back(FakePeer(), "CG", log_offset, 3, 16, "M1", self.deliver, "context")
+        self.sends.send_back(FakePeer(), "CG", log_offset, 3, 16, "M1", self.deliver, raises, "context")
         return self.replies[-1]
 
 
@@ -98,14 +100,18 @@ def test_what_cannot_become_a_command_is_refused_without_one() -> None:
     refused = bench.send({"UNIQ_KEY": "M1"}, sys_flag=4)
     assert isinstance(refused, Refused)
     assert refused.why is Why.MESSAGE_ILLEGAL
-    bench.sends.send_batch(FakePeer(), fields(), [(0, b"", b"TRAN_MSG\x01true\x02")], bench.deliver, "context")
+    bench.sends.send_batch(
+        FakePeer(), fields(), [(0, b"", b"TRAN_MSG\x01true\x02")], 99, bench.deliver, raises, "context"
+    )
     assert bench.replies[-1].why is Why.MESSAGE_ILLEGAL
     assert bench.sequencer.commands == []
 
 
 def test_a_batch_goes_to_one_queue() -> None:
     bench = Bench()
-    bench.sends.send_batch(FakePeer(), fields(), [(0, b"one", b""), (0, b"two", b"")], bench.deliver, "context")
+    bench.sends.send_batch(
+        FakePeer(), fields(), [(0, b"one", b""), (0, b"two", b"")], 99, bench.deliver, raises, "context"
+    )
     (reply,) = bench.replies
     assert isinstance(reply, SentBatch)
     assert len(reply.log_offsets) == 2

@@ -2,6 +2,7 @@
 
 import pytest
 
+from halfmq import limits
 from halfmq.errors import ProtocolError
 from halfmq.model.query_batch import QueryBatch
 from halfmq.wire.remoting.half_batches import (
@@ -83,3 +84,10 @@ def test_missing_and_malformed_fields_are_refused() -> None:
         read_decide({"digest": "abcd", "batch": "1"})
     with pytest.raises(ProtocolError, match="digest is"):
         read_decide({"digest": "xyz", "batch": "1"})
+
+
+def test_as_many_winners_as_a_transaction_has_half_batches_are_read_and_more_are_counted_only() -> None:
+    winners = [WinnerRow(f"{number}.0", 1, 1, 1) for number in range(limits.TRANSACTION_HALF_BATCHES_MAX)]
+    assert decode_winners(encode_winners(winners)) == winners
+    with pytest.raises(ProtocolError, match="16385 winners"):
+        decode_winners(encode_winners([*winners, winners[0]])[:-1] + b"no JSON")

@@ -6,6 +6,7 @@ import struct
 import pytest
 from tests.support.vectors import vectors
 
+from halfmq import limits
 from halfmq.errors import ProtocolError
 from halfmq.wire.remoting import header as headers
 from halfmq.wire.remoting.binary_header import encode_binary_header
@@ -388,3 +389,31 @@ def test_what_an_answer_needs_is_little_whatever_the_peer_sent() -> None:
     assert encode_response(kept, 1, "no") == encode_response(request, 1, "no")
     request.language = "CPP"
     assert request.to_answer(None).language == "CPP"
+
+
+def fields(count: int, value: str = '"') -> dict[str, str]:
+    """As a client may send them: quotation marks and backslashes in values are escaped."""
+    return {f"f{number}": value for number in range(count)}
+
+
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("value", ["v", '"' * 400, "\\" * 401, '\\"' * 300])
+def test_as_many_fields_as_a_header_may_have_are_read(binary: bool, value: str) -> None:
+    ext = fields(limits.HEADER_FIELDS_MAX, value)
+    assert decode(encode_request(206, 7, ext, binary=binary)[4:]).ext == ext
+
+
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize(("count", "value"), [(limits.HEADER_FIELDS_MAX + 1, "v"), (20_000, ""), (20_000, "\\")])
+@pytest.mark.parametrize("code", [206, 105, 29_001])
+def test_a_header_with_more_fields_is_answered_with_its_number(code: int, count: int, value: str, binary: bool) -> None:
+    with pytest.raises(InvalidHeader, match="more than 128 fields") as raised:
+        decode(encode_request(code, 7, fields(count, value), b"body", binary=binary)[4:])
+    assert (raised.value.request.code, raised.value.request.opaque, raised.value.request.binary) == (code, 7, binary)
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_a_remark_has_a_maximum_length(binary: bool) -> None:
+    request = decode(encode_request(206, 7, binary=binary)[4:])
+    remarks = [decode(encode_response(request, 1, "x" * size)[4:]).remark for size in (2_000, 2_001)]
+    assert remarks == ["x" * 2_000, "x" * 1_997 + "..."]
