@@ -13,6 +13,7 @@ from zlib import crc32
 
 import msgspec
 
+from halfmq import limits
 from halfmq.broker.broker import Broker
 from halfmq.model.half_batch import HalfMessage, build_payload
 from halfmq.wire.remoting.binary_header import encode_binary_header
@@ -145,6 +146,7 @@ REQUESTS: Final[dict[int, tuple[Ext, bytes]]] = {
     324: (_LONG_SEND, b"x"),
     325: (send_ext(), b"x"),
     351: ({"topic": TOPIC}, b""),
+    352: ({"group": GROUP}, b""),
     361: (_PULL, b""),
     400: ({}, json.dumps({"topic": TOPIC, "consumerGroup": GROUP, "clientId": "me", "strategyName": "AVG"}).encode()),
     401: ({}, json.dumps({"topic": TOPIC, "consumerGroup": GROUP, "mode": "POP"}).encode()),
@@ -161,11 +163,14 @@ REQUESTS: Final[dict[int, tuple[Ext, bytes]]] = {
     29_011: ({"topic": TOPIC, "queueId": "0", "offset": "0", "end": "1000000", "bytes": str(1 << 40)}, b""),
     29_012: (
         {"group": PRODUCER, "topic": TOPIC, "queueId": "0", "messages": "1", "checksum": "0", "index": "0", "txId": _ONE,
-         "query": "", "batch": "0", "run": "", "attempt": "", "graceMs": "-1"},
+         "query": "", "batch": "0", "run": "", "attempt": "", "graceMs": "-1", "queryTopic": "", "stream": ""},
         b"x",
     ),
-    29_013: ({"group": PRODUCER, "query": "other", "batch": "0", "run": "r", "digest": "00" * 16}, b'[["0.0",1,1,1]]'),
-    29_014: ({"query": QUERY, "batch": "0", "run": "r"}, b""),
+    29_013: (
+        {"group": PRODUCER, "query": "other", "batch": "0", "run": "r", "digest": "00" * 16, "queryTopic": "", "stream": ""},
+        b'[["0.0",1,1,1]]',
+    ),
+    29_014: ({"query": QUERY, "batch": "0", "run": "r", "queryTopic": "", "stream": ""}, b""),
     29_015: (
         {"consumerGroup": GROUP, "store": "", "topic": TOPIC, "topicId": "1", "queueId": "0", "firstOffset": "0",
          "endOffset": "1000000", "maxBytes": str(8 << 20)},
@@ -176,6 +181,8 @@ REQUESTS: Final[dict[int, tuple[Ext, bytes]]] = {
          "maxBytes": str(2 << 20)},
         b"",
     ),
+    29_017: ({"max": "1000", "from": "0"}, b""),
+    29_018: ({"query": "idle-1", "queryTopic": "", "operator": "ada", "reason": "x"}, b""),
 }  # fmt: skip
 
 
@@ -540,7 +547,7 @@ def address(broker: Broker) -> None:
 
 
 async def prepare(broker: Broker) -> None:
-    """Fill the store of a broker: wide topics, messages, offsets of a group, undecided transactions, a large batch of a query."""
+    """Fill the store of a broker: wide topics, messages, offsets of a group, undecided transactions, queries."""
     address(broker)
     asker = Requester(broker)
     for number in range(WIDE_TOPICS):
@@ -573,6 +580,12 @@ async def prepare(broker: Broker) -> None:
     for number in range(3_000):
         text = property_string(TRAN_MSG="true", UNIQ_KEY=f"{_ONE[:-4]}{number:04}", PGROUP=PRODUCER)
         await asker.ask(json_frame(310, send_ext(properties=text), b"x"))
+    for number in range(limits.QUERIES_MAX // 4):
+        ext = {**REQUESTS[DECIDE][0], "query": f"idle-{number}", "run": f"r{number}"}
+        asker.connection.data_received(json_frame(DECIDE, ext, b"[]"))
+        if number % 64 == 63:
+            await asker.settled()
+    assert len(broker._sequencer.view.queries) == limits.QUERIES_MAX // 4
     store_uuid = broker._store.uuid  # type: ignore[union-attr]
     REQUESTS[29_015][0]["store"] = REQUESTS[29_016][0]["store"] = store_uuid
     REQUESTS[29_015][0]["topicId"] = str(broker._sequencer.view.topics_by_name[TOPIC].topic_id)
