@@ -74,10 +74,11 @@ QUERY_RUNS_MAX: Final = 16
 #: Maximum number of queries. A decided one stays for as long as the store does, so this bounds what strangers can leave behind.
 QUERIES_MAX: Final = 16_384
 #: A query without a decision and without an undecided batch is forgotten after this time, ms: nothing depends on it. Streams begin a
-#: batch more often.
+#: batch more often. So is one that is over, such as a batch write without a name: its driver repeats the decision for minutes at most.
 QUERY_UNUSED_MS: Final = 3_600_000
-#: A query that decided nothing for this time keeps only its last decision, ms. Its earlier ones only serve a checkpoint that was restored.
-QUERY_IDLE_MS: Final = 7 * 86_400_000
+#: A query that decided nothing for this time keeps only its last decision, ms. Its earlier ones serve a checkpoint that was restored, and jobs of
+#: every week or month that repeat an earlier number. Where there is no space they go sooner (``transaction.query_limits``).
+QUERY_IDLE_MS: Final = 90 * 86_400_000
 #: Grace period: time between the prepare and the first check, ms. Precedent: RocketMQ ``transactionTimeOut``.
 CHECK_IMMUNITY_MS: Final = 6_000
 #: Maximum of all time settings of checks, ms: a year. Longer values are mistakes.

@@ -343,6 +343,7 @@ class Life:
             assert not reply.repeated
             query.decided[batch.batch] = (digest, reply.position)
             if is_last:
+                self.write_after_the_last(query)
                 self.over.append(self.queries.pop((query.name, query.topic)))
                 self.count += 1
                 name = f"later{self.count}"
@@ -358,6 +359,18 @@ class Life:
             assert reply.why is (Why.LIMIT_REACHED if is_new else Why.INCOMPLETE), reply
             self.seen["query refused" if is_new else "batch missing"] += 1
             query.begin_run()
+
+    def write_after_the_last(self, query: "QueryLife") -> None:
+        """A client that says that its query is over, and goes on, gets nothing written."""
+        batch = query.next_batch._replace(batch=query.next_batch.batch + 1)
+        for command in (
+            half_batch(batch, "late", group=query.group),
+            DecideBatch(1, query.group, batch, b"late".ljust(16), ()),
+        ):
+            reply = self.log.do(command)
+            assert isinstance(reply, Refused)
+            assert reply.why is Why.INVALID_PARAMETER
+        self.seen["written after the last decision"] += 1
 
     def send(self) -> None:
         self.count += 1

@@ -51,11 +51,11 @@ TABLE: Final = (
     ),
     PeerState(
         "query", "queries' part of a base (1/8), of the named items'", "`--queries-max`; that part",
-        "after an hour without a decision and an undecided batch; over: by retention; decided: an operator (`halfmq query forget`)",
+        "after an hour without a decision and an undecided batch, or once it is over; decided: an operator (`halfmq query forget`)",
         ("core.state:State.queries", "core.state:DerivedState.query_of_run", "core.state:DerivedState.unused_queries"),
     ),
     PeerState(
-        "decisions of a query", "queries' part of a base", "100 of a query; where there is no space, 2", "all but the last after a week, or for a new one",
+        "decisions of a query", "queries' part of a base", "100 of a query; where there is no space, 2", "all but the last after 90 days, or for a new one",
         ("core.state:Query.decisions", "core.state:DerivedState.idle_queries"),
     ),
     PeerState(

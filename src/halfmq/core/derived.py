@@ -85,7 +85,7 @@ def _note_age(state: State, query: Query) -> None:
     derived.idle_queries.pop(query.key, None)
     if query.key in derived.undecided_of_query:
         return
-    if not query.decisions:
+    if not query.decisions or query.is_over:
         derived.unused_queries[query.key] = state.batch_time_ms
     elif len(query.decisions) > 1:
         derived.idle_queries[query.key] = state.batch_time_ms

@@ -17,7 +17,7 @@ import msgspec
 
 from halfmq.errors import EnvironmentFailed, StoreDamaged, StoreInUse, WrongVersion
 from halfmq.runtime.disk import CANNOT_LOCK, Disk, Lock
-from halfmq.store.layout import STORE_FORMAT
+from halfmq.store.layout import STORE_FORMAT, STORE_FORMATS_READ
 from halfmq.store.whole_file import read_whole, replacing
 
 log = logging.getLogger("halfmq.store")
@@ -32,6 +32,8 @@ class Identity(NamedTuple):
     #: 16 bytes.
     store_id: bytes
     segment_bytes: int
+    #: One of ``STORE_FORMATS_READ``.
+    format: int = STORE_FORMAT
 
 
 class _Written(msgspec.Struct, frozen=True):
@@ -169,14 +171,14 @@ def read_identity(disk: Disk, directory: Path) -> Identity | None:
         store_id = bytes.fromhex(found.store)
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise StoreDamaged(f"{path} cannot be read: {error}", hint=hint) from error
-    if found.format != STORE_FORMAT:
+    if found.format not in STORE_FORMATS_READ:
         raise WrongVersion(
             f"the store in {directory} has format {found.format}, this version of halfmq reads format {STORE_FORMAT}",
-            hint="open it with the version that wrote it",
+            hint="open it with the version that wrote it, or a later one",
         )
     if len(store_id) != 16 or found.segment_bytes <= 0 or found.segment_bytes % 4_096:
         raise StoreDamaged(f"{path} has an impossible value: {text.decode('utf-8', 'replace')}", hint=hint)
-    return Identity(store_id, found.segment_bytes)
+    return Identity(store_id, found.segment_bytes, found.format)
 
 
 def not_permitted(error: PermissionError) -> EnvironmentFailed:
@@ -188,7 +190,7 @@ def not_permitted(error: PermissionError) -> EnvironmentFailed:
 
 
 def write_identity(disk: Disk, directory: Path, identity: Identity) -> None:
-    """Create the identity. Durable on return.
+    """Write the identity, in the current format. Durable on return.
 
     Raises:
         OSError: the disk failed; the file is missing or complete.

@@ -21,8 +21,12 @@ page: ``WATERMARK_VERSION``). A batch of another ``BATCH_VERSION`` is no batch, 
 import struct
 from typing import Final
 
-#: Format of the store as a whole, in ``store.json``. 2: starts, bases and snapshots contain the epoch's grace period.
-STORE_FORMAT: Final = 2
+#: Format of the store as a whole, in ``store.json``. 2: starts, bases and snapshots contain the epoch's grace period. 3: half batches, decisions
+#: and bases contain the topic and the stream of a query, and bases more settings of topics and groups.
+STORE_FORMAT: Final = 3
+#: Formats that this version reads. A start rewrites ``store.json`` before it writes anything else, so that no earlier version passes over what it
+#: does not know.
+STORE_FORMATS_READ: Final = frozenset({2, STORE_FORMAT})
 #: Format of checkpoint and snapshot. The watermark page has its own, ``WATERMARK_VERSION``. 2: the settled ids are complete up to it, too.
 FORMAT_VERSION: Final = 2
 

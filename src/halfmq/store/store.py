@@ -39,6 +39,7 @@ from halfmq.store.group_flush import GroupFlush, Job, Syncer
 from halfmq.store.identity import LOCK_NAME, Identity, StoreLocks, read_identity, take_lock, write_identity
 from halfmq.store.identity import NAME as STORE_JSON
 from halfmq.store.indexes import FoundMessage, Indexes, indexes_are_there
+from halfmq.store.layout import STORE_FORMAT
 from halfmq.store.log_scan import LogScan
 from halfmq.store.raw_messages import RawBlock, read_block
 from halfmq.store.recovery import CheckpointFound, Recovery, examine_log, repair
@@ -239,6 +240,7 @@ class Store:
     ) -> None:
         """Use ``open``."""
         self.directory = directory
+        self._identity = identity
         self.store_id = identity.store_id
         self.segment_bytes = identity.segment_bytes
         self.durability = durability
@@ -466,6 +468,9 @@ class Store:
         """
         assert self._page is not None, "finish_recovery before redo"
         fsync = self.durability is Durability.FSYNC
+        if self._identity.format != STORE_FORMAT:  # before anything that an earlier version does not know
+            write_identity(self._disk, self.directory, self._identity)
+            log.info("the store in %s has format %d now: earlier versions cannot open it", self.directory, STORE_FORMAT)
         repair(self._disk, self.segments, self.recovery)
         if fsync:
             self.log.sync(self.log.end)

@@ -14,7 +14,7 @@ from halfmq.store.identity import Identity, read_identity, take_lock, write_iden
 HOME = Path("/store")
 IDENTITY = Identity(bytes(range(16)), 1 << 30)
 TEXT = b"""{
-  "format": 2,
+  "format": 3,
   "store": "000102030405060708090a0b0c0d0e0f",
   "segment_bytes": 1073741824
 }
@@ -54,8 +54,8 @@ def test_a_field_of_a_later_version_is_ignored() -> None:
 
 def test_another_format_is_refused_by_name() -> None:
     disk = disk_with_home()
-    write(disk, TEXT.replace(b": 2,", b": 3,"))
-    with pytest.raises(WrongVersion, match="format 3, this version of halfmq reads format 2"):
+    write(disk, TEXT.replace(b": 3,", b": 4,"))
+    with pytest.raises(WrongVersion, match="format 4, this version of halfmq reads format 3"):
         read_identity(disk, HOME)
 
 

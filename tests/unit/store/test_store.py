@@ -105,7 +105,7 @@ def test_a_store_that_is_in_use_is_refused_by_name(disk: FaultyDisk, broker: Sma
 def test_a_refused_start_gives_the_lock_back(disk: FaultyDisk, broker: SmallBroker) -> None:
     broker.store.close()
     text = disk.content(HOME / "store.json")
-    disk.put(HOME / "store.json", text.replace(b'"format": 2', b'"format": 9'))
+    disk.put(HOME / "store.json", text.replace(b'"format": 3', b'"format": 9'))
     for _ in range(2):
         with pytest.raises(WrongVersion, match="format 9"):
             Store.open(disk, HOME, entropy=SystemEntropy())

@@ -42,6 +42,8 @@ ENVELOPE: Final = frozenset(
     {"AccessKey", "OnsChannel", "SecurityToken", "Signature", "bname", "brokerName", "lo", "ns", "nsd", "oway"}
 )
 _NOTHING: Final = frozenset({"", "0", "false", "null", "{}", "[]"})
+#: As which tools send a field that they have no value for.
+_UNSET: Final = frozenset({"", "null", "{}", "[]"})
 
 
 class Selects(NamedTuple):
@@ -55,7 +57,7 @@ class Kept(NamedTuple):
 
 
 class Fixed(NamedTuple):
-    """``value`` as text; a field that is missing or null has it."""
+    """``value`` as text; a field that is missing, null or empty has it."""
 
     value: str
     why: str
@@ -255,7 +257,7 @@ def _check(rules: Mapping[str, Rule], fields: Mapping[str, Any]) -> None:
         rule = rules.get(name)
         if isinstance(rule, Fixed):
             text = _text(value)
-            if text not in (rule.value, "null"):
+            if text not in (rule.value, *_UNSET):
                 raise ValueError(f"{name} is {text[:_SHOWN_MAX]}, and can only be {rule.value}: {rule.why}")
         elif rule is None and name not in ENVELOPE and _text(value) not in _NOTHING:
             raise ValueError(

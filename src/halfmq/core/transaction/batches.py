@@ -51,7 +51,7 @@ from halfmq.core.transaction.queries import query_of, refuse_owner
 from halfmq.core.transaction.query_limits import FORGOTTEN_BYTES_MAX, make_space_for_decision, refuse_new_query
 from halfmq.model.half_batch import delayed_entries_of, delays_in
 from halfmq.model.placement import segment_start
-from halfmq.model.query_batch import QueryBatch, of_tx_id
+from halfmq.model.query_batch import BATCH_MAX, QueryBatch, of_tx_id
 from halfmq.model.records import (
     DecidedBy,
     HalfBatch,
@@ -143,7 +143,10 @@ def _prepared_before(
     batch = command.batch
     if batch is not None:
         refused = (
-            refuse_owner(state, batch) or _refuse_run(state, batch, command.group) or _refuse_decided(state, batch)
+            refuse_owner(state, batch)
+            or _refuse_run(state, batch, command.group)
+            or _refuse_decided(state, batch)
+            or _refuse_over(state, batch)
         )
         if refused is not None:
             return refused
@@ -271,7 +274,7 @@ def decide_batch(state: State, command: DecideBatch, now_ms: int) -> Decision:
     stands = _decision_of(query, number)
     if stands is not None:
         return Decision(NOTHING, _repeated(command, stands))
-    refused = _refuse_run(state, batch, command.group)
+    refused = _refuse_run(state, batch, command.group) or _refuse_over(state, batch)
     if refused is not None:
         return Decision(NOTHING, refused)
     group = state.producer_groups.get(command.group)
@@ -297,7 +300,7 @@ def decide_batch(state: State, command: DecideBatch, now_ms: int) -> Decision:
     records: list[Record] = []
     events: list[CheckCancelled] = []
     offset = next_offset(state)
-    for other in superseded(state, batch, up_to=number):
+    for other in superseded(state, batch, up_to=_last_of(command)):
         if other is known:
             continue
         rolled_back = roll_back(other, DecidedBy.PRODUCER, offset)
@@ -317,6 +320,11 @@ def decide_batch(state: State, command: DecideBatch, now_ms: int) -> Decision:
         events += check_cancelled(group, known.tx_id)
     records.append(record)
     return Decision(tuple(records), BatchDecided(record.offset, False), wakes, tuple(events))
+
+
+def _last_of(command: DecideBatch) -> int:
+    """The last batch that the decision makes obsolete: after the last decision of a query nothing of it may be undecided."""
+    return BATCH_MAX if command.is_last else command.batch.batch
 
 
 def _copies(state: State, known: Undecided, won: Collection[str]) -> list[Record]:
@@ -434,6 +442,17 @@ def _refuse_run(state: State, batch: QueryBatch, group: str) -> Refused | None:
     return _fenced(query, batch.run) if batch.run in query.superseded else None
 
 
+def _refuse_over(state: State, batch: QueryBatch) -> Refused | None:
+    """It is forgotten, at a time that depends on the log's start: whatever it still wrote would not be forgotten with it."""
+    query = query_of(state, batch)
+    if query is None or not query.is_over:
+        return None
+    return Refused(
+        Why.INVALID_PARAMETER,
+        f"{query.text} is over: its decision on batch {query.last_batch} said that there are no further ones; write under another name",
+    )
+
+
 def _fenced(query: Query, run: str) -> Refused:
     return Refused(
         Why.FENCED,
@@ -492,7 +511,7 @@ def decide_batch_bound(state: State, command: DecideBatch) -> int:
     if known is not None:
         largest = max([half.message_bytes for half in known.halves])
         bound = max(bound, largest, _step_bytes(state))
-    return bound + FORGOTTEN_BYTES_MAX + _rollbacks_bytes(superseded(state, command.batch, up_to=command.batch.batch))
+    return bound + FORGOTTEN_BYTES_MAX + _rollbacks_bytes(superseded(state, command.batch, up_to=_last_of(command)))
 
 
 def _rollbacks_bytes(transactions: Iterable[Undecided]) -> int:

@@ -194,8 +194,9 @@ def _queries(state: State) -> Iterator[str]:
         undecided = key in state.derived.undecided_of_query
         yield (
             ""
-            if (key in state.derived.unused_queries) == (not query.decisions and not undecided)
-            and (key in state.derived.idle_queries) == (len(query.decisions) > 1 and not undecided)
+            if (key in state.derived.unused_queries) == (not undecided and (query.is_over or not query.decisions))
+            and (key in state.derived.idle_queries)
+            == (not undecided and not query.is_over and len(query.decisions) > 1)
             else f"query {name}: unused or idle, or not"
         )
         batches = list(query.decisions)

@@ -2,10 +2,10 @@
 
     new       refused beyond ``queries_max``, and beyond the queries' part of a base, which leaves the operators' part free
     unused    without a decision and without an undecided batch: forgotten after ``limits.QUERY_UNUSED_MS``, by a tick
+    over      its last decision said so: forgotten likewise, or once that is trimmed (``derived.forget_finished_queries``). It writes nothing more
     idle      keeps only its last decision after ``limits.QUERY_IDLE_MS``, by a tick
     growing   remembers up to ``limits.QUERY_DECISIONS_MAX`` decisions while there is space, else only the last one and the new one
     decided   stays for as long as the store does: its last batch must never be visible twice (promise 3). Only an operator forgets it
-    over      (its last decision said so) forgotten once that is trimmed: ``derived.forget_finished_queries``
 
 Each of these is a record, ``QueryForgotten``, except the last, which follows from a trim. A redo compares no times.
 """

@@ -252,6 +252,17 @@ async def test_every_command_has_its_place_and_every_administrative_one_is_guard
         assert set(OTHER.get(code, {})) == others, code
 
 
+@pytest.mark.parametrize("empty", [None, [], {}, ""])
+async def test_an_empty_field_of_a_tool_says_nothing(tmp_path: Path, empty: Any) -> None:
+    async with serving(tmp_path) as running:
+        client = await prepared(running)
+        for name, rule in ADMINISTRATIVE[RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP].body.items():
+            if isinstance(rule, Fixed):
+                assert (
+                    await ask(client, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, **{name: empty})
+                ).code == 0, name
+
+
 @pytest.mark.parametrize(
     ("attributes", "named"),
     [

@@ -343,6 +343,26 @@ def test_decision_survives_the_trim_of_its_segment() -> None:
     assert isinstance(decide(log, QueryBatch("slow", 0, "r1"), slow), BatchDecided)
 
 
+def test_query_that_is_over_is_forgotten_soon_and_writes_nothing_more() -> None:
+    log = CoreLog()
+    over = QueryBatch("once", 0, "r1")
+    found = prepared(log, over)
+    prepared(log, over._replace(batch=1))
+    last = DecideBatch(1, "PG", over, DIGEST, (winner(*found),), True)
+    first = log.do(last)
+    assert [record.tx_id for record in log.of(RolledBack)] == ["once:1:r1"], "nothing is left undecided"
+    refused(log.do(half_batch(over._replace(batch=2), "a")), Why.INVALID_PARAMETER)
+    refused(decide(log, over._replace(batch=2)), Why.INVALID_PARAMETER)
+    log.later(limits.QUERY_UNUSED_MS - 1)
+    log.tick()
+    assert log.do(last) == BatchDecided(first.position, True)
+    log.later(1)
+    log.tick()
+    assert not log.state.queries
+    log.restart()
+    assert not log.state.queries
+
+
 def test_query_that_is_over_is_forgotten_once_its_decision_is_trimmed() -> None:
     log = CoreLog()
     before = log.state.derived.base_bytes
