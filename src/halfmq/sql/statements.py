@@ -19,7 +19,7 @@ class Effect(Enum):
 
 
 class Read(NamedTuple):
-    """The effect of a statement; ``savepoint``: its name in lower case, empty with ENDS_TRANSACTION."""
+    """The effect of a statement; ``savepoint``: its name as the database compares it, empty with ENDS_TRANSACTION."""
 
     effect: Effect
     savepoint: str = ""
@@ -27,25 +27,38 @@ class Read(NamedTuple):
 
 _SPACE: Final = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)"
 _FIRST_WORD: Final = re.compile(rf"(?:{_SPACE}|;)*([A-Za-z]+)", re.DOTALL)
-_NAME: Final = r"""["`\[]?(?!AND\b)(?P<name>\w+)["`\]]?"""
+#: A name as it is, or quoted, with the quote doubled inside.
+_NAME: Final = (
+    r"""(?:"(?P<double>(?:[^"]|"")+)"|`(?P<back>(?:[^`]|``)+)`|\[(?P<bracket>[^\]]+)\]|(?!AND\b)(?P<bare>\w[\w$#@]*))"""
+)
 
-#: After the first word; a match that has a name is about a savepoint.
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """``text`` with white space and comments where it has a space."""
+    return re.compile(text.replace(" ", f"{_SPACE}+"), re.IGNORECASE | re.DOTALL)
+
+
+#: After the first word; a match is about a savepoint.
 _SAVEPOINTS: Final = {
-    "SAVEPOINT": (Effect.SAVEPOINT, re.compile(rf"\s+{_NAME}")),
-    "SAVE": (Effect.SAVEPOINT, re.compile(rf"\s+TRAN(?:SACTION)?\s+{_NAME}", re.IGNORECASE)),
-    "RELEASE": (Effect.RELEASE, re.compile(rf"\s+(?:SAVEPOINT\s+)?{_NAME}", re.IGNORECASE)),
+    "SAVEPOINT": (Effect.SAVEPOINT, _pattern(f" {_NAME}")),
+    "SAVE": (Effect.SAVEPOINT, _pattern(f" TRAN(?:SACTION)? {_NAME}")),
+    "RELEASE": (Effect.RELEASE, _pattern(f"(?: SAVEPOINT)? {_NAME}")),
     "ROLLBACK": (
         Effect.ROLLBACK_TO,
-        re.compile(rf"\s+(?:(?:WORK\s+|TRAN(?:SACTION)?\s+)?TO\s+(?:SAVEPOINT\s+)?|TRAN(?:SACTION)?\s+){_NAME}", re.IGNORECASE),
+        _pattern(f"(?: (?:WORK |TRAN(?:SACTION)? )?TO (?:SAVEPOINT )?| TRAN(?:SACTION)? ){_NAME}"),
     ),
-}  # fmt: skip
+}
+#: Databases that compare names without regard to case, also quoted ones. Others fold the case of names that are not quoted, except SQL Server.
+_ANY_CASE: Final = frozenset({"sqlite", "mysql", "mariadb"})
+#: PostgreSQL's NAMEDATALEN - 1: it cuts longer names.
+_POSTGRESQL_NAME_BYTES: Final = 63
 
 _ANYTHING: Final = re.compile("")
 #: First word, and what must follow it for the statement to end the transaction.
 _ENDS: Final = {"COMMIT": _ANYTHING, "ROLLBACK": _ANYTHING, "ABORT": _ANYTHING, "END": _ANYTHING,
-                "PREPARE": re.compile(r"\s+TRANSACTION\b", re.IGNORECASE)}  # fmt: skip
+                "PREPARE": _pattern(r" TRANSACTION\b")}  # fmt: skip
 
-_NOT_TEMPORARY: Final = re.compile(r"(?!\s+(?:OR\s+REPLACE\s+)?TEMPORARY\b)", re.IGNORECASE)
+_NOT_TEMPORARY: Final = _pattern(r"(?! (?:OR REPLACE )?TEMPORARY\b)")
 #: MySQL and MariaDB commit before most statements that are not about rows. Source: MariaDB, "SQL statements that cause an implicit commit".
 _MYSQL_ENDS: Final = {
     **_ENDS,
@@ -56,8 +69,8 @@ _MYSQL_ENDS: Final = {
     ),
     "CREATE": _NOT_TEMPORARY,
     "DROP": _NOT_TEMPORARY,
-    "LOAD": re.compile(r"\s+INDEX\b", re.IGNORECASE),
-    "SET": re.compile(r".*\bautocommit\b|\s+(?:PASSWORD|DEFAULT\s+ROLE)\b", re.IGNORECASE | re.DOTALL),
+    "LOAD": _pattern(r" INDEX\b"),
+    "SET": _pattern(r".*\bautocommit\b| (?:PASSWORD|DEFAULT ROLE)\b"),
 }  # fmt: skip
 _ORACLE_ENDS: Final = {
     **{word: rest for word, rest in _ENDS.items() if word != "END"},
@@ -78,7 +91,20 @@ def read(statement: str, dialect: str) -> Read | None:
     if word in _SAVEPOINTS:
         effect, pattern = _SAVEPOINTS[word]
         if found := pattern.match(statement, first.end()):
-            return Read(effect, found["name"].lower())
+            return Read(effect, _compared(found, dialect))
     if word in ends and ends[word].match(statement, first.end()):
         return Read(Effect.ENDS_TRANSACTION)
     return None
+
+
+def _compared(found: re.Match[str], dialect: str) -> str:
+    """The name in a match of ``_NAME``, so that equal texts are names of one savepoint."""
+    name = next(text for text in found.groups() if text is not None)
+    for quote in '"', "`":
+        if found["bare"] is None:
+            name = name.replace(quote * 2, quote)
+    if dialect in _ANY_CASE:
+        return name.lower()
+    if found["bare"] is not None and dialect != "mssql":
+        name = name.upper() if dialect == "oracle" else name.lower()
+    return name.encode()[:_POSTGRESQL_NAME_BYTES].decode(errors="ignore") if dialect == "postgresql" else name

@@ -140,6 +140,8 @@ class TransactionGuard:
         self._refused: list[Connection] = []
         #: Savepoints that are open now, outermost first.
         self.savepoints: tuple[Savepoint, ...] = ()
+        #: A rollback to a savepoint that was not seen.
+        self._unknown_rollback = ""
         #: COMMIT was handed to the driver.
         self.commit_sent = False
         self._is_there: Callable[[], bool] = lambda: True
@@ -196,6 +198,12 @@ class TransactionGuard:
             UsageError: the transaction has ended, or can only be rolled back. Roll back: nothing else is possible.
             DBAPIError: the database's own error, such as a lost connection.
         """
+        if self._unknown_rollback:
+            raise UsageError(
+                f"{' '.join(self._unknown_rollback.split())[:60]!r} inside {self._place} went back to a savepoint that nobody saw, so which "
+                "messages to send is unknown",
+                hint="set savepoints with session.begin_nested(), connection.begin_nested(), or a statement of their own",
+            )
         with self._failed_transaction_said():
             if self._by_savepoint:
                 self._release()
@@ -265,6 +273,9 @@ class TransactionGuard:
                     self.savepoints = open_ones[: place + 1]
                     self._on_rollback_to(open_ones[place])
                 return
+        if found.effect is Effect.ROLLBACK_TO:
+            # Set on the driver's connection, or behind another statement in one string: what was undone with it is unknown.
+            self._unknown_rollback = statement
 
     def begun(self, session: Session, connection: Connection) -> None:
         """Nothing is written in another transaction: this one ends with the block, and the other would not."""

@@ -131,6 +131,23 @@ def savepoints_of_one_name(app: App, session: Session, tx: Any) -> None:
     session.execute(text("ROLLBACK TO SAVEPOINT mine"))
 
 
+def savepoints_with_like_names(app: App, session: Session, tx: Any) -> None:
+    """Quoted, so that nothing less than the whole name tells them apart."""
+    quote = "`" if app.driver.database == "mariadb" else '"'
+    session.execute(text(f"SAVEPOINT {quote}sp-1{quote}"))
+    session.execute(insert(app.orders).values(id=8))
+    tx.send("lost", b"x")
+    session.execute(text(f"SAVEPOINT {quote}sp-2{quote}"))
+    session.execute(text(f"ROLLBACK TO SAVEPOINT {quote}sp-1{quote}"))
+
+
+def savepoint_with_a_comment(app: App, session: Session, tx: Any) -> None:
+    session.execute(text("SAVEPOINT /* step 1 */ mine"))
+    session.execute(insert(app.orders).values(id=8))
+    tx.send("lost", b"x")
+    session.execute(text("ROLLBACK /* step 1 */ TO mine"))
+
+
 def left_open(app: App, session: Session, tx: Any) -> None:
     session.begin_nested()
     place(app, session, tx, 3)
@@ -140,7 +157,7 @@ SAVEPOINTS: list[Case] = [
     flush_fails, autoflush_fails, flush_at_the_end_of_the_savepoint_fails, bulk_save_fails, insert_or_skip,
     inner_one_fails_in_an_outer_one_that_succeeds, outer_one_fails_after_an_inner_one_succeeded, exception_before_any_statement,
     rolled_back_by_a_call, rolled_back_after_a_failed_flush, session_is_rolled_back_to_the_savepoint, savepoint_of_the_connection,
-    savepoint_in_text, savepoints_of_one_name, left_open,
+    savepoint_in_text, savepoints_of_one_name, savepoints_with_like_names, savepoint_with_a_comment, left_open,
 ]  # fmt: skip
 
 
@@ -177,6 +194,16 @@ def statement_rolls_back(app: App, session: Session, tx: Any) -> None:
 def statement_commits_unseen(app: App, session: Session, tx: Any) -> None:
     """The text does not show it, as of a procedure: sent past SQLAlchemy's events."""
     session.connection().connection.dbapi_connection.commit()  # type: ignore[union-attr]
+
+
+def unseen_savepoint_is_rolled_back(app: App, session: Session, tx: Any) -> None:
+    """Which of the messages were sent since is unknown."""
+    cursor = session.connection().connection.dbapi_connection.cursor()  # type: ignore[union-attr]
+    cursor.execute("SAVEPOINT unseen")
+    session.execute(insert(app.orders).values(id=7))
+    if tx is not None:
+        tx.send("lost", b"x")
+    session.execute(text("ROLLBACK TO SAVEPOINT unseen"))
 
 
 def driver_rolls_back(app: App, session: Session, tx: Any) -> None:
@@ -232,6 +259,7 @@ def autocommit_is_set(app: App, session: Session, tx: Any) -> None:
 EVERYWHERE: list[Case] = [
     error_is_swallowed, statement_commits, statement_rolls_back, statement_commits_unseen, driver_rolls_back,
     driver_rolls_back_and_goes_on, session_commits, session_rolls_back, refused_commit_is_swallowed,
+    unseen_savepoint_is_rolled_back,
 ]  # fmt: skip
 ONLY: dict[Case, str] = {
     insert_or_rollback: "sqlite", trigger_rolls_back: "sqlite", script_commits: "sqlite", table_is_created: "mariadb",
