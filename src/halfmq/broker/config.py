@@ -181,8 +181,10 @@ class BrokerConfig:
         check_caps(replace(settings, segment_bytes=self.segment_bytes))
         if settings.dedup_window_ms < 0:
             raise UsageError("the deduplication window must not be negative", hint="0 disables deduplication")
-        if min(self.retention_ms, self.retention_bytes, self.copy_again_ms, self.hold_bytes or 0) < 0:
+        if min(self.retention_ms, self.retention_bytes, self.copy_again_ms) < 0:
             raise UsageError("the retention must not be negative", hint="0 keeps everything")
+        if (self.hold_bytes or 0) < 0:
+            raise UsageError("--hold-bytes must not be negative", hint="0: until the disk is nearly full")
         return self
 
     def vip_port(self) -> int | None:

@@ -275,7 +275,12 @@ def cannot_listen(what: str, error: OSError) -> PortTaken | EnvironmentFailed:
         return PortTaken(
             text, hint="stop the other process, or choose --port, --name-port and --http-port (0: any free one)"
         )
-    if isinstance(error, socket.gaierror) or error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL):
+    if isinstance(error, socket.gaierror) or error.errno == errno.EINVAL:
+        return EnvironmentFailed(
+            text,
+            hint="check --host: its name, or the interface behind its %, is not known here, or the address has no interface",
+        )
+    if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
         return EnvironmentFailed(
             text,
             hint="--host is not an address of this machine; to listen on all addresses: --host :: with --advertise-host",

@@ -1,6 +1,7 @@
 """The broker as a process: loop, signals, log lines, exit code. ``halfmq serve`` parses the flags and calls it.
 
-Exit codes: 0 after a drain; 1 if it could not start or had to stop, with one line that states the reason and a remedy.
+Exit codes: 0 after a drain; 1 if it could not start or had to stop, 2 if an option has an impossible value, with one line that states the
+reason and a remedy.
 """
 
 import asyncio
@@ -43,20 +44,22 @@ def run(config: BrokerConfig, *, ports_file: Path | None = None, verbose: bool =
     output = LogOutput(sys.__stderr__.fileno() if sys.__stderr__ is not None else os.open(os.devnull, os.O_WRONLY))
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[output])
     keep_freed_memory(limits.FREED_BYTES_KEPT)
+    status = 2
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            config = config.checked()
+            permissions = Permissions(None if config.store_group is None else _group_id(config.store_group))
+            status = 1
             if ports_file is not None:
                 _check_ports_file(ports_file)
-            config = config.checked()
             _check_directory(config.data, ports_file)
             beside = 2 * limits.HTTP_CONNECTIONS_MAX if config.http_port is not None else 0
             config = replace(config, connections_max=connections_that_fit(config.connections_max, beside=beside))
-            permissions = Permissions(None if config.store_group is None else _group_id(config.store_group))
             return runner.run(_serve(config, permissions, ports_file))
     except (HalfmqError, OSError, MemoryError) as error:
         log.debug("stopped by", exc_info=error)
         output.say_last(f"halfmq: {_explained(error, config)}")
-        return 1
+        return status
     finally:
         output.end()
 

@@ -3,7 +3,6 @@
 Exit status: ``exit_status``. Data goes to standard output, everything else to standard error.
 """
 
-from datetime import timedelta
 from typing import Annotated, Any, Final
 
 import typer
@@ -13,6 +12,7 @@ from halfmq.cli import output
 from halfmq.cli.exit_status import ExitStatus, exit_text
 from halfmq.cli.requests import TIMEOUT_S, URL, Commands, Timeout, Url
 from halfmq.errors import UsageError
+from halfmq.model.durations import span
 from halfmq.wire.remoting import java_json
 from halfmq.wire.remoting.codes import RequestCode
 from halfmq.wire.remoting.group_attributes import change_body, hold_removed, hold_set, read_hold_change
@@ -87,4 +87,4 @@ def holds(url: Url = URL, timeout: Timeout = TIMEOUT_S) -> None:
 
 
 def _until(hold_ms: int) -> str:
-    return f"until {timedelta(milliseconds=hold_ms)} old" if hold_ms else "whatever their age"
+    return f"until {span(hold_ms)} old" if hold_ms else "whatever their age"

@@ -41,8 +41,8 @@ def refused(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
     monkeypatch.setattr(process, "connections_that_fit", lambda count, *, beside: count)
     monkeypatch.setattr(process, "_loop_factory", lambda: None)
 
-    def run(data: Path, *, ports_file: Path | None = None, **settings: object) -> str:
-        assert process.run(config(data, **settings), ports_file=ports_file) == 1
+    def run(data: Path, *, status: int = 1, ports_file: Path | None = None, **settings: object) -> str:
+        assert process.run(config(data, **settings), ports_file=ports_file) == status
         (line,) = capfd.readouterr().err.splitlines()
         assert line.startswith("halfmq: ")
         return line
@@ -56,11 +56,11 @@ def serve_command(data: Path) -> list[str]:
     return [sys.executable, "-m", "halfmq", "serve", "--data", str(data), "--port", "0", "--name-port", "0"]
 
 
-def serve(data: Path, *options: str, through: tuple[str, ...] = ()) -> str:
-    """The last line of a `halfmq serve` that ends by itself with exit code 1; ``through`` another command if one is given."""
+def serve(data: Path, *options: str, status: int = 1, through: tuple[str, ...] = ()) -> str:
+    """The last line of a `halfmq serve` that ends by itself with ``status``; ``through`` another command if one is given."""
     command = [*through, *serve_command(data)]
     result = subprocess.run([*command, *options], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert result.returncode == 1, result
+    assert result.returncode == status, result
     assert "Traceback" not in result.stderr
     line = result.stderr.splitlines()[-1]
     assert line.startswith("halfmq: ")
@@ -98,7 +98,7 @@ def converse(served: Served, number: int) -> None:
 
 
 def test_unknown_store_group_is_refused_and_nothing_is_created(refused: Refused, tmp_path: Path) -> None:
-    line = refused(tmp_path / "data", store_group="no-such-group")
+    line = refused(tmp_path / "data", status=2, store_group="no-such-group")
     assert line.startswith("halfmq: there is no group 'no-such-group' on this machine (--store-group takes")
     assert not (tmp_path / "data").exists()
 
@@ -310,24 +310,25 @@ def test_ports_file_that_cannot_be_written_is_said_before_anything_is_touched(
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "status", "words"),
     [
-        ({"hosts": ("a..b",)}, "host 'a..b' not possible (an address or name"),
-        ({"advertise_host": ""}, "advertised host '' not possible (an address or name"),
-        ({"hosts": ("203.0.113.7",)}, "--host is not an address of this machine"),
-        ({"disk_reserve_bytes": -1}, "disk reserve -1 bytes not possible (0 or more)"),
+        ({"hosts": ("a..b",)}, 2, "host 'a..b' not possible (an address or name"),
+        ({"advertise_host": ""}, 2, "advertised host '' not possible (an address or name"),
+        ({"hosts": ("203.0.113.7",)}, 1, "--host is not an address of this machine"),
+        ({"hold_bytes": -5}, 2, "--hold-bytes must not be negative (0: until the disk is nearly full)"),
+        ({"disk_reserve_bytes": -1}, 2, "disk reserve -1 bytes not possible (0 or more)"),
     ],
 )
 def test_wrong_settings_are_said_before_anything_is_touched(
-    tmp_path: Path, refused: Refused, settings: dict[str, object], words: str
+    tmp_path: Path, refused: Refused, settings: dict[str, object], status: int, words: str
 ) -> None:
-    assert words in refused(tmp_path / "data", **settings)
+    assert words in refused(tmp_path / "data", status=status, **settings)
     assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.slow
 def test_a_wrong_option_ends_the_command_with_one_line(tmp_path: Path) -> None:
-    assert "65536" in serve(tmp_path / "data", "--segment-bytes", "1000")
+    assert "65536" in serve(tmp_path / "data", "--segment-bytes", "1000", status=2)
     assert not (tmp_path / "data").exists()
 
 
