@@ -206,10 +206,8 @@ def test_the_web_service_of_the_database_page_serves(tmp_path: Path, broker: Ser
         Client(broker.url, group="reader") as mq,
         mq.consumer("order-created", group="web", start="earliest") as messages,
     ):
-        assert next(message.json() for message in messages if message.key == "1") == {
-            "id": 1,
-            "sku": "tea",
-        }
+        # The page's other program has sent to the topic, too.
+        assert next(message for message in messages if message.json() == {"id": 1}).key == "1"
 
 
 def indented(text: str, by: int) -> str:
