@@ -264,6 +264,7 @@ def _request_seeds() -> list[bytes]:
         (HMQ_DECIDE, half_batches.decide_ext(of_topic), b"[]"),
         (HMQ_DECISION, half_batches.decision_ext(of_topic.batch), b""),
         (HMQ_DECISION, half_batches.answer_ext(answer), b""),
+        (HMQ_DECISION, half_batches.answer_ext(answer._replace(query_topic=TOPIC)), b""),
     ]
     return [command(code, 1, _text(ext), body)[4:] for code, ext, body in said]
 

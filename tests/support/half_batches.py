@@ -79,8 +79,8 @@ class QueryRun:
         low, high = await self.client.ask(31, fields), await self.client.ask(30, fields)
         return int(low.ext["offset"]), int(high.ext["offset"])
 
-    async def decision(self, batch: int) -> Answer:
-        return await self.client.ask(DECISION, {"query": self.query, "batch": str(batch), "run": self.run})
+    async def decision(self, batch: int, **more: str) -> Answer:
+        return await self.client.ask(DECISION, {"query": self.query, "batch": str(batch), "run": self.run, **more})
 
 
 async def bodies(client: RawClient, topic: str = "T", queue: int = 0, first: int = 0) -> list[bytes]:

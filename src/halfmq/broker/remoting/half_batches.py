@@ -81,11 +81,12 @@ class HalfBatchCommands:
         if not request.ext.get("query"):
             self._answer(context, answer_ext(DecisionAnswer(self._half_batches.store_host, False, b"", -1, -1)))
             return
-        self._half_batches.find(connection.number, read_batch(request.ext), self._found, context)
+        batch = read_batch(request.ext)
+        self._half_batches.find(connection.number, batch, partial(self._found, batch.topic), context)
 
-    def _found(self, context: Context, reply: Reply | Failed) -> None:
+    def _found(self, topic: str, context: Context, reply: Reply | Failed) -> None:
         if isinstance(reply, DecisionFound):
-            self._answer(context, answer_ext(DecisionAnswer(self._half_batches.store_host, *reply)))
+            self._answer(context, answer_ext(DecisionAnswer(self._half_batches.store_host, *reply, query_topic=topic)))
         else:
             self._refused(context, reply)
 

@@ -102,7 +102,7 @@ class SinkBroker:
 
         Raises:
             TransactionRefused: a later run of the query has begun, or the query belongs to another stream.
-            UsageError: the broker is not a halfmq broker, or one without half batches.
+            UsageError: the broker is not a halfmq broker, or one of an earlier version without half batches or topics of queries.
         """
         answer = self._until(HMQ_DECISION, decision_ext(batch))
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -116,6 +116,12 @@ class SinkBroker:
         found = read_answer(answer.ext)
         if len(found.store_host) != 8:
             raise UsageError("the broker has an IPv6 address, which half batches do not support")
+        if found.query_topic != batch.topic:
+            raise UsageError(
+                f"the broker is of an earlier version, which knows a query by its name alone: of several topics of {batch.query} it would keep "
+                "the rows of one",
+                hint="upgrade the broker; brokers are upgraded before the applications that write with Spark",
+            )
         return found
 
     def decide(self, batch: QueryBatch, digest: bytes, winners: Sequence[WinnerRow], *, is_last: bool = False) -> bool:

@@ -11,7 +11,8 @@
                   here, ``fenced`` if a later run has begun, ``otherStream`` if the query belongs to another stream or to batch writes
     HMQ_DECISION       29014  ext ``query``, ``batch``, ``run``; without ``query`` only the store host is answered
         response  code 0, ext ``storeHost`` (hex, for the payload), ``decided``, ``digest`` (hex; empty if it is not known any more),
-                  ``position``, ``lastBatch``
+                  ``position``, ``lastBatch``, and the request's ``queryTopic``: an earlier version ignores that field, and does not
+                  repeat it
                   code 604: ``fenced``, ``otherStream``
 
 All three may have ``queryTopic`` and ``stream``: see ``model.query_batch.QueryBatch``. Without them, as of clients of earlier versions, the query is
@@ -93,6 +94,8 @@ class DecisionAnswer(NamedTuple):
     digest: bytes
     position: int
     last_batch: int
+    #: That of the request; "" also from a broker that does not know it.
+    query_topic: str = ""
 
 
 _NAMES: Final = {
@@ -192,13 +195,14 @@ def read_batch(ext: Mapping[str, str]) -> QueryBatch:
 
 def answer_ext(answer: DecisionAnswer) -> dict[str, object]:
     """Ext of the response to HMQ_DECISION."""
-    return {
+    ext: dict[str, object] = {
         "storeHost": answer.store_host.hex(),
         "decided": answer.is_decided,
         "digest": answer.digest.hex(),
         "position": answer.position,
         "lastBatch": answer.last_batch,
     }
+    return {**ext, "queryTopic": answer.query_topic} if answer.query_topic else ext
 
 
 def read_answer(ext: Mapping[str, str]) -> DecisionAnswer:
@@ -209,6 +213,7 @@ def read_answer(ext: Mapping[str, str]) -> DecisionAnswer:
         _hex("digest", ext.get("digest", "")),
         read_number("position", ext.get("position", "-1")),
         read_number("lastBatch", ext.get("lastBatch", "-1")),
+        ext.get("queryTopic", ""),
     )
 
 

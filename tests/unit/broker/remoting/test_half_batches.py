@@ -24,6 +24,15 @@ async def test_responses_say_where_it_is_and_what_was_decided(tmp_path: Path) ->
         )  # fmt: skip
 
 
+async def test_response_repeats_the_topic_of_the_query(tmp_path: Path) -> None:
+    """A client notices by it that a broker of an earlier version ignores the topic."""
+    async with serving(tmp_path) as running:
+        run = await QueryRun.begin(await running.client())
+        assert "queryTopic" not in (await run.decision(0)).ext
+        for topic in ("orders", "*"):
+            assert (await run.decision(0, queryTopic=topic)).ext["queryTopic"] == topic
+
+
 async def test_damaged_entries_of_a_half_batch_refuse_the_decision_and_nothing_else(tmp_path: Path) -> None:
     """The queue entries of a decision are made of the payload: damage there must be noticed before, not after."""
     async with serving(tmp_path) as running:

@@ -204,6 +204,13 @@ def test_rocketmq_broker_is_refused(script: Script) -> None:
         script.broker.decision(BATCH)
 
 
+def test_broker_that_does_not_know_queries_of_a_topic_is_refused(script: Script) -> None:
+    """It would take two topics of one name for one query, and skip what is written to the second."""
+    with pytest.raises(UsageError, match=r"earlier version.*upgrade the broker"):
+        script.broker.decision(BATCH._replace(topic="orders"))
+    script.broker.decision(BATCH)
+
+
 def test_several_brokers_are_refused(script: Script) -> None:
     script.brokers.append(BrokerData("c", "other", {0: "127.0.0.1:1"}))
     with pytest.raises(

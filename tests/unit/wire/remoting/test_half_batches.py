@@ -52,7 +52,12 @@ def test_decision_is_read_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [DecisionAnswer(b"host1234", True, bytes(16), 99, 7), DecisionAnswer(b"host1234", False, b"", -1, -1)]
+    "answer",
+    [
+        DecisionAnswer(b"host1234", True, bytes(16), 99, 7),
+        DecisionAnswer(b"host1234", False, b"", -1, -1),
+        DecisionAnswer(b"host1234", False, b"", -1, -1, "orders"),
+    ],
 )
 def test_answer_is_read_as_it_was_written(answer: DecisionAnswer) -> None:
     assert read_answer(as_received(answer_ext(answer))) == answer
