@@ -121,31 +121,34 @@ def run(
                 (tables.open_table(part.location, settings.format, writer), part.statistics_of) for part in parts
             )
         lasts = [table.last() for table, _ in opened_tables] if not (output / _INPUTS).exists() else []
-        remember_input(output / _INPUTS, batch, checkpoint.secure(batch).digest, max(filter(None, lasts), default=0))
+        found = checkpoint.secure(batch)
+        remember_input(
+            output / _INPUTS, batch, (found.digest, *found.other_digests), max(filter(None, lasts), default=0)
+        )
         tables.write_split(opened_tables, batch, rows, split)
 
     writer = reader.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint.directory))
     return stream.run(writer, say, follow=settings.follow, trigger_seconds=settings.trigger)
 
 
-def remember_input(path: Path, batch: int, digest: bytes, last: int) -> None:
+def remember_input(path: Path, batch: int, digests: Sequence[bytes], last: int) -> None:
     """Note what a batch is made of, before it is written: the tables skip one whose number is there, whatever its rows.
 
-    ``last``: highest number in tables of an earlier version, which noted nothing; else 0.
+    ``digests``: the first is noted; the others may have been, of the same input. ``last``: highest number in tables of an earlier version, which noted nothing; else 0.
 
     Raises:
         EnvironmentFailed: it was begun with other input, or is older than what is known. Do not write it.
     """
     known = {int(number): text for number, text in (state.read(path) or {}).items()}
     before = known.get(batch)
-    if before == digest.hex():
+    if before in {digest.hex() for digest in digests}:
         return
     if before is not None or batch < max([last, *known]):
         raise EnvironmentFailed(
             f"batch {batch} of {path.parent} was written with other input than it has now: its checkpoint was replaced by an older one",
             hint=f"restore the newest {CHECKPOINT}; if it is lost, use another output",
         )
-    known[batch] = digest.hex()
+    known[batch] = digests[0].hex()
     state.write(path, {str(number): known[number] for number in sorted(known)[-_INPUTS_MAX:]})
 
 

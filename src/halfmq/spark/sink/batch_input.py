@@ -7,15 +7,19 @@
 A line is not always enough to say which rows they are; ``KINDS`` says for each source what else is needed. Lines do not say of which
 source they are, so a kind is recognised by its form.
 
-A source that occurs twice in the plan has two equal lines and one directory, so the number of a line is not that of a directory. A
-directory of a file source is found by its newest entry instead: Spark decides a batch before it plans the next one, so that entry is the end of the
-source's line. Where several lines end there, the entries of all their ranges are taken: more of an unchanging log does no harm.
+Directories have the numbers of sources, in the order in which these first occur in the plan. A source that occurs twice has two equal lines and
+one directory, so the number of a line is not always that of a directory; then there is a digest for each way in which the plan may have made these
+lines and directories. The first is the likely one, by which a batch is decided: Spark decides a batch before it plans the next one, so the newest entry of a
+log is the end of the source's line. When the batch comes again, logs may be newer, and another way may be the likely one: each of the digests means
+that it is the same batch. Nothing else depends on entries that are newer than the batch.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -30,6 +34,12 @@ _NO_OFFSET: Final = "-"
 _DELTA: Final = frozenset({"sourceVersion", "reservoirId", "reservoirVersion", "index", "isStartingVersion"})
 _ENTRY: Final = frozenset({"path", "timestamp", "batchId"})
 _NUMBER: Final = re.compile(r'"batchId"\s*:\s*(\d+)', re.ASCII)
+#: Ways to assign lines to directories that are considered, the likely ones. A plan without a source that occurs again has one.
+_WAYS_MAX: Final = 100
+#: Numbers of lines with more digits are names.
+_NUMBER_CHARS_MAX: Final = 3
+#: Newest files of a directory that are examined for what kind of source it is of.
+_EXAMINED_MAX: Final = 5
 _RESTORE: Final = "restore offsets and sources of the checkpoint; without them use a new checkpoint and a new output"
 
 
@@ -62,14 +72,10 @@ def _is_halfmq(offset: Any) -> bool:
 
 
 def _is_kafka(offset: Any) -> bool:
-    """{topic: {partition: offset}}"""
-    return (
-        isinstance(offset, dict)
-        and bool(offset)
-        and all(
-            isinstance(ends, dict) and all(key.isdecimal() and _is_number(end) for key, end in ends.items())
-            for ends in offset.values()
-        )
+    """{topic: {partition: offset}}; empty as long as no topic fits a pattern."""
+    return isinstance(offset, dict) and all(
+        isinstance(ends, dict) and all(key.isdecimal() and _is_number(end) for key, end in ends.items())
+        for ends in offset.values()
     )
 
 
@@ -94,13 +100,15 @@ KINDS: Final[Mapping[str, Kind]] = {
 
 
 class BatchInput(NamedTuple):
-    """``digest``: of what the batch is made of. ``earlier_digest``: of the lines alone, as halfmq computed it before.
+    """``digest``: of what the batch is made of. ``other_digests``: by which it may have been decided, when logs of files were less new.
+    ``earlier_digest``: of the lines alone, as halfmq computed it before.
 
-    ``files``: what the digest depends on, each before the directory that names it. ``unidentified``: lines of sources whose rows are not
+    ``files``: what the digests depend on, each before the directory that names it. ``unidentified``: lines of sources whose rows are not
     identified by anything.
     """
 
     digest: bytes
+    other_digests: tuple[bytes, ...]
     earlier_digest: bytes
     files: tuple[Path, ...]
     unidentified: tuple[str, ...]
@@ -134,30 +142,41 @@ def read_batch_input(checkpoint: Path, batch: int) -> BatchInput:
         _Line(key, starts.get(key, _NO_OFFSET), end, kind_of(end))
         for key, end in sorted(ends.items(), key=lambda item: (len(item[0]), item[0]))
     ]
-    directories = [path for path in _listed(checkpoint / "sources") if path.is_dir()]
-    logs = [log for log in map(_file_log, directories) if log is not None]
-    first_files = {
-        path.name: path / "0"
-        for path in directories
-        if (path / "0").exists() and path not in {log.directory for log in logs}
-    }
-    firsts = {name: _read(path).lstrip("\0") for name, path in sorted(first_files.items())}
+    evidence = {KINDS[line.kind].evidence for line in lines}
+    directories: list[Path] = []
+    if evidence & {Evidence.FILE_LOG, Evidence.FIRST_FILE}:
+        directories = [path for path in _listed(checkpoint / "sources") if path.is_dir()]
+    logs = {log.directory.name: log for log in map(_file_log, directories) if log is not None}
+    began = _began([path for path in directories if path.name not in logs]) if Evidence.FIRST_FILE in evidence else {}
     parts = [part for line in lines for part in (line.key, line.start, line.end)]
-    files: list[Path] = []
-    for log, first, last in _ranges(lines, logs):
-        entries, read = log.entries(first, last)
-        parts += ["files", log.directory.name, digest_of(*entries).hex()]
-        files += [*read, log.directory]
-    for name, content in firsts.items():
-        parts += ["began", name, content]
-        files += [first_files[name], first_files[name].parent]
+    parts_began = [part for path, content in began.items() for part in ("began", path.parent.name, content)]
+    names = {path.name for path in directories}
+    digests: dict[bytes, None] = {}
+    files: dict[Path, None] = {}
+    read_entries = lru_cache(None)(_FileLog.entries)
+    for way in _ways(lines, logs, names, is_version_2=text.partition("\n")[0].strip() == "v2"):
+        try:
+            found = [(logs[name], *read_entries(logs[name], *way[name])) for name in sorted(way)]
+        except EnvironmentFailed:
+            if not digests:
+                raise
+            continue  # it was not the one by which the batch was decided
+        of_logs = [
+            part for log, entries, _ in found for part in ("files", log.directory.name, digest_of(*entries).hex())
+        ]
+        digests[digest_of("input", *parts, *of_logs, *parts_began)] = None
+        for log, _, read in found:
+            files |= dict.fromkeys([*read, log.directory])
+    for path in began:
+        files |= dict.fromkeys([path, path.parent])
     if files:
-        files.append(checkpoint / "sources")
+        files[checkpoint / "sources"] = None
     if batch:
-        files.append(before)
-    files.append(offsets)
+        files[before] = None
+    files[offsets] = None
     earlier = digest_of(*text.splitlines()[_LINES_BEFORE_SOURCES:])
-    return BatchInput(digest_of("input", *parts), earlier, tuple(files), _unidentified(lines, firsts.values()))
+    digest, *others = digests
+    return BatchInput(digest, tuple(others), earlier, tuple(files), _unidentified(lines, began.values()))
 
 
 def _source_lines(path: Path, text: str) -> dict[str, str]:
@@ -192,6 +211,24 @@ def _unidentified(lines: Iterable[_Line], firsts: Iterable[str]) -> tuple[str, .
     return tuple(dict.fromkeys([*found, *(list(numbers.values()) if len(numbers) > rates else ())]))
 
 
+def _began(directories: Iterable[Path]) -> dict[Path, str]:
+    """First files of sources that write there when they began (rate, Kafka), with their content."""
+    found: dict[Path, str] = {}
+    for path in (directory / "0" for directory in directories):
+        if not path.is_file():
+            continue
+        try:
+            content = path.read_bytes().decode().lstrip("\0")
+        except OSError as error:
+            raise _unreadable(error) from error
+        except ValueError:
+            continue  # of an unknown source
+        payload = _payload(content)
+        if _is_number(payload) or _is_kafka(payload):
+            found[path] = content
+    return found
+
+
 def _payload(first: str) -> Any:
     """What the first file of a source contains after its version."""
     try:
@@ -203,7 +240,8 @@ def _payload(first: str) -> Any:
 # --- the log of a file source ----------------------------------------------------------------------------------
 
 
-class _FileLog(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class _FileLog:
     """The log of a file source: files by number, where ``K`` has entry K, and ``K.compact`` that and all before. Not empty."""
 
     directory: Path
@@ -256,55 +294,100 @@ def _file_log(directory: Path) -> _FileLog | None:
         name = path.name.removesuffix(".compact")
         if name.isdecimal():
             (plain if name == path.name else compact)[int(name)] = path
-    if not plain and not compact:
-        return None
-    log = _FileLog(directory, plain, compact)
-    newest = plain.get(log.newest) or compact[log.newest]
-    try:
-        with newest.open(encoding="utf-8") as content:
-            content.readline()
-            entry = json.loads(content.readline())
-    except (OSError, ValueError):
-        return None
-    return log if isinstance(entry, dict) and entry.keys() >= _ENTRY else None
+    # The newest that has content: a power loss may leave the newest one empty.
+    for number in sorted({*plain, *compact}, reverse=True)[:_EXAMINED_MAX]:
+        try:
+            with (plain.get(number) or compact[number]).open("rb") as content:
+                content.readline()
+                entry = json.loads(content.readline())
+        except (OSError, ValueError):
+            continue
+        return _FileLog(directory, plain, compact) if isinstance(entry, dict) and entry.keys() >= _ENTRY else None
+    return None
 
 
-def _ranges(lines: Iterable[_Line], logs: Iterable[_FileLog]) -> list[tuple[_FileLog, int, int]]:
-    """(log, first entry, last entry) of a batch, for each log with some. See the module for why not by the number of the line.
+# --- which directory belongs to which line ---------------------------------------------------------------------------
+
+
+def _ways(
+    lines: Sequence[_Line], logs: Mapping[str, _FileLog], names: Collection[str], *, is_version_2: bool
+) -> list[dict[str, tuple[int, int]]]:
+    """What a batch may have of the logs, by directory: first and last entry. The likely way first; see the module. ``names``: of all directories.
 
     Raises:
         EnvironmentFailed: no log has the entries of a line.
     """
-    ranges = {(line.key, *_log_range(line)) for line in lines if line.kind == "files"}
-    missing = {(start, end) for _, start, end in ranges if start < end}
-    found: list[tuple[_FileLog, int, int]] = []
-    newer: list[tuple[_FileLog, set[tuple[int, int]]]] = []
-    for log in logs:
-        name = log.directory.name
-        own = {(start, end) for key, start, end in ranges if key == name or (key.isdecimal() and name.isdecimal())}
-        at_end = {(start, end) for start, end in own if end == log.newest}
-        if at_end:
-            missing -= at_end
-            found.append((log, min(start for start, _ in at_end) + 1, log.newest))
-        else:
-            newer.append((log, {(start, end) for start, end in own if end < log.newest}))
-    # A log that is newer than its line: the checkpoint was copied while the query ran.
-    for log, own in newer:
-        left = own & missing
-        if left:
-            found.append((log, min(start for start, _ in left) + 1, max(end for _, end in left)))
-    for start, end in sorted(missing.difference(*(own for _, own in newer))):
+    newest = {name: log.newest for name, log in logs.items()}
+    ranges = {line.key: _log_range(line) for line in lines}
+    numbers = {name for name in names if name.isdecimal()}
+    numbered = {int(line.key): line for line in lines if line.key.isdecimal() and len(line.key) <= _NUMBER_CHARS_MAX}
+    if is_version_2 and numbers <= ranges.keys() and _have(newest, ranges):
+        numbered = {}  # no source occurs again, or the numbers are names
+    named = {line.key: ranges[line.key] for line in lines if not numbered or not line.key.isdecimal()}
+    # Of sources that end at the same entry, the longest: more of an unchanging log does no harm.
+    starts: dict[int, int] = {}
+    for start, end in (ranges[line.key] for line in numbered.values()):
+        starts[end] = min(start, starts.get(end, start))
+    longest = {number: (starts[end], end) for number, end in ((n, ranges[line.key][1]) for n, line in numbered.items())}
+    places = range(max(numbered, default=-1) + 1)
+    # Version 2 has no lines of sources without data, which may also come last.
+    count_min = 0 if is_version_2 else min(len(places), max((int(name) + 1 for name in numbers), default=0))
+
+    def assigned(order: Sequence[int]) -> dict[str, tuple[int, int]]:
+        return named | {str(source): longest.get(number, (-1, -1)) for source, number in enumerate(order)}
+
+    def unlikely(order: Sequence[int]) -> int:
+        """Number of logs whose newest entry is not the end of their line."""
+        found = assigned(order)
+        return sum(end != found.get(name, (-1, -1))[1] for name, end in newest.items())
+
+    grow = _grow_version_2 if is_version_2 else _grow
+    orders: list[tuple[int, ...]] = [()] if _have(newest, named) else []
+    for place in places:
+        more = {found for order in orders for found in grow(order, place, numbered)}
+        fit = [one for one in more if len(one) + places[-1] - place >= count_min and _have(newest, assigned(one))]
+        orders = sorted(fit, key=lambda order: (unlikely(order), order))[:_WAYS_MAX]
+    if not orders:
+        lost = [(start, end) for start, end in ranges.values() if start < end]
+        start, end = next((one for one in lost if one[1] > max(newest.values(), default=-1)), lost[0])
         raise EnvironmentFailed(
             f"the checkpoint is damaged: entries {start + 1} to {end} of a file source are in no directory of sources",
             hint=_RESTORE,
         )
-    return [one for one in found if one[1] <= one[2]]
+    return [
+        {name: (start + 1, end) for name, (start, end) in assigned(order).items() if start < end} for order in orders
+    ]
+
+
+def _grow(order: tuple[int, ...], place: int, lines: Mapping[int, _Line]) -> Iterator[tuple[int, ...]]:
+    """Sources in the order in which they first occur, each as the number of its first line, or of one that is equal; with the next place of the plan."""
+    line = lines[place]
+    first = next(number for number, other in lines.items() if (other.start, other.end) == (line.start, line.end))
+    if first in order:
+        yield order
+    yield (*order, first)
+
+
+def _grow_version_2(order: tuple[int, ...], place: int, lines: Mapping[int, _Line]) -> Iterator[tuple[int, ...]]:
+    """With version 2 of offsets a line has the number of the last place of its source, and a source without data has none (here -1)."""
+    if place in lines:
+        yield order if place in order else (*order, place)
+        return
+    if order:
+        yield order
+    yield (*order, -1)
+    yield from ((*order, number) for number in lines if number > place and number not in order)
+
+
+def _have(newest: Mapping[str, int], ranges: Mapping[str, tuple[int, int]]) -> bool:
+    """Whether there are logs with these entries."""
+    return all(start >= end or newest.get(name, -1) >= end for name, (start, end) in ranges.items())
 
 
 def _log_range(line: _Line) -> tuple[int, int]:
-    """(last entry of the batch before, last one of this), -1 if there is none before."""
-    start = json.loads(line.start)["logOffset"] if kind_of(line.start) == "files" else -1
-    return start, json.loads(line.end)["logOffset"]
+    """(last entry of the batch before, last one of this), -1 if there is none; of a source of files."""
+    start, end = (json.loads(text)["logOffset"] if kind_of(text) == "files" else -1 for text in (line.start, line.end))
+    return start, end
 
 
 def _listed(directory: Path) -> list[Path]:

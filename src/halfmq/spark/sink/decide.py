@@ -39,8 +39,10 @@ def decide_batch_write(messages: Sequence[Prepared], options: SinkOptions, batch
         decide(messages, options, batch, named, is_last=not options.app_id)
         return
     found = _secured(options.checkpoint, options.version)
-    digest = digest_of(options.app_id, str(options.version), found.digest.hex())
-    decide(messages, options, batch, digest, earlier_digest=named)
+    digest, *others = (
+        digest_of(options.app_id, str(options.version), one.hex()) for one in (found.digest, *found.other_digests)
+    )
+    decide(messages, options, batch, digest, other_digests=(*others, named))
 
 
 def abort_batch_write(options: SinkOptions, batch: QueryBatch) -> None:
@@ -81,7 +83,9 @@ def decide_stream(messages: Sequence[Prepared], options: SinkOptions, number: in
             hint="checkpointLocation must be the directory that the query uses, absolute and of the local file system",
         )
     found = _secured(options.checkpoint, number)
-    decide(messages, options, messages[0].batch, found.digest, earlier_digest=found.earlier_digest)
+    decide(
+        messages, options, messages[0].batch, found.digest, other_digests=(*found.other_digests, found.earlier_digest)
+    )
 
 
 def _secured(checkpoint: str, number: int) -> BatchInput:
@@ -105,12 +109,12 @@ def decide(
     batch: QueryBatch,
     digest: bytes,
     *,
-    earlier_digest: bytes = b"",
+    other_digests: Sequence[bytes] = (),
     is_last: bool = False,
 ) -> None:
     """Make what the tasks have prepared visible. Success if the same was decided before.
 
-    ``earlier_digest``: by which an earlier version of halfmq may have decided it. ``is_last``: as for ``SinkBroker.decide``.
+    ``other_digests``: by which it may have been decided, also by an earlier version of halfmq. ``is_last``: as for ``SinkBroker.decide``.
 
     Raises:
         TransactionRefused: the batch was decided with another digest, or a later run has begun. Stop.
@@ -120,7 +124,7 @@ def decide(
     broker = SinkBroker(options)
     try:
         if any(message.decided for message in messages):
-            _check_decided(broker, batch, (digest, earlier_digest), options)
+            _check_decided(broker, batch, (digest, *other_digests), options)
             return
         winners = [
             WinnerRow(message.attempt, message.half_batches, message.messages, message.checksum)
@@ -132,7 +136,7 @@ def decide(
         except TransactionRefused as refused:
             if refused.standing != COMMITTED:
                 raise
-            _check_decided(broker, batch, (digest, earlier_digest), options)
+            _check_decided(broker, batch, (digest, *other_digests), options)
     finally:
         broker.close()
 

@@ -136,18 +136,20 @@ def test_input_of_a_batch_is_noted_once_and_compared(tmp_path: Path) -> None:
     path = tmp_path / "_inputs.json"
     for batch in range(table_job._INPUTS_MAX + 3):
         for _ in range(2):
-            table_job.remember_input(path, batch, b"input %d" % batch, 0)
+            table_job.remember_input(path, batch, [b"input %d" % batch], 0)
     noted = json.loads(path.read_text())
     assert (len(noted), min(map(int, noted))) == (table_job._INPUTS_MAX, 3)
     for batch, digest in ((5, b"other"), (2, b"input 2")):
         with pytest.raises(EnvironmentFailed, match=f"batch {batch} of .* was written with other input"):
-            table_job.remember_input(path, batch, digest, 0)
+            table_job.remember_input(path, batch, [digest], 0)
     assert json.loads(path.read_text()) == noted
 
 
 def test_input_of_a_batch_that_an_earlier_version_wrote_is_taken_as_it_is_but_not_of_one_before(tmp_path: Path) -> None:
     path = tmp_path / "_inputs.json"
     with pytest.raises(EnvironmentFailed, match="batch 6 of"):
-        table_job.remember_input(path, 6, b"any", 7)
-    table_job.remember_input(path, 7, b"any", 7)
-    table_job.remember_input(path, 8, b"more", 0)
+        table_job.remember_input(path, 6, [b"any"], 7)
+    table_job.remember_input(path, 7, [b"any"], 7)
+    table_job.remember_input(path, 8, [b"more"], 0)
+    table_job.remember_input(path, 8, [b"likelier by now", b"more"], 0)
+    assert json.loads(path.read_text()) == {"7": b"any".hex(), "8": b"more".hex()}

@@ -1,11 +1,14 @@
 """What a batch of a stream is made of: recorded checkpoints of each source, and what is noticed when one is restored."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from halfmq.errors import EnvironmentFailed
 from halfmq.spark.sink.batch_input import KINDS, BatchInput, Evidence, digest_of, kind_of, read_batch_input
@@ -22,11 +25,11 @@ LINES: Final = {
     "files": ('{"logOffset":0}', '{"logOffset":17}'),
     "rate": ("0", "17", "-1"),
     "rate-micro-batch": ('{"offset":5,"timestamp":1000}',),
-    "kafka": ('{"ta":{"0":5,"1":0},"tb":{"0":5,"1":0}}',),
+    "kafka": ('{"ta":{"0":5,"1":0},"tb":{"0":5,"1":0}}', "{}"),
     "halfmq": (HALFMQ, '{"v":2,"brokers":{},"queues":{"orders":{"eu-1:0":5}}}'),
     "delta": (DELTA, DELTA.replace('"sourceVersion":1', '"sourceVersion":3').replace('"index":8', '"index":-20')),
     "unknown": (
-        '{"position":1}', "{}", "[1]", '{"logOffset":"1"}', '{"logOffset":true}', "true", "text", '{"a":{"x":1}}', '{"logOffset":1,"more":2}',
+        '{"position":1}', "[1]", '{"logOffset":"1"}', '{"logOffset":true}', "true", "text", '{"a":{"x":1}}', '{"logOffset":1,"more":2}',
         '{"version":1,"snapshot_id":7,"position":0,"scan_all_files":false}',
     ),
 }  # fmt: skip
@@ -189,6 +192,142 @@ def test_files_come_before_the_directories_that_name_them(made: Callable[[str], 
         "sources/1/0", "sources/1", "sources/2/0", "sources/2", "sources/0/0", "sources/0", "sources", "offsets/0",
     ]  # fmt: skip
     assert named(read_batch_input(checkpoint, 2), checkpoint)[-2:] == ["offsets/1", "offsets/2"]
+
+
+# --- what Spark writes after the decision --------------------------------------------------------------------------
+
+
+def test_newest_entry_that_has_no_content_is_no_other_source(made: Callable[[str], Path]) -> None:
+    """A power loss may leave the file of a newer entry empty."""
+    checkpoint = made("files")
+    before = read_batch_input(checkpoint, 4)
+    (checkpoint / "sources" / "0" / "5").write_text("")
+    assert read_batch_input(checkpoint, 4).digest == before.digest
+
+
+class Plan:
+    """A checkpoint of a query with file sources. ``places``: source of each place in the plan; ``ends`` by source, before and in the batch."""
+
+    def __init__(self, checkpoint: Path, places: Sequence[int], ends: Sequence[tuple[int, int]], *, version: int = 1):
+        self.sources = [checkpoint / "sources" / str(number) for number in range(len(ends))]
+        self.newest = [-1] * len(ends)
+        (checkpoint / "offsets").mkdir(parents=True)
+        for source in self.sources:
+            source.mkdir(parents=True)
+        for batch in (0, 1):
+            found = ["-" if ends[i][batch] < 0 else json.dumps({"logOffset": ends[i][batch]}) for i in places]
+            if version == 2:  # a source has the number of its last place, and no line without data
+                last = {source: place for place, source in enumerate(places)}
+                found = [f"{place}:{found[place]}" for place in sorted(last.values()) if found[place] != "-"]
+            (checkpoint / "offsets" / str(batch)).write_text("\n".join([f"v{version}", "{}", *(found or ["-"])]))
+        for number, (_, end) in enumerate(ends):
+            self.grow(number, end + 1)
+
+    def grow(self, number: int, count: int) -> None:
+        """More entries of a source."""
+        for entry in range(self.newest[number] + 1, self.newest[number] + 1 + count):
+            self.write(number, entry, f"file-{number}-{entry}")
+        self.newest[number] += count
+
+    def write(self, number: int, entry: int, path: str) -> None:
+        line = json.dumps({"path": path, "timestamp": 1, "batchId": entry})
+        (self.sources[number] / str(entry)).write_text(f"v1\n{line}")
+
+    def compact(self, number: int, upto: int) -> None:
+        entries = [(self.sources[number] / str(entry)).read_text().split("\n")[1] for entry in range(upto + 1)]
+        (self.sources[number] / f"{upto}.compact").write_text("\n".join(["v1", *entries]))
+        for entry in range(upto + 1):
+            (self.sources[number] / str(entry)).unlink()
+
+
+def accepted(checkpoint: Path) -> set[bytes]:
+    found = read_batch_input(checkpoint, 1)
+    return {found.digest, *found.other_digests}
+
+
+@pytest.mark.parametrize(
+    ("ends", "newer"),
+    [
+        ([(4, 5), (2, 3)], [0]),
+        ([(4, 5), (2, 3)], [1]),
+        ([(4, 5), (2, 3)], [0, 1]),
+        ([(4, 5), (4, 5)], [0]),
+        ([(4, 5), (4, 5)], [0, 1]),
+        ([(4, 5), (5, 5)], [0]),
+        ([(4, 5), (5, 5)], [1]),
+    ],
+)
+def test_newer_entries_of_a_union_change_nothing(ends: list[tuple[int, int]], newer: list[int], tmp_path: Path) -> None:
+    plan = Plan(tmp_path, range(len(ends)), ends)
+    before = read_batch_input(tmp_path, 1)
+    for number in newer:
+        plan.grow(number, 1)
+    assert read_batch_input(tmp_path, 1) == before
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_batch_that_comes_again_is_the_same_however_the_logs_have_grown_and_no_other(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 3), "sources")
+    again = data.draw(st.lists(st.integers(0, count - 1), max_size=3), "places of sources that occur again")
+    # Spark numbers sources in the order in which they first occur.
+    places = data.draw(st.permutations([*range(count), *again]), "places")
+    places = [list(dict.fromkeys(places)).index(source) for source in places]
+    ends = data.draw(
+        st.lists(st.tuples(st.integers(-1, 3), st.integers(0, 2)), min_size=count, max_size=count), "begin, entries"
+    )
+    ends = [(start, start + entries) for start, entries in ends]
+    if data.draw(st.booleans(), "lockstep"):
+        ends = ends[:1] * count
+    with TemporaryDirectory() as place:
+        checkpoint = Path(place)
+        plan = Plan(checkpoint, places, ends, version=data.draw(st.sampled_from([1, 2]), "version"))
+        decided = read_batch_input(checkpoint, 1).digest
+        for number, (_, end) in enumerate(ends):
+            newer = data.draw(st.integers(0, 3), f"newer entries of {number}")
+            plan.grow(number, newer)
+            if end + newer >= 0 and data.draw(st.booleans(), f"{number} is compacted"):
+                plan.compact(number, data.draw(st.integers(0, end + newer), "up to"))
+        assert decided in accepted(checkpoint)
+        in_batch = [(i, entry) for i, (start, end) in enumerate(ends) for entry in range(start + 1, end + 1)]
+        if not in_batch:
+            return
+        number, entry = data.draw(st.sampled_from(in_batch), "entry with another file")
+        for path in plan.sources[number].iterdir():
+            path.write_text(path.read_text().replace(f'"file-{number}-{entry}"', '"other"'))
+        assert decided not in accepted(checkpoint)
+
+
+def test_many_places_of_several_sources_take_no_long_time(tmp_path: Path) -> None:
+    places = [0, 1, 2, 3, 4, *range(5)] * 4
+    plan = Plan(tmp_path, places, [(0, 2), (1, 2), (1, 3), (0, 3), (2, 4)])
+    decided = read_batch_input(tmp_path, 1).digest
+    for number in range(5):
+        plan.grow(number, number)
+    assert decided in accepted(tmp_path)
+
+
+# --- what other sources write ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("line", ['{"seq":5}', "7", '{"logOffset":0}', '{"t":{"0":1}}'])
+@pytest.mark.parametrize("first", [b"\x80\x81\xff", b"v1\n\xff", b"", None])
+def test_files_of_an_unknown_source_are_not_read(line: str, first: bytes | None, tmp_path: Path) -> None:
+    """None: a directory. Beside a source whose kind has a file of that name, too."""
+    plan = Plan(tmp_path, [0], [(-1, 0)])
+    offsets = tmp_path / "offsets" / "0"
+    offsets.write_text(f'v1\n{{}}\n{{"logOffset":0}}\n{line}\n{{"seq":5}}')
+    before = read_batch_input(tmp_path, 0) if line != '{"logOffset":0}' else None
+    (tmp_path / "sources" / "2").mkdir()
+    path = tmp_path / "sources" / "2" / "0"
+    path.mkdir() if first is None else path.write_bytes(first)
+    if before is None:
+        plan.sources.append(tmp_path / "sources" / "1")
+        plan.sources[1].mkdir()
+        plan.write(1, 0, "other")
+    found = read_batch_input(tmp_path, 0)
+    assert before is None or found == before
+    assert path not in found.files
 
 
 # --- what is missing ------------------------------------------------------------------------------------------

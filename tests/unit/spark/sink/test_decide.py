@@ -13,7 +13,7 @@ from tests.support.sink_runs import arrow, options, prepare
 from halfmq.errors import EnvironmentFailed, TransactionIncomplete, TransactionRefused
 from halfmq.model.query_batch import QueryBatch
 from halfmq.spark.sink import decide
-from halfmq.spark.sink.batch_input import digest_of
+from halfmq.spark.sink.batch_input import digest_of, read_batch_input
 from halfmq.spark.sink.task import Prepared
 
 BATCH = QueryBatch("q", 0, "r1")
@@ -114,6 +114,39 @@ async def test_restored_checkpoint_of_a_file_source_stops(tmp_path: Path, checkp
             with pytest.raises(TransactionRefused, match="decided with other content"):
                 await commit(running, checkpoint, 1, found)
         assert await visible(running) == [b"b"]
+
+
+@pytest.mark.parametrize("given", [{}, {"txnAppId": "app", "txnVersion": "0"}])
+async def test_batch_whose_logs_have_grown_since_is_the_same(
+    tmp_path: Path, checkpoint: Path, given: dict[str, str]
+) -> None:
+    """a.union(b).union(c).union(c), where the newer entry of b makes it seem a.union(a).union(b).union(c)."""
+    lines = ['{"logOffset":0}'] * 2 + ['{"logOffset":1}'] * 2
+    offsets(checkpoint, 0, "\n".join(lines))
+
+    def entry(source: int, number: int) -> None:
+        path = checkpoint / "sources" / str(source) / str(number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("v1\n" + json.dumps({"path": f"{source}-{number}", "timestamp": 1, "batchId": number}))
+
+    async def write(running: Running, run: str) -> None:
+        batch = BATCH._replace(run=run)
+        found = await prepare(running, batch, "0.1", arrow(b"a"))
+        if not given:
+            await commit(running, checkpoint, 0, found)
+            return
+        made = options(running.ports.names, checkpointLocation=str(checkpoint), **given)
+        await asyncio.to_thread(decide.decide_batch_write, [found], made, batch)
+
+    for source, number in ((0, 0), (1, 0), (2, 0), (2, 1)):
+        entry(source, number)
+    async with serving(tmp_path / "store") as running:
+        await write(running, "r1")
+        decided_by = read_batch_input(checkpoint, 0).digest
+        entry(1, 1)
+        assert read_batch_input(checkpoint, 0).digest != decided_by
+        await write(running, "r2")
+        assert await visible(running) == [b"a"]
 
 
 @pytest.mark.parametrize("known_by", ["task", "decision"])
