@@ -133,6 +133,9 @@ class Running:
         name = f"{os.getpid()}.{part.name}"
         self.tag = f"HALFMQ_TEST_PART={name}"
         environment = {**os.environ, "HALFMQ_SUITE": suite, "HALFMQ_TEST_PART": name}
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            # A shell starts what runs in its background so, and ``interrupt`` would do nothing: processes inherit it.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(
                 command,
