@@ -39,7 +39,7 @@ from halfmq.model.ids import checked_name
 from halfmq.model.stored_message import SYS_PREPARED, StoredMessage, body_crc_of
 from halfmq.runtime.clock import Clock, SystemClock
 from halfmq.runtime.entropy import Entropy, SystemEntropy
-from halfmq.wire.remoting.codes import RequestCode, ResponseCode
+from halfmq.wire.remoting.codes import HMQ_DECISION, RequestCode, ResponseCode
 from halfmq.wire.remoting.header import Request
 
 if TYPE_CHECKING:
@@ -847,26 +847,34 @@ class AsyncClient:
                     request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported"
                 )
 
-    def _on_silent(self, connection: Connection) -> None:
+    def _on_silent(self, connection: Connection) -> bool:
         """Ask until it answers, or the connection is given up and ``_on_lost`` goes on: meanwhile blocks fail at once and ask nothing."""
-        if self._closing is None:
-            self._spawn(self._probe(connection))
+        if self._closing is not None:
+            return False
+        self._spawn(self._probe(connection))
+        return True
 
-    def _on_silent_name_server(self, _connection: Connection) -> None:
+    def _on_silent_name_server(self, name_server: Connection) -> bool:
         """Ask the brokers, which may be in the same process: a call that waits for a route has sent them nothing."""
         if self._closing is None:
             for connection in self._context.brokers.established():
                 if not connection.is_in_doubt:
-                    connection.is_in_doubt = True
+                    connection.doubt(name_server.silent_from)
                     self._spawn(self._probe(connection))
+        return False
 
     async def _probe(self, connection: Connection) -> None:
+        now = asyncio.get_running_loop().time
         while connection.is_in_doubt and not connection.closed:
             try:
-                await self._context.membership.heartbeat(connection, PROBE_TIMEOUT_S)
+                if connection.is_halfmq:  # its heartbeats wait for the disk if they name a new group
+                    await connection.request(HMQ_DECISION, {}, timeout_s=PROBE_TIMEOUT_S)
+                else:
+                    await self._context.membership.heartbeat(connection, PROBE_TIMEOUT_S)
             except (NotSent, NoAnswer) as error:
                 log.debug("probe of %s: %s", connection.address, error)
-                if connection.is_in_doubt and not connection.is_silent:
+                is_over = now() - connection.silent_from >= self._attempt_timeout_s
+                if connection.is_in_doubt and is_over and not connection.is_silent:
                     connection.is_silent = True
                     log.warning("%s does not answer", connection.address)
                 await asyncio.sleep(_PROBE_S)

@@ -27,11 +27,13 @@ Answer = Request[Mapping[str, str]]
 #: Called with each request from the server (a check, a membership change, ...). Must not block.
 OnPush = Callable[["Connection", Request[Any]], None]
 OnLost = Callable[["Connection"], None]
-#: Called when a request has timed out and nothing was heard since it was written.
-OnSilent = Callable[["Connection"], None]
+#: Called when a request has timed out and nothing was heard since it was written. True: it asks on this connection until it hears something.
+OnSilent = Callable[["Connection"], bool]
 
 #: Granularity of request deadlines, seconds.
 _DEADLINE_TICK_S: Final = 0.05
+#: A connection on which nothing is heard for this long after a request is given up, seconds.
+_SILENT_S: Final = 3.0
 _OPAQUE_MASK: Final = 0x7FFFFFFF
 
 
@@ -52,7 +54,7 @@ class Connection(asyncio.Protocol):
         loop: asyncio.AbstractEventLoop,
         on_push: OnPush,
         on_lost: OnLost,
-        on_silent: OnSilent = lambda _: None,
+        on_silent: OnSilent = lambda _: False,
     ) -> None:
         self.address = address
         #: MQVersion ordinal of the server; 0 until its first heartbeat answer.
@@ -62,6 +64,8 @@ class Connection(asyncio.Protocol):
         self.closed = False
         #: A request has timed out, and nothing was heard since it was written: it may be slow, and is to be asked.
         self.is_in_doubt = False
+        #: Since when it has been silent, if it is in doubt: when the request was written, on the loop's clock.
+        self.silent_from = inf
         #: Set by who asked it then, and got no answer either.
         self.is_silent = False
         #: Local IP address, packed; part of message ids.
@@ -184,20 +188,22 @@ class Connection(asyncio.Protocol):
         was_in_doubt = self.is_in_doubt
         for opaque in expired:
             future, _, written_at = self._waiting.pop(opaque)
-            self.is_in_doubt = self.is_in_doubt or self._heard_at < written_at
+            if self._heard_at <= written_at:
+                self.doubt(written_at)
             if not future.done():
                 future.set_exception(NoAnswer(f"{self.address} did not answer in time"))
-        if self.is_in_doubt and not was_in_doubt:
-            self._on_silent(self)
-        if expired and self._heard_at < now - 3 * _DEADLINE_TICK_S and self._silent_since_request(now):
+        is_asked = self.is_in_doubt and not was_in_doubt and self._on_silent(self)
+        # Detects a dead peer, for which TCP alone needs minutes. A slow response while others arrive is no reason.
+        if expired and not is_asked and now - self.silent_from >= _SILENT_S:
             self.abort("it has been silent since the request that timed out")
         elif self._waiting:
             earliest = min(deadline for _, deadline, _ in self._waiting.values())
             self._arm_timer(max(earliest, now + _DEADLINE_TICK_S))
 
-    def _silent_since_request(self, now: float) -> bool:
-        # Detects a dead peer, for which TCP alone needs minutes. A slow response while others arrive is no reason.
-        return now - self._heard_at >= 3.0
+    def doubt(self, silent_from: float) -> None:
+        """It is in doubt until something is heard. ``silent_from``: as the attribute, of the first request that says so."""
+        self.is_in_doubt = True
+        self.silent_from = min(self.silent_from, silent_from)
 
     # --- asyncio.Protocol -----------------------------------------------------------------------------------------
 
@@ -216,7 +222,9 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._loop.time()
-        self.is_in_doubt = self.is_silent = False
+        if self.is_in_doubt:
+            self.is_in_doubt = self.is_silent = False
+            self.silent_from = inf
         try:
             for frame in self._splitter.feed(data):
                 try:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from halfmq.client.connection import Connection, NoAnswer, NotSent, OnPush
+from halfmq.client.connection import Connection, NoAnswer, NotSent, OnPush, OnSilent
 from halfmq.client.connector import Address, Connector
 from halfmq.client.log import log
 from halfmq.errors import ConnectError
@@ -13,7 +13,7 @@ from halfmq.errors import ConnectError
 #: Runs on each new connection before it is used: the first heartbeat.
 Introduce = Callable[[Connection], Awaitable[None]]
 CONNECT_TIMEOUT_S: Final = 5.0
-#: How long a server that has let a request time out may take for a heartbeat, before it counts as away, seconds.
+#: How long a server that has let a request time out may take for one that waits for nothing, seconds.
 PROBE_TIMEOUT_S: Final = 1.0
 
 
@@ -24,8 +24,8 @@ async def _nothing(_connection: Connection) -> None:
 class ConnectionPool:
     """Open connections by address.
 
-    ``patience_s``: see ``is_away``. ``on_lost`` is called when an open connection is lost, but not when ``close`` closes it. ``on_silent``: when a request has timed out
-    on one, and nothing was heard since it was written.
+    ``patience_s``: see ``is_away``. ``on_lost`` is called when an open connection is lost, but not when ``close`` closes it. ``on_silent``:
+    see ``OnSilent``.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class ConnectionPool:
         *,
         on_push: OnPush,
         on_lost: Callable[[Address], None] = lambda _address: None,
-        on_silent: Callable[[Connection], None] = lambda _connection: None,
+        on_silent: OnSilent = lambda _connection: False,
         introduce: Introduce = _nothing,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         patience_s: float = math.inf,
@@ -62,7 +62,8 @@ class ConnectionPool:
         return self._open.get(address)
 
     def is_away(self, address: Address, now: float) -> bool:
-        """Whether the server answers neither a request nor a heartbeat after it, or cannot be connected to for ``patience_s`` seconds.
+        """Whether the server has been silent for ``patience_s`` seconds since a request, and did not answer a probe either; or cannot be
+        connected to for as long.
 
         Ended by anything that is heard from it. May be called from any thread; ``now``: the loop's time.
         """
@@ -130,15 +131,15 @@ class ConnectionPool:
         del self._away_from[address]
         return connection
 
-    def _silent(self, connection: Connection) -> None:
-        if self._open.get(connection.address) is connection:  # else it is being opened, which has a timeout
-            self._on_silent(connection)
+    def _silent(self, connection: Connection) -> bool:
+        # If it is not open, it is being opened, which has a timeout.
+        return self._open.get(connection.address) is connection and self._on_silent(connection)
 
     def _lost(self, connection: Connection) -> None:
         if self._open.get(connection.address) is connection:
             del self._open[connection.address]
-            wait_s = 0.0 if connection.is_silent else PROBE_TIMEOUT_S if connection.is_in_doubt else self._patience_s
-            self._away_from[connection.address] = asyncio.get_running_loop().time() + wait_s
+            now = asyncio.get_running_loop().time()
+            self._away_from[connection.address] = min(now, connection.silent_from) + self._patience_s
             if not self.closed:
                 log.info("connection to %s lost", connection.address)
                 self._on_lost(connection.address)

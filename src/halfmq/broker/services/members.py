@@ -2,7 +2,8 @@
 
 This is session state: a restart loses it, and clients send it again with their next heartbeat. Two things are durable: consumer groups
 that a heartbeat names for the first time, whose creation its response waits for; and the holders of queue locks, which are logged
-(``core.queues.ordering``).
+(``core.queues.ordering``). A heartbeat that names nothing new is answered while the disk is slow: clients recognize by it a broker that
+is away.
 
 Later requests of the same connection wait for its heartbeat: a client that left before its heartbeat was registered would otherwise
 remain a member, whose queues nobody reads, until its connection ends.
@@ -29,6 +30,7 @@ from halfmq.core.state import Subscription
 from halfmq.core.transaction.admission import groups_refusal, producer_groups_refusal
 from halfmq.errors import InvalidName
 from halfmq.model.ids import checked_name
+from halfmq.model.settings import GroupSettings
 
 log = logging.getLogger("halfmq.clients")
 
@@ -107,6 +109,9 @@ class Members:
         self.waiting = 0
         #: The newest connection of each client id, and the inverse.
         self._connections: dict[str, int] = {}
+        #: Consumer groups that a crash does not revert, as of an answered heartbeat. A group that was changed or created again since is
+        #: another object.
+        self._durable_groups: dict[str, GroupSettings] = {}
         self._ids: dict[int, str] = {}
         #: By connection: version and language in its last heartbeat.
         self.software: dict[int, tuple[int, str]] = {}
@@ -120,8 +125,8 @@ class Members:
 
         Args:
             memory_bytes: size of the request while it waits for an earlier heartbeat of the peer.
-            answer: called when the member is registered and a crash cannot revert any state in memory; or when the whole heartbeat was
-                refused.
+            answer: called when the member is registered and a crash cannot revert what that says, its groups; or when the whole heartbeat
+                was refused.
         """
         if peer.is_open:
             self._in_order(_Waiting(lambda: self._take(peer, member, answer), answer, peer, memory_bytes))
@@ -245,8 +250,17 @@ class Members:
                 if subscription.expression_type not in ("", TAG):
                     self._on_unsupported(member.client_id, data.group, subscription)
             self._subscription_conflicts.heard(data.group, number, member.client_id, data.subscriptions)
-        # A group from another client's heartbeat may not be durable yet.
-        self._sequencer.after_durable(lambda _, __: answer(Registered(left_out)), None, _DONE)
+        groups = {data.group: self._view.groups[data.group] for data in consumers}
+        if left_out is None and all(self._durable_groups.get(name) is group for name, group in groups.items()):
+            answer(Registered(None))
+        else:  # a group from another client's heartbeat may not be durable yet, nor the transactions whose groups are too many
+            self._sequencer.after_durable(lambda _, __: self._registered(groups, left_out, answer), None, _DONE)
+
+    def _registered(self, groups: dict[str, GroupSettings], left_out: str | None, answer: _Answer) -> None:
+        self._durable_groups.update(groups)
+        if len(self._durable_groups) > len(self._view.groups):
+            self._durable_groups = {n: group for n, group in self._durable_groups.items() if n in self._view.groups}
+        answer(Registered(left_out))
 
     # --- bounds
 

@@ -10,7 +10,7 @@ from halfmq import limits
 from halfmq.broker.services.groups import GroupsOnUse
 from halfmq.broker.services.members import Member, Members, Registered
 from halfmq.broker.services.subscription_conflicts import SubscriptionConflicts
-from halfmq.core.commands import EnsureGroup, SetTopic, UnlockQueues
+from halfmq.core.commands import DeleteGroup, EnsureGroup, SetTopic, UnlockQueues
 from halfmq.core.decision import Why
 from halfmq.core.engine import Failed
 from halfmq.core.session import ConsumerData, Polling
@@ -95,6 +95,24 @@ def test_a_heartbeat_is_answered_when_its_groups_are_durable() -> None:
     answers = bench.register(FakePeer(), heartbeat("me", "C"))
     assert answers == []
     assert not bench.session.consumers
+    bench.sequencer.release()
+    assert answers == [Registered(None)]
+
+
+def test_a_heartbeat_waits_for_the_disk_only_if_it_names_what_a_crash_reverts() -> None:
+    bench = Bench()
+    assert bench.register(FakePeer(1), heartbeat("one", "C", producers=("P",))) == [Registered(None)]
+    bench.sequencer.is_held = True
+    assert bench.register(FakePeer(1), heartbeat("one", "C", producers=("P",))) == [Registered(None)]
+    assert bench.register(FakePeer(2), heartbeat("two", producers=("Q",))) == [Registered(None)]
+    bench.sequencer.submit(EnsureGroup("D"), None)
+    assert bench.register(FakePeer(3), heartbeat("three", "C", "D")) == []
+    for number in (1, 3):
+        bench.members.connection_closed(number, keep_locks=False)
+    bench.sequencer.submit(DeleteGroup("C", False), None)
+    bench.sequencer.submit(EnsureGroup("C"), None)
+    answers = bench.register(FakePeer(4), heartbeat("one", "C"))
+    assert answers == [], "it is another group of that name"
     bench.sequencer.release()
     assert answers == [Registered(None)]
 

@@ -1,0 +1,64 @@
+"""A disk that takes seconds for a sync is waited for: it is not taken for a broker that is away."""
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from tests.support.in_process import serving
+
+from halfmq import AsyncClient, HalfmqError, Outcome, SendTimeout
+from halfmq.store.group_flush import GroupFlush, Job
+from halfmq.store.store import Durability
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
+
+
+class SlowDisk:
+    """``make_syncer``: the real sync thread, whose syncs wait until ``over`` is set."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.over.set()
+
+    def __call__(self, job: Job) -> GroupFlush:
+        def slow(position: int) -> None:
+            self.over.wait(30)
+            job(position)
+
+        flush = GroupFlush(slow)
+        flush.start()
+        return flush
+
+
+@pytest.mark.parametrize("stall_s", [2.0, 4.0])
+async def test_blocks_wait_for_a_slow_disk_also_beside_one_that_does_not(tmp_path: Path, stall_s: float) -> None:
+    disk = SlowDisk()
+    async with serving(tmp_path, make_syncer=disk, durability=Durability.FSYNC) as running:
+        url = f"rocketmq://127.0.0.1:{running.ports.names}"
+        async with AsyncClient(url, group="shop") as mq, mq.consumer("t", group="billing"):
+            mq.add_check("order", lambda _: Outcome.UNKNOWN)
+
+            async def order(seconds: float | None = None) -> None:
+                async with mq.begin("order", timeout=seconds) as tx:
+                    tx.send("t", b"x")
+
+            await order()
+            await asyncio.sleep(1.5)  # the connection has been idle for longer than the short block waits
+            disk.over.clear()
+            began = time.monotonic()
+            blocks = [asyncio.create_task(order())]
+            short = asyncio.create_task(order(0.5))
+            not_ready = 0
+            while time.monotonic() - began < stall_s:
+                blocks.append(asyncio.create_task(order()))
+                await asyncio.sleep(0.2)
+                not_ready += not mq.is_ready
+            disk.over.set()
+            outcomes = await asyncio.gather(*blocks, return_exceptions=True)
+            assert [one for one in outcomes if isinstance(one, HalfmqError)] == []
+            assert outcomes == [None] * len(blocks)
+            assert not_ready == 0
+            with pytest.raises(SendTimeout):
+                await short
