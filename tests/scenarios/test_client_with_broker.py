@@ -43,6 +43,26 @@ async def read(served: Served, topic: str, group: str, count: int, linger_s: flo
     return got
 
 
+async def test_broker_that_creates_no_topics_is_found_and_its_checks_are_answered(served: Served) -> None:
+    async with AsyncClient(url(served), group="orders") as mq:
+        await mq.prepare([compose("orders", b"x")], tx_id="T-1", name="order")
+    served.stop()
+    served.options += ("--no-auto-create-topics",)
+    served.start()
+    checked = asyncio.Event()
+
+    def check(_: Transaction) -> Outcome:
+        checked.set()
+        return Outcome.COMMIT
+
+    mq = AsyncClient(url(served), group="orders")
+    mq.add_check("order", check)
+    async with mq:
+        assert mq.is_ready
+        assert await mq.healthy()
+        await asyncio.wait_for(checked.wait(), 30)
+
+
 async def test_several_messages_have_one_verdict_at_one_position(served: Served) -> None:
     async with AsyncClient(url(served), group="orders") as mq:
         async with mq.begin() as tx:

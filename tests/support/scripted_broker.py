@@ -21,7 +21,7 @@ from halfmq.wire.remoting.group_bodies import encode_member_list
 from halfmq.wire.remoting.header import Request, decode, encode_oneway_request, encode_response
 from halfmq.wire.remoting.heartbeat import HeartbeatBody, decode_heartbeat
 from halfmq.wire.remoting.message_codec import encode_check, split_batch
-from halfmq.wire.remoting.route import BrokerData, QueueData, Route, encode_route
+from halfmq.wire.remoting.route import BrokerData, QueueData, Route, encode_cluster_info, encode_route
 from tests.support.virtual_time import LoopClock
 
 NAMES = Address("names", 9876)
@@ -214,6 +214,10 @@ class ScriptedBroker:
         self.heartbeats.pop(peer, None)
         return encode_response(request, 0)
 
+    def _cluster(self, _peer: Peer, request: Request[Any]) -> bytes:
+        brokers = (BrokerData("C", self.name, {0: str(BROKER)}),)
+        return encode_response(request, 0, body=encode_cluster_info(brokers, request.version))
+
     def _route(self, _: Peer, request: Request[Any]) -> bytes:
         topic = request.ext.topic
         if topic not in self.topics:
@@ -372,6 +376,7 @@ _USUAL: dict[int, Any] = {
     RequestCode.HEART_BEAT: ScriptedBroker._heartbeat,
     RequestCode.UNREGISTER_CLIENT: ScriptedBroker._unregister,
     RequestCode.GET_ROUTEINFO_BY_TOPIC: ScriptedBroker._route,
+    RequestCode.GET_BROKER_CLUSTER_INFO: ScriptedBroker._cluster,
     RequestCode.SEND_MESSAGE_V2: ScriptedBroker._send,
     RequestCode.SEND_BATCH_MESSAGE: ScriptedBroker._send,
     RequestCode.END_TRANSACTION: ScriptedBroker._end,

@@ -103,15 +103,17 @@ class Router:
         return self._brokers.get(broker)
 
     async def learn_brokers(self) -> None:
-        """Find brokers by the route of the template topic, which most brokers have. Finding none is no error.
+        """Find brokers: by the route of the template topic, or in the list of all where no broker creates topics on first use.
 
         Raises:
-            ConnectError: no name server answers.
+            ConnectError: no name server answers, or it knows no broker.
         """
         try:
             await self._fetch(TEMPLATE_TOPIC)
         except TopicNotFound:
-            log.debug("no broker makes topics on first use; brokers are learnt from the topics in use")
+            await self.all_brokers()
+        if not self._brokers:
+            raise ConnectError("the name server knows no broker", hint="has the broker registered there?")
 
     async def all_brokers(self) -> list[str]:
         """Names of all brokers that have a master, as the name server knows them now; ``address_of`` knows them afterwards.

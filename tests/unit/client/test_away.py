@@ -16,7 +16,7 @@ from halfmq.client.outgoing import compose
 from halfmq.errors import ConnectError, SendTimeout, TransactionUnknown, UsageError
 from halfmq.wire.remoting.codes import RequestCode
 from halfmq.wire.remoting.header import encode_response
-from halfmq.wire.remoting.route import BrokerData, QueueData, Route, encode_route
+from halfmq.wire.remoting.route import BrokerData, QueueData, Route, encode_cluster_info, encode_route
 
 MESSAGE = [compose("t", b"x")]
 
@@ -280,3 +280,25 @@ async def test_client_that_does_not_wait_for_a_broker_is_ready_later() -> None:
     assert (await mq.commit(await mq.prepare(MESSAGE, tx_id="T-1"))).acknowledged
     await mq.close()
     assert not mq.is_ready
+
+
+@in_virtual_time
+async def test_a_name_server_that_knows_no_broker_has_not_been_enough() -> None:
+    broker = ScriptedBroker()
+    broker.topics.clear()
+    known: list[BrokerData] = []
+    broker.on[RequestCode.GET_BROKER_CLUSTER_INFO] = lambda _, request: encode_response(
+        request, 0, body=encode_cluster_info(known, request.version)
+    )
+    with pytest.raises(ConnectError, match="knows no broker"):
+        await client_of(broker.network()).connect()
+    mq = client_of(broker.network())
+    await mq.connect(wait=False)
+    await asyncio.sleep(5)
+    assert not mq.is_ready
+    assert not await mq.healthy()
+    known.append(BrokerData("C", broker.name, {0: str(BROKER)}))
+    await mq.found()
+    assert mq.is_ready
+    assert await mq.healthy()
+    await mq.close()
