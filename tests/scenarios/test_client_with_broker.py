@@ -15,6 +15,7 @@ from tests.support.served import Served
 from tests.support.waiting import until
 
 from halfmq import AsyncClient, Client, ConnectError, Message, Outcome, Transaction, TransactionRefused, compose
+from halfmq.client.admin import release_retention
 from halfmq.client.transaction_block import BlockingTransaction
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -61,6 +62,24 @@ async def test_broker_that_creates_no_topics_is_found_and_its_checks_are_answere
         assert mq.is_ready
         assert await mq.healthy()
         await asyncio.wait_for(checked.wait(), 30)
+
+
+async def test_consumer_whose_group_does_not_exist_says_so_until_it_does(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    served.stop()
+    served.options += ("--no-auto-create-groups",)
+    served.start()
+    async with AsyncClient(url(served)) as mq:
+        await mq.send("orders", b"x")
+        async with mq.consumer("orders", group="billing") as messages:
+            await until(lambda: not mq.is_ready, "the missing group")
+            (said,) = [one.getMessage() for one in caplog.records if "get no messages" in one.getMessage()]
+            assert "billing" in said
+            assert "--no-auto-create-groups" in said
+            await release_retention(mq, "billing")  # creates it
+            await until(lambda: mq.is_ready, "the group")
+            assert await messages.get(30) is not None
 
 
 async def test_several_messages_have_one_verdict_at_one_position(served: Served) -> None:

@@ -179,9 +179,16 @@ class AsyncClient:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the client is open and, as far as it knows, a broker answers. No I/O: it notices a request that timed out, a connection
-        that was lost for as long as an attempt may take, and their end. ``healthy`` asks a broker."""
-        return self.is_open and not self._context.is_looking and not self._context.is_away
+        """Whether the client is open and, as far as it knows, a broker answers and takes its consumers as members of their groups. No I/O: it
+        notices a request that timed out, a connection that was lost for as long as an attempt may take, and their end. ``healthy`` asks
+        a broker."""
+        return (
+            self.is_open
+            and not self._context.loop.is_closed()
+            and not self._context.is_looking
+            and not self._context.is_away
+            and all(member.is_listed or member.is_idle for member in list(self._members.values()))
+        )
 
     async def _look_for_brokers(self) -> None:
         """Find the brokers and connect to them, within the timeout of one call for all servers together.

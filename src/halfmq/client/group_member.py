@@ -26,6 +26,10 @@ from halfmq.wire.remoting.heartbeat import ConsumerGroup, Subscription, tags_of
 REBALANCE_S: Final = 20.0
 #: First retry interval while a rebalance is incomplete (a topic does not exist yet, a broker does not respond), seconds.
 _UNSETTLED_S: Final = 1.0
+#: How long brokers may not list a member whose heartbeat may be in flight, seconds; after that it is logged, at most every
+#: ``_UNLISTED_LOGGED_S``.
+_UNLISTED_S: Final = 1.0
+_UNLISTED_LOGGED_S: Final = 60.0
 #: Interval of offset commits, seconds.
 COMMIT_S: Final = 1.0
 _COMMIT_TIMEOUT_S: Final = 3.0
@@ -73,6 +77,11 @@ class GroupMember:
         self._missing: set[str] = set()
         #: By topic, without the retry topic. Queues of a topic that is missing here are not taken yet: its start is being fixed.
         self._starts: dict[str, TopicStart] = {}
+        #: False: a broker answers, and does not take this client as a member; the consumers get nothing of its queues.
+        self.is_listed = True
+        #: Since when not, and when that is logged again; on the loop's clock.
+        self._unlisted_from: float | None = None
+        self._log_unlisted_from = 0.0
 
     def refuse_other_loop(self) -> None:
         """Raise UsageError in a coroutine of another event loop than the client's."""
@@ -221,6 +230,8 @@ class GroupMember:
         unsettled_s = _UNSETTLED_S
         while True:
             self._wake.clear()
+            if self._unlisted_from is not None and not self.is_idle:
+                await self._announce()  # its group may have been created
             if await self._rebalance():
                 pause_s, unsettled_s = REBALANCE_S, _UNSETTLED_S
             else:
@@ -273,7 +284,13 @@ class GroupMember:
         for address in route.brokers.values():
             await self._context.brokers.get(address)  # the first heartbeat registers this client at each broker
         client_id = self._context.membership.client_id
-        members = await self._members(route)
+        try:
+            members = await self._members(route)
+        except RequestFailed as error:
+            if error.response_code == ResponseCode.SYSTEM_ERROR:  # it has no member at all
+                self._note_listed(False, str(error))
+            raise
+        self._note_listed(client_id in members, f"it lists {len(members)} others")
         mine = set(allocate(route.readable, members, client_id))
         gone = [queue for queue in self._pullers if queue.topic == topic and queue not in mine]
         if gone:
@@ -282,6 +299,23 @@ class GroupMember:
         for queue in sorted(mine - self._pullers.keys() - self._releasing):
             self._take_up(queue)
         return client_id in members
+
+    def _note_listed(self, is_listed: bool, why: str) -> None:
+        if is_listed:
+            self.is_listed, self._unlisted_from = True, None
+            return
+        now = asyncio.get_running_loop().time()
+        if self._unlisted_from is None:
+            self._unlisted_from = now
+        self.is_listed = now - self._unlisted_from < _UNLISTED_S
+        if not self.is_listed and now >= self._log_unlisted_from:
+            self._log_unlisted_from = now + _UNLISTED_LOGGED_S
+            log.warning(
+                "consumers of group %s get no messages: the broker does not take them as members (%s). If the group does not exist "
+                "there and is not created on first use (halfmq serve --no-auto-create-groups; RocketMQ: "
+                "autoCreateSubscriptionGroup=false), create it: halfmq group release %s, or mqadmin updateSubGroup",
+                self.group, why, self.group,
+            )  # fmt: skip
 
     async def _members(self, route: Route) -> tuple[str, ...]:
         ext = {"consumerGroup": self.group}
