@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from tests.support.in_process import serving
+from tests.support.waiting import until
 
 from halfmq import AsyncClient, HalfmqError, Outcome, SendTimeout
+from halfmq.model.settings import BrokerSettings
 from halfmq.store.group_flush import GroupFlush, Job
 from halfmq.store.store import Durability
 
@@ -62,3 +64,23 @@ async def test_blocks_wait_for_a_slow_disk_also_beside_one_that_does_not(tmp_pat
             assert not_ready == 0
             with pytest.raises(SendTimeout):
                 await short
+
+
+async def test_block_that_gave_up_is_rolled_back_although_nothing_checks_it(tmp_path: Path) -> None:
+    """It has no name, so no check function: this process knows that its local transaction has not run."""
+    disk = SlowDisk()
+    settings = BrokerSettings(check_immunity_ms=1_000)
+    async with serving(tmp_path, make_syncer=disk, durability=Durability.FSYNC, settings=settings) as running:
+        async with AsyncClient(f"rocketmq://127.0.0.1:{running.ports.names}", group="shop") as mq:
+            disk.over.clear()
+            block = mq.begin(timeout=0.5)
+            with pytest.raises(SendTimeout):
+                async with block as tx:
+                    tx.send("t", b"x")
+            disk.over.set()
+            await until(lambda: block.id in running.state.producer_groups["shop"].undecided, "the half")
+
+            async def rolled_back() -> bool:
+                return await mq.undecided([block.id]) == set()
+
+            await until(rolled_back, "the rollback")

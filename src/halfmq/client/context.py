@@ -63,10 +63,11 @@ class ClientContext:
                 hint="open an AsyncClient in each loop and close it there, or use Client, in any thread",
             )
 
-    def attempts(self, what: str, timeout_s: float | None = None) -> Attempts:
-        """The retry budget of a new call. ``what``: the call, for error messages. ``timeout_s``: default ``self.timeout_s``."""
+    def attempts(self, what: str, timeout_s: float | None = None, **hint: str) -> Attempts:
+        """The retry budget of a new call. ``what``: the call, for error messages. ``timeout_s``: default ``self.timeout_s``. ``hint``: as
+        for ``Attempts``."""
         total_s = self.timeout_s if timeout_s is None else timeout_s
-        return Attempts(what, total_s, self.attempt_timeout_s, self.rng, lambda: self.brokers.closed)
+        return Attempts(what, total_s, self.attempt_timeout_s, self.rng, lambda: self.brokers.closed, **hint)
 
     async def broker(self, name: str) -> Connection:
         """A connection to the broker ``name``, opened if necessary.

@@ -9,7 +9,7 @@ A transaction of many messages without a delay goes to a halfmq broker in half b
 
 import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from halfmq import limits
 from halfmq.client.connection import Answer, Connection, NoAnswer, NotSent
@@ -38,6 +38,11 @@ from halfmq.wire.remoting.half_batches import read_answer, read_place
 from halfmq.wire.remoting.message_codec import encode_send
 from halfmq.wire.remoting.replies import SentReply, read_reply
 
+#: After ``SendTimeout``, whichever broker it is.
+_HINT: Final = (
+    "nothing is visible, and the local transaction has not run: roll it back, and begin a new transaction; what is stored of this one is "
+    "rolled back when it is checked"
+)
 Lost = ConnectError | NotSent | NoAnswer
 
 
@@ -58,7 +63,7 @@ class Preparation:
         self, context: ClientContext, group: str, tx_id: str, name: str, timeout_s: float | None = None
     ) -> None:
         self._context = context
-        self._attempts = context.attempts(f"prepare of {tx_id}", timeout_s)
+        self._attempts = context.attempts(f"prepare of {tx_id}", timeout_s, hint=_HINT)
         self._group = group
         self._tx_id = tx_id
         self._name = name
@@ -140,10 +145,7 @@ class Preparation:
             if isinstance(failure, RequestFailed):
                 await attempts.refused(failure)
             elif isinstance(failure, NoAnswer) and not self._atomic:
-                raise SendTimeout(
-                    f"prepare of {self._tx_id}: {failure}",
-                    hint="nothing is visible and nothing local has happened; begin a new transaction",
-                ) from failure
+                raise SendTimeout(f"prepare of {self._tx_id}: {failure}", hint=_HINT) from failure
             else:
                 # A block holds a database connection: once no broker answers it ends, as new ones are refused.
                 await attempts.lost(failure, again=not self._context.is_away)

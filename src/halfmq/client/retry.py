@@ -53,6 +53,7 @@ class Attempts:
         "_attempt_timeout_s",
         "_backoff_s",
         "_deadline",
+        "_hint",
         "_is_closed",
         "_last",
         "_left",
@@ -69,7 +70,9 @@ class Attempts:
         attempt_timeout_s: float,
         rng: random.Random,
         is_closed: Callable[[], bool],
+        hint: str = "do not send it again as a new message; query it, or deduplicate at the consumer",
     ) -> None:
+        """``hint``: what the caller does after ``SendTimeout``."""
         self._what = what
         #: Whether the client is closed; then no attempt can succeed.
         self._is_closed = is_closed
@@ -77,6 +80,7 @@ class Attempts:
         self._deadline = self._now() + timeout_s
         self._attempt_timeout_s = attempt_timeout_s
         self._rng = rng
+        self._hint = hint
         self._left = ATTEMPTS
         self._backoff_s = BACKOFF_S
         self._unknown: Exception | None = None
@@ -159,7 +163,7 @@ class Attempts:
         if self._unknown is not None and not _settles(last):
             error: HalfmqError = SendTimeout(
                 f"{self._what}: no response; it may have been executed",
-                hint="do not send it again as a new message; query it, or deduplicate at the consumer",
+                hint=self._hint,
             )
         elif isinstance(last, HalfmqError):
             return last

@@ -46,6 +46,18 @@ async def test_halves_carry_id_index_count_name_and_query_id() -> None:
     assert broker.visible("orders") == []
 
 
+@pytest.mark.parametrize("halfmq", [True, False])
+@in_virtual_time
+async def test_block_whose_halves_are_not_answered_may_be_begun_again(halfmq: bool) -> None:
+    broker = ScriptedBroker(halfmq=halfmq)
+    broker.on[SEND] = lambda *_: None
+    async with client_of(broker.network()) as mq:
+        with pytest.raises(SendTimeout, match="begin a new transaction") as error:
+            async with mq.begin(timeout=0.5) as tx:
+                tx.send("orders", b"x")
+    assert "do not send" not in str(error.value)
+
+
 @in_virtual_time
 async def test_lost_answers_are_repeated_under_the_same_ids() -> None:
     broker = ScriptedBroker()
