@@ -320,7 +320,7 @@ async def test_an_id_that_is_still_undecided_is_refused_as_such_and_its_check_de
                     for _ in range(messages):
                         tx.send("T", b"again")
             assert (refused.value.tx_id, refused.value.code) == (ORDER, "transaction-undecided")
-            assert "undecided" in str(refused.value)
+            assert "is undecided: an earlier run of it was prepared and not settled" in str(refused.value)
             assert refused.value.outcome_known
             await until(lambda: running.state.verdicts, "the verdict")
             with pytest.raises(TransactionRefused) as standing:

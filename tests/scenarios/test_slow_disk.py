@@ -70,17 +70,19 @@ async def test_block_that_gave_up_is_rolled_back_although_nothing_checks_it(tmp_
     """It has no name, so no check function: this process knows that its local transaction has not run."""
     disk = SlowDisk()
     settings = BrokerSettings(check_immunity_ms=1_000)
-    async with serving(tmp_path, make_syncer=disk, durability=Durability.FSYNC, settings=settings) as running:
-        async with AsyncClient(f"rocketmq://127.0.0.1:{running.ports.names}", group="shop") as mq:
-            disk.over.clear()
-            block = mq.begin(timeout=0.5)
-            with pytest.raises(SendTimeout):
-                async with block as tx:
-                    tx.send("t", b"x")
-            disk.over.set()
-            await until(lambda: block.id in running.state.producer_groups["shop"].undecided, "the half")
+    async with (
+        serving(tmp_path, make_syncer=disk, durability=Durability.FSYNC, settings=settings) as running,
+        AsyncClient(f"rocketmq://127.0.0.1:{running.ports.names}", group="shop") as mq,
+    ):
+        disk.over.clear()
+        block = mq.begin(timeout=0.5)
+        with pytest.raises(SendTimeout):
+            async with block as tx:
+                tx.send("t", b"x")
+        disk.over.set()
+        await until(lambda: block.id in running.state.producer_groups["shop"].undecided, "the half")
 
-            async def rolled_back() -> bool:
-                return await mq.undecided([block.id]) == set()
+        async def rolled_back() -> bool:
+            return await mq.undecided([block.id]) == set()
 
-            await until(rolled_back, "the rollback")
+        await until(rolled_back, "the rollback")

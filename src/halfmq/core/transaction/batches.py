@@ -173,16 +173,16 @@ def _prepared_before(
             same = facts is not None and (facts.messages, facts.checksum) == (command.messages, command.checksum)
             if same and state.topics_by_id[half.topic_id].name == command.topic and half.queue_id == command.queue_id:
                 return Sent(half.first_offset, half.queue_id, half.half_index, "")
-            what = f"attempt {command.attempt} has" if command.attempt else "is undecided, and has"
             return _does_not_fit(
-                command, f"transaction {known.tx_id!r} {what} another half batch at index {command.index}"
+                command,
+                f"attempt {command.attempt} has another half batch at index {command.index}" if command.attempt else "",
             )
     last = known.halves[-1]
     if last.batch is None or bool(last.attempt) != bool(command.attempt):
         return _does_not_fit(
             command,
-            f"transaction {known.tx_id!r} was begun in another way: it has only single halves, or only half batches, and "
-            "attempts only if it is a batch of a query",
+            "it was begun in another way: it has only single halves, or only half batches, and attempts only if it is a batch of "
+            "a query",
         )
     said = max(command.count, known.count)
     if not command.attempt and said:
@@ -190,15 +190,16 @@ def _prepared_before(
         if not fits or (command.count and known.count and command.count != known.count):
             return _does_not_fit(
                 command,
-                f"transaction {known.tx_id!r} is said to have {known.count or command.count} half batches; number "
-                f"{command.index} does not fit",
+                f"it is said to have {known.count or command.count} half batches; number {command.index} does not fit",
             )
     return None
 
 
-def _does_not_fit(command: PrepareBatch, text: str) -> Refused:
+def _does_not_fit(command: PrepareBatch, detail: str) -> Refused:
     """The id of an application's transaction may be in use by another of its runs; that of a batch of a query is made for each attempt."""
-    return Refused(Why.INVALID_PARAMETER, text) if command.attempt else still_undecided(text)
+    if command.attempt:
+        return Refused(Why.INVALID_PARAMETER, f"transaction {command.tx_id!r}: {detail}")
+    return still_undecided(command.tx_id, detail)
 
 
 def _of_attempt(halves: tuple[Half, ...], attempt: str) -> tuple[Half, ...]:

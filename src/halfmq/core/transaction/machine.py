@@ -165,24 +165,25 @@ def _prepared_before(known: Undecided, command: SendHalf, topic: Topic) -> Sent 
     """The first reply if this half is already stored; a refusal if it contradicts the stored one; None if it is new."""
     index, count = command.index, command.count
     if known.halves[0].batch is not None:
-        text = f"transaction {known.tx_id!r} is undecided, and has half batches: it cannot have single halves besides"
-        return still_undecided(text)
+        return still_undecided(known.tx_id, "it has half batches, and cannot have single halves besides")
     for half in known.halves:
         if half.index == index:
             if half.topic_id != topic.topic_id or half.key_hash != command.key_hash:
-                return still_undecided(
-                    f"transaction {known.tx_id!r} is undecided, and has another message at index {index}"
-                )
+                return still_undecided(known.tx_id)
             return Sent(half.first_offset, half.queue_id, half.half_index, command.unique_id)
     said = max(count, known.count)
     if said and (index >= said or known.halves[-1].index >= said or (count and known.count and count != known.count)):
         return still_undecided(
-            f"transaction {known.tx_id!r} is said to have {known.count or count} messages; message {index} does not fit"
+            known.tx_id, f"it is said to have {known.count or count} messages; message {index} does not fit"
         )
     return None
 
 
-def still_undecided(text: str) -> Refused:
+def still_undecided(tx_id: str, detail: str = "") -> Refused:
+    """The refusal of a half that is not one of the undecided transaction ``tx_id``, even if only its generated id differs."""
+    text = f"transaction {tx_id!r} is undecided: an earlier run of it was prepared and not settled"
+    if detail:
+        text += f"; {detail}"
     return Refused(Why.STILL_UNDECIDED, text, TransactionState.UNDECIDED.value)
 
 

@@ -547,7 +547,7 @@ def test_what_contradicts_a_transaction_is_refused_with_what_it_has() -> None:
     first = log.do(part("T1", 0))
     log.do(part("T1", 2))
     other = half("other", HMQ_TX_ID="T1", HMQ_TX_INDEX="0")
-    said = "transaction 'T1' is undecided, and has another message at index 0"
+    said = "transaction 'T1' is undecided: an earlier run of it was prepared and not settled"
     assert refused(nothing_logged(log, other), Why.STILL_UNDECIDED).text == said
     elsewhere = part("T1", 0, topic="stock")
     assert text_of(log.do(elsewhere)) == said
