@@ -257,6 +257,7 @@ class AsyncClient:
         )
         router = Router(NameServers(self._servers, self._names), rng)
         self._context = ClientContext(
+            self.url,
             brokers,
             router,
             membership,

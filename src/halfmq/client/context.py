@@ -18,6 +18,8 @@ from halfmq.runtime.clock import Clock
 class ClientContext:
     """Connections, routes, client identity, clock, random numbers and timeouts of one client. Times in seconds."""
 
+    #: As given by the application.
+    url: str
     brokers: ConnectionPool
     router: Router
     membership: Membership
@@ -46,8 +48,12 @@ class ClientContext:
     def refuse_if_away(self) -> None:
         """Raise ConnectError if no broker answers, before anything is begun that would wait for one."""
         if self.is_away:
+            what = f"no broker of {self.url} was found yet"
+            if not self.is_looking:
+                addresses = ", ".join(sorted({str(address) for address in self.router.brokers().values()}))
+                what = f"no broker of {self.url} has answered for some time ({addresses})"
             raise ConnectError(
-                "no broker has answered for some time, so that this fails at once",
+                f"{what}, so that this fails at once",
                 hint="nothing was done; try again later: it succeeds as soon as a broker answers",
             )
 

@@ -183,7 +183,12 @@ def test_a_loop_that_is_closed_is_named() -> None:
     async def send() -> None:
         await mq.send("t", b"x")
 
-    asyncio.run(mq.connect())
+    async def opened() -> bool:
+        await mq.connect()
+        return mq.is_ready
+
+    assert asyncio.run(opened())
+    assert not mq.is_ready
     with pytest.raises(UsageError, match="another event loop, which is closed"):
         asyncio.run(send())
 

@@ -552,7 +552,7 @@ def test_what_contradicts_a_transaction_is_refused_with_what_it_has() -> None:
     elsewhere = part("T1", 0, topic="stock")
     assert text_of(log.do(elsewhere)) == said
     assert log.do(part("T1", 0)) == first
-    said = "transaction 'T1' is said to have {} messages; message {} does not fit"
+    said += "; it is said to have {} messages; message {} does not fit"
     assert text_of(log.do(part("T1", 1, count=2))) == said.format(2, 1), "index 2 is here already"
     sent(log.do(part("T1", 3, count=4)))
     assert refused(nothing_logged(log, part("T1", 4)), Why.STILL_UNDECIDED).text == said.format(4, 4)
