@@ -47,7 +47,7 @@ async def test_blocks_wait_for_a_slow_disk_also_beside_one_that_does_not(tmp_pat
                     tx.send("t", b"x")
 
             await order()
-            await asyncio.sleep(1.5)  # the connection has been idle for longer than the short block waits
+            await asyncio.sleep(1.0)  # real time: the connection is idle for longer than the short block waits
             disk.over.clear()
             began = time.monotonic()
             blocks = [asyncio.create_task(order())]
@@ -55,7 +55,7 @@ async def test_blocks_wait_for_a_slow_disk_also_beside_one_that_does_not(tmp_pat
             not_ready = 0
             while time.monotonic() - began < stall_s:
                 blocks.append(asyncio.create_task(order()))
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(0.2)  # real time: blocks that begin during the stall
                 not_ready += not mq.is_ready
             disk.over.set()
             outcomes = await asyncio.gather(*blocks, return_exceptions=True)
