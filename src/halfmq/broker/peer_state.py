@@ -35,7 +35,7 @@ TABLE: Final = (
     ),
     PeerState(
         "consumer group", "groups' part of a base (1/4), of the named items'", "`--groups-max`; that part", "an operator deletes it",
-        ("core.state:State.groups",),
+        ("core.state:State.groups", "broker.services.members:Members._durable_groups"),
     ),
     PeerState(
         "offset of a group in a queue", "the base", "groups times queues; without space in the base only in memory", "with its topic or its group",
