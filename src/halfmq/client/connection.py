@@ -34,6 +34,8 @@ OnSilent = Callable[["Connection"], bool]
 _DEADLINE_TICK_S: Final = 0.05
 #: A connection on which nothing is heard for this long after a request is given up, seconds.
 _SILENT_S: Final = 3.0
+#: Unanswered requests whose late answer somebody wants; older ones are forgotten.
+_LATE_MAX: Final = 1_000
 _OPAQUE_MASK: Final = 0x7FFFFFFF
 
 
@@ -79,6 +81,8 @@ class Connection(asyncio.Protocol):
         self._opaque = 0
         #: Pending requests by opaque: the future, its deadline, and when it was written, on the loop's clock.
         self._waiting: dict[int, tuple[asyncio.Future[Answer], float, float]] = {}
+        #: By opaque: who wants the answer to a request that has timed out.
+        self._late: dict[int, Callable[[Answer], None]] = {}
         #: Fires at ``_timer_at``, not later than the earliest deadline.
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
@@ -112,6 +116,13 @@ class Connection(asyncio.Protocol):
         if deadline < self._timer_at:
             self._arm_timer(deadline)
         return future
+
+    def when_late(self, opaque: int, take: Callable[[Answer], None]) -> None:
+        """Call ``take`` if the request, which has timed out, is answered after all on this connection. It must not raise."""
+        if not self.closed:
+            self._late[opaque] = take
+            if len(self._late) > _LATE_MAX:
+                del self._late[next(iter(self._late))]
 
     async def request(
         self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"", timeout_s: float = 3.0
@@ -242,7 +253,9 @@ class Connection(asyncio.Protocol):
             self._on_push(self, message)
             return
         waiting = self._waiting.pop(message.opaque, None)
-        if waiting is None:
+        if waiting is None and message.opaque in self._late:
+            self._late.pop(message.opaque)(message)
+        elif waiting is None:
             log.debug("late or unknown answer %d from %s", message.opaque, self.address)
         elif not waiting[0].done():
             waiting[0].set_result(message)
@@ -281,6 +294,7 @@ class Connection(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
         waiting, self._waiting = self._waiting, {}
+        self._late.clear()
         for future, _, _ in waiting.values():
             if not future.done():
                 future.set_exception(NoAnswer(why))

@@ -8,13 +8,15 @@ A transaction of many messages without a delay goes to a halfmq broker in half b
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from halfmq import limits
 from halfmq.client.connection import Answer, Connection, NoAnswer, NotSent
 from halfmq.client.context import ClientContext
 from halfmq.client.half_batches import MESSAGES_MIN, BatchMessage, OutgoingBatch, divide, prepare_frame
+from halfmq.client.log import log
 from halfmq.client.outgoing import OutgoingMessage, delay_properties
 from halfmq.client.producer import STORED
 from halfmq.client.receipts import Prepared, PreparedHalf
@@ -74,6 +76,8 @@ class Preparation:
         #: The same halves in half batches; None: they are sent one by one.
         self._batches: list[OutgoingBatch] | None = None
         self._may_batch = False
+        #: Called with a half that is acknowledged after ``send`` has failed. None: before that.
+        self.on_late: Callable[[Prepared], None] | None = None
 
     def left_s(self) -> float:
         """Remaining time of the call, seconds."""
@@ -153,7 +157,7 @@ class Preparation:
     async def _send_missing(self) -> RequestFailed | Lost | None:
         """Send all missing halves in order, in one write. Returns the most significant failure (see ``_weight``), or None."""
         failures: list[RequestFailed | Lost] = []
-        waiting: list[tuple[int, Connection, asyncio.Future[Answer]]] = []
+        waiting: list[tuple[int, Connection, int, asyncio.Future[Answer]]] = []
         try:
             connections = await self._connections()
             if self._may_batch and self._batches is None:
@@ -169,14 +173,15 @@ class Preparation:
             for index, half in enumerate(self._halves):
                 if index not in self._acknowledged:
                     connection = connections[half.target.broker]
-                    waiting.append((index, connection, self._start(half, connection, timeout_s)))
+                    waiting.append((index, connection, *self._start(half, connection, timeout_s)))
         except (ConnectError, NotSent) as error:
             failures.append(error)
-        for index, connection, future in waiting:
+        for index, connection, opaque, future in waiting:
             try:
                 answer = await future
             except NoAnswer as error:
                 failures.append(error)
+                connection.when_late(opaque, partial(self._take_late, index, connection))
             else:
                 refused = self._take(index, answer, connection)
                 if refused is not None:
@@ -263,7 +268,7 @@ class Preparation:
             )
         return found
 
-    def _start(self, half: _Half, connection: Connection, timeout_s: float) -> "asyncio.Future[Answer]":
+    def _start(self, half: _Half, connection: Connection, timeout_s: float) -> "tuple[int, asyncio.Future[Answer]]":
         text = names.append(half.properties, half.of_single)
         if half.message.delay_ms:
             if not connection.is_halfmq:
@@ -283,7 +288,17 @@ class Preparation:
             property_string=text,
             body=half.message.body,
         )
-        return connection.call(opaque, frame, timeout_s)
+        return opaque, connection.call(opaque, frame, timeout_s)
+
+    def _take_late(self, index: int, connection: Connection, answer: Answer) -> None:
+        if self.on_late is not None:
+            self._acknowledged.clear()
+            try:
+                self._take(index, answer, connection)
+            except ProtocolError as error:
+                log.debug("late answer to a half of %s: %s", self._tx_id, error)
+            if self._acknowledged:
+                self.on_late(self.so_far())
 
     def _take(self, index: int, answer: Answer, connection: Connection) -> RequestFailed | None:
         half = self._halves[index]

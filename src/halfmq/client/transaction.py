@@ -106,6 +106,7 @@ class Transactions:
         self._group = group
         self.verdicts = Verdicts()
         self._background: set[asyncio.Task[None]] = set()
+        self._is_closing = False
 
     # --- prepare --------------------------------------------------------------------------------------------------
 
@@ -121,7 +122,7 @@ class Transactions:
         """Send the halves and wait for all acknowledgements, for ``timeout_s`` seconds (default: the client's timeout).
 
         If it raises, the local transaction must not run. Acknowledged halves are rolled back, in the background if
-        necessary; others that are stored are rolled back by the check.
+        necessary, others when a late acknowledgement arrives on the same connection, or by the check.
 
         Raises:
             TransactionRefused: this transaction already has a verdict.
@@ -140,14 +141,20 @@ class Transactions:
             error.tx_id = tx_id
             raise
         except BaseException as error:
-            await self._clean_up(preparation.so_far(), error, preparation.left_s())
+            prepared = preparation.so_far()
+            if self._may_roll_back(prepared):
+                preparation.on_late = self._roll_back_late
+            await self._clean_up(prepared, error, preparation.left_s())
             raise
         return preparation.so_far()
 
+    def _may_roll_back(self, prepared: Prepared) -> bool:
+        """Whether nobody but this call has run it. Another id may be that of an earlier run, which may have committed: its check decides."""
+        return self._context.ids.is_own(prepared.tx_id) or not prepared.name
+
     async def _clean_up(self, prepared: Prepared, error: BaseException, left_s: float) -> None:
         """Roll back the acknowledged halves of a failed prepare: the local transaction has not run."""
-        # Another id may be that of an earlier run, which may have committed: its check decides.
-        if self._context.ids.is_own(prepared.tx_id) or not prepared.name:
+        if self._may_roll_back(prepared):
             self.verdicts.decided(prepared.tx_id, Outcome.ROLLBACK)
         if not prepared.halves:
             return
@@ -293,6 +300,10 @@ class Transactions:
 
     # --- in the background ----------------------------------------------------------------------------------------
 
+    def _roll_back_late(self, prepared: Prepared) -> None:
+        if not self._is_closing:
+            self._settle_in_background(Settlement(prepared, Outcome.ROLLBACK))
+
     def _settle_in_background(self, settlement: Settlement) -> None:
         task = asyncio.get_running_loop().create_task(self._settle_later(settlement))
         self._background.add(task)
@@ -314,6 +325,7 @@ class Transactions:
 
     async def close(self, grace_s: float) -> None:
         """Wait up to ``grace_s`` seconds for verdicts in the background; the check settles the rest."""
+        self._is_closing = True
         if not self._background:
             return
         _, late = await asyncio.wait(self._background, timeout=grace_s)

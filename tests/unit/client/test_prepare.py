@@ -1,11 +1,13 @@
 """Halves: one write, one broker, the same ids when sent again; and when sending again would make two."""
 
+import asyncio
 from typing import Any
 
 import pytest
 from tests.support.scripted_broker import Peer, ScriptedBroker, client_of
 from tests.support.virtual_time import in_virtual_time
 
+from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import compose
 from halfmq.errors import (
     RequestFailed,
@@ -56,6 +58,27 @@ async def test_block_whose_halves_are_not_answered_may_be_begun_again(halfmq: bo
             async with mq.begin(timeout=0.5) as tx:
                 tx.send("orders", b"x")
     assert "do not send" not in str(error.value)
+
+
+@pytest.mark.parametrize("halfmq", [True, False])
+@in_virtual_time
+async def test_halves_that_are_answered_after_the_block_gave_up_are_rolled_back_at_once(halfmq: bool) -> None:
+    broker = ScriptedBroker(halfmq=halfmq)
+
+    def late(peer: Peer, request: Request[Any]) -> None:
+        answer = broker.usual(peer, request)
+        asyncio.get_running_loop().call_later(2.0, lambda: peer.send(answer or b""))
+
+    broker.on[SEND] = late
+    async with client_of(broker.network()) as mq:
+        with pytest.raises(SendTimeout):
+            async with mq.begin(timeout=0.5) as tx:
+                tx.send("orders", b"x")
+        assert broker.requests(END) == []
+        await asyncio.sleep(2)
+        (end,) = broker.requests(END)
+        assert end.ext.commit_or_rollback == Outcome.ROLLBACK.value
+        assert end.ext.msg_id == pairs(broker.requests(SEND)[0])["UNIQ_KEY"]
 
 
 @in_virtual_time
