@@ -25,7 +25,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    served = Served(tmp_path / "data", tmp_path / "log.txt", "--segment-bytes", str(SEGMENT_BYTES))
+    # A checkpoint while a test waits would change what the next start reads, and says.
+    options = ("--segment-bytes", str(SEGMENT_BYTES), "--checkpoint-interval-ms", "3600000")
+    served = Served(tmp_path / "data", tmp_path / "log.txt", *options)
     yield served
     served.stop()
 
