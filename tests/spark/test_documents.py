@@ -53,7 +53,8 @@ def test_the_programs_run(spark: Any, broker: Served, tmp_path: Path) -> None:
     with Client(broker.url, group="shop") as client:
         for number in range(3):
             client.send("order-created", {"number": number}, key=number)
-    names: dict[str, Any] = {"spark": spark, "url": broker.url}
+    checkpoint = str(tmp_path / "each")
+    names: dict[str, Any] = {"spark": spark, "url": broker.url, "checkpoint": checkpoint}
     for number, block in enumerate(blocks_of(f"{_HERE}::test_the_programs_run")):
         directory = tmp_path / str(number)
         (directory / "var" / "lib").mkdir(parents=True)
@@ -62,12 +63,16 @@ def test_the_programs_run(spark: Any, broker: Served, tmp_path: Path) -> None:
         exec(_GIVEN, names)
         exec(compile(program, block.place, "exec"), names)
         exec(_WAIT, names)
-    names["write"](spark.sql("SELECT CAST('one' AS BINARY) AS value"), 0)
+    orders = spark.readStream.format("halfmq").load(
+        url=broker.url, subscribe="order-created", startingOffsets="earliest"
+    )
+    stream = orders.select("value").writeStream.foreachBatch(names["write"]).trigger(availableNow=True)
+    stream.start(checkpointLocation=checkpoint).awaitTermination()
     copied = {
         name: spark.read.format("halfmq").load(url=broker.url, subscribe=name).count()
         for name in ("order-copies", "orders-copy", "totals", "orders", "audit")
     }
-    assert copied == {"order-copies": 3, "orders-copy": 6, "totals": 1, "orders": 1, "audit": 1}, (
+    assert copied == {"order-copies": 3, "orders-copy": 6, "totals": 1, "orders": 3, "audit": 3}, (
         "orders-copy: once exactly once, and once at least once"
     )
 
