@@ -128,6 +128,13 @@ class QueryPromises:
         self._acked_by: dict[str, dict[str, Acked]] = {}
         #: When a power loss last removed something of the log.
         self._lost_us = -1
+        #: Query -> up to which batch a log record says that decisions are forgotten, for want of space in a base.
+        self._shortened: dict[str, int] = {}
+
+    def shortened(self, query: str) -> None:
+        """A record leaves only the last decision of the query, before the one that is being made."""
+        decided = [number for (name, number), one in self.batches.items() if name == query and one.wishes]
+        self._shortened[query] = max(decided, default=-1) - 2
 
     def batch(self, query: str, number: int) -> Batch:
         return self.batches.setdefault((query, number), Batch())
@@ -277,7 +284,8 @@ class QueryPromises:
     def _digest_is_old(self, query: str, number: int, what: str) -> None:
         batch = self.batch(query, number)
         later = self._decided_after(query, number)
-        if batch.decided is not None and not batch.forgotten and later < self._decisions_max:
+        is_known = later < self._decisions_max and number > self._shortened.get(query, -1)
+        if batch.decided is not None and not batch.forgotten and is_known:
             raise Violation(f"Durable: the decision {batch.decided} of {what} is not known after {later} others", what)
         if not later:
             raise Violation(f"Validity: {what} is said to be decided long ago, and no later batch was", what)
@@ -400,7 +408,10 @@ class QueryPromises:
             if not any(self._is_shown_by(name, wish, there.keys(), state) for wish in same):
                 raise Violation(f"Once: {what} was decided: {batch.decided}; visible of it are {sorted(there)}", what)
             query = state.queries.get((name, ""))
-            if query is not None and self._decided_after(name, number) < self._decisions_max:
+            is_known = self._decided_after(name, number) < self._decisions_max and number > self._shortened.get(
+                name, -1
+            )
+            if query is not None and is_known:
                 found = query.decisions.get(number)
                 self.counts["look decision in the state"] += 1
                 if found is None or (found.position, found.digest.hex()) != batch.decided:

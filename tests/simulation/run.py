@@ -17,11 +17,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from halfmq import limits
-from halfmq.core.base_bytes import DECISION_BYTES, QUERY_BYTES
 from halfmq.core.transaction import invariants, retention
 from halfmq.errors import InvariantViolated, StoreDamaged
 from halfmq.model.properties import to_dict
-from halfmq.model.settings import queries_bytes_max
 from halfmq.store import raw_messages
 from halfmq.store.store import Durability
 from halfmq.testing.history import check_events
@@ -101,7 +99,7 @@ class Run:
         self.query_promises = QueryPromises(
             self.counts,
             segment_bytes=swarm.segment_bytes,
-            decisions_max=_decisions_known(swarm),
+            decisions_max=swarm.decisions_max or limits.QUERY_DECISIONS_MAX,
             runs_max=limits.QUERY_RUNS_MAX,
         )
         self.chronicle.listeners.append(self.query_promises.hear)
@@ -199,7 +197,7 @@ class Run:
         self.host.broker._sequencer.pace.clock = self.host.broker._gateway.intake.clock = (
             self.host.broker._sequencer._loop.time
         )  # type: ignore[union-attr]
-        steps_end.watch(self.host.broker._sequencer.engine, self._violated)  # type: ignore[union-attr]
+        steps_end.watch(self.host.broker._sequencer.engine, self._violated, self.query_promises.shortened)  # type: ignore[union-attr]
         self.leaving.started(broker)
         look_behind_queues(self.host.broker._store, self.counts)  # type: ignore[union-attr]
         self._look_at_state()
@@ -499,13 +497,6 @@ def _looks(looked_at_max: int) -> Iterator[None]:
         yield
     finally:
         retention.EXAMINED_MAX = usual
-
-
-def _decisions_known(swarm: Swarm) -> int:
-    """How many decisions of a query the broker surely remembers: only the last one where the base may have no space for all."""
-    most = swarm.decisions_max or limits.QUERY_DECISIONS_MAX
-    needed = 2 * swarm.queries * (QUERY_BYTES + limits.GROUP_CHARS_MAX + DECISION_BYTES * most)
-    return most if needed <= queries_bytes_max(swarm.segment_bytes) else 1
 
 
 @contextmanager

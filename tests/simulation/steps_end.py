@@ -9,11 +9,12 @@ from halfmq.core.commands import Command, CopyForward
 from halfmq.core.decision import Done
 from halfmq.core.engine import Engine, Pace, Step
 from halfmq.core.steps import STEPS_LEFT
+from halfmq.model.records import QueryForgotten
 from tests.simulation.promises import Violation
 
 
-def watch(engine: Engine, violated: Callable[[Violation], None]) -> None:
-    """Check every further step of ``engine``."""
+def watch(engine: Engine, violated: Callable[[Violation], None], on_shortened: Callable[[str], None]) -> None:
+    """Check every further step of ``engine``. ``on_shortened``: called with each query of which it forgets earlier decisions."""
     take_step = engine.step
 
     def step(commands: Iterable[Command], now_ms: int, pace: Pace | None = None) -> Step:
@@ -33,6 +34,9 @@ def watch(engine: Engine, violated: Callable[[Violation], None]) -> None:
                     violated(
                         Violation(f"Progress: {type(command).__name__} has {left} left after a step, {before} before")
                     )
+        for record in taken.batch.records if taken.batch is not None else ():
+            if type(record) is QueryForgotten and not record.is_whole:
+                on_shortened(record.name)
         return taken
 
     engine.step = step  # type: ignore[method-assign]
