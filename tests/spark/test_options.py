@@ -50,10 +50,13 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
 
 
 def later() -> int:
-    """A time after that of every message so far, and before that of every later one."""
-    now_ms = time.time_ns() // 1_000_000
-    wait_until(lambda: time.time_ns() // 1_000_000 > now_ms + 1, "the next millisecond")
-    return now_ms + 1
+    """A time after that of every message so far, and before that of every later one.
+
+    The broker's time runs with the monotonic clock since its start: it may be some milliseconds before or behind the wall clock's.
+    """
+    after_ms = time.time_ns() // 1_000_000 + 50
+    wait_until(lambda: time.time_ns() // 1_000_000 > after_ms + 50, "the time after the messages")
+    return after_ms
 
 
 @pytest.fixture(scope="module")
