@@ -25,7 +25,7 @@ EXTRA_OF: Final = {
     "halfmq/cli": "server",
     "halfmq/broker": "server",
     "halfmq/bench": "server",
-    "halfmq/sql": "sql",
+    "halfmq/sql/alchemy": "sql",
     "halfmq/spark": "spark",
     "halfmq/spark/jobs": "pipeline",
     "pyspark_halfmq": "spark",
@@ -132,7 +132,7 @@ import importlib, sys
 import halfmq
 for name in halfmq.__all__:
     getattr(halfmq, name)
-for name in ("halfmq.client.admin", "halfmq.testing.history", "halfmq.errors"):
+for name in ("halfmq.client.admin", "halfmq.testing.history", "halfmq.errors", "halfmq.sql.rules.block"):
     importlib.import_module(name)
 with halfmq.Client(sys.argv[1], group="wheel") as mq:
     with mq.begin() as tx:

@@ -35,7 +35,7 @@ from halfmq.core.transaction.next_check import is_due, to_number
 from halfmq.errors import HalfmqError, SendTimeout
 from halfmq.model.records import Checked, Committed, CopiedHalf, HalfRecord, checked_size
 from halfmq.model.stored_message import decode
-from halfmq.sql.marker import MarkerRows
+from halfmq.sql.alchemy.marker_rows import MarkerRows
 from halfmq.store.store import Store
 
 Plant = Callable[[pytest.MonkeyPatch], None]

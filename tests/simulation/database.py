@@ -21,9 +21,10 @@ from sqlalchemy.schema import CreateTable
 
 from halfmq.client.outcome import Outcome
 from halfmq.sql import Inbox
-from halfmq.sql.marker import COMMITTED, FENCED, MarkerRows
-from halfmq.sql.table_identity import HORIZON
-from halfmq.sql.transaction_guard import WRITTEN_BY_THIS
+from halfmq.sql.alchemy.marker_rows import MarkerRows
+from halfmq.sql.rules.marker import COMMITTED, FENCED
+from halfmq.sql.rules.table_identity import HORIZON
+from halfmq.sql.rules.transaction_proof import WRITTEN_BY_THIS
 from tests.support.virtual_loop import WALL_AT_START_MS, ProcessLoop, Scheduler
 
 T = TypeVar("T")
@@ -296,7 +297,7 @@ class DatabaseSession:
         store = self.database._store
         # What PostgreSQL reads from the row: whether this transaction wrote it.
         wrote_it = any(table in statement for table, _ in self._keys)
-        statement = statement.replace(str(WRITTEN_BY_THIS), f"1 = {int(wrote_it)}")
+        statement = statement.replace(WRITTEN_BY_THIS, f"1 = {int(wrote_it)}")
         keys = [*_keys_of(statement, parameters)]
         for key in keys:
             if self.database._locks.get(key, self) is not self:

@@ -1,8 +1,8 @@
 """``halfmq.sql`` on the simulated database: an asynchronous DB-API driver and a dialect for SQLAlchemy.
 
-The shipped modules run unchanged on a real ``AsyncSession``: ``transaction``, ``local_work``, ``marker``, ``checks``,
-``table_identity``, ``commit_failure``, ``lock_wait`` and ``inbox``. For them the database is PostgreSQL. Each statement,
-COMMIT and ROLLBACK is a request that takes time, and whose response may be lost (``database``).
+The shipped modules of ``halfmq.sql.rules`` and ``halfmq.sql.alchemy`` run unchanged on a real ``AsyncSession``. For them the
+database is PostgreSQL. Each statement, COMMIT and ROLLBACK is a request that takes time, and whose response may be lost
+(``database``).
 
 Replaced are clocks and random numbers, so that a seed repeats exactly, and **pruning**. ``MarkerTable.prune`` rejects
 ages below an hour, and moves a horizon before which a missing marker is answered with UNKNOWN, so that an operator must
@@ -24,9 +24,11 @@ from sqlalchemy.util import await_only
 
 from halfmq.client.outcome import Outcome
 from halfmq.runtime.clock import Clock
-from halfmq.sql import MarkerTable, table_identity
-from halfmq.sql.checks import AgeGuard, Asked, MarkerChecks
-from halfmq.sql.marker import MarkerRows
+from halfmq.sql import MarkerTable
+from halfmq.sql.alchemy import identity_rows
+from halfmq.sql.alchemy.checks import MarkerChecks
+from halfmq.sql.alchemy.marker_rows import MarkerRows
+from halfmq.sql.rules.check_age import AgeGuard, Asked
 from tests.simulation import database as simulated
 from tests.simulation.database import MARKERS, Database, DatabaseSession, LockTimeout, Lost
 from tests.support.virtual_loop import ProcessLoop, Scheduler
@@ -205,11 +207,11 @@ class Markers(MarkerTable):
 @contextmanager
 def repeatable(seed: int, scheduler: Scheduler) -> Iterator[None]:
     """Identities of marker tables come from the seed, and time is virtual."""
-    usual = table_identity.secrets, table_identity.time
+    usual = identity_rows.secrets, identity_rows.time
     numbers = random.Random(f"{seed}/identity")
-    table_identity.secrets = SimpleNamespace(randbits=numbers.getrandbits)  # type: ignore[assignment]
-    table_identity.time = SimpleNamespace(monotonic=lambda: scheduler.now_us / 1e6)  # type: ignore[assignment]
+    identity_rows.secrets = SimpleNamespace(randbits=numbers.getrandbits)  # type: ignore[assignment]
+    identity_rows.time = SimpleNamespace(monotonic=lambda: scheduler.now_us / 1e6)  # type: ignore[assignment]
     try:
         yield
     finally:
-        table_identity.secrets, table_identity.time = usual
+        identity_rows.secrets, identity_rows.time = usual

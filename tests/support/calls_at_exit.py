@@ -20,7 +20,7 @@ from halfmq.client.outgoing import compose
 from halfmq.client.sync import BlockingBatch, BlockingConsumer, BlockingMessage, Client
 from halfmq.client.transaction_block import BlockingTransaction
 from halfmq.sql import MarkerTable
-from halfmq.sql.transaction import Block
+from halfmq.sql.rules.block import Block
 
 TOPIC: Final = "t"
 

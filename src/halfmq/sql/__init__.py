@@ -3,19 +3,31 @@
 ``MarkerTable`` is the marker table behind ``mq.transaction(session, markers=...)`` and ``mq.answer_checks(...)``;
 ``Inbox`` makes a consumer's effect exactly once in its own database. Needs the extra ``halfmq[sql]``.
 
+Names are imported lazily, so that ``halfmq.sql.rules`` can be used without SQLAlchemy.
+
 Raises:
-    MissingDependency: on import, without SQLAlchemy.
+    MissingDependency: without SQLAlchemy, when a name is imported from this package.
 """
 
-from halfmq.errors import MissingDependency
+from typing import TYPE_CHECKING, Any
 
-try:
-    from halfmq.sql.inbox import Inbox
-    from halfmq.sql.marker_table import MarkerTable
-    from halfmq.sql.transaction import SqlTransaction
-except ModuleNotFoundError as error:
-    if error.name is None or error.name.partition(".")[0] not in ("sqlalchemy", "greenlet"):
-        raise
-    raise MissingDependency(f"{error.name} is not installed", hint="pip install 'halfmq[sql]'") from error
+if TYPE_CHECKING:
+    from halfmq.sql.alchemy import Inbox, MarkerTable
+    from halfmq.sql.rules.block import SqlTransaction
 
 __all__ = ["Inbox", "MarkerTable", "SqlTransaction"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from halfmq.sql import alchemy
+    from halfmq.sql.rules import block
+
+    value = getattr(alchemy if hasattr(alchemy, name) else block, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -29,8 +29,9 @@ def test_command_without_its_extra_is_one_line_and_no_traceback(code: str) -> No
 @pytest.mark.parametrize(
     ("package", "code", "extra"),
     [
-        ("sqlalchemy", "import halfmq.sql", "sql"),
-        ("sqlalchemy", "from halfmq.sql.inbox import Inbox", "sql"),
+        ("sqlalchemy", "from halfmq.sql import MarkerTable", "sql"),
+        ("sqlalchemy", "import halfmq.sql; halfmq.sql.SqlTransaction", "sql"),
+        ("sqlalchemy", "from halfmq.sql.alchemy.inbox import Inbox", "sql"),
         ("pyspark", "from halfmq.spark import HalfmqDataSource", "spark"),
         ("pyarrow", "import pyspark_halfmq", "spark"),
     ],
@@ -44,5 +45,5 @@ def test_import_without_its_extra_is_a_missing_dependency(package: str, code: st
 
 
 def test_a_module_of_ours_that_is_missing_is_not_blamed_on_an_extra() -> None:
-    _, errors = without("halfmq.limits", "from halfmq.cli.entry import run; import halfmq.sql")
+    _, errors = without("halfmq.limits", "from halfmq.cli.entry import run; from halfmq.sql import Inbox")
     assert errors.splitlines()[-1].startswith("ModuleNotFoundError")

@@ -57,7 +57,7 @@ def shown(name: str, write: Callable[[logging.Logger], None]) -> str:
     return stream.getvalue()
 
 
-@pytest.mark.parametrize("name", ["halfmq.client", "halfmq.spark", "halfmq.sql.transaction"])
+@pytest.mark.parametrize("name", ["halfmq.client", "halfmq.spark", "halfmq.sql.rules.block"])
 def test_what_peers_chose_is_printable_in_the_lines_of_the_application(name: str) -> None:
     text = "\x1b[2K\nINFO forged\u202e"
 

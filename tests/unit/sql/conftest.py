@@ -30,8 +30,8 @@ from tests.support.waiting import PATIENCE_S
 from tests.unit.sql.memory_broker import MemoryBroker, MemoryClient
 
 from halfmq.sql import MarkerTable
-from halfmq.sql.marker import MarkerRows
-from halfmq.sql.table_identity import RESERVED
+from halfmq.sql.alchemy.marker_rows import MarkerRows
+from halfmq.sql.rules.table_identity import RESERVED
 
 __all__ = ["mariadb_database", "mariadb_server", "postgres_database", "postgres_server"]
 

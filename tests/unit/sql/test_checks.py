@@ -1,4 +1,4 @@
-"""Who is asked, and when a tombstone may be written."""
+"""Who is asked, and what is said of it."""
 
 from inspect import iscoroutinefunction
 from typing import Any
@@ -13,51 +13,9 @@ from tests.unit.sql.memory_broker import Asked
 from halfmq.client.outcome import Outcome
 from halfmq.errors import UsageError
 from halfmq.sql import MarkerTable
-from halfmq.sql.checks import AgeGuard, MarkerChecks, _place
+from halfmq.sql.alchemy.checks import MarkerChecks, _place
 
 __all__ = ["app"]
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.wall_ms = 1_000_000
-        self.monotonic_ms = 0
-
-    def advance(self, ms: int) -> None:
-        self.wall_ms += ms
-        self.monotonic_ms += ms
-
-
-def guard(clock: Clock) -> AgeGuard:
-    return AgeGuard(6_000, now_ms=lambda: clock.wall_ms, monotonic_ms=lambda: clock.monotonic_ms)
-
-
-def test_young_until_the_broker_says_that_it_is_old() -> None:
-    clock = Clock()
-    ages = guard(clock)
-    asked = Asked("t1", prepared_at_ms=clock.wall_ms)
-    assert ages.is_new(asked)
-    clock.advance(5_999)
-    assert ages.is_new(asked)
-    clock.advance(1)
-    assert not ages.is_new(asked)
-
-
-def test_old_at_once_when_it_was_prepared_long_ago() -> None:
-    clock = Clock()
-    assert not guard(clock).is_new(Asked("t1", prepared_at_ms=clock.wall_ms - 6_000))
-
-
-@pytest.mark.parametrize("prepared_at_ms", [None, 10_000_000_000])
-def test_clock_that_is_behind_delays_but_does_not_block(prepared_at_ms: int | None) -> None:
-    clock = Clock()
-    ages = guard(clock)
-    asked = Asked("t1", prepared_at_ms)
-    assert ages.is_new(asked)
-    clock.monotonic_ms += 5_999
-    assert ages.is_new(asked)
-    clock.monotonic_ms += 1
-    assert not ages.is_new(asked)
 
 
 def test_young_transaction_is_not_fenced(shop: Shop) -> None:
@@ -82,14 +40,14 @@ def test_database_that_is_not_meant_is_logged_once_a_minute_and_without_its_pass
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     checks = MarkerChecks(shop.log._markers, shop.sessions(), min_age_ms=0)
-    clock = Clock()
-    checks._guard.monotonic_ms = lambda: clock.monotonic_ms
+    now_ms = [0]
+    checks._guard.monotonic_ms = lambda: now_ms[0]
     check: Any = checks.check_function()
     asked = [Asked(f"t{number}", marker="77.1") for number in range(3)]
     assert [check(one) for one in asked] == [Outcome.UNKNOWN] * 3
     assert all("another database" in one.remark for one in asked)
     assert check(Asked("other", marker="78.1")) is Outcome.UNKNOWN
-    clock.advance(60_000)
+    now_ms[0] += 60_000
     assert check(Asked("t3", marker="77.1")) is Outcome.UNKNOWN
     lines = [record.getMessage() for record in caplog.records]
     assert [line.split()[1] for line in lines] == ["t0", "other", "t3"]

@@ -24,8 +24,10 @@ from tests.unit.sql.conftest import EACH_DATABASE, Place, claiming, markers_of, 
 
 from halfmq.client.outcome import Outcome
 from halfmq.errors import ConnectError, UsageError
-from halfmq.sql.driver_error import is_check_violation
-from halfmq.sql.marker import PRUNE_AGE_MIN_S, PRUNE_ROWS_MAX, MarkerRows, wall_ms
+from halfmq.sql.alchemy.marker_rows import MarkerRows, wall_ms
+from halfmq.sql.rules.driver_errors import is_check_violation
+from halfmq.sql.rules.marker import PRUNE_ROWS_MAX
+from halfmq.sql.rules.table_identity import PRUNE_AGE_MIN_S
 
 HOUR_MS = 3_600_000
 DAY_S = 86_400.0

@@ -14,76 +14,16 @@ from halfmq.client.outcome import Outcome
 from halfmq.errors import UsageError
 from halfmq.model.properties import HMQ_TX_MARKER, to_dict
 from halfmq.sql import MarkerTable
-from halfmq.sql.marker import MarkerRows, wall_ms
-from halfmq.sql.table_identity import (
-    HORIZON,
-    IDENTITY,
-    PREPARED_AFTER_MARKER_MAX_MS,
-    RESERVED,
-    Bounds,
-    Origin,
-    read_origin,
-    why_absence_is_no_answer,
-)
+from halfmq.sql.alchemy.marker_rows import MarkerRows, wall_ms
+from halfmq.sql.rules.table_identity import HORIZON, IDENTITY, RESERVED, Bounds, Origin
 
 __all__ = ["app"]
 
 HOUR_MS = 3_600_000
 DAY_S = 86_400.0
-#: Identities look like this.
-ONE, TWO = (1 << 62) + 7, (1 << 63) - 1
+#: An identity looks like this.
+ONE = (1 << 62) + 7
 NOON_MS = 1_790_000_000_000
-
-
-# --- the rule ----------------------------------------------------------------------------------------------------
-
-
-def why(here: Bounds | None, origin: str, prepared_at_ms: int | None = None) -> str:
-    return why_absence_is_no_answer("mq_tx", here, origin, prepared_at_ms)
-
-
-def test_absence_is_an_answer_in_the_table_it_began_in_from_the_horizon_on() -> None:
-    for written_at_ms in (NOON_MS, NOON_MS + 1):
-        assert why(Bounds(ONE, NOON_MS), Origin(ONE, written_at_ms).text(), prepared_at_ms=0) == ""
-    assert why(Bounds(ONE, 0), Origin(ONE, 0).text()) == ""
-
-
-def test_below_the_horizon_it_says_up_to_when_markers_may_be_gone_and_what_to_do() -> None:
-    said = why(Bounds(ONE, NOON_MS), Origin(ONE, NOON_MS - 1).text())
-    assert "up to 2026-09-21 14:13:20+00:00" in said
-    assert "halfmq tx commit" in said
-
-
-def test_in_another_table_it_names_both() -> None:
-    said = why(Bounds(ONE, 0), Origin(TWO, NOON_MS).text())
-    assert "another database" in said
-    assert str(ONE) in said
-    assert str(TWO) in said
-    assert "identity none" in why(None, Origin(TWO, NOON_MS).text())
-
-
-def test_remarks_fit_into_what_a_broker_keeps() -> None:
-    for origin in (Origin(TWO, NOON_MS - 1).text(), Origin(ONE, NOON_MS).text(), "x" * 1_000):
-        assert 0 < len(why(Bounds(TWO, NOON_MS), origin)) <= 200
-
-
-@pytest.mark.parametrize("origin", ["x", "1", "1.", ".1", "1.2.3", "-1.2", "1.²", "1.2" + "0" * 40, "9" * 5_000 + ".1"])
-def test_what_cannot_be_read_is_no_answer(origin: str) -> None:
-    assert read_origin(origin) is None
-    assert "cannot be read" in why(Bounds(ONE, 0), origin)
-
-
-def test_origin_reads_what_it_wrote() -> None:
-    assert read_origin(Origin(TWO, (1 << 63) - 1).text()) == Origin(TWO, (1 << 63) - 1)
-
-
-def test_half_of_an_older_client_is_held_against_the_horizon_by_its_age() -> None:
-    table = Bounds(ONE, NOON_MS)
-    assert why(table, "", None) == ""
-    assert why(None, "", NOON_MS) == ""
-    assert why(table, "", NOON_MS + PREPARED_AFTER_MARKER_MAX_MS) == ""
-    assert "halfmq tx commit" in why(table, "", NOON_MS + PREPARED_AFTER_MARKER_MAX_MS - 1)
-    assert why(Bounds(ONE, 0), "", 5) == "", "nothing was ever pruned"
 
 
 # --- the rows ----------------------------------------------------------------------------------------------------

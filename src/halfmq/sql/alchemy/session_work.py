@@ -1,6 +1,6 @@
 """The database side of a transaction block, on a synchronous ``Session``: marker, the user's work, flush, COMMIT.
 
-Both blocks use it; ``AsyncBlock`` runs it inside ``run_sync``. It does no network I/O to a broker.
+Both blocks (``rules.block``) use it; that of an ``AsyncSession`` runs it inside ``run_sync``. It does no network I/O to a broker.
 
 What is committed is proven by ``transaction_guard``: neither the return of ``session.commit()`` nor an event of the session is
 evidence. A message belongs to the savepoints in which it was collected: those of the session, which may have sent no SAVEPOINT yet, and
@@ -9,7 +9,6 @@ those of the database.
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import NamedTuple
 
 from sqlalchemy import URL, Connection, Engine, event
 from sqlalchemy.exc import SQLAlchemyError
@@ -19,31 +18,21 @@ from halfmq.client.log import logger
 from halfmq.client.outgoing import OutgoingMessage, compose
 from halfmq.errors import UnsupportedCombination, UsageError
 from halfmq.model import properties as names
-from halfmq.sql.commit_failure import CommitFailure, classify_commit_failure
-from halfmq.sql.marker import MarkerRows
-from halfmq.sql.open_block import enter, leave, proven_commit, refuse_nested, roll_back
-from halfmq.sql.transaction_guard import Savepoint, TransactionGuard, refuse_autocommit
+from halfmq.sql.alchemy.errors import commit_failure
+from halfmq.sql.alchemy.marker_rows import MarkerRows
+from halfmq.sql.alchemy.open_block import enter, leave, proven_commit, refuse_nested, roll_back
+from halfmq.sql.alchemy.transaction_guard import TransactionGuard, refuse_autocommit
+from halfmq.sql.rules.collected import CollectedMessages
+from halfmq.sql.rules.commit_failure import CommitFailure, FailedCommit
+from halfmq.sql.rules.savepoints import Savepoint
 
 _log = logger(__name__)
 
 _PLACE = "the block"
 
 
-class FailedCommit(NamedTuple):
-    """An exception of COMMIT, and what it means for the transaction."""
-
-    meaning: CommitFailure
-    error: BaseException
-
-
-class _Collected(NamedTuple):
-    message: OutgoingMessage
-    #: Savepoints that were open when it was collected, of the session and of the database.
-    savepoints: tuple[SessionTransaction | Savepoint, ...]
-
-
-class LocalWork:
-    """One local transaction. Call ``begin``, ``collect`` any number of times, ``ready``, then ``commit``; or ``abandon``."""
+class SessionWork:
+    """The ``LocalWork`` of one block."""
 
     def __init__(self, session: Session, markers: MarkerRows, tx_id: str) -> None:
         self._session = session
@@ -51,7 +40,7 @@ class LocalWork:
         self._tx_id = tx_id
         #: Encoded HMQ_TX_MARKER property: table identity and time of the marker.
         self._origin = b""
-        self._collected: list[_Collected] = []
+        self._collected = CollectedMessages()
         self._open = False
         self._guard: TransactionGuard | None = None
         self._transaction: SessionTransaction | None = None
@@ -83,7 +72,7 @@ class LocalWork:
             self._connection, self._engine = connection, engine
             self._transaction = self._session.get_transaction()
             self._refuse_other_engines()
-            self._guard = TransactionGuard(self._session, connection, _PLACE, on_rollback_to=self._drop)
+            self._guard = TransactionGuard(self._session, connection, _PLACE, on_rollback_to=self._collected.drop)
             origin = self._markers.write(connection, self._tx_id)
             self._origin = names.encode([(names.HMQ_TX_MARKER, origin)])
             self._guard.start()
@@ -153,11 +142,11 @@ class LocalWork:
         message = compose(
             topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, delay=delay, properties=properties
         )
-        self._collected.append(_Collected(message, self._open_savepoints()))
+        self._collected.add(message, self._open_savepoints())
 
     def _open_savepoints(self) -> tuple[SessionTransaction | Savepoint, ...]:
         assert self._guard is not None
-        found: list[SessionTransaction | Savepoint] = [*self._guard.savepoints]
+        found: list[SessionTransaction | Savepoint] = [*self._guard.savepoints.open]
         level = self._session.get_nested_transaction()
         while level is not None and level.nested:
             found.append(level)
@@ -175,10 +164,7 @@ class LocalWork:
     def _on_ended(self, _session: Session, ended: SessionTransaction) -> None:
         # By its end, whatever ended it: a failed flush rolls a savepoint back and reports that of a transaction of its own only.
         if ended.nested and ended not in self._released:
-            self._drop(ended)
-
-    def _drop(self, savepoint: SessionTransaction | Savepoint) -> None:
-        self._collected = [one for one in self._collected if savepoint not in one.savepoints]
+            self._collected.drop(ended)
 
     # --- the end -------------------------------------------------------------------------------------------------
 
@@ -198,10 +184,7 @@ class LocalWork:
             lambda: not self._collected or markers.is_committed(connection, self._tx_id),
         )
         self._open = False
-        return [
-            one.message._replace(properties=names.append(one.message.properties, self._origin))
-            for one in self._collected
-        ]
+        return self._collected.halves(self._origin)
 
     def commit(self) -> FailedCommit | None:
         """Commit the session. None: committed. Otherwise the failure; the session is rolled back and usable.
@@ -214,7 +197,7 @@ class LocalWork:
         try:
             self._session.commit()
         except Exception as error:  # noqa: BLE001 - classified, and raised by the block
-            meaning = classify_commit_failure(error, commit_sent=guard.commit_sent)
+            meaning = commit_failure(error, commit_sent=guard.commit_sent)
             return FailedCommit(meaning, error)
         finally:
             self.abandon()

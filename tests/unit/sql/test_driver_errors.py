@@ -8,7 +8,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 from tests.unit.sql.faces import App, app
 
-from halfmq.sql.driver_error import mysql_error_number, sqlite_error_code, sqlstate
+from halfmq.sql.rules.driver_errors import mysql_error_number, sqlite_error_code, sqlstate
 
 __all__ = ["app"]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from halfmq.sql.statements import Effect, Read, read
+from halfmq.sql.rules.statements import Effect, Read, read
 
 ENDS = Read(Effect.ENDS_TRANSACTION)
 

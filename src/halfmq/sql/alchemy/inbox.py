@@ -6,9 +6,9 @@ transaction, and is the duplicate if that commits, or the first if it rolls back
 """
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
-from typing import Any, Final, Protocol, overload
+from typing import overload
 
 from sqlalchemy import BigInteger, Column, ColumnElement, Connection, MetaData, Table, and_, delete, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
@@ -18,24 +18,10 @@ from sqlalchemy.orm import Session
 
 from halfmq import limits
 from halfmq.errors import UsageError
-from halfmq.sql.exact_text import exact_text
-from halfmq.sql.open_block import is_open, refuse_nested, roll_back, was_committed_by_block
-from halfmq.sql.transaction_guard import TransactionGuard, refuse_autocommit
-
-#: Characters of a key: RocketMQ's unique ids have 32 to 56; keys of an application may be longer.
-KEY_CHARS_MAX: Final = 255
-
-
-class HasMessageId(Protocol):
-    """The part of ``halfmq.Message`` that the inbox uses."""
-
-    @property
-    def message_id(self) -> str:
-        """The unique message id, the same in every redelivery."""
-        ...
-
-
-KeyOf = Callable[[Any], str]
+from halfmq.sql.alchemy.exact_text import exact_text
+from halfmq.sql.alchemy.open_block import is_open, refuse_nested, roll_back, was_committed_by_block
+from halfmq.sql.alchemy.transaction_guard import TransactionGuard, refuse_autocommit
+from halfmq.sql.rules.inbox_key import KEY_CHARS_MAX, HasMessageId, KeyOf, key_of
 
 
 class Inbox:
@@ -101,10 +87,7 @@ class Inbox:
         Raises:
             UsageError: it is empty or too long.
         """
-        key = self._key(message) if self._key is not None else message.message_id
-        if not 0 < len(key) <= KEY_CHARS_MAX:
-            raise UsageError(f"the inbox key has {len(key)} characters; 1 to {KEY_CHARS_MAX} are allowed")
-        return key
+        return key_of(message, self._key)
 
     def _insert_if_absent(self, connection: Connection, row: dict[str, object]) -> bool:
         # RETURNING and not rowcount, which is -1 for ON CONFLICT with psycopg.

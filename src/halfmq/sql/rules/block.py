@@ -14,6 +14,8 @@ The steps, and what a failure in each means:
    the fallback. ``tx.receipt`` is then None.
 
 Half messages are sent late, so that they are undecided only during one local COMMIT, and an exception of the body sends none.
+
+The database's part of the steps is a ``LocalWork``, which each adapter has.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -21,10 +23,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar, cast
-
-from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session
+from typing import Any, Protocol, TypeVar, cast
 
 from halfmq.client import forks
 from halfmq.client.log import logger
@@ -32,13 +31,60 @@ from halfmq.client.marker_table import BlockingTransactionCalls, TransactionCall
 from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.receipts import Prepared, TransactionReceipt
 from halfmq.errors import HalfmqError, TransactionUnknown
-from halfmq.sql.commit_failure import CommitFailure
-from halfmq.sql.local_work import FailedCommit, LocalWork
-from halfmq.sql.marker import MarkerRows
+from halfmq.sql.rules.commit_failure import CommitFailure, FailedCommit
 
 _T = TypeVar("_T")
 
 _log = logger(__name__)
+
+
+class LocalWork(Protocol):
+    """One local transaction. ``begin``, ``collect`` any number of times, ``ready``, then ``commit``; or ``abandon``."""
+
+    def begin(self) -> None:
+        """Begin the transaction if none is open, and insert the marker before anything else of the block.
+
+        Raises: any exception; rolled back, nothing was sent.
+        """
+        ...
+
+    def collect(
+        self,
+        topic: str,
+        body: object,
+        *,
+        tag: str | None,
+        key: object,
+        keys: Sequence[object] | str,
+        sharding_key: object,
+        delay: float | timedelta | None,
+        properties: Mapping[str, str] | None,
+    ) -> None:
+        """Validate, encode and keep one message. If its savepoint is rolled back, the message is dropped.
+
+        Raises:
+            UsageError, InvalidName, MessageTooLarge: an argument is wrong, or the block's transaction has ended.
+        """
+        ...
+
+    def ready(self) -> list[OutgoingMessage]:
+        """Execute the last statements before COMMIT, and return the messages to send. Nothing can be collected afterwards.
+
+        Raises: any exception; nothing was sent, and the caller must call ``abandon``.
+        """
+        ...
+
+    def commit(self) -> FailedCommit | None:
+        """Commit. None: committed. Otherwise the failure; the transaction is rolled back where that is possible.
+
+        Raises: only BaseExceptions (task cancellation, KeyboardInterrupt), after the same clean-up; whether it committed is then
+        unknown.
+        """
+        ...
+
+    def abandon(self) -> None:
+        """Roll back if a transaction is open, and leave the application's connection as before the block."""
+        ...
 
 
 class SqlTransaction:
@@ -84,31 +130,36 @@ class SqlTransaction:
         )
 
 
+#: Makes the local work of a transaction id.
+MakeWork = Callable[[str], LocalWork]
+#: Calls a function with statements where the application's connection is used: in its thread, or its greenlet.
+CallOnConnection = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
 class _Steps:
-    """The steps of a block, once for both faces. ``in_session`` calls a function with statements on the block's session."""
+    """The steps of a block, once for both faces."""
 
     def __init__(
         self,
         calls: TransactionCalls,
         name: str,
-        markers: MarkerRows,
-        session: Session,
+        make_work: MakeWork,
         query_id: str,
         timeout: float | None,
-        in_session: Callable[[Callable[[], Any]], Awaitable[Any]],
+        on_connection: CallOnConnection,
     ) -> None:
         self._calls = calls
         self._name = name
         self._query_id = query_id
         self._timeout = timeout
-        self._in_session = in_session
+        self._on_connection = on_connection
         tx_id = calls.new_transaction_id()
-        self._work = LocalWork(session, markers, tx_id)
+        self._work = make_work(tx_id)
         self.transaction = SqlTransaction(tx_id, self._work)
 
     async def enter(self) -> SqlTransaction:
         self._begun_in = forks.generation
-        await self._in_session(self._work.begin)
+        await self._on_connection(self._work.begin)
         return self.transaction
 
     async def leave(self, error: BaseException | None) -> None:
@@ -121,10 +172,10 @@ class _Steps:
                 )
             return
         if error is not None:
-            await self._in_session(self._work.abandon)
+            await self._on_connection(self._work.abandon)
             return
         prepared = await self._prepare()
-        failed: FailedCommit | None = await self._in_session(self._work.commit)
+        failed: FailedCommit | None = await self._on_connection(self._work.commit)
         if failed is not None:
             if prepared is not None and failed.meaning is CommitFailure.ROLLED_BACK:
                 await self._send_rollback(prepared)
@@ -134,7 +185,7 @@ class _Steps:
 
     async def _prepare(self) -> Prepared | None:
         try:
-            messages = await self._in_session(self._work.ready)
+            messages = await self._on_connection(self._work.ready)
             if not messages:
                 return None
             return await self._calls.prepare(
@@ -145,7 +196,7 @@ class _Steps:
                 timeout=self._timeout,
             )
         except BaseException:
-            await self._in_session(self._work.abandon)
+            await self._on_connection(self._work.abandon)
             raise
 
     async def _send_commit(self, prepared: Prepared) -> None:
@@ -162,18 +213,17 @@ class _Steps:
 
 
 class Block(AbstractContextManager[SqlTransaction]):
-    """The block on a ``Session``. Made by ``Client.transaction``."""
+    """The block of ``Client.transaction``."""
 
     def __init__(
         self,
         client: BlockingTransactionCalls,
         name: str,
-        markers: MarkerRows,
-        session: Session,
+        make_work: MakeWork,
         query_id: str,
         timeout: float | None,
     ) -> None:
-        self._make = partial(_Steps, _WithoutWaiting(client), name, markers, session, query_id, timeout, _call)
+        self._make = partial(_Steps, _WithoutWaiting(client), name, make_work, query_id, timeout, _call)
 
     def __enter__(self) -> SqlTransaction:
         self._steps = self._make()
@@ -186,21 +236,18 @@ class Block(AbstractContextManager[SqlTransaction]):
 
 
 class AsyncBlock(AbstractAsyncContextManager[SqlTransaction]):
-    """The block on an ``AsyncSession``. Made by ``AsyncClient.transaction``."""
+    """The block of ``AsyncClient.transaction``."""
 
     def __init__(
         self,
         client: TransactionCalls,
         name: str,
-        markers: MarkerRows,
-        session: AsyncSession,
+        make_work: MakeWork,
         query_id: str,
         timeout: float | None,
+        on_connection: CallOnConnection,
     ) -> None:
-        def in_session(function: Callable[[], Any]) -> Awaitable[Any]:
-            return session.run_sync(lambda _: function())
-
-        self._make = partial(_Steps, client, name, markers, session.sync_session, query_id, timeout, in_session)
+        self._make = partial(_Steps, client, name, make_work, query_id, timeout, on_connection)
 
     async def __aenter__(self) -> SqlTransaction:
         self._steps = self._make()

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import MetaData, Table
@@ -13,9 +14,13 @@ from halfmq.client.marker_table import BlockingTransactionCalls, TransactionCall
 from halfmq.client.marker_table import MarkerTable as MarkerTablePort
 from halfmq.client.outcome import Outcome
 from halfmq.errors import UsageError
-from halfmq.sql.checks import Asked, MarkerChecks
-from halfmq.sql.marker import FENCE_LOCK_WAIT_MS, MarkerRows, OldRow, WhichUndecided
-from halfmq.sql.transaction import AsyncBlock, Block, SqlTransaction
+from halfmq.sql.alchemy.checks import MarkerChecks
+from halfmq.sql.alchemy.marker_rows import MarkerRows
+from halfmq.sql.alchemy.session_work import SessionWork
+from halfmq.sql.rules.block import AsyncBlock, Block, SqlTransaction
+from halfmq.sql.rules.check import FENCE_LOCK_WAIT_MS
+from halfmq.sql.rules.check_age import Asked
+from halfmq.sql.rules.marker import OldRow, WhichUndecided
 
 
 class MarkerTable:
@@ -75,7 +80,7 @@ class MarkerTable:
                 f"Client.transaction needs a Session, not {type(session).__name__}",
                 hint="an AsyncSession goes with AsyncClient",
             )
-        return Block(client, self._name, self._markers, session, query_id, timeout)
+        return Block(client, self._name, partial(SessionWork, session, self._markers), query_id, timeout)
 
     def bind_async(
         self, client: TransactionCalls, session: Any, *, query_id: str = "", timeout: float | None = None
@@ -92,7 +97,12 @@ class MarkerTable:
                 f"AsyncClient.transaction needs an AsyncSession, not {type(session).__name__}",
                 hint="a Session goes with Client",
             )
-        return AsyncBlock(client, self._name, self._markers, session, query_id, timeout)
+
+        def on_connection(function: Callable[[], Any]) -> Awaitable[Any]:
+            return session.run_sync(lambda _: function())
+
+        make_work = partial(SessionWork, session.sync_session, self._markers)
+        return AsyncBlock(client, self._name, make_work, query_id, timeout, on_connection)
 
     def checker(self, sessions: Callable[[], Any]) -> Callable[[Asked], Outcome | Awaitable[Outcome]]:
         """The check function that answers from the table. ``sessions``: your sessionmaker, bound to the primary.

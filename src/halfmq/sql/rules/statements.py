@@ -1,6 +1,6 @@
 """What a statement does to the transaction in which it is executed, read from its first words.
 
-Only what is visible in the text: a procedure or a script may contain a COMMIT that is not (``transaction_guard`` proves at the end
+Only what is visible in the text: a procedure or a script may contain a COMMIT that is not (``transaction_proof`` shows at the end
 that there was none).
 """
 
@@ -76,35 +76,35 @@ _ORACLE_ENDS: Final = {
     **{word: rest for word, rest in _ENDS.items() if word != "END"},
     **dict.fromkeys(("ALTER", "CREATE", "DROP", "GRANT", "RENAME", "REVOKE", "TRUNCATE"), _ANYTHING),
 }
-_ENDS_BY_DIALECT: Final = {"mysql": _MYSQL_ENDS, "mariadb": _MYSQL_ENDS, "oracle": _ORACLE_ENDS}
+_ENDS_BY_PRODUCT: Final = {"mysql": _MYSQL_ENDS, "mariadb": _MYSQL_ENDS, "oracle": _ORACLE_ENDS}
 
 
-def read(statement: str, dialect: str) -> Read | None:
-    """The effect of ``statement`` on ``dialect`` (SQLAlchemy's name of the database); None: none that its text shows."""
+def read(statement: str, product: str) -> Read | None:
+    """The effect of ``statement`` on ``product``; None: none that its text shows."""
     first = _FIRST_WORD.match(statement)
     if first is None:
         return None
     word = first[1].upper()
-    ends = _ENDS_BY_DIALECT.get(dialect, _ENDS)
+    ends = _ENDS_BY_PRODUCT.get(product, _ENDS)
     if word not in ends and word not in _SAVEPOINTS:
         return None
     if word in _SAVEPOINTS:
         effect, pattern = _SAVEPOINTS[word]
         if found := pattern.match(statement, first.end()):
-            return Read(effect, _compared(found, dialect))
+            return Read(effect, _compared(found, product))
     if word in ends and ends[word].match(statement, first.end()):
         return Read(Effect.ENDS_TRANSACTION)
     return None
 
 
-def _compared(found: re.Match[str], dialect: str) -> str:
+def _compared(found: re.Match[str], product: str) -> str:
     """The name in a match of ``_NAME``, so that equal texts are names of one savepoint."""
     name = next(text for text in found.groups() if text is not None)
     for quote in '"', "`":
         if found["bare"] is None:
             name = name.replace(quote * 2, quote)
-    if dialect in _ANY_CASE:
+    if product in _ANY_CASE:
         return name.lower()
-    if found["bare"] is not None and dialect != "mssql":
-        name = name.upper() if dialect == "oracle" else name.lower()
-    return name.encode()[:_POSTGRESQL_NAME_BYTES].decode(errors="ignore") if dialect == "postgresql" else name
+    if found["bare"] is not None and product != "mssql":
+        name = name.upper() if product == "oracle" else name.lower()
+    return name.encode()[:_POSTGRESQL_NAME_BYTES].decode(errors="ignore") if product == "postgresql" else name

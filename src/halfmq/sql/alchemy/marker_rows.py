@@ -1,21 +1,8 @@
-"""Marker rows, and the rollback marker (fence) that a check inserts for a transaction without one.
-
-Each local transaction inserts one row ``(tx_id, 'P')``, which is no verdict, and turns it into ``(tx_id, 'C')`` by its last statement
-before the half messages are sent. That statement proves that the row is there, in the transaction that inserted it
-(``transaction_guard``); ``'C'`` becomes visible exactly when that transaction commits.
-
-A check that finds no row cannot conclude anything yet, since the transaction may still run. So it inserts ``(tx_id, 'R')`` under the
-same primary key. If that succeeds, the transaction can no longer commit: its own insert fails on the key, and its business rows are
-rolled back with it. A committed ``'P'`` was committed behind the block's back: the check turns it into ``'R'``, and the block's own
-statement finds no ``'P'`` any more. Whoever is first decides.
-
-Nothing else updates a marker, and only pruning deletes one, when a late insert is no longer possible. A missing marker counts only in
-the table that the transaction wrote to, and only if it cannot have been pruned: see ``table_identity``.
-"""
+"""The rows of a marker table in the database. ``rules.marker`` says what they mean, ``rules.check`` what a check does with them."""
 
 import time
 from collections.abc import Callable, Collection
-from typing import Final, NamedTuple
+from typing import assert_never
 
 from sqlalchemy import (
     BigInteger,
@@ -44,65 +31,31 @@ from sqlalchemy.schema import AddConstraint, DropConstraint
 from halfmq import limits
 from halfmq.client.outcome import Outcome
 from halfmq.errors import UsageError
-from halfmq.sql.driver_error import is_check_violation
-from halfmq.sql.exact_text import exact_text
-from halfmq.sql.lock_wait import is_lock_wait, short_transaction
-from halfmq.sql.table_identity import (
-    PRUNE_AGE_MIN_S,
-    RESERVED,
-    Bounds,
-    TableIdentity,
-    bounds_of,
-    why_absence_is_no_answer,
+from halfmq.sql.alchemy.errors import is_lock_wait
+from halfmq.sql.alchemy.exact_text import exact_text
+from halfmq.sql.alchemy.identity_rows import TableIdentity
+from halfmq.sql.alchemy.short_transaction import short_transaction
+from halfmq.sql.rules.check import FENCE_LOCK_WAIT_MS, READ_COMMITTED, CheckResult, Reply, Step, answer_check, run
+from halfmq.sql.rules.driver_errors import is_check_violation
+from halfmq.sql.rules.marker import (
+    COMMITTED,
+    FENCED,
+    PREPARED,
+    PRUNE_ROWS_MAX,
+    OldRow,
+    Seen,
+    WhichUndecided,
+    keys_to_read,
+    prunable_before_ms,
+    pruned,
+    seen,
 )
-
-#: Values of the column ``outcome``. PREPARED is no verdict: the transaction has not come to its end.
-PREPARED: Final = "P"
-COMMITTED: Final = "C"
-FENCED: Final = "R"
-#: UNKNOWN: a check fences it.
-_OUTCOMES: Final = {PREPARED: Outcome.UNKNOWN, COMMITTED: Outcome.COMMIT, FENCED: Outcome.ROLLBACK}
-
-#: How long a check waits for the local transaction's row lock, ms: enough for a slow commit, without blocking other checks.
-FENCE_LOCK_WAIT_MS: Final = 500
-
-#: Rows deleted per call, so that no lock is held long.
-PRUNE_ROWS_MAX: Final = 1_000
-
-#: Databases on which the check uses READ COMMITTED, to see rows as soon as they are committed. SQLite is always serializable,
-#: which with one writer at a time is equivalent.
-_READ_COMMITTED: Final = frozenset({"postgresql", "mysql", "mariadb", "mssql", "oracle"})
-
-
-#: (written at, ms; transaction id) of a row.
-OldRow = tuple[int, str]
-#: Returns the subset of the given transaction ids that are still undecided.
-WhichUndecided = Callable[[list[str]], Collection[str]]
+from halfmq.sql.rules.table_identity import RESERVED
 
 
 def wall_ms() -> int:
     """The wall clock, ms since 1970."""
     return time.time_ns() // 1_000_000
-
-
-class Seen(NamedTuple):
-    """The rows that a check read."""
-
-    #: The transaction's marker; UNKNOWN: it is PREPARED; None: no row.
-    outcome: Outcome | None
-    #: None: the table has no identity.
-    table: Bounds | None
-
-
-class CheckResult(NamedTuple):
-    """The result of a check."""
-
-    outcome: Outcome
-    #: With UNKNOWN: why another check against this database will not help; empty if it may.
-    remark: str = ""
-
-
-_UNKNOWN: Final = CheckResult(Outcome.UNKNOWN)
 
 
 class MarkerRows:
@@ -187,21 +140,10 @@ class MarkerRows:
             UsageError: the table matched another id: its collation is not binary.
         """
         columns = self.table.c
-        found: Outcome | None = None
-        reserved = {}
-        for row in connection.execute(
-            select(columns.tx_id, columns.outcome, columns.written_at_ms).where(columns.tx_id.in_((tx_id, *RESERVED)))
-        ):
-            if row.tx_id in RESERVED:
-                reserved[row.tx_id] = int(row.written_at_ms)
-            elif row.tx_id == tx_id:
-                found = _OUTCOMES[row.outcome]
-            else:
-                raise UsageError(
-                    f"table {self.table.name} takes {row.tx_id!r} and {tx_id!r} for the same id",
-                    hint="its column tx_id must have a binary collation; create it from this metadata",
-                )
-        return Seen(found, bounds_of(reserved))
+        rows = connection.execute(
+            select(columns.tx_id, columns.outcome, columns.written_at_ms).where(columns.tx_id.in_(keys_to_read(tx_id)))
+        )
+        return seen(((row[0], row[1], row[2]) for row in rows), tx_id, self.table.name)
 
     def decide(
         self,
@@ -226,56 +168,52 @@ class MarkerRows:
             DBAPIError: any other error, such as a lost connection. Nothing is decided.
         """
         connection = self._reading_committed(connection)
+        steps = answer_check(self.table.fullname, origin, prepared_at_ms, may_fence=may_fence)
+        return run(steps, lambda step: self._execute(connection, tx_id, step, lock_wait_ms))
+
+    def _execute(self, connection: Connection, tx_id: str, step: Step, lock_wait_ms: int) -> Seen | Reply:
         try:
-            with short_transaction(connection, lock_wait_ms):
-                standing, table = self.look(connection, tx_id)
-            if table is None and standing is None and not origin:
-                self.identity.establish_on(connection, self._now_ms(), lock_wait_ms)
-                with short_transaction(connection, lock_wait_ms):
-                    standing, table = self.look(connection, tx_id)
-                if table is None:
-                    return _UNKNOWN  # blocked by a lock of another transaction
-            if standing is not None and standing is not Outcome.UNKNOWN:
-                return CheckResult(standing)
-            if standing is not None:
-                return self._fence_prepared(connection, tx_id, lock_wait_ms) if may_fence else _UNKNOWN
-            if why := why_absence_is_no_answer(self.table.fullname, table, origin, prepared_at_ms):
-                if table is None or not origin.startswith(f"{table.identity}."):
-                    self.identity.forget()  # this process may have cached an outdated identity
-                return CheckResult(Outcome.UNKNOWN, why)
-            return self._fence(connection, tx_id, lock_wait_ms) if may_fence else _UNKNOWN
+            match step:
+                case Step.LOOK:
+                    with short_transaction(connection, lock_wait_ms):
+                        return self.look(connection, tx_id)
+                case Step.ESTABLISH:
+                    self.identity.establish_on(connection, self._now_ms(), lock_wait_ms)
+                case Step.FORGET_IDENTITY:
+                    self.identity.forget()
+                case Step.INSERT_FENCE:
+                    return self._insert_fence(connection, tx_id, lock_wait_ms)
+                case Step.FENCE_PREPARED:
+                    return self._fence_prepared(connection, tx_id, lock_wait_ms)
+                case _:
+                    assert_never(step)
         except DBAPIError as error:
             if is_lock_wait(error):
-                return _UNKNOWN
+                return Reply.LOCKED
             raise
+        return Reply.DONE
 
-    def _fence(self, connection: Connection, tx_id: str, lock_wait_ms: int) -> CheckResult:
-        # A plain INSERT: with psycopg the row count of ON CONFLICT is -1, and INSERT IGNORE hides other errors. Conflicts
-        # are rare, since the row was just read as absent.
+    def _insert_fence(self, connection: Connection, tx_id: str, lock_wait_ms: int) -> Reply:
         try:
             with short_transaction(connection, lock_wait_ms):
                 connection.execute(
                     insert(self.table).values(tx_id=tx_id, outcome=FENCED, written_at_ms=self._now_ms()).inline()
                 )
         except IntegrityError:
-            with short_transaction(connection, lock_wait_ms):
-                standing, _ = self.look(connection, tx_id)
-            # None: the conflicting transaction has rolled back meanwhile. The next check decides.
-            return _UNKNOWN if standing is None else CheckResult(standing)
-        return CheckResult(Outcome.ROLLBACK)
+            return Reply.CONFLICT
+        return Reply.DONE
 
-    def _fence_prepared(self, connection: Connection, tx_id: str, lock_wait_ms: int) -> CheckResult:
+    def _fence_prepared(self, connection: Connection, tx_id: str, lock_wait_ms: int) -> Reply:
         columns = self.table.c
         with short_transaction(connection, lock_wait_ms):
             fenced = connection.execute(
                 update(self.table).where(columns.tx_id == tx_id, columns.outcome == PREPARED).values(outcome=FENCED)
             ).rowcount
-        # Otherwise it has just been confirmed or fenced, or pruned. The next check reads it.
-        return CheckResult(Outcome.ROLLBACK) if fenced == 1 else _UNKNOWN
+        return Reply.DONE if fenced == 1 else Reply.CONFLICT
 
     @staticmethod
     def _reading_committed(connection: Connection) -> Connection:
-        if connection.dialect.name in _READ_COMMITTED:
+        if connection.dialect.name in READ_COMMITTED:
             return connection.execution_options(isolation_level="READ COMMITTED")
         return connection
 
@@ -307,13 +245,8 @@ class MarkerRows:
         Raises:
             UsageError: as ``prune``.
         """
-        if older_than_s < PRUNE_AGE_MIN_S:
-            raise UsageError(
-                f"older_than_s={older_than_s} is less than {PRUNE_AGE_MIN_S:.0f} seconds",
-                hint="a marker must outlive every local transaction and its checks",
-            )
+        until_ms = prunable_before_ms(self._now_ms(), older_than_s)
         written, tx_id = self.table.c.written_at_ms, self.table.c.tx_id
-        until_ms = self._now_ms() - round(older_than_s * 1000)
         wanted = select(written, tx_id).where(written < until_ms, tx_id.not_in(RESERVED))
         if after is not None:
             wanted = wanted.where(or_(written > after[0], and_(written == after[0], tx_id > after[1])))
@@ -328,13 +261,12 @@ class MarkerRows:
         Raises:
             UsageError: another process changed the horizon in a way that this transaction cannot see.
         """
-        keep = set(undecided)
-        gone = [row for row in rows if row[1] not in keep]
-        if gone:
-            horizon_ms = max(written_at_ms for written_at_ms, _ in gone) + 1
-            self.identity.move_horizon(connection, horizon_ms, self._now_ms())
-            connection.execute(delete(self.table).where(self.table.c.tx_id.in_([tx_id for _, tx_id in gone])))
-        return len(gone)
+        gone = pruned(rows, undecided)
+        if gone is None:
+            return 0
+        self.identity.move_horizon(connection, gone.horizon_ms, self._now_ms())
+        connection.execute(delete(self.table).where(self.table.c.tx_id.in_(gone.ids)))
+        return len(gone.ids)
 
     def restored(self, connection: Connection) -> None:
         """See ``MarkerTable.restored``."""

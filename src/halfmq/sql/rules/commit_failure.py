@@ -9,11 +9,9 @@ A wrong "unknown" costs seconds. A wrong "rolled back" loses messages of a commi
 """
 
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
-from sqlalchemy.exc import DBAPIError, IntegrityError
-
-from halfmq.sql.driver_error import mysql_error_number, sqlite_error_code, sqlstate
+from halfmq.sql.rules.driver_errors import mysql_error_number, sqlite_error_code, sqlstate
 
 #: PostgreSQL aborts the transaction with any ERROR during COMMIT. Left out, so unknown: connection exceptions (08),
 #: resources (53), operator intervention (57: also sent while the commit record may be written), system and internal
@@ -36,23 +34,39 @@ class CommitFailure(Enum):
     UNKNOWN = "unknown"
 
 
-def classify_commit_failure(error: BaseException, *, commit_sent: bool) -> CommitFailure:
+class FailedCommit(NamedTuple):
+    """An exception of COMMIT, and what it means for the transaction."""
+
+    meaning: CommitFailure
+    error: BaseException
+
+
+def classify_commit_failure(
+    error: BaseException,
+    *,
+    commit_sent: bool,
+    is_of_database: bool,
+    is_connection_lost: bool,
+    is_integrity_error: bool,
+) -> CommitFailure:
     """Whether the local transaction whose commit raised ``error`` is certainly rolled back.
 
-    ``commit_sent``: the COMMIT statement was handed to the driver (before that, flushes and hooks run).
+    ``commit_sent``: the COMMIT statement was handed to the driver (before that, flushes and hooks run). The others are what the
+    database library says of ``error``. ``is_of_database``: it raised it for the driver's; an exception of anything else says nothing
+    about COMMIT, whatever numbers it has. ``is_integrity_error``: a constraint was violated; asked where the driver gives no code.
     """
     if not commit_sent:
         return CommitFailure.ROLLED_BACK
-    if isinstance(error, DBAPIError) and not error.connection_invalidated and _server_aborted(error):
+    if is_of_database and not is_connection_lost and _server_aborted(error, is_integrity_error):
         return CommitFailure.ROLLED_BACK
     return CommitFailure.UNKNOWN
 
 
-def _server_aborted(error: DBAPIError) -> bool:
+def _server_aborted(error: BaseException, is_integrity_error: bool) -> bool:
     if (code := sqlite_error_code(error)) is not None:
         return code & 0xFF in _SQLITE_ABORTED
     if (state := sqlstate(error)) is not None:
         return state != _COMPLETION_UNKNOWN and state[:2] in _ABORTED_CLASSES
     if mysql_error_number(error) in _MYSQL_ABORTED:
         return True
-    return isinstance(error, IntegrityError)
+    return is_integrity_error

@@ -1,0 +1,33 @@
+"""The key under which an inbox records a message."""
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from halfmq.errors import UsageError
+
+#: Characters of a key: RocketMQ's unique ids have 32 to 56; keys of an application may be longer.
+KEY_CHARS_MAX: Final = 255
+
+
+class HasMessageId(Protocol):
+    """The part of ``halfmq.Message`` that the inbox uses."""
+
+    @property
+    def message_id(self) -> str:
+        """The unique message id, the same in every redelivery."""
+        ...
+
+
+KeyOf = Callable[[Any], str]
+
+
+def key_of(message: HasMessageId, key: KeyOf | None) -> str:
+    """The key of a message's row: the result of ``key``, or without it the message id.
+
+    Raises:
+        UsageError: it is empty or too long.
+    """
+    found = key(message) if key is not None else message.message_id
+    if not 0 < len(found) <= KEY_CHARS_MAX:
+        raise UsageError(f"the inbox key has {len(found)} characters; 1 to {KEY_CHARS_MAX} are allowed")
+    return found
