@@ -89,7 +89,9 @@ async def test_prune_takes_what_is_older_than_so_many_seconds(app: App, monkeypa
 
     now_ns = time.time_ns()
     for order_id, minutes_ago in ((1, 61), (2, 59)):
-        monkeypatch.setattr("halfmq.sql.alchemy.inbox.time.time_ns", lambda ago=minutes_ago: now_ns - ago * 60_000_000_000)
+        monkeypatch.setattr(
+            "halfmq.sql.alchemy.inbox.time.time_ns", lambda ago=minutes_ago: now_ns - ago * 60_000_000_000
+        )
         await app.handle(Message(f"m{minutes_ago}"), ordering(app, order_id))
     monkeypatch.undo()
     assert await app.play(lambda session: pruned(session, 3_600)) == 1

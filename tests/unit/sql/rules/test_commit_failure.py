@@ -24,7 +24,9 @@ class Case(NamedTuple):
 
     def meaning(self, *, commit_sent: bool) -> CommitFailure:
         _, error, *facts = self
-        return classify_commit_failure(error, commit_sent=commit_sent, **dict(zip(self._fields[2:], facts, strict=True)))  # type: ignore[arg-type]
+        return classify_commit_failure(
+            error, commit_sent=commit_sent, **dict(zip(self._fields[2:], facts, strict=True))
+        )  # type: ignore[arg-type]
 
 
 CERTAIN = [
@@ -40,7 +42,12 @@ CERTAIN = [
 
 UNCERTAIN = [
     Case("the connection is gone", Driver(sqlstate="40001"), is_connection_lost=True),
-    Case("the connection is gone with a violated constraint", Driver("x"), is_connection_lost=True, is_integrity_error=True),
+    Case(
+        "the connection is gone with a violated constraint",
+        Driver("x"),
+        is_connection_lost=True,
+        is_integrity_error=True,
+    ),
     Case("statement completion unknown", Driver(sqlstate="40003")),
     Case("connection failure", Driver(sqlstate="08006")),
     Case("the server is told to stop", Driver(sqlstate="57P01")),
