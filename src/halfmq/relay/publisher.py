@@ -46,7 +46,7 @@ class Published(NamedTuple):
     confirmed: frozenset[int]
     #: ``seq`` of messages that the target has refused for good in this form, with the reason. It may be tried again, but nothing of the same
     #: ``order_key`` before it.
-    refused: Mapping[int, str] = {}  # noqa: RUF012
+    refused: Mapping[int, str] = {}
     #: The target refused the batch as a whole, and nothing of it is or will be published: its messages are to be published one at a time.
     one_by_one: bool = False
     #: Why the target does not answer at the moment; empty: it does. The relay pauses, and no message counts an attempt.

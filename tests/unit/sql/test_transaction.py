@@ -3,16 +3,17 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event, insert
+from sqlalchemy import Column, ForeignKey, Integer, MetaData, Table, create_engine, event, insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from tests.support.children import fork
 from tests.support.waiting import soon, until
-from tests.unit.sql.conftest import SQLITE, Shop
+from tests.unit.sql.conftest import SQLITE, Shop, with_foreign_keys
 from tests.unit.sql.faces import ASYNC, DEFERRED, App, Sorry, agree, app, place, wait
 from tests.unit.sql.memory_broker import Asked, AsyncMemoryClient, MemoryBroker, MemoryClient
 
@@ -145,6 +146,35 @@ async def test_session_is_usable_after_a_failed_commit(app: App) -> None:
     assert (app.order_ids(), app.messages()) == ([2, 3], ["t3"])
     assert await app.check() == {"tx-2": Outcome.COMMIT}, "an exception of an after_commit hook is not a rollback"
     assert agree(app) == [2, 3]
+
+
+@pytest.mark.parametrize("fails_in", ["INSERT", "COMMIT"])
+async def test_hook_after_commit_that_another_database_refuses(app: App, tmp_path: Path, fails_in: str) -> None:
+    """Its error is one with which a database rolls back; it is not that of the block's database."""
+    metadata = MetaData()
+    audit = Table("audit", metadata, Column("id", Integer, primary_key=True))
+    later = {"deferrable": True, "initially": "DEFERRED"}
+    Table("lines", metadata, Column("id", Integer, primary_key=True), Column("of", ForeignKey("audit.id", **later)))
+    engine = with_foreign_keys(create_engine(f"sqlite:///{tmp_path / 'audit.db'}"))
+    metadata.create_all(engine)
+
+    def write(_session: Session) -> None:
+        with engine.begin() as connection:
+            if fails_in == "INSERT":
+                connection.execute(insert(audit), [{"id": 1}, {"id": 1}])
+            else:
+                connection.execute(insert(metadata.tables["lines"]).values(id=1, of=404))
+
+    def body(session: Session, tx: Any) -> None:
+        place(app, session, tx, 1)
+        event.listen(session, "after_commit", write)
+
+    with pytest.raises(TransactionUnknown):
+        await app.run(body)
+    assert app.order_ids() == [1]
+    await app.check()
+    assert agree(app) == [1]
+    engine.dispose()
 
 
 async def test_unconfirmed_commit_does_not_affect_the_caller(app: App) -> None:

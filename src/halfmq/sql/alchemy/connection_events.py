@@ -31,6 +31,10 @@ class Watcher(Protocol):
         """The session that it watches has begun a transaction or a savepoint on ``connection``."""
         ...
 
+    def committed(self) -> None:
+        """The session that it watches has committed a transaction, or released a savepoint; other hooks follow."""
+        ...
+
 
 _WATCHERS: Final[weakref.WeakKeyDictionary[Connection, Watcher]] = weakref.WeakKeyDictionary()
 _ENGINES: Final[weakref.WeakSet[Engine]] = weakref.WeakSet()
@@ -109,6 +113,13 @@ def _begun(session: Session, _transaction: object, connection: Connection) -> No
     watcher: Watcher | None = session.info.get(_KEY)
     if watcher is not None:
         watcher.begun(session, connection)
+
+
+@event.listens_for(Session, "after_commit", insert=True)  # before the application's, which may raise
+def _committed(session: Session) -> None:
+    watcher: Watcher | None = session.info.get(_KEY)
+    if watcher is not None:
+        watcher.committed()
 
 
 def _nothing(*_: object) -> None:

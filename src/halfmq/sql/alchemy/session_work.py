@@ -197,8 +197,9 @@ class SessionWork:
         try:
             self._session.commit()
         except Exception as error:  # noqa: BLE001 - classified, and raised by the block
-            meaning = commit_failure(error, commit_sent=guard.commit_sent)
-            return FailedCommit(meaning, error)
+            if guard.is_committed:  # by a hook, whatever kind of error it is
+                return FailedCommit(CommitFailure.UNKNOWN, error)
+            return FailedCommit(commit_failure(error, commit_sent=guard.commit_sent), error)
         finally:
             self.abandon()
         if not guard.commit_sent:

@@ -80,8 +80,8 @@ class TransactionGuard:
         #: Connections of transactions that the session began after it had ended the guarded one.
         self._refused: list[Connection] = []
         self.savepoints = Savepoints()
-        #: COMMIT was handed to the driver.
-        self.commit_sent = False
+        #: COMMIT was handed to the driver; and it has returned without an error.
+        self.commit_sent = self.is_committed = False
         self._is_there: Callable[[], bool] = lambda: True
         self._watched_before = watch(connection, self)
         self._session_before = watch_session(session, self)
@@ -202,6 +202,10 @@ class TransactionGuard:
             self._refused.append(connection)
             watch(connection, self)
             wake(connection)
+
+    def committed(self) -> None:
+        """What is raised from here on is not an error of COMMIT."""
+        self.is_committed = self.commit_sent
 
     def before_commit(self) -> None:
         """Refuse a commit that is not the one after ``prove``."""
