@@ -29,7 +29,7 @@ from halfmq.client.membership import HEARTBEAT_S, Membership
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage, checked_bodies, compose
 from halfmq.client.producer import Producer, unique_key
-from halfmq.client.receipts import UNDECIDED, Prepared, Receipt, TransactionReceipt
+from halfmq.client.receipts import UNDECIDED, Prepared, Receipt, TransactionReceipt, Verdict
 from halfmq.client.routing import NameServers, Router
 from halfmq.client.unique_ids import UniqueIds
 from halfmq.client.user_code import RunBlocking, Threads, call
@@ -500,13 +500,15 @@ class AsyncClient:
         tx_id: str,
         name: str = "",
         query_id: str = "",
+        broker: str = "",
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> Prepared:
         """Low-level call for an external coordinator: send the half messages; then call ``commit`` or ``rollback``.
 
         ``tx_id``: from ``new_transaction_id``, used once; or your own, so that a repetition of your program is refused with the verdict of
-        the first one for as long as the broker's log has it. ``name`` routes the checks. ``timeout``: seconds, for this call and for the one
-        that settles it; by default the client's. Fails at once while no broker answers, see ``is_ready``.
+        the first one for as long as the broker's log has it; ``broker`` then names the broker that has it, where there are several.
+        ``name`` routes the checks. ``timeout``: seconds, for this call and for the one that settles it; by default the client's. Fails at
+        once while no broker answers, see ``is_ready``.
 
         Raises: see ``Transactions.prepare``.
         """
@@ -519,9 +521,31 @@ class AsyncClient:
         if registering is not None:  # continues even if this call times out
             await asyncio.wait({registering}, timeout=whole.left_s())
         prepared = await self._transactions.prepare(
-            messages, tx_id=tx_id, name=name, query_id=query_id, timeout_s=whole.left_s()
+            messages, tx_id=tx_id, name=name, query_id=query_id, broker=broker, timeout_s=whole.left_s()
         )
         return prepared if timeout is None else replace(prepared, timeout_s=timeout)
+
+    async def settle_earlier(self, tx_id: str, message: OutgoingMessage, *, broker: str) -> Verdict:
+        """Low-level call for an external coordinator that was restarted: roll back ``tx_id`` unless it is committed, and say which it is.
+
+        See ``Transactions.settle_earlier``. ``broker``: the name of the broker to which an earlier process has sent it; halfmq only.
+        """
+        context = self._here()
+        context.refuse_if_away()
+        return await self._transactions.settle_earlier(tx_id, message, broker=broker)
+
+    async def broker_names(self) -> list[str]:
+        """Names of all brokers that the name server knows now, sorted.
+
+        Raises:
+            ConnectError: no name server answers.
+        """
+        context = self._here()
+        attempts = context.attempts("asking for the brokers")
+        try:
+            return await attempts.within(context.router.all_brokers())
+        except NotSent as error:
+            raise ConnectError(f"asking for the brokers: no name server answers: {error}") from error
 
     async def commit(self, prepared: Prepared) -> TransactionReceipt:
         """Make the messages visible. Raises: see ``Transactions.commit``."""

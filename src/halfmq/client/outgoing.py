@@ -27,6 +27,8 @@ class OutgoingMessage(NamedTuple):
     sharding_key: str
     #: 0: no delay.
     delay_ms: int
+    #: UNIQ_KEY; empty: the client makes one when it sends the message.
+    message_id: str = ""
 
 
 def encode_body(body: object) -> bytes:

@@ -88,11 +88,13 @@ class Preparation:
         halves = tuple(self._acknowledged[index] for index in sorted(self._acknowledged))
         return Prepared(self._tx_id, self._group, self._name, halves, self._atomic or len(halves) == 1)
 
-    async def compose(self, messages: Sequence[OutgoingMessage], query_id: str) -> None:
-        """Assign each message its id, its index in the transaction and a queue.
+    async def compose(self, messages: Sequence[OutgoingMessage], query_id: str, broker: str = "") -> None:
+        """Assign each message its id, its index in the transaction and a queue. ``broker``: the only one that is allowed; empty: that of
+        the first message, if possible.
 
         Raises:
             TopicNotFound, ConnectError: as ``Router.publish_route``.
+            UnsupportedCombination: a topic has no queue on ``broker``.
         """
         common = names.encode(
             [
@@ -103,15 +105,20 @@ class Preparation:
             ]
         )
         last = len(messages) - 1
-        broker = ""
+        only = broker
         for index, message in enumerate(messages):
-            message_id = self._context.ids.message_id()
+            message_id = message.message_id or self._context.ids.message_id()
             own = b"UNIQ_KEY\x01%b\x02" % message_id.encode()
             place = b"TRAN_MSG\x01true\x02HMQ_TX_INDEX\x01%d\x02" % index
             if index == last:
                 place += b"HMQ_TX_COUNT\x01%d\x02" % len(messages)
             target = await self._target(message, broker)
             broker = broker or target.broker
+            if only and target.broker != only:
+                raise UnsupportedCombination(
+                    f"topic {message.topic} has no queue on broker {only}",
+                    hint="create it there, or send to another broker",
+                )
             properties = names.append(message.properties, own + common)
             self._halves.append(_Half(message_id, message, properties, place, target))
         self._may_batch = len(messages) >= MESSAGES_MIN and not any(message.delay_ms for message in messages)

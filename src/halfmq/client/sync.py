@@ -24,7 +24,7 @@ from halfmq.client.loop_thread import loop_thread
 from halfmq.client.message import Delivery, Message
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage, checked_bodies, compose
-from halfmq.client.receipts import Prepared, Receipt, TransactionReceipt
+from halfmq.client.receipts import Prepared, Receipt, TransactionReceipt, Verdict
 from halfmq.errors import HalfmqError, UsageError
 
 if TYPE_CHECKING:
@@ -201,11 +201,24 @@ class Client:
         tx_id: str,
         name: str = "",
         query_id: str = "",
+        broker: str = "",
         timeout: float | None = None,
     ) -> Prepared:
         """See ``AsyncClient.prepare``."""
         client = self._live()
-        return self._run(client.prepare(messages, tx_id=tx_id, name=name, query_id=query_id, timeout=timeout))
+        return self._run(
+            client.prepare(messages, tx_id=tx_id, name=name, query_id=query_id, broker=broker, timeout=timeout)
+        )
+
+    def settle_earlier(self, tx_id: str, message: OutgoingMessage, *, broker: str) -> Verdict:
+        """See ``AsyncClient.settle_earlier``."""
+        client = self._live()
+        return self._run(client.settle_earlier(tx_id, message, broker=broker))
+
+    def broker_names(self) -> list[str]:
+        """See ``AsyncClient.broker_names``."""
+        client = self._live()
+        return self._run(client.broker_names())
 
     def commit(self, prepared: Prepared) -> TransactionReceipt:
         """See ``AsyncClient.commit``."""

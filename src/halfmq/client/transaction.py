@@ -10,6 +10,7 @@ Only ``commit`` and ``rollback`` send a verdict. After any other failure the tra
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from halfmq import limits
@@ -34,6 +35,7 @@ from halfmq.errors import (
     TransactionUnknown,
     UsageError,
 )
+from halfmq.model.ids import ANY_HALF
 from halfmq.wire.remoting.codes import EXT_VERDICT, ResponseCode
 from halfmq.wire.remoting.message_codec import encode_end
 from halfmq.wire.remoting.replies import EndReply, read_reply
@@ -117,9 +119,11 @@ class Transactions:
         tx_id: str,
         name: str = "",
         query_id: str = "",
+        broker: str = "",
         timeout_s: float | None = None,
     ) -> Prepared:
-        """Send the halves and wait for all acknowledgements, for ``timeout_s`` seconds (default: the client's timeout).
+        """Send the halves and wait for all acknowledgements, for ``timeout_s`` seconds (default: the client's timeout). ``broker``: the name
+        of the only one that is allowed.
 
         If it raises, the local transaction must not run. Acknowledged halves are rolled back, in the background if
         necessary, others when a late acknowledgement arrives on the same connection, or by the check.
@@ -133,7 +137,7 @@ class Transactions:
         _check_arguments(messages, tx_id, name, query_id)
         preparation = Preparation(self._context, self._group, tx_id, name, timeout_s)
         try:
-            await preparation.compose(messages, query_id)
+            await preparation.compose(messages, query_id, broker)
             await preparation.send()
         except TransactionRefused:
             raise
@@ -170,6 +174,38 @@ class Transactions:
             log.info("%s was not acknowledged (%s); the check settles it", settlement.what, lost)
 
     # --- verdicts -------------------------------------------------------------------------------------------------
+
+    async def settle_earlier(
+        self, tx_id: str, message: OutgoingMessage, *, broker: str, timeout_s: float | None = None
+    ) -> Verdict:
+        """Roll ``tx_id`` back unless it is committed, whoever has begun it, and whether or not it has reached the broker yet.
+
+        ``tx_id``: chosen by the application, so that the broker refuses what comes later with it. ``message``: any message for it; it
+        becomes a half of the transaction if the broker does not know it, so that there is something to roll back.
+
+        Returns COMMITTED, or ROLLED_BACK: then nothing of it ever becomes visible.
+
+        Raises:
+            SendTimeout, ConnectError, TransactionUnknown: no answer, and nothing is known. Call it again.
+            RequestFailed: the broker refuses it.
+        """
+        whole = self._context.attempts(f"settling an earlier {tx_id}", timeout_s)
+        while True:
+            try:
+                prepared = await self.prepare([message], tx_id=tx_id, broker=broker, timeout_s=whole.left_s())
+            except TransactionRefused as error:
+                return COMMITTED if error.standing == COMMITTED else ROLLED_BACK
+            except TransactionUndecided:
+                # Its halves are others than this message, and their places are not known here.
+                half = PreparedHalf(message.message_id, message.topic, broker, "", ANY_HALF, ANY_HALF)
+                prepared = Prepared(tx_id, self._group, "", (half,), atomic=True)
+            try:
+                return (await self.rollback(replace(prepared, timeout_s=whole.left_s()))).verdict
+            except TransactionRefused as error:
+                return COMMITTED if error.standing == COMMITTED else ROLLED_BACK
+            except RequestFailed as error:
+                # Not found: settled between the two requests, and no longer in the broker's memory. The next half gets the verdict.
+                await whole.refused(error, permanent=False)
 
     async def commit(self, prepared: Prepared) -> TransactionReceipt:
         """Make all messages of the transaction visible.

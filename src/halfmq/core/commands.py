@@ -219,7 +219,8 @@ class EndTransaction(msgspec.Struct, frozen=True, gc=False):
     group: str
     #: HMQ_TX_ID if the client is ours, else ``msgId`` (UNIQ_KEY).
     tx_id: str
-    #: Half index and first log offset of any half of the transaction, as the reply to that half stated them.
+    #: Half index and first log offset of any half of the transaction, as the reply to that half stated them; both ``ANY_HALF``: a rollback by
+    #: the id alone.
     half_index: int
     log_offset: int
     wanted: RequestedVerdict

@@ -26,6 +26,10 @@ _generated_prefixes: Final[Cached[str, bool]] = Cached(
 #: Length of a UNIQ_KEY of RocketMQ's clients, with an IPv4 or an IPv6 address (``MessageClientIDSetter``), in upper-case hex.
 UNIQUE_ID_CHARS: Final = frozenset({32, 56})
 
+#: In place of a half's index and log offset in a verdict: whichever half. For a producer that knows a transaction only by its id, because an
+#: earlier process has sent the halves. It may roll back, and not commit: what it has not sent it cannot vouch for.
+ANY_HALF: Final = -1
+
 
 def is_transaction_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None

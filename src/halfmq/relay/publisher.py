@@ -34,8 +34,6 @@ class Batch(NamedTuple):
 
     #: Unique for ever; a valid transaction id of the broker.
     id: str
-    #: What ``Publisher.place`` returned when the batch was recorded.
-    place: str
     messages: tuple[OutboxMessage, ...]
 
 
@@ -77,14 +75,6 @@ class Publisher(Protocol):
 
     async def close(self) -> None:
         """Disconnect. Also called after a failed ``open``."""
-        ...
-
-    async def place(self) -> str:
-        """Where the next batch will go, recorded with it, at most 255 characters; empty where the target has one place only.
-
-        Raises:
-            ConnectError: as ``open``.
-        """
         ...
 
     async def publish(self, batch: Batch) -> Published:

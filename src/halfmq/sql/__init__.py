@@ -1,7 +1,8 @@
 """Database integration for SQLAlchemy, sync and async: one outcome for a database transaction and its messages.
 
 ``MarkerTable`` is the marker table behind ``mq.transaction(session, markers=...)`` and ``mq.answer_checks(...)``;
-``Inbox`` makes a consumer's effect exactly once in its own database. Needs the extra ``halfmq[sql]``.
+``Inbox`` makes a consumer's effect exactly once in its own database; ``Outbox`` writes messages as rows, which a relay publishes. Needs
+the extra ``halfmq[sql]``.
 
 Names are imported lazily, so that ``halfmq.sql.rules`` can be used without SQLAlchemy.
 
@@ -12,10 +13,10 @@ Raises:
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from halfmq.sql.alchemy import Inbox, MarkerTable
+    from halfmq.sql.alchemy import Inbox, MarkerTable, Outbox
     from halfmq.sql.rules.block import SqlTransaction
 
-__all__ = ["Inbox", "MarkerTable", "SqlTransaction"]
+__all__ = ["Inbox", "MarkerTable", "Outbox", "SqlTransaction"]
 
 
 def __getattr__(name: str) -> Any:

@@ -40,7 +40,7 @@ from halfmq.core.transaction.check_schedule import due_sooner
 from halfmq.core.transaction.next_check import to_number
 from halfmq.core.transaction.states import OF_SETTLED, SettledEffect, TransactionState, standing_state
 from halfmq.model.checksum import crc32
-from halfmq.model.ids import hash64, offset_message_id
+from halfmq.model.ids import ANY_HALF, hash64, offset_message_id
 from halfmq.model.properties import UNIQ_KEY, append
 from halfmq.model.records import (
     MESSAGE_AT,
@@ -267,7 +267,8 @@ def decide_end(state: State, command: EndTransaction, now_ms: int) -> DecisionTu
         if half.half_index == half_index and half.first_offset == log_offset:
             break
     else:
-        return Decision(NOTHING, _wrong_offsets(tx_id, half_index, log_offset))
+        if not (half_index == log_offset == ANY_HALF and wanted is _ROLLBACK):
+            return Decision(NOTHING, _wrong_offsets(tx_id, half_index, log_offset))
     if wanted is _COMMIT:
         decided = _commit(state, known, command.decided_by, now_ms)
         return _settled(group, tx_id, decided) if group.session.in_flight or group.session.last_unknown else decided
@@ -450,7 +451,9 @@ def _end_of_settled(state: State, group: ProducerGroup | None, command: EndTrans
 
 
 def _matches_half(verdict: Verdict, half_index: int, log_offset: int) -> bool:
-    """Whether both offsets belong to one half of the settled transaction."""
+    """Whether both offsets belong to one half of the settled transaction, or are those of any."""
+    if half_index == log_offset == ANY_HALF:
+        return True
     halves, places = verdict.half_indexes, verdict.first_offsets
     if not isinstance(halves, tuple) or not isinstance(places, tuple):
         return halves == half_index and places in (log_offset, -1)

@@ -9,9 +9,10 @@ from halfmq.errors import MissingDependency
 try:
     from halfmq.sql.alchemy.inbox import Inbox
     from halfmq.sql.alchemy.marker_table import MarkerTable
+    from halfmq.sql.alchemy.outbox import Outbox
 except ModuleNotFoundError as error:
     if error.name is None or error.name.partition(".")[0] not in ("sqlalchemy", "greenlet"):
         raise
     raise MissingDependency(f"{error.name} is not installed", hint="pip install 'halfmq[sql]'") from error
 
-__all__ = ["Inbox", "MarkerTable"]
+__all__ = ["Inbox", "MarkerTable", "Outbox"]

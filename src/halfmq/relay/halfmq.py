@@ -1,0 +1,134 @@
+"""Publishes to a halfmq broker: no duplicate for as long as its log has the batch's verdict.
+
+A batch is one transaction whose id is the batch's: half messages, then COMMIT. The broker remembers the verdict of a chosen id, so a relay
+that takes a batch over learns whether it is committed, and otherwise rolls it back, after which the first relay's COMMIT is refused. All
+messages of a batch become visible together, in order by queue.
+"""
+
+from typing import Final
+
+from halfmq.client.async_client import AsyncClient
+from halfmq.client.outgoing import OutgoingMessage
+from halfmq.client.receipts import COMMITTED
+from halfmq.client.retry import RETRIABLE
+from halfmq.errors import (
+    ConnectError,
+    HalfmqError,
+    InvalidName,
+    MessageTooLarge,
+    OutcomeUnknown,
+    RequestFailed,
+    TransactionIncomplete,
+    TransactionRefused,
+    TransactionUndecided,
+    UnsupportedCombination,
+    UsageError,
+)
+from halfmq.relay.publisher import Batch, OutboxMessage, Published
+
+#: In one transaction. More make it no cheaper.
+MESSAGES_MAX: Final = 500
+
+#: The same request will be refused again.
+_FOR_GOOD: Final = (UsageError, InvalidName, MessageTooLarge, UnsupportedCombination)
+
+
+class HalfmqPublisher:
+    """``url`` as for ``AsyncClient``. ``group``: producer group of the relay's transactions, which no other program uses: nobody else
+    answers their checks. ``broker``: its name, needed if the name server knows several."""
+
+    messages_max = MESSAGES_MAX
+
+    def __init__(self, url: str, *, group: str, broker: str = "", timeout_s: float = 10.0) -> None:
+        self._url = url
+        self._group = group
+        self._broker = broker
+        self._timeout_s = timeout_s
+        self._client: AsyncClient | None = None
+
+    @property
+    def name(self) -> str:
+        """See ``Publisher``."""
+        return f"halfmq {self._url.rpartition('@')[2].removeprefix('rocketmq://')}"
+
+    async def open(self) -> None:
+        """See ``Publisher``.
+
+        Raises:
+            UsageError: there are several brokers, and none was named; or the named one is not known.
+        """
+        client = AsyncClient(self._url, group=self._group, timeout=self._timeout_s)
+        await client.connect()
+        self._client = client
+        names = await client.broker_names()
+        if self._broker and self._broker not in names:
+            raise UsageError(f"no broker {self._broker!r}", hint=f"the name server knows {', '.join(names)}")
+        if not self._broker and len(names) > 1:
+            raise UsageError(
+                f"the name server knows the brokers {', '.join(names)}",
+                hint="name one with broker=: the one to which a batch was sent must be asked for its verdict",
+            )
+        self._broker = self._broker or names[0]
+
+    async def close(self) -> None:
+        """See ``Publisher``."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    async def publish(self, batch: Batch) -> Published:
+        """See ``Publisher``. All messages or none."""
+        everything = Published(frozenset(message.seq for message in batch.messages))
+        client = await self._opened()
+        try:
+            prepared = await client.prepare(
+                [_outgoing(message) for message in batch.messages],
+                tx_id=batch.id,
+                broker=self._broker,
+                timeout=self._timeout_s,
+            )
+            await client.commit(prepared)
+        except TransactionRefused as error:
+            # Another relay has taken the batch over. It, or what it does next, decides about the rows.
+            return everything if error.standing == COMMITTED else Published(frozenset(), unavailable=str(error))
+        except _FOR_GOOD as error:
+            return _refused(batch, error)
+        except (ConnectError, OutcomeUnknown, TransactionIncomplete, TransactionUndecided) as error:
+            return Published(frozenset(), unavailable=str(error))
+        except RequestFailed as error:
+            if error.response_code in RETRIABLE:
+                return Published(frozenset(), unavailable=str(error))
+            return _refused(batch, error)
+        return everything
+
+    async def recover(self, batch: Batch) -> Published:
+        """See ``Publisher``. What is not committed is rolled back, so that nobody publishes it under this id any more."""
+        if not batch.messages:
+            return Published(frozenset())
+        client = await self._opened()
+        try:
+            verdict = await client.settle_earlier(batch.id, _outgoing(batch.messages[0]), broker=self._broker)
+        except (OutcomeUnknown, RequestFailed) as error:
+            raise ConnectError(f"whether batch {batch.id} is published: {error}") from error
+        if verdict == COMMITTED:
+            return Published(frozenset(message.seq for message in batch.messages))
+        return Published(frozenset())
+
+    async def _opened(self) -> AsyncClient:
+        if self._client is None:
+            await self.open()
+        assert self._client is not None
+        return self._client
+
+
+def _outgoing(message: OutboxMessage) -> OutgoingMessage:
+    return OutgoingMessage(
+        message.topic, message.body, message.properties, message.order_key, 0, message_id=message.message_id
+    )
+
+
+def _refused(batch: Batch, error: HalfmqError) -> Published:
+    """Which message is to blame is known only if it is alone. Nothing was committed, and nobody commits it later."""
+    if len(batch.messages) == 1:
+        return Published(frozenset(), {batch.messages[0].seq: str(error)})
+    return Published(frozenset(), one_by_one=True)

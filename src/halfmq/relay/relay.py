@@ -1,0 +1,186 @@
+"""The relay's loop: hold a lane, publish its batches, write down what the target has confirmed.
+
+Workers share the lanes with those of all other relays of the outbox. One holds a lane for at most ``_SLICE_S``, so that a lane with a long
+backlog does not keep the others waiting; nothing else balances relays, and nothing else has to notice that one is gone: the lease of its
+lanes ends.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+from halfmq.errors import ConnectError
+from halfmq.relay.publisher import Published, Publisher
+from halfmq.relay.rows import DatabaseAway, LeaseLost, OutboxRows, Work
+
+#: Batches that are published at the same time.
+WORKERS: Final = 4
+#: How often the outbox is looked at, seconds, where the database tells of new rows, and where it does not.
+POLL_TOLD_S: Final = 1.0
+POLL_S: Final = 0.05
+#: Pause while target or database is away, seconds; it doubles.
+PAUSE_MIN_S: Final = 0.1
+PAUSE_MAX_S: Final = 10.0
+
+#: How long a worker holds a lane, seconds.
+_SLICE_S: Final = 1.0
+#: How often the log says that target or database is away, seconds.
+_SAY_S: Final = 60.0
+
+log = logging.getLogger("halfmq.relay")
+
+
+class Relay:
+    """Publishes one outbox to one target. Use ``async with``; then ``run``, or do something else: it works in the background."""
+
+    def __init__(
+        self, rows: OutboxRows, publisher: Publisher, *, workers: int = WORKERS, poll_s: float | None = None
+    ) -> None:
+        self._rows = rows
+        self._publisher = publisher
+        self._workers = workers
+        self._poll_s = poll_s
+        self._wanted = asyncio.Condition()
+        self._is_stopping = False
+        self._what = f"relay of {rows.name} to {publisher.name}"
+        self._rng = random.Random()
+        #: Since the start: messages that were confirmed, and refusals.
+        self.confirmed = 0
+        self.refused = 0
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Relay"]:
+        """Work while the block is open. At its end the batches in flight are finished, and their lanes released.
+
+        Raises:
+            UsageError, NotAuthorized: target or tables are not as they must be. A target or database that is only away is waited for.
+        """
+        await self._until_open()
+        async with self._rows.listening(self._wake) as is_told:
+            poll_s = self._poll_s or (POLL_TOLD_S if is_told else POLL_S)
+            tasks = [asyncio.create_task(self._work(poll_s)) for _ in range(self._workers)]
+            try:
+                yield self
+            finally:
+                self._is_stopping = True
+                self._wake()
+                try:
+                    await asyncio.gather(*tasks)
+                finally:
+                    for task in tasks:
+                        task.cancel()
+                    await asyncio.gather(*tasks, return_exceptions=True)
+                    await self._publisher.close()
+                    await self._rows.close()
+
+    async def _until_open(self) -> None:
+        away = _Away(self._rng)
+        while True:
+            try:
+                await self._rows.establish()
+                await self._publisher.open()
+                return
+            except (ConnectError, DatabaseAway) as error:
+                await self._publisher.close()
+                await away.pause(self._what, error)
+
+    # --- workers ---------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        asyncio.get_running_loop().create_task(self._notify())
+
+    async def _notify(self) -> None:
+        async with self._wanted:
+            # One at a time: who finds something wakes the next.
+            self._wanted.notify(self._workers if self._is_stopping else 1)
+
+    async def _work(self, poll_s: float) -> None:
+        away = _Away(self._rng)
+        while not self._is_stopping:
+            try:
+                work = await self._rows.claim()
+                if work is not None:
+                    self._wake()
+                    await self._hold(work)
+                    away.is_back()
+                    continue
+            except LeaseLost as error:
+                log.info("%s", error)
+                continue
+            except (ConnectError, DatabaseAway) as error:
+                await away.pause(self._what, error)
+                continue
+            except Exception as error:
+                log.exception("%s failed", self._what)
+                await away.pause(self._what, error)
+                continue
+            async with self._wanted:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wanted.wait(), poll_s * self._rng.uniform(0.8, 1.2))
+
+    async def _hold(self, work: Work) -> None:
+        """Publish the batches of one lane.
+
+        Raises:
+            LeaseLost: another relay holds it. ConnectError: the target is away. DatabaseAway: so is the database.
+        """
+        now = asyncio.get_running_loop().time
+        until_s = now() + _SLICE_S
+        following: Work | None = work
+        while following is not None:
+            work = following
+            published = await self._attempt(work)
+            goes_on = not self._is_stopping and now() < until_s
+            following = await self._rows.finish(work, published, goes_on=goes_on)
+            self.confirmed += len(published.confirmed)
+            self.refused += len(published.refused)
+            for seq, reason in published.refused.items():
+                log.warning("row %d of %s was refused by %s: %s", seq, self._rows.name, self._publisher.name, reason)
+            if published.unavailable:
+                raise ConnectError(published.unavailable)
+
+    async def _attempt(self, work: Work) -> Published:
+        attempt = asyncio.ensure_future(self._publish(work))
+        try:
+            while True:
+                done, _ = await asyncio.wait({attempt}, timeout=self._rows.lease_s / 3)
+                if done:
+                    return attempt.result()
+                await self._rows.renew(work.lease)
+        finally:
+            attempt.cancel()
+            with suppress(BaseException):
+                await attempt
+
+    async def _publish(self, work: Work) -> Published:
+        batch = work.batch
+        try:
+            if not work.is_unfinished:
+                return await self._publisher.publish(batch)
+            log.info("batch %s of %d messages was left by another relay", batch.id, len(batch.messages))
+            return await self._publisher.recover(batch)
+        except ConnectError as error:
+            return Published(frozenset(), unavailable=str(error))
+
+
+class _Away:
+    """Pauses while target or database is away, and says so now and then."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._pause_s = PAUSE_MIN_S
+        self._say_at_s = 0.0
+
+    def is_back(self) -> None:
+        self._pause_s = PAUSE_MIN_S
+
+    async def pause(self, what: str, error: Exception) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._say_at_s:
+            self._say_at_s = now_s + _SAY_S
+            log.warning("%s waits: %s", what, error)
+        await asyncio.sleep(self._pause_s * self._rng.uniform(0.5, 1.0))
+        self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)

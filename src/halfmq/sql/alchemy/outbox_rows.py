@@ -1,0 +1,309 @@
+"""What a relay does in the database of an outbox, each call in one transaction.
+
+A relay holds a lane by a lease with a token. The token is a random one of each holder, and every statement that changes something names it,
+so that a relay whose lease has ended (it was paused, or cut off) changes nothing any more: its transaction finds no row and is rolled back.
+The time of leases is the database's.
+
+Before messages are published their numbers are recorded in the lane, under an id that is never used again. So the next holder knows what
+the last one may have published: see ``halfmq.relay.publisher``.
+"""
+
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    and_,
+    delete,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.exc import IntegrityError
+
+from halfmq.relay.publisher import Batch, OutboxMessage, Published
+from halfmq.relay.rows import Figures, Lease, LeaseLost, Work
+from halfmq.sql.alchemy.database_clock import now_ms
+from halfmq.sql.alchemy.outbox_tables import HOLDER_CHARS_MAX, OutboxTables
+from halfmq.sql.rules.outbox import (
+    AT_A_TIME,
+    ATTEMPTS_MAX,
+    LANES,
+    STOPS_ITS_KEY,
+    Delivery,
+    after_refusal,
+    decode_seqs,
+    encode_seqs,
+)
+
+#: Bytes of bodies in one batch, unless a single message has more.
+BATCH_BYTES_MAX: Final = 4 << 20
+
+
+class Settings(NamedTuple):
+    """What a relay may choose."""
+
+    #: Who holds a lane, for people: host and process.
+    holder: str
+    lease_ms: int
+    #: Of a batch.
+    messages_max: int = 500
+    attempts_max: int = ATTEMPTS_MAX
+    #: A row that was refused ``attempts_max`` times is skipped, and no longer stops its key.
+    skips: bool = False
+    #: Keep the rows of published messages.
+    archives: bool = False
+
+
+class RowStatements:
+    """The statements of one relay on one outbox."""
+
+    def __init__(self, tables: OutboxTables, settings: Settings) -> None:
+        self._rows = tables.rows
+        self._lanes = tables.lanes
+        self._settings = settings
+
+    # --- lanes -----------------------------------------------------------------------------------------------------
+
+    def establish(self, connection: Connection) -> None:
+        """Insert the lanes that are missing.
+
+        Raises:
+            DBAPIError: the tables do not exist.
+        """
+        lanes = self._lanes
+        known = set(connection.scalars(select(lanes.c.lane)))
+        for lane in range(LANES):
+            if lane not in known:
+                free = {"token": "", "holder": "", "lease_until_ms": 0, "batch_id": "", "batch_seqs": ""}
+                try:
+                    with connection.begin_nested():
+                        connection.execute(insert(lanes).values(lane=lane, one_by_one_to_seq=0, **free))
+                except IntegrityError:
+                    pass  # another relay was faster
+
+    def free_lanes(self, connection: Connection) -> list[int]:
+        """Lanes that nobody holds, and that have something to do."""
+        lanes = self._lanes.c
+        has_work = or_(lanes.batch_id != "", self._has_due(lanes.lane))
+        return list(connection.scalars(select(lanes.lane).where(lanes.lease_until_ms < now_ms(), has_work)))
+
+    def _has_due(self, lane: ColumnElement[int]) -> ColumnElement[bool]:
+        rows = self._rows.c
+        waiting = exists().where(rows.delivery == Delivery.WAITING, rows.lane == lane)
+        due = [
+            exists().where(rows.delivery == delivery, rows.lane == lane, rows.due_at_ms <= now_ms())
+            for delivery in AT_A_TIME
+        ]
+        return or_(waiting, *due)
+
+    def claim(self, connection: Connection, lane: int) -> Work | None:
+        """Hold ``lane``, and return its recorded batch, or record the next one. None: another relay was faster, or nothing is due."""
+        lanes = self._lanes
+        self._begin_writing(connection)
+        # Where two relays want it at once, the second does not wait for the first.
+        found = connection.execute(
+            select(lanes.c.batch_id, lanes.c.batch_seqs)
+            .where(lanes.c.lane == lane, lanes.c.lease_until_ms < now_ms())
+            .with_for_update(skip_locked=True)
+        ).first()
+        if found is None:
+            return None
+        lease = Lease(lane, secrets.token_hex(16))
+        connection.execute(
+            update(lanes)
+            .where(lanes.c.lane == lane)
+            .values(
+                token=lease.token,
+                holder=self._settings.holder[:HOLDER_CHARS_MAX],
+                lease_until_ms=now_ms() + self._settings.lease_ms,
+            )
+        )
+        if found.batch_id:
+            messages = self._messages(connection, decode_seqs(found.batch_seqs))
+            return Work(lease, Batch(found.batch_id, messages), True)
+        return self._next(connection, lease, 0)
+
+    def _begin_writing(self, connection: Connection) -> None:
+        """SQLite: a transaction that began with a read cannot always go on to write."""
+        if connection.dialect.name == "sqlite":
+            connection.execute(update(self._lanes).where(self._lanes.c.lane == -1).values(holder=""))
+
+    def renew(self, connection: Connection, lease: Lease) -> None:
+        """Hold the lane longer.
+
+        Raises:
+            LeaseLost: somebody else holds it.
+        """
+        self._change(connection, lease, {"lease_until_ms": now_ms() + self._settings.lease_ms})
+
+    def _change(self, connection: Connection, lease: Lease, values: Mapping[str, Any]) -> None:
+        lanes = self._lanes.c
+        changed = connection.execute(
+            update(self._lanes).where(lanes.lane == lease.lane, lanes.token == lease.token).values(values)
+        ).rowcount
+        if changed != 1:
+            raise LeaseLost(
+                f"lane {lease.lane} is held by another relay", hint="its lease had ended before this one went on"
+            )
+
+    # --- batches ---------------------------------------------------------------------------------------------------
+
+    def finish(self, connection: Connection, work: Work, published: Published, *, number: int) -> Work | None:
+        """Write down what is known of a batch, and record the lane's next one. ``number``: of the next batch under this lease; 0: release
+        the lane. None: it is released.
+
+        While the target is unavailable the batch stays recorded, and the lane is released.
+
+        Raises:
+            LeaseLost: somebody else holds the lane. Nothing was changed.
+        """
+        self._begin_writing(connection)
+        lease, batch = work.lease, work.batch
+        goes_on = number > 0 and not published.unavailable
+        values: dict[str, Any] = {"lease_until_ms": now_ms() + self._settings.lease_ms if goes_on else 0}
+        if not published.unavailable:
+            values |= {"batch_id": "", "batch_seqs": ""}
+        if published.one_by_one:
+            values["one_by_one_to_seq"] = max(message.seq for message in batch.messages)
+        if not goes_on:
+            values["token"] = ""
+        # First: it proves the lease, and keeps every other holder out until the end of the transaction.
+        self._change(connection, lease, values)
+        stopping = self._stopping(connection, lease.lane)
+        freed = {row.order_key for row in stopping if row.seq in published.confirmed}
+        self._remove(connection, published.confirmed)
+        freed |= self._refuse(connection, published.refused)
+        self._free(connection, lease.lane, freed)
+        return self._next(connection, lease, number) if goes_on else None
+
+    def _next(self, connection: Connection, lease: Lease, number: int) -> Work | None:
+        lanes = self._lanes.c
+        seqs = self._due(connection, lease.lane)
+        if not seqs:
+            self._change(connection, lease, {"lease_until_ms": 0, "token": ""})
+            return None
+        batch = Batch(f"outbox-{lease.token}-{number}", self._messages(connection, seqs))
+        self._change(connection, lease, {lanes.batch_id.name: batch.id, lanes.batch_seqs.name: encode_seqs(seqs)})
+        return Work(lease, batch, False)
+
+    def _due(self, connection: Connection, lane: int) -> tuple[int, ...]:
+        """The rows of the next batch."""
+        rows, lanes = self._rows.c, self._lanes.c
+        one_by_one_to = connection.scalar(select(lanes.one_by_one_to_seq).where(lanes.lane == lane)) or 0
+        sized = select(rows.seq, rows.order_key, func.octet_length(rows.body).label("size")).where(rows.lane == lane)
+        if connection.dialect.name == "sqlite":
+            sized = select(rows.seq, rows.order_key, func.length(rows.body).label("size")).where(rows.lane == lane)
+        most = self._settings.messages_max
+        found: list[Row[Any]] = []
+        for delivery in AT_A_TIME:
+            due = sized.where(rows.delivery == delivery, rows.due_at_ms <= now_ms())
+            found += connection.execute(due.order_by(rows.due_at_ms, rows.seq).limit(most - len(found)))
+        found += self._waiting(connection, sized, lane, most - len(found))
+        return _first(found, one_by_one_to)
+
+    def _waiting(self, connection: Connection, sized: Select[Any], lane: int, most: int) -> list[Row[Any]]:
+        rows = self._rows.c
+        wanted = sized.where(rows.delivery == Delivery.WAITING).order_by(rows.due_at_ms, rows.seq)
+        stopped: set[str] | None = None
+        while most > 0:
+            found = list(connection.execute(wanted.limit(most)))
+            if stopped is None:
+                stopped = {row.order_key for row in self._stopping(connection, lane)} if found else set()
+            behind = [row.seq for row in found if row.order_key in stopped]
+            if not behind:
+                return found
+            # Each of them is looked at once, not again before every batch.
+            connection.execute(update(self._rows).where(rows.seq.in_(behind)).values(delivery=Delivery.BEHIND))
+        return []
+
+    def _stopping(self, connection: Connection, lane: int) -> Sequence[Row[Any]]:
+        """Number and order key of the rows for which others wait."""
+        rows = self._rows.c
+        return connection.execute(
+            select(rows.seq, rows.order_key).where(
+                rows.delivery.in_(STOPS_ITS_KEY), rows.lane == lane, rows.order_key != ""
+            )
+        ).all()
+
+    def _messages(self, connection: Connection, seqs: Sequence[int]) -> tuple[OutboxMessage, ...]:
+        """The rows, as far as they exist, in the order of ``seqs``."""
+        rows = self._rows.c
+        found = {
+            row[0]: OutboxMessage._make(row)
+            for row in connection.execute(
+                select(
+                    rows.seq, rows.message_id, rows.topic, rows.body, rows.properties, rows.order_key, rows.tx_id,
+                    rows.written_at_ms,
+                ).where(rows.seq.in_(seqs))
+            )
+        }  # fmt: skip
+        return tuple([found[seq] for seq in seqs if seq in found])
+
+    def _remove(self, connection: Connection, confirmed: Collection[int]) -> None:
+        if not confirmed:
+            return
+        rows = self._rows
+        chosen = rows.c.seq.in_(confirmed)
+        if self._settings.archives:
+            values = {"delivery": Delivery.PUBLISHED, "published_at_ms": now_ms()}
+            connection.execute(update(rows).where(chosen).values(values))
+        else:
+            connection.execute(delete(rows).where(chosen))
+
+    def _refuse(self, connection: Connection, refused: Mapping[int, str]) -> set[str]:
+        """Returns the order keys of rows that are skipped, so that others no longer wait for them."""
+        if not refused:
+            return set()
+        rows, settings = self._rows, self._settings
+        found = connection.execute(
+            select(rows.c.seq, rows.c.attempts, rows.c.order_key, now_ms()).where(rows.c.seq.in_(refused))
+        ).all()
+        skipped = set()
+        for seq, attempts, order_key, at_ms in found:
+            after = after_refusal(attempts, at_ms, refused[seq], settings.attempts_max)
+            if settings.skips and after.delivery is Delivery.SET_ASIDE:
+                after = after._replace(delivery=Delivery.SKIPPED)
+                skipped.add(order_key)
+            connection.execute(update(rows).where(rows.c.seq == seq).values(after._asdict()))
+        return skipped
+
+    def _free(self, connection: Connection, lane: int, order_keys: Collection[str]) -> None:
+        """Let the rows go on that waited for one with their order key."""
+        keys = [key for key in order_keys if key]
+        if keys:
+            rows = self._rows.c
+            behind = and_(rows.delivery == Delivery.BEHIND, rows.lane == lane, rows.order_key.in_(keys))
+            connection.execute(update(self._rows).where(behind).values(delivery=Delivery.WAITING))
+
+    # --- for people ------------------------------------------------------------------------------------------------
+
+    def figures(self, connection: Connection) -> Figures:
+        """See ``OutboxRows``."""
+        rows = self._rows.c
+        counted = connection.execute(select(rows.delivery, func.count()).group_by(rows.delivery))
+        by_delivery = {str(delivery): int(number) for delivery, number in counted}
+        late = rows.delivery.in_((Delivery.WAITING, Delivery.RETRYING, Delivery.BEHIND))
+        oldest_ms = connection.scalar(select(now_ms() - func.min(rows.written_at_ms)).where(late))
+        return Figures(by_delivery, None if oldest_ms is None else max(0.0, oldest_ms / 1000))
+
+
+def _first(found: Sequence[Row[Any]], one_by_one_to: int) -> tuple[int, ...]:
+    """As many rows as fit in one batch; a row up to ``one_by_one_to`` is alone in its batch."""
+    seqs: list[int] = []
+    left = BATCH_BYTES_MAX
+    for row in found:
+        left -= row.size
+        if seqs and (left < 0 or row.seq <= one_by_one_to):
+            break
+        seqs.append(row.seq)
+        if row.seq <= one_by_one_to:
+            break
+    return tuple(seqs)

@@ -1,0 +1,79 @@
+"""The two tables of an outbox: its rows, and its lanes, which relays hold one at a time."""
+
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, MetaData, SmallInteger, String, Table, Text
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.expression import FunctionElement
+
+from halfmq import limits
+from halfmq.sql.alchemy.exact_text import exact_text
+from halfmq.sql.rules.outbox import ORDER_KEY_CHARS_MAX, REASON_CHARS_MAX
+
+#: Characters of the number of a message, as the client makes them.
+MESSAGE_ID_CHARS: Final = 64
+#: Characters of a holder's name that are kept.
+HOLDER_CHARS_MAX: Final = 255
+
+
+class none_yet(FunctionElement[int]):  # noqa: N801 - used like a function
+    """0, the number of attempts of a new row; on PostgreSQL it also wakes the relays that listen, when the transaction commits.
+
+    So an insert remains one statement, and the table needs no trigger. A function, because ``pg_notify`` returns nothing.
+    """
+
+    type = Integer()
+    inherit_cache = True
+
+
+@compiles(none_yet)
+def _nothing(element: none_yet, compiler: Any, **options: Any) -> str:
+    return "0"
+
+
+@compiles(none_yet, "postgresql")
+def _notify(element: none_yet, compiler: Any, **options: Any) -> str:
+    (channel,) = element.clauses
+    return f"(SELECT 0 FROM pg_notify({compiler.process(channel, literal_binds=True)}, ''))"  # noqa: S608 - a literal
+
+
+class OutboxTables:
+    """Declared in the application's ``MetaData``: ``create_all`` creates them, and Alembic detects them."""
+
+    def __init__(self, metadata: MetaData, table: str) -> None:
+        #: The channel of NOTIFY, and what the lanes are named after.
+        self.name = table
+        self.rows = Table(
+            table,
+            metadata,
+            Column("seq", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+            Column("lane", SmallInteger, nullable=False),
+            Column("delivery", String(1), nullable=False),
+            Column("outcome", String(1), nullable=False),
+            Column("order_key", exact_text(ORDER_KEY_CHARS_MAX), nullable=False),
+            Column("message_id", exact_text(MESSAGE_ID_CHARS), nullable=False),
+            Column("tx_id", exact_text(limits.TRANSACTION_ID_CHARS_MAX), nullable=False),
+            Column("topic", exact_text(limits.TOPIC_CHARS_MAX), nullable=False),
+            Column("properties", LargeBinary(limits.PROPERTIES_BYTES_MAX), nullable=False),
+            Column("body", LargeBinary(limits.BODY_BYTES_MAX), nullable=False),
+            Column("written_at_ms", BigInteger, nullable=False),
+            Column("attempts", Integer, nullable=False, default=none_yet(table)),
+            Column("due_at_ms", BigInteger, nullable=False),
+            Column("published_at_ms", BigInteger, nullable=False),
+            Column("reason", exact_text(REASON_CHARS_MAX), nullable=False),
+            # The rows of a lane in their order, those that are due, and those that stop their key: each is a range of this index.
+            Index(f"ix_{table}_next", "delivery", "lane", "due_at_ms", "seq"),
+            Index(f"ix_{table}_message_id", "message_id"),
+            sqlite_autoincrement=True,  # a number is never used again
+        )
+        self.lanes = Table(
+            f"{table}_lane",
+            metadata,
+            Column("lane", SmallInteger, primary_key=True, autoincrement=False),
+            Column("token", exact_text(32), nullable=False),
+            Column("holder", exact_text(HOLDER_CHARS_MAX), nullable=False),
+            Column("lease_until_ms", BigInteger, nullable=False),
+            Column("batch_id", exact_text(limits.TRANSACTION_ID_CHARS_MAX), nullable=False),
+            Column("batch_seqs", Text, nullable=False),
+            Column("one_by_one_to_seq", BigInteger, nullable=False),
+        )
