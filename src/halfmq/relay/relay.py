@@ -34,7 +34,7 @@ log = logging.getLogger("halfmq.relay")
 
 
 class Relay:
-    """Publishes one outbox to one target. Use ``async with``; then ``run``, or do something else: it works in the background."""
+    """Publishes one outbox to one target: ``await relay.run(stop)``, or ``async with relay.running(): ...`` beside other things."""
 
     def __init__(
         self, rows: OutboxRows, publisher: Publisher, *, workers: int = WORKERS, poll_s: float | None = None
@@ -44,7 +44,9 @@ class Relay:
         self._workers = workers
         self._poll_s = poll_s
         self._wanted = asyncio.Condition()
-        self._is_stopping = False
+        self._stop = asyncio.Event()
+        self._is_open = asyncio.Event()
+        self._waking: set[asyncio.Task[None]] = set()
         self._what = f"relay of {rows.name} to {publisher.name}"
         self._rng = random.Random()
         #: Since the start: messages that were confirmed, and refusals.
@@ -53,53 +55,82 @@ class Relay:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Relay"]:
-        """Work while the block is open. At its end the batches in flight are finished, and their lanes released.
+        """Work while the block is open. It opens when target and database have answered.
 
         Raises:
-            UsageError, NotAuthorized: target or tables are not as they must be. A target or database that is only away is waited for.
+            UsageError, NotAuthorized: as ``run``.
         """
-        await self._until_open()
-        async with self._rows.listening(self._wake) as is_told:
-            poll_s = self._poll_s or (POLL_TOLD_S if is_told else POLL_S)
-            tasks = [asyncio.create_task(self._work(poll_s)) for _ in range(self._workers)]
-            try:
-                yield self
-            finally:
-                self._is_stopping = True
-                self._wake()
+        task = asyncio.create_task(self.run(stop := asyncio.Event()))
+        opened = asyncio.create_task(self._is_open.wait())
+        try:
+            await asyncio.wait([task, opened], return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                await task
+            yield self
+        finally:
+            opened.cancel()
+            stop.set()
+            await task
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until ``stop`` is set; then finish the batches in flight, and release their lanes.
+
+        Target and database may be away, at the start too: they are waited for.
+
+        Raises:
+            UsageError, NotAuthorized: target or tables are not as they must be.
+        """
+        self._stop = stop
+        try:
+            if not await self._open():
+                return
+            async with self._rows.listening(self._wake) as is_told:
+                poll_s = self._poll_s or (POLL_TOLD_S if is_told else POLL_S)
+                tasks = [asyncio.create_task(self._work(poll_s)) for _ in range(self._workers)]
+                stopping = asyncio.create_task(stop.wait())
                 try:
+                    # A worker ends only with something that no worker can go on after.
+                    await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
+                    stop.set()
+                    await self._notify(self._workers)
                     await asyncio.gather(*tasks)
                 finally:
-                    for task in tasks:
+                    for task in (stopping, *tasks):
                         task.cancel()
                     await asyncio.gather(*tasks, return_exceptions=True)
-                    await self._publisher.close()
-                    await self._rows.close()
+        finally:
+            await self._publisher.close()
+            await self._rows.close()
 
-    async def _until_open(self) -> None:
+    async def _open(self) -> bool:
+        """False: told to stop."""
         away = _Away(self._rng)
-        while True:
+        while not self._stop.is_set():
             try:
                 await self._rows.establish()
                 await self._publisher.open()
-                return
+                self._is_open.set()
+                return True
             except (ConnectError, DatabaseAway) as error:
                 await self._publisher.close()
-                await away.pause(self._what, error)
+                await away.pause(self._what, error, self._stop)
+        return False
 
     # --- workers ---------------------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        asyncio.get_running_loop().create_task(self._notify())
+        """One worker; if it finds something, it wakes the next."""
+        task = asyncio.get_running_loop().create_task(self._notify(1))
+        self._waking.add(task)
+        task.add_done_callback(self._waking.discard)
 
-    async def _notify(self) -> None:
+    async def _notify(self, number: int) -> None:
         async with self._wanted:
-            # One at a time: who finds something wakes the next.
-            self._wanted.notify(self._workers if self._is_stopping else 1)
+            self._wanted.notify(number)
 
     async def _work(self, poll_s: float) -> None:
         away = _Away(self._rng)
-        while not self._is_stopping:
+        while not self._stop.is_set():
             try:
                 work = await self._rows.claim()
                 if work is not None:
@@ -111,13 +142,15 @@ class Relay:
                 log.info("%s", error)
                 continue
             except (ConnectError, DatabaseAway) as error:
-                await away.pause(self._what, error)
+                await away.pause(self._what, error, self._stop)
                 continue
             except Exception as error:
                 log.exception("%s failed", self._what)
-                await away.pause(self._what, error)
+                await away.pause(self._what, error, self._stop)
                 continue
             async with self._wanted:
+                if self._stop.is_set():
+                    return
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._wanted.wait(), poll_s * self._rng.uniform(0.8, 1.2))
 
@@ -133,7 +166,7 @@ class Relay:
         while following is not None:
             work = following
             published = await self._attempt(work)
-            goes_on = not self._is_stopping and now() < until_s
+            goes_on = not self._stop.is_set() and now() < until_s
             following = await self._rows.finish(work, published, goes_on=goes_on)
             self.confirmed += len(published.confirmed)
             self.refused += len(published.refused)
@@ -177,10 +210,11 @@ class _Away:
     def is_back(self) -> None:
         self._pause_s = PAUSE_MIN_S
 
-    async def pause(self, what: str, error: Exception) -> None:
+    async def pause(self, what: str, error: Exception, stop: asyncio.Event) -> None:
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._say_at_s:
             self._say_at_s = now_s + _SAY_S
             log.warning("%s waits: %s", what, error)
-        await asyncio.sleep(self._pause_s * self._rng.uniform(0.5, 1.0))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), self._pause_s * self._rng.uniform(0.5, 1.0))
         self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)

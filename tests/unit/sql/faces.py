@@ -269,7 +269,7 @@ def agree(app: App) -> list[int]:
     return orders
 
 
-def _located(request: pytest.FixtureRequest, driver: Driver, directory: Path) -> tuple[str, str]:
+def located(request: pytest.FixtureRequest, driver: Driver, directory: Path) -> tuple[str, str]:
     """Where a fresh database is: a directory or socket, and its name."""
     if driver.database == "sqlite":
         return str(directory), ""
@@ -282,7 +282,7 @@ def _located(request: pytest.FixtureRequest, driver: Driver, directory: Path) ->
 @pytest.fixture(params=ALL)
 async def app(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[App]:
     driver: Driver = request.param
-    where, name = _located(request, driver, tmp_path)
+    where, name = located(request, driver, tmp_path)
     engine = create_engine(driver.blocking.url.format(where=where, name=name))
     if driver.database == "sqlite":
         with_foreign_keys(engine)

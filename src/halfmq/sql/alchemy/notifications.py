@@ -56,7 +56,7 @@ def _listen(engine: Engine, channel: str, wake: Callable[[], None], ends: thread
     while not ends.is_set():
         try:
             with contextlib.closing(engine.raw_connection()) as pooled:
-                pooled.detach()  # type: ignore[no-untyped-call]  # it never returns to the pool: it listens
+                pooled.detach()  # it never returns to the pool: it listens
                 driver: Any = pooled.driver_connection
                 try:
                     driver.autocommit = True
@@ -78,7 +78,7 @@ async def _listen_async(engine: AsyncEngine, channel: str, wake: Callable[[], No
             async with engine.connect() as connection:
                 raw = await connection.get_raw_connection()
                 driver: Any = raw.driver_connection
-                raw.detach()  # type: ignore[no-untyped-call]
+                raw.detach()
                 try:
                     await _follow(driver, engine.dialect.driver, channel, wake)
                 finally:

@@ -84,7 +84,7 @@ class Outbox:
             for name, value in row_of(message, tx_id="").items():
                 setattr(row, name, value)
             session.add(row)
-            row.tx_id = _transaction_id(session.get_transaction())  # type: ignore[attr-defined]
+            row.tx_id = _transaction_id(session.get_transaction())
         elif isinstance(session, Connection):
             transaction = session.get_transaction() or session.begin()
             session.execute(insert(self.table).values(row_of(message, tx_id=_transaction_id(transaction))).inline())

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, Engine
@@ -80,7 +81,7 @@ class EngineRows:
         lanes: list[int] = await self._run(self._statements.free_lanes)
         self._rng.shuffle(lanes)
         for lane in lanes:
-            work = await self._run(lambda connection, lane=lane: self._statements.claim(connection, lane))
+            work = await self._run(partial(self._statements.claim, lane=lane))
             if work is not None:
                 return work
         return None

@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Row,
     Select,
     and_,
     delete,
@@ -202,14 +201,14 @@ class RowStatements:
         if connection.dialect.name == "sqlite":
             sized = select(rows.seq, rows.order_key, func.length(rows.body).label("size")).where(rows.lane == lane)
         most = self._settings.messages_max
-        found: list[Row[Any]] = []
+        found: list[Any] = []
         for delivery in AT_A_TIME:
             due = sized.where(rows.delivery == delivery, rows.due_at_ms <= now_ms())
             found += connection.execute(due.order_by(rows.due_at_ms, rows.seq).limit(most - len(found)))
         found += self._waiting(connection, sized, lane, most - len(found))
         return _first(found, one_by_one_to)
 
-    def _waiting(self, connection: Connection, sized: Select[Any], lane: int, most: int) -> list[Row[Any]]:
+    def _waiting(self, connection: Connection, sized: Select[Any], lane: int, most: int) -> list[Any]:
         rows = self._rows.c
         wanted = sized.where(rows.delivery == Delivery.WAITING).order_by(rows.due_at_ms, rows.seq)
         stopped: set[str] | None = None
@@ -224,7 +223,7 @@ class RowStatements:
             connection.execute(update(self._rows).where(rows.seq.in_(behind)).values(delivery=Delivery.BEHIND))
         return []
 
-    def _stopping(self, connection: Connection, lane: int) -> Sequence[Row[Any]]:
+    def _stopping(self, connection: Connection, lane: int) -> Sequence[Any]:
         """Number and order key of the rows for which others wait."""
         rows = self._rows.c
         return connection.execute(
@@ -295,7 +294,7 @@ class RowStatements:
         return Figures(by_delivery, None if oldest_ms is None else max(0.0, oldest_ms / 1000))
 
 
-def _first(found: Sequence[Row[Any]], one_by_one_to: int) -> tuple[int, ...]:
+def _first(found: Sequence[Any], one_by_one_to: int) -> tuple[int, ...]:
     """As many rows as fit in one batch; a row up to ``one_by_one_to`` is alone in its batch."""
     seqs: list[int] = []
     left = BATCH_BYTES_MAX

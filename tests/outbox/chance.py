@@ -1,0 +1,183 @@
+"""One run of chance over an outbox: transactions, relays that are killed and paused, answers that are lost.
+
+Relays are those of the product on real databases and a real broker. ``Faults`` stands between a relay and its two sides, and does at a drawn
+call what a kill, a pause, or a lost connection would do there.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, insert
+from sqlalchemy.orm import Session
+
+from halfmq.relay.publisher import Batch, Published, Publisher
+from halfmq.relay.relay import Relay
+from halfmq.relay.rows import DatabaseAway, Figures, Lease, OutboxRows, Work
+from halfmq.sql import Outbox
+
+_T = TypeVar("_T")
+
+#: Of a relay in a run. Short, so that what a killed one held is soon taken over.
+LEASE_S = 0.3
+#: Order keys of a run.
+KEYS = 3
+
+
+class Killed(BaseException):
+    """The relay ends here, without any clean-up of its own."""
+
+
+class Faults:
+    """Draws what happens at a call. ``chance``: that anything does."""
+
+    def __init__(self, rng: random.Random, chance: float) -> None:
+        self._rng = rng
+        self.chance = chance
+        #: What happened, for the message of a red test.
+        self.story: list[str] = []
+
+    async def at(self, name: str, call: Callable[[], Awaitable[_T]], lost: Callable[[], _T]) -> _T:
+        """``lost``: what the caller gets, or raises, if the answer does not arrive."""
+        if self._rng.random() >= self.chance:
+            return await call()
+        fault = self._rng.choice(
+            ("kill before", "kill after", "kill within", "pause before", "pause after", "lost", "not sent")
+        )
+        self.story.append(f"{name}: {fault}")
+        match fault:
+            case "kill before":
+                raise Killed
+            case "kill within":
+                task = asyncio.ensure_future(call())
+                await asyncio.wait({task}, timeout=self._rng.uniform(0, 0.01))
+                task.cancel()
+                with contextlib.suppress(BaseException):
+                    await task
+                raise Killed
+            case "pause before":
+                await asyncio.sleep(LEASE_S * self._rng.uniform(0.8, 1.5))
+                return await call()
+            case "not sent":
+                return lost()
+        answer = await call()
+        match fault:
+            case "kill after":
+                raise Killed
+            case "pause after":
+                await asyncio.sleep(LEASE_S * self._rng.uniform(0.8, 1.5))
+                return answer
+        return lost()
+
+
+class FaultyRows:
+    """An ``OutboxRows`` whose calls may fail."""
+
+    def __init__(self, rows: OutboxRows, faults: Faults) -> None:
+        self._rows, self._faults = rows, faults
+        self.lease_s = rows.lease_s
+        self.name = rows.name
+        self.establish = rows.establish
+        self.listening = rows.listening
+        self.close = rows.close
+
+    @staticmethod
+    def _lost() -> Any:
+        raise DatabaseAway("the answer was lost")
+
+    async def claim(self) -> Work | None:
+        return await self._faults.at("claim", self._rows.claim, self._lost)
+
+    async def renew(self, lease: Lease) -> None:
+        return await self._faults.at("renew", lambda: self._rows.renew(lease), self._lost)
+
+    async def finish(self, work: Work, published: Published, *, goes_on: bool) -> Work | None:
+        return await self._faults.at("finish", lambda: self._rows.finish(work, published, goes_on=goes_on), self._lost)
+
+    async def figures(self) -> Figures:
+        return await self._rows.figures()
+
+
+class FaultyPublisher:
+    """A ``Publisher`` whose calls may fail."""
+
+    def __init__(self, publisher: Publisher, faults: Faults) -> None:
+        self._publisher, self._faults = publisher, faults
+        self.name = publisher.name
+        self.messages_max = publisher.messages_max
+        self.open = publisher.open
+        self.close = publisher.close
+
+    @staticmethod
+    def _lost() -> Published:
+        return Published(frozenset(), unavailable="the answer was lost")
+
+    async def publish(self, batch: Batch) -> Published:
+        return await self._faults.at("publish", lambda: self._publisher.publish(batch), self._lost)
+
+    async def recover(self, batch: Batch) -> Published:
+        return await self._faults.at("recover", lambda: self._publisher.recover(batch), self._lost)
+
+
+class Shop:
+    """The application: orders, and an outbox in the same database."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.metadata = MetaData()
+        self.orders = Table("orders", self.metadata, Column("id", Integer, primary_key=True), Column("key", String(40)))
+        self.outbox = Outbox(self.metadata)
+
+    def transaction(self, engine: Engine, rng: random.Random, first_id: int, key: str) -> int:
+        """One transaction with up to three orders, each with its message, that commits or not. Returns the number of ids it used."""
+        number = rng.choice((1, 1, 2, 3))
+        with Session(engine) as session:
+            for order_id in range(first_id, first_id + number):
+                nested = session.begin_nested() if rng.random() < 0.2 else contextlib.nullcontext()
+                with contextlib.suppress(_Sorry), nested:
+                    session.execute(insert(self.orders).values(id=order_id, key=key))
+                    self.outbox.send(session, self.topic, {"id": order_id, "key": key}, sharding_key=key or None)
+                    if session.in_nested_transaction() and rng.random() < 0.5:
+                        raise _Sorry
+            if rng.random() < 0.8:
+                session.commit()
+            else:
+                session.rollback()
+        return number
+
+
+class _Sorry(Exception):
+    """The application changed its mind."""
+
+
+async def run(
+    shop: Shop,
+    engine: Engine,
+    rng: random.Random,
+    first_id: int,
+    make_relay: Callable[[Callable[[OutboxRows], OutboxRows], Callable[[Publisher], Publisher]], Relay],
+) -> list[str]:
+    """Transactions and relays at the same time, then a relay that nothing happens to, until the outbox is empty. Returns the story."""
+    faults = Faults(rng, rng.choice((0.0, 0.05, 0.15, 0.3)))
+    stop = asyncio.Event()
+
+    async def one_relay() -> None:
+        while not stop.is_set():
+            relay = make_relay(
+                lambda rows: FaultyRows(rows, faults), lambda publisher: FaultyPublisher(publisher, faults)
+            )
+            with contextlib.suppress(Killed):
+                await relay.run(stop)
+
+    relays = [asyncio.create_task(one_relay()) for _ in range(rng.choice((1, 2, 3)))]
+    keys = [f"{first_id}-{number}" for number in range(KEYS)] + [""]
+    next_id = first_id
+    for _ in range(rng.randint(3, 12)):
+        next_id += shop.transaction(engine, rng, next_id, rng.choice(keys))
+        await asyncio.sleep(rng.choice((0, 0, 0.01)))
+    await asyncio.sleep(rng.uniform(0, 0.2))
+    stop.set()
+    await asyncio.wait_for(asyncio.gather(*relays), 60)
+    return faults.story

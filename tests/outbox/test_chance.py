@@ -1,0 +1,155 @@
+"""Outboxes and relays by chance: database, broker and the consumer's database agree after each run, and nothing is there twice."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, insert, select
+from sqlalchemy.orm import Session
+
+from halfmq.client import AsyncClient, Message
+from halfmq.relay.halfmq import HalfmqPublisher
+from halfmq.relay.publisher import Publisher
+from halfmq.relay.relay import Relay
+from halfmq.relay.rows import OutboxRows
+from halfmq.sql import Inbox
+from halfmq.sql.alchemy.outbox_relay import EngineRows
+from tests.outbox.chance import LEASE_S, Shop, run
+from tests.support.amount import amount, seed_of_commit
+from tests.support.served import Served
+from tests.support.waiting import until
+from tests.unit.sql.conftest import with_foreign_keys
+from tests.unit.sql.faces import DRIVERS, Driver, located, on
+
+pytestmark = [pytest.mark.slow]
+
+RUNS = amount(gate=8, everything=1_000, variable="HALFMQ_OUTBOX_RUNS")
+#: Ids of orders of one run.
+IDS_OF_A_RUN = 100
+BLOCKING = [on(driver, walk=True) for driver in DRIVERS if not driver.is_async]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    work = tmp_path_factory.mktemp("broker")
+    made = Served(work / "data", work / "log", "--durability", "memory")
+    made.start()
+    yield made
+    made.stop()
+
+
+class Billing:
+    """The consumer: one invoice for each message, in a database of its own."""
+
+    def __init__(self, engine: Engine) -> None:
+        metadata = MetaData()
+        self.engine = engine
+        self.inbox = Inbox(metadata)
+        self.invoices = Table(
+            "invoices", metadata, Column("order_id", Integer, primary_key=True), Column("key", String(40))
+        )
+        metadata.create_all(engine)
+        #: (key, order) of every message as it came, without redeliveries: what stands in the log.
+        self.seen: list[tuple[str, int]] = []
+        self._places: set[tuple[str, int, int]] = set()
+
+    def handle(self, message: Message) -> None:
+        order = message.json()
+        place = (message.topic, message.queue, message.offset)
+        if place not in self._places:
+            self._places.add(place)
+            self.seen.append((order["key"], order["id"]))
+        with Session(self.engine) as session, self.inbox.once(session, message, group="billing") as first:
+            if first:
+                session.execute(insert(self.invoices).values(order_id=order["id"], key=order["key"]))
+
+
+@contextlib.asynccontextmanager
+async def consuming(billing: Billing, url: str, topic: str) -> AsyncIterator[None]:
+    async def consume() -> None:
+        async with AsyncClient(url) as client, client.consumer(topic, group=f"billing-{topic}") as messages:
+            opened.set()
+            async for message in messages:
+                billing.handle(message)
+                message.ack()
+
+    opened = asyncio.Event()
+    task = asyncio.create_task(consume())
+    await asyncio.wait_for(opened.wait(), 30)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def engine_on(driver: Driver, url: str) -> Engine:
+    engine = create_engine(url)
+    return with_foreign_keys(engine) if driver.database == "sqlite" else engine
+
+
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("driver", BLOCKING)
+async def test_rows_messages_and_effects_agree(
+    driver: Driver, served: Served, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    where, name = located(request, driver, tmp_path)
+    engine = engine_on(driver, driver.url.format(where=where, name=name))
+    billing = Billing(create_engine(f"sqlite:///{tmp_path / 'billing.db'}"))
+    shop = Shop(f"orders-{driver.name}")
+    shop.metadata.create_all(engine)
+    seed = seed_of_commit()
+
+    def make_relay(rows: Callable[[OutboxRows], OutboxRows], publisher: Callable[[Publisher], Publisher]) -> Relay:
+        real = EngineRows(shop.outbox._tables, engine, lease_s=LEASE_S, messages_max=rng.choice((1, 3, 50)))
+        return Relay(rows(real), publisher(HalfmqPublisher(served.url, group="shop-relay")), workers=2, poll_s=0.02)
+
+    async with AsyncClient(served.url) as client:
+        await client.send(shop.topic, {"id": 0, "key": ""})  # so that the consumer has a topic
+    async with consuming(billing, served.url, shop.topic):
+        for number in range(RUNS):
+            rng = random.Random(f"{seed}-{driver.name}-{number}")
+            start = 1 + number * IDS_OF_A_RUN
+            story = await run(shop, engine, rng, start, make_relay)
+            print(f"run {number} of seed {seed}:", *story, sep="\n  ")
+            await settle(shop, engine, make_relay)
+            await agree(shop, engine, billing, start)
+    engine.dispose()
+    billing.engine.dispose()
+
+
+async def settle(shop: Shop, engine: Engine, make_relay: Callable[..., Relay]) -> None:
+    relay = make_relay(lambda rows: rows, lambda publisher: publisher)
+    async with relay.running():
+        await until(lambda: not left(shop, engine), "the outbox is empty")
+
+
+def left(shop: Shop, engine: Engine) -> list[Any]:
+    with engine.connect() as connection:
+        return list(connection.execute(select(shop.outbox.table.c.message_id)))
+
+
+async def agree(shop: Shop, engine: Engine, billing: Billing, start: int) -> None:
+    """Orders, messages and invoices of the run are the same, each once, and those of a key in the order of their transactions."""
+    ids = range(start, start + IDS_OF_A_RUN)
+    with engine.connect() as connection:
+        orders = sorted(connection.scalars(select(shop.orders.c.id).where(shop.orders.c.id.in_(ids))))
+
+    def invoices() -> list[int]:
+        with billing.engine.connect() as connection:
+            return sorted(
+                connection.scalars(select(billing.invoices.c.order_id).where(billing.invoices.c.order_id.in_(ids)))
+            )
+
+    await until(lambda: len(invoices()) >= len(orders), "all invoices")
+    assert invoices() == orders
+    seen = [(key, order_id) for key, order_id in billing.seen if order_id in ids]
+    assert sorted(order_id for _, order_id in seen) == orders, "each message is in the log once"
+    for key in {key for key, _ in seen if key}:
+        of_key = [order_id for one, order_id in seen if one == key]
+        assert of_key == sorted(of_key), f"order of {key}"

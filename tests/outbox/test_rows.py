@@ -1,0 +1,213 @@
+"""What a relay does in the database: on each database and driver."""
+
+import asyncio
+
+import pytest
+from sqlalchemy.orm import Session
+
+from halfmq.relay.publisher import Published
+from halfmq.relay.rows import LeaseLost
+from tests.outbox.conftest import Shelf, all_of, bodies
+
+
+async def drain(shelf: Shelf, **options: object) -> list[list[str]]:
+    """Publish everything that is due. Returns the batches."""
+    rows = await shelf.rows(**options)  # type: ignore[arg-type]
+    found = []
+    while (work := await rows.claim()) is not None:
+        while work is not None:
+            found.append(bodies(work))
+            work = await rows.finish(work, all_of(work), goes_on=True)
+    return found
+
+
+async def test_a_batch_is_recorded_and_its_rows_go_with_the_confirmation(shelf: Shelf) -> None:
+    shelf.send("k", "k", "k")
+    rows = await shelf.rows(messages_max=2)
+    work = await rows.claim()
+    assert work is not None
+    assert not work.is_unfinished
+    assert bodies(work) == ["1", "2"]
+    assert await rows.claim() is None, "the lane is held"
+    following = await rows.finish(work, all_of(work), goes_on=True)
+    assert following is not None
+    assert bodies(following) == ["3"]
+    assert following.batch.id != work.batch.id
+    assert shelf.states() == {"3": "W"}
+    assert await rows.finish(following, all_of(following), goes_on=True) is None
+    assert shelf.states() == {}
+    assert await rows.claim() is None
+
+
+async def test_rows_of_a_transaction_that_rolled_back_do_not_exist(shelf: Shelf) -> None:
+    with Session(shelf.engine) as session:
+        shelf.outbox.send(session, "t", "gone")
+        session.flush()
+        session.rollback()
+    with Session(shelf.engine) as session, session.begin():
+        nested = session.begin_nested()
+        shelf.outbox.send(session, "t", "gone with its savepoint")
+        nested.rollback()
+        shelf.outbox.send(session, "t", "stays")
+    assert await drain(shelf) == [["stays"]]
+
+
+async def test_a_lane_whose_lease_has_ended_is_taken_over_with_its_batch(shelf: Shelf) -> None:
+    shelf.send("k", "k")
+    first, second = await shelf.rows(messages_max=1), await shelf.rows()
+    work = await first.claim()
+    assert work is not None
+    await first.renew(work.lease)
+    shelf.end_leases()
+    shelf.send("k")
+    taken = await second.claim()
+    assert taken is not None
+    assert taken.is_unfinished
+    assert taken.batch == work.batch, "exactly what the first relay may have published"
+    with pytest.raises(LeaseLost):
+        await first.finish(work, all_of(work), goes_on=True)
+    with pytest.raises(LeaseLost):
+        await first.renew(work.lease)
+    assert shelf.states() == {"1": "W", "2": "W", "3": "W"}, "the first relay has changed nothing"
+    # Nothing of it was published: it goes on with a batch of its own.
+    following = await second.finish(taken, Published(frozenset()), goes_on=True)
+    assert following is not None
+    assert bodies(following) == ["1", "2", "3"]
+    assert following.batch.id not in (work.batch.id, taken.batch.id)
+
+
+async def test_one_relay_at_a_time_holds_a_key(shelf: Shelf) -> None:
+    shelf.send(*["k"] * 5, *[f"k{number}" for number in range(40)])
+    relays = [await shelf.rows(messages_max=2) for _ in range(3)]
+    found = await asyncio.gather(*[relay.claim() for relay in relays for _ in range(4)])
+    works = [work for work in found if work is not None]
+    assert len(works) == len(found), "every one finds a lane"
+    lanes = [work.lease.lane for work in works]
+    assert len(set(lanes)) == len(lanes)
+
+
+async def test_a_refused_row_stops_its_key_and_no_other(shelf: Shelf) -> None:
+    shelf.send("k", "k", "")
+    rows = await shelf.rows(attempts_max=2)
+    lane_of_k = {}
+    while (work := await rows.claim()) is not None:
+        by_body = {message.body.decode(): message.seq for message in work.batch.messages}
+        if "1" in by_body:
+            lane_of_k = by_body
+            refused = Published(
+                frozenset(set(by_body.values()) - {by_body["1"], by_body["2"]}), {by_body["1"]: "too large"}
+            )
+            await rows.finish(work, refused, goes_on=False)
+        else:
+            await rows.finish(work, all_of(work), goes_on=False)
+    assert lane_of_k
+    assert shelf.states() == {"1": "R", "2": "B"}, "the row without a key has gone, the second one waits"
+    shelf.send("k")
+    assert await rows.claim() is None, "it is not due, and the new row is behind it as well"
+    assert shelf.states() == {"1": "R", "2": "B", "3": "B"} or shelf.states() == {"1": "R", "2": "B", "4": "B"}
+    shelf.pass_time()
+    work = await rows.claim()
+    assert bodies(work) == ["1"], "alone: the others wait for it"
+    assert work is not None
+    following = await rows.finish(work, all_of(work), goes_on=True)
+    assert bodies(following) == ["2", "4"]
+
+
+async def test_a_row_is_set_aside_after_its_attempts(shelf: Shelf) -> None:
+    shelf.send("k", "k")
+    rows = await shelf.rows(attempts_max=3)
+    for attempt in range(3):
+        shelf.pass_time()
+        work = await rows.claim()
+        assert work is not None
+        seq = work.batch.messages[0].seq
+        await rows.finish(work, Published(frozenset(), {seq: f"no {attempt}"}), goes_on=False)
+    shelf.pass_time()
+    assert await rows.claim() is None
+    assert shelf.states() == {"1": "A", "2": "B"}
+    assert (await rows.figures()).rows == {"A": 1, "B": 1}
+
+
+async def test_with_skip_the_key_goes_on(shelf: Shelf) -> None:
+    shelf.send("k", "k")
+    rows = await shelf.rows(attempts_max=1, skips=True)
+    work = await rows.claim()
+    assert work is not None
+    following = await rows.finish(work, Published(frozenset(), {work.batch.messages[0].seq: "no"}), goes_on=True)
+    assert bodies(following) == ["2"]
+    assert shelf.states() == {"1": "X", "2": "W"}
+
+
+async def test_a_target_that_is_away_costs_no_attempt(shelf: Shelf) -> None:
+    shelf.send("k", "k")
+    rows = await shelf.rows(attempts_max=1)
+    work = await rows.claim()
+    assert work is not None
+    first = work.batch.messages[0].seq
+    assert await rows.finish(work, Published(frozenset({first}), unavailable="away"), goes_on=True) is None
+    assert shelf.states() == {"2": "W"}
+    again = await rows.claim()
+    assert again is not None, "the lane is free at once"
+    assert again.is_unfinished
+    assert again.batch.id == work.batch.id
+    assert bodies(again) == ["2"]
+
+
+async def test_a_batch_that_was_refused_as_a_whole_is_published_one_by_one(shelf: Shelf) -> None:
+    shelf.send(*["k"] * 4)
+    rows = await shelf.rows(messages_max=3)
+    work = await rows.claim()
+    assert work is not None
+    found = []
+    following = await rows.finish(work, Published(frozenset(), one_by_one=True), goes_on=True)
+    while following is not None:
+        found.append(bodies(following))
+        following = await rows.finish(following, all_of(following), goes_on=True)
+    assert found == [["1"], ["2"], ["3"], ["4"]]
+    shelf.send(*["k"] * 3)
+    assert await drain(shelf) == [["5", "6", "7"]], "later ones are together again"
+
+
+async def test_a_delayed_message_waits_and_nothing_waits_for_it(shelf: Shelf) -> None:
+    shelf.send("k", delay=3600)
+    shelf.send("k")
+    assert await drain(shelf) == [["2"]]
+    shelf.pass_time()
+    assert await drain(shelf) == [["1"]]
+
+
+async def test_published_rows_are_kept_on_request(shelf: Shelf) -> None:
+    shelf.send("k", "k")
+    assert await drain(shelf, archives=True) == [["1", "2"]]
+    assert shelf.states() == {"1": "P", "2": "P"}
+    assert await drain(shelf, archives=True) == []
+
+
+async def test_a_batch_has_a_limit_in_bytes(shelf: Shelf) -> None:
+    with Session(shelf.engine) as session, session.begin():
+        for number in range(5):
+            shelf.outbox.send(session, "t", bytes([65 + number]) * (1 << 20), sharding_key="k")
+    assert [[len(body) for body in batch] for batch in await drain(shelf)] == [[1 << 20] * 4, [1 << 20]]
+
+
+async def test_a_message_is_whole_and_has_one_id_for_ever(shelf: Shelf) -> None:
+    with Session(shelf.engine) as session, session.begin():
+        message_id = shelf.outbox.send(
+            session, "t", {"n": 1}, tag="web", keys=["a", "b"], sharding_key="ключ", properties={"colour": "grün"}
+        )
+        other_id = shelf.outbox.send(session, "t", b"\x00\xff")
+    rows = await shelf.rows()
+    found = {}
+    while (work := await rows.claim()) is not None:
+        found |= {message.message_id: message for message in work.batch.messages}
+        await rows.finish(work, all_of(work), goes_on=False)
+    message, other = found[message_id], found[other_id]
+    assert message.body == b'{"n":1}'
+    assert other.body == b"\x00\xff"
+    assert message.order_key == "ключ"
+    assert "grün".encode() in message.properties
+    assert message.tx_id == other.tx_id, "one transaction"
+    shelf.send("")
+    work = await rows.claim()
+    assert work is not None
+    assert work.batch.messages[0].tx_id != message.tx_id
