@@ -624,6 +624,7 @@ class AsyncClient:
         session: Any,
         *,
         markers: "MarkerTable",
+        outbox: Any = None,
         checked_elsewhere: bool = False,
         timeout: float | None = None,
         **options: Any,
@@ -634,11 +635,27 @@ class AsyncClient:
         for each of the two calls at the end of the block, during the first of which it holds its database connection; by default the
         client's.
 
+        ``outbox``: a ``halfmq.sql.Outbox`` in the database of ``markers``. If the broker does not take the messages within ``timeout``, they
+        are committed as its rows, for a relay: with the same message ids, and ``tx.receipt.path`` says so. They are not in order with those
+        that go to the broker.
+
         Raises:
             UsageError: neither, or an argument is wrong; nothing was done.
-            ConnectError: no broker answers (see ``is_ready``); the session was not used.
+            ConnectError: no broker answers (see ``is_ready``), and there is no ``outbox``; the session was not used.
         """
         self._here()
+        self._check_transaction(markers, outbox, checked_elsewhere, timeout, options)
+        return markers.bind_async(self, session, outbox=outbox, timeout=timeout, **options)
+
+    def _check_transaction(
+        self,
+        markers: "MarkerTable",
+        outbox: Any,
+        checked_elsewhere: bool,
+        timeout: float | None,
+        options: dict[str, Any],
+    ) -> None:
+        """See ``transaction``."""
         if not self.group:
             raise UsageError("transactions need a group", hint='AsyncClient(url, group="orders")')
         checked_text(options.get("query_id", ""), "query_id", "such as str(order.id)")
@@ -647,8 +664,10 @@ class AsyncClient:
             self._require_check(markers.name, "mq.answer_checks(markers, sessions)")
         if timeout is not None:
             checked_seconds(timeout, "timeout")
-        self._context.refuse_if_away()
-        return markers.bind_async(self, session, timeout=timeout, **options)
+        if outbox is None:
+            self._context.refuse_if_away()
+        elif getattr(outbox, "new_message_id", None) is None:
+            raise UsageError(f"{outbox!r} is not an outbox", hint="outbox=halfmq.sql.Outbox(metadata)")
 
     async def send_in_transaction(
         self,

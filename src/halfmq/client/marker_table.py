@@ -131,15 +131,27 @@ class MarkerTable(Protocol):
         ...
 
     def bind(
-        self, client: BlockingTransactionCalls, session: Any, *, query_id: str = "", timeout: float | None = None
+        self,
+        client: BlockingTransactionCalls,
+        session: Any,
+        *,
+        outbox: Any = None,
+        query_id: str = "",
+        timeout: float | None = None,
     ) -> AbstractContextManager[TransactionBlock]:
-        """The context manager behind ``Client.transaction(session, markers=self, query_id=...)``."""
+        """The context manager behind ``Client.transaction(session, markers=self, ...)``. ``outbox``: of the same integration."""
         ...
 
     def bind_async(
-        self, client: TransactionCalls, session: Any, *, query_id: str = "", timeout: float | None = None
+        self,
+        client: TransactionCalls,
+        session: Any,
+        *,
+        outbox: Any = None,
+        query_id: str = "",
+        timeout: float | None = None,
     ) -> AbstractAsyncContextManager[TransactionBlock]:
-        """The context manager behind ``AsyncClient.transaction(session, markers=self, query_id=...)``."""
+        """The context manager behind ``AsyncClient.transaction(session, markers=self, ...)``. ``outbox``: of the same integration."""
         ...
 
     def checker(self, sessions: Any) -> CheckFunction:

@@ -8,6 +8,10 @@ ROLLED_BACK: Final = "ROLLED_BACK"
 #: No verdict yet: the outcome was UNKNOWN, and the broker will check.
 UNDECIDED: Final = "UNDECIDED"
 Verdict = Literal["COMMITTED", "ROLLED_BACK", "UNDECIDED"]
+#: Which way the messages of a transaction go: as half messages to the broker, or as rows of the outbox, for a relay.
+HALF_MESSAGES: Final = "half messages"
+OUTBOX: Final = "outbox"
+Path = Literal["half messages", "outbox"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,8 @@ class TransactionReceipt:
     ``acknowledged``: the broker confirmed the verdict. False if the response was lost and END_TRANSACTION must not be
     repeated (Apache RocketMQ); the check is the fallback.
     ``position``: log position of the verdict; ``durability``: ``memory`` or ``fsync``. Only halfmq brokers report these two.
-    ``repeated``: the transaction already had this verdict. ``atomic``: see ``Prepared``.
+    ``repeated``: the transaction already had this verdict. ``atomic``: see ``Prepared``. ``path``: OUTBOX if the broker did not take the
+    messages, which are in the outbox with the committed rows; ``tx_id`` is then the id that those rows carry.
     """
 
     tx_id: str
@@ -74,3 +79,4 @@ class TransactionReceipt:
     position: int | None = None
     durability: str = ""
     repeated: bool = False
+    path: Path = HALF_MESSAGES

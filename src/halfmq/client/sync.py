@@ -271,22 +271,15 @@ class Client:
         session: Any,
         *,
         markers: "MarkerTable",
+        outbox: Any = None,
         checked_elsewhere: bool = False,
         timeout: float | None = None,
         **options: Any,
     ) -> "AbstractContextManager[TransactionBlock]":
         """One outcome for a database session and its messages; see ``AsyncClient.transaction``."""
         client = self._live()
-        if not self.group:
-            raise UsageError("transactions need a group", hint='Client(url, group="orders")')
-        checked_text(options.get("query_id", ""), "query_id", "such as str(order.id)")
-        check_marker_table(markers)
-        if not checked_elsewhere:
-            client._require_check(markers.name, "mq.answer_checks(markers, sessions)")
-        if timeout is not None:
-            checked_seconds(timeout, "timeout")
-        client._context.refuse_if_away()
-        return markers.bind(self, session, timeout=timeout, **options)
+        client._check_transaction(markers, outbox, checked_elsewhere, timeout, options)
+        return markers.bind(self, session, outbox=outbox, timeout=timeout, **options)
 
     def send_in_transaction(
         self,

@@ -76,6 +76,7 @@ class MarkerRows:
         self._insert = insert(self.table).inline()
         self._update = update(self.table).values(outcome=COMMITTED)
         self._delete = delete(self.table)
+        self._withdraw = update(self.table).values(outcome=FENCED)
         #: (statement, condition) -> the statement under that condition.
         self._conditional: dict[tuple[Update | Delete, ColumnElement[bool]], Update | Delete] = {}
 
@@ -118,20 +119,34 @@ class MarkerRows:
         """As ``confirm``, for a transaction that sends no messages: its marker is deleted."""
         return self._count(connection, self._delete, tx_id, condition)
 
+    def withdraw(self, connection: Connection, tx_id: str, condition: ColumnElement[bool]) -> int:
+        """After ``confirm``, before COMMIT: turn the marker into ``(tx_id, 'R')``, so that the half messages of this transaction are rolled
+        back although its rows are committed. Returns the number of rows: 0 or 1."""
+        return self._count(connection, self._withdraw, tx_id, condition, COMMITTED)
+
     def _count(
-        self, connection: Connection, statement: Update | Delete, tx_id: str, condition: ColumnElement[bool]
+        self,
+        connection: Connection,
+        statement: Update | Delete,
+        tx_id: str,
+        condition: ColumnElement[bool],
+        standing: str = PREPARED,
     ) -> int:
         # Building the statement takes as long as executing it.
         conditional = self._conditional.get((statement, condition))
         if conditional is None:
             columns = self.table.c
-            conditional = statement.where(columns.tx_id == bindparam("of_tx"), columns.outcome == PREPARED, condition)
+            conditional = statement.where(columns.tx_id == bindparam("of_tx"), columns.outcome == standing, condition)
             self._conditional[statement, condition] = conditional
         return connection.execute(conditional, {"of_tx": tx_id}).rowcount
 
     def is_committed(self, connection: Connection, tx_id: str) -> bool:
         """Whether the marker that ``connection`` sees is ``(tx_id, 'C')``."""
         return self.look(connection, tx_id).outcome is Outcome.COMMIT
+
+    def is_withdrawn(self, connection: Connection, tx_id: str) -> bool:
+        """Whether the marker that ``connection`` sees is ``(tx_id, 'R')``."""
+        return self.look(connection, tx_id).outcome is Outcome.ROLLBACK
 
     def look(self, connection: Connection, tx_id: str) -> Seen:
         """Read the marker and the identity rows in one statement, without locks.

@@ -16,6 +16,7 @@ from halfmq.client.outcome import Outcome
 from halfmq.errors import UsageError
 from halfmq.sql.alchemy.checks import MarkerChecks
 from halfmq.sql.alchemy.marker_rows import MarkerRows
+from halfmq.sql.alchemy.outbox import Outbox
 from halfmq.sql.alchemy.session_work import SessionWork
 from halfmq.sql.rules.block import AsyncBlock, Block, SqlTransaction
 from halfmq.sql.rules.check import FENCE_LOCK_WAIT_MS
@@ -66,7 +67,13 @@ class MarkerTable:
         return self._markers.table
 
     def bind(
-        self, client: BlockingTransactionCalls, session: Any, *, query_id: str = "", timeout: float | None = None
+        self,
+        client: BlockingTransactionCalls,
+        session: Any,
+        *,
+        outbox: Outbox | None = None,
+        query_id: str = "",
+        timeout: float | None = None,
     ) -> AbstractContextManager[SqlTransaction]:
         """The context manager behind ``Client.transaction(session, markers=self)``.
 
@@ -80,10 +87,16 @@ class MarkerTable:
                 f"Client.transaction needs a Session, not {type(session).__name__}",
                 hint="an AsyncSession goes with AsyncClient",
             )
-        return Block(client, self._name, partial(SessionWork, session, self._markers), query_id, timeout)
+        return Block(client, self._name, partial(SessionWork, session, self._markers, outbox), query_id, timeout)
 
     def bind_async(
-        self, client: TransactionCalls, session: Any, *, query_id: str = "", timeout: float | None = None
+        self,
+        client: TransactionCalls,
+        session: Any,
+        *,
+        outbox: Outbox | None = None,
+        query_id: str = "",
+        timeout: float | None = None,
     ) -> AbstractAsyncContextManager[SqlTransaction]:
         """The context manager behind ``AsyncClient.transaction(session, markers=self)``.
 
@@ -101,7 +114,7 @@ class MarkerTable:
         def on_connection(function: Callable[[], Any]) -> Awaitable[Any]:
             return session.run_sync(lambda _: function())
 
-        make_work = partial(SessionWork, session.sync_session, self._markers)
+        make_work = partial(SessionWork, session.sync_session, self._markers, outbox)
         return AsyncBlock(client, self._name, make_work, query_id, timeout, on_connection)
 
     def checker(self, sessions: Callable[[], Any]) -> Callable[[Asked], Outcome | Awaitable[Outcome]]:

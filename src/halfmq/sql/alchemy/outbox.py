@@ -78,7 +78,7 @@ class Outbox:
             session = session()
         if isinstance(session, AsyncSession):
             session = session.sync_session
-        message = message._replace(message_id=_ids().message_id())
+        message = message._replace(message_id=self.new_message_id())
         if isinstance(session, Session):
             row = self._row_class()
             for name, value in row_of(message, tx_id="").items():
@@ -94,6 +94,16 @@ class Outbox:
                 hint="outbox.send(session, topic, body)",
             )
         return message.message_id
+
+    def new_message_id(self) -> str:
+        """A new message id of this process."""
+        return _ids().message_id()
+
+    def write(self, connection: Connection, messages: Sequence[OutgoingMessage]) -> str:
+        """Insert messages, which have ids, in the transaction that is open on ``connection``. Returns the transaction id of their rows."""
+        tx_id = _ids().transaction_id()
+        connection.execute(insert(self.table), [row_of(message, tx_id=tx_id) for message in messages])
+        return tx_id
 
     def relay(
         self,

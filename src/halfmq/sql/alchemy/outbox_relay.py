@@ -19,10 +19,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from halfmq.errors import UsageError
 from halfmq.relay.publisher import Published
 from halfmq.relay.rows import DatabaseAway, Figures, Lease, Work
+from halfmq.sql.alchemy.errors import is_lock_wait
 from halfmq.sql.alchemy.notifications import listening
 from halfmq.sql.alchemy.outbox_rows import RowStatements, Settings
 from halfmq.sql.alchemy.outbox_tables import OutboxTables
-from halfmq.sql.lock_wait import is_lock_wait
 from halfmq.sql.rules.outbox import ATTEMPTS_MAX
 
 #: How long a lane is held without being renewed, seconds: how long its rows wait when a relay is killed.

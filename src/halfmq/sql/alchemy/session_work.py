@@ -16,12 +16,15 @@ from sqlalchemy.orm import Session, SessionTransaction
 
 from halfmq.client.log import logger
 from halfmq.client.outgoing import OutgoingMessage, compose
+from halfmq.client.receipts import TransactionReceipt
 from halfmq.errors import UnsupportedCombination, UsageError
 from halfmq.model import properties as names
 from halfmq.sql.alchemy.errors import commit_failure
 from halfmq.sql.alchemy.marker_rows import MarkerRows
 from halfmq.sql.alchemy.open_block import enter, leave, proven_commit, refuse_nested, roll_back
+from halfmq.sql.alchemy.outbox import Outbox
 from halfmq.sql.alchemy.transaction_guard import TransactionGuard, refuse_autocommit
+from halfmq.sql.rules.block import in_outbox
 from halfmq.sql.rules.collected import CollectedMessages
 from halfmq.sql.rules.commit_failure import CommitFailure, FailedCommit
 from halfmq.sql.rules.savepoints import Savepoint
@@ -34,9 +37,11 @@ _PLACE = "the block"
 class SessionWork:
     """The ``LocalWork`` of one block."""
 
-    def __init__(self, session: Session, markers: MarkerRows, tx_id: str) -> None:
+    def __init__(self, session: Session, markers: MarkerRows, outbox: Outbox | None, tx_id: str) -> None:
+        """``outbox``: takes the messages if the broker does not answer."""
         self._session = session
         self._markers = markers
+        self._outbox = outbox
         self._tx_id = tx_id
         #: Encoded HMQ_TX_MARKER property: table identity and time of the marker.
         self._origin = b""
@@ -97,6 +102,11 @@ class SessionWork:
                 "the session is bound to a connection, so that its commit may not be the connection's commit",
                 hint="bind the session to an Engine",
             )
+        if self._outbox is not None and session.get_bind(clause=self._outbox.table) is not bind:
+            raise UsageError(
+                f"the outbox {self._outbox.table.name} is not in the database of the marker {self._markers.table.name}",
+                hint="both must be in the database of the business rows",
+            )
         return bind
 
     def _refuse_other_engines(self) -> None:
@@ -142,6 +152,9 @@ class SessionWork:
         message = compose(
             topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, delay=delay, properties=properties
         )
+        if self._outbox is not None:
+            # The id that consumers see is the same whichever way it goes.
+            message = message._replace(message_id=self._outbox.new_message_id())
         self._collected.add(message, self._open_savepoints())
 
     def _open_savepoints(self) -> tuple[SessionTransaction | Savepoint, ...]:
@@ -185,6 +198,28 @@ class SessionWork:
         )
         self._open = False
         return self._collected.halves(self._origin)
+
+    @property
+    def may_fall_back(self) -> bool:
+        """Whether there is an outbox."""
+        return self._outbox is not None
+
+    def fall_back(self) -> TransactionReceipt:
+        """After ``ready``, if the broker did not take the messages: write them to the outbox, and roll back whatever the broker has of them
+        or still gets, both in the transaction that is about to be committed. Returns the receipt for after the commit.
+
+        Raises: any exception of the database; the caller must call ``abandon``.
+        """
+        assert self._connection is not None
+        assert self._guard is not None
+        assert self._outbox is not None
+        connection, guard, markers = self._connection, self._guard, self._markers
+        guard.prove_again(
+            lambda: markers.withdraw(connection, self._tx_id, guard.written_by_this),
+            lambda: markers.is_withdrawn(connection, self._tx_id),
+        )
+        messages = self._collected.messages()
+        return in_outbox(self._outbox.write(connection, messages), messages)
 
     def commit(self) -> FailedCommit | None:
         """Commit the session. None: committed. Otherwise the failure; the session is rolled back and usable.

@@ -142,14 +142,19 @@ class TransactionGuard:
                 "messages to send is unknown",
                 hint="set savepoints with session.begin_nested(), connection.begin_nested(), or a statement of their own",
             )
-        with self._failed_transaction_said():
-            if self._by_savepoint:
+        if self._by_savepoint:
+            with self._failed_transaction_said():
                 self._release()
+        self.prove_again(affected, is_there)
+        self._is_proven = True
+
+    def prove_again(self, affected: Callable[[], int], is_there: Callable[[], bool]) -> None:
+        """As ``prove``, by another statement about the row, which comes after the first proof and before the session's commit."""
+        with self._failed_transaction_said():
             found = affected()
         if found != 1:
             raise self._ended(_UNSEEN)
-        self._is_there = is_there
-        self._is_proven, self._is_stale = True, False
+        self._is_there, self._is_stale = is_there, False
 
     @contextmanager
     def _failed_transaction_said(self) -> Iterator[None]:

@@ -7,7 +7,9 @@ The steps, and what a failure in each means:
 3. Flush, and turn the marker into ``(tx_id, 'C')``, which proves that the transaction of step 1 still runs.  Rolled back, nothing was
    sent.
 4. Send all half messages and wait for their acknowledgements.  Rolled back; the client sends ROLLBACK for
-   acknowledged halves; one whose response was lost is settled by the check, which finds no marker.
+   acknowledged halves; one whose response was lost is settled by the check, which finds no marker. With an outbox, and if the broker is
+   only away: the messages are written there, and the marker becomes ``(tx_id, 'R')``, so that the check rolls back whatever arrives at the
+   broker, however late. Step 6 falls away.
 5. COMMIT.  Certainly rolled back: ROLLBACK is sent, and the database's error is raised. Anything less certain: the half
    messages are left alone, ``TransactionUnknown`` is raised, and the check reads the marker.
 6. Send COMMIT to the broker.  Does not affect the caller: the local commit is durable, the client retries, and the check is
@@ -29,7 +31,7 @@ from halfmq.client import forks
 from halfmq.client.log import logger
 from halfmq.client.marker_table import BlockingTransactionCalls, TransactionCalls
 from halfmq.client.outgoing import OutgoingMessage
-from halfmq.client.receipts import Prepared, TransactionReceipt
+from halfmq.client.receipts import COMMITTED, OUTBOX, Prepared, TransactionReceipt
 from halfmq.errors import HalfmqError, TransactionUnknown
 from halfmq.sql.rules.commit_failure import CommitFailure, FailedCommit
 
@@ -74,6 +76,19 @@ class LocalWork(Protocol):
         """
         ...
 
+    @property
+    def may_fall_back(self) -> bool:
+        """Whether there is an outbox for messages that the broker does not take."""
+        ...
+
+    def fall_back(self) -> TransactionReceipt:
+        """After ``ready``: write the messages to the outbox with a transaction id of their own, and the rollback marker of this transaction,
+        in the database transaction of the block. Returns the receipt for after the commit.
+
+        Raises: any exception; the caller must call ``abandon``.
+        """
+        ...
+
     def commit(self) -> FailedCommit | None:
         """Commit. None: committed. Otherwise the failure; the transaction is rolled back where that is possible.
 
@@ -102,8 +117,8 @@ class SqlTransaction:
 
     @property
     def receipt(self) -> TransactionReceipt | None:
-        """After the block: the broker's receipt for COMMIT. None: nothing was sent, or COMMIT is not acknowledged yet, which
-        does not affect the caller."""
+        """After the block: the broker's receipt for COMMIT; its ``path`` says whether the messages are in the outbox instead. None: nothing
+        was sent, or COMMIT is not acknowledged yet, which does not affect the caller."""
         return self._receipt
 
     def send(
@@ -153,6 +168,8 @@ class _Steps:
         self._query_id = query_id
         self._timeout = timeout
         self._on_connection = on_connection
+        #: The receipt of messages that are in the outbox.
+        self._fallen_back: TransactionReceipt | None = None
         tx_id = calls.new_transaction_id()
         self._work = make_work(tx_id)
         self.transaction = SqlTransaction(tx_id, self._work)
@@ -180,21 +197,30 @@ class _Steps:
             if prepared is not None and failed.meaning is CommitFailure.ROLLED_BACK:
                 await self._send_rollback(prepared)
             raise_failed(failed, self.transaction.id, sent=prepared is not None)
+        self.transaction._receipt = self._fallen_back
         if prepared is not None:
             await self._send_commit(prepared)
 
     async def _prepare(self) -> Prepared | None:
+        """None: the broker has nothing to commit."""
         try:
             messages = await self._on_connection(self._work.ready)
             if not messages:
                 return None
-            return await self._calls.prepare(
-                messages,
-                tx_id=self.transaction.id,
-                name=self._name,
-                query_id=self._query_id,
-                timeout=self._timeout,
-            )
+            try:
+                return await self._calls.prepare(
+                    messages,
+                    tx_id=self.transaction.id,
+                    name=self._name,
+                    query_id=self._query_id,
+                    timeout=self._timeout,
+                )
+            except HalfmqError as error:
+                if not (self._work.may_fall_back and error.retriable):
+                    raise
+                _log.info("%s goes to the outbox: %s", self.transaction.id, error)
+                self._fallen_back = await self._on_connection(self._work.fall_back)
+                return None
         except BaseException:
             await self._on_connection(self._work.abandon)
             raise
@@ -288,6 +314,18 @@ def _finished(work: Coroutine[Any, Any, _T]) -> _T:
     except StopIteration as done:
         return cast(_T, done.value)
     raise RuntimeError("a step of a blocking block has waited for an event loop")
+
+
+def in_outbox(tx_id: str, messages: Sequence[OutgoingMessage]) -> TransactionReceipt:
+    """The receipt of messages that are in the outbox, under the transaction id ``tx_id``."""
+    return TransactionReceipt(
+        tx_id,
+        COMMITTED,
+        tuple([message.message_id for message in messages]),
+        acknowledged=False,
+        atomic=len(messages) == 1,
+        path=OUTBOX,
+    )
 
 
 def raise_failed(failed: FailedCommit, tx_id: str, *, sent: bool) -> None:

@@ -29,6 +29,10 @@ class CollectedMessages:
         """Drop what was collected in ``savepoint``: it was rolled back."""
         self._collected = [one for one in self._collected if savepoint not in one.savepoints]
 
+    def messages(self) -> list[OutgoingMessage]:
+        """As they were collected."""
+        return [one.message for one in self._collected]
+
     def halves(self, origin: bytes) -> list[OutgoingMessage]:
         """The half messages. ``origin``: encoded HMQ_TX_MARKER property, table identity and time of the marker; may be empty."""
         return [
