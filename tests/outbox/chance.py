@@ -7,16 +7,21 @@ call what a kill, a pause, or a lost connection would do there.
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, insert
 from sqlalchemy.orm import Session
 
+from halfmq.client import Client
+from halfmq.client.outgoing import OutgoingMessage
+from halfmq.client.receipts import OUTBOX, Prepared
+from halfmq.errors import ConnectError, HalfmqError, SendTimeout
 from halfmq.relay.publisher import Batch, Published, Publisher
 from halfmq.relay.relay import Relay
 from halfmq.relay.rows import DatabaseAway, Figures, Lease, OutboxRows, Work
-from halfmq.sql import Outbox
+from halfmq.sql import MarkerTable, Outbox
 
 _T = TypeVar("_T")
 
@@ -121,30 +126,90 @@ class FaultyPublisher:
         return await self._faults.at("recover", lambda: self._publisher.recover(batch), self._lost)
 
 
+class FaultyCalls:
+    """A ``Client`` in front of which the network fails: a prepare that does not arrive, arrives later, or whose answer is lost."""
+
+    def __init__(self, client: Client, rng: random.Random, chance: float) -> None:
+        self._client, self._rng, self._chance = client, rng, chance
+        self.group = client.group
+        self.new_transaction_id = client.new_transaction_id
+        self.commit = client.commit
+        self.rollback = client.rollback
+        #: Of prepares that arrive later than the caller waits.
+        self.late: list[threading.Timer] = []
+        #: Transactions whose prepare failed for the caller.
+        self.failed: list[str] = []
+
+    def prepare(self, messages: Sequence[OutgoingMessage], *, tx_id: str, **named: Any) -> Prepared:
+        def arrive() -> None:
+            with contextlib.suppress(HalfmqError):
+                self._client.prepare(messages, tx_id=tx_id, **named)
+
+        if self._rng.random() >= self._chance:
+            return self._client.prepare(messages, tx_id=tx_id, **named)
+        self.failed.append(tx_id)
+        match self._rng.choice(("not sent", "lost", "late")):
+            case "not sent":
+                raise ConnectError("the broker does not answer")
+            case "lost":
+                arrive()
+            case _:
+                self.late.append(threading.Timer(self._rng.uniform(0, 1), arrive))
+                self.late[-1].start()
+        raise SendTimeout("the answer was lost")
+
+
 class Shop:
-    """The application: orders, and an outbox in the same database."""
+    """The application: orders, and an outbox and markers in the same database."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.metadata = MetaData()
         self.orders = Table("orders", self.metadata, Column("id", Integer, primary_key=True), Column("key", String(40)))
         self.outbox = Outbox(self.metadata)
+        self.markers = MarkerTable(self.metadata, min_age_s=0)
 
     def transaction(self, engine: Engine, rng: random.Random, first_id: int, key: str) -> int:
         """One transaction with up to three orders, each with its message, that commits or not. Returns the number of ids it used."""
-        number = rng.choice((1, 1, 2, 3))
         with Session(engine) as session:
-            for order_id in range(first_id, first_id + number):
-                nested = session.begin_nested() if rng.random() < 0.2 else contextlib.nullcontext()
-                with contextlib.suppress(_Sorry), nested:
-                    session.execute(insert(self.orders).values(id=order_id, key=key))
-                    self.outbox.send(session, self.topic, {"id": order_id, "key": key}, sharding_key=key or None)
-                    if session.in_nested_transaction() and rng.random() < 0.5:
-                        raise _Sorry
+
+            def send(order_id: int) -> None:
+                self.outbox.send(session, self.topic, {"id": order_id, "key": key}, sharding_key=key or None)
+
+            number = self._orders(session, rng, first_id, key, send)
             if rng.random() < 0.8:
                 session.commit()
             else:
                 session.rollback()
+        return number
+
+    def block(self, engine: Engine, rng: random.Random, first_id: int, calls: FaultyCalls) -> int:
+        """The same as a block that falls back to the outbox. Its messages have no key: the two ways are in no order."""
+        number = 0
+        with contextlib.suppress(_Sorry), Session(engine) as session:
+            with self.markers.bind(calls, session, outbox=self.outbox) as tx:  # type: ignore[arg-type]
+
+                def send(order_id: int) -> None:
+                    tx.send(self.topic, {"id": order_id, "key": ""})
+
+                number = self._orders(session, rng, first_id, "", send)
+                if rng.random() < 0.2:
+                    raise _Sorry
+            assert tx.receipt is not None
+            assert (tx.receipt.path == OUTBOX) == (tx.id in calls.failed)
+        return number
+
+    def _orders(
+        self, session: Session, rng: random.Random, first_id: int, key: str, send: Callable[[int], object]
+    ) -> int:
+        number = rng.choice((1, 1, 2, 3))
+        for order_id in range(first_id, first_id + number):
+            nested = session.begin_nested() if order_id > first_id and rng.random() < 0.2 else contextlib.nullcontext()
+            with contextlib.suppress(_Sorry), nested:
+                session.execute(insert(self.orders).values(id=order_id, key=key))
+                send(order_id)
+                if session.in_nested_transaction() and rng.random() < 0.5:
+                    raise _Sorry
         return number
 
 
@@ -158,6 +223,7 @@ async def run(
     rng: random.Random,
     first_id: int,
     make_relay: Callable[[Callable[[OutboxRows], OutboxRows], Callable[[Publisher], Publisher]], Relay],
+    calls: FaultyCalls,
 ) -> list[str]:
     """Transactions and relays at the same time, then a relay that nothing happens to, until the outbox is empty. Returns the story."""
     faults = Faults(rng, rng.choice((0.0, 0.05, 0.15, 0.3)))
@@ -175,7 +241,10 @@ async def run(
     keys = [f"{first_id}-{number}" for number in range(KEYS)] + [""]
     next_id = first_id
     for _ in range(rng.randint(3, 12)):
-        next_id += shop.transaction(engine, rng, next_id, rng.choice(keys))
+        if rng.random() < 0.3:
+            next_id += await asyncio.to_thread(shop.block, engine, rng, next_id, calls)
+        else:
+            next_id += shop.transaction(engine, rng, next_id, rng.choice(keys))
         await asyncio.sleep(rng.choice((0, 0, 0.01)))
     await asyncio.sleep(rng.uniform(0, 0.2))
     stop.set()

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, insert, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
 
-from halfmq.client import AsyncClient, Message
+from halfmq.client import AsyncClient, Client, Message
 from halfmq.relay.halfmq import HalfmqPublisher
 from halfmq.relay.publisher import Publisher
 from halfmq.relay.relay import Relay
 from halfmq.relay.rows import OutboxRows
 from halfmq.sql import Inbox
 from halfmq.sql.alchemy.outbox_relay import EngineRows
-from tests.outbox.chance import LEASE_S, Shop, run
+from tests.outbox.chance import LEASE_S, FaultyCalls, Shop, run
 from tests.support.amount import amount, seed_of_commit
 from tests.support.served import Served
-from tests.support.waiting import until
+from tests.support.waiting import until, wait_until
 from tests.unit.sql.conftest import with_foreign_keys
 from tests.unit.sql.faces import DRIVERS, Driver, located, on
 
@@ -36,7 +36,8 @@ BLOCKING = [on(driver, walk=True) for driver in DRIVERS if not driver.is_async]
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     work = tmp_path_factory.mktemp("broker")
-    made = Served(work / "data", work / "log", "--durability", "memory")
+    soon = ["--check-immunity-ms", "300", "--check-interval-ms", "200", "--check-interval-max-ms", "500"]
+    made = Served(work / "data", work / "log", "--durability", "memory", *soon)
     made.start()
     yield made
     made.stop()
@@ -109,18 +110,37 @@ async def test_rows_messages_and_effects_agree(
         real = EngineRows(shop.outbox._tables, engine, lease_s=LEASE_S, messages_max=rng.choice((1, 3, 50)))
         return Relay(rows(real), publisher(HalfmqPublisher(served.url, group="shop-relay")), workers=2, poll_s=0.02)
 
-    async with AsyncClient(served.url) as client:
-        await client.send(shop.topic, {"id": 0, "key": ""})  # so that the consumer has a topic
-    async with consuming(billing, served.url, shop.topic):
-        for number in range(RUNS):
-            rng = random.Random(f"{seed}-{driver.name}-{number}")
-            start = 1 + number * IDS_OF_A_RUN
-            story = await run(shop, engine, rng, start, make_relay)
-            print(f"run {number} of seed {seed}:", *story, sep="\n  ")
-            await settle(shop, engine, make_relay)
-            await agree(shop, engine, billing, start)
+    def play(client: Client, number: int) -> FaultyCalls:
+        return FaultyCalls(client, random.Random(f"{seed}-{driver.name}-{number}-calls"), rng.choice((0.0, 0.3, 1.0)))
+
+    async with AsyncClient(served.url) as producer:
+        await producer.send(shop.topic, {"id": 0, "key": ""})  # so that the consumer has a topic
+    with Client(served.url, group=f"shop-{driver.name}") as client:
+        client.answer_checks(shop.markers, sessionmaker(engine))
+        abandoned: list[FaultyCalls] = []
+        async with consuming(billing, served.url, shop.topic):
+            for number in range(RUNS):
+                rng = random.Random(f"{seed}-{driver.name}-{number}")
+                start = 1 + number * IDS_OF_A_RUN
+                calls = play(client, number)
+                abandoned.append(calls)
+                story = await run(shop, engine, rng, start, make_relay, calls)
+                print(f"run {number} of seed {seed}:", *story, sep="\n  ")
+                await settle(shop, engine, make_relay)
+                await agree(shop, engine, billing, start)
+            await asyncio.to_thread(all_rolled_back, client, abandoned)
+            for number in range(RUNS):
+                await agree(shop, engine, billing, 1 + number * IDS_OF_A_RUN)
     engine.dispose()
     billing.engine.dispose()
+
+
+def all_rolled_back(client: Client, abandoned: list[FaultyCalls]) -> None:
+    """What arrived of transactions that went to the outbox is decided."""
+    for timer in [timer for calls in abandoned for timer in calls.late]:
+        timer.join()
+    failed = [tx_id for calls in abandoned for tx_id in calls.failed]
+    wait_until(lambda: not client.undecided(failed), "the checks of all abandoned half messages")
 
 
 async def settle(shop: Shop, engine: Engine, make_relay: Callable[..., Relay]) -> None:

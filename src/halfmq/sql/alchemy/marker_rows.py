@@ -23,6 +23,7 @@ from sqlalchemy import (
     insert,
     or_,
     select,
+    true,
     update,
 )
 from sqlalchemy.exc import DBAPIError, IntegrityError
@@ -119,10 +120,11 @@ class MarkerRows:
         """As ``confirm``, for a transaction that sends no messages: its marker is deleted."""
         return self._count(connection, self._delete, tx_id, condition)
 
-    def withdraw(self, connection: Connection, tx_id: str, condition: ColumnElement[bool]) -> int:
+    def withdraw(self, connection: Connection, tx_id: str) -> int:
         """After ``confirm``, before COMMIT: turn the marker into ``(tx_id, 'R')``, so that the half messages of this transaction are rolled
         back although its rows are committed. Returns the number of rows: 0 or 1."""
-        return self._count(connection, self._withdraw, tx_id, condition, COMMITTED)
+        # Not "written by this transaction": PostgreSQL names the savepoint's number where one was rolled back to.
+        return self._count(connection, self._withdraw, tx_id, true(), COMMITTED)
 
     def _count(
         self,

@@ -215,7 +215,7 @@ class SessionWork:
         assert self._outbox is not None
         connection, guard, markers = self._connection, self._guard, self._markers
         guard.prove_again(
-            lambda: markers.withdraw(connection, self._tx_id, guard.written_by_this),
+            lambda: markers.withdraw(connection, self._tx_id),
             lambda: markers.is_withdrawn(connection, self._tx_id),
         )
         messages = self._collected.messages()
