@@ -21,7 +21,7 @@ from tests.unit.sql.conftest import markers_of, with_foreign_keys
 from tests.unit.sql.memory_broker import Asked, AsyncMemoryClient, MemoryBroker, MemoryClient
 
 from halfmq.client.outcome import Outcome
-from halfmq.sql import Inbox, MarkerTable
+from halfmq.sql import Inbox, MarkerTable, Outbox
 
 Body = Callable[[Session, Any], None]
 T = TypeVar("T")
@@ -48,7 +48,7 @@ DRIVERS = (
     Driver("postgresql", "psycopg_async", True, "postgresql+psycopg://postgres@/{name}?host={where}"),
     Driver("postgresql", "asyncpg", True, "postgresql+asyncpg://postgres@/{name}?host={where}"),
     Driver("mariadb", "pymysql", False, "mariadb+pymysql://root@/{name}?unix_socket={where}"),
-    Driver("mariadb", "aiomysql", True, "mariadb+aiomysql://root@/{name}?unix_socket={where}"),
+    Driver("mariadb", "asyncmy", True, "mariadb+asyncmy://root@/{name}?unix_socket={where}"),
 )
 MARKS = {
     "sqlite": (),
@@ -56,7 +56,7 @@ MARKS = {
     "mariadb": (pytest.mark.slow, pytest.mark.mariadb),
 }
 #: In the gate these go through one walk only: another face of a database that is there whole.
-_WALK_ONLY = frozenset({"psycopg_async", "aiomysql"})
+_WALK_ONLY = frozenset({"psycopg_async", "asyncmy"})
 
 
 def on(driver: Driver, *values: Any, name: str = "", walk: bool = False) -> Any:
@@ -140,6 +140,7 @@ class App:
         )  # fmt: skip
         self.log = MarkerTable(metadata, min_age_s=0, lock_wait_ms=100)
         self.inbox = Inbox(metadata)
+        self.outbox = Outbox(metadata)
         mapper = registry()
         self.order_type: type[Order] = type("MappedOrder", (Order,), {})
         self.line_type: type[Line] = type("MappedLine", (Line,), {})
@@ -191,11 +192,11 @@ class App:
         async with self.sessions(engine)() as session:
             return await session.run_sync(scene)
 
-    def block(self, session: Session, *, query_id: str = "") -> AbstractContextManager[Any]:
-        """Inside ``play``: a block on its session."""
+    def block(self, session: Session, **options: Any) -> AbstractContextManager[Any]:
+        """Inside ``play``: a block on its session. ``options``: ``query_id``, ``outbox``."""
         if not self.driver.is_async:
-            return self.log.bind(MemoryClient(self.broker), session, query_id=query_id)
-        return _Plain(self.log.bind_async(AsyncMemoryClient(self.broker), async_session(session), query_id=query_id))
+            return self.log.bind(MemoryClient(self.broker), session, **options)
+        return _Plain(self.log.bind_async(AsyncMemoryClient(self.broker), async_session(session), **options))
 
     def once(self, session: Session, message: Message, *, group: str = "g") -> AbstractContextManager[bool]:
         """Inside ``play``: ``Inbox.once`` on its session."""
@@ -203,11 +204,11 @@ class App:
             return self.inbox.once(session, message, group=group)
         return _Plain(self.inbox.once(async_session(session), message, group=group))  # type: ignore[arg-type]
 
-    async def run(self, body: Body, *, engine: Any = None) -> Any:
-        """``body`` in a block, on a new session. Returns what ``with`` gave."""
+    async def run(self, body: Body, *, engine: Any = None, **options: Any) -> Any:
+        """``body`` in a block with ``options``, on a new session. Returns what ``with`` gave."""
 
         def scene(session: Session) -> Any:
-            with self.block(session) as tx:
+            with self.block(session, **options) as tx:
                 body(session, tx)
             return tx
 
@@ -249,6 +250,15 @@ class App:
         """Outcomes in the marker table, by transaction."""
         with self.engine.connect() as connection:
             return dict(connection.execute(markers_of(self.log.table)).all())  # type: ignore[arg-type]
+
+    def in_outbox(self) -> list[tuple[str, str, str]]:
+        """(topic, message id, transaction id) of the rows of the outbox."""
+        rows = self.outbox.table.c
+        with self.engine.connect() as connection:
+            return [
+                tuple(row)
+                for row in connection.execute(select(rows.topic, rows.message_id, rows.tx_id).order_by(rows.seq))
+            ]
 
     def handled(self) -> int:
         """Rows of the inbox."""

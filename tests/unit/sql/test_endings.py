@@ -325,7 +325,7 @@ async def test_hook_that_runs_after_the_messages_have_left_cannot_end_the_transa
 
 AUTOCOMMIT: dict[str, dict[str, Any]] = {
     "sqlite3": {"isolation_level": None}, "aiosqlite": {"isolation_level": None}, "psycopg": {"autocommit": True},
-    "psycopg_async": {"autocommit": True}, "pymysql": {"autocommit": True}, "aiomysql": {"autocommit": True},
+    "psycopg_async": {"autocommit": True}, "pymysql": {"autocommit": True}, "asyncmy": {"autocommit": True},
 }  # fmt: skip
 
 

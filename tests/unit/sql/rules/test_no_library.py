@@ -8,7 +8,7 @@ from tests.unit.cli.test_entry import without
 
 _IMPORT_ALL: Final = """
 import importlib, pkgutil
-for library in ("greenlet", "django", "sqlite3", "psycopg", "psycopg2", "asyncpg", "pymysql", "MySQLdb", "aiosqlite", "aiomysql"):
+for library in ("greenlet", "django", "sqlite3", "psycopg", "psycopg2", "asyncpg", "pymysql", "MySQLdb", "aiosqlite", "asyncmy"):
     assert library not in sys.modules
     sys.modules[library] = None
 import halfmq.sql, halfmq.sql.rules
