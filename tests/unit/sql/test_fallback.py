@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import MetaData, create_engine, event, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
-from tests.unit.sql.faces import DEFERRED, App, app, place
+from tests.unit.sql.faces import ASYNC, DEFERRED, App, app, place
 
 from halfmq.client.outcome import Outcome
 from halfmq.client.receipts import OUTBOX
