@@ -3,11 +3,14 @@
 import asyncio
 
 import pytest
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from halfmq.relay.publisher import Published
 from halfmq.relay.rows import LeaseLost
 from tests.outbox.conftest import Shelf, all_of, bodies
+from tests.support.waiting import soon
+from tests.unit.sql.faces import DRIVERS, on
 
 
 async def drain(shelf: Shelf, **options: object) -> list[list[str]]:
@@ -211,3 +214,33 @@ async def test_a_message_is_whole_and_has_one_id_for_ever(shelf: Shelf) -> None:
     work = await rows.claim()
     assert work is not None
     assert work.batch.messages[0].tx_id != message.tx_id
+
+
+async def test_a_commit_wakes_a_relay_where_the_database_tells_of_it(shelf: Shelf) -> None:
+    rows = await shelf.rows()
+    woken = asyncio.Event()
+    async with rows.listening(woken.set) as is_told:
+        assert is_told == (shelf.driver.database == "postgresql")
+        if not is_told:
+            return
+        await soon(woken.wait())  # it looks once when it begins to listen
+        for _ in range(3):
+            woken.clear()
+            shelf.send("k")
+            await soon(woken.wait())
+
+
+@pytest.mark.parametrize("shelf", [on(driver) for driver in DRIVERS if driver.database == "postgresql"], indirect=True)
+async def test_a_lost_connection_is_opened_again_to_listen(shelf: Shelf) -> None:
+    rows = await shelf.rows()
+    woken = asyncio.Event()
+    async with rows.listening(woken.set):
+        await soon(woken.wait())
+        woken.clear()
+        with shelf.engine.begin() as connection:
+            mine = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()"
+            assert connection.execute(text(mine)).all()
+        await soon(woken.wait())
+        woken.clear()
+        shelf.send("k")
+        await soon(woken.wait())

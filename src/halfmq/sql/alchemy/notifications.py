@@ -55,18 +55,18 @@ def _quoted(channel: str) -> str:
 def _listen(engine: Engine, channel: str, wake: Callable[[], None], ends: threading.Event) -> None:
     while not ends.is_set():
         try:
-            with contextlib.closing(engine.raw_connection()) as pooled:
-                pooled.detach()  # it never returns to the pool: it listens
-                driver: Any = pooled.driver_connection
-                try:
-                    driver.autocommit = True
-                    driver.execute(f"LISTEN {_quoted(channel)}")
-                    wake()  # for what was committed before
-                    while not ends.is_set():
-                        for _ in driver.notifies(timeout=_LOOK_S, stop_after=1):
-                            wake()
-                finally:
-                    driver.close()
+            pooled = engine.raw_connection()
+            driver: Any = pooled.driver_connection
+            pooled.detach()  # it listens, and never returns to the pool
+            try:
+                driver.autocommit = True
+                driver.execute(f"LISTEN {_quoted(channel)}")
+                wake()  # for what was committed before
+                while not ends.is_set():
+                    for _ in driver.notifies(timeout=_LOOK_S, stop_after=1):
+                        wake()
+            finally:
+                driver.close()
         except Exception as error:  # noqa: BLE001 - whichever driver's
             log.info("LISTEN %s failed, and is tried again: %s", channel, error)
             ends.wait(_AGAIN_S)
