@@ -27,6 +27,7 @@ _T = TypeVar("_T")
 
 #: Of a relay in a run. Short, so that what a killed one held is soon taken over.
 LEASE_S = 0.3
+FAULTS = ("kill before", "kill after", "kill within", "pause before", "pause after", "lost", "not sent")
 #: Order keys of a run.
 KEYS = 3
 
@@ -48,9 +49,10 @@ class Faults:
         """``lost``: what the caller gets, or raises, if the answer does not arrive."""
         if self._rng.random() >= self.chance:
             return await call()
-        fault = self._rng.choice(
-            ("kill before", "kill after", "kill within", "pause before", "pause after", "lost", "not sent")
-        )
+        return await self.do(self._rng.choice(FAULTS), name, call, lost)
+
+    async def do(self, fault: str, name: str, call: Callable[[], Awaitable[_T]], lost: Callable[[], _T]) -> _T:
+        """One of ``FAULTS``."""
         self.story.append(f"{name}: {fault}")
         match fault:
             case "kill before":

@@ -52,15 +52,20 @@ class HalfmqPublisher:
         return f"halfmq {self._url.rpartition('@')[2].removeprefix('rocketmq://')}"
 
     async def open(self) -> None:
-        """See ``Publisher``.
-
-        Raises:
-            UsageError: there are several brokers, and none was named; or the named one is not known.
-        """
+        """See ``Publisher``. UsageError: there are several brokers, and none was named; or the named one is not known."""
+        if self._client is not None:
+            return
         client = AsyncClient(self._url, group=self._group, timeout=self._timeout_s)
-        await client.connect()
+        try:
+            await client.connect()
+            self._broker = self._checked(await client.broker_names())
+        except BaseException:
+            await client.close()
+            raise
         self._client = client
-        names = await client.broker_names()
+
+    def _checked(self, names: list[str]) -> str:
+        """The broker's name."""
         if self._broker and self._broker not in names:
             raise UsageError(f"no broker {self._broker!r}", hint=f"the name server knows {', '.join(names)}")
         if not self._broker and len(names) > 1:
@@ -68,7 +73,7 @@ class HalfmqPublisher:
                 f"the name server knows the brokers {', '.join(names)}",
                 hint="name one with broker=: the one to which a batch was sent must be asked for its verdict",
             )
-        self._broker = self._broker or names[0]
+        return self._broker or names[0]
 
     async def close(self) -> None:
         """See ``Publisher``."""

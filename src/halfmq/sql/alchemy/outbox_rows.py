@@ -21,12 +21,14 @@ from sqlalchemy import (
     exists,
     func,
     insert,
+    inspect,
     or_,
     select,
     update,
 )
 from sqlalchemy.exc import IntegrityError
 
+from halfmq.errors import UsageError
 from halfmq.relay.publisher import Batch, OutboxMessage, Published
 from halfmq.relay.rows import Figures, Lease, LeaseLost, Work
 from halfmq.sql.alchemy.database_clock import now_ms
@@ -75,9 +77,14 @@ class RowStatements:
         """Insert the lanes that are missing.
 
         Raises:
-            DBAPIError: the tables do not exist.
+            UsageError: the tables do not exist.
         """
         lanes = self._lanes
+        for table in (self._rows, lanes):
+            if not inspect(connection).has_table(table.name, table.schema):
+                raise UsageError(
+                    f"the outbox has no table {table.fullname}", hint="create it: `halfmq db init`, or your migration"
+                )
         known = set(connection.scalars(select(lanes.c.lane)))
         for lane in range(LANES):
             if lane not in known:

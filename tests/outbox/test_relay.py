@@ -1,0 +1,209 @@
+"""A relay and a broker: what is in the broker after each thing that can happen to a relay at each of its steps."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from halfmq.client import AsyncClient
+from halfmq.client.outgoing import compose
+from halfmq.client.receipts import COMMITTED, ROLLED_BACK
+from halfmq.errors import TransactionRefused, TransactionUndecided, UsageError
+from halfmq.relay.halfmq import HalfmqPublisher
+from halfmq.relay.relay import Relay
+from tests.outbox.chance import FAULTS, LEASE_S, Faults, FaultyPublisher, FaultyRows, Killed
+from tests.outbox.conftest import Shelf
+from tests.support.in_process import Running, serving
+from tests.support.waiting import soon, until
+from tests.unit.sql.faces import DRIVERS, on
+
+_T = TypeVar("_T")
+
+#: In the gate the steps go over one driver of each database.
+EACH = pytest.mark.parametrize(
+    "shelf", [on(driver, walk=True) for driver in DRIVERS if not driver.is_async], indirect=True
+)
+CALLS = ("claim", "publish", "recover", "finish")
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Running]:
+    async with serving(tmp_path / "broker") as running:
+        yield running
+
+
+@pytest.fixture
+async def client(broker: Running) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(url_of(broker), group="orders") as client:
+        yield client
+
+
+def url_of(broker: Running) -> str:
+    return f"rocketmq://127.0.0.1:{broker.ports.names}"
+
+
+class Once(Faults):
+    """The fault happens at the first call of this name."""
+
+    def __init__(self, name: str, fault: str) -> None:
+        self._name, self._fault = name, fault
+        self.story = []
+
+    async def at(self, name: str, call: Callable[[], Awaitable[_T]], lost: Callable[[], _T]) -> _T:
+        if name != self._name or self.story:
+            return await call()
+        return await self.do(self._fault, name, call, lost)
+
+
+async def relay(shelf: Shelf, broker: Running, **options: Any) -> Relay:
+    publisher = HalfmqPublisher(url_of(broker), group="orders-relay")
+    return Relay(await shelf.rows(lease_s=LEASE_S, **options), publisher, workers=1, poll_s=0.02)
+
+
+async def read(client: AsyncClient, count: int) -> list[str]:
+    """Bodies of the first messages of topic t, by queue, and the proof that there are no more."""
+    found: list[tuple[int, int, str]] = []
+    await client.send("t", "end of test", sharding_key="end")
+    async with client.consumer("t", group="reader") as messages:
+        while sum(1 for _, _, body in found if body != "end of test") < count or not any(
+            body == "end of test" for _, _, body in found
+        ):
+            message = await soon(anext(messages))
+            found.append((message.queue, message.offset, message.body.decode()))
+            message.ack()
+    return [body for _, _, body in sorted(found) if body != "end of test"]
+
+
+@EACH
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("call", CALLS)
+async def test_each_fault_at_each_step(
+    shelf: Shelf, broker: Running, client: AsyncClient, call: str, fault: str
+) -> None:
+    shelf.send("k", "k", "k", "k2", "")
+    faults = Once(call, fault)
+    if call == "recover":
+        # There is something to recover only after a relay was killed.
+        with pytest.raises(Killed):
+            await run_until_empty(shelf, broker, Once("publish", "kill after"))
+    try:
+        await run_until_empty(shelf, broker, faults)
+    except Killed:
+        await run_until_empty(shelf, broker, Once("", ""))
+    assert faults.story, "it has happened"
+    found = await read(client, 5)
+    assert sorted(found) == ["1", "2", "3", "4", "5"]
+    assert [body for body in found if body in "123"] == ["1", "2", "3"], "the order of a key"
+
+
+async def run_until_empty(shelf: Shelf, broker: Running, faults: Faults) -> None:
+    made = await relay(shelf, broker, messages_max=2)
+    made._rows = FaultyRows(made._rows, faults)  # type: ignore[assignment]
+    made._publisher = FaultyPublisher(made._publisher, faults)  # type: ignore[assignment]
+    stop = asyncio.Event()
+    task = asyncio.create_task(made.run(stop))
+    try:
+        await until(lambda: task.done() or not shelf.states(), "the outbox is empty")
+    finally:
+        stop.set()
+        await task
+
+
+@EACH
+async def test_killed_between_prepare_and_commit(shelf: Shelf, broker: Running, client: AsyncClient) -> None:
+    shelf.send("k", "k")
+    made = await relay(shelf, broker)
+    publisher: Any = made._publisher
+    await publisher.open()
+
+    async def commit(_prepared: object) -> None:
+        raise Killed
+
+    publisher._client.commit = commit
+    with pytest.raises(Killed):
+        await made.run(asyncio.Event())
+    assert shelf.states() == {"1": "W", "2": "W"}
+    await run_until_empty(shelf, broker, Once("", ""))
+    assert await read(client, 2) == ["1", "2"]
+    assert not [group for group in broker.state.producer_groups.values() if group.undecided]
+
+
+@pytest.mark.parametrize("shelf", [on(DRIVERS[0])], indirect=True)
+async def test_a_message_that_is_refused_stops_its_key_only(shelf: Shelf, broker: Running, client: AsyncClient) -> None:
+    shelf.send("bad", topic="SCHEDULE_TOPIC_XXXX")  # nobody may write there
+    shelf.send("bad", "good", "good")
+    made = await relay(shelf, broker, attempts_max=1)
+    async with made.running():
+        await until(lambda: shelf.states() in ({"1": "A", "2": "B"}, {"1": "A", "2": "W"}), "others went on")
+    assert await read(client, 2) == ["3", "4"]
+    assert made.refused == 1
+
+
+@pytest.mark.parametrize("shelf", [on(DRIVERS[0])], indirect=True)
+async def test_a_broker_that_is_away_is_waited_for(shelf: Shelf, tmp_path: Path) -> None:
+    async with serving(tmp_path / "broker") as running:
+        ports = running.ports
+        made = await relay(shelf, running)
+    shelf.send("k")
+    stop = asyncio.Event()
+    task = asyncio.create_task(made.run(stop))
+    async with serving(tmp_path / "broker", port=ports.broker, name_port=ports.names):
+        await until(lambda: not shelf.states(), "it was published")
+        stop.set()
+        await soon(task)
+
+
+@pytest.mark.parametrize("shelf", [on(DRIVERS[0])], indirect=True)
+async def test_tables_that_do_not_exist_are_said(shelf: Shelf, broker: Running) -> None:
+    shelf.metadata.drop_all(shelf.engine)
+    engine = shelf.new_engine()
+    made = shelf.outbox.relay(engine, HalfmqPublisher(url_of(broker), group="orders-relay"))
+    with pytest.raises(UsageError, match="no table mq_outbox"):
+        await soon(made.run(asyncio.Event()))
+
+
+class TestSettleEarlier:
+    """``settle_earlier``: a transaction of an earlier process never becomes visible, unless it is committed."""
+
+    async def test_of_one_that_is_prepared(self, client: AsyncClient, broker: Running) -> None:
+        for count in (1, 40):  # single halves, and half batches
+            messages = [compose("t", str(number)) for number in range(count)]
+            prepared = await client.prepare(messages, tx_id=f"chosen-{count}")
+            assert await client.settle_earlier(f"chosen-{count}", compose("t", "x"), broker="halfmq") == ROLLED_BACK
+            with pytest.raises(TransactionRefused) as refused:
+                await client.commit(prepared)
+            assert refused.value.standing == ROLLED_BACK
+
+    async def test_of_one_that_is_committed(self, client: AsyncClient) -> None:
+        for count in (1, 40):
+            messages = [compose("t", str(number)) for number in range(count)]
+            await client.commit(await client.prepare(messages, tx_id=f"chosen-{count}"))
+            for _ in range(2):
+                assert await client.settle_earlier(f"chosen-{count}", compose("t", "x"), broker="halfmq") == COMMITTED
+
+    async def test_of_one_that_has_not_arrived_yet(self, client: AsyncClient) -> None:
+        assert await client.settle_earlier("chosen", compose("t", "x"), broker="halfmq") == ROLLED_BACK
+        with pytest.raises(TransactionRefused) as refused:
+            await client.prepare([compose("t", "late")], tx_id="chosen")
+        assert refused.value.standing == ROLLED_BACK
+        assert await read(client, 0) == []
+
+    async def test_half_of_it_has_arrived(self, client: AsyncClient, broker: Running) -> None:
+        """A process died within its prepare: the broker has some of the half batches."""
+        from halfmq.client.prepare import Preparation
+
+        context = client._here()
+        preparation = Preparation(context, "orders", "chosen", "")
+        await preparation.compose([compose("t", bytes(100_000)) for _ in range(40)], "", "halfmq")
+        connections = await preparation._connections()
+        await preparation._divide(connections)
+        assert preparation._batches is not None
+        whole, preparation._batches = preparation._batches, preparation._batches[:1]
+        assert len(whole) > 1
+        await preparation._send_missing_batches(connections)
+        with pytest.raises(TransactionUndecided):
+            await client.prepare([compose("t", "other")], tx_id="chosen")
+        assert await client.settle_earlier("chosen", compose("t", "x"), broker="halfmq") == ROLLED_BACK
+        assert not broker.state.producer_groups["orders"].undecided
