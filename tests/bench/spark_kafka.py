@@ -34,12 +34,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tests.bench import kafka_broker
 from tests.bench.broker_store import write_broker_store
 from tests.bench.cpu import cpu_seconds, descendants
-from tests.bench.kafka_broker import KafkaBroker
 from tests.bench.spark_read import ALL, COLUMN_SETS, timed
 from tests.support import served
+from tests.support.kafka import POM as KAFKA_POM
+from tests.support.kafka import VERSION as KAFKA_VERSION
+from tests.support.kafka import KafkaBroker
 from tests.support.maven import CACHE, MavenFailed, copy_jars
 
 PHASES = ("read-files", "read-wire", "write")
@@ -305,7 +306,7 @@ def connector_jars(spark_version: str) -> tuple[str, list[Path]]:
     for tried in dict.fromkeys((spark_version, CONNECTOR_OTHERWISE)):
         try:
             jars = copy_jars(
-                kafka_broker.POM, CACHE / f"spark-kafka-{tried}", "-Pconnector", f"-Dspark.version={tried}"
+                KAFKA_POM, CACHE / f"spark-kafka-{tried}", "-Pconnector", f"-Dspark.version={tried}"
             )
             return tried, sorted(jars.glob("*.jar"))
         except MavenFailed as error:
@@ -321,7 +322,7 @@ def report(arguments: argparse.Namespace, connector: str, results: list[dict[str
     say(table(results))
     versions = {
         "python": platform.python_version(), "spark": version("pyspark"), "spark_kafka_connector": connector,
-        "kafka": kafka_broker.VERSION,
+        "kafka": KAFKA_VERSION,
     }  # fmt: skip
     found = {"versions": versions, "cores": os.cpu_count(), "kafka_tuned": TUNED, "results": results}
     text = json.dumps(found, indent=1)
@@ -358,7 +359,7 @@ def main() -> None:
 
     try:
         connector, jars = connector_jars(version("pyspark"))
-        KafkaBroker(Path(), QUEUES)
+        KafkaBroker(Path(), QUEUES).fetch()
     except MavenFailed as error:
         stop_with(f"Maven could not fetch the jars of Kafka:\n{error}")
     work = arguments.work or Path(tempfile.mkdtemp(prefix="halfmq-spark-kafka-"))

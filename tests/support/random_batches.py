@@ -435,8 +435,8 @@ def main() -> None:
     seed = seed_of_commit() if arguments.seed is None else arguments.seed
     print(f"seed {seed}", flush=True)
     from halfmq.spark import builder
-    from tests.bench.kafka_broker import KafkaBroker
     from tests.bench.spark_kafka import connector_jars
+    from tests.support.kafka import KafkaBroker
 
     work = Path(tempfile.mkdtemp(prefix="random-batches-"))
     broker = Served(work / "data", work / "broker.log")

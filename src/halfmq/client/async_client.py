@@ -441,8 +441,9 @@ class AsyncClient:
     ) -> Receipt:
         """Send one message and wait until the broker has stored it durably.
 
-        ``body``: bytes, str, or a JSON-serializable value. ``key``, ``keys``: for looking the message up. ``sharding_key``:
-        messages with the same one stay in order. ``delay``: seconds until it becomes visible. ``timeout``: seconds.
+        ``body``: bytes, str, or a JSON-serializable value; or an ``OutgoingMessage`` made by ``compose``, with its own tag, keys and delay.
+        ``key``, ``keys``: for looking the message up. ``sharding_key``: messages with the same one stay in order. ``delay``: seconds until
+        it becomes visible. ``timeout``: seconds.
 
         Raises:
             SendTimeout: it may be stored; sending it again as a new message may duplicate it.
@@ -451,6 +452,10 @@ class AsyncClient:
         self._here()
         if timeout is not None:
             checked_seconds(timeout, "timeout")
+        if isinstance(body, OutgoingMessage):
+            if body.topic != topic:
+                raise UsageError(f"the message is for topic {body.topic}, not {topic}")
+            return await self._producer.send(body, timeout)
         message = compose(
             topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, delay=delay, properties=properties
         )

@@ -56,7 +56,7 @@ class Producer:
             SendTimeout: it may have been stored. ConnectError: nothing was sent. RequestFailed: the broker rejected it.
         """
         context = self._context
-        message_id = context.ids.message_id()
+        message_id = message.message_id or context.ids.message_id()
         properties = names.append(message.properties, unique_key(message_id))
         answer, target = await self._deliver(
             message.topic, message.body, properties, message.sharding_key, message.delay_ms, timeout_s, batch=False
@@ -82,7 +82,7 @@ class Producer:
         return receipts
 
     async def _send_batch(self, topic: str, batch: Sequence[OutgoingMessage], timeout_s: float | None) -> list[Receipt]:
-        ids = [self._context.ids.message_id() for _ in batch]
+        ids = [message.message_id or self._context.ids.message_id() for message in batch]
         body = join_batch(
             BatchEntry(0, message.body, names.append(message.properties, unique_key(message_id)))
             for message, message_id in zip(batch, ids, strict=True)

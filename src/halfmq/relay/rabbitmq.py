@@ -1,0 +1,299 @@
+"""Publishes to RabbitMQ, over aiormq, the protocol layer of aio-pika.
+
+A row becomes a persistent message with ``message_id``, the properties under their names as headers (``TAGS``, ``KEYS``, ``__SHARDINGKEY``, the
+application's own), and its time as ``timestamp`` (whole seconds, as AMQP has it). Its topic is the routing key: with the default exchange that
+is the name of a queue, with another one what the bindings say.
+
+What it promises:
+
+- **Order**: a message of an order key is sent after the earlier ones of the key were confirmed. Consumers see that order in one queue with
+  one consumer; RabbitMQ delivers a message again, later, whose consumer failed.
+- **Duplicates**: after a lost connection, a time-out or a killed relay, of what was sent and not confirmed; and, if RabbitMQ closes the channel
+  because of one message, of those sent with it. A duplicate has the same ``message_id``.
+- **Durability**: a message is confirmed when all queues that it was routed to have it: a durable classic queue has written it to disk, a quorum
+  queue on a majority of its nodes. Queues that are not durable lose it with the server, whatever was confirmed.
+
+Every message is ``mandatory``: one that no queue takes is refused. So is one that a queue rejects, because it is full and its overflow behaviour is
+``reject-publish``.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from halfmq.errors import ConnectError, HalfmqError, MissingDependency, NotAuthorized, UsageError
+from halfmq.model import properties as names
+from halfmq.relay.publisher import Batch, OutboxMessage, Published
+from halfmq.relay.waves import Sent, publish_in_waves
+
+try:
+    import aiormq
+    from aiormq import exceptions as amqp
+    from aiormq.abc import AbstractChannel
+    from aiormq.connection import Connection, TCPTransportFactory, TLSTransportFactory, TransportFactory
+    from yarl import URL
+except ModuleNotFoundError as error:
+    raise MissingDependency(f"{error.name} is not installed", hint="pip install 'halfmq[rabbitmq]'") from error
+
+log = logging.getLogger(__name__)
+
+#: In one batch.
+MESSAGES_MAX: Final = 500
+#: For the confirmations of one wave.
+TIMEOUT_S: Final = 30.0
+CONNECT_TIMEOUT_S: Final = 5.0
+_CLOSE_S: Final = 2.0
+_PERSISTENT: Final = 2
+#: Reply code of a server that refuses the virtual host.
+_NOT_ALLOWED: Final = 530
+_DEFAULT_PORTS: Final = {"amqp": 5672, "amqps": 5671}
+
+
+class RabbitMqPublisher:
+    """``url``: ``amqp://user:password@host:port/vhost``, or ``amqps``. ``exchange``: a name, which must exist; empty: the default exchange, where
+    a topic is the name of a queue. ``timeout_s``: for the confirmations of one wave, in seconds."""
+
+    def __init__(
+        self,
+        url: str,
+        exchange: str = "",
+        *,
+        messages_max: int = MESSAGES_MAX,
+        timeout_s: float = TIMEOUT_S,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    ) -> None:
+        try:
+            self._url = URL(url)
+        except ValueError:
+            self._url = URL()
+        if self._url.scheme not in _DEFAULT_PORTS or not self._url.host:
+            # Not shown: it may have a password.
+            raise UsageError("this is not the URL of a RabbitMQ server", hint="amqp://user:password@host:5672/")
+        self._exchange = exchange
+        self._messages_max = messages_max
+        self._timeout_s = timeout_s
+        self._connect_timeout_s = connect_timeout_s
+        self._link: _Link | None = None
+        self._connecting = asyncio.Lock()
+
+    @property
+    def name(self) -> str:
+        """See ``Publisher``."""
+        return f"rabbitmq {self._url.host}:{self._url.port or _DEFAULT_PORTS[self._url.scheme]}"
+
+    @property
+    def messages_max(self) -> int:
+        """See ``Publisher``."""
+        return self._messages_max
+
+    async def open(self) -> None:
+        """See ``Publisher``."""
+        await self._connected()
+
+    async def close(self) -> None:
+        """See ``Publisher``."""
+        link, self._link = self._link, None
+        if link is not None:
+            await link.end()
+
+    async def place(self) -> str:
+        """See ``Publisher``."""
+        return ""
+
+    async def publish(self, batch: Batch) -> Published:
+        """See ``Publisher``."""
+        return await publish_in_waves(batch.messages, self._send)
+
+    async def recover(self, batch: Batch) -> Published:
+        """See ``Publisher``. RabbitMQ cannot be asked for a message id."""
+        return Published(frozenset())
+
+    async def _connected(self) -> "_Link":
+        """The connection; a new one if there is none.
+
+        Raises: as ``open``.
+        """
+        async with self._connecting:
+            link = self._link
+            if link is None or not link.is_open:
+                if link is not None:
+                    await link.end()
+                link = self._link = await self._connect()
+            return link
+
+    async def _connect(self) -> "_Link":
+        link = _Link(self._url)
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                await link.connect()
+                if self._exchange:
+                    channel = await link.channel()
+                    await channel.exchange_declare(self._exchange, passive=True)
+                    link.give_back(channel)
+        except BaseException as error:
+            await link.end()
+            raise self._why_not(error) from error
+        return link
+
+    def _why_not(self, error: BaseException) -> BaseException:
+        """What ``open`` raises for what happened."""
+        match error:
+            case amqp.ChannelNotFoundEntity():
+                return UsageError(f"{self.name}: {_text(error)}", hint="declare the exchange, or name another one")
+            case amqp.ProbableAuthenticationError() | amqp.AuthenticationError() | amqp.ConnectionNotAllowed():
+                return NotAuthorized(f"{self.name}: {_text(error)}")
+            case amqp.ConnectionClosed() if error.args and error.args[0] == _NOT_ALLOWED:
+                return NotAuthorized(f"{self.name}: {_text(error)}")
+            case TimeoutError():
+                return ConnectError(
+                    f"{self.name} did not answer within {self._connect_timeout_s:g} s", hint="is it a RabbitMQ server?"
+                )
+            case Exception():
+                return ConnectError(f"no connection to {self.name}: {_text(error)}", hint="is the server running?")
+        return error
+
+    async def _send(self, wave: Sequence[OutboxMessage]) -> Sent:
+        try:
+            link = await self._connected()
+        except HalfmqError as error:
+            return Sent(unavailable=str(error))
+        confirmed: set[int] = set()
+        refused: dict[int, str] = {}
+        suspects: list[OutboxMessage] = []
+        unsent = why = ""
+        for message, outcome in zip(wave, await self._outcomes(link, wave), strict=True):
+            match outcome:
+                case None:
+                    confirmed.add(message.seq)
+                case amqp.DeliveryError() | ValueError() | TypeError() | OverflowError():
+                    refused[message.seq] = _text(outcome)
+                case amqp.ChannelPreconditionFailed():
+                    suspects.append(message)
+                case amqp.ChannelAccessRefused() if "access to topic" in str(outcome):
+                    suspects.append(message)
+                case amqp.ChannelInvalidStateError():
+                    unsent = f"{self.name}: {_text(outcome)}"
+                case _:
+                    why = f"{self.name}: {_text(outcome)}"
+        if len(wave) == 1 and suspects:
+            assert outcome is not None
+            return Sent(refused={wave[0].seq: _text(outcome)})
+        # RabbitMQ has closed the channel because of one message, and does not say which. What it took before is published again.
+        for message in suspects:
+            alone = await self._send([message])
+            confirmed |= alone.confirmed
+            refused.update(alone.refused)
+            if alone.unavailable:
+                return Sent(frozenset(confirmed), refused, unavailable=alone.unavailable)
+        if suspects and not why:
+            return Sent(frozenset(confirmed), refused, again=True)
+        return Sent(frozenset(confirmed), refused, unavailable=why or unsent)
+
+    async def _outcomes(self, link: "_Link", wave: Sequence[OutboxMessage]) -> list[BaseException | None]:
+        """Of each message, in order: None: confirmed; or what happened instead."""
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                channel = await link.channel()
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing was sent
+            await link.end()
+            return [error] * len(wave)
+        tasks = [asyncio.ensure_future(self._publish(channel, message)) for message in wave]
+        try:
+            _, pending = await asyncio.wait(tasks, timeout=self._timeout_s)
+        except BaseException:
+            pending = set(tasks)
+            raise
+        finally:
+            if pending:
+                # What is still in the buffer must not be sent later.
+                link.abort()
+                for task in pending:
+                    task.cancel()
+        if pending:
+            await asyncio.wait(pending)
+            await link.end()
+        link.give_back(channel)
+        late = TimeoutError(f"no confirmation within {self._timeout_s:g} s")
+        return [late if task in pending or task.cancelled() else task.exception() for task in tasks]
+
+    def _publish(self, channel: AbstractChannel, message: OutboxMessage) -> Any:
+        headers: Any = names.to_dict(message.properties) if message.properties else None
+        return channel.basic_publish(
+            message.body,
+            exchange=self._exchange,
+            routing_key=message.topic,
+            mandatory=True,
+            wait=False,
+            properties=aiormq.spec.Basic.Properties(
+                delivery_mode=_PERSISTENT,
+                message_id=message.message_id,
+                headers=headers,
+                timestamp=datetime.fromtimestamp(message.written_at_ms // 1_000, UTC),
+            ),
+        )
+
+
+class _Opener(TransportFactory):
+    """Opens the socket, and can drop it with what was not written yet. aiormq would wait until the server reads it."""
+
+    def __init__(self) -> None:
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def create(self, url: URL, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        factory = TLSTransportFactory() if url.scheme == "amqps" else TCPTransportFactory()
+        reader, self._writer = await factory.create(url, **options)
+        return reader, self._writer
+
+    def abort(self) -> None:
+        if self._writer is not None:
+            self._writer.transport.abort()
+
+
+class _Link:
+    """One connection. A channel serves one wave at a time: RabbitMQ closes it because of a message, and says nothing of the others."""
+
+    def __init__(self, url: URL) -> None:
+        self._opener = _Opener()
+        self._connection = Connection(url, transport_factory=self._opener)
+        self._idle: list[AbstractChannel] = []
+        self._is_ended = False
+
+    @property
+    def is_open(self) -> bool:
+        return not self._is_ended and self._connection.is_opened
+
+    async def connect(self) -> None:
+        await self._connection.connect()
+
+    async def channel(self) -> AbstractChannel:
+        """With confirms. To be given back."""
+        while self._idle:
+            channel = self._idle.pop()
+            if not channel.is_closed:
+                return channel
+        return await self._connection.channel(publisher_confirms=True, on_return_raises=True)
+
+    def give_back(self, channel: AbstractChannel) -> None:
+        if not channel.is_closed:
+            self._idle.append(channel)
+
+    def abort(self) -> None:
+        """Drop what was not written yet. ``end`` must follow, perhaps by the next who wants to connect."""
+        self._is_ended = True
+        self._opener.abort()
+
+    async def end(self) -> None:
+        """Close it, within ``_CLOSE_S`` seconds."""
+        self._is_ended = True
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(_CLOSE_S):
+                await self._connection.close()
+        self._opener.abort()
+
+
+def _text(error: BaseException) -> str:
+    text = str(error) if isinstance(error, amqp.DeliveryError) else " ".join(str(one) for one in error.args if one)
+    return text or type(error).__name__

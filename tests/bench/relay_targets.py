@@ -1,0 +1,104 @@
+"""What publishing costs for each target of the relay, with its real server on this machine: `python -m tests.bench.relay_targets`.
+
+Messages of 200 bytes in batches of 500, once over 1,000 order keys, once without keys. CPU is that of this process with all its threads; of
+the servers it is not counted. The first batches are not counted either.
+"""
+
+import argparse
+import asyncio
+import itertools
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from halfmq.relay.publisher import Batch, OutboxMessage
+from tests.support.kafka import FOR_TESTS, KafkaBroker
+from tests.support.rabbitmq import RabbitMqServer
+from tests.unit.relay.targets import Kafka, Rabbit, Rocket, Target, rocket
+
+BODY_BYTES = 200
+BATCH = 500
+KEYS = 1_000
+WARM_UP_BATCHES = 5
+
+
+def batches(topic: str, messages: int, keys: int) -> list[Batch]:
+    body = b"x" * BODY_BYTES
+    numbers = itertools.count()
+    made = []
+    for _ in range(messages // BATCH):
+        rows = []
+        for _ in range(BATCH):
+            number = next(numbers)
+            key = f"customer-{number * 7919 % keys}" if keys else ""
+            rows.append(OutboxMessage(number, f"{number:032X}", topic, body, b"TAGS\x01paid\x02", key, "tx", 1_790_000_000_000))
+        made.append(Batch(uuid.uuid4().hex, "", tuple(rows)))
+    return made
+
+
+async def measure(target: Target, messages: int, keys: int) -> tuple[float, float]:
+    """(messages each second, CPU microseconds of each message)."""
+    topic = f"bench{uuid.uuid4().hex[:8]}"
+    await target.create(topic)
+    publisher = target.publisher()
+    await publisher.open()
+    for warm_up in batches(topic, WARM_UP_BATCHES * BATCH, keys):
+        await publisher.publish(warm_up)
+    todo = batches(topic, messages, keys)
+    began, cpu = time.perf_counter(), time.process_time()
+    for batch in todo:
+        result = await publisher.publish(batch)
+        assert len(result.confirmed) == BATCH, result
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    await publisher.close()
+    assert await target.count(topic) == messages + WARM_UP_BATCHES * BATCH
+    return messages / seconds, cpu * 1e6 / messages
+
+
+@contextmanager
+def rabbit(work: Path) -> Iterator[Target]:
+    server = RabbitMqServer()
+    try:
+        server.start()
+        yield Rabbit(server)
+    finally:
+        server.stop()
+
+
+@contextmanager
+def kafka(work: Path) -> Iterator[Target]:
+    broker = KafkaBroker(work / "kafka", 1, heap="512m", settings=FOR_TESTS)
+    try:
+        broker.start()
+        yield Kafka(broker)
+    finally:
+        broker.stop()
+
+
+@contextmanager
+def rocketmq(work: Path) -> Iterator[Target]:
+    with rocket(work / "rocketmq") as stock:
+        yield Rocket(stock)
+
+
+SERVERS: dict[str, Callable[[Path], Any]] = {"rabbitmq": rabbit, "kafka": kafka, "rocketmq": rocketmq}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("targets", nargs="*", default=list(SERVERS), help=", ".join(SERVERS))
+    parser.add_argument("--messages", type=int, default=100_000)
+    arguments = parser.parse_args()
+    for name in arguments.targets:
+        with tempfile.TemporaryDirectory() as work, SERVERS[name](Path(work)) as target:
+            for keys in (KEYS, 0):
+                rate, cpu_us = asyncio.run(measure(target, arguments.messages, keys))
+                print(f"{name}, {keys or 'no'} keys: {rate:,.0f} messages/s, {cpu_us:.1f} CPU us per message", flush=True)
+
+
+if __name__ == "__main__":
+    main()

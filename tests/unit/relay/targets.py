@@ -1,0 +1,248 @@
+"""The targets of the relay behind one face: create a topic, publish, look from outside with another client, kill, start again."""
+
+import asyncio
+import contextlib
+import itertools
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import aio_pika
+from confluent_kafka import Consumer, TopicPartition
+from tests.compat.stock_broker import StockBroker, ask
+from tests.support.kafka import KafkaBroker
+from tests.support.rabbitmq import RabbitMqServer
+from tests.support.waiting import PATIENCE_S, soon, until
+
+from halfmq.client.async_client import AsyncClient
+from halfmq.client.outgoing import compose
+from halfmq.model import properties as names
+from halfmq.relay.kafka import MESSAGE_ID, KafkaPublisher
+from halfmq.relay.publisher import Batch, OutboxMessage, Publisher
+from halfmq.relay.rabbitmq import RabbitMqPublisher
+from halfmq.relay.rocketmq import RocketMqPublisher
+from halfmq.wire.remoting.codes import RequestCode
+
+_seqs = itertools.count(1)
+#: Any time; whole seconds, which is what AMQP has.
+WRITTEN_AT_MS = 1_790_000_000_000
+#: In one message, refused by every target of these tests. Bytes.
+TOO_LARGE = 3 << 20
+
+
+class Read(NamedTuple):
+    """A message as a consumer gets it. ``properties``: of the application, tag and keys."""
+
+    message_id: str
+    body: bytes
+    key: str
+    properties: dict[str, str]
+    written_at_ms: int
+
+
+class Target(Protocol):
+    """One server of a session."""
+
+    def publisher(self, **options: Any) -> Publisher: ...
+
+    def nobody(self, wait_s: float) -> Publisher:
+        """At an address where nobody listens, for which it waits that long."""
+        ...
+
+    async def create(self, topic: str) -> None: ...
+
+    async def count(self, topic: str) -> int: ...
+
+    async def read(self, topic: str) -> list[Read]:
+        """Everything that is there now, in its order by key."""
+        ...
+
+    def kill(self) -> None: ...
+
+    def start_again(self) -> None: ...
+
+
+def row(topic: str, body: bytes = b"x", key: str = "", **composed: Any) -> OutboxMessage:
+    """The next one of the outbox."""
+    message = compose(topic, b"x", sharding_key=key or None, **composed)
+    seq = next(_seqs)
+    return OutboxMessage(seq, uuid.uuid4().hex.upper(), topic, body, message.properties, key, f"tx-{seq}", WRITTEN_AT_MS)
+
+
+def batch(messages: Sequence[OutboxMessage]) -> Batch:
+    return Batch(uuid.uuid4().hex, "", tuple(messages))
+
+
+def fresh_name() -> str:
+    return f"t{uuid.uuid4().hex[:12]}"
+
+
+def _own(properties: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value for name, value in properties.items() if name in ("TAGS", "KEYS") or name not in names.SYSTEM
+    }
+
+
+class Rabbit:
+    def __init__(self, server: RabbitMqServer) -> None:
+        self.server = server
+        self.kill = server.kill
+        self.start_again = server.start_server
+
+    def publisher(self, **options: Any) -> RabbitMqPublisher:
+        return RabbitMqPublisher(self.server.url, **options)
+
+    def nobody(self, wait_s: float) -> RabbitMqPublisher:
+        return RabbitMqPublisher("amqp://guest:guest@127.0.0.1:1/", connect_timeout_s=wait_s)
+
+    @contextlib.asynccontextmanager
+    async def _channel(self) -> Any:
+        connection = await soon(aio_pika.connect(self.server.url))
+        try:
+            yield await soon(connection.channel())
+        finally:
+            await soon(connection.close())
+
+    async def create(self, topic: str) -> None:
+        async with self._channel() as channel:
+            await soon(channel.declare_queue(topic, durable=True))
+
+    async def count(self, topic: str) -> int:
+        async with self._channel() as channel:
+            queue = await soon(channel.declare_queue(topic, passive=True))
+            return int(queue.declaration_result.message_count)
+
+    async def read(self, topic: str) -> list[Read]:
+        found: list[Read] = []
+        async with self._channel() as channel:
+            queue = await soon(channel.declare_queue(topic, passive=True))
+            expected = queue.declaration_result.message_count
+            if expected:
+                messages = queue.iterator(no_ack=True)
+                while len(found) < expected:
+                    one = await soon(anext(messages))
+                    assert one.delivery_mode == aio_pika.DeliveryMode.PERSISTENT
+                    headers = {name: str(value) for name, value in one.headers.items()}
+                    key = headers.pop(names.SHARDING_KEY, "")
+                    written_at_ms = round(one.timestamp.timestamp() * 1_000)
+                    found.append(Read(one.message_id, one.body, key, headers, written_at_ms))
+        return found
+
+
+class Kafka:
+    def __init__(self, broker: KafkaBroker) -> None:
+        self.broker = broker
+        self.kill = broker.kill
+        self.start_again = broker.start_broker
+
+    def publisher(self, **options: Any) -> KafkaPublisher:
+        return KafkaPublisher(self.broker.address, **{"topic.metadata.propagation.max.ms": 500, **options})
+
+    def nobody(self, wait_s: float) -> KafkaPublisher:
+        return KafkaPublisher("127.0.0.1:1", connect_timeout_s=wait_s)
+
+    async def create(self, topic: str) -> None:
+        await asyncio.to_thread(self.broker.create_topic, topic, 4)
+
+    async def count(self, topic: str) -> int:
+        return await asyncio.to_thread(self._count, topic)
+
+    async def read(self, topic: str) -> list[Read]:
+        return await asyncio.to_thread(self._read, topic)
+
+    def _consumer(self) -> Consumer:
+        return Consumer(
+            {"bootstrap.servers": self.broker.address, "group.id": "reader", "enable.auto.commit": False}
+        )
+
+    def _ends(self, consumer: Consumer, topic: str) -> dict[int, int]:
+        known = consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
+        return {
+            number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=PATIENCE_S)[1]
+            for number in known
+        }
+
+    def _count(self, topic: str) -> int:
+        consumer = self._consumer()
+        try:
+            return sum(self._ends(consumer, topic).values())
+        finally:
+            consumer.close()
+
+    def _read(self, topic: str) -> list[Read]:
+        consumer = self._consumer()
+        try:
+            ends = self._ends(consumer, topic)
+            consumer.assign([TopicPartition(topic, number, 0) for number in ends])
+            found: list[Read] = []
+            while len(found) < sum(ends.values()):
+                one = consumer.poll(PATIENCE_S)
+                assert one is not None
+                assert one.error() is None, one.error()
+                headers = {name: value.decode() for name, value in one.headers()}
+                message_id = headers.pop(MESSAGE_ID)
+                key = (one.key() or b"").decode()
+                found.append(Read(message_id, one.value() or b"", key, headers, one.timestamp()[1]))
+            return found
+        finally:
+            consumer.close()
+
+
+class Rocket:
+    #: Larger messages are refused.
+    SETTINGS = {"maxMessageSize": str(1 << 20), "transactionCheckInterval": "3600000"}  # noqa: RUF012
+
+    def __init__(self, stock: StockBroker) -> None:
+        self.stock = stock
+        self.kill = stock.kill_broker
+        self.start_again = stock.start_broker
+
+    @property
+    def url(self) -> str:
+        return f"rocketmq://{self.stock.names}"
+
+    def publisher(self, **options: Any) -> RocketMqPublisher:
+        return RocketMqPublisher(self.url, **options)
+
+    def nobody(self, wait_s: float) -> RocketMqPublisher:
+        return RocketMqPublisher("rocketmq://127.0.0.1:1", timeout_s=wait_s)
+
+    async def create(self, topic: str, permission: int = 6) -> None:
+        wanted = {
+            "topic": topic, "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4",
+            "perm": str(permission), "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+        }  # fmt: skip
+        answer = await asyncio.to_thread(ask, self.stock.broker_port, RequestCode.UPDATE_AND_CREATE_TOPIC, wanted)
+        assert answer.code == 0, answer.remark
+
+        def is_known() -> bool:
+            return ask(self.stock.name_port, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}).code == 0
+
+        await until(lambda: asyncio.to_thread(is_known), "the topic at the name server")
+
+    async def count(self, topic: str) -> int:
+        def ends() -> int:
+            answers = [
+                ask(self.stock.broker_port, RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": str(number)})
+                for number in range(4)
+            ]
+            return sum(int(answer.ext["offset"]) for answer in answers)
+
+        return await asyncio.to_thread(ends)
+
+    async def read(self, topic: str) -> list[Read]:
+        expected = await self.count(topic)
+        found: list[Read] = []
+        async with AsyncClient(self.url) as mq, mq.consumer(topic, group=fresh_name()) as messages:
+            while len(found) < expected:
+                one = await messages.get(PATIENCE_S)
+                assert one is not None, f"{len(found)} of {expected}"
+                one.ack()
+                key = one.properties.get(names.SHARDING_KEY, "")
+                found.append(Read(one.message_id, one.body, key, _own(one.properties), WRITTEN_AT_MS))
+        return found
+
+
+def rocket(directory: Path) -> StockBroker:
+    return StockBroker("5.4.0", directory, **Rocket.SETTINGS)

@@ -1,0 +1,64 @@
+"""What RocketMQ refuses in ways of its own, and messages that it stored with less than it is configured for."""
+
+import pytest
+from tests.support.scripted_broker import URL, Peer, ScriptedBroker
+from tests.support.virtual_time import in_virtual_time
+from tests.unit.relay.targets import Rocket, batch, fresh_name, row
+
+from halfmq.errors import UsageError
+from halfmq.model import properties
+from halfmq.relay.rocketmq import RocketMqPublisher
+from halfmq.wire.remoting.codes import RequestCode
+from halfmq.wire.remoting.header import Request, encode_response
+
+
+@pytest.mark.slow
+@pytest.mark.java
+@pytest.mark.timeout(240)
+async def test_a_topic_that_may_not_be_written_is_refused_and_others_are_confirmed(rocket_target: Rocket) -> None:
+    topic, read_only = fresh_name(), fresh_name()
+    await rocket_target.create(topic)
+    await rocket_target.create(read_only, permission=4)
+    rows = [row(read_only, b"1", "a"), row(topic, b"2", "a"), row(topic, b"3", "b")]
+    publisher = rocket_target.publisher()
+    result = await publisher.publish(batch(rows))
+    await publisher.close()
+    assert (result.confirmed, result.refused.keys()) == ({rows[2].seq}, {rows[0].seq})
+
+
+@in_virtual_time
+@pytest.mark.parametrize("code", [10, 11, 12])
+async def test_a_message_that_is_stored_with_less_than_configured_is_not_confirmed(code: int) -> None:
+    broker = ScriptedBroker()
+    usual = broker.usual
+
+    def weaker(peer: Peer, request: Request[dict[str, str]]) -> bytes | None:
+        usual(peer, request)
+        ext = {"msgId": "0" * 32, "queueId": "0", "queueOffset": "0"}
+        return encode_response(request, code, None, ext)
+
+    broker.on[RequestCode.SEND_MESSAGE_V2] = weaker
+    publisher = RocketMqPublisher(URL, connector=broker.network())
+    result = await publisher.publish(batch([row("t", b"1", "k"), row("t", b"2", "k")]))
+    await publisher.close()
+    assert (result.confirmed, result.refused) == (frozenset(), {})
+    assert "stored, but" in result.unavailable
+    assert len(broker.requests(RequestCode.SEND_MESSAGE_V2)) == 1
+
+
+@in_virtual_time
+async def test_a_message_has_the_id_of_its_row_and_the_order_key_as_sharding_key() -> None:
+    broker = ScriptedBroker()
+    publisher = RocketMqPublisher(URL, connector=broker.network())
+    bare = row("t", b"1", "k")._replace(properties=b"")
+    result = await publisher.publish(batch([bare]))
+    await publisher.close()
+    assert result.confirmed == {bare.seq}
+    (request,) = broker.requests(RequestCode.SEND_MESSAGE_V2)
+    assert properties.to_dict(request.ext.properties) == {"__SHARDINGKEY": "k", "UNIQ_KEY": bare.message_id}
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    with pytest.raises(UsageError):
+        RocketMqPublisher("amqp://localhost")
+    assert RocketMqPublisher("rocketmq://a:1;b:2").name == "rocketmq a:1;b:2"
