@@ -15,10 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from halfmq.relay.publisher import Batch, OutboxMessage
 from tests.support.kafka import FOR_TESTS, KafkaBroker
 from tests.support.rabbitmq import RabbitMqServer
 from tests.unit.relay.targets import Kafka, Rabbit, Rocket, Target, rocket
+
+from halfmq.relay.publisher import Batch, OutboxMessage
 
 BODY_BYTES = 200
 BATCH = 500
@@ -35,7 +36,9 @@ def batches(topic: str, messages: int, keys: int) -> list[Batch]:
         for _ in range(BATCH):
             number = next(numbers)
             key = f"customer-{number * 7919 % keys}" if keys else ""
-            rows.append(OutboxMessage(number, f"{number:032X}", topic, body, b"TAGS\x01paid\x02", key, "tx", 1_790_000_000_000))
+            rows.append(
+                OutboxMessage(number, f"{number:032X}", topic, body, b"TAGS\x01paid\x02", key, "tx", 1_790_000_000_000)
+            )
         made.append(Batch(uuid.uuid4().hex, "", tuple(rows)))
     return made
 
@@ -97,7 +100,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as work, SERVERS[name](Path(work)) as target:
             for keys in (KEYS, 0):
                 rate, cpu_us = asyncio.run(measure(target, arguments.messages, keys))
-                print(f"{name}, {keys or 'no'} keys: {rate:,.0f} messages/s, {cpu_us:.1f} CPU us per message", flush=True)
+                print(
+                    f"{name}, {keys or 'no'} keys: {rate:,.0f} messages/s, {cpu_us:.1f} CPU us per message", flush=True
+                )
 
 
 if __name__ == "__main__":

@@ -20,12 +20,14 @@ import halfmq
 from tests.documents.pages import ROOT, table
 from tests.support.served import Served
 
-#: Folder of src -> the extra that one installs to use it; the longest path counts. Everything else works without an extra.
+#: Folder or file of src -> the extra that one installs to use it; the longest path counts. Everything else works without an extra.
 EXTRA_OF: Final = {
     "halfmq/cli": "server",
     "halfmq/broker": "server",
     "halfmq/bench": "server",
     "halfmq/sql/alchemy": "sql",
+    "halfmq/relay/kafka.py": "kafka",
+    "halfmq/relay/rabbitmq.py": "rabbitmq",
     "halfmq/spark": "spark",
     "halfmq/spark/jobs": "pipeline",
     "pyspark_halfmq": "spark",
@@ -262,8 +264,8 @@ def imports() -> dict[str, set[str]]:
 
 
 def extra_of(file: str) -> str:
-    folders = [folder for folder in EXTRA_OF if file.startswith(f"{folder}/")]
-    return EXTRA_OF[max(folders, key=len)] if folders else ""
+    places = [place for place in EXTRA_OF if file == place or file.startswith(f"{place}/")]
+    return EXTRA_OF[max(places, key=len)] if places else ""
 
 
 #: What a package brings along, without which it does not exist.

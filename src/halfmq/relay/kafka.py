@@ -104,6 +104,8 @@ _NOT_ALLOWED: Final = frozenset(
 _POLL_S: Final = 0.1
 #: How long the reports of purged records may take, seconds.
 _PURGE_S: Final = 2.0
+#: How long ``close`` waits for the threads, which wait for those of librdkafka, seconds.
+_END_S: Final = 10.0
 #: Pause while the producer's queue is full of other batches, seconds.
 _FULL_S: Final = 0.02
 
@@ -128,8 +130,11 @@ class KafkaPublisher:
         self._timeout_s = timeout_s
         self._connect_timeout_s = connect_timeout_s
         self._settings = {**_DEFAULTS, **settings, **_FIXED, "bootstrap.servers": servers}
-        self._running: _Running | None = None
+        #: The one of all batches; and one that sends a single record at a time, so that a refusal is that of the record.
+        self._shared: _Running | None = None
+        self._single: _Running | None = None
         self._starting = asyncio.Lock()
+        self._sending_single = asyncio.Lock()
         #: Stopped ones, whose threads have not ended yet.
         self._ending: set[_Running] = set()
 
@@ -145,14 +150,15 @@ class KafkaPublisher:
 
     async def open(self) -> None:
         """See ``Publisher``."""
-        await self._ready()
+        await self._ready(single=False)
 
     async def close(self) -> None:
         """See ``Publisher``. Records that were not confirmed are dropped, and the thread ends."""
-        if self._running is not None:
-            self._discard(self._running)
-        for running in list(self._ending):
-            await running.ended
+        for running in (self._shared, self._single):
+            if running is not None:
+                self._discard(running)
+        if self._ending:
+            await asyncio.wait([running.ended for running in self._ending], timeout=_END_S)
         self._ending.clear()
 
     async def place(self) -> str:
@@ -168,39 +174,47 @@ class KafkaPublisher:
         """See ``Publisher``. Kafka cannot be asked for a message id."""
         return Published(frozenset())
 
-    async def _ready(self) -> "_Running":
+    async def _ready(self, *, single: bool) -> "_Running":
         """The producer; a new one if there is none, once it has an answer of the cluster.
 
         Raises: as ``open``.
         """
         async with self._starting:
-            if self._running is None:
+            running = self._single if single else self._shared
+            if running is None:
                 running = _Running(asyncio.get_running_loop(), self._settings)
                 running.start(self._connect_timeout_s)
-                self._running = running
                 try:
                     await running.answered
                 except BaseException:
                     self._discard(running)
                     raise
-            return self._running
+                if single:
+                    self._single = running
+                else:
+                    self._shared = running
+            return running
 
     def _discard(self, running: "_Running") -> None:
         """Drop its records, and end it in the background; the next batch gets a new one."""
-        if self._running is running:
-            self._running = None
+        if self._shared is running:
+            self._shared = None
+        if self._single is running:
+            self._single = None
         running.stop()
         self._ending = {one for one in self._ending if not one.ended.done()} | {running}
 
-    async def _send(self, wave: Sequence[OutboxMessage], deadline: float) -> Sent:
+    async def _send(self, wave: Sequence[OutboxMessage], deadline: float, *, single: bool = False) -> Sent:
         try:
-            running = await self._ready()
+            running = await self._ready(single=single)
         except HalfmqError as error:
             return Sent(unavailable=str(error))
         reports = _Reports(running.loop)
         try:
-            while not running.produce(wave, reports) and running.loop.time() < deadline:
-                await asyncio.sleep(_FULL_S)
+            while running.loop.time() < deadline and not running.produce(wave, reports):  # noqa: ASYNC110
+                await asyncio.sleep(_FULL_S)  # nothing says when another batch leaves the queue
+            if reports.expected < 0:
+                return Sent(unavailable=f"{self.name}: not sent within {self._timeout_s:g} s")
             in_time = await reports.wait(deadline)
             if not in_time:
                 running.purge()
@@ -212,12 +226,12 @@ class KafkaPublisher:
             self._discard(running)
             why = f"no confirmation within {self._timeout_s:g} s{running.because()}"
             return Sent(frozenset(reports.confirmed), reports.refused, unavailable=f"{self.name}: {why}")
-        return await self._judge(wave, running, reports, deadline)
+        return await self._judge(wave, running, reports, deadline, single=single)
 
     async def _judge(
-        self, wave: Sequence[OutboxMessage], running: "_Running", reports: "_Reports", deadline: float
+        self, wave: Sequence[OutboxMessage], running: "_Running", reports: "_Reports", deadline: float, *, single: bool
     ) -> Sent:
-        """What the reports of a whole wave mean; sends those again of which one was refused."""
+        """What the reports of a whole wave mean; sends the records of a refused request again, one by one."""
         if running.has_failed:
             self._discard(running)
         confirmed, refused = set(reports.confirmed), reports.refused
@@ -225,7 +239,7 @@ class KafkaPublisher:
         why = ""
         for seq, error in reports.failed:
             code = error.code()
-            if code in _OF_TOPIC or (code in _OF_REQUEST and len(wave) == 1):
+            if code in _OF_TOPIC or (code in _OF_REQUEST and single):
                 refused[seq] = _text(error)
             elif code in _OF_REQUEST:
                 suspects.add(seq)
@@ -236,15 +250,19 @@ class KafkaPublisher:
         if why and not (running.has_failed and (confirmed or refused or suspects)):
             return Sent(frozenset(confirmed), refused, unavailable=why)
         stopped = {message.order_key for message in wave if message.seq in refused} - {""}
-        for message in wave:
-            if message.seq in suspects and message.order_key not in stopped:
-                alone = await self._send([message], deadline)
-                confirmed |= alone.confirmed
-                refused.update(alone.refused)
-                if alone.refused and message.order_key:
-                    stopped.add(message.order_key)
-                if alone.unavailable:
-                    return Sent(frozenset(confirmed), refused, unavailable=alone.unavailable)
+        if suspects:
+            async with self._sending_single:
+                for message in wave:
+                    if message.seq in suspects and message.order_key not in stopped:
+                        alone = await self._send([message], deadline, single=True)
+                        confirmed |= alone.confirmed
+                        refused.update(alone.refused)
+                        if alone.refused and message.order_key:
+                            stopped.add(message.order_key)
+                        if alone.unavailable:
+                            return Sent(frozenset(confirmed), refused, unavailable=alone.unavailable)
+                if self._single is not None:
+                    self._discard(self._single)
         return Sent(frozenset(confirmed), refused, again=True)
 
 

@@ -19,8 +19,7 @@ Every message is ``mandatory``: one that no queue takes is refused. So is one th
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -37,8 +36,6 @@ try:
     from yarl import URL
 except ModuleNotFoundError as error:
     raise MissingDependency(f"{error.name} is not installed", hint="pip install 'halfmq[rabbitmq]'") from error
-
-log = logging.getLogger(__name__)
 
 #: In one batch.
 MESSAGES_MAX: Final = 500
@@ -201,25 +198,31 @@ class RabbitMqPublisher:
             await link.end()
             return [error] * len(wave)
         tasks = [asyncio.ensure_future(self._publish(channel, message)) for message in wave]
+        everything = asyncio.gather(*tasks, return_exceptions=True)
+        closing = link.closing()
         try:
-            _, pending = await asyncio.wait(tasks, timeout=self._timeout_s)
-        except BaseException:
-            pending = set(tasks)
-            raise
+            # A message that waits for its turn to be written would not notice the end of the connection.
+            await asyncio.wait((everything, closing), timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if pending:
-                # What is still in the buffer must not be sent later.
-                link.abort()
-                for task in pending:
+            is_cut = not everything.done()
+            if is_cut:
+                link.abort()  # with what was not written yet, which must not be sent later
+                for task in tasks:
                     task.cancel()
-        if pending:
-            await asyncio.wait(pending)
+        why: BaseException | None = TimeoutError(f"no confirmation within {self._timeout_s:g} s")
+        if closing.done() and not closing.cancelled():
+            why = closing.exception() or why
+        closing.cancel()
+        outcomes = await everything
+        if is_cut:
             await link.end()
         link.give_back(channel)
-        late = TimeoutError(f"no confirmation within {self._timeout_s:g} s")
-        return [late if task in pending or task.cancelled() else task.exception() for task in tasks]
+        return [
+            why if isinstance(one, asyncio.CancelledError) else one if isinstance(one, BaseException) else None
+            for one in outcomes
+        ]
 
-    def _publish(self, channel: AbstractChannel, message: OutboxMessage) -> Any:
+    def _publish(self, channel: AbstractChannel, message: OutboxMessage) -> Coroutine[Any, Any, Any]:
         headers: Any = names.to_dict(message.properties) if message.properties else None
         return channel.basic_publish(
             message.body,
@@ -279,6 +282,10 @@ class _Link:
     def give_back(self, channel: AbstractChannel) -> None:
         if not channel.is_closed:
             self._idle.append(channel)
+
+    def closing(self) -> "asyncio.Future[Any]":
+        """Done when the connection is lost."""
+        return self._connection.closing
 
     def abort(self) -> None:
         """Drop what was not written yet. ``end`` must follow, perhaps by the next who wants to connect."""

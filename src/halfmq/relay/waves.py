@@ -15,7 +15,7 @@ class Sent(NamedTuple):
     """What is known of a wave. Of a message in neither of the two, nothing is known, unless ``again`` is set."""
 
     confirmed: frozenset[int] = frozenset()
-    refused: Mapping[int, str] = {}  # noqa: RUF012
+    refused: Mapping[int, str] = {}
     #: Why nothing more is to be sent now; empty: go on.
     unavailable: str = ""
     #: The messages in neither of the two were not published, and may be sent in the next wave.

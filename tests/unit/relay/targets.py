@@ -67,7 +67,9 @@ def row(topic: str, body: bytes = b"x", key: str = "", **composed: Any) -> Outbo
     """The next one of the outbox."""
     message = compose(topic, b"x", sharding_key=key or None, **composed)
     seq = next(_seqs)
-    return OutboxMessage(seq, uuid.uuid4().hex.upper(), topic, body, message.properties, key, f"tx-{seq}", WRITTEN_AT_MS)
+    return OutboxMessage(
+        seq, uuid.uuid4().hex.upper(), topic, body, message.properties, key, f"tx-{seq}", WRITTEN_AT_MS
+    )
 
 
 def batch(messages: Sequence[OutboxMessage]) -> Batch:
@@ -79,9 +81,7 @@ def fresh_name() -> str:
 
 
 def _own(properties: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: value for name, value in properties.items() if name in ("TAGS", "KEYS") or name not in names.SYSTEM
-    }
+    return {name: value for name, value in properties.items() if name in ("TAGS", "KEYS") or name not in names.SYSTEM}
 
 
 class Rabbit:
@@ -152,9 +152,7 @@ class Kafka:
         return await asyncio.to_thread(self._read, topic)
 
     def _consumer(self) -> Consumer:
-        return Consumer(
-            {"bootstrap.servers": self.broker.address, "group.id": "reader", "enable.auto.commit": False}
-        )
+        return Consumer({"bootstrap.servers": self.broker.address, "group.id": "reader", "enable.auto.commit": False})
 
     def _ends(self, consumer: Consumer, topic: str) -> dict[int, int]:
         known = consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions

@@ -198,7 +198,9 @@ async def test_opening_and_closing_leaves_no_task_and_no_thread(target: Target) 
     await nobody.close()
     assert await target.count(topic) == 5
     await until(lambda: asyncio.all_tasks() <= tasks, "no task is left")
-    assert {one.name for one in threading.enumerate() if one not in threads and not one.name.startswith("asyncio")} == set()
+    assert {
+        one.name for one in threading.enumerate() if one not in threads and not one.name.startswith("asyncio")
+    } == set()
 
 
 async def test_a_cancelled_batch_leaves_a_publisher_that_works(target: Target) -> None:
