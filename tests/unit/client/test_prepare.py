@@ -48,6 +48,16 @@ async def test_halves_carry_id_index_count_name_and_query_id() -> None:
     assert broker.visible("orders") == []
 
 
+@in_virtual_time
+async def test_a_half_keeps_the_message_id_that_it_has() -> None:
+    broker = ScriptedBroker()
+    async with client_of(broker.network()) as mq:
+        prepared = await mq.prepare([THREE[0]._replace(message_id="MINE"), THREE[1]], tx_id="T-1")
+    found = [pairs(request)["UNIQ_KEY"] for request in broker.requests(SEND)]
+    assert found == [half.message_id for half in prepared.halves]
+    assert (found[0], len(found[1])) == ("MINE", 32)
+
+
 @pytest.mark.parametrize("halfmq", [True, False])
 @in_virtual_time
 async def test_block_whose_halves_are_not_answered_may_be_begun_again(halfmq: bool) -> None:

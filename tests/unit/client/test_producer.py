@@ -191,6 +191,26 @@ async def test_many_go_in_batches_with_an_id_and_a_receipt_each() -> None:
 
 
 @in_virtual_time
+async def test_a_composed_message_is_sent_under_the_id_that_it_has() -> None:
+    broker = ScriptedBroker()
+    mine = compose("t", b"x", tag="web", sharding_key="k")._replace(message_id="MINE")
+    async with client_of(broker.network()) as mq:
+        receipt = await mq.send("t", mine)
+        without = await mq.send("t", compose("t", b"x"))
+        (batched,) = await mq.send_many("t", [compose("t", b"x")._replace(message_id="THINE")])
+        with pytest.raises(UsageError, match="is for topic t"):
+            await mq.send("u", mine)
+    first, second = broker.requests(SEND)
+    (batch,) = broker.requests(RequestCode.SEND_BATCH_MESSAGE)
+    found = properties.to_dict(first.ext.properties)
+    assert (receipt.message_id, found["UNIQ_KEY"], found["TAGS"]) == ("MINE", "MINE", "web")
+    assert properties.to_dict(second.ext.properties)["UNIQ_KEY"] == without.message_id
+    assert len(without.message_id) == 32
+    (entry,) = split_batch(batch.body)
+    assert batched.message_id == properties.to_dict(entry.properties)["UNIQ_KEY"] == "THINE"
+
+
+@in_virtual_time
 async def test_batch_refuses_what_it_cannot_carry() -> None:
     async with client_of(ScriptedBroker().network()) as mq:
         for message in (compose("t", b"x", delay=5), compose("t", b"x", sharding_key=1), compose("u", b"x")):
