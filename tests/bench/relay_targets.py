@@ -28,7 +28,7 @@ WARM_UP_BATCHES = 5
 
 
 def batches(topic: str, messages: int, keys: int) -> list[Batch]:
-    body = b"x" * BODY_BYTES
+    body, now_ms = b"x" * BODY_BYTES, int(time.time() * 1_000)
     numbers = itertools.count()
     made = []
     for _ in range(messages // BATCH):
@@ -37,7 +37,7 @@ def batches(topic: str, messages: int, keys: int) -> list[Batch]:
             number = next(numbers)
             key = f"customer-{number * 7919 % keys}" if keys else ""
             rows.append(
-                OutboxMessage(number, f"{number:032X}", topic, body, b"TAGS\x01paid\x02", key, "tx", 1_790_000_000_000)
+                OutboxMessage(number, f"{number:032X}", topic, body, b"TAGS\x01paid\x02", key, "tx", now_ms)
             )
         made.append(Batch(uuid.uuid4().hex, "", tuple(rows)))
     return made

@@ -139,7 +139,8 @@ class KafkaBroker:
             ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{USER}", "*", AclOperation.WRITE,
             AclPermissionType.DENY,
         )  # fmt: skip
-        for done in AdminClient({"bootstrap.servers": self.address}).create_acls([rule]).values():
+        admin = AdminClient({"bootstrap.servers": self.address})
+        for done in admin.create_acls([rule]).values():
             done.result(60)
 
     @property

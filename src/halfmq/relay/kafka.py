@@ -386,15 +386,22 @@ class _Running:
         try:
             self._connect(connect_timeout_s)
             while not self._is_stopped:
-                self._producer.poll(_POLL_S)
-            self._producer.purge()
-            self._producer.flush(_PURGE_S)
-        except Exception:
-            log.exception("the thread of Kafka's producer has failed")
-            self.has_failed = True
-        # Ended here, because that waits for the producer's own threads.
-        del self._producer
-        self._tell(self.ended)
+                self._poll()
+            with contextlib.suppress(KafkaException):
+                self._producer.purge()
+                self._producer.flush(_PURGE_S)
+        finally:
+            self._is_stopped = self.has_failed = True
+            # Ended here, because that waits for the producer's own threads.
+            del self._producer
+            self._tell(self.ended)
+
+    def _poll(self) -> None:
+        """Take reports. A fatal error is raised instead of reported, once; what was sent is reported after it."""
+        try:
+            self._producer.poll(_POLL_S)
+        except KafkaException as error:
+            self._take_error(error.args[0])
 
     def _connect(self, timeout_s: float) -> None:
         """Settle ``answered``."""
@@ -404,7 +411,7 @@ class _Running:
                 if self._producer.cluster_id(_POLL_S):
                     self._tell(self.answered)
                     return
-            self._producer.poll(_POLL_S)
+            self._poll()
             if self._is_stopped:
                 break
             if self._last_error is not None and self._last_error.code() in _NOT_ALLOWED:

@@ -19,7 +19,7 @@ Every message is ``mandatory``: one that no queue takes is refused. So is one th
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -44,8 +44,8 @@ TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 5.0
 _CLOSE_S: Final = 2.0
 _PERSISTENT: Final = 2
-#: Reply code of a server that refuses the virtual host.
-_NOT_ALLOWED: Final = 530
+#: Of AMQP's field names; pamqp cuts longer ones.
+_HEADER_NAME_BYTES_MAX: Final = 128
 _DEFAULT_PORTS: Final = {"amqp": 5672, "amqps": 5671}
 
 
@@ -142,8 +142,11 @@ class RabbitMqPublisher:
                 return UsageError(f"{self.name}: {_text(error)}", hint="declare the exchange, or name another one")
             case amqp.ProbableAuthenticationError() | amqp.AuthenticationError() | amqp.ConnectionNotAllowed():
                 return NotAuthorized(f"{self.name}: {_text(error)}")
-            case amqp.ConnectionClosed() if error.args and error.args[0] == _NOT_ALLOWED:
-                return NotAuthorized(f"{self.name}: {_text(error)}")
+            case amqp.InvalidFrameError():
+                # aiormq says so, without the reason, of a refused virtual host; it may also have too many connections.
+                return ConnectError(
+                    f"{self.name} refuses the virtual host", hint="does it exist, may the user use it, is it full?"
+                )
             case TimeoutError():
                 return ConnectError(
                     f"{self.name} did not answer within {self._connect_timeout_s:g} s", hint="is it a RabbitMQ server?"
@@ -173,6 +176,8 @@ class RabbitMqPublisher:
                     suspects.append(message)
                 case amqp.ChannelInvalidStateError():
                     unsent = f"{self.name}: {_text(outcome)}"
+                case HalfmqError():
+                    why = str(outcome)
                 case _:
                     why = f"{self.name}: {_text(outcome)}"
         if len(wave) == 1 and suspects:
@@ -196,7 +201,7 @@ class RabbitMqPublisher:
                 channel = await link.channel()
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing was sent
             await link.end()
-            return [error] * len(wave)
+            return [self._why_not(error)] * len(wave)
         tasks = [asyncio.ensure_future(self._publish(channel, message)) for message in wave]
         everything = asyncio.gather(*tasks, return_exceptions=True)
         closing = link.closing()
@@ -222,9 +227,12 @@ class RabbitMqPublisher:
             for one in outcomes
         ]
 
-    def _publish(self, channel: AbstractChannel, message: OutboxMessage) -> Coroutine[Any, Any, Any]:
+    async def _publish(self, channel: AbstractChannel, message: OutboxMessage) -> None:
         headers: Any = names.to_dict(message.properties) if message.properties else None
-        return channel.basic_publish(
+        for name in headers or ():
+            if len(name) > _HEADER_NAME_BYTES_MAX or len(name.encode()) > _HEADER_NAME_BYTES_MAX:
+                raise ValueError(f"the name of property {name!r} has more than {_HEADER_NAME_BYTES_MAX} bytes")
+        await channel.basic_publish(
             message.body,
             exchange=self._exchange,
             routing_key=message.topic,

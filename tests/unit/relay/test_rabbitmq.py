@@ -9,7 +9,7 @@ from tests.support.rabbitmq import EVENTS, LIMITED
 from tests.support.waiting import soon
 from tests.unit.relay.targets import Rabbit, batch, fresh_name, row
 
-from halfmq.errors import NotAuthorized, UsageError
+from halfmq.errors import ConnectError, NotAuthorized, UsageError
 from halfmq.relay.rabbitmq import RabbitMqPublisher
 
 pytestmark = [pytest.mark.slow, pytest.mark.rabbitmq]
@@ -76,7 +76,7 @@ async def test_a_server_that_hangs_is_unavailable_in_time(rabbit: Rabbit) -> Non
     # More than the buffers of both ends take.
     rows = [row(topic, b"x" * 500_000, "") for _ in range(60)]
     publisher = rabbit.publisher(timeout_s=1.0, connect_timeout_s=1.0)
-    await publisher.open()
+    assert (await publisher.publish(batch([row(topic)]))).confirmed
     loop = asyncio.get_running_loop()
     rabbit.server.signal(signal.SIGSTOP)
     try:
@@ -103,7 +103,7 @@ async def test_what_can_never_work_is_said_at_once(rabbit: Rabbit) -> None:
         await wrong.open()
     assert "hunter2" not in str(refused.value)
     assert wrong.name == f"rabbitmq 127.0.0.1:{rabbit.server.port}"
-    with pytest.raises(NotAuthorized):
+    with pytest.raises(ConnectError, match="virtual host"):
         await RabbitMqPublisher(rabbit.server.url + "no-such-vhost").open()
     with pytest.raises(UsageError, match="no exchange"):
         await RabbitMqPublisher(rabbit.server.url, "no-such-exchange").open()
