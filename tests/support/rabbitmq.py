@@ -99,7 +99,7 @@ class RabbitMqServer:
     def _environment(self) -> dict[str, str]:
         at = self.directory
         return {
-            "PATH": os.environ["PATH"],
+            **os.environ,
             "LANG": "C.UTF-8",
             "HOME": str(at),  # of the cookie
             "ERL_EPMD_ADDRESS": HOST,

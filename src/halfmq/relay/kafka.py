@@ -11,7 +11,8 @@ What it promises:
   one that it did not take, so records of a key are pipelined. Between topics a key's order is kept by waiting for the confirmation.
 - **Duplicates**: none while the relay and its connection live, or while the broker is away for less than ``timeout_s``: the producer
   sends again under the same sequence number. After a time-out, a killed relay or a fatal error of the producer the records are appended
-  again under another producer id: a duplicate has the same ``message-id``.
+  again under another producer id: a duplicate has the same ``message-id``. A broker that restarts forgets producers whose last record
+  is older than a day by its timestamp (``producer.id.expiration.ms``), so a backlog of days may get duplicates then, too.
 - **Durability**: ``acks=all``. That is as many replicas as the topic's ``min.insync.replicas`` says; Kafka flushes to disk later.
 
 A record that its broker refuses fails every record of the same request, so these are sent again, one in each request.
@@ -60,7 +61,7 @@ _RESERVED: Final = frozenset(
 )  # fmt: skip
 _DEFAULTS: Final[dict[str, Any]] = {
     # A batch arrives at once, and is waited for.
-    "linger.ms": 1,
+    "linger.ms": 2,
     # Of Java's producer, so that a key has one partition whoever writes it.
     "partitioner": "murmur2_random",
     # How long a topic may be unknown before its records are refused; less than ``timeout_s``.
@@ -312,6 +313,13 @@ class _Reports:
         return True
 
 
+class _DebugLog:
+    """For the lines of librdkafka, which repeats itself. What matters of them is in the reason that ``publish`` returns."""
+
+    def log(self, _level: int, text: str, *arguments: object) -> None:
+        log.debug(text, *arguments)
+
+
 class _Running:
     """A producer, and the thread that takes its reports, which also ends it."""
 
@@ -324,7 +332,7 @@ class _Running:
         self._last_error: KafkaError | None = None
         self._is_stopped = False
         try:
-            self._producer = Producer({**settings, "error_cb": self._take_error, "logger": log})
+            self._producer = Producer({**settings, "error_cb": self._take_error, "logger": _DebugLog()})
         except (KafkaException, TypeError, ValueError) as error:
             raise UsageError(f"Kafka's producer does not take these settings: {error}") from error
 
@@ -439,7 +447,7 @@ class _Running:
             self.has_failed = True
 
 
-def _headers(properties: bytes, message_id: str) -> list[tuple[str, str]]:
+def _headers(properties: bytes, message_id: str) -> list[tuple[str, str | bytes | None]]:
     if not properties:
         return [(MESSAGE_ID, message_id)]
     pairs = names.to_dict(properties)

@@ -21,7 +21,7 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from halfmq.errors import ConnectError, HalfmqError, MissingDependency, NotAuthorized, UsageError
 from halfmq.model import properties as names
@@ -31,7 +31,6 @@ from halfmq.relay.waves import Sent, publish_in_waves
 try:
     import aiormq
     from aiormq import exceptions as amqp
-    from aiormq.abc import AbstractChannel
     from aiormq.connection import Connection, TCPTransportFactory, TLSTransportFactory, TransportFactory
     from yarl import URL
 except ModuleNotFoundError as error:
@@ -44,6 +43,7 @@ TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 5.0
 _CLOSE_S: Final = 2.0
 _PERSISTENT: Final = 2
+_BUFFERED_BYTES_MAX: Final = 64 << 10
 #: Of AMQP's field names; pamqp cuts longer ones.
 _HEADER_NAME_BYTES_MAX: Final = 128
 _DEFAULT_PORTS: Final = {"amqp": 5672, "amqps": 5671}
@@ -227,7 +227,7 @@ class RabbitMqPublisher:
             for one in outcomes
         ]
 
-    async def _publish(self, channel: AbstractChannel, message: OutboxMessage) -> None:
+    async def _publish(self, channel: aiormq.Channel, message: OutboxMessage) -> None:
         headers: Any = names.to_dict(message.properties) if message.properties else None
         for name in headers or ():
             if len(name) > _HEADER_NAME_BYTES_MAX or len(name.encode()) > _HEADER_NAME_BYTES_MAX:
@@ -237,7 +237,8 @@ class RabbitMqPublisher:
             exchange=self._exchange,
             routing_key=message.topic,
             mandatory=True,
-            wait=False,
+            # Until it is written, if it is large, so that not all of a batch is in the buffer.
+            wait=len(message.body) > _BUFFERED_BYTES_MAX,
             properties=aiormq.spec.Basic.Properties(
                 delivery_mode=_PERSISTENT,
                 message_id=message.message_id,
@@ -269,7 +270,7 @@ class _Link:
     def __init__(self, url: URL) -> None:
         self._opener = _Opener()
         self._connection = Connection(url, transport_factory=self._opener)
-        self._idle: list[AbstractChannel] = []
+        self._idle: list[aiormq.Channel] = []
         self._is_ended = False
 
     @property
@@ -279,15 +280,16 @@ class _Link:
     async def connect(self) -> None:
         await self._connection.connect()
 
-    async def channel(self) -> AbstractChannel:
+    async def channel(self) -> aiormq.Channel:
         """With confirms. To be given back."""
         while self._idle:
             channel = self._idle.pop()
             if not channel.is_closed:
                 return channel
-        return await self._connection.channel(publisher_confirms=True, on_return_raises=True)
+        opened = await self._connection.channel(publisher_confirms=True, on_return_raises=True)
+        return cast(aiormq.Channel, opened)
 
-    def give_back(self, channel: AbstractChannel) -> None:
+    def give_back(self, channel: aiormq.Channel) -> None:
         if not channel.is_closed:
             self._idle.append(channel)
 

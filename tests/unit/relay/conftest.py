@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from tests.support.kafka import kafka_broker
 from tests.support.rabbitmq import rabbitmq_server
-from tests.unit.relay.targets import Kafka, Rabbit, Rocket, Target, rocket
+from tests.unit.relay.targets import TARGETS, Kafka, Rabbit, Rocket, Target, rocket
 
 __all__ = ["kafka_broker", "rabbitmq_server"]
 
@@ -26,13 +26,6 @@ def rocket_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rocket]:
         yield Rocket(stock)
 
 
-@pytest.fixture(
-    scope="session",
-    params=[
-        pytest.param("rabbit", marks=pytest.mark.rabbitmq),
-        pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.java]),
-        pytest.param("rocket_target", marks=pytest.mark.java),
-    ],
-)
+@pytest.fixture(scope="session", params=TARGETS)
 def target(request: pytest.FixtureRequest) -> Target:
     return request.getfixturevalue(request.param)  # type: ignore[no-any-return]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import aio_pika
+import pytest
 from confluent_kafka import Consumer, TopicPartition
 from tests.compat.stock_broker import StockBroker, ask
 from tests.support.kafka import KafkaBroker
@@ -30,6 +31,14 @@ _seqs = itertools.count(1)
 WRITTEN_AT_MS = int(time.time()) * 1_000
 #: In one message, refused by every target of these tests. Bytes.
 TOO_LARGE = 3 << 20
+
+
+#: Fixtures of them.
+TARGETS = (
+    pytest.param("rabbit", marks=pytest.mark.rabbitmq),
+    pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.java]),
+    pytest.param("rocket_target", marks=pytest.mark.java),
+)
 
 
 class Read(NamedTuple):

@@ -100,6 +100,7 @@ async def test_more_than_the_queue_of_the_producer_takes(kafka: Kafka) -> None:
         assert bodies == sorted(bodies)
 
 
+@pytest.mark.thorough
 async def test_a_broker_that_is_soon_back_causes_no_duplicate(kafka: Kafka) -> None:
     topics = [fresh_name(), fresh_name()]
     for topic in topics:
