@@ -27,7 +27,7 @@ async def test_a_record_that_only_its_topic_refuses_leaves_no_gap(kafka: Kafka) 
     """The broker refuses the request in which it is, and the producer has sent the next ones already."""
     topic = fresh_name()
     await asyncio.to_thread(kafka.broker.create_topic, topic, 1, max_message_bytes="20000")
-    rows = [row(topic, b"%d" % number * 2_000, f"k{number % 4}") for number in range(200)]
+    rows = [row(topic, b"%d" % number * 100, f"k{number % 4}") for number in range(200)]
     rows[50] = row(topic, b"x" * 30_000, "k2")
     # Small requests, so that some follow the refused one.
     publisher = kafka.publisher(**{"batch.num.messages": 5})
