@@ -1,7 +1,7 @@
 """What publishing costs for each target of the relay, with its real server on this machine: `python -m tests.bench.relay_targets`.
 
 Messages of 200 bytes in batches of 500, once over 1,000 order keys, once without keys. CPU is that of this process with all its threads; of
-the servers it is not counted. The first batches are not counted either.
+the servers it is not counted. Not counted either are the first batches, in which a JVM compiles.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from halfmq.relay.publisher import Batch, OutboxMessage
 BODY_BYTES = 200
 BATCH = 500
 KEYS = 1_000
-WARM_UP_BATCHES = 5
+WARM_UP_BATCHES = 60
 
 
 def batches(topic: str, messages: int, keys: int) -> list[Batch]:

@@ -293,7 +293,7 @@ class _Reports:
             self.confirmed.append(seq)
         else:
             self.failed.append((seq, error))
-        if self.is_complete():
+        if len(self.confirmed) + len(self.failed) == self.expected:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._complete.set)
 
