@@ -397,7 +397,10 @@ class _Running:
                 self._poll()
             with contextlib.suppress(KafkaException):
                 self._producer.purge()
-                self._producer.flush(_PURGE_S)
+            # Not by ``flush``: it calls for further reports after the fatal error that a purge causes, which Python rejects.
+            deadline = time.monotonic() + _PURGE_S
+            while len(self._producer) and time.monotonic() < deadline:
+                self._poll()
         finally:
             self._is_stopped = self.has_failed = True
             # Ended here, because that waits for the producer's own threads.

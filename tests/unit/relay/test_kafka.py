@@ -1,13 +1,14 @@
 """What Kafka refuses in ways of its own; no gap, no duplicate and nothing late where librdkafka gives up or tries again."""
 
 import asyncio
+import contextlib
 import os
 import signal
 from typing import Any
 
 import pytest
 from tests.support.kafka import PASSWORD, USER
-from tests.support.waiting import soon, until
+from tests.support.waiting import soon, turns, until
 from tests.unit.relay.targets import Kafka, batch, fresh_name, row
 
 from halfmq.errors import NotAuthorized, UsageError
@@ -148,3 +149,21 @@ async def test_nothing_is_sent_after_the_time_is_over(kafka: Kafka) -> None:
     await patient.close()
     await publisher.close()
     assert [one.body for one in await kafka.read(topic)] == [b"last", b"more"]
+
+
+async def test_a_batch_may_be_cancelled_at_any_moment(kafka: Kafka) -> None:
+    """What is on its way is purged, for which librdkafka raises a fatal error in the thread, between reports."""
+    topic = fresh_name()
+    await kafka.create(topic)
+    publisher = kafka.publisher()
+    await publisher.open()
+    rows = [row(topic, b"%d" % number * 50, f"k{number % 50}") for number in range(2_000)]
+    for moment in range(30):
+        publishing = asyncio.ensure_future(publisher.publish(batch(rows)))
+        # Another moment each time: the loop's turns are of the length that the machine gives them.
+        await turns(1 + 200 * moment)
+        publishing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await publishing
+    assert len((await publisher.publish(batch(rows))).confirmed) == len(rows)
+    await publisher.close()
