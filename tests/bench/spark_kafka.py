@@ -305,9 +305,7 @@ def connector_jars(spark_version: str) -> tuple[str, list[Path]]:
     failed: MavenFailed | None = None
     for tried in dict.fromkeys((spark_version, CONNECTOR_OTHERWISE)):
         try:
-            jars = copy_jars(
-                KAFKA_POM, CACHE / f"spark-kafka-{tried}", "-Pconnector", f"-Dspark.version={tried}"
-            )
+            jars = copy_jars(KAFKA_POM, CACHE / f"spark-kafka-{tried}", "-Pconnector", f"-Dspark.version={tried}")
             return tried, sorted(jars.glob("*.jar"))
         except MavenFailed as error:
             say(f"Maven has no Kafka connector for Spark {tried}")
