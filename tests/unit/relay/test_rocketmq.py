@@ -1,10 +1,15 @@
 """What RocketMQ refuses in ways of its own, and messages that it stored with less than it is configured for."""
 
+from pathlib import Path
+
 import pytest
 from tests.support.scripted_broker import URL, Peer, ScriptedBroker
+from tests.support.served import Served
 from tests.support.virtual_time import in_virtual_time
+from tests.support.waiting import PATIENCE_S
 from tests.unit.relay.targets import Rocket, batch, fresh_name, row
 
+from halfmq.client.async_client import AsyncClient
 from halfmq.errors import UsageError
 from halfmq.model import properties
 from halfmq.relay.rocketmq import RocketMqPublisher
@@ -24,6 +29,26 @@ async def test_a_topic_that_may_not_be_written_is_refused_and_others_are_confirm
     result = await publisher.publish(batch(rows))
     await publisher.close()
     assert (result.confirmed, result.refused.keys()) == ({rows[2].seq}, {rows[0].seq})
+
+
+@pytest.mark.slow
+async def test_a_halfmq_broker_takes_them_too(tmp_path: Path) -> None:
+    served = Served(tmp_path / "data", tmp_path / "log")
+    served.start()
+    try:
+        rows = [row("t", b"%d" % number, f"k{number % 3}", tag="paid") for number in range(60)]
+        publisher = RocketMqPublisher(served.url)
+        result = await publisher.publish(batch(rows))
+        await publisher.close()
+        assert result.confirmed == {one.seq for one in rows}
+        async with AsyncClient(served.url) as mq, mq.consumer("t", group="readers") as messages:
+            found = [await messages.get(PATIENCE_S) for _ in rows]
+    finally:
+        served.stop()
+    for key in ("k0", "k1", "k2"):
+        of_key = [one.body for one in found if one is not None and one.properties[properties.SHARDING_KEY] == key]
+        assert of_key == [one.body for one in rows if one.order_key == key]
+    assert {one.message_id for one in found if one is not None} == {one.message_id for one in rows}
 
 
 @in_virtual_time
