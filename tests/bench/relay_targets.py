@@ -37,7 +37,7 @@ def batches(topic: str, messages: int, keys: int) -> list[Batch]:
             number = next(numbers)
             key = f"customer-{number * 7919 % keys}" if keys else ""
             rows.append(OutboxMessage(number, f"{number:032X}", topic, body, b"TAGS\x01paid\x02", key, "tx", now_ms))
-        made.append(Batch(uuid.uuid4().hex, "", tuple(rows)))
+        made.append(Batch(uuid.uuid4().hex, tuple(rows)))
     return made
 
 

@@ -162,10 +162,6 @@ class KafkaPublisher:
             await asyncio.wait([running.ended for running in self._ending], timeout=_END_S)
         self._ending.clear()
 
-    async def place(self) -> str:
-        """See ``Publisher``."""
-        return ""
-
     async def publish(self, batch: Batch) -> Published:
         """See ``Publisher``."""
         deadline = asyncio.get_running_loop().time() + self._timeout_s

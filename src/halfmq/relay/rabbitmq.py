@@ -96,10 +96,6 @@ class RabbitMqPublisher:
         if link is not None:
             await link.end()
 
-    async def place(self) -> str:
-        """See ``Publisher``."""
-        return ""
-
     async def publish(self, batch: Batch) -> Published:
         """See ``Publisher``."""
         return await publish_in_waves(batch.messages, self._send)

@@ -68,10 +68,6 @@ class RocketMqPublisher:
         """See ``Publisher``."""
         await self._client.close()
 
-    async def place(self) -> str:
-        """See ``Publisher``."""
-        return ""
-
     async def publish(self, batch: Batch) -> Published:
         """See ``Publisher``."""
         await self.open()

@@ -84,7 +84,7 @@ def row(topic: str, body: bytes = b"x", key: str = "", **composed: Any) -> Outbo
 
 
 def batch(messages: Sequence[OutboxMessage]) -> Batch:
-    return Batch(uuid.uuid4().hex, "", tuple(messages))
+    return Batch(uuid.uuid4().hex, tuple(messages))
 
 
 def fresh_name() -> str:

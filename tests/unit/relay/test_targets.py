@@ -64,7 +64,6 @@ async def test_everything_of_a_row_arrives(target: Target) -> None:
         Read(rows[1].message_id, b"bare", "", {}, WRITTEN_AT_MS),
     ]  # fmt: skip
     assert await publisher.recover(batch(rows)) == Published(frozenset())
-    assert await publisher.place() == ""
 
 
 async def test_messages_of_a_key_arrive_in_their_order(target: Target) -> None:
