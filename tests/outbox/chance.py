@@ -225,7 +225,7 @@ async def run(
     rng: random.Random,
     first_id: int,
     make_relay: Callable[[Callable[[OutboxRows], OutboxRows], Callable[[Publisher], Publisher]], Relay],
-    calls: FaultyCalls,
+    calls: FaultyCalls | None,
 ) -> list[str]:
     """Transactions and relays at the same time, then a relay that nothing happens to, until the outbox is empty. Returns the story."""
     faults = Faults(rng, rng.choice((0.0, 0.05, 0.15, 0.3)))
@@ -243,7 +243,7 @@ async def run(
     keys = [f"{first_id}-{number}" for number in range(KEYS)] + [""]
     next_id = first_id
     for _ in range(rng.randint(3, 12)):
-        if rng.random() < 0.3:
+        if calls is not None and rng.random() < 0.3:
             next_id += await asyncio.to_thread(shop.block, engine, rng, next_id, calls)
         else:
             next_id += shop.transaction(engine, rng, next_id, rng.choice(keys))

@@ -1,0 +1,88 @@
+"""As ``test_chance``, to targets that cannot be asked for a batch: nothing is lost or out of order, and duplicates have one message id."""
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, delete, select
+
+from halfmq.relay.publisher import Publisher
+from halfmq.relay.relay import Relay
+from halfmq.relay.rows import OutboxRows
+from halfmq.sql.alchemy.outbox_relay import EngineRows
+from tests.outbox.chance import LEASE_S, Shop, run
+from tests.outbox.test_chance import IDS_OF_A_RUN, engine_on, settle
+from tests.support.amount import amount, seed_of_commit
+from tests.support.kafka import kafka_broker
+from tests.support.rabbitmq import rabbitmq_server
+from tests.unit.relay.conftest import kafka, rabbit, rocket_target
+from tests.unit.relay.targets import TARGETS, Read, Target, fresh_name
+from tests.unit.sql.faces import DRIVERS, MARKS, Driver, located
+
+__all__ = ["kafka", "kafka_broker", "rabbit", "rabbitmq_server", "rocket_target"]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_600)]
+
+RUNS = amount(gate=5, everything=100, variable="HALFMQ_OUTBOX_TARGET_RUNS")
+#: In the gate each target meets one database.
+PAIRS = [
+    pytest.param(
+        driver,
+        target.values[0],
+        id=f"{driver.name}-{target.values[0]}",
+        marks=[*MARKS[driver.database], *target.marks, *(() if place == number else (pytest.mark.thorough,))],
+    )
+    for place, target in enumerate(TARGETS)
+    for number, driver in enumerate(driver for driver in DRIVERS if not driver.is_async)
+]
+
+
+@pytest.fixture
+def engine(driver: Driver, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    where, name = located(request, driver, tmp_path)
+    made = engine_on(driver, driver.url.format(where=where, name=name))
+    yield made
+    made.dispose()
+
+
+def _id(message: Read) -> int:
+    return int(json.loads(message.body)["id"])
+
+
+@pytest.mark.parametrize(("driver", "kind"), PAIRS)
+async def test_nothing_is_lost_and_duplicates_are_known(
+    driver: Driver, kind: str, engine: Engine, request: pytest.FixtureRequest
+) -> None:
+    target: Target = request.getfixturevalue(kind)
+    seed = seed_of_commit()
+    shop = Shop("")
+    shop.metadata.create_all(engine)
+    duplicates = messages = 0
+
+    def make_relay(rows: Callable[[OutboxRows], OutboxRows], publisher: Callable[[Publisher], Publisher]) -> Relay:
+        real = EngineRows(shop.outbox._tables, engine, lease_s=LEASE_S, messages_max=rng.choice((1, 3, 50)))
+        return Relay(rows(real), publisher(target.publisher()), workers=2, poll_s=0.02)
+
+    for number in range(RUNS):
+        rng = random.Random(f"{seed}-{driver.name}-{kind}-{number}")
+        shop.topic = fresh_name()
+        await target.create(shop.topic)
+        story = await run(shop, engine, rng, 1 + number * IDS_OF_A_RUN, make_relay, None)
+        print(f"run {number} of seed {seed}:", *story, sep="\n  ")
+        await settle(shop, engine, make_relay)
+        with engine.begin() as connection:
+            orders = dict(connection.execute(select(shop.orders.c.id, shop.orders.c.key)).all())
+            connection.execute(delete(shop.orders))
+        seen = await asyncio.wait_for(target.read(shop.topic), 60)
+        # What the consumer's inbox lets through.
+        first = list({one.message_id: one for one in reversed(seen)}.values())[::-1]
+        assert sorted(_id(one) for one in first) == sorted(orders)
+        for key in set(orders.values()) - {""}:
+            of_key = [_id(one) for one in first if orders[_id(one)] == key]
+            assert of_key == sorted(of_key), f"order of {key}"
+        messages += len(first)
+        duplicates += len(seen) - len(first)
+    print(f"{duplicates} duplicates of {messages} messages")
