@@ -8,9 +8,11 @@ messages of a batch become visible together, in order by queue.
 from typing import Final
 
 from halfmq.client.async_client import AsyncClient
+from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.receipts import COMMITTED
 from halfmq.client.retry import RETRIABLE
+from halfmq.client.transaction_block import Transaction
 from halfmq.errors import (
     ConnectError,
     HalfmqError,
@@ -56,6 +58,7 @@ class HalfmqPublisher:
         if self._client is not None:
             return
         client = AsyncClient(self._url, group=self._group, timeout=self._timeout_s)
+        client.add_check("", _undecided)
         try:
             await client.connect()
             self._broker = self._checked(await client.broker_names())
@@ -124,6 +127,11 @@ class HalfmqPublisher:
             await self.open()
         assert self._client is not None
         return self._client
+
+
+def _undecided(_transaction: Transaction) -> Outcome:
+    """The answer to a check of a batch: the relay that holds its lane settles it, or the next one."""
+    return Outcome.UNKNOWN
 
 
 def _outgoing(message: OutboxMessage) -> OutgoingMessage:
