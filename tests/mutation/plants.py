@@ -1307,6 +1307,64 @@ PLANTS: Final = (
         "    now_ms = state.batch_time_ms\n    for ref in refs:\n",
         "    now_ms = known.prepared_at_ms if known is not None else state.batch_time_ms\n    for ref in refs:\n",
     ),
+    # --- 0, the outbox and its relay
+    Plant(
+        "lease-without-a-token",
+        0,
+        "a relay whose lane was taken over writes down what it has published nevertheless",
+        "sql/alchemy/outbox_rows.py",
+        "where(lanes.lane == lease.lane, lanes.token == lease.token)",
+        "where(lanes.lane == lease.lane)",
+    ),
+    Plant(
+        "held-lane-is-claimed",
+        0,
+        "a relay takes a lane that another one holds, so that two publish messages of one key",
+        "sql/alchemy/outbox_rows.py",
+        ".where(lanes.c.lane == lane, lanes.c.lease_until_ms < now_ms())",
+        ".where(lanes.c.lane == lane)",
+    ),
+    Plant(
+        "key-in-several-lanes",
+        0,
+        "the rows of a key are in different lanes, which different relays hold",
+        "sql/rules/outbox.py",
+        "crc32((order_key or message_id).encode())",
+        "crc32(message_id.encode())",
+    ),
+    Plant(
+        "acknowledged-before-the-confirmation",
+        0,
+        "rows are deleted although the answer of the broker was lost",
+        "relay/halfmq.py",
+        "        except (ConnectError, OutcomeUnknown, TransactionIncomplete, TransactionUndecided) as error:\n"
+        "            return Published(frozenset(), unavailable=str(error))\n",
+        "        except (ConnectError, OutcomeUnknown, TransactionIncomplete, TransactionUndecided):\n            return everything\n",
+    ),
+    Plant(
+        "unfinished-batch-is-not-settled",
+        0,
+        "a relay publishes the batch of a killed one again without asking the broker",
+        "relay/halfmq.py",
+        "        if not batch.messages:\n            return Published(frozenset())\n",
+        "        if batch.messages:\n            return Published(frozenset())\n",
+    ),
+    Plant(
+        "refused-row-does-not-stop-its-key",
+        0,
+        "messages overtake one with the same key that was refused",
+        "sql/rules/outbox.py",
+        "STOPS_ITS_KEY: Final = (Delivery.RETRYING, Delivery.SET_ASIDE)",
+        "STOPS_ITS_KEY: Final = (Delivery.SKIPPED,)",
+    ),
+    Plant(
+        "fallback-without-a-fence",
+        0,
+        "a block writes its messages to the outbox, and leaves its marker committed, so that the half messages become visible as well",
+        "sql/alchemy/session_work.py",
+        "            lambda: markers.withdraw(connection, self._tx_id),\n            lambda: markers.is_withdrawn(connection, self._tx_id),\n",
+        "            lambda: 1,\n            lambda: True,\n",
+    ),
 )
 
 

@@ -1,6 +1,7 @@
 """What a relay does in the database: on each database and driver."""
 
 import asyncio
+from functools import partial
 
 import pytest
 from sqlalchemy import text
@@ -77,6 +78,16 @@ async def test_a_lane_whose_lease_has_ended_is_taken_over_with_its_batch(shelf: 
     assert following is not None
     assert bodies(following) == ["1", "2", "3"]
     assert following.batch.id not in (work.batch.id, taken.batch.id)
+
+
+async def test_a_lane_that_is_held_cannot_be_claimed(shelf: Shelf) -> None:
+    """Also by a relay that saw it free: between its look and its claim another one was faster."""
+    shelf.send("k")
+    first, second = await shelf.rows(), await shelf.rows()
+    work = await first.claim()
+    assert work is not None
+    assert await second._run(partial(second._statements.claim, lane=work.lease.lane)) is None
+    assert await first.finish(work, all_of(work), goes_on=True) is None
 
 
 async def test_one_relay_at_a_time_holds_a_key(shelf: Shelf) -> None:
