@@ -23,8 +23,8 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeVar
 
 from halfmq import limits
-from halfmq.client.arguments import checked_count
-from halfmq.client.async_client import CHECKS, AsyncClient, environment
+from halfmq.client.arguments import check_outbox, checked_count
+from halfmq.client.async_client import CHECKS, AsyncClient, bound_relay, environment
 from halfmq.client.consumer import Consumer, ConsumerSpec
 from halfmq.client.handler import Handler, InboxPort
 from halfmq.client.key_order import pause_s
@@ -32,6 +32,7 @@ from halfmq.client.listener import TransactionListener
 from halfmq.client.log import log
 from halfmq.client.marker_table import CheckFunction, MarkerTable
 from halfmq.client.message import Message
+from halfmq.client.outbox import BoundRelay
 from halfmq.client.shapes import TRANSACTION, check_handler, check_shape
 from halfmq.client.transaction_block import AsyncTransaction
 from halfmq.client.user_code import RunBlocking, Threads, call, is_async, is_our_cancellation
@@ -114,12 +115,23 @@ class _ConsumerSpec(NamedTuple):
     sessions: Callable[[], Any] | None
 
 
+class RelaySpec(NamedTuple):
+    """A relay of the app: an ``Outbox``, the sessions of its database, the target (None: the app's broker), and options."""
+
+    outbox: Any
+    sessions: Any
+    to: Any
+    options: dict[str, Any]
+
+
 class _Running:
     """What a block of ``run`` has started."""
 
     def __init__(self) -> None:
         self.consumers: list[Consumer] = []
         self.workers: list[asyncio.Task[None]] = []
+        self.relays: list[asyncio.Task[None]] = []
+        self.relays_stop = asyncio.Event()
 
 
 class App:
@@ -140,6 +152,8 @@ class App:
         self._consumers: list[_ConsumerSpec] = []
         self._transactions: dict[str, TransactionFunction] = {}
         self._listeners: dict[str, TransactionListener] = {}
+        self._markers: list[MarkerTable] = []
+        self._relays: list[RelaySpec] = []
         self._is_started = False
         self._threads = Threads(CONCURRENCY, "halfmq-app")
         #: Handlers and transactions that are plain functions run here.
@@ -214,6 +228,7 @@ class App:
     def answer_checks(self, markers: MarkerTable, sessions: Any = None) -> None:
         """See ``AsyncClient.answer_checks``; ``sessions`` defaults to the app's."""
         self._client.answer_checks(markers, self._sessions if sessions is None else sessions)
+        self._markers.append(markers)
 
     # --- consumers ------------------------------------------------------------------------------------------------
 
@@ -259,13 +274,61 @@ class App:
 
         return decorate
 
+    # --- relays ---------------------------------------------------------------------------------------------------
+
+    def relay(self, outbox: Any, *, sessions: Any = None, to: Any = None, **options: Any) -> None:
+        """Register a relay, which publishes the rows of a ``halfmq.sql.Outbox``. Call it once for each outbox.
+
+        ``halfmq relay MODULE:APP`` runs all relays of the app, as a service of its own. ``run`` does so only with ``relay=True``: each web
+        worker would hold connections for it, and ask the database for rows, though one process, or two for high availability, publish for
+        all. ``sessions`` defaults to the app's. ``to``, ``options``: as for ``AsyncClient.relay``.
+
+        Raises:
+            UsageError: not an outbox, or no sessions, or an argument is wrong.
+        """
+        check_outbox(outbox)
+        sessions = self._sessions if sessions is None else sessions
+        if sessions is None:
+            raise UsageError("the relay has no sessions", hint="App(..., sessions=sessionmaker(engine))")
+        self._relays.append(spec := RelaySpec(outbox, sessions, to, options))
+        self._bound(spec)  # so that a wrong argument is raised here
+
+    def relays(self, **options: Any) -> list[BoundRelay]:
+        """A relay for each that is registered, to be run once. ``options`` override those that it was registered with."""
+        return [self._bound(spec._replace(options={**spec.options, **options})) for spec in self._relays]
+
+    def _bound(self, spec: RelaySpec) -> BoundRelay:
+        return bound_relay(self._client, spec.outbox, spec.sessions, spec.to, spec.options)
+
+    # --- what it has in databases -----------------------------------------------------------------------------------
+
+    @property
+    def sessions(self) -> Callable[[], Any] | None:
+        """The app's sessionmaker, if it has one."""
+        return self._sessions
+
+    def outboxes(self) -> list[RelaySpec]:
+        """The registered relays."""
+        return list(self._relays)
+
+    def declared(self) -> list[Any]:
+        """Marker tables, inboxes and outboxes that the app uses, each once."""
+        used = [
+            *self._markers,
+            *(one.inbox for one in self._consumers if one.inbox),
+            *(one.outbox for one in self._relays),
+        ]
+        return list({id(one): one for one in used}.values())
+
     # --- life -----------------------------------------------------------------------------------------------------
 
-    def run(self, *, wait: bool = True) -> AbstractAsyncContextManager[AsyncClient]:
+    def run(self, *, wait: bool = True, relay: bool = False) -> AbstractAsyncContextManager[AsyncClient]:
         """``async with app.run() as client``: the client and all consumers run until the block ends.
 
         ``wait``: for a broker. Without it the block is entered after ``START_S`` at the latest, and client and consumers start in the
         background when a broker answers, which the log says. Until then ``is_ready`` is False and transactions fail at once.
+
+        ``relay``: also the relays; without it they need ``halfmq relay`` (see there why). They are not waited for.
 
         At the end no new messages are handled, and running handlers have 30 s to finish; unfinished messages go to other
         members of their groups.
@@ -273,15 +336,15 @@ class App:
         Raises:
             ConnectError: with ``wait``, no broker answers.
         """
-        return self._run(wait)
+        return self._run(wait, relay)
 
     @asynccontextmanager
     async def lifespan(self, _api: object) -> AsyncIterator[None]:
-        """``run(wait=False)`` as an ASGI lifespan, for FastAPI and Starlette: ``FastAPI(lifespan=app.lifespan)``.
+        """``run(wait=False)`` as an ASGI lifespan, for FastAPI and Starlette: ``FastAPI(lifespan=app.lifespan)``. Runs no relays.
 
         The client is ``app.client()``, as a dependency ``Depends(app.client)``; nothing is added to the state of requests.
         """
-        async with self._run(wait=False):
+        async with self._run(wait=False, relay=False):
             yield
 
     @property
@@ -294,7 +357,7 @@ class App:
         return await self._client.healthy()
 
     @asynccontextmanager
-    async def _run(self, wait: bool) -> AsyncIterator[AsyncClient]:
+    async def _run(self, wait: bool, relay: bool) -> AsyncIterator[AsyncClient]:
         self._warn_of_unchecked()
         consumers = [(spec, self._handler(spec)) for spec in self._consumers]
         running = _Running()
@@ -309,11 +372,15 @@ class App:
                     "no broker of %s answers yet: the service starts without, and waits for one", self._client.url
                 )
                 starting.add_done_callback(self._started_late)
+            for one in self.relays() if relay else ():
+                running.relays.append(asyncio.create_task(one.run(running.relays_stop)))
+                running.relays[-1].add_done_callback(_report_relay)
             yield self._client
         finally:
             self._is_started = False
             starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
+            running.relays_stop.set()
+            await asyncio.gather(starting, *running.relays, return_exceptions=True)
             await _shut_down(running.consumers, running.workers)
             self._threads.close()
             await self._client.close()
@@ -356,6 +423,11 @@ class App:
         for name, transaction in self._transactions.items():
             if name not in checked and not transaction.checked_elsewhere:
                 log.warning("transaction %r has no check, so calls of it are refused: add @....check to it", name)
+
+
+def _report_relay(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("a relay has ended; its outbox is not published", exc_info=task.exception())
 
 
 async def _work(consumer: Consumer, handler: Callable[[Message], Any]) -> None:

@@ -52,3 +52,9 @@ def check_marker_table(markers: object) -> None:
     """Raises UsageError if ``markers`` is not a ``MarkerTable``."""
     if any(getattr(markers, name, None) is None for name in ("name", "bind", "bind_async", "checker")):
         raise UsageError(f"{markers!r} is not a marker table", hint="markers=halfmq.sql.MarkerTable(metadata)")
+
+
+def check_outbox(outbox: object) -> None:
+    """Raises UsageError if ``outbox`` is not an ``Outbox``."""
+    if any(getattr(outbox, name, None) is None for name in ("new_message_id", "bind_relay")):
+        raise UsageError(f"{outbox!r} is not an outbox", hint="halfmq.sql.Outbox(metadata)")

@@ -14,6 +14,7 @@ from halfmq import limits
 from halfmq.client import forks
 from halfmq.client.arguments import (
     check_marker_table,
+    check_outbox,
     checked_count,
     checked_seconds,
     checked_text,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from halfmq.client.group_member import GroupMember
     from halfmq.client.marker_table import CheckFunction, MarkerTable, TransactionBlock
     from halfmq.client.message import Message
+    from halfmq.client.outbox import BoundRelay, RunningRelay
     from halfmq.client.queue_puller import Feed
     from halfmq.client.transaction import Transactions
     from halfmq.client.transaction_block import AsyncTransaction
@@ -671,8 +673,26 @@ class AsyncClient:
             checked_seconds(timeout, "timeout")
         if outbox is None:
             self._context.refuse_if_away()
-        elif getattr(outbox, "new_message_id", None) is None:
-            raise UsageError(f"{outbox!r} is not an outbox", hint="outbox=halfmq.sql.Outbox(metadata)")
+        else:
+            check_outbox(outbox)
+
+    def relay(
+        self, outbox: Any, sessions: Any, *, to: Any = None, **options: Any
+    ) -> "AbstractAsyncContextManager[RunningRelay]":
+        """Publish the rows of a ``halfmq.sql.Outbox`` while the block is open: ``async with mq.relay(outbox, sessions): ...``.
+
+        ``sessions``: your sessionmaker, or an engine. ``to``: a publisher, such as ``halfmq.relay.rabbitmq.RabbitPublisher``; by default the
+        broker of this client, in transactions of the group ``<group>-relay``. ``options``: those of ``Outbox.relay``, and ``broker``, the
+        name of the broker where there are several.
+
+        The block opens when database and target have answered, for which it waits as long as that takes. At its end the batches in flight
+        are finished. Any number of relays may run at once; see ``halfmq relay`` for one as a process.
+
+        Raises:
+            UsageError: an argument is wrong, the tables do not exist, or the client has no group and there is no ``to``.
+        """
+        self._here()
+        return bound_relay(self, outbox, sessions, to, options).running()
 
     async def send_in_transaction(
         self,
@@ -986,6 +1006,17 @@ class AsyncClient:
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(_report)
         return task
+
+
+def bound_relay(client: AsyncClient, outbox: Any, sessions: Any, to: Any, options: Mapping[str, Any]) -> "BoundRelay":
+    """A relay of ``outbox``, with the settings of ``client``.
+
+    Raises:
+        UsageError: see ``AsyncClient.relay``.
+    """
+    check_outbox(outbox)
+    bound: BoundRelay = outbox.bind_relay(client, sessions, to=to, **options)
+    return bound
 
 
 def _report(task: "asyncio.Task[None]") -> None:

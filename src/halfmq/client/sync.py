@@ -9,7 +9,7 @@ session's database connection.
 import os
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from halfmq.client.consumer import Consumer
     from halfmq.client.fetched_checks import FetchedCheck
     from halfmq.client.marker_table import CheckFunction, MarkerTable, TransactionBlock
+    from halfmq.client.outbox import RunningRelay
     from halfmq.client.transaction_block import BlockingTransaction
 
 _T = TypeVar("_T")
@@ -281,6 +282,11 @@ class Client:
         client._check_transaction(markers, outbox, checked_elsewhere, timeout, options)
         return markers.bind(self, session, outbox=outbox, timeout=timeout, **options)
 
+    def relay(self, outbox: Any, sessions: Any, *, to: Any = None, **options: Any) -> "BlockingRelay":
+        """``with mq.relay(outbox, sessions): ...``; see ``AsyncClient.relay``. It works on the client's own thread, so ``sessions`` are
+        blocking ones, and ``to`` is used by nobody else."""
+        return BlockingRelay(self._live().relay(outbox, sessions, to=to, **options))
+
     def send_in_transaction(
         self,
         topic: str,
@@ -391,6 +397,25 @@ class Client:
         return BlockingConsumer(
             self._live().consumer(topics, group=group, tags=tags, start=start, retries=retries, prefetch=prefetch)
         )
+
+
+class BlockingRelay:
+    """Made by ``Client.relay`` and used as a context manager."""
+
+    def __init__(self, running: "AbstractAsyncContextManager[RunningRelay]") -> None:
+        self._running = running
+        self._made_in = forks.generation
+
+    def __enter__(self) -> "RunningRelay":
+        forks.refuse_in_child(self._made_in, "this relay", "make another one in the child")
+        return loop_thread().run(self._running.__aenter__())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """In a forked child it does nothing: the relay works in the parent."""
+        if self._made_in == forks.generation:
+            loop_thread().run(self._running.__aexit__(None, None, None))
 
 
 _CONSUMERS_STAY: Final = "it belongs to the parent; make a new consumer in the child"

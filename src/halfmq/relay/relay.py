@@ -6,15 +6,15 @@ lanes ends.
 """
 
 import asyncio
-import logging
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
+from halfmq.client.log import logger
 from halfmq.errors import ConnectError
 from halfmq.relay.publisher import Published, Publisher
-from halfmq.relay.rows import DatabaseAway, LeaseLost, OutboxRows, Work
+from halfmq.relay.rows import DatabaseAway, Figures, LeaseLost, OutboxRows, Work
 
 #: Batches that are published at the same time.
 WORKERS: Final = 4
@@ -30,7 +30,7 @@ _SLICE_S: Final = 1.0
 #: How often the log says that target or database is away, seconds.
 _SAY_S: Final = 60.0
 
-log = logging.getLogger("halfmq.relay")
+log = logger("halfmq.relay")
 
 
 class Relay:
@@ -47,8 +47,10 @@ class Relay:
         self._stop = asyncio.Event()
         self._is_open = asyncio.Event()
         self._waking: set[asyncio.Task[None]] = set()
-        self._what = f"relay of {rows.name} to {publisher.name}"
+        #: For messages and logs.
+        self.name = f"relay of {rows.name} to {publisher.name}"
         self._rng = random.Random()
+        self._notices = _Notices(self.name)
         #: Since the start: messages that were confirmed, and refusals.
         self.confirmed = 0
         self.refused = 0
@@ -104,17 +106,26 @@ class Relay:
 
     async def _open(self) -> bool:
         """False: told to stop."""
-        away = _Away(self._rng)
+        away = _Away(self._rng, self._notices)
         while not self._stop.is_set():
             try:
                 await self._rows.establish()
                 await self._publisher.open()
+                away.is_back()
                 self._is_open.set()
                 return True
             except (ConnectError, DatabaseAway) as error:
                 await self._publisher.close()
-                await away.pause(self._what, error, self._stop)
+                await away.pause(error, self._stop)
         return False
+
+    async def figures(self) -> Figures:
+        """The state of the outbox, while the relay works.
+
+        Raises:
+            DatabaseAway: the database does not answer.
+        """
+        return await self._rows.figures()
 
     # --- workers ---------------------------------------------------------------------------------------------------
 
@@ -129,10 +140,11 @@ class Relay:
             self._wanted.notify(number)
 
     async def _work(self, poll_s: float) -> None:
-        away = _Away(self._rng)
+        away = _Away(self._rng, self._notices)
         while not self._stop.is_set():
             try:
                 work = await self._rows.claim()
+                self._notices.database_answers()
                 if work is not None:
                     self._wake()
                     await self._hold(work)
@@ -142,11 +154,11 @@ class Relay:
                 log.info("%s", error)
                 continue
             except (ConnectError, DatabaseAway) as error:
-                await away.pause(self._what, error, self._stop)
+                await away.pause(error, self._stop)
                 continue
             except Exception as error:
-                log.exception("%s failed", self._what)
-                await away.pause(self._what, error, self._stop)
+                log.exception("%s failed", self.name)
+                await away.pause(error, self._stop)
                 continue
             async with self._wanted:
                 if self._stop.is_set():
@@ -199,22 +211,47 @@ class Relay:
             return Published(frozenset(), unavailable=str(error))
 
 
-class _Away:
-    """Pauses while target or database is away, and says so now and then."""
+class _Notices:
+    """Says for all workers of a relay that target or database is away, at once and then now and then, and that it is back."""
 
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-        self._pause_s = PAUSE_MIN_S
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._say_at_s = 0.0
+        #: Why it is away.
+        self._error: Exception | None = None
 
-    def is_back(self) -> None:
-        self._pause_s = PAUSE_MIN_S
-
-    async def pause(self, what: str, error: Exception, stop: asyncio.Event) -> None:
+    def away(self, error: Exception) -> None:
+        self._error = error
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._say_at_s:
             self._say_at_s = now_s + _SAY_S
-            log.warning("%s waits: %s", what, error)
+            log.warning("%s waits: %s", self._name, error)
+
+    def database_answers(self) -> None:
+        if isinstance(self._error, DatabaseAway):
+            self.back()
+
+    def back(self) -> None:
+        if self._error is not None:
+            self._error = None
+            self._say_at_s = 0.0
+            log.warning("%s goes on", self._name)  # as visible as what it ends
+
+
+class _Away:
+    """Pauses of one worker while target or database is away."""
+
+    def __init__(self, rng: random.Random, notices: _Notices) -> None:
+        self._rng = rng
+        self._notices = notices
+        self._pause_s = PAUSE_MIN_S
+
+    def is_back(self) -> None:
+        self._pause_s = PAUSE_MIN_S
+        self._notices.back()
+
+    async def pause(self, error: Exception, stop: asyncio.Event) -> None:
+        self._notices.away(error)
         with suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), self._pause_s * self._rng.uniform(0.5, 1.0))
         self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)

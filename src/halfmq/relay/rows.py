@@ -43,6 +43,10 @@ class Figures(NamedTuple):
     rows: dict[str, int]
     #: Age of the oldest row that is to be published by now, seconds; None: there is none.
     oldest_s: float | None
+    #: Rows that a relay is to publish now, or after the pause of a refused one; 0: it has nothing to do.
+    wanted: int
+    #: The lag: these, and those behind a refused or set aside row with the same order key.
+    waiting: int
 
 
 class OutboxRows(Protocol):

@@ -6,7 +6,7 @@ transaction, and is the duplicate if that commits, or the first if it rolls back
 """
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from typing import overload
 
@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from halfmq import limits
 from halfmq.errors import UsageError
+from halfmq.sql.alchemy.declared import Upgrade, declare
 from halfmq.sql.alchemy.exact_text import exact_text
 from halfmq.sql.alchemy.open_block import is_open, refuse_nested, roll_back, was_committed_by_block
 from halfmq.sql.alchemy.transaction_guard import TransactionGuard, refuse_autocommit
@@ -41,6 +42,25 @@ class Inbox:
             Column("handled_at_ms", BigInteger, nullable=False, index=True),
             sqlite_with_rowid=False,
         )
+        declare(metadata, self)
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """See ``Declared``."""
+        return (self.table,)
+
+    @property
+    def upgrades(self) -> tuple[Upgrade, ...]:
+        """See ``Declared``."""
+        return ()
+
+    @property
+    def storage(self) -> Mapping[Table, Mapping[str, str]]:
+        """See ``Declared``."""
+        return {}
+
+    def fill(self, connection: Connection) -> None:
+        """See ``Declared``: an inbox begins empty."""
 
     @overload
     def once(self, session: Session, message: HasMessageId, *, group: str) -> AbstractContextManager[bool]: ...

@@ -21,6 +21,7 @@ from sqlalchemy import (
     delete,
     false,
     insert,
+    inspect,
     or_,
     select,
     true,
@@ -288,6 +289,11 @@ class MarkerRows:
     def restored(self, connection: Connection) -> None:
         """See ``MarkerTable.restored``."""
         self.identity.renew(connection, self._now_ms())
+
+    def needs_upgrade(self, connection: Connection) -> bool:
+        """Whether the table in the database does not allow the outcome 'P'."""
+        found = inspect(connection).get_check_constraints(self.table.name, schema=self.table.schema)
+        return not any(f"'{PREPARED}'" in constraint["sqltext"] for constraint in found)
 
     def upgrade(self, connection: Connection) -> None:
         """See ``MarkerTable.upgrade``."""

@@ -1,11 +1,11 @@
 """``MarkerTable``: the marker table as the application declares it; it implements the client's interface of that name."""
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import MetaData, Table
+from sqlalchemy import Connection, MetaData, Table
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
@@ -15,6 +15,7 @@ from halfmq.client.marker_table import MarkerTable as MarkerTablePort
 from halfmq.client.outcome import Outcome
 from halfmq.errors import UsageError
 from halfmq.sql.alchemy.checks import MarkerChecks
+from halfmq.sql.alchemy.declared import Upgrade, declare
 from halfmq.sql.alchemy.marker_rows import MarkerRows
 from halfmq.sql.alchemy.outbox import Outbox
 from halfmq.sql.alchemy.session_work import SessionWork
@@ -55,6 +56,7 @@ class MarkerTable:
         self._name = name if name is not None else f"sql.{table}"
         self._min_age_ms = round(min_age_s * 1000)
         self._lock_wait_ms = lock_wait_ms
+        declare(metadata, self)
 
     @property
     def name(self) -> str:
@@ -65,6 +67,25 @@ class MarkerTable:
     def table(self) -> Table:
         """The SQLAlchemy table."""
         return self._markers.table
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """See ``Declared``."""
+        return (self._markers.table,)
+
+    @property
+    def upgrades(self) -> tuple[Upgrade, ...]:
+        """See ``Declared``."""
+        knows_prepared = f"the outcome 'P' in {self.table.fullname}"
+        return (Upgrade(knows_prepared, self._markers.needs_upgrade, self._markers.upgrade),)
+
+    @property
+    def storage(self) -> Mapping[Table, Mapping[str, str]]:
+        """See ``Declared``."""
+        return {}
+
+    def fill(self, connection: Connection) -> None:
+        """See ``Declared``. The first block, or the creation, inserts the rows about the table itself."""
 
     def bind(
         self,

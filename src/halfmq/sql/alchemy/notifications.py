@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,7 +10,9 @@ from typing import Any, Final
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-log = logging.getLogger("halfmq.relay")
+from halfmq.client.log import logger
+
+log = logger("halfmq.relay")
 
 #: How long a lost connection is not opened again, seconds. Meanwhile the relay polls.
 _AGAIN_S: Final = 1.0

@@ -4,23 +4,35 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from sqlalchemy import Connection, Engine, MetaData, Table, insert
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
 from sqlalchemy.orm import Session, registry, scoped_session, sessionmaker
 
 from halfmq.client import forks
+from halfmq.client.arguments import checked_seconds
 from halfmq.client.outgoing import OutgoingMessage, compose
 from halfmq.client.unique_ids import UniqueIds
-from halfmq.errors import UsageError
+from halfmq.errors import UnsupportedCombination, UsageError
+from halfmq.relay.halfmq import HalfmqPublisher
 from halfmq.relay.publisher import Publisher
 from halfmq.relay.relay import WORKERS, Relay
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.entropy import SystemEntropy
+from halfmq.sql.alchemy.declared import Upgrade, declare
+from halfmq.sql.alchemy.outbox_operations import OutboxOperations
 from halfmq.sql.alchemy.outbox_relay import LEASE_S, EngineRows
-from halfmq.sql.alchemy.outbox_tables import OutboxTables
+from halfmq.sql.alchemy.outbox_rows import RowStatements, Settings
+from halfmq.sql.alchemy.outbox_tables import LANES_STORAGE, ROWS_STORAGE, OutboxTables
 from halfmq.sql.rules.outbox import ATTEMPTS_MAX, ORDER_KEY_CHARS_MAX, Delivery, Outcome, lane_of
+
+
+class BrokerAccount(Protocol):
+    """What a relay to the client's own broker needs of a client."""
+
+    url: str
+    group: str
 
 
 class Outbox:
@@ -38,11 +50,33 @@ class Outbox:
         #: A class of its own for each outbox, since SQLAlchemy maps a class to one table.
         self._row_class = type("OutboxRow", (), {})
         registry(metadata=metadata).map_imperatively(self._row_class, self._tables.rows)
+        #: For people: see ``halfmq outbox``.
+        self.operations = OutboxOperations(self._tables)
+        declare(metadata, self)
 
     @property
     def table(self) -> Table:
         """The SQLAlchemy table of the messages."""
         return self._tables.rows
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """See ``Declared``."""
+        return self._tables.rows, self._tables.lanes
+
+    @property
+    def upgrades(self) -> tuple[Upgrade, ...]:
+        """See ``Declared``."""
+        return ()
+
+    @property
+    def storage(self) -> Mapping[Table, Mapping[str, str]]:
+        """See ``Declared``."""
+        return {self._tables.rows: ROWS_STORAGE, self._tables.lanes: LANES_STORAGE}
+
+    def fill(self, connection: Connection) -> None:
+        """See ``Declared``: the lanes."""
+        RowStatements(self._tables, Settings("", 0)).establish(connection)
 
     def send(
         self,
@@ -56,12 +90,16 @@ class Outbox:
         sharding_key: object = None,
         delay: float | timedelta | None = None,
         properties: Mapping[str, str] | None = None,
+        hold: bool = False,
     ) -> str:
         """Add a message to the transaction of ``session``, as one row. It is published if and only if that transaction commits.
 
         The arguments are those of ``mq.send``. Messages with the same ``sharding_key`` are published in the order in which your
         transactions commit, if your transactions wait for each other, such as by a lock on the row that the key names. A ``delay`` counts
         from now.
+
+        ``hold``: write it now, and decide later: it is published only after ``confirm``, and never after ``withdraw``. It keeps no other
+        message waiting: with a ``sharding_key`` it comes after what was published before its confirmation.
 
         The row is added to the session, also to an ``AsyncSession`` without ``await``, and written with its next flush; on a
         ``Connection`` it is written at once.
@@ -79,21 +117,70 @@ class Outbox:
         if isinstance(session, AsyncSession):
             session = session.sync_session
         message = message._replace(message_id=self.new_message_id())
+        if hold and message.delay_ms:
+            raise UnsupportedCombination("a held message has no delay", hint="it waits for outbox.confirm")
         if isinstance(session, Session):
             row = self._row_class()
-            for name, value in row_of(message, tx_id="").items():
+            for name, value in row_of(message, tx_id="", hold=hold).items():
                 setattr(row, name, value)
             session.add(row)
             row.tx_id = _transaction_id(session.get_transaction())
         elif isinstance(session, Connection):
             transaction = session.get_transaction() or session.begin()
-            session.execute(insert(self.table).values(row_of(message, tx_id=_transaction_id(transaction))).inline())
+            session.execute(
+                insert(self.table).values(row_of(message, tx_id=_transaction_id(transaction), hold=hold)).inline()
+            )
         else:
             raise UsageError(
                 f"outbox.send needs a Session, AsyncSession or Connection, not {type(session).__name__}",
                 hint="outbox.send(session, topic, body)",
             )
         return message.message_id
+
+    def confirm(self, session: Session | Connection, message_id: str) -> bool:
+        """Let a held message be published, if and only if the transaction of ``session`` commits. One UPDATE in it.
+
+        Returns False if it is not held: it is confirmed or withdrawn already, or does not exist. With an ``AsyncSession``:
+        ``await session.run_sync(outbox.confirm, message_id)``.
+        """
+        return self.operations.confirm(self._connection_of(session, "confirm"), message_id)
+
+    def withdraw(self, session: Session | Connection, message_id: str) -> bool:
+        """Never publish a held message, if and only if the transaction of ``session`` commits. One UPDATE in it. The row is kept until
+        ``prune``.
+
+        Returns False as ``confirm``: a message that was confirmed cannot be taken back.
+        """
+        return self.operations.withdraw(self._connection_of(session, "withdraw"), message_id)
+
+    def prune(self, session: Session | Connection, *, older_than_s: float) -> int:
+        """Delete rows that were published (``archive=True``) or skipped more than ``older_than_s`` seconds ago, in the transaction of
+        ``session``. Returns the number deleted.
+
+        >>> while outbox.prune(session, older_than_s=7 * 86_400):
+        ...     session.commit()
+
+        Deletes at most 1,000 rows a call; commit, and repeat until it returns 0. With an ``AsyncSession``:
+        ``await session.run_sync(lambda sync: outbox.prune(sync, older_than_s=...))``.
+
+        Raises:
+            UsageError: ``older_than_s`` is not a number of seconds.
+        """
+        older_than_ms = round(checked_seconds(older_than_s, "older_than_s", zero=True) * 1000)
+        return self.operations.prune(self._connection_of(session, "prune"), older_than_ms)
+
+    def _connection_of(self, session: Any, what: str) -> Connection:
+        if isinstance(session, scoped_session):
+            session = session()
+        if isinstance(session, Connection):
+            return session
+        if not isinstance(session, Session):
+            raise UsageError(
+                f"outbox.{what} needs a Session or a Connection, not {type(session).__name__}",
+                hint=f"await session.run_sync(outbox.{what}, ...)",
+            )
+        session.flush()  # the message may have been added to this session
+        return session.connection(bind_arguments={"clause": self.table})
 
     def new_message_id(self) -> str:
         """A new message id of this process."""
@@ -131,7 +218,7 @@ class Outbox:
         """
         rows = EngineRows(
             self._tables,
-            self._engine_of(sessions),
+            self.engine_of(sessions),
             lease_s=lease,
             messages_max=publisher.messages_max,
             attempts_max=attempts,
@@ -140,7 +227,35 @@ class Outbox:
         )
         return Relay(rows, publisher, workers=workers, poll_s=poll)
 
-    def _engine_of(self, sessions: Any) -> Engine | AsyncEngine:
+    def bind_relay(
+        self,
+        client: BrokerAccount,
+        sessions: Engine | AsyncEngine | sessionmaker[Any] | async_sessionmaker[Any],
+        *,
+        to: Publisher | None = None,
+        broker: str = "",
+        **options: Any,
+    ) -> Relay:
+        """The relay behind ``mq.relay(outbox, sessions)``. Without ``to`` it publishes to the broker of ``client``, and ``broker`` is as for
+        ``HalfmqPublisher``. ``options``: those of ``relay``.
+
+        Raises:
+            UsageError: there is no ``to``, and ``client`` has no group; or as ``relay``.
+        """
+        if to is None:
+            if not client.group:
+                raise UsageError("the relay needs a group", hint='AsyncClient(url, group="orders"), or to=')
+            to = HalfmqPublisher(client.url, group=f"{client.group}-relay", broker=broker)
+        elif broker:
+            raise UsageError("broker= is for the client's own broker", hint="leave it out with to=")
+        return self.relay(sessions, to, **options)
+
+    def engine_of(self, sessions: Any) -> Engine | AsyncEngine:
+        """The engine of a sessionmaker, or ``sessions`` itself.
+
+        Raises:
+            UsageError: it has none.
+        """
         if isinstance(sessions, Engine | AsyncEngine):
             return sessions
         made = sessions() if callable(sessions) else None
@@ -153,7 +268,7 @@ class Outbox:
         return AsyncEngine(bind) if isinstance(made, AsyncSession) else bind
 
 
-def row_of(message: OutgoingMessage, *, tx_id: str) -> dict[str, Any]:
+def row_of(message: OutgoingMessage, *, tx_id: str, hold: bool = False) -> dict[str, Any]:
     """The row of a message that has an id, without ``seq``.
 
     Raises:
@@ -165,9 +280,10 @@ def row_of(message: OutgoingMessage, *, tx_id: str) -> dict[str, Any]:
         )
     now_ms = time.time_ns() // 1_000_000
     delayed = message.delay_ms > 0
+    delivery = Delivery.HELD if hold else Delivery.SCHEDULED if delayed else Delivery.WAITING
     return {
         "lane": lane_of(message.sharding_key, message.message_id),
-        "delivery": Delivery.SCHEDULED.value if delayed else Delivery.WAITING.value,
+        "delivery": delivery.value,
         "outcome": Outcome.COMMITTED.value,
         "order_key": message.sharding_key,
         "message_id": message.message_id,

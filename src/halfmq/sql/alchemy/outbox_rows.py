@@ -113,7 +113,7 @@ class RowStatements:
     def claim(self, connection: Connection, lane: int) -> Work | None:
         """Hold ``lane``, and return its recorded batch, or record the next one. None: another relay was faster, or nothing is due."""
         lanes = self._lanes
-        self._begin_writing(connection)
+        self.begin_writing(connection)
         # Where two relays want it at once, the second does not wait for the first.
         found = connection.execute(
             select(lanes.c.batch_id, lanes.c.batch_seqs)
@@ -137,7 +137,7 @@ class RowStatements:
             return Work(lease, Batch(found.batch_id, messages), True)
         return self._next(connection, lease, 0)
 
-    def _begin_writing(self, connection: Connection) -> None:
+    def begin_writing(self, connection: Connection) -> None:
         """SQLite: a transaction that began with a read cannot always go on to write."""
         if connection.dialect.name == "sqlite":
             connection.execute(update(self._lanes).where(self._lanes.c.lane == -1).values(holder=""))
@@ -171,7 +171,7 @@ class RowStatements:
         Raises:
             LeaseLost: somebody else holds the lane. Nothing was changed.
         """
-        self._begin_writing(connection)
+        self.begin_writing(connection)
         lease, batch = work.lease, work.batch
         goes_on = number > 0 and not published.unavailable
         values: dict[str, Any] = {"lease_until_ms": now_ms() + self._settings.lease_ms if goes_on else 0}
@@ -187,7 +187,7 @@ class RowStatements:
         freed = {row.order_key for row in stopping if row.seq in published.confirmed}
         self._remove(connection, published.confirmed)
         freed |= self._refuse(connection, published.refused)
-        self._free(connection, lease.lane, freed)
+        self.free(connection, lease.lane, freed)
         return self._next(connection, lease, number) if goes_on else None
 
     def _next(self, connection: Connection, lease: Lease, number: int) -> Work | None:
@@ -259,7 +259,7 @@ class RowStatements:
         rows = self._rows
         chosen = rows.c.seq.in_(confirmed)
         if self._settings.archives:
-            values = {"delivery": Delivery.PUBLISHED, "published_at_ms": now_ms()}
+            values = {"delivery": Delivery.PUBLISHED, "published_at_ms": now_ms(), "due_at_ms": now_ms()}
             connection.execute(update(rows).where(chosen).values(values))
         else:
             connection.execute(delete(rows).where(chosen))
@@ -276,12 +276,12 @@ class RowStatements:
         for seq, attempts, order_key, at_ms in found:
             after = after_refusal(attempts, at_ms, refused[seq], settings.attempts_max)
             if settings.skips and after.delivery is Delivery.SET_ASIDE:
-                after = after._replace(delivery=Delivery.SKIPPED)
+                after = after._replace(delivery=Delivery.SKIPPED, due_at_ms=at_ms)
                 skipped.add(order_key)
             connection.execute(update(rows).where(rows.c.seq == seq).values(after._asdict()))
         return skipped
 
-    def _free(self, connection: Connection, lane: int, order_keys: Collection[str]) -> None:
+    def free(self, connection: Connection, lane: int, order_keys: Collection[str]) -> None:
         """Let the rows go on that waited for one with their order key."""
         keys = [key for key in order_keys if key]
         if keys:
@@ -298,7 +298,15 @@ class RowStatements:
         by_delivery = {str(delivery): int(number) for delivery, number in counted}
         late = rows.delivery.in_((Delivery.WAITING, Delivery.RETRYING, Delivery.BEHIND))
         oldest_ms = connection.scalar(select(now_ms() - func.min(rows.written_at_ms)).where(late))
-        return Figures(by_delivery, None if oldest_ms is None else max(0.0, oldest_ms / 1000))
+        due = rows.delivery == Delivery.SCHEDULED, rows.due_at_ms <= now_ms()
+        scheduled = connection.scalar(select(func.count()).select_from(self._rows).where(*due)) or 0
+        wanted = scheduled + sum(by_delivery.get(one, 0) for one in (Delivery.WAITING, Delivery.RETRYING))
+        return Figures(
+            by_delivery,
+            None if oldest_ms is None else max(0.0, oldest_ms / 1000),
+            wanted,
+            wanted + by_delivery.get(Delivery.BEHIND, 0),
+        )
 
 
 def _first(found: Sequence[Any], one_by_one_to: int) -> tuple[int, ...]:

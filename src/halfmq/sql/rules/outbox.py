@@ -9,6 +9,9 @@ order of ``seq``, which the database assigns when the row is inserted. Two trans
 numbers in the order of their commits; two that run at the same time may commit in the other order. So the order of a key is the commit order
 of transactions that the application serialises for it.
 
+A row may be written now and decided later (the state table of the source, 2.1): it is HELD until the application confirms or withdraws it, and
+takes its place in the order of its key when it is confirmed, after what was published meanwhile.
+
 A row that was refused is tried again later, and after ``attempts_max`` attempts set aside. Until it is published, or skipped by an operator,
 it stops the rows behind it that have the same order key, and no others.
 """
@@ -38,6 +41,8 @@ ORDER_KEY_CHARS_MAX: Final = 255
 class Delivery(StrEnum):
     """State of a message."""
 
+    #: Written, and not decided yet: the application confirms or withdraws it. No relay looks at it.
+    HELD = "H"
     #: To be published in the order of its lane.
     WAITING = "W"
     #: Not before ``due_at_ms``; nothing waits for it.
@@ -48,10 +53,15 @@ class Delivery(StrEnum):
     BEHIND = "B"
     #: Refused too often: an operator retries or skips it. Rows with its order key are behind it.
     SET_ASIDE = "A"
-    #: Confirmed by the target, and kept because the outbox archives.
+    #: Confirmed by the target at ``due_at_ms``, and kept because the outbox archives.
     PUBLISHED = "P"
-    #: Never published: an operator skipped it, or the application withdrew it.
+    #: Never published: an operator or the relay skipped it at ``due_at_ms``, or the application withdrew it.
     SKIPPED = "X"
+
+    @property
+    def shown(self) -> str:
+        """For people: ``set-aside``."""
+        return self.name.lower().replace("_", "-")
 
 
 class Outcome(StrEnum):
@@ -68,11 +78,19 @@ STOPS_ITS_KEY: Final = (Delivery.RETRYING, Delivery.SET_ASIDE)
 AT_A_TIME: Final = (Delivery.RETRYING, Delivery.SCHEDULED)
 #: Not published yet, and meant to be.
 UNPUBLISHED: Final = (Delivery.WAITING, Delivery.SCHEDULED, Delivery.RETRYING, Delivery.BEHIND)
+#: Nothing happens to these any more; they are kept until they are pruned.
+ENDED: Final = (Delivery.PUBLISHED, Delivery.SKIPPED)
 
 
 def lane_of(order_key: str, message_id: str) -> int:
     """The lane of a row; rows without an order key are spread over all."""
     return crc32((order_key or message_id).encode()) % LANES
+
+
+def skip_reason(operator: str, reason: str, before: str) -> str:
+    """What is kept with a row that an operator skips; ``before``: why it was set aside."""
+    parts = [f"skipped by {operator}", *([reason] if reason else []), *([before] if before else [])]
+    return ": ".join(parts)[:REASON_CHARS_MAX]
 
 
 class AfterRefusal(NamedTuple):

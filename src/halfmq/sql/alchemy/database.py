@@ -1,0 +1,81 @@
+"""A database for commands: the one behind a URL, or behind an application's sessions. Each call is one transaction."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, Self, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from halfmq.errors import MissingDependency, UsageError
+from halfmq.relay.rows import DatabaseAway
+
+_T = TypeVar("_T")
+
+#: Where each statement must see what others have committed meanwhile, such as after a wait for a lock.
+_READ_COMMITTED: Final = {"isolation_level": "READ COMMITTED"}
+
+
+class Database:
+    """Blocking, whatever the engine is. ``close`` gives up its connections."""
+
+    def __init__(self, engine: Engine | AsyncEngine) -> None:
+        self._engine = engine
+
+    @classmethod
+    def at(cls, url: str) -> Self:
+        """The database at a URL of SQLAlchemy, also one with an asynchronous driver.
+
+        Raises:
+            UsageError: it is no such URL. MissingDependency: its driver is not installed.
+        """
+        try:
+            parsed = make_url(url)
+            is_async = parsed.get_dialect().is_async
+            return cls(create_async_engine(parsed) if is_async else create_engine(parsed))
+        except ModuleNotFoundError as error:
+            raise MissingDependency(f"the driver of the database is not installed: {error}") from error
+        except ArgumentError as error:
+            # Its text never quotes the URL, which may have a password.
+            raise UsageError(f"no database URL: {error}", hint="postgresql+psycopg://USER@HOST/NAME") from error
+
+    @property
+    def name(self) -> str:
+        """For messages, without credentials."""
+        url = self._engine.url
+        return f"{url.get_backend_name()} {url.database or ''}".strip()
+
+    def run(self, function: Callable[[Connection], _T]) -> _T:
+        """``function`` in a transaction, which is committed.
+
+        Raises:
+            DatabaseAway: the database did not execute it; if its answer to COMMIT was lost, it may be committed.
+            HalfmqError: of ``function``.
+        """
+        try:
+            if isinstance(self._engine, AsyncEngine):
+                return asyncio.run(self._run_async(self._engine, function))
+            with self._at_read_committed(self._engine).begin() as connection:
+                return function(connection)
+        except DBAPIError as error:
+            raise DatabaseAway(f"the database {self.name}: {error.orig}") from error
+        except (SQLAlchemyError, OSError) as error:
+            raise DatabaseAway(f"the database {self.name}: {error}") from error
+
+    async def _run_async(self, engine: AsyncEngine, function: Callable[[Connection], _T]) -> _T:
+        try:
+            async with self._at_read_committed(engine).begin() as connection:
+                return await connection.run_sync(function)  # type: ignore[no-any-return]
+        finally:
+            await engine.dispose()  # the next call has another loop
+
+    @staticmethod
+    def _at_read_committed(engine: Any) -> Any:
+        return engine if engine.dialect.name == "sqlite" else engine.execution_options(**_READ_COMMITTED)
+
+    def close(self) -> None:
+        """Give up its connections."""
+        if isinstance(self._engine, Engine):
+            self._engine.dispose()

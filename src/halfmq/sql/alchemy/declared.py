@@ -1,0 +1,150 @@
+"""Which tables of halfmq a ``MetaData`` has: created, upgraded, and printed together, by what each of them says of itself.
+
+Whatever declares tables (``MarkerTable``, ``Inbox``, ``Outbox``) registers itself in ``MetaData.info``, so that nobody has to name them. The
+tables themselves have nothing in ``Table.info``, which Alembic would write into migrations.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, Protocol
+
+from sqlalchemy import Connection, MetaData, Table, create_mock_engine, event, inspect, select, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.schema import DDL
+
+from halfmq.errors import UsageError
+
+#: Key in ``MetaData.info``.
+_KEY: Final = "halfmq"
+
+
+class Upgrade(NamedTuple):
+    """One difference between the table of an earlier release and that of this one.
+
+    ``is_needed`` looks at the database, since tables have no version: they are created by migrations as well. A new difference is one more
+    element of ``Declared.upgrades``, after all others; old ones stay.
+    """
+
+    #: For people: ``mq_tx: the outcome 'P'``.
+    what: str
+    is_needed: Callable[[Connection], bool]
+    apply: Callable[[Connection], None]
+
+
+class Declared(Protocol):
+    """What is declared in a ``MetaData``."""
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """Its tables, in the order in which they are created."""
+        ...
+
+    @property
+    def upgrades(self) -> tuple[Upgrade, ...]:
+        """From the earliest release on, in the order in which they are applied."""
+        ...
+
+    @property
+    def storage(self) -> Mapping[Table, Mapping[str, str]]:
+        """Storage parameters on PostgreSQL."""
+        ...
+
+    def fill(self, connection: Connection) -> None:
+        """Insert the rows that its tables have from the beginning, as far as they are missing."""
+        ...
+
+
+def declare(metadata: MetaData, what: Declared) -> None:
+    """Register ``what``, whose tables are in ``metadata``. On PostgreSQL ``create_all`` then sets their storage parameters."""
+    metadata.info.setdefault(_KEY, []).append(what)
+    for table, parameters in what.storage.items():
+        setting = DDL(f"ALTER TABLE %(fullname)s SET ({_listed(parameters)})")
+        event.listen(table, "after_create", setting.execute_if(dialect="postgresql"))
+
+
+def declared_in(metadata: MetaData) -> list[Any]:
+    """What was registered, in the order in which it was."""
+    return list(metadata.info.get(_KEY, ()))
+
+
+def tables_of(metadata: MetaData) -> list[Table]:
+    """The tables of halfmq in ``metadata``."""
+    return [table for one in declared_in(metadata) for table in one.tables]
+
+
+def create_tables(metadata: MetaData, connection: Connection) -> list[str]:
+    """Create the tables of halfmq in ``metadata`` that are missing, and what belongs to them: rows that they have from the beginning, and on
+    PostgreSQL the storage parameters that nobody has set. In the transaction of ``connection``, as far as the database can do that.
+
+    Returns what was done, for people. Harmless if nothing is missing.
+    """
+    done = []
+    for one in declared_in(metadata):
+        for table in one.tables:
+            if not _exists(connection, table):
+                table.create(connection)
+                done.append(f"created {table.fullname}")
+        for table, parameters in one.storage.items():
+            if missing := _not_set(connection, table, parameters):
+                name = connection.dialect.identifier_preparer.format_table(table)
+                connection.execute(text(f"ALTER TABLE {name} SET ({_listed(missing)})"))
+                done.append(f"set {_listed(missing)} of {table.fullname}")
+        one.fill(connection)
+    return done
+
+
+def upgrade_tables(metadata: MetaData, connection: Connection) -> list[str]:
+    """Bring the tables of halfmq in ``metadata`` from an earlier release up to date, in the transaction of ``connection``.
+
+    Returns what was done, for people. Harmless if nothing is to be done. Missing tables are left to ``create_tables``.
+    """
+    done = []
+    for one in declared_in(metadata):
+        if all(_exists(connection, table) for table in one.tables):
+            for upgrade in one.upgrades:
+                if upgrade.is_needed(connection):
+                    upgrade.apply(connection)
+                    done.append(upgrade.what)
+    return done
+
+
+def ddl_of(metadata: MetaData, dialect: str) -> list[str]:
+    """The statements that create the tables of halfmq in ``metadata`` on ``dialect``: ``postgresql``, ``sqlite``, ``mysql``, ``mariadb``.
+
+    Raises:
+        UsageError: SQLAlchemy knows no such dialect.
+    """
+    statements = []
+
+    def print_it(statement: Any, *_: Any, **__: Any) -> None:
+        statements.append(str(statement.compile(dialect=engine.dialect)).strip())
+
+    try:
+        engine = create_mock_engine(make_url(f"{dialect}://"), print_it)
+    except (ArgumentError, ModuleNotFoundError) as error:
+        raise UsageError(f"no dialect {dialect!r}: {error}", hint="postgresql, sqlite, mysql or mariadb") from error
+    for table in tables_of(metadata):
+        table.create(engine, checkfirst=False)
+    return statements
+
+
+def _exists(connection: Connection, table: Table) -> bool:
+    # A new inspector each time: it caches.
+    return inspect(connection).has_table(table.name, schema=table.schema)
+
+
+def _listed(parameters: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in parameters.items())
+
+
+def _not_set(connection: Connection, table: Table, parameters: Mapping[str, str]) -> dict[str, str]:
+    """Those of ``parameters`` that the table does not have; an administrator's values stay."""
+    if connection.dialect.name != "postgresql":
+        return {}
+    name = connection.dialect.identifier_preparer.format_table(table)
+    options = connection.scalar(
+        select(text("reloptions")).select_from(text("pg_class")).where(text("oid = CAST(:name AS regclass)")),
+        {"name": name},
+    )
+    known = {option.partition("=")[0] for option in options or ()}
+    return {name: value for name, value in parameters.items() if name not in known}
