@@ -34,6 +34,24 @@ MEANINGS: Final[dict[str, dict[ExitStatus, str]]] = {
         ExitStatus.UNKNOWN_OUTCOME: "a change was requested and no response came. Run the command again: repeating it is harmless",
         ExitStatus.STILL_UNDECIDED: "`halfmq tx check` checked, and the transaction is still undecided",
     },
+    "halfmq relay": {
+        ExitStatus.SUCCESS: "stopped by SIGTERM or SIGINT; with `--once`: everything that was due is published",
+        ExitStatus.FAILED: "it could not start, or had to stop; the last line says why",
+        ExitStatus.USAGE: "usage error: no such module or application, or one without relays",
+        ExitStatus.REFUSED: "`--once` published what the target takes; messages that it rejects are set aside",
+    },
+    "halfmq outbox": {
+        ExitStatus.SUCCESS: "success",
+        ExitStatus.FAILED: "any other failure",
+        ExitStatus.USAGE: "usage error: no such application, a missing name or confirmation",
+        ExitStatus.NOT_FOUND: "no such message, or nothing stops this order key",
+        ExitStatus.REFUSED: "rejected: the message has another state, or is being published",
+    },
+    "halfmq db": {
+        ExitStatus.SUCCESS: "success",
+        ExitStatus.FAILED: "the database, the broker or the application failed",
+        ExitStatus.USAGE: "usage error: no such application, or one without tables of halfmq; a missing option",
+    },
     "halfmq group": {
         ExitStatus.SUCCESS: "success",
         ExitStatus.FAILED: "failure",

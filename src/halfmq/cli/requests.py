@@ -1,4 +1,4 @@
-"""What the commands that ask a running broker share: their options, one request with its exit status, and the confirmation of a change."""
+"""What commands share: options, one request to a running broker with its exit status, and the confirmation of a change."""
 
 import sys
 from typing import Annotated, Final, NoReturn
@@ -17,6 +17,9 @@ URL: Final = "rocketmq://127.0.0.1:9876"
 TIMEOUT_S: Final = 10.0
 #: Upper bound of a timeout, seconds: a socket rejects very large ones.
 WAIT_S_MAX: Final = 86_400.0
+_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+#: Digits of a time span. In days that is still far below the maximum of the record's field.
+_SPAN_DIGITS_MAX: Final = 9
 _STATUS: Final[dict[int, ExitStatus]] = {
     ResponseCode.INVALID_PARAMETER: ExitStatus.USAGE,
     ResponseCode.ILLEGAL_OPERATION: ExitStatus.REFUSED,
@@ -55,7 +58,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation; require
 
 
 class Commands:
-    """The requests of one group of commands, such as ``halfmq tx``, which its error lines name."""
+    """One group of commands, such as ``halfmq tx``, which its error lines name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -90,6 +93,20 @@ class Commands:
             self.fail("no terminal for the confirmation: use --yes", ExitStatus.USAGE)
         if output.prompt(prompt).strip() != name:
             self.fail("the confirmation does not match; nothing was changed", ExitStatus.FAILED)
+
+    def span_ms(self, text: str) -> int:
+        """The milliseconds of a time span such as ``90s``.
+
+        Raises:
+            typer.Exit: it is none.
+        """
+        number, unit = text[:-1], text[-1:]
+        if not (number.isascii() and number.isdigit() and len(number) <= _SPAN_DIGITS_MAX and unit in _UNITS_MS):
+            self.fail(
+                f"{text!r} is not a time span: use up to {_SPAN_DIGITS_MAX} digits and s, m, h or d, such as 90s",
+                ExitStatus.USAGE,
+            )
+        return int(number) * _UNITS_MS[unit]
 
     def fail(self, text: str, status: ExitStatus) -> NoReturn:
         """Print an error. Raises typer.Exit: with ``status``, or with FAILED if these commands do not tell such errors apart."""

@@ -48,11 +48,9 @@ _, FAILED, USAGE, NOT_FOUND, REFUSED, UNKNOWN_OUTCOME, STILL_UNDECIDED = ExitSta
 #: Values of `--past-limit` that the protocol and the log name differently.
 _POLICY_NAMES: Final = {"set-aside": "park"}
 _NO_POLICY: Final = "none"
-_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-#: Digits of a time span. In days that is still far below the maximum of the record's field.
-_SPAN_DIGITS_MAX: Final = 9
 _COMMANDS: Final = Commands("halfmq tx")
 _ask, _require_typed, _fail = _COMMANDS.ask, _COMMANDS.require_typed, _COMMANDS.fail
+_span_ms: Final = _COMMANDS.span_ms
 
 _Id = Annotated[str, typer.Argument(metavar="TX_ID", help="Transaction id; with RocketMQ clients, the UNIQ_KEY.")]
 _Group = Annotated[str, typer.Option(help="Producer group; required only if several groups have this id.")]
@@ -574,10 +572,3 @@ def _story(url: str, tx_id: str, group: str, timeout: float) -> tuple[str, str, 
         wire.decode_story(answer.body),
         wire.EXT_CHECK_OPEN in answer.ext,
     )
-
-
-def _span_ms(text: str) -> int:
-    number, unit = text[:-1], text[-1:]
-    if not (number.isascii() and number.isdigit() and len(number) <= _SPAN_DIGITS_MAX and unit in _UNITS_MS):
-        _fail(f"{text!r} is not a time span: use up to {_SPAN_DIGITS_MAX} digits and s, m, h or d, such as 90s", USAGE)
-    return int(number) * _UNITS_MS[unit]

@@ -284,17 +284,20 @@ class App:
         all. ``sessions`` defaults to the app's. ``to``, ``options``: as for ``AsyncClient.relay``.
 
         Raises:
-            UsageError: not an outbox, or no sessions, or an argument is wrong.
+            UsageError: not an outbox, or no sessions.
         """
         check_outbox(outbox)
         sessions = self._sessions if sessions is None else sessions
         if sessions is None:
             raise UsageError("the relay has no sessions", hint="App(..., sessions=sessionmaker(engine))")
-        self._relays.append(spec := RelaySpec(outbox, sessions, to, options))
-        self._bound(spec)  # so that a wrong argument is raised here
+        self._relays.append(RelaySpec(outbox, sessions, to, options))
 
     def relays(self, **options: Any) -> list[BoundRelay]:
-        """A relay for each that is registered, to be run once. ``options`` override those that it was registered with."""
+        """A relay for each that is registered, to be run once. ``options`` override those that it was registered with.
+
+        Raises:
+            UsageError: an argument is wrong, or the sessions have no engine.
+        """
         return [self._bound(spec._replace(options={**spec.options, **options})) for spec in self._relays]
 
     def _bound(self, spec: RelaySpec) -> BoundRelay:

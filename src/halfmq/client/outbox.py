@@ -1,12 +1,18 @@
 """The interface of a relay that the client opens for an outbox. ``halfmq.relay`` implements it; the client knows no database."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 
 class RelayFigures(Protocol):
     """The state of an outbox."""
+
+    @property
+    def rows(self) -> Mapping[str, int]:
+        """Rows by state."""
+        ...
 
     @property
     def wanted(self) -> int:
@@ -56,6 +62,10 @@ class BoundRelay(RunningRelay, Protocol):
 
     def running(self) -> AbstractAsyncContextManager[RunningRelay]:
         """Work while the block is open."""
+        ...
+
+    async def opened(self) -> None:
+        """Return when target and database have answered for the first time."""
         ...
 
     async def run(self, stop: asyncio.Event) -> None:

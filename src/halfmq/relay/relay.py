@@ -112,12 +112,17 @@ class Relay:
                 await self._rows.establish()
                 await self._publisher.open()
                 away.is_back()
+                log.info("%s begins", self.name)
                 self._is_open.set()
                 return True
             except (ConnectError, DatabaseAway) as error:
                 await self._publisher.close()
                 await away.pause(error, self._stop)
         return False
+
+    async def opened(self) -> None:
+        """Return when target and database have answered for the first time."""
+        await self._is_open.wait()
 
     async def figures(self) -> Figures:
         """The state of the outbox, while the relay works.

@@ -1,8 +1,9 @@
 """Database integration for SQLAlchemy, sync and async: one outcome for a database transaction and its messages.
 
 ``MarkerTable`` is the marker table behind ``mq.transaction(session, markers=...)`` and ``mq.answer_checks(...)``;
-``Inbox`` makes a consumer's effect exactly once in its own database; ``Outbox`` writes messages as rows, which a relay publishes. Needs
-the extra ``halfmq[sql]``.
+``Inbox`` makes a consumer's effect exactly once in its own database; ``Outbox`` writes messages as rows, which a relay publishes.
+``create_tables``, ``upgrade_tables`` and ``tables_of`` find what is declared in a ``MetaData``; ``halfmq db`` does so from the command line.
+Needs the extra ``halfmq[sql]``.
 
 Names are imported lazily, so that ``halfmq.sql.rules`` can be used without SQLAlchemy.
 
@@ -13,10 +14,10 @@ Raises:
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from halfmq.sql.alchemy import Inbox, MarkerTable, Outbox
+    from halfmq.sql.alchemy import Inbox, MarkerTable, Outbox, create_tables, tables_of, upgrade_tables
     from halfmq.sql.rules.block import SqlTransaction
 
-__all__ = ["Inbox", "MarkerTable", "Outbox", "SqlTransaction"]
+__all__ = ["Inbox", "MarkerTable", "Outbox", "SqlTransaction", "create_tables", "tables_of", "upgrade_tables"]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, Self, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy import Connection, Engine, Table, create_engine
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError, UnboundExecutionError
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
 
 from halfmq.errors import MissingDependency, UsageError
 from halfmq.relay.rows import DatabaseAway
@@ -16,6 +18,27 @@ _T = TypeVar("_T")
 
 #: Where each statement must see what others have committed meanwhile, such as after a wait for a lock.
 _READ_COMMITTED: Final = {"isolation_level": "READ COMMITTED"}
+
+
+def engine_of(sessions: Any, table: Table) -> Engine | AsyncEngine:
+    """The engine of a sessionmaker for ``table``, or ``sessions`` itself, if it is an engine.
+
+    Raises:
+        UsageError: it has none.
+    """
+    if isinstance(sessions, Engine | AsyncEngine):
+        return sessions
+    made = sessions() if callable(sessions) else None
+    sync = made.sync_session if isinstance(made, AsyncSession) else made
+    bind = None
+    if isinstance(sync, Session):
+        with suppress(UnboundExecutionError):
+            bind = sync.get_bind(clause=table)
+    if not isinstance(bind, Engine):
+        raise UsageError(
+            "the relay needs an Engine, or a sessionmaker that is bound to one", hint="outbox.relay(engine, ...)"
+        )
+    return AsyncEngine(bind) if isinstance(made, AsyncSession) else bind
 
 
 class Database:

@@ -5,7 +5,7 @@ tables themselves have nothing in ``Table.info``, which Alembic would write into
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, NamedTuple
 
 from sqlalchemy import Connection, MetaData, Table, create_mock_engine, event, inspect, select, text
 from sqlalchemy.engine import make_url
@@ -13,6 +13,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.schema import DDL
 
 from halfmq.errors import UsageError
+from halfmq.sql.rules.marker import WhichUndecided
 
 #: Key in ``MetaData.info``.
 _KEY: Final = "halfmq"
@@ -31,38 +32,50 @@ class Upgrade(NamedTuple):
     apply: Callable[[Connection], None]
 
 
-class Declared(Protocol):
-    """What is declared in a ``MetaData``."""
+class Declared:
+    """What is declared in a ``MetaData``: one or more tables, and what belongs to them."""
+
+    #: ``markers``, ``inbox`` or ``outbox``.
+    kind: ClassVar[str]
 
     @property
     def tables(self) -> tuple[Table, ...]:
         """Its tables, in the order in which they are created."""
-        ...
+        raise NotImplementedError
 
     @property
     def upgrades(self) -> tuple[Upgrade, ...]:
         """From the earliest release on, in the order in which they are applied."""
-        ...
+        return ()
 
     @property
     def storage(self) -> Mapping[Table, Mapping[str, str]]:
         """Storage parameters on PostgreSQL."""
-        ...
+        return {}
 
     def fill(self, connection: Connection) -> None:
         """Insert the rows that its tables have from the beginning, as far as they are missing."""
-        ...
+
+    def prune_page(self, connection: Connection, older_than_s: float, undecided: WhichUndecided | None) -> int:
+        """Delete old rows in the transaction of ``connection``. Returns the number deleted; commit, and repeat until it is 0.
+
+        ``undecided``: only for markers, which need it.
+
+        Raises:
+            UsageError: ``older_than_s`` is too short.
+        """
+        raise NotImplementedError
 
 
 def declare(metadata: MetaData, what: Declared) -> None:
     """Register ``what``, whose tables are in ``metadata``. On PostgreSQL ``create_all`` then sets their storage parameters."""
     metadata.info.setdefault(_KEY, []).append(what)
     for table, parameters in what.storage.items():
-        setting = DDL(f"ALTER TABLE %(fullname)s SET ({_listed(parameters)})")
+        setting = DDL(f"ALTER TABLE %(fullname)s SET ({_listed(parameters)})")  # type: ignore[no-untyped-call]
         event.listen(table, "after_create", setting.execute_if(dialect="postgresql"))
 
 
-def declared_in(metadata: MetaData) -> list[Any]:
+def declared_in(metadata: MetaData) -> list[Declared]:
     """What was registered, in the order in which it was."""
     return list(metadata.info.get(_KEY, ()))
 
@@ -72,11 +85,34 @@ def tables_of(metadata: MetaData) -> list[Table]:
     return [table for one in declared_in(metadata) for table in one.tables]
 
 
-def create_tables(metadata: MetaData, connection: Connection) -> list[str]:
+def metadata_of(found: Any) -> list[MetaData]:
+    """The ``MetaData`` with tables of halfmq of one that was loaded: itself, that of a declarative class, or those of ``App.declared()``.
+
+    Raises:
+        UsageError: there is none.
+    """
+    parts = found if isinstance(found, list) else [found]
+    holders = [
+        part if isinstance(part, MetaData) else getattr(part, "metadata", None) or _of_table(part) for part in parts
+    ]
+    made = {id(one): one for one in holders if isinstance(one, MetaData) and declared_in(one)}
+    if not made:
+        raise UsageError(
+            "it has no tables of halfmq",
+            hint="name a MetaData in which MarkerTable, Inbox or Outbox is declared, or an App that uses them",
+        )
+    return list(made.values())
+
+
+def _of_table(part: Any) -> Any:
+    return getattr(getattr(part, "table", None), "metadata", None)
+
+
+def create_tables(connection: Connection, metadata: MetaData) -> list[str]:
     """Create the tables of halfmq in ``metadata`` that are missing, and what belongs to them: rows that they have from the beginning, and on
     PostgreSQL the storage parameters that nobody has set. In the transaction of ``connection``, as far as the database can do that.
 
-    Returns what was done, for people. Harmless if nothing is missing.
+    Returns what was done, for people. Harmless if nothing is missing. Asynchronously: ``await connection.run_sync(create_tables, metadata)``.
     """
     done = []
     for one in declared_in(metadata):
@@ -93,7 +129,7 @@ def create_tables(metadata: MetaData, connection: Connection) -> list[str]:
     return done
 
 
-def upgrade_tables(metadata: MetaData, connection: Connection) -> list[str]:
+def upgrade_tables(connection: Connection, metadata: MetaData) -> list[str]:
     """Bring the tables of halfmq in ``metadata`` from an earlier release up to date, in the transaction of ``connection``.
 
     Returns what was done, for people. Harmless if nothing is to be done. Missing tables are left to ``create_tables``.

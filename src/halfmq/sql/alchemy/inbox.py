@@ -6,7 +6,7 @@ transaction, and is the duplicate if that commits, or the first if it rolls back
 """
 
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from typing import overload
 
@@ -18,19 +18,22 @@ from sqlalchemy.orm import Session
 
 from halfmq import limits
 from halfmq.errors import UsageError
-from halfmq.sql.alchemy.declared import Upgrade, declare
+from halfmq.sql.alchemy.declared import Declared, declare
 from halfmq.sql.alchemy.exact_text import exact_text
 from halfmq.sql.alchemy.open_block import is_open, refuse_nested, roll_back, was_committed_by_block
 from halfmq.sql.alchemy.transaction_guard import TransactionGuard, refuse_autocommit
 from halfmq.sql.rules.inbox_key import KEY_CHARS_MAX, HasMessageId, KeyOf, key_of
+from halfmq.sql.rules.marker import WhichUndecided
 
 
-class Inbox:
+class Inbox(Declared):
     """The inbox table. Declare it with your own tables, in the database where the effect is written.
 
     A row's key is the producer's unique message id, or the result of ``key``, such as
     ``key=lambda message: message.keys[0]`` if the producer may send one event as two messages.
     """
+
+    kind = "inbox"
 
     def __init__(self, metadata: MetaData, table: str = "mq_inbox", *, key: KeyOf | None = None) -> None:
         self._key = key
@@ -49,18 +52,10 @@ class Inbox:
         """See ``Declared``."""
         return (self.table,)
 
-    @property
-    def upgrades(self) -> tuple[Upgrade, ...]:
+    def prune_page(self, connection: Connection, older_than_s: float, undecided: WhichUndecided | None) -> int:
         """See ``Declared``."""
-        return ()
-
-    @property
-    def storage(self) -> Mapping[Table, Mapping[str, str]]:
-        """See ``Declared``."""
-        return {}
-
-    def fill(self, connection: Connection) -> None:
-        """See ``Declared``: an inbox begins empty."""
+        before_ms = time.time_ns() // 1_000_000 - round(older_than_s * 1000)
+        return connection.execute(delete(self.table).where(self.table.c.handled_at_ms < before_ms)).rowcount
 
     @overload
     def once(self, session: Session, message: HasMessageId, *, group: str) -> AbstractContextManager[bool]: ...
@@ -132,9 +127,8 @@ class Inbox:
         Returns the number deleted. A message redelivered after that is handled again: keep rows longer than the broker
         keeps messages, or at least longer than a consumer may be down or have its offsets reset.
         """
-        before_ms = time.time_ns() // 1_000_000 - round(older_than_s * 1000)
         connection = session.connection(bind_arguments={"clause": self.table})
-        return connection.execute(delete(self.table).where(self.table.c.handled_at_ms < before_ms)).rowcount
+        return self.prune_page(connection, older_than_s, None)
 
 
 def _refuse_open_block_or_savepoint(session: Session) -> None:

@@ -1,6 +1,6 @@
 """``MarkerTable``: the marker table as the application declares it; it implements the client's interface of that name."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from halfmq.client.marker_table import MarkerTable as MarkerTablePort
 from halfmq.client.outcome import Outcome
 from halfmq.errors import UsageError
 from halfmq.sql.alchemy.checks import MarkerChecks
-from halfmq.sql.alchemy.declared import Upgrade, declare
+from halfmq.sql.alchemy.declared import Declared, Upgrade, declare
 from halfmq.sql.alchemy.marker_rows import MarkerRows
 from halfmq.sql.alchemy.outbox import Outbox
 from halfmq.sql.alchemy.session_work import SessionWork
@@ -25,7 +25,7 @@ from halfmq.sql.rules.check_age import Asked
 from halfmq.sql.rules.marker import OldRow, WhichUndecided
 
 
-class MarkerTable:
+class MarkerTable(Declared):
     """The marker table. Declare it once beside your own tables, in the **same database** as the business rows.
 
     >>> metadata = MetaData()
@@ -42,6 +42,8 @@ class MarkerTable:
     check insert a rollback marker for it. ``lock_wait_ms``: how long a check waits for the row lock of a local transaction
     that is committing.
     """
+
+    kind = "markers"
 
     def __init__(
         self,
@@ -79,13 +81,10 @@ class MarkerTable:
         knows_prepared = f"the outcome 'P' in {self.table.fullname}"
         return (Upgrade(knows_prepared, self._markers.needs_upgrade, self._markers.upgrade),)
 
-    @property
-    def storage(self) -> Mapping[Table, Mapping[str, str]]:
+    def prune_page(self, connection: Connection, older_than_s: float, undecided: WhichUndecided | None) -> int:
         """See ``Declared``."""
-        return {}
-
-    def fill(self, connection: Connection) -> None:
-        """See ``Declared``. The first block, or the creation, inserts the rows about the table itself."""
+        assert undecided is not None
+        return self._markers.prune(connection, older_than_s=older_than_s, undecided=undecided)
 
     def bind(
         self,

@@ -4,7 +4,7 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Self
 
 from sqlalchemy import Connection, Engine, MetaData, Table, insert
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
@@ -20,11 +20,13 @@ from halfmq.relay.publisher import Publisher
 from halfmq.relay.relay import WORKERS, Relay
 from halfmq.runtime.clock import SystemClock
 from halfmq.runtime.entropy import SystemEntropy
-from halfmq.sql.alchemy.declared import Upgrade, declare
+from halfmq.sql.alchemy.database import engine_of
+from halfmq.sql.alchemy.declared import Declared, declare
 from halfmq.sql.alchemy.outbox_operations import OutboxOperations
 from halfmq.sql.alchemy.outbox_relay import LEASE_S, EngineRows
 from halfmq.sql.alchemy.outbox_rows import RowStatements, Settings
 from halfmq.sql.alchemy.outbox_tables import LANES_STORAGE, ROWS_STORAGE, OutboxTables
+from halfmq.sql.rules.marker import WhichUndecided
 from halfmq.sql.rules.outbox import ATTEMPTS_MAX, ORDER_KEY_CHARS_MAX, Delivery, Outcome, lane_of
 
 
@@ -35,7 +37,7 @@ class BrokerAccount(Protocol):
     group: str
 
 
-class Outbox:
+class Outbox(Declared):
     """The outbox: two tables, declared once beside your own, in the **same database** as the business rows.
 
     >>> metadata = MetaData()
@@ -45,6 +47,8 @@ class Outbox:
     ``<table>_lane``.
     """
 
+    kind = "outbox"
+
     def __init__(self, metadata: MetaData, table: str = "mq_outbox") -> None:
         self._tables = OutboxTables(metadata, table)
         #: A class of its own for each outbox, since SQLAlchemy maps a class to one table.
@@ -53,6 +57,12 @@ class Outbox:
         #: For people: see ``halfmq outbox``.
         self.operations = OutboxOperations(self._tables)
         declare(metadata, self)
+
+    @classmethod
+    def named(cls, name: str) -> Self:
+        """The outbox in the table ``TABLE`` or ``SCHEMA.TABLE``, in a ``MetaData`` of its own."""
+        schema, _, table = name.rpartition(".")
+        return cls(MetaData(schema=schema or None), table)
 
     @property
     def table(self) -> Table:
@@ -65,11 +75,6 @@ class Outbox:
         return self._tables.rows, self._tables.lanes
 
     @property
-    def upgrades(self) -> tuple[Upgrade, ...]:
-        """See ``Declared``."""
-        return ()
-
-    @property
     def storage(self) -> Mapping[Table, Mapping[str, str]]:
         """See ``Declared``."""
         return {self._tables.rows: ROWS_STORAGE, self._tables.lanes: LANES_STORAGE}
@@ -77,6 +82,10 @@ class Outbox:
     def fill(self, connection: Connection) -> None:
         """See ``Declared``: the lanes."""
         RowStatements(self._tables, Settings("", 0)).establish(connection)
+
+    def prune_page(self, connection: Connection, older_than_s: float, undecided: WhichUndecided | None) -> int:
+        """See ``Declared``."""
+        return self.prune(connection, older_than_s=older_than_s)
 
     def send(
         self,
@@ -218,7 +227,7 @@ class Outbox:
         """
         rows = EngineRows(
             self._tables,
-            self.engine_of(sessions),
+            engine_of(sessions, self.table),
             lease_s=lease,
             messages_max=publisher.messages_max,
             attempts_max=attempts,
@@ -249,23 +258,6 @@ class Outbox:
         elif broker:
             raise UsageError("broker= is for the client's own broker", hint="leave it out with to=")
         return self.relay(sessions, to, **options)
-
-    def engine_of(self, sessions: Any) -> Engine | AsyncEngine:
-        """The engine of a sessionmaker, or ``sessions`` itself.
-
-        Raises:
-            UsageError: it has none.
-        """
-        if isinstance(sessions, Engine | AsyncEngine):
-            return sessions
-        made = sessions() if callable(sessions) else None
-        sync = made.sync_session if isinstance(made, AsyncSession) else made
-        bind = sync.get_bind(clause=self.table) if isinstance(sync, Session) else None
-        if not isinstance(bind, Engine):
-            raise UsageError(
-                "the relay needs an Engine, or a sessionmaker that is bound to one", hint="outbox.relay(engine, ...)"
-            )
-        return AsyncEngine(bind) if isinstance(made, AsyncSession) else bind
 
 
 def row_of(message: OutgoingMessage, *, tx_id: str, hold: bool = False) -> dict[str, Any]:

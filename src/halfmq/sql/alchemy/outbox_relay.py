@@ -12,10 +12,11 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from halfmq.errors import UsageError
 from halfmq.relay.publisher import Published
 from halfmq.relay.rows import DatabaseAway, Figures, Lease, Work
 from halfmq.sql.alchemy.errors import is_lock_wait
@@ -67,7 +68,13 @@ class EngineRows:
 
     async def establish(self) -> None:
         """See ``OutboxRows``."""
-        await self._run(self._statements.establish)
+        try:
+            await self._run(self._statements.establish)
+        except ProgrammingError as error:
+            raise UsageError(
+                f"the outbox {self.name} cannot be used: {error.orig}",
+                hint="create its tables, or bring them up to date: `halfmq db init`, `halfmq db upgrade`",
+            ) from error
 
     async def claim(self) -> Work | None:
         """See ``OutboxRows``."""

@@ -1,0 +1,60 @@
+"""MODULE:NAME on the command line: an object of an application, imported as the application itself is."""
+
+import importlib
+import sys
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, NoReturn
+
+from halfmq.cli import output
+from halfmq.cli.exit_status import ExitStatus
+from halfmq.cli.requests import Commands
+from halfmq.client.app import App
+
+
+def is_url(target: str) -> bool:
+    """Whether ``target`` is a URL, and not MODULE:NAME."""
+    return "://" in target
+
+
+def load(commands: Commands, target: str) -> Any:
+    """The object ``target``, MODULE:NAME. The current directory is on the path of its imports.
+
+    Raises:
+        typer.Exit: there is no such object, or the import failed; the reason was printed.
+    """
+    module_name, colon, name = target.partition(":")
+    if not (colon and name and module_name):
+        commands.fail(f"{target!r} is not MODULE:NAME, such as shop.main:app", ExitStatus.USAGE)
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and f"{module_name}.".startswith(f"{error.name}."):
+            commands.fail(f"there is no module {error.name}, neither in {here} nor installed", ExitStatus.USAGE)
+        _import_failed(commands, module_name, error)
+    except Exception as error:  # noqa: BLE001 - the application's own
+        _import_failed(commands, module_name, error)
+    try:
+        return attrgetter(name)(module)
+    except AttributeError:
+        commands.fail(f"module {module_name} has no {name!r}", ExitStatus.USAGE)
+
+
+def _import_failed(commands: Commands, module_name: str, error: Exception) -> NoReturn:
+    output.trace(error)
+    commands.fail(f"importing {module_name} failed: {type(error).__name__}: {error}", ExitStatus.FAILED)
+
+
+def load_app(commands: Commands, target: str) -> App:
+    """The ``App`` at ``target``.
+
+    Raises:
+        typer.Exit: as ``load``, or it is something else.
+    """
+    found = load(commands, target)
+    if not isinstance(found, App):
+        commands.fail(f"{target} is a {type(found).__name__}, not a halfmq.App", ExitStatus.USAGE)
+    return found

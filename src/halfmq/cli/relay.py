@@ -1,0 +1,150 @@
+"""``halfmq relay MODULE:APP``: runs the relays of an application, until SIGTERM or SIGINT."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Annotated, Final
+
+import typer
+
+from halfmq.broker.log_output import LogOutput
+from halfmq.cli.application import load_app
+from halfmq.cli.exit_status import ExitStatus, exit_text
+from halfmq.cli.requests import Commands
+from halfmq.client.log import logger
+from halfmq.client.outbox import BoundRelay
+from halfmq.errors import HalfmqError, UsageError
+from halfmq.model.durations import span
+from halfmq.relay.rows import DatabaseAway
+from halfmq.sql.rules.outbox import Delivery
+
+#: How often the log says what was published and what waits, seconds.
+_REPORT_S: Final = 60.0
+#: How often `--once` looks whether something is left, seconds.
+_LOOK_S: Final = 0.2
+
+_COMMANDS: Final = Commands("halfmq relay")
+log = logger("halfmq.relay")
+
+# No rich markup: as `halfmq serve`.
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command(epilog=exit_text("halfmq relay"))
+def relay(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:APP",
+            help="The application: a halfmq.App in a module, which is imported from the current directory or as installed.",
+        ),
+    ],
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Batches published at the same time, of each relay. Default: as registered.", min=1),
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Publish everything that is due, and exit; refused messages are retried.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Verbose logging.")] = False,
+) -> None:
+    """Publish the outboxes of an application: run the relays that it registered with app.relay(...).
+
+    Any number may run at once. On SIGTERM or SIGINT it finishes the batches in flight and exits with 0. Target and database may be away, at
+    the start too: it waits for them.
+    """
+    lines = LogOutput(sys.__stderr__.fileno() if sys.__stderr__ is not None else os.open(os.devnull, os.O_WRONLY))
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.WARNING, handlers=[lines])
+    logger("halfmq").setLevel(logging.DEBUG if verbose else logging.INFO)
+    try:
+        found = load_app(_COMMANDS, target)
+        try:
+            relays = found.relays(**({} if workers is None else {"workers": workers}))
+        except (UsageError, TypeError) as error:
+            _COMMANDS.fail(f"a relay of {target}: {error}", ExitStatus.USAGE)
+        if not relays:
+            _COMMANDS.fail(f"{target} has registered no relay: call app.relay(outbox)", ExitStatus.USAGE)
+        status = asyncio.run(_run(relays, once=once))
+    except HalfmqError as error:
+        _COMMANDS.fail(str(error), ExitStatus.FAILED)
+    finally:
+        lines.end()
+    raise typer.Exit(status)
+
+
+async def _run(relays: Sequence[BoundRelay], *, once: bool) -> ExitStatus:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    working = [asyncio.create_task(one.run(stop)) for one in relays]
+    beside = [asyncio.create_task(_report(one, _REPORT_S)) for one in relays]
+    draining = [asyncio.create_task(_drained(one)) for one in relays] if once else []
+    try:
+        waiting: set[asyncio.Task[None]] = {*working}
+        if once:
+            drained = asyncio.create_task(_all(draining))
+            beside.append(drained)
+            waiting.add(drained)
+        # A relay ends by itself only with an error, and then the others have to stop.
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        status = _status(draining) if once and not stop.is_set() else ExitStatus.SUCCESS
+        for one in relays if once else ():
+            with suppress(HalfmqError):
+                await _say(one, 0)
+        stop.set()
+        await asyncio.gather(*working)
+    finally:
+        stop.set()
+        for task in (*beside, *draining):
+            task.cancel()
+        await asyncio.gather(*working, *beside, *draining, return_exceptions=True)
+    log.info("stopped: %d published", sum(one.confirmed for one in relays))
+    return status
+
+
+async def _all(tasks: Sequence["asyncio.Task[bool]"]) -> None:
+    await asyncio.gather(*tasks)
+
+
+def _status(draining: Sequence["asyncio.Task[bool]"]) -> ExitStatus:
+    """If a relay has ended before it drained its outbox, its error is raised afterwards."""
+    done = [task.result() for task in draining if task.done()]
+    return ExitStatus.SUCCESS if all(done) else ExitStatus.REFUSED
+
+
+async def _drained(one: BoundRelay) -> bool:
+    """Return when the relay has nothing to do any more. False: rows are set aside."""
+    await one.opened()
+    while True:
+        with suppress(DatabaseAway):
+            figures = await one.figures()
+            if not figures.wanted:
+                return Delivery.SET_ASIDE not in figures.rows
+        await asyncio.sleep(_LOOK_S)
+
+
+async def _report(one: BoundRelay, every_s: float) -> None:
+    """Say what was published, and what waits, for as long as the relay works."""
+    await one.opened()
+    before = 0
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            before = await _say(one, before)
+        except DatabaseAway as error:
+            log.warning("%s: %s", one.name, error)
+
+
+async def _say(one: BoundRelay, before: int) -> int:
+    """``before``: messages that were published by the last time. Returns how many are by now."""
+    figures, confirmed = await one.figures(), one.confirmed
+    oldest = "-" if figures.oldest_s is None else span(round(figures.oldest_s * 1000))
+    log.info(
+        "%s: %d published, %d waiting, oldest %s, %d set aside",
+        one.name, confirmed - before, figures.waiting, oldest, figures.rows.get(Delivery.SET_ASIDE, 0),
+    )  # fmt: skip
+    return confirmed
