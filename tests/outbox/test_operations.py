@@ -216,7 +216,9 @@ async def test_a_row_does_not_get_behind_one_that_is_being_skipped(shelf: Shelf)
 
     skipping = asyncio.create_task(asyncio.to_thread(database.run, skip))
     await asyncio.to_thread(locking.wait, PATIENCE_S)
-    done, _ = await asyncio.wait({skipping}, timeout=0.3)  # real time: what does not wait for the lane is through by then
+    done, _ = await asyncio.wait(
+        {skipping}, timeout=0.3
+    )  # real time: what does not wait for the lane is through by then
     go_on.set()
     await claiming
     assert len((await skipping).message_ids) == 1

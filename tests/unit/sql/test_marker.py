@@ -298,13 +298,18 @@ def test_check_of_a_prepared_marker_that_is_just_being_confirmed_is_unknown(
     assert decide(engine, markers, "t1") is Outcome.COMMIT
 
 
-def test_table_of_an_earlier_release_is_refused_by_name_and_upgraded_with_its_rows(engine: Engine) -> None:
-    """Its constraint knows 'C' and 'R' only."""
+def earlier_table(engine: Engine) -> None:
+    """The marker table as the earlier release made it."""
     old = MetaData()
     markers = MarkerRows(old, "mq_tx")
     (constraint,) = (one for one in markers.table.constraints if isinstance(one, CheckConstraint))
     constraint.sqltext = text("outcome IN ('C', 'R')")
     old.create_all(engine)
+
+
+def test_table_of_an_earlier_release_is_refused_by_name_and_upgraded_with_its_rows(engine: Engine) -> None:
+    """Its constraint knows 'C' and 'R' only."""
+    earlier_table(engine)
     present = MarkerRows(MetaData(), "mq_tx")
     with engine.begin() as connection:
         now_ms = wall_ms()

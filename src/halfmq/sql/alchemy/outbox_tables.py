@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, MetaData, SmallInteger, String, Table, Text
+from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
 
@@ -28,6 +29,10 @@ ROWS_STORAGE: Final = {
 #: Each lane is updated with every batch, and no indexed column of it. Free space on its page keeps these updates there, without index entries
 #: ("heap-only tuples"), and lets the next access remove the dead versions. PostgreSQL, CREATE TABLE, ``fillfactor``.
 LANES_STORAGE: Final = {"fillfactor": "20"}
+
+
+#: MySQL and MariaDB make MEDIUMBLOB of BLOB(4194304); named so, Alembic sees no difference.
+_BODY: Final = LargeBinary(limits.BODY_BYTES_MAX).with_variant(mysql.MEDIUMBLOB(), "mysql", "mariadb")
 
 
 class none_yet(FunctionElement[int]):  # noqa: N801 - used like a function
@@ -69,7 +74,7 @@ class OutboxTables:
             Column("tx_id", exact_text(limits.TRANSACTION_ID_CHARS_MAX), nullable=False),
             Column("topic", exact_text(limits.TOPIC_CHARS_MAX), nullable=False),
             Column("properties", LargeBinary(limits.PROPERTIES_BYTES_MAX), nullable=False),
-            Column("body", LargeBinary(limits.BODY_BYTES_MAX), nullable=False),
+            Column("body", _BODY, nullable=False),
             Column("written_at_ms", BigInteger, nullable=False),
             Column("attempts", Integer, nullable=False, default=none_yet(table)),
             Column("due_at_ms", BigInteger, nullable=False),
