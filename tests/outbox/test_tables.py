@@ -133,6 +133,21 @@ def test_tables_in_a_schema(engine: Engine) -> None:
         assert named.operations.status(connection).figures.rows == {"W": 1}
 
 
+@pytest.mark.parametrize("engine", [one for one in BLOCKING if one.id == "psycopg"], indirect=True)
+def test_tables_in_a_schema_that_is_translated(engine: Engine) -> None:
+    metadata = shop()
+    with engine.begin() as connection:
+        connection.execute(text('CREATE SCHEMA "Tenant"'))
+    tenant = engine.execution_options(schema_translate_map={None: "Tenant"})
+    with tenant.begin() as connection:
+        assert len(create_tables(connection, metadata)) == len(NAMES)
+    with tenant.begin() as connection:
+        assert create_tables(connection, metadata) == []
+        assert upgrade_tables(connection, metadata) == []
+    assert sorted(inspect(engine).get_table_names(schema="Tenant")) == sorted(NAMES)
+    assert inspect(engine).get_table_names() == []
+
+
 def test_a_table_of_an_earlier_release_is_upgraded_once(engine: Engine) -> None:
     metadata = shop()
     earlier_table(engine)

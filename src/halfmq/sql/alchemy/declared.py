@@ -7,7 +7,7 @@ tables themselves have nothing in ``Table.info``, which Alembic would write into
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, NamedTuple
 
-from sqlalchemy import Connection, MetaData, Table, create_mock_engine, event, inspect, select, text
+from sqlalchemy import Connection, Engine, MetaData, Table, create_mock_engine, event, inspect, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.schema import DDL
@@ -117,13 +117,12 @@ def create_tables(connection: Connection, metadata: MetaData) -> list[str]:
     done = []
     for one in declared_in(metadata):
         for table in one.tables:
-            if not _exists(connection, table):
+            if not exists_on(connection, table):
                 table.create(connection)
                 done.append(f"created {table.fullname}")
         for table, parameters in one.storage.items():
             if missing := _not_set(connection, table, parameters):
-                name = connection.dialect.identifier_preparer.format_table(table)
-                connection.execute(text(f"ALTER TABLE {name} SET ({_listed(missing)})"))
+                connection.execute(text(f"ALTER TABLE {_quoted(connection, table)} SET ({_listed(missing)})"))
                 done.append(f"set {_listed(missing)} of {table.fullname}")
         one.fill(connection)
     return done
@@ -136,7 +135,7 @@ def upgrade_tables(connection: Connection, metadata: MetaData) -> list[str]:
     """
     done = []
     for one in declared_in(metadata):
-        if all(_exists(connection, table) for table in one.tables):
+        if all(exists_on(connection, table) for table in one.tables):
             for upgrade in one.upgrades:
                 if upgrade.is_needed(connection):
                     upgrade.apply(connection)
@@ -164,9 +163,23 @@ def ddl_of(metadata: MetaData, dialect: str) -> list[str]:
     return statements
 
 
-def _exists(connection: Connection, table: Table) -> bool:
+def schema_on(bind: Connection | Engine, table: Table) -> str | None:
+    """The table's schema on ``bind``; with ``schema_translate_map`` one pool may serve several schemas."""
+    schemas = bind.get_execution_options().get("schema_translate_map") or {}
+    schema: str | None = schemas.get(table.schema, table.schema)
+    return schema
+
+
+def exists_on(connection: Connection, table: Table) -> bool:
+    """Whether the table is in the database."""
     # A new inspector each time: it caches.
-    return inspect(connection).has_table(table.name, schema=table.schema)
+    return inspect(connection).has_table(table.name, schema=schema_on(connection, table))
+
+
+def _quoted(connection: Connection, table: Table) -> str:
+    preparer = connection.dialect.identifier_preparer
+    schema = schema_on(connection, table)
+    return f"{preparer.quote_schema(schema)}.{preparer.quote(table.name)}" if schema else preparer.quote(table.name)
 
 
 def _listed(parameters: Mapping[str, str]) -> str:
@@ -177,10 +190,9 @@ def _not_set(connection: Connection, table: Table, parameters: Mapping[str, str]
     """Those of ``parameters`` that the table does not have; an administrator's values stay."""
     if connection.dialect.name != "postgresql":
         return {}
-    name = connection.dialect.identifier_preparer.format_table(table)
     options = connection.scalar(
         select(text("reloptions")).select_from(text("pg_class")).where(text("oid = CAST(:name AS regclass)")),
-        {"name": name},
+        {"name": _quoted(connection, table)},
     )
     known = {option.partition("=")[0] for option in options or ()}
     return {name: value for name, value in parameters.items() if name not in known}

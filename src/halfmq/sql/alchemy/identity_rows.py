@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Engine, RootTransaction, Table, delete, event
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from halfmq.errors import UsageError
+from halfmq.sql.alchemy.declared import schema_on
 from halfmq.sql.alchemy.errors import is_lock_wait
 from halfmq.sql.alchemy.short_transaction import short_transaction
 from halfmq.sql.rules.marker import COMMITTED
@@ -110,16 +111,10 @@ class TableIdentity:
             self._keep(connection, bounds.identity)
 
     def _known_on(self, bind: Connection | Engine) -> int | None:
-        return self._known.get(bind.engine.pool, {}).get(self._schema_on(bind))
+        return self._known.get(bind.engine.pool, {}).get(schema_on(bind, self._table))
 
     def _keep(self, connection: Connection, identity: int) -> None:
-        self._known.setdefault(connection.engine.pool, {})[self._schema_on(connection)] = identity
-
-    def _schema_on(self, bind: Connection | Engine) -> str | None:
-        """The table's schema on ``bind``; with ``schema_translate_map`` one pool may serve several schemas."""
-        schemas = bind.get_execution_options().get("schema_translate_map") or {}
-        schema: str | None = schemas.get(self._table.schema, self._table.schema)
-        return schema
+        self._known.setdefault(connection.engine.pool, {})[schema_on(connection, self._table)] = identity
 
     def _read_alone(self, connection: Connection, lock_wait_ms: int) -> Bounds | None:
         with short_transaction(connection, lock_wait_ms):

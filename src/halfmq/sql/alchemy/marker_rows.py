@@ -33,6 +33,7 @@ from sqlalchemy.schema import AddConstraint, DropConstraint
 from halfmq import limits
 from halfmq.client.outcome import Outcome
 from halfmq.errors import UsageError
+from halfmq.sql.alchemy.declared import schema_on
 from halfmq.sql.alchemy.errors import is_lock_wait
 from halfmq.sql.alchemy.exact_text import exact_text
 from halfmq.sql.alchemy.identity_rows import TableIdentity
@@ -292,7 +293,7 @@ class MarkerRows:
 
     def needs_upgrade(self, connection: Connection) -> bool:
         """Whether the table in the database does not allow the outcome 'P'."""
-        found = inspect(connection).get_check_constraints(self.table.name, schema=self.table.schema)
+        found = inspect(connection).get_check_constraints(self.table.name, schema=schema_on(connection, self.table))
         return not any(f"'{PREPARED}'" in constraint["sqltext"] for constraint in found)
 
     def upgrade(self, connection: Connection) -> None:

@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from halfmq.errors import UsageError
 from halfmq.relay.publisher import Published
 from halfmq.relay.rows import DatabaseAway, Figures, Lease, Work
+from halfmq.sql.alchemy.declared import exists_on
 from halfmq.sql.alchemy.errors import is_lock_wait
 from halfmq.sql.alchemy.notifications import listening
 from halfmq.sql.alchemy.outbox_rows import RowStatements, Settings
@@ -69,12 +70,21 @@ class EngineRows:
     async def establish(self) -> None:
         """See ``OutboxRows``."""
         try:
+            await self._run(self._require_tables)
             await self._run(self._statements.establish)
         except ProgrammingError as error:
             raise UsageError(
                 f"the outbox {self.name} cannot be used: {error.orig}",
                 hint="create its tables, or bring them up to date: `halfmq db init`, `halfmq db upgrade`",
             ) from error
+
+    def _require_tables(self, connection: Connection) -> None:
+        """SQLite reports a missing table as it reports a database that is away."""
+        for table in (self._tables.rows, self._tables.lanes):
+            if not exists_on(connection, table):
+                raise UsageError(
+                    f"there is no table {table.fullname} in {self.name}", hint="`halfmq db init` creates it"
+                )
 
     async def claim(self) -> Work | None:
         """See ``OutboxRows``."""
