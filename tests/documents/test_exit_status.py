@@ -54,6 +54,18 @@ RUNS: Final[dict[tuple[str, ExitStatus], str | By]] = {
     ("halfmq tx", S.REFUSED): "halfmq tx commit T-1 --operator ada --yes && halfmq tx rollback T-1 --operator ada",
     ("halfmq tx", S.UNKNOWN_OUTCOME): "halfmq tx commit T-2 --operator ada --yes --url $HALFMQ_LOSES_RESPONSES",
     ("halfmq tx", S.STILL_UNDECIDED): "halfmq tx check T-3",
+    ("halfmq relay", S.SUCCESS): "halfmq relay shop:app --once",
+    ("halfmq relay", S.FAILED): "halfmq relay shop:without_tables",
+    ("halfmq relay", S.USAGE): "halfmq relay shop:metadata",
+    ("halfmq relay", S.REFUSED): "halfmq relay shop:rejected --once",
+    ("halfmq outbox", S.SUCCESS): "halfmq outbox status shop:app",
+    ("halfmq outbox", S.FAILED): "halfmq outbox status sqlite:///absent/shop.db",
+    ("halfmq outbox", S.USAGE): "halfmq outbox retry shop:app",
+    ("halfmq outbox", S.NOT_FOUND): "halfmq outbox retry shop:app never",
+    ("halfmq outbox", S.REFUSED): "halfmq outbox retry shop:app $(cat held)",
+    ("halfmq db", S.SUCCESS): "halfmq db init shop:app",
+    ("halfmq db", S.FAILED): "halfmq db init shop:app --url sqlite:///absent/shop.db",
+    ("halfmq db", S.USAGE): "halfmq db prune shop:app",
     ("halfmq group", S.SUCCESS): "halfmq group holds",
     ("halfmq group", S.FAILED): f"halfmq group holds --url {_NOBODY}",
     ("halfmq group", S.USAGE): "halfmq group hold 'a group' orders",
@@ -86,6 +98,34 @@ RUNS: Final[dict[tuple[str, ExitStatus], str | By]] = {
     ("halfmq bench", S.FAILED): "ulimit -f 100; halfmq bench tx --seconds 0.1 --rounds 1 --durability memory",
     ("halfmq bench", S.USAGE): "halfmq bench tx --connections 2 --threads 1",
 }
+
+
+#: ``held`` is the id of a message that no operator may retry; what is in ``mq_rejected`` no broker takes.
+_SHOP: Final = """
+import os, pathlib
+from sqlalchemy import MetaData, create_engine
+from sqlalchemy.orm import sessionmaker
+from halfmq import App
+from halfmq.sql import Outbox
+
+def made(metadata, table, **options):
+    app = App(os.environ["HALFMQ_URL"], group="shop", sessions=sessions)
+    app.relay(Outbox(metadata, table), **options)
+    return app
+
+metadata = MetaData()
+sessions = sessionmaker(create_engine("sqlite:///shop.db"))
+app, rejected = made(metadata, "mq_outbox"), made(metadata, "mq_rejected", attempts=1)
+without_tables = made(MetaData(), "mq_absent")
+
+def begin():
+    metadata.create_all(sessions.kw["bind"])
+    with sessions() as session:
+        held = app.outboxes()[0].outbox.send(session, "orders", b"x", hold=True)
+        rejected.outboxes()[0].outbox.send(session, "RMQ_SYS_TRANS_HALF_TOPIC", b"x")
+        session.commit()
+    pathlib.Path("held").write_text(held)
+"""
 
 
 @contextlib.contextmanager
@@ -129,6 +169,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "\n".join((began, _EVENT % ("plain", 1, _SENT), _EVENT % ("seen", 2, _SEEN)))
     )
     (directory / "phantom.jsonl").write_text("\n".join((began, _EVENT % ("seen", 2, _SEEN))))
+    (directory / "shop.py").write_text(_SHOP)
+    shell("python -c 'import shop; shop.begin()'", directory, environment={"HALFMQ_URL": _NOBODY})
     return directory
 
 

@@ -7,6 +7,7 @@ import asyncio
 import json
 import logging
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -21,8 +22,9 @@ from tests.support.in_process import Running, serving
 from tests.support.raw_client import command
 from tests.support.sample_store import properties
 from tests.support.scripted_server import ScriptedServer
+from tests.support.shop_module import shop_module
 from tests.support.store_writer import StoreWriter
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 from tests.unit.broker.remoting.test_checks import answered, next_check
 
 from halfmq.broker.log_output import LogOutput
@@ -281,6 +283,104 @@ def report_job(invoke: Invoke, home: Path, monkeypatch: pytest.MonkeyPatch) -> N
     job("report")(invoke, home, monkeypatch)
 
 
+def hostile_shop(home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An application with an outbox, in which names, keys and reasons are hostile. Returns the id of a message that is set aside."""
+    shop = shop_module(monkeypatch, home)
+    with shop.sessions() as session, session.begin():
+        message_id: str = shop.outbox.send(session, "orders", HOSTILE, sharding_key=HOSTILE)
+        shop.outbox.send(session, "orders", HOSTILE)
+        shop.outbox.fill(session.connection())
+    table, lanes = shop.outbox.tables
+    with shop.sessions() as session, session.begin():
+        connection = session.connection()
+        aside = table.update().where(table.c.message_id == message_id)
+        connection.execute(aside.values(delivery="A", reason=HOSTILE, topic=HOSTILE, tx_id=HOSTILE))
+        other = table.update().where(table.c.message_id != message_id)
+        connection.execute(other.values(message_id=HOSTILE))
+        held = lanes.update().where(lanes.c.lane == 3)
+        connection.execute(held.values(holder=HOSTILE, batch_id="b", batch_seqs="2"))
+    return message_id
+
+
+def outbox_status(invoke: Invoke, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hostile_shop(home, monkeypatch)
+    for more in ((), ("--json",)):
+        status, text = invoke("outbox", "status", "shop:app", *more)
+        assert status == 0
+        assert_harmless(text)
+    assert_harmless(invoke("outbox", "status", f"{HOSTILE}:app")[1])
+    assert_harmless(invoke("outbox", "status", f"sqlite:///absent/{NAME}")[1])
+
+
+def outbox_list(invoke: Invoke, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hostile_shop(home, monkeypatch)
+    for more in ((), ("--json",), ("--state", "waiting"), ("--state", HOSTILE)):
+        assert_harmless(invoke("outbox", "list", "shop:app", *more)[1])
+
+
+def outbox_retry(invoke: Invoke, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hostile_shop(home, monkeypatch)
+    assert_harmless(invoke("outbox", "retry", "shop:app", HOSTILE)[1])
+    assert_harmless(invoke("outbox", "retry", "shop:app", f"{HOSTILE}2")[1])
+
+
+def outbox_skip(invoke: Invoke, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hostile_shop(home, monkeypatch)
+    assert_harmless(invoke("outbox", "skip", "shop:app", "--key", f"{HOSTILE}2", *DECIDE)[1])
+    assert_harmless(invoke("outbox", "skip", "shop:app", HOSTILE, *DECIDE)[1], shows=False)
+    assert_harmless(invoke("outbox", "skip", "shop:app", "--all", *DECIDE)[1], shows=False)
+
+
+def relay(invoke: Invoke, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its log: what a target says of a message that it refuses."""
+    hostile_shop(home, monkeypatch)
+    (home / "target.py").write_text(
+        "import shop\nfrom halfmq.relay.publisher import Published\n"
+        "class Target:\n    name, messages_max = 'there', 1\n    async def open(self): pass\n    async def close(self): pass\n"
+        f"    async def publish(self, batch): return Published(frozenset(), {{m.seq: {HOSTILE!r} for m in batch.messages}})\n"
+        "    async def recover(self, batch): return Published(frozenset())\n"
+        "app = shop.without\napp.relay(shop.outbox, to=Target(), attempts=1)\n"
+    )
+    # A process of its own: it configures logging.
+    done = subprocess.run(
+        [sys.executable, "-m", "halfmq", "relay", "target:app", "--once"],
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 4, done.stderr
+    assert_harmless(done.stderr)
+    assert_harmless(invoke("relay", f"{HOSTILE}:app")[1])
+    (home / "breaks.py").write_text(f"raise ValueError({HOSTILE!r})")
+    assert_harmless(invoke("relay", "breaks:app")[1])
+
+
+def db_command(*arguments: str) -> Callable[[Invoke, Path, pytest.MonkeyPatch], None]:
+    def run(invoke: Invoke, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        shop_module(monkeypatch, home, tables=False)
+        (home / "odd.py").write_text(
+            f"from sqlalchemy import MetaData\nfrom halfmq.sql import Outbox\nmetadata = MetaData()\nOutbox(metadata, {NAME!r})\n"
+        )
+        status, text = invoke("db", *arguments)
+        assert status == 0, text
+        assert_harmless(text)
+        assert_harmless(invoke("db", arguments[0], f"odd:{HOSTILE}", *arguments[2:])[1])
+
+    return run
+
+
+#: As much of it as a database takes; of the statements that are printed every line is one.
+NAME = HOSTILE.replace("\x00", "").replace("\n", "")
+ODD = ("odd:metadata", "--url", "sqlite:///odd.db")
+#: These get the application in a directory of its own.
+OF_APPLICATIONS: dict[str, Callable[[Invoke, Path, pytest.MonkeyPatch], None]] = {
+    "outbox status": outbox_status,
+    "outbox list": outbox_list,
+    "outbox retry": outbox_retry,
+    "outbox skip": outbox_skip,
+    "relay": relay,
+    "db sql": db_command("sql", "odd:metadata", "--dialect", "sqlite"),
+    "db init": db_command("init", *ODD),
+}
+
 CASES: dict[str, Callable[..., None] | None] = {
     **dict.fromkeys(ASKING),
     "store verify": store_verify,
@@ -289,6 +389,10 @@ CASES: dict[str, Callable[..., None] | None] = {
     **{f"pipeline {name}": job(name) for name in JOBS},
     "pipeline reconcile": reconcile_job,
     "pipeline report": report_job,
+    **OF_APPLICATIONS,
+    # They show what `db init` shows.
+    "db upgrade": None,
+    "db prune": None,
     # The path of a file of ours.
     "pipeline script": None,
     # Its output is the log: test_log_lines_of_a_broker_under_hostile_names_are_escaped.
@@ -309,7 +413,7 @@ def test_commands_that_read_files_show_their_text_escaped(
 ) -> None:
     case = CASES[name]
     assert case is not None
-    if name.startswith("pipeline"):
+    if name.startswith("pipeline") or name in OF_APPLICATIONS:
         case(invoke, tmp_path, request.getfixturevalue("monkeypatch"))
     else:
         case(invoke, tmp_path)

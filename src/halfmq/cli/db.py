@@ -16,6 +16,7 @@ from halfmq.cli.requests import TIMEOUT_S, Commands, Timeout
 from halfmq.client.app import App
 from halfmq.client.sync import Client
 from halfmq.errors import HalfmqError, UsageError
+from halfmq.sql.rules.table_identity import PRUNE_AGE_MIN_S
 
 if TYPE_CHECKING:
     # These need the extra sql.
@@ -194,6 +195,8 @@ def prune(
     ages_ms = {kind: _COMMANDS.span_ms(age) for kind, age in _given(markers, inbox, outbox).items()}
     if not ages_ms:
         _fail("name at least one age: --markers SPAN, --inbox SPAN or --outbox SPAN", ExitStatus.USAGE)
+    if ages_ms.get("markers", PRUNE_AGE_MIN_S * 1000) < PRUNE_AGE_MIN_S * 1000:
+        _fail(f"--markers {markers} is less than {PRUNE_AGE_MIN_S:.0f} seconds", ExitStatus.USAGE)
     found = _found(target)
     chosen = [one for one in found.declared if one.kind in ages_ms]
     if not chosen:

@@ -91,10 +91,12 @@ async def _run(relays: Sequence[BoundRelay], *, once: bool) -> ExitStatus:
             waiting.add(drained)
         # A relay ends by itself only with an error, and then the others have to stop.
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        status = _status(draining) if once and not stop.is_set() else ExitStatus.SUCCESS
-        for one in relays if once else ():
-            with suppress(HalfmqError):
-                await _say(one, 0)
+        status = ExitStatus.SUCCESS
+        if once and not stop.is_set():
+            status = _status(draining)
+            for one in relays:
+                with suppress(DatabaseAway):
+                    await _say(one, 0)
         stop.set()
         await asyncio.gather(*working)
     finally:

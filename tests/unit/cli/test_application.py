@@ -1,0 +1,58 @@
+"""MODULE:NAME on the command line: what is imported, and what is said if it cannot be."""
+
+from pathlib import Path
+
+import pytest
+import typer
+from tests.support.shop_module import shop_module
+
+from halfmq.cli.application import load, load_app
+from halfmq.cli.exit_status import ExitStatus
+from halfmq.cli.requests import Commands
+
+COMMANDS = Commands("halfmq relay")
+
+
+def failure(capsys: pytest.CaptureFixture[str], target: str) -> tuple[int, str]:
+    with pytest.raises(typer.Exit) as ended:
+        load_app(COMMANDS, target)
+    return ended.value.exit_code, capsys.readouterr().err
+
+
+def test_an_application_in_the_current_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = shop_module(monkeypatch, tmp_path, tables=False)
+    assert load_app(COMMANDS, "shop:app") is shop.app
+    assert load(COMMANDS, "shop:app.relay") == shop.app.relay, "an attribute of an object"
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "said"),
+    [
+        ("shop", ExitStatus.USAGE, "'shop' is not MODULE:NAME"),
+        (":app", ExitStatus.USAGE, "is not MODULE:NAME"),
+        ("no_such_shop:app", ExitStatus.USAGE, "there is no module no_such_shop, neither in"),
+        ("shop.main:app", ExitStatus.USAGE, "there is no module shop.main"),
+        ("shop:ap", ExitStatus.USAGE, "module shop has no 'ap'"),
+        ("shop:metadata", ExitStatus.USAGE, "shop:metadata is a MetaData, not a halfmq.App"),
+        (
+            "needs:app",
+            ExitStatus.FAILED,
+            "importing needs failed: ModuleNotFoundError: No module named 'not_installed'",
+        ),
+        ("broken:app", ExitStatus.FAILED, "importing broken failed: ZeroDivisionError"),
+    ],
+)
+def test_what_is_wrong_with_it_is_said(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    target: str,
+    status: ExitStatus,
+    said: str,
+) -> None:
+    shop_module(monkeypatch, tmp_path, tables=False)
+    (tmp_path / "needs.py").write_text("import not_installed\n")
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    found, text = failure(capsys, target)
+    assert (found, said in text) == (status, True), text
+    assert ("broken.py" in text) == target.startswith("broken"), "with the place where the application failed"

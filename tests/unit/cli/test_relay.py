@@ -1,0 +1,173 @@
+"""`halfmq relay` as a process, on a real broker and database: until SIGTERM, or until everything is published."""
+
+import asyncio
+import logging
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.served import Served
+from tests.support.shop_module import shop_module
+from tests.support.waiting import PATIENCE_S, until, wait_until
+
+from halfmq import Client
+from halfmq.cli import relay
+from halfmq.cli.exit_status import ExitStatus
+from halfmq.relay.rows import DatabaseAway, Figures
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    work = tmp_path_factory.mktemp("relay")
+    served = Served(work / "data", work / "broker.log", "--durability", "memory")
+    served.start()
+    yield served
+    served.stop()
+
+
+def send(shop: Any, *bodies: str, topic: str = "orders", key: str = "k") -> None:
+    with shop.sessions() as session, session.begin():
+        for body in bodies:
+            shop.outbox.send(session, topic, body, sharding_key=key)
+
+
+def states(shop: Any) -> list[str]:
+    with shop.sessions() as session:
+        table = shop.outbox.table
+        return [row.delivery for row in session.connection().execute(table.select().order_by(table.c.seq))]
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "halfmq", "relay", *arguments]
+
+
+def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+
+def received(broker: Served, topic: str, count: int) -> list[str]:
+    with Client(broker.url) as client, client.consumer(topic, group=f"reads-{topic}") as messages:
+        found = [messages.get(PATIENCE_S) for _ in range(count)]
+        assert messages.get(0.2) is None
+        return [message.text() for message in found if message is not None]
+
+
+@pytest.mark.parametrize("name", ["app", "asynchronous"])
+def test_once_publishes_everything_and_exits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: Served, name: str
+) -> None:
+    shop = shop_module(monkeypatch, tmp_path, broker.url)
+    topic = f"once-{name}"
+    send(shop, "1", "2", "3", topic=topic)
+    with shop.sessions() as session, session.begin():
+        shop.outbox.send(session, topic, "held", hold=True)
+        shop.outbox.send(session, topic, "later", delay=3600)
+    done = run(f"shop:{name}", "--once", "--workers", "2")
+    assert done.returncode == ExitStatus.SUCCESS, done.stderr
+    assert received(broker, topic, 3) == ["1", "2", "3"]
+    assert states(shop) == ["H", "S"]
+    assert "3 published, 0 waiting, oldest -, 0 set aside" in done.stderr
+    assert done.stdout == ""
+
+
+def test_once_says_by_its_status_that_messages_are_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: Served
+) -> None:
+    shop = shop_module(monkeypatch, tmp_path, broker.url)
+    (tmp_path / "strict.py").write_text("import shop\napp = shop.without\napp.relay(shop.outbox, attempts=1)\n")
+    send(shop, "1", "2", topic="RMQ_SYS_TRANS_HALF_TOPIC")  # which nobody may write
+    send(shop, "3", topic="strict", key="other")
+    done = run("strict:app", "--once")
+    assert done.returncode == ExitStatus.REFUSED, done.stderr
+    assert states(shop) == ["A", "B"]
+    assert received(broker, "strict", 1) == ["3"]
+    assert "1 set aside" in done.stderr
+    assert "was refused by halfmq 127.0.0.1" in done.stderr
+
+
+def test_it_runs_until_it_is_told_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: Served) -> None:
+    shop = shop_module(monkeypatch, tmp_path, broker.url)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        log = tmp_path / "relay.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(command("shop:app"), stderr=output)
+        try:
+            wait_until(lambda log=log: "begins" in log.read_text(), unless=process.poll)
+            send(shop, "x", topic="until")
+            wait_until(lambda: not states(shop), "it is published", unless=process.poll)
+        finally:
+            process.send_signal(number)
+            assert process.wait(PATIENCE_S) == ExitStatus.SUCCESS
+        assert "stopped: 1 published" in log.read_text()
+        with shop.sessions() as session:
+            assert shop.outbox.operations.status(session.connection()).lanes == [], "it has released its lanes"
+
+
+def test_it_waits_for_a_target_that_is_away_and_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop_module(monkeypatch, tmp_path)
+    log = tmp_path / "relay.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command("shop:app", "--once"), stderr=output)
+    wait_until(lambda: "waits: no connection" in log.read_text(), unless=process.poll)
+    process.terminate()
+    assert process.wait(PATIENCE_S) == ExitStatus.SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "said"),
+    [
+        ("shop:without", ExitStatus.USAGE, "has registered no relay: call app.relay(outbox)"),
+        ("shop:wrong", ExitStatus.USAGE, "nonsense"),
+        ("shop:markers", ExitStatus.USAGE, "is a MarkerTable"),
+        ("shop:app", ExitStatus.FAILED, "there is no table mq_outbox in mq_outbox in sqlite"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: Served, target: str, status: ExitStatus, said: str
+) -> None:
+    shop_module(monkeypatch, tmp_path, broker.url, tables=False)
+    done = run(target)
+    assert (done.returncode, said in done.stderr) == (status, True), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+class Reported:
+    """A relay whose figures the test says."""
+
+    name = "relay of mq_outbox to there"
+    refused = 0
+
+    def __init__(self) -> None:
+        self.confirmed = 0
+        self.asked = 0
+
+    async def opened(self) -> None:
+        pass
+
+    async def figures(self) -> Figures:
+        self.asked += 1
+        self.confirmed += 10
+        if self.asked == 2:
+            raise DatabaseAway("the database is away")
+        return Figures({"W": 5, "A": 2}, 61.0, 5, 7)
+
+
+async def test_every_minute_it_says_what_was_published_and_what_waits(caplog: pytest.LogCaptureFixture) -> None:
+
+    caplog.set_level(logging.INFO, "halfmq.relay")
+    one = Reported()
+    task = asyncio.create_task(relay._report(one, 0.001))  # type: ignore[arg-type]
+    await until(lambda: one.asked > 3)
+    task.cancel()
+    said = [record.getMessage() for record in caplog.records][:3]
+    assert said == [
+        "relay of mq_outbox to there: 10 published, 7 waiting, oldest 61 s, 2 set aside",
+        "relay of mq_outbox to there: the database is away",
+        "relay of mq_outbox to there: 20 published, 7 waiting, oldest 61 s, 2 set aside",
+    ]
