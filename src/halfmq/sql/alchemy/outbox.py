@@ -152,7 +152,7 @@ class Outbox(Declared):
         Returns False if it is not held: it is confirmed or withdrawn already, or does not exist. With an ``AsyncSession``:
         ``await session.run_sync(outbox.confirm, message_id)``.
         """
-        return self.operations.confirm(self._connection_of(session, "confirm"), message_id)
+        return self.operations.confirm_held(self._connection_of(session, "confirm"), message_id)
 
     def withdraw(self, session: Session | Connection, message_id: str) -> bool:
         """Never publish a held message, if and only if the transaction of ``session`` commits. One UPDATE in it. The row is kept until
@@ -160,7 +160,7 @@ class Outbox(Declared):
 
         Returns False as ``confirm``: a message that was confirmed cannot be taken back.
         """
-        return self.operations.withdraw(self._connection_of(session, "withdraw"), message_id)
+        return self.operations.withdraw_held(self._connection_of(session, "withdraw"), message_id)
 
     def prune(self, session: Session | Connection, *, older_than_s: float) -> int:
         """Delete rows that were published (``archive=True``) or skipped more than ``older_than_s`` seconds ago, in the transaction of

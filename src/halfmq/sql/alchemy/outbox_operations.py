@@ -225,12 +225,12 @@ class OutboxOperations:
 
     # --- the application's -----------------------------------------------------------------------------------------
 
-    def confirm(self, connection: Connection, message_id: str) -> bool:
+    def confirm_held(self, connection: Connection, message_id: str) -> bool:
         """A held row waits from now on. False: it is not held."""
         values = {"delivery": Delivery.WAITING, "due_at_ms": 0, "attempts": none_yet(self._tables.name)}
         return self._decide(connection, message_id, values)
 
-    def withdraw(self, connection: Connection, message_id: str) -> bool:
+    def withdraw_held(self, connection: Connection, message_id: str) -> bool:
         """A held row is never published. False: it is not held."""
         values = {"delivery": Delivery.SKIPPED, "outcome": Outcome.WITHDRAWN, "due_at_ms": now_ms()}
         return self._decide(connection, message_id, values)
