@@ -18,7 +18,7 @@ from halfmq.sql.rules.marker import PRUNE_ROWS_MAX
 from halfmq.sql.rules.outbox import Delivery
 from tests.outbox.conftest import Shelf, all_of, bodies
 from tests.outbox.test_rows import drain
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, soon
 from tests.unit.sql.faces import DRIVERS, on
 
 BLOCKING = [on(driver) for driver in DRIVERS if not driver.is_async]
@@ -105,6 +105,37 @@ async def test_a_held_message_has_no_delay(shelf: Shelf) -> None:
     with Session(shelf.engine) as session, pytest.raises(UnsupportedCombination):
         shelf.outbox.send(session, "t", "x", hold=True, delay=1)
     assert shelf.states() == {}
+
+
+@pytest.mark.parametrize(
+    "shelf", [on(driver) for driver in DRIVERS if driver.name in ("psycopg", "asyncpg")], indirect=True
+)
+async def test_a_relay_is_told_of_what_becomes_due_by_a_change(shelf: Shelf) -> None:
+    with Session(shelf.engine) as session, session.begin():
+        first, second = [shelf.outbox.send(session, "t", body, hold=True) for body in ("one", "two")]
+    told = asyncio.Event()
+    async with (await shelf.rows()).listening(told.set) as is_told:
+        assert is_told
+        await soon(told.wait())  # for what was there before
+
+        async def is_told_by(change: Callable[[], Any]) -> None:
+            told.clear()
+            await asyncio.to_thread(change)
+            await soon(told.wait())
+
+        def confirm() -> None:
+            with Session(shelf.engine) as session, session.begin():
+                assert shelf.outbox.confirm(session, first)
+
+        def retry() -> None:
+            with shelf.engine.begin() as connection:
+                assert shelf.outbox.operations.retry(connection, Which(second)).message_ids == [second]
+
+        await is_told_by(confirm)
+        with shelf.engine.begin() as connection:
+            table = shelf.outbox.table
+            connection.execute(update(table).where(table.c.message_id == second).values(delivery="A"))
+        await is_told_by(retry)
 
 
 # --- operators
