@@ -73,6 +73,8 @@ CALLS: dict[type, dict[str, Call]] = {
         "send": lambda held: held.mq.send("t", b"x"),
         "send_many": lambda held: held.mq.send_many("t", [b"x"]),
         "prepare": lambda held: held.mq.prepare(ONE, tx_id="T-2"),
+        "settle_earlier": lambda held: held.mq.settle_earlier("T-2", ONE[0], broker="b"),
+        "broker_names": lambda held: held.mq.broker_names(),
         "commit": lambda held: held.mq.commit(held.prepared),
         "rollback": lambda held: held.mq.rollback(held.prepared),
         "finish": lambda held: held.mq.finish(held.prepared, Outcome.UNKNOWN),
@@ -80,6 +82,7 @@ CALLS: dict[type, dict[str, Call]] = {
         "transaction": lambda held: called(
             lambda: held.mq.transaction(None, markers=Markers(), checked_elsewhere=True)
         ),
+        "relay": lambda held: called(lambda: held.mq.relay(None, None)),
         "send_in_transaction": lambda held: held.mq.send_in_transaction("t", b"x", listener=Listener()),
         "add_listener": lambda held: called(lambda: held.mq.add_listener(Listener())),
         "add_check": lambda held: called(lambda: held.mq.add_check("c", lambda _: Outcome.UNKNOWN)),

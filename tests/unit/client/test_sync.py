@@ -311,7 +311,7 @@ class Markers:
 
     name = "markers"
 
-    def bind(self, client: Any, session: Any, *, query_id: str = "", timeout: float | None = None) -> Any:
+    def bind(self, client: Any, session: Any, **options: Any) -> Any:
         return f"block of {client.new_transaction_id()}"
 
     bind_async = checker = bind
