@@ -681,7 +681,7 @@ class AsyncClient:
     ) -> "AbstractAsyncContextManager[RunningRelay]":
         """Publish the rows of a ``halfmq.sql.Outbox`` while the block is open: ``async with mq.relay(outbox, sessions): ...``.
 
-        ``sessions``: your sessionmaker, or an engine. ``to``: a publisher, such as ``halfmq.relay.rabbitmq.RabbitPublisher``; by default the
+        ``sessions``: your sessionmaker, or an engine. ``to``: a publisher (see ``halfmq.relay``); by default the
         broker of this client, in transactions of the group ``<group>-relay``. ``options``: those of ``Outbox.relay``, and ``broker``, the
         name of the broker where there are several.
 
