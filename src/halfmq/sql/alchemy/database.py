@@ -36,7 +36,7 @@ def engine_of(sessions: Any, table: Table) -> Engine | AsyncEngine:
             bind = sync.get_bind(clause=table)
     if not isinstance(bind, Engine):
         raise UsageError(
-            "the relay needs an Engine, or a sessionmaker that is bound to one", hint="outbox.relay(engine, ...)"
+            "sessions must be an Engine, or a sessionmaker that is bound to one", hint="sessionmaker(engine)"
         )
     return AsyncEngine(bind) if isinstance(made, AsyncSession) else bind
 
