@@ -65,7 +65,7 @@ class Faults:
                     await task
                 raise Killed
             case "pause before":
-                await asyncio.sleep(LEASE_S * self._rng.uniform(0.8, 1.5))
+                await asyncio.sleep(LEASE_S * self._rng.uniform(0.8, 1.5))  # real time: longer than a lease, or nearly
                 return await call()
             case "not sent":
                 return lost()
@@ -74,7 +74,7 @@ class Faults:
             case "kill after":
                 raise Killed
             case "pause after":
-                await asyncio.sleep(LEASE_S * self._rng.uniform(0.8, 1.5))
+                await asyncio.sleep(LEASE_S * self._rng.uniform(0.8, 1.5))  # real time: longer than a lease, or nearly
                 return answer
         return lost()
 
@@ -247,8 +247,8 @@ async def run(
             next_id += await asyncio.to_thread(shop.block, engine, rng, next_id, calls)
         else:
             next_id += shop.transaction(engine, rng, next_id, rng.choice(keys))
-        await asyncio.sleep(rng.choice((0, 0, 0.01)))
-    await asyncio.sleep(rng.uniform(0, 0.2))
+        await asyncio.sleep(rng.choice((0, 0, 0.01)))  # real time: relays work meanwhile
+    await asyncio.sleep(rng.uniform(0, 0.2))  # real time: relays work meanwhile
     stop.set()
     await asyncio.wait_for(asyncio.gather(*relays), 60)
     return faults.story
