@@ -4,11 +4,13 @@ import asyncio
 from functools import partial
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import MetaData, select, text
 from sqlalchemy.orm import Session
 
+from halfmq.errors import InvalidName
 from halfmq.relay.publisher import Published
 from halfmq.relay.rows import LeaseLost
+from halfmq.sql import Outbox
 from tests.outbox.conftest import Shelf, all_of, bodies
 from tests.support.waiting import soon
 from tests.unit.sql.faces import DRIVERS, on
@@ -255,3 +257,17 @@ async def test_a_lost_connection_is_opened_again_to_listen(shelf: Shelf) -> None
         woken.clear()
         shelf.send("k")
         await soon(woken.wait())
+
+
+@pytest.mark.parametrize("shelf", [on(DRIVERS[0])], indirect=True)
+def test_topics_of_other_targets(shelf: Shelf) -> None:
+    free = Outbox(MetaData(), any_topic=True)
+    with Session(shelf.engine) as session, session.begin():
+        free.send(session, "orders.created:ü", "1")
+        with pytest.raises(InvalidName):
+            shelf.outbox.send(session, "orders.created", "2")
+        for wrong in ("", "x" * 256, "a\nb", None):
+            with pytest.raises(InvalidName):
+                free.send(session, wrong, "3")  # type: ignore[arg-type]
+    with shelf.engine.connect() as connection:
+        assert list(connection.scalars(select(free.table.c.topic))) == ["orders.created:ü"]

@@ -27,7 +27,10 @@ from halfmq.sql.alchemy.outbox_relay import LEASE_S, EngineRows
 from halfmq.sql.alchemy.outbox_rows import RowStatements, Settings
 from halfmq.sql.alchemy.outbox_tables import LANES_STORAGE, ROWS_STORAGE, OutboxTables
 from halfmq.sql.rules.marker import WhichUndecided
-from halfmq.sql.rules.outbox import ATTEMPTS_MAX, ORDER_KEY_CHARS_MAX, Delivery, Outcome, lane_of
+from halfmq.sql.rules.outbox import ATTEMPTS_MAX, ORDER_KEY_CHARS_MAX, Delivery, Outcome, checked_any_topic, lane_of
+
+#: Stands for a topic whose name follows other rules than RocketMQ's while its message is composed.
+ANY_TOPIC: Final = "any"
 
 
 class BrokerAccount(Protocol):
@@ -45,12 +48,16 @@ class Outbox(Declared):
 
     They are ordinary tables in your ``MetaData``: ``create_all`` creates them, and Alembic detects them. The second one is named
     ``<table>_lane``.
+
+    ``any_topic``: topics may have names that RocketMQ does not allow, such as ``orders.created``, for a target that does: RabbitMQ (a
+    routing key) or Kafka.
     """
 
     kind = "outbox"
 
-    def __init__(self, metadata: MetaData, table: str = "mq_outbox") -> None:
+    def __init__(self, metadata: MetaData, table: str = "mq_outbox", *, any_topic: bool = False) -> None:
         self._tables = OutboxTables(metadata, table)
+        self._any_topic = any_topic
         #: A class of its own for each outbox, since SQLAlchemy maps a class to one table.
         self._row_class = type("OutboxRow", (), {})
         registry(metadata=metadata).map_imperatively(self._row_class, self._tables.rows)
@@ -119,8 +126,17 @@ class Outbox(Declared):
             UsageError, InvalidName, MessageTooLarge: an argument is wrong. Nothing was added.
         """
         message = compose(
-            topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, delay=delay, properties=properties
+            ANY_TOPIC if self._any_topic else topic,
+            body,
+            tag=tag,
+            key=key,
+            keys=keys,
+            sharding_key=sharding_key,
+            delay=delay,
+            properties=properties,
         )
+        if self._any_topic:
+            message = message._replace(topic=checked_any_topic(topic))
         if isinstance(session, scoped_session | async_scoped_session):
             session = session()
         if isinstance(session, AsyncSession):

@@ -9,7 +9,7 @@ from sqlalchemy.sql.expression import FunctionElement
 
 from halfmq import limits
 from halfmq.sql.alchemy.exact_text import exact_text
-from halfmq.sql.rules.outbox import ORDER_KEY_CHARS_MAX, REASON_CHARS_MAX
+from halfmq.sql.rules.outbox import ORDER_KEY_CHARS_MAX, REASON_CHARS_MAX, TOPIC_CHARS_MAX
 
 #: Characters of the number of a message, as the client makes them.
 MESSAGE_ID_CHARS: Final = 64
@@ -72,7 +72,7 @@ class OutboxTables:
             Column("order_key", exact_text(ORDER_KEY_CHARS_MAX), nullable=False),
             Column("message_id", exact_text(MESSAGE_ID_CHARS), nullable=False),
             Column("tx_id", exact_text(limits.TRANSACTION_ID_CHARS_MAX), nullable=False),
-            Column("topic", exact_text(limits.TOPIC_CHARS_MAX), nullable=False),
+            Column("topic", exact_text(TOPIC_CHARS_MAX), nullable=False),
             Column("properties", LargeBinary(limits.PROPERTIES_BYTES_MAX), nullable=False),
             Column("body", _BODY, nullable=False),
             Column("written_at_ms", BigInteger, nullable=False),

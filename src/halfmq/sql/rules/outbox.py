@@ -19,6 +19,7 @@ it stops the rows behind it that have the same order key, and no others.
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from halfmq.errors import InvalidName
 from halfmq.model.checksum import crc32
 
 #: Never changed: the lane is stored in each row, and an order key must stay in its lane.
@@ -36,6 +37,9 @@ REASON_CHARS_MAX: Final = 500
 
 #: Characters of an order key.
 ORDER_KEY_CHARS_MAX: Final = 255
+
+#: Characters of a topic: of Kafka's names up to 249, of RabbitMQ's routing keys 255 bytes.
+TOPIC_CHARS_MAX: Final = 255
 
 
 class Delivery(StrEnum):
@@ -80,6 +84,17 @@ AT_A_TIME: Final = (Delivery.RETRYING, Delivery.SCHEDULED)
 UNPUBLISHED: Final = (Delivery.WAITING, Delivery.SCHEDULED, Delivery.RETRYING, Delivery.BEHIND)
 #: Nothing happens to these any more; they are kept until they are pruned.
 ENDED: Final = (Delivery.PUBLISHED, Delivery.SKIPPED)
+
+
+def checked_any_topic(topic: object) -> str:
+    """``topic`` if some target may have one of this name.
+
+    Raises:
+        InvalidName: it is empty, too long, no text, or has a character that cannot be printed.
+    """
+    if not isinstance(topic, str) or not 0 < len(topic) <= TOPIC_CHARS_MAX or not topic.isprintable():
+        raise InvalidName(f"{topic!r} is no name of a topic", hint=f"1 to {TOPIC_CHARS_MAX} printable characters")
+    return topic
 
 
 def lane_of(order_key: str, message_id: str) -> int:
