@@ -8,6 +8,7 @@ from sqlalchemy import MetaData, select, text
 from sqlalchemy.orm import Session
 
 from halfmq.errors import InvalidName
+from halfmq.relay.halfmq import HalfmqPublisher
 from halfmq.relay.publisher import Published
 from halfmq.relay.rows import LeaseLost
 from halfmq.sql import Outbox
@@ -241,6 +242,24 @@ async def test_a_commit_wakes_a_relay_where_the_database_tells_of_it(shelf: Shel
             woken.clear()
             shelf.send("k")
             await soon(woken.wait())
+
+
+@pytest.mark.parametrize("shelf", [on(driver) for driver in DRIVERS if driver.name == "psycopg"], indirect=True)
+async def test_an_outbox_without_notifications(shelf: Shelf) -> None:
+    quiet = Outbox(MetaData(), notify=False)
+    rows = await shelf.rows()
+    with Session(shelf.engine) as session, shelf.engine.connect() as listener:
+        listener.exec_driver_sql("LISTEN mq_outbox")
+        listener.commit()
+        quiet.send(session, "t", "1")
+        session.commit()
+        driver = listener.connection.driver_connection
+        assert driver is not None
+        assert list(driver.notifies(timeout=0)) == []
+    async with quiet.relay(rows._engine, HalfmqPublisher("rocketmq://127.0.0.1:1", group="g"))._rows.listening(
+        lambda: None
+    ) as told:
+        assert not told
 
 
 @pytest.mark.parametrize("shelf", [on(driver) for driver in DRIVERS if driver.database == "postgresql"], indirect=True)

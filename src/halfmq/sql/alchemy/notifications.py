@@ -22,8 +22,9 @@ _LOOK_S: Final = 0.2
 
 @asynccontextmanager
 async def listening(engine: Engine | AsyncEngine, channel: str, wake: Callable[[], None]) -> AsyncIterator[bool]:
-    """Call ``wake`` on the loop for each notification while the block is open. Yields False if database or driver has none."""
-    if engine.dialect.name != "postgresql" or engine.dialect.driver not in ("psycopg", "asyncpg"):
+    """Call ``wake`` on the loop for each notification while the block is open. Yields False if database or driver has none, or
+    ``channel`` is empty."""
+    if not channel or engine.dialect.name != "postgresql" or engine.dialect.driver not in ("psycopg", "asyncpg"):
         yield False
     elif isinstance(engine, AsyncEngine):
         task = asyncio.create_task(_listen_async(engine, channel, wake))

@@ -50,13 +50,16 @@ class Outbox(Declared):
     ``<table>_lane``.
 
     ``any_topic``: topics may have names that RocketMQ does not allow, such as ``orders.created``, for a target that does: RabbitMQ (a
-    routing key) or Kafka.
+    routing key) or Kafka. ``notify``: on PostgreSQL a commit wakes the relays by NOTIFY, for which transactions that send wait for each other
+    at COMMIT; False, in all processes: relays poll, which does not slow down thousands of commits a second.
     """
 
     kind = "outbox"
 
-    def __init__(self, metadata: MetaData, table: str = "mq_outbox", *, any_topic: bool = False) -> None:
-        self._tables = OutboxTables(metadata, table)
+    def __init__(
+        self, metadata: MetaData, table: str = "mq_outbox", *, any_topic: bool = False, notify: bool = True
+    ) -> None:
+        self._tables = OutboxTables(metadata, table, notifies=notify)
         self._any_topic = any_topic
         #: A class of its own for each outbox, since SQLAlchemy maps a class to one table.
         self._row_class = type("OutboxRow", (), {})

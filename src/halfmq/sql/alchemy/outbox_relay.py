@@ -111,7 +111,7 @@ class EngineRows:
 
     def listening(self, wake: Callable[[], None]) -> AbstractAsyncContextManager[bool]:
         """See ``OutboxRows``."""
-        return listening(self._engine, self._tables.name, wake)
+        return listening(self._engine, self._tables.name if self._tables.notifies else "", wake)
 
     async def close(self) -> None:
         """See ``OutboxRows``. The engine is the application's, and stays open."""

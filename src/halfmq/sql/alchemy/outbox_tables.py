@@ -59,7 +59,8 @@ def _notify(element: none_yet, compiler: Any, **options: Any) -> str:
 class OutboxTables:
     """Declared in the application's ``MetaData``: ``create_all`` creates them, and Alembic detects them."""
 
-    def __init__(self, metadata: MetaData, table: str) -> None:
+    def __init__(self, metadata: MetaData, table: str, *, notifies: bool = True) -> None:
+        self.notifies = notifies
         #: The channel of NOTIFY, and what the lanes are named after.
         self.name = table
         self.rows = Table(
@@ -76,7 +77,7 @@ class OutboxTables:
             Column("properties", LargeBinary(limits.PROPERTIES_BYTES_MAX), nullable=False),
             Column("body", _BODY, nullable=False),
             Column("written_at_ms", BigInteger, nullable=False),
-            Column("attempts", Integer, nullable=False, default=none_yet(table)),
+            Column("attempts", Integer, nullable=False, default=none_yet(table) if notifies else 0),
             Column("due_at_ms", BigInteger, nullable=False),
             Column("published_at_ms", BigInteger, nullable=False),
             Column("reason", exact_text(REASON_CHARS_MAX), nullable=False),
