@@ -1,7 +1,6 @@
 """Half messages while the broker answers, and the outbox while it does not: orders are placed either way.
 
-halfmq serve --data ./data
-python examples/fallback.py
+Run `halfmq serve --data ./data` in another terminal, then `python examples/fallback.py`.
 """
 
 import os

@@ -1,7 +1,6 @@
 """Orders in a database, and half messages at a halfmq broker, which it delivers if and only if the order was committed.
 
-halfmq serve --data ./data
-python examples/half_message.py
+Run `halfmq serve --data ./data` in another terminal, then `python examples/half_message.py`.
 """
 
 import os
@@ -16,8 +15,8 @@ from halfmq.sql import Inbox, MarkerTable
 
 URL = os.environ.get("HALFMQ_URL", "rocketmq://127.0.0.1:9876")
 TOPIC = os.environ.get("TOPIC", "orders-half-message")
-shop = create_engine(os.environ.get("DATABASE_URL", "sqlite:///half_message-shop.db"))
-billing = create_engine(os.environ.get("BILLING_DATABASE_URL", "sqlite:///half_message-billing.db"))
+shop = create_engine(os.environ.get("DATABASE_URL", "sqlite:///half-message-shop.db"))
+billing = create_engine(os.environ.get("BILLING_DATABASE_URL", "sqlite:///half-message-billing.db"))
 
 shop_tables, billing_tables = MetaData(), MetaData()
 orders = Table("orders", shop_tables, Column("id", Integer, primary_key=True))

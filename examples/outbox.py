@@ -1,7 +1,6 @@
 """Orders and their messages in one database; a relay publishes the messages to a halfmq broker, and billing reads them.
 
-halfmq serve --data ./data
-python examples/outbox.py
+Run `halfmq serve --data ./data` in another terminal, then `python examples/outbox.py`.
 """
 
 import os

@@ -1,7 +1,6 @@
 """Orders and their messages in one database; a relay publishes the messages to Apache Kafka, and billing reads them.
 
-pip install 'halfmq[kafka,sql]'
-python examples/to_kafka.py
+Install with `pip install 'halfmq[kafka,sql]'`, then run `python examples/to_kafka.py`.
 """
 
 import asyncio
@@ -19,8 +18,8 @@ from halfmq.sql import Inbox, Outbox
 
 SERVERS = os.environ.get("KAFKA_SERVERS", "127.0.0.1:9092")
 TOPIC = os.environ.get("TOPIC", "orders")
-shop = create_engine(os.environ.get("DATABASE_URL", "sqlite:///to_kafka-shop.db"))
-billing = create_engine(os.environ.get("BILLING_DATABASE_URL", "sqlite:///to_kafka-billing.db"))
+shop = create_engine(os.environ.get("DATABASE_URL", "sqlite:///to-kafka-shop.db"))
+billing = create_engine(os.environ.get("BILLING_DATABASE_URL", "sqlite:///to-kafka-billing.db"))
 
 shop_tables, billing_tables = MetaData(), MetaData()
 orders = Table("orders", shop_tables, Column("id", Integer, primary_key=True))

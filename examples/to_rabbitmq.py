@@ -1,7 +1,6 @@
 """Orders and their messages in one database; a relay publishes the messages to RabbitMQ, and billing reads them.
 
-pip install 'halfmq[rabbitmq,sql]' aio-pika
-python examples/to_rabbitmq.py
+Install with `pip install 'halfmq[rabbitmq,sql]' aio-pika`, then run `python examples/to_rabbitmq.py`.
 """
 
 import asyncio
@@ -18,8 +17,8 @@ from halfmq.sql import Inbox, Outbox
 
 URL = os.environ.get("AMQP_URL", "amqp://guest:guest@127.0.0.1:5672/")
 TOPIC = os.environ.get("TOPIC", "orders")
-shop = create_engine(os.environ.get("DATABASE_URL", "sqlite:///to_rabbitmq-shop.db"))
-billing = create_engine(os.environ.get("BILLING_DATABASE_URL", "sqlite:///to_rabbitmq-billing.db"))
+shop = create_engine(os.environ.get("DATABASE_URL", "sqlite:///to-rabbitmq-shop.db"))
+billing = create_engine(os.environ.get("BILLING_DATABASE_URL", "sqlite:///to-rabbitmq-billing.db"))
 
 shop_tables, billing_tables = MetaData(), MetaData()
 orders = Table("orders", shop_tables, Column("id", Integer, primary_key=True))

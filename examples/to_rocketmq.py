@@ -1,7 +1,6 @@
 """Orders and their messages in one database; a relay publishes the messages to Apache RocketMQ, and billing reads them.
 
-pip install 'halfmq[sql]'
-python examples/to_rocketmq.py
+Install with `pip install 'halfmq[sql]'`, then run `python examples/to_rocketmq.py`.
 """
 
 import os
@@ -17,8 +16,8 @@ from halfmq.sql import Inbox, Outbox
 
 SERVERS = os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876")
 TOPIC = os.environ.get("TOPIC", "orders")
-shop = create_engine(os.environ.get("DATABASE_URL", "sqlite:///to_rocketmq-shop.db"))
-billing = create_engine(os.environ.get("BILLING_DATABASE_URL", "sqlite:///to_rocketmq-billing.db"))
+shop = create_engine(os.environ.get("DATABASE_URL", "sqlite:///to-rocketmq-shop.db"))
+billing = create_engine(os.environ.get("BILLING_DATABASE_URL", "sqlite:///to-rocketmq-billing.db"))
 
 shop_tables, billing_tables = MetaData(), MetaData()
 orders = Table("orders", shop_tables, Column("id", Integer, primary_key=True))

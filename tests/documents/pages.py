@@ -12,7 +12,11 @@ from markdown_it.token import Token
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 #: By their paths in the repository.
-PAGES: Final = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+PAGES: Final = (
+    "README.md",
+    "examples/README.md",
+    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+)
 
 
 class Block(NamedTuple):
