@@ -1,4 +1,4 @@
-"""What README.md and docs/*.md show: code blocks, quotations in running text, and tables. Read with markdown-it-py, which Rich requires."""
+"""What README.md, examples/README.md and docs/*.md show: code blocks, quotations in running text, and tables. Read with markdown-it-py, which Rich requires."""
 
 import re
 from collections.abc import Iterator
