@@ -64,7 +64,7 @@ PARTS: Final = (
         ("tests/compat", "--ignore=tests/compat/test_spark_rocketmq.py"), _SLOW,
     ),
     Part("demo", "a run of the demo", 0.7, ("tests/demo",), _SLOW),
-    Part("relay", "outbox and relay, to RabbitMQ, Apache Kafka, Apache RocketMQ", 0.7, ("tests/unit/relay", "tests/outbox")),
+    Part("relay", "outbox and relay, to RabbitMQ, Apache Kafka, Apache RocketMQ; the examples", 0.7, ("tests/unit/relay", "tests/outbox")),
     _command("lint", "form of the code", "ruff", "check", ".", suites=("fast", "gate", "all")),
     _command("format", "format of the code", "ruff", "format", "--check", "."),
     _command("layers", "imports between packages", "lint-imports", suites=("fast", "gate", "all")),

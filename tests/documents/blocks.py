@@ -1,4 +1,4 @@
-"""Who runs or compares each code block of README.md and docs/*.md, or why nobody does: one row for every block, in the order of the page.
+"""Who runs or compares each code block of README.md, examples/README.md and docs/*.md, or why nobody does: one row for every block, in the order of the page.
 
 Decision 0062. A test that is named here asks ``blocks_of`` for its blocks, so the table decides what it runs.
 What the reader's program needs from its surroundings is replaced by ``in_test`` and nothing else: addresses, and absolute directories.
@@ -32,6 +32,7 @@ Rows = Sequence[tuple[str, By | Not]]
 
 _PROGRAMS: Final = "tests/documents/test_programs.py"
 _COMMANDS: Final = By("tests/documents/test_commands.py::test_the_commands_do_what_the_page_says")
+_OUTBOX: Final = "tests/documents/test_outbox_page.py"
 _RECOVERY: Final = "tests/documents/test_recovery_page.py"
 _SPARK: Final = By("tests/spark/test_documents.py::test_the_programs_run")
 _JOBS: Final = By("tests/spark/test_documents.py::test_the_jobs_run")
@@ -53,6 +54,9 @@ BLOCKS: Final[dict[str, Rows]] = {
         ("halfmq pipeline ingest", Not("a list of the jobs; docs/pipeline.md has them with their options, which are run")),
         ("halfmq serve --data DIR", _COMMANDS),
     ),
+    "examples/README.md": (
+        ("pip install", Not("as README.md, whose installation is run; tests/outbox/test_examples.py runs each program")),
+    ),
     "docs/check-history.md": (
         ("$ halfmq check-history history/", By(f"{_PROGRAMS}::test_a_history_is_recorded_and_checked")),
         ("from halfmq.testing.history import Recorder", By(f"{_PROGRAMS}::test_a_history_is_recorded_and_checked")),
@@ -64,6 +68,15 @@ BLOCKS: Final[dict[str, Rows]] = {
         ("engine = create_async_engine", By(f"{_PROGRAMS}::test_the_web_service_of_the_database_page_serves")),
         ("while markers.prune", By(f"{_PROGRAMS}::test_the_database_page_is_one_program")),
         ("inbox = Inbox(metadata)", By(f"{_PROGRAMS}::test_the_database_page_is_one_program")),
+    ),
+    "docs/outbox.md": (
+        ("import asyncio", By(f"{_OUTBOX}::test_the_ten_minutes")),
+        ("$ halfmq db init shop:app", By(f"{_OUTBOX}::test_the_ten_minutes")),
+        ("$ halfmq relay shop:app --once", By(f"{_OUTBOX}::test_the_ten_minutes")),
+        ("$ python shop.py", By(f"{_OUTBOX}::test_the_ten_minutes")),
+        ("from halfmq.relay.kafka", By(f"{_OUTBOX}::test_the_other_targets")),
+        ("halfmq outbox retry", By(f"{_OUTBOX}::test_an_operator_retries_and_skips_what_was_set_aside")),
+        ("with Sessions() as session", By(f"{_OUTBOX}::test_the_fallback_says_which_way_the_messages_went")),
     ),
     "docs/performance.md": ((EACH, _MEASURED),),
     "docs/pipeline.md": (

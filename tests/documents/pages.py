@@ -1,4 +1,4 @@
-"""What README.md and docs/*.md show: code blocks, quotations in running text, and tables. Read with markdown-it-py, which Rich requires."""
+"""What README.md, examples/README.md and docs/*.md show: code blocks, quotations in running text, and tables. Read with markdown-it-py, which Rich requires."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,11 @@ from markdown_it.token import Token
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 #: By their paths in the repository.
-PAGES: Final = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+PAGES: Final = (
+    "README.md",
+    "examples/README.md",
+    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+)
 
 
 class Block(NamedTuple):

@@ -14,12 +14,25 @@ from halfmq.relay.publisher import Published
 from halfmq.relay.rows import Work
 from halfmq.sql import Outbox
 from halfmq.sql.alchemy.outbox_relay import EngineRows
+from tests.support.kafka import kafka_broker
 from tests.support.mariadb import mariadb_database, mariadb_server
 from tests.support.postgres import postgres_database, postgres_server
+from tests.support.rabbitmq import rabbitmq_server
+from tests.unit.relay.conftest import kafka, rabbit, rocket_target
 from tests.unit.sql.conftest import with_foreign_keys
 from tests.unit.sql.faces import ALL, Driver, located
 
-__all__ = ["mariadb_database", "mariadb_server", "postgres_database", "postgres_server"]
+__all__ = [
+    "kafka",
+    "kafka_broker",
+    "mariadb_database",
+    "mariadb_server",
+    "postgres_database",
+    "postgres_server",
+    "rabbit",
+    "rabbitmq_server",
+    "rocket_target",
+]
 
 
 class Shelf:

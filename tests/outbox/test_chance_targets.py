@@ -16,13 +16,8 @@ from halfmq.sql.alchemy.outbox_relay import EngineRows
 from tests.outbox.chance import LEASE_S, Shop, run
 from tests.outbox.test_chance import IDS_OF_A_RUN, engine_on, settle
 from tests.support.amount import amount, seed_of_commit
-from tests.support.kafka import kafka_broker
-from tests.support.rabbitmq import rabbitmq_server
-from tests.unit.relay.conftest import kafka, rabbit, rocket_target
 from tests.unit.relay.targets import TARGETS, Read, Target, fresh_name
 from tests.unit.sql.faces import DRIVERS, MARKS, Driver, located
-
-__all__ = ["kafka", "kafka_broker", "rabbit", "rabbitmq_server", "rocket_target"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_600)]
 

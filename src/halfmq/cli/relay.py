@@ -92,8 +92,8 @@ async def _run(relays: Sequence[BoundRelay], *, once: bool) -> ExitStatus:
         # A relay ends by itself only with an error, and then the others have to stop.
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         status = ExitStatus.SUCCESS
-        if once and not stop.is_set():
-            status = _status(draining)
+        if once and not stop.is_set() and not any(task.done() for task in working):
+            status = ExitStatus.SUCCESS if all(task.result() for task in draining) else ExitStatus.REFUSED
             for one in relays:
                 with suppress(DatabaseAway):
                     await _say(one, 0)
@@ -110,12 +110,6 @@ async def _run(relays: Sequence[BoundRelay], *, once: bool) -> ExitStatus:
 
 async def _all(tasks: Sequence["asyncio.Task[bool]"]) -> None:
     await asyncio.gather(*tasks)
-
-
-def _status(draining: Sequence["asyncio.Task[bool]"]) -> ExitStatus:
-    """If a relay has ended before it drained its outbox, its error is raised afterwards."""
-    done = [task.result() for task in draining if task.done()]
-    return ExitStatus.SUCCESS if all(done) else ExitStatus.REFUSED
 
 
 async def _drained(one: BoundRelay) -> bool:

@@ -128,11 +128,18 @@ def test_it_waits_for_a_target_that_is_away_and_can_be_stopped(tmp_path: Path, m
         ("shop:app", ExitStatus.FAILED, "there is no table mq_outbox in mq_outbox in sqlite"),
     ],
 )
+@pytest.mark.parametrize("options", [(), ("--once",)], ids=["for ever", "once"])
 def test_what_is_wrong_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: Served, target: str, status: ExitStatus, said: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    broker: Served,
+    target: str,
+    status: ExitStatus,
+    said: str,
+    options: tuple[str, ...],
 ) -> None:
     shop_module(monkeypatch, tmp_path, broker.url, tables=False)
-    done = run(target)
+    done = run(target, *options)
     assert (done.returncode, said in done.stderr) == (status, True), done.stderr
     assert "Traceback" not in done.stderr
 

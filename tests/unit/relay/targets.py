@@ -54,6 +54,11 @@ class Read(NamedTuple):
 class Target(Protocol):
     """One server of a session."""
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variable by which the programs in ``examples/`` find it."""
+        ...
+
     def publisher(self, **options: Any) -> Publisher: ...
 
     def nobody(self, wait_s: float) -> Publisher:
@@ -101,6 +106,10 @@ class Rabbit:
         self.kill = server.kill
         self.start_again = server.start_server
 
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"AMQP_URL": self.server.url}
+
     def publisher(self, **options: Any) -> RabbitMqPublisher:
         return RabbitMqPublisher(self.server.url, **options)
 
@@ -146,6 +155,10 @@ class Kafka:
         self.broker = broker
         self.kill = broker.kill
         self.start_again = broker.start_broker
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"KAFKA_SERVERS": self.broker.address}
 
     def publisher(self, **options: Any) -> KafkaPublisher:
         return KafkaPublisher(self.broker.address, **{"topic.metadata.propagation.max.ms": 500, **options})
@@ -210,6 +223,10 @@ class Rocket:
     @property
     def url(self) -> str:
         return f"rocketmq://{self.stock.names}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"NAMESRV_ADDR": self.stock.names}
 
     def publisher(self, **options: Any) -> RocketMqPublisher:
         return RocketMqPublisher(self.url, **options)

@@ -1,0 +1,181 @@
+"""The programs in ``examples/``, as a reader runs them: each against real servers, and killed in the middle."""
+
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+
+from tests.documents.pages import ROOT, table
+from tests.support.amount import amount, seed_of_commit
+from tests.support.served import Served
+from tests.unit.relay.targets import TARGETS, Target, fresh_name
+from tests.unit.sql.faces import DRIVERS, MARKS, Driver, located
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+EXAMPLES = ROOT / "examples"
+LINES_MAX = 80
+#: Of a run that is not killed: it may wait for the lease of a killed relay, and for a killed consumer to leave its group. Seconds.
+RUN_MAX_S = 120
+KILLS = amount(gate=2, everything=20, variable="HALFMQ_EXAMPLE_KILLS")
+#: Orders that a run places and does not roll back; of those of the state table the last one is not paid.
+ORDERS = 5
+#: Program -> the fixture of its target; of the others it is a halfmq broker.
+_TARGET_OF = {"to_rabbitmq": "rabbit", "to_kafka": "kafka", "to_rocketmq": "rocket_target"}
+_MARKS_OF = {one.values[0]: one.marks for one in TARGETS}
+_NAMES = ("half_message", "outbox", "fallback", "state_table", *_TARGET_OF)
+#: In the gate each on one database.
+_ON_EACH_DATABASE = [
+    pytest.param(
+        name,
+        driver,
+        id=f"{name}-{driver.name}",
+        marks=[
+            *MARKS[driver.database],
+            *_MARKS_OF.get(_TARGET_OF.get(name, ""), ()),
+            *(() if driver.database == "sqlite" else (pytest.mark.thorough,)),
+        ],
+    )
+    for name in _NAMES
+    for driver in DRIVERS
+    if not driver.is_async
+]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    work = tmp_path_factory.mktemp("examples")
+    served = Served(work / "data", work / "broker.log", "--check-immunity-ms", "100")
+    served.start()
+    yield served
+    assert served.stop() == 0
+
+
+class Found(NamedTuple):
+    """What is in the two databases. ``orders``: those of which consumers are to hear."""
+
+    orders: list[int]
+    invoices: list[int]
+
+
+class Example:
+    """A program with its servers and databases, over many runs."""
+
+    def __init__(self, name: str, directory: Path, shop: str, environment: dict[str, str]) -> None:
+        self.name = name
+        self._directory = directory
+        self._engines: dict[str, Engine] = {
+            "orders": create_engine(shop),
+            "invoices": create_engine(f"sqlite:///{directory}/billing.db"),
+        }
+        if not shop.startswith("sqlite"):
+            self._engines["invoices"] = self._engines["orders"]
+        urls = {name: engine.url.render_as_string(hide_password=False) for name, engine in self._engines.items()}
+        self._environment = {
+            **os.environ, **environment, "DATABASE_URL": urls["orders"], "BILLING_DATABASE_URL": urls["invoices"],
+            "TOPIC": fresh_name(), "PYTHONUNBUFFERED": "1",
+        }  # fmt: skip
+        self.topic = self._environment["TOPIC"]
+
+    def start(self) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, EXAMPLES / f"{self.name}.py"], cwd=self._directory, env=self._environment,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+
+    def run(self) -> str:
+        """What it prints."""
+        process = self.start()
+        try:
+            said, _ = process.communicate(timeout=RUN_MAX_S)
+        finally:
+            process.kill()
+            process.wait()
+        assert process.returncode == 0, said
+        return said
+
+    def kill_after(self, seconds: float) -> float | None:
+        """SIGKILL. If it ended by itself before: after how many seconds."""
+        began = time.monotonic()
+        process = self.start()
+        try:
+            said, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            return None
+        assert process.returncode == 0, said
+        return time.monotonic() - began
+
+    def found(self) -> Found:
+        paid = " WHERE state = 'paid'" if self.name == "state_table" else ""
+        with self._engines["orders"].connect() as orders, self._engines["invoices"].connect() as invoices:
+            return Found(
+                sorted(orders.scalars(text(f"SELECT id FROM orders{paid}"))),
+                sorted(invoices.scalars(text("SELECT order_id FROM invoices"))),
+            )
+
+    def close(self) -> None:
+        for engine in self._engines.values():
+            engine.dispose()
+
+
+@pytest.fixture
+async def example(request: pytest.FixtureRequest, name: str, driver: Driver, tmp_path: Path) -> Iterator[Example]:
+    where, database = located(request, driver, tmp_path)
+    target: Target | None = request.getfixturevalue(_TARGET_OF[name]) if name in _TARGET_OF else None
+    servers = {"HALFMQ_URL": request.getfixturevalue("broker").url} if target is None else target.environment
+    made = Example(name, tmp_path, driver.url.format(where=where, name=database), servers)
+    if target is not None and name != "to_rabbitmq":  # which declares its queue
+        await target.create(made.topic)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(("name", "driver"), _ON_EACH_DATABASE)
+def test_orders_and_invoices_agree_also_after_kills(example: Example, request: pytest.FixtureRequest) -> None:
+    began = time.monotonic()
+    said = example.run()
+    run_s = time.monotonic() - began
+    assert said.endswith("orders and invoices agree\n"), said
+    once = example.found()
+    unpaid = 1 if example.name == "state_table" else 0
+    assert (len(once.orders), once.invoices) == (ORDERS - unpaid, once.orders)
+    seed = f"{seed_of_commit()}-{request.node.name}"
+    rng = random.Random(seed)
+    kills = 0
+    while kills < KILLS:
+        after_s = rng.uniform(0.2, 1.0) * run_s
+        if (ended_s := example.kill_after(after_s)) is not None:
+            run_s = ended_s  # the first run began with cold caches
+            continue
+        kills += 1
+        now = example.found()
+        print(f"{seed}: killed after {after_s:.2f} s: {len(now.orders)} orders, {len(now.invoices)} invoices")
+        assert set(now.invoices) <= set(now.orders), "an invoice without its order"
+    said = example.run()
+    assert said.endswith("orders and invoices agree\n"), said
+    at_last = example.found()
+    assert at_last.invoices == at_last.orders
+    assert len(at_last.orders) > len(once.orders)
+
+
+def test_each_program_is_one_that_is_run_and_listed_and_is_short() -> None:
+    programs = {path.stem: path.read_text() for path in EXAMPLES.glob("*.py")}
+    assert programs.keys() == set(_NAMES)
+    listed = [re.sub(r"\[(\w+)\.py\].*", r"\1", row["program"]) for row in table("examples/README.md", "Examples")]
+    assert listed == list(_NAMES)
+    for name, program in programs.items():
+        assert len(program.splitlines()) <= LINES_MAX, name
+        assert not re.search(r"^(?:from|import) (?:examples|tests|\.)", program, re.MULTILINE), f"{name} stands alone"
+        assert set(re.findall(r'environ\.get\("(\w+)"', program)) <= set(
+            re.findall(r"`([A-Z_]+)`", (EXAMPLES / "README.md").read_text())
+        ), name
