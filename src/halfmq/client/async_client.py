@@ -652,7 +652,9 @@ class AsyncClient:
         """
         self._here()
         self._check_transaction(markers, outbox, checked_elsewhere, timeout, options)
-        return markers.bind_async(self, session, outbox=outbox, timeout=timeout, **options)
+        if outbox is not None:  # a marker table of somebody else need not know it
+            options["outbox"] = outbox
+        return markers.bind_async(self, session, timeout=timeout, **options)
 
     def _check_transaction(
         self,

@@ -280,7 +280,9 @@ class Client:
         """One outcome for a database session and its messages; see ``AsyncClient.transaction``."""
         client = self._live()
         client._check_transaction(markers, outbox, checked_elsewhere, timeout, options)
-        return markers.bind(self, session, outbox=outbox, timeout=timeout, **options)
+        if outbox is not None:
+            options["outbox"] = outbox
+        return markers.bind(self, session, timeout=timeout, **options)
 
     def relay(self, outbox: Any, sessions: Any, *, to: Any = None, **options: Any) -> "BlockingRelay":
         """``with mq.relay(outbox, sessions): ...``; see ``AsyncClient.relay``. It works on the client's own thread, so ``sessions`` are
