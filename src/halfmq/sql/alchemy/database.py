@@ -83,7 +83,8 @@ class Database:
             with self._at_read_committed(self._engine).begin() as connection:
                 return function(connection)
         except DBAPIError as error:
-            raise DatabaseAway(f"the database {self.name}: {error.orig}") from error
+            hint = "if it lacks the tables: `halfmq db init` creates them"
+            raise DatabaseAway(f"the database {self.name}: {error.orig}", hint=hint) from error
         except (SQLAlchemyError, OSError) as error:
             raise DatabaseAway(f"the database {self.name}: {error}") from error
 
