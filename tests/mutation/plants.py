@@ -82,8 +82,8 @@ PLANTS: Final = (
         2,
         "a verdict settles a transaction whose offsets it does not name",
         "core/transaction/machine.py",
-        "    else:\n        return Decision(NOTHING, _wrong_offsets(tx_id, half_index, log_offset))\n    if wanted is _COMMIT:",
-        "    if wanted is _COMMIT:",
+        "            return Decision(NOTHING, _wrong_offsets(tx_id, half_index, log_offset))\n    if wanted is _COMMIT:",
+        "            pass\n    if wanted is _COMMIT:",
     ),
     Plant(
         "rollback-commits",
@@ -884,8 +884,8 @@ PLANTS: Final = (
         2,
         "a block goes on in another transaction than that of its marker",
         "sql/alchemy/transaction_guard.py",
-        "            if self._by_savepoint:\n                self._release()\n            found",
-        "            found",
+        "        if self._by_savepoint:\n            with self._failed_transaction_said():\n                self._release()\n",
+        "",
     ),
     Plant(
         "commit-inside-the-block-is-let-through",

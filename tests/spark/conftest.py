@@ -8,6 +8,10 @@ import pytest
 
 from halfmq.errors import MissingDependency
 
+#: A test's queries are short: less optimising of code that runs once. With that, the JVM would reserve 48 MB for compiled code, which all
+#: tests together fill; then it ends.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
@@ -22,8 +26,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         made.config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(work / "warehouse"))
-        # A test's queries are short: less optimising of code that runs once.
-        .config("spark.driver.extraJavaOptions", f"-XX:TieredStopAtLevel=1 -Dderby.system.home={work}")
+        .config("spark.driver.extraJavaOptions", f"{JAVA_OPTIONS} -Dderby.system.home={work}")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")

@@ -455,7 +455,9 @@ def main() -> None:
     broker.start()
     began = time.monotonic()
     try:
-        spark = made.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1").getOrCreate()
+        spark = made.config(
+            "spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+        ).getOrCreate()
         spark.sparkContext.setLogLevel("OFF")
         figures = tell(spark, broker, work, arguments.batches, seed, kafka.address if kafka else "")
         spark.stop()

@@ -25,7 +25,6 @@ from sqlalchemy import (
     exists,
     func,
     insert,
-    inspect,
     literal,
     or_,
     select,
@@ -37,6 +36,7 @@ from halfmq.errors import UsageError
 from halfmq.relay.publisher import Batch, OutboxMessage, Published
 from halfmq.relay.rows import Figures, Lease, LeaseLost, Work
 from halfmq.sql.alchemy.database_clock import now_ms
+from halfmq.sql.alchemy.declared import exists_on
 from halfmq.sql.alchemy.outbox_tables import HOLDER_CHARS_MAX, OutboxTables
 from halfmq.sql.rules.outbox import (
     AT_A_TIME,
@@ -86,7 +86,7 @@ class RowStatements:
         """
         lanes = self._lanes
         for table in (self._rows, lanes):
-            if not inspect(connection).has_table(table.name, table.schema):
+            if not exists_on(connection, table):
                 raise UsageError(
                     f"the outbox has no table {table.fullname}", hint="create it: `halfmq db init`, or your migration"
                 )
