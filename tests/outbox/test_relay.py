@@ -17,13 +17,23 @@ from tests.outbox.chance import FAULTS, LEASE_S, Faults, FaultyPublisher, Faulty
 from tests.outbox.conftest import Shelf
 from tests.support.in_process import Running, serving
 from tests.support.waiting import soon, until
-from tests.unit.sql.faces import DRIVERS, on
+from tests.unit.sql.faces import DRIVERS, MARKS, on
 
 _T = TypeVar("_T")
 
-#: In the gate the steps go over one driver of each database.
+#: In the gate the steps go over SQLite; what the databases do in each of them, ``test_rows`` shows.
 EACH = pytest.mark.parametrize(
-    "shelf", [on(driver, walk=True) for driver in DRIVERS if not driver.is_async], indirect=True
+    "shelf",
+    [
+        pytest.param(
+            driver,
+            id=driver.name,
+            marks=() if driver.database == "sqlite" else (*MARKS[driver.database], pytest.mark.thorough),
+        )
+        for driver in DRIVERS
+        if not driver.is_async
+    ],
+    indirect=True,
 )
 CALLS = ("claim", "publish", "recover", "finish")
 

@@ -86,6 +86,7 @@ async def test_what_can_never_work_is_said_at_once(kafka: Kafka) -> None:
     assert kafka.publisher().name == f"kafka {kafka.broker.address}"
 
 
+@pytest.mark.thorough
 async def test_more_than_the_queue_of_the_producer_takes(kafka: Kafka) -> None:
     topic = fresh_name()
     await kafka.create(topic)
