@@ -152,19 +152,20 @@ def main() -> None:
     parser.add_argument("--databases", nargs="+", default=["sqlite", "postgresql", "mariadb"])
     parser.add_argument("--count", type=int, default=1_000, help="orders of each way on each database")
     arguments = parser.parse_args()
-    work = Path(tempfile.mkdtemp(prefix="hmq-ways-"))
-    served = Served(work / "data", work / "broker.log")
-    served.start()
-    try:
-        with engines(arguments.databases, work) as found:
-            result = {}
-            for name, engine in found.items():
-                print(f"{name} ...", file=sys.stderr)
-                with Client(served.url, group=f"shop-{name}") as mq:
-                    result[name] = measure(Shop(engine, mq), arguments.count)
-            print(json.dumps({"count": arguments.count, "databases": result}, indent=1))
-    finally:
-        served.stop()
+    with tempfile.TemporaryDirectory(prefix="hmq-ways-") as directory:
+        work = Path(directory)
+        served = Served(work / "data", work / "broker.log")
+        served.start()
+        try:
+            with engines(arguments.databases, work) as found:
+                result = {}
+                for name, engine in found.items():
+                    print(f"{name} ...", file=sys.stderr)
+                    with Client(served.url, group=f"shop-{name}") as mq:
+                        result[name] = measure(Shop(engine, mq), arguments.count)
+                print(json.dumps({"count": arguments.count, "databases": result}, indent=1))
+        finally:
+            served.stop()
 
 
 if __name__ == "__main__":
