@@ -130,7 +130,7 @@ def output(block: Block) -> str:
 def same(shown: str, said: str) -> bool:
     """Whether a page shows what a program said.
 
-    In what is shown, ``...`` stands for any text, a number or a time for any number, ``DIR`` for any directory, and any blanks and line
+    In what is shown, ``...`` stands for any text, a number or a time for any number, a duration for any duration, ``DIR`` for any directory, and any blanks and line
     breaks for others. Everything else is literal.
     """
     return re.fullmatch(pattern(shown), " ".join(said.split())) is not None
@@ -138,17 +138,21 @@ def same(shown: str, said: str) -> bool:
 
 #: Number, with what groups and divides its digits.
 _NUMBER: Final = r"\d(?:[\d,.:]*\d)?"
+#: A duration, whose unit depends on how long it is.
+_DURATION: Final = rf"{_NUMBER} (?:ms|s|min|h|d)\b"
 
 
 def pattern(shown: str) -> str:
     """``same`` as a regular expression for a text whose blanks are single."""
-    words = re.split(rf"(\.\.\.|\bDIR\b|{_NUMBER})", " ".join(shown.split()))
+    words = re.split(rf"(\.\.\.|\bDIR\b|{_DURATION}|{_NUMBER})", " ".join(shown.split()))
     made = []
     for word in words:
         if word == "...":
             made.append(".*")
         elif word == "DIR":
             made.append(r"/\S*?")
+        elif re.fullmatch(_DURATION, word):
+            made.append(_DURATION)
         elif re.fullmatch(_NUMBER, word):
             made.append(_NUMBER)
         else:
