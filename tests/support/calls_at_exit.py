@@ -17,9 +17,9 @@ from halfmq.client.listener import TransactionListener
 from halfmq.client.message import Message
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import compose
-from halfmq.client.sync import BlockingBatch, BlockingConsumer, BlockingMessage, Client
+from halfmq.client.sync import BlockingBatch, BlockingConsumer, BlockingMessage, BlockingRelay, Client
 from halfmq.client.transaction_block import BlockingTransaction
-from halfmq.sql import MarkerTable
+from halfmq.sql import MarkerTable, Outbox
 from halfmq.sql.rules.block import Block
 
 TOPIC: Final = "t"
@@ -47,6 +47,10 @@ class Held(NamedTuple):
     prepared: Any
     markers: MarkerTable
     sessions: Callable[[], Session]
+    outbox: Outbox
+    #: It works; and one that was not entered.
+    working: BlockingRelay
+    relay: BlockingRelay
 
 
 Call = Callable[[Held], object]
@@ -85,11 +89,18 @@ CALLS: Final[dict[type, dict[str, Call]]] = {
         "__enter__": lambda held: held.block.__enter__(),
         "__exit__": lambda held: held.entered.__exit__(None, None, None),
     },
+    BlockingRelay: {
+        "__enter__": lambda held: held.relay.__enter__(),
+        "__exit__": lambda held: held.working.__exit__(None, None, None),
+    },
     Client: {
         "send": lambda held: held.mq.send(TOPIC, b"x"),
         "send_many": lambda held: held.mq.send_many(TOPIC, [b"x"]),
         "new_transaction_id": lambda held: held.mq.new_transaction_id(),
         "prepare": lambda held: held.mq.prepare([compose(TOPIC, b"x")], tx_id=held.mq.new_transaction_id()),
+        "settle_earlier": lambda held: held.mq.settle_earlier("chosen", compose(TOPIC, b"x"), broker="halfmq"),
+        "broker_names": lambda held: held.mq.broker_names(),
+        "relay": lambda held: held.mq.relay(held.outbox, held.sessions),
         "commit": lambda held: held.mq.commit(held.prepared),
         "rollback": lambda held: held.mq.rollback(held.prepared),
         "finish": lambda held: held.mq.finish(held.prepared, Outcome.UNKNOWN),
@@ -159,7 +170,15 @@ def hold(url: str) -> Held:
     prepared = mq.prepare([compose(TOPIC, b"x")], tx_id=mq.new_transaction_id())
     entered, block = (mq.transaction(sessions(), markers=markers) for _ in range(2))
     entered.__enter__().send(TOPIC, b"x")
-    return Held(url, mq, messages, first, batch, mq.begin(), entered, block, prepared, markers, sessions)
+    outbox = Outbox(of_outbox := MetaData())
+    # In memory, the same for all threads, and not locked by the block above.
+    another = create_engine("sqlite:///file:outbox?mode=memory&cache=shared&uri=true")
+    of_outbox.create_all(another)
+    working, relay = (mq.relay(outbox, another) for _ in range(2))
+    working.__enter__()
+    return Held(
+        url, mq, messages, first, batch, mq.begin(), entered, block, prepared, markers, sessions, outbox, working, relay
+    )
 
 
 class CallsWhenDeleted:
