@@ -163,6 +163,8 @@ async def test_a_broker_that_is_away_is_waited_for(shelf: Shelf, tmp_path: Path)
         await until(lambda: not shelf.states(), "it was published")
         stop.set()
         await soon(task)
+        async with AsyncClient(url_of(running)) as client:
+            assert await read(client, 1) == ["1"]
 
 
 @pytest.mark.parametrize("shelf", [on(DRIVERS[0])], indirect=True)

@@ -4,6 +4,7 @@ import contextlib
 import io
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from sqlalchemy import CheckConstraint, Column, Engine, Integer, MetaData, Table
 from sqlalchemy.orm import Session, declarative_base, sessionmaker
 
 from halfmq import App
-from halfmq.errors import UsageError
+from halfmq.errors import UnsupportedCombination, UsageError
 from halfmq.sql import Inbox, MarkerTable, Outbox, create_tables, tables_of, upgrade_tables
 from halfmq.sql.alchemy.declared import ddl_of, declared_in, metadata_of
 from halfmq.sql.rules.outbox import LANES
@@ -243,3 +244,9 @@ def test_a_migration_that_alembic_writes_makes_usable_tables(engine: Engine, tmp
         rows = outbox.table
         assert connection.scalar(select(rows.c.seq).where(rows.c.order_key == "key")) is None, "binary comparison"
         assert connection.scalar(select(rows.c.seq).where(rows.c.order_key == "Key")) == 1
+
+
+def test_a_database_that_a_relay_does_not_know_is_named() -> None:
+    elsewhere: Any = SimpleNamespace(dialect=SimpleNamespace(name="oracle"))
+    with pytest.raises(UnsupportedCombination, match="does not know oracle"):
+        Outbox(MetaData()).fill(elsewhere)

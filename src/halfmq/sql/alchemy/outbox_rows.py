@@ -32,7 +32,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from halfmq.errors import UsageError
+from halfmq.errors import UnsupportedCombination, UsageError
 from halfmq.relay.publisher import Batch, OutboxMessage, Published
 from halfmq.relay.rows import Figures, Lease, LeaseLost, Work
 from halfmq.sql.alchemy.database_clock import now_ms
@@ -49,6 +49,8 @@ from halfmq.sql.rules.outbox import (
     encode_seqs,
 )
 
+#: Databases whose clock and locks a relay knows (``database_clock``).
+RELAYED: Final = frozenset({"sqlite", "postgresql", "mysql", "mariadb"})
 #: Bytes of bodies in one batch, unless a single message has more.
 BATCH_BYTES_MAX: Final = 4 << 20
 
@@ -83,7 +85,12 @@ class RowStatements:
 
         Raises:
             UsageError: the tables do not exist.
+            UnsupportedCombination: a relay does not know this database.
         """
+        if connection.dialect.name not in RELAYED:
+            raise UnsupportedCombination(
+                f"a relay does not know {connection.dialect.name}", hint=f"it knows {', '.join(sorted(RELAYED))}"
+            )
         lanes = self._lanes
         for table in (self._rows, lanes):
             if not exists_on(connection, table):
