@@ -46,6 +46,8 @@ _PERSISTENT: Final = 2
 _BUFFERED_BYTES_MAX: Final = 64 << 10
 #: Of AMQP's field names; pamqp cuts longer ones.
 _HEADER_NAME_BYTES_MAX: Final = 128
+#: Opened on one connection, one after the other; a server allows 2,047 by default.
+_CHANNELS_MAX: Final = 1_000
 _DEFAULT_PORTS: Final = {"amqp": 5672, "amqps": 5671}
 
 
@@ -198,7 +200,12 @@ class RabbitMqPublisher:
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing was sent
             await link.end()
             return [self._why_not(error)] * len(wave)
-        tasks = [asyncio.ensure_future(self._publish(channel, message)) for message in wave]
+        tasks: list[asyncio.Future[None]] = []
+        large: asyncio.Future[None] | None = None
+        for message in wave:
+            tasks.append(asyncio.ensure_future(self._publish(channel, message, large)))
+            if len(message.body) > _BUFFERED_BYTES_MAX:
+                large = tasks[-1]
         everything = asyncio.gather(*tasks, return_exceptions=True)
         closing = link.closing()
         try:
@@ -223,7 +230,15 @@ class RabbitMqPublisher:
             for one in outcomes
         ]
 
-    async def _publish(self, channel: aiormq.Channel, message: OutboxMessage) -> None:
+    async def _publish(
+        self, channel: aiormq.Channel, message: OutboxMessage, after: "asyncio.Future[None] | None"
+    ) -> None:
+        """``after``: what must have ended first. RabbitMQ may close the channel while a large message is being written, and closes the
+        connection if another one comes then."""
+        if after is not None:
+            await asyncio.wait({after})
+            if channel.is_closed:
+                raise amqp.ChannelInvalidStateError
         headers: Any = names.to_dict(message.properties) if message.properties else None
         for name in headers or ():
             if len(name) > _HEADER_NAME_BYTES_MAX or len(name.encode()) > _HEADER_NAME_BYTES_MAX:
@@ -267,11 +282,12 @@ class _Link:
         self._opener = _Opener()
         self._connection = Connection(url, transport_factory=self._opener)
         self._idle: list[aiormq.Channel] = []
+        self._last_channel = 0
         self._is_ended = False
 
     @property
     def is_open(self) -> bool:
-        return not self._is_ended and self._connection.is_opened
+        return not self._is_ended and self._connection.is_opened and self._last_channel < _CHANNELS_MAX
 
     async def connect(self) -> None:
         await self._connection.connect()
@@ -282,7 +298,10 @@ class _Link:
             channel = self._idle.pop()
             if not channel.is_closed:
                 return channel
-        opened = await self._connection.channel(publisher_confirms=True, on_return_raises=True)
+        # No number twice: aiormq would take that of a closed channel before the server knows that it is closed, or without telling it, and
+        # the server then closes the connection.
+        self._last_channel += 1
+        opened = await self._connection.channel(self._last_channel, publisher_confirms=True, on_return_raises=True)
         return cast(aiormq.Channel, opened)
 
     def give_back(self, channel: aiormq.Channel) -> None:

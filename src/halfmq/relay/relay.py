@@ -108,6 +108,7 @@ class Relay:
         """False: told to stop."""
         away = _Away(self._rng, self._notices)
         while not self._stop.is_set():
+            away.begins()
             try:
                 await self._rows.establish()
                 await self._publisher.open()
@@ -147,6 +148,7 @@ class Relay:
     async def _work(self, poll_s: float) -> None:
         away = _Away(self._rng, self._notices)
         while not self._stop.is_set():
+            away.begins()
             try:
                 work = await self._rows.claim()
                 self._notices.database_answers()
@@ -222,10 +224,14 @@ class _Notices:
     def __init__(self, name: str) -> None:
         self._name = name
         self._say_at_s = 0.0
+        self._back_at_s = 0.0
         #: Why it is away.
         self._error: Exception | None = None
 
-    def away(self, error: Exception) -> None:
+    def away(self, error: Exception, began_s: float) -> None:
+        """``began_s``: when the attempt began that failed so."""
+        if began_s < self._back_at_s:
+            return  # another worker has had an answer since
         self._error = error
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._say_at_s:
@@ -240,6 +246,7 @@ class _Notices:
         if self._error is not None:
             self._error = None
             self._say_at_s = 0.0
+            self._back_at_s = asyncio.get_running_loop().time()
             log.warning("%s goes on", self._name)  # as visible as what it ends
 
 
@@ -250,13 +257,18 @@ class _Away:
         self._rng = rng
         self._notices = notices
         self._pause_s = PAUSE_MIN_S
+        self._began_s = 0.0
+
+    def begins(self) -> None:
+        """An attempt."""
+        self._began_s = asyncio.get_running_loop().time()
 
     def is_back(self) -> None:
         self._pause_s = PAUSE_MIN_S
         self._notices.back()
 
     async def pause(self, error: Exception, stop: asyncio.Event) -> None:
-        self._notices.away(error)
+        self._notices.away(error, self._began_s)
         with suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), self._pause_s * self._rng.uniform(0.5, 1.0))
         self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
