@@ -58,6 +58,7 @@ def _command(name: str, what: str, *words: str, suites: tuple[str, ...] = ("gate
 _SLOW: Final = ("gate", "all")
 PARTS: Final = (
     Part("spark", "Spark: batches, streams, sink, jobs", 1.0, ("tests/spark", "tests/compat/test_spark_rocketmq.py"), _SLOW),
+    Part("broker", "the broker in the test's process", 0.5, ("tests/unit/broker", "tests/scenarios", "tests/peer_bugs")),
     Part("kills", "processes of every kind under SIGKILL, with databases as the oracle", 0.7, ("tests/soak",)),
     Part(
         "clients", "clients and brokers that we did not write", 0.5,
@@ -70,7 +71,6 @@ PARTS: Final = (
     _command("layers", "imports between packages", "lint-imports", suites=("fast", "gate", "all")),
     _command("types", "types", "mypy"),
     Part("documents", "programs, commands and quotations of the pages; the built package", 1.0, ("tests/documents",)),
-    Part("broker", "the broker in the test's process", 1.0, ("tests/unit/broker", "tests/scenarios", "tests/peer_bugs")),
     Part(
         "rest", "Spark's parts without Spark, histories, fuzz corpus, planted bugs, instructions, architecture", 1.0,
         ("tests/unit/spark", "tests/unit/testing", "tests/unit/runtime", "tests/unit/test_errors.py",

@@ -135,6 +135,7 @@ def compared(broker: Served, walk: Walk, outputs: list[str]) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.thorough
 async def test_what_mqadmin_says_it_did_is_done_and_the_rest_is_refused(
     serve: Callable[..., Served], tmp_path: Path
 ) -> None:

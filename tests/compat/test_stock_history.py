@@ -38,6 +38,7 @@ def test_committed_messages_of_a_killed_rocketmq_stand_twice(
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_the_same_run_on_halfmq_is_clean(tmp_path: Path) -> None:
     report = recorded("halfmq", tmp_path, kills=3, seconds=1, seed=1, say=lambda text: None)

@@ -30,11 +30,10 @@ from halfmq.client.sync import Client
 from halfmq.errors import MissingDependency
 from halfmq.spark.jobs.stream import JobFailed
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.thorough, pytest.mark.timeout(400)]
 
 BODIES = sorted(str(number) for number in range(200))
 OTHER = "0.0.9"
-thorough = pytest.mark.thorough
 
 
 class Pythons:
@@ -136,7 +135,6 @@ def test_local_cluster(pythons: Pythons, sources: list[dict[str, str]]) -> None:
     assert found == [[BODIES, BODIES]]
 
 
-@thorough
 @pytest.mark.parametrize("register", [True, False], ids=["registered", "discovered"])
 def test_executors_with_an_environment_of_their_own(
     cluster: StandaloneCluster, pythons: Pythons, sources: list[dict[str, str]], register: bool
@@ -145,7 +143,6 @@ def test_executors_with_an_environment_of_their_own(
     assert found == [[BODIES, BODIES], [BODIES, BODIES]]
 
 
-@thorough
 @pytest.mark.parametrize("register", [True, False], ids=["registered", "discovered"])
 def test_another_version_on_executors_is_named(
     cluster: StandaloneCluster, pythons: Pythons, sources: list[dict[str, str]], register: bool
@@ -156,7 +153,6 @@ def test_another_version_on_executors_is_named(
     assert re.search(said, str(stream))
 
 
-@thorough
 def test_executors_without_halfmq_need_it_from_the_driver(
     cluster: StandaloneCluster, pythons: Pythons, sources: list[dict[str, str]]
 ) -> None:

@@ -72,12 +72,8 @@ class MariaDBServer:
     def stop(self) -> None:
         """Afterwards the process is gone, and so is the directory."""
         if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(20)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            self._process.kill()
+            self._process.wait()
         shutil.rmtree(self.directory, ignore_errors=True)
 
 

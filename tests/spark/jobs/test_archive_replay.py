@@ -102,17 +102,20 @@ def killed_while_it_works(*arguments: str, done: Callable[[], int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "killed", [{"archive"}, pytest.param({"archive", "replay"}, marks=pytest.mark.thorough)], ids="-".join
+    "killed",
+    [set(), pytest.param({"archive", "replay"}, marks=pytest.mark.thorough)],
+    ids=lambda one: "-".join(sorted(one)),
 )
 def test_round_trip_with_killed_jobs(spark: Any, broker: Served, tmp_path: Path, killed: set[str]) -> None:
     out, state = tmp_path / "archive", tmp_path / "state"
     target = Served(tmp_path / "target", tmp_path / "target.log", "--segment-bytes", str(4 << 20))
     target.start()
     try:
-        killed_while_it_works(
-            "archive", "--url", broker.url, "--topics", ",".join(TOPICS), "--output", str(out), "--max-rows", "15",
-            done=lambda: len(list(out.glob("batch_id=*"))),
-        )  # fmt: skip
+        if "archive" in killed:
+            killed_while_it_works(
+                "archive", "--url", broker.url, "--topics", ",".join(TOPICS), "--output", str(out), "--max-rows", "15",
+                done=lambda: len(list(out.glob("batch_id=*"))),
+            )  # fmt: skip
         assert run_archive(archive.Settings(url=broker.url, topics=TOPICS, output=str(out)))[-1].endswith("150 rows")
 
         def chunks_done() -> int:

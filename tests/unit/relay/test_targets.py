@@ -109,7 +109,7 @@ async def test_a_refused_message_stops_its_key_and_nothing_else(target: Target) 
 
 @pytest.mark.parametrize(
     "target",
-    [*TARGETS[:2], pytest.param("rocket_target", marks=[pytest.mark.java, pytest.mark.thorough])],
+    [TARGETS[0], *(pytest.param(*one.values, marks=[*one.marks, pytest.mark.thorough]) for one in TARGETS[1:])],
     indirect=True,
 )
 async def test_after_a_kill_nothing_confirmed_is_lost_and_the_rest_is_published_again(target: Target) -> None:
