@@ -16,7 +16,7 @@ from halfmq.errors import UsageError
 from halfmq.relay.halfmq import HalfmqPublisher
 from halfmq.sql import Outbox
 from tests.support.in_process import serving
-from tests.support.waiting import until
+from tests.support.waiting import soon, until, wait_until
 from tests.unit.sql.conftest import with_foreign_keys
 
 
@@ -85,8 +85,7 @@ async def test_a_blocking_client_publishes_on_its_own_thread(shop: Shop) -> None
     def program() -> int:
         with Client(shop.url, group="shop") as client, client.relay(shop.outbox, shop.sessions) as relay:
             shop.send("two")
-            while shop.left():
-                pass
+            wait_until(lambda: not shop.left(), "both are published")
             return relay.confirmed
 
     await asyncio.to_thread(program)
@@ -159,12 +158,13 @@ async def test_the_relay_says_once_that_its_target_is_away_and_that_it_is_back(
         await until(lambda: relay.confirmed == 1)
     for number in range(8):
         shop.send(str(number))
-    await until(lambda: "waits: " in caplog.text, "it is said that the broker is away")
+    gone = "the rows are gone although the broker is away"
+    await until(lambda: "waits: " in caplog.text, "it is said", unless=lambda: not shop.left() and gone)
     async with serving(tmp_path / "broker", port=ports.broker, name_port=ports.names):
         await until(lambda: relay.confirmed == 9, "everything is published")
         await until(lambda: "goes on" in caplog.text, "it is said that the broker is back")
         stop.set()
-        await task
+        await soon(task)
     said = [record.getMessage() for record in caplog.records if record.name == "halfmq.relay"]
     assert sum("waits: " in line for line in said) == 1, "for all workers together"
     assert sum("goes on" in line for line in said) == 1
