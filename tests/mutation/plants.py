@@ -10,10 +10,10 @@ from typing import Final, NamedTuple
 
 class Plant(NamedTuple):
     """``file``: below ``src/halfmq``. ``promise``: the number of the promise that it breaks, in docs/promises.md; 0: what
-    stands there beside the ten (consumers get messages at least once), or what another page says."""
+    stands there beside the ten (consumers get messages at least once), or what another page says; of the outbox its title."""
 
     name: str
-    promise: int
+    promise: int | str
     says: str
     file: str
     old: str
@@ -23,6 +23,12 @@ class Plant(NamedTuple):
 class OutOfDate(Exception):
     """The text of a plant is not there, or not once."""
 
+
+_ROW: Final = "A row is published if and only if its transaction committed"
+_NO_DUPLICATE: Final = "No duplicate in a halfmq broker"
+_KEY_ORDER: Final = "Order."
+_REFUSED: Final = "A refused message stops its own sharding key, and nothing else."
+_ONE_WAY: Final = "One way only."
 
 PLANTS: Final = (
     # --- 1, agreement
@@ -1307,34 +1313,58 @@ PLANTS: Final = (
         "    now_ms = state.batch_time_ms\n    for ref in refs:\n",
         "    now_ms = known.prepared_at_ms if known is not None else state.batch_time_ms\n    for ref in refs:\n",
     ),
-    # --- 0, the outbox and its relay
+    # --- the outbox and its relay: by the promises of that section
     Plant(
-        "lease-without-a-token",
-        0,
-        "a relay whose lane was taken over writes down what it has published nevertheless",
-        "sql/alchemy/outbox_rows.py",
-        "where(lanes.lane == lease.lane, lanes.token == lease.token)",
-        "where(lanes.lane == lease.lane)",
+        "message-outlives-its-transaction",
+        _ROW,
+        "a message is committed by itself, also if the transaction that sent it is rolled back",
+        "sql/alchemy/outbox.py",
+        "            session.add(row)\n",
+        "            with Session(session.get_bind()) as other, other.begin():\n                other.add(row)\n",
     ),
     Plant(
-        "held-lane-is-claimed",
-        0,
-        "a relay takes a lane that another one holds, so that two publish messages of one key",
-        "sql/alchemy/outbox_rows.py",
-        ".where(lanes.c.lane == lane, lanes.c.lease_until_ms < now_ms())",
-        ".where(lanes.c.lane == lane)",
+        "held-message-is-published",
+        _ROW,
+        "a message is published before the application has confirmed it",
+        "sql/alchemy/outbox.py",
+        "Delivery.HELD if hold else Delivery.SCHEDULED",
+        "Delivery.SCHEDULED",
     ),
     Plant(
-        "key-in-several-lanes",
-        0,
-        "the rows of a key are in different lanes, which different relays hold",
+        "withdrawn-message-is-confirmed",
+        _ROW,
+        "a message that was withdrawn is confirmed later, and published",
+        "sql/alchemy/outbox_operations.py",
+        "where(rows.message_id == message_id, rows.delivery == Delivery.HELD)",
+        "where(rows.message_id == message_id)",
+    ),
+    Plant(
+        "refused-message-is-forgotten",
+        _ROW,
+        "a message that was refused once is never tried again",
         "sql/rules/outbox.py",
-        "crc32((order_key or message_id).encode())",
-        "crc32(message_id.encode())",
+        "AT_A_TIME: Final = (Delivery.RETRYING, Delivery.SCHEDULED)",
+        "AT_A_TIME: Final = (Delivery.SCHEDULED,)",
+    ),
+    Plant(
+        "confirmed-message-frees-nobody",
+        _ROW,
+        "messages behind one that was refused wait for ever, also when it is published",
+        "sql/alchemy/outbox_rows.py",
+        "if row.seq in published.confirmed}",
+        "if row.seq in published.refused}",
+    ),
+    Plant(
+        "operator-skips-what-is-being-published",
+        _ROW,
+        "an operator skips a message that a relay is publishing at this moment",
+        "sql/alchemy/outbox_operations.py",
+        "            if row.seq in in_batch:\n",
+        "            if False:\n",
     ),
     Plant(
         "acknowledged-before-the-confirmation",
-        0,
+        _ROW,
         "rows are deleted although the answer of the broker was lost",
         "relay/halfmq.py",
         "        except (ConnectError, OutcomeUnknown, TransactionIncomplete, TransactionUndecided) as error:\n"
@@ -1342,28 +1372,212 @@ PLANTS: Final = (
         "        except (ConnectError, OutcomeUnknown, TransactionIncomplete, TransactionUndecided):\n            return everything\n",
     ),
     Plant(
+        "unconfirmed-rows-are-deleted",
+        _ROW,
+        "all rows of a batch are deleted, also those that the target has not confirmed",
+        "sql/alchemy/outbox_rows.py",
+        "self._remove(connection, published.confirmed)",
+        "self._remove(connection, [message.seq for message in batch.messages])",
+    ),
+    Plant(
+        "message-stored-with-less-than-configured-is-confirmed",
+        _ROW,
+        "a message that RocketMQ has not flushed or replicated as configured counts as confirmed",
+        "relay/rocketmq.py",
+        "if outcome.status == _STORED:",
+        "if outcome.status:",
+    ),
+    Plant(
+        "prune-takes-what-is-set-aside",
+        _ROW,
+        "pruning deletes messages that wait for an operator",
+        "sql/rules/outbox.py",
+        "ENDED: Final = (Delivery.PUBLISHED, Delivery.SKIPPED)",
+        "ENDED: Final = (Delivery.PUBLISHED, Delivery.SKIPPED, Delivery.SET_ASIDE)",
+    ),
+    Plant(
+        "prune-takes-what-waits",
+        _ROW,
+        "pruning deletes messages that were not published yet",
+        "sql/alchemy/outbox_operations.py",
+        "where(rows.delivery.in_(ENDED), rows.lane",
+        "where(rows.delivery != Delivery.HELD, rows.lane",
+    ),
+    Plant(
         "unfinished-batch-is-not-settled",
-        0,
+        _NO_DUPLICATE,
         "a relay publishes the batch of a killed one again without asking the broker",
         "relay/halfmq.py",
         "        if not batch.messages:\n            return Published(frozenset())\n",
         "        if batch.messages:\n            return Published(frozenset())\n",
     ),
     Plant(
+        "recorded-batch-is-forgotten",
+        _NO_DUPLICATE,
+        "a relay that takes a lane over does not see which messages the last one may have published",
+        "sql/alchemy/outbox_rows.py",
+        "        if found.batch_id:\n",
+        "        if not found:\n",
+    ),
+    Plant(
+        "batch-of-an-unanswered-attempt-is-forgotten",
+        _NO_DUPLICATE,
+        "a batch whose answer was lost is published again under another id",
+        "sql/alchemy/outbox_rows.py",
+        "        if not published.unavailable:\n",
+        "        if True:\n",
+    ),
+    Plant(
+        "batch-id-is-used-again",
+        _NO_DUPLICATE,
+        "batches of one lease have one id, so the broker takes the second one for the first",
+        "sql/alchemy/outbox_rows.py",
+        'f"outbox-{lease.token}-{number}"',
+        'f"outbox-{lease.token}"',
+    ),
+    Plant(
+        "message-id-changes-with-the-attempt",
+        _NO_DUPLICATE,
+        "a message gets a new id at each attempt, so consumers do not recognise a duplicate",
+        "relay/halfmq.py",
+        "0, message_id=message.message_id\n",
+        '0, message_id=""\n',
+    ),
+    Plant(
+        "message-id-changes-at-rocketmq",
+        _NO_DUPLICATE,
+        "the same, where RocketMQ is the target",
+        "relay/rocketmq.py",
+        "message.order_key, 0, message.message_id)",
+        "message.order_key, 0)",
+    ),
+    Plant(
+        "lease-without-a-token",
+        _KEY_ORDER,
+        "a relay whose lane was taken over writes down what it has published nevertheless",
+        "sql/alchemy/outbox_rows.py",
+        "where(lanes.lane == lease.lane, lanes.token == lease.token)",
+        "where(lanes.lane == lease.lane)",
+    ),
+    Plant(
+        "held-lane-is-claimed",
+        _KEY_ORDER,
+        "a relay takes a lane that another one holds, so that two publish messages of one key",
+        "sql/alchemy/outbox_rows.py",
+        ".where(lanes.c.lane == lane, lanes.c.lease_until_ms < now_ms())",
+        ".where(lanes.c.lane == lane)",
+    ),
+    Plant(
+        "lease-by-the-clock-of-the-relay",
+        _KEY_ORDER,
+        "leases go by the clock of each relay, so one whose clock is ahead takes lanes that are held",
+        "sql/alchemy/outbox_rows.py",
+        "from halfmq.sql.alchemy.database_clock import now_ms\n",
+        "def now_ms() -> int:\n    import time\n\n    return time.time_ns() // 1_000_000\n",
+    ),
+    Plant(
+        "lease-is-not-renewed",
+        _KEY_ORDER,
+        "a relay loses its lane during an attempt that takes longer than the lease",
+        "relay/relay.py",
+        "                await self._rows.renew(work.lease)\n",
+        "                pass\n",
+    ),
+    Plant(
+        "publishes-on-after-its-lease",
+        _KEY_ORDER,
+        "a relay that knows that it has lost its lane goes on publishing the batch",
+        "relay/relay.py",
+        "            attempt.cancel()\n",
+        "            pass\n",
+    ),
+    Plant(
+        "key-in-several-lanes",
+        _KEY_ORDER,
+        "the rows of a key are in different lanes, which different relays hold",
+        "sql/rules/outbox.py",
+        "crc32((order_key or message_id).encode())",
+        "crc32(message_id.encode())",
+    ),
+    Plant(
+        "order-by-the-clock-of-the-writer",
+        _KEY_ORDER,
+        "messages are in the order of the clocks of those who wrote them, not of their commits",
+        "sql/alchemy/outbox_rows.py",
+        "rows.delivery == Delivery.WAITING).order_by(rows.due_at_ms, rows.seq)",
+        "rows.delivery == Delivery.WAITING).order_by(rows.written_at_ms, rows.seq)",
+    ),
+    Plant(
+        "key-is-sent-without-waiting",
+        _KEY_ORDER,
+        "the second message of a key is sent before the first one is confirmed",
+        "relay/waves.py",
+        "    return False\n",
+        "    return True\n",
+    ),
+    Plant(
         "refused-row-does-not-stop-its-key",
-        0,
+        _REFUSED,
         "messages overtake one with the same key that was refused",
         "sql/rules/outbox.py",
         "STOPS_ITS_KEY: Final = (Delivery.RETRYING, Delivery.SET_ASIDE)",
         "STOPS_ITS_KEY: Final = (Delivery.SKIPPED,)",
     ),
     Plant(
+        "refused-message-stops-its-lane",
+        _REFUSED,
+        "messages with other keys wait for one that was refused",
+        "sql/alchemy/outbox_rows.py",
+        "[row.seq for row in found if row.order_key in stopped] if stopped",
+        "[row.seq for row in found] if stopped",
+    ),
+    Plant(
+        "refused-message-is-skipped-unasked",
+        _REFUSED,
+        "a message that was refused too often is skipped, although nobody has said skip=True",
+        "sql/alchemy/outbox_rows.py",
+        "if settings.skips and after.delivery",
+        "if after.delivery",
+    ),
+    Plant(
+        "attempts-are-not-counted",
+        _REFUSED,
+        "a message that is refused is never set aside",
+        "sql/rules/outbox.py",
+        "    attempts += 1\n",
+        "    attempts = 1\n",
+    ),
+    Plant(
+        "broker-that-is-away-costs-an-attempt",
+        _REFUSED,
+        "a message counts an attempt, and is set aside, because the broker is away",
+        "relay/halfmq.py",
+        "            return Published(frozenset(), unavailable=str(error))\n        except RequestFailed as error:\n",
+        "            return _refused(batch, error)\n        except RequestFailed as error:\n",
+    ),
+    Plant(
         "fallback-without-a-fence",
-        0,
+        _ONE_WAY,
         "a block writes its messages to the outbox, and leaves its marker committed, so that the half messages become visible as well",
         "sql/alchemy/session_work.py",
         "            lambda: markers.withdraw(connection, self._tx_id),\n            lambda: markers.is_withdrawn(connection, self._tx_id),\n",
         "            lambda: 1,\n            lambda: True,\n",
+    ),
+    Plant(
+        "fallback-without-the-rows",
+        _ONE_WAY,
+        "a block rolls its half messages back, and writes nothing to the outbox",
+        "sql/alchemy/session_work.py",
+        "in_outbox(self._outbox.write(connection, messages), messages)",
+        "in_outbox(self._tx_id, messages)",
+    ),
+    Plant(
+        "fallback-with-other-message-ids",
+        _ONE_WAY,
+        "messages that go to the outbox have other ids than their half messages",
+        "sql/alchemy/outbox.py",
+        "row_of(message, tx_id=tx_id) for",
+        "row_of(message._replace(message_id=self.new_message_id()), tx_id=tx_id) for",
     ),
 )
 

@@ -18,7 +18,7 @@ from halfmq.sql.rules.marker import PRUNE_ROWS_MAX
 from halfmq.sql.rules.outbox import Delivery
 from tests.outbox.conftest import Shelf, all_of, bodies
 from tests.outbox.test_rows import drain
-from tests.support.waiting import PATIENCE_S, soon
+from tests.support.waiting import PATIENCE_S, soon, until
 from tests.unit.sql.faces import DRIVERS, on
 
 BLOCKING = [on(driver) for driver in DRIVERS if not driver.is_async]
@@ -235,7 +235,7 @@ async def test_a_row_does_not_get_behind_one_that_is_being_skipped(shelf: Shelf)
 
     event.listen(engine, "before_cursor_execute", before)
     claiming = asyncio.create_task(rows.claim())
-    await asyncio.to_thread(at_update.wait, PATIENCE_S)
+    await until(at_update.is_set, "the relay puts the row behind", unless=lambda: claiming.done() and "it is done")
     locking = threading.Event()
     operator = shelf.new_engine()
     assert isinstance(operator, Engine)
@@ -309,6 +309,28 @@ async def test_only_old_rows_that_are_over_are_pruned(shelf: Shelf) -> None:
         with pytest.raises(UsageError):
             shelf.outbox.prune(session, older_than_s=-1)
     assert shelf.states() == {"held": "H"}
+
+
+@pytest.mark.parametrize("shelf", [on(DRIVERS[0])], indirect=True)
+async def test_what_is_not_over_is_never_pruned(shelf: Shelf) -> None:
+    shelf.send("k", "k")
+    await refuse(shelf, await shelf.rows(attempts_max=1), "1")
+    shelf.send("k")
+    assert await drain(shelf) == []
+    shelf.send("r")
+    await refuse(shelf, await shelf.rows(), "4")
+    shelf.send("w")
+    shelf.send("d", delay=3600)
+    with Session(shelf.engine) as session, session.begin():
+        shelf.outbox.send(session, "t", "held", hold=True)
+    there = {"1": "A", "2": "B", "3": "B", "4": "R", "5": "W", "6": "S", "held": "H"}
+    assert shelf.states() == there
+    table = shelf.outbox.table
+    with shelf.engine.begin() as connection:
+        connection.execute(update(table).values(written_at_ms=1, due_at_ms=1))
+    with Session(shelf.engine) as session, session.begin():
+        assert shelf.outbox.prune(session, older_than_s=0) == 0
+    assert shelf.states() == there
 
 
 async def test_pruning_goes_by_a_thousand(shelf: Shelf) -> None:

@@ -1,6 +1,8 @@
 """What a relay does in the database: on each database and driver."""
 
 import asyncio
+import itertools
+import time
 from functools import partial
 
 import pytest
@@ -10,8 +12,10 @@ from sqlalchemy.orm import Session
 from halfmq.errors import InvalidName
 from halfmq.relay.halfmq import HalfmqPublisher
 from halfmq.relay.publisher import Published
-from halfmq.relay.rows import LeaseLost
+from halfmq.relay.rows import LeaseLost, Work
 from halfmq.sql import Outbox
+from halfmq.sql.alchemy.outbox_relay import EngineRows
+from halfmq.sql.rules.outbox import lane_of
 from tests.outbox.conftest import Shelf, all_of, bodies
 from tests.support.waiting import soon
 from tests.unit.sql.faces import DRIVERS, on
@@ -83,6 +87,25 @@ async def test_a_lane_whose_lease_has_ended_is_taken_over_with_its_batch(shelf: 
     assert following.batch.id not in (work.batch.id, taken.batch.id)
 
 
+async def test_the_clock_of_a_relay_decides_nothing(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf.send("k", "k")
+    right, wrong = await shelf.rows(messages_max=1), await shelf.rows(messages_max=1)
+
+    async def claimed(rows: EngineRows, ahead_s: int) -> Work | None:
+        with monkeypatch.context() as patched:
+            if rows is wrong:
+                wall_ns = time.time_ns
+                patched.setattr(time, "time_ns", lambda: wall_ns() + ahead_s * 1_000_000_000)
+                patched.setattr(time, "time", lambda: wall_ns() / 1_000_000_000 + ahead_s)
+            return await rows.claim()
+
+    for first, second, ahead_s in ((right, wrong, 3_600), (wrong, right, -3_600)):
+        work = await claimed(first, ahead_s)
+        assert work is not None
+        assert await claimed(second, ahead_s) is None, "the lane is held"
+        await first.finish(work, all_of(work), goes_on=False)
+
+
 async def test_a_lane_that_is_held_cannot_be_claimed(shelf: Shelf) -> None:
     """Also by a relay that saw it free: between its look and its claim another one was faster."""
     shelf.send("k")
@@ -101,6 +124,18 @@ async def test_one_relay_at_a_time_holds_a_key(shelf: Shelf) -> None:
     assert len(works) == len(found), "every one finds a lane"
     lanes = [work.lease.lane for work in works]
     assert len(set(lanes)) == len(lanes)
+
+
+@pytest.mark.parametrize("shelf", [on(DRIVERS[0])], indirect=True)
+async def test_the_clock_of_who_writes_decides_nothing_about_the_order(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf.send("k", "k")
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time_ns", lambda: 1_000_000_000_000_000_000)  # years ago
+        shelf.send("k")
+    shelf.send("k")
+    assert await drain(shelf) == [["1", "2", "3", "4"]]
 
 
 async def test_a_refused_row_stops_its_key_and_no_other(shelf: Shelf) -> None:
@@ -128,6 +163,18 @@ async def test_a_refused_row_stops_its_key_and_no_other(shelf: Shelf) -> None:
     assert work is not None
     following = await rows.finish(work, all_of(work), goes_on=True)
     assert bodies(following) == ["2", "4"]
+
+
+@pytest.mark.parametrize("shelf", [on(DRIVERS[0])], indirect=True)
+async def test_a_refused_row_stops_no_other_key_of_its_lane(shelf: Shelf) -> None:
+    other = next(key for key in map(str, itertools.count()) if lane_of(key, "") == lane_of("k", ""))
+    shelf.send("k", "k", other)
+    rows = await shelf.rows()
+    work = await rows.claim()
+    assert work is not None
+    following = await rows.finish(work, Published(frozenset(), {work.batch.messages[0].seq: "no"}), goes_on=True)
+    assert bodies(following) == ["3"]
+    assert shelf.states() == {"1": "R", "2": "B", "3": "W"}
 
 
 async def test_a_row_is_set_aside_after_its_attempts(shelf: Shelf) -> None:

@@ -59,9 +59,10 @@ MARKS = {
 _WALK_ONLY = frozenset({"psycopg_async", "asyncmy"})
 
 
-def on(driver: Driver, *values: Any, name: str = "", walk: bool = False) -> Any:
-    """A parameter for a test on ``driver``. ``walk``: also in the gate, whatever the driver."""
-    rare = () if walk or driver.name not in _WALK_ONLY else (pytest.mark.thorough,)
+def on(driver: Driver, *values: Any, name: str = "", walk: bool = False, is_rare: bool = False) -> Any:
+    """A parameter for a test on ``driver``. ``walk``: also in the gate, whatever the driver. ``is_rare``: on servers not in the gate."""
+    is_rare = is_rare and driver.database != "sqlite"
+    rare = (pytest.mark.thorough,) if is_rare or (driver.name in _WALK_ONLY and not walk) else ()
     identity = f"{driver.name}-{name}" if name else driver.name
     return pytest.param(driver, *values, id=identity, marks=(*MARKS[driver.database], *rare))
 

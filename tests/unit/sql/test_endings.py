@@ -216,6 +216,13 @@ def driver_rolls_back_and_goes_on(app: App, session: Session, tx: Any) -> None:
     session.flush()
 
 
+def driver_commits_and_goes_on(app: App, session: Session, tx: Any) -> None:
+    """The next transaction looks like the first one: it is open, and sees the marker."""
+    statement_commits_unseen(app, session, tx)
+    session.connection().connection.dbapi_connection.cursor().execute("BEGIN")  # type: ignore[union-attr]
+    session.execute(insert(app.orders).values(id=7))
+
+
 def session_commits(app: App, session: Session, tx: Any) -> None:
     session.commit()
 
@@ -258,7 +265,7 @@ def autocommit_is_set(app: App, session: Session, tx: Any) -> None:
 
 EVERYWHERE: list[Case] = [
     error_is_swallowed, statement_commits, statement_rolls_back, statement_commits_unseen, driver_rolls_back,
-    driver_rolls_back_and_goes_on, session_commits, session_rolls_back, refused_commit_is_swallowed,
+    driver_rolls_back_and_goes_on, driver_commits_and_goes_on, session_commits, session_rolls_back, refused_commit_is_swallowed,
     unseen_savepoint_is_rolled_back,
 ]  # fmt: skip
 ONLY: dict[Case, str] = {
@@ -266,14 +273,14 @@ ONLY: dict[Case, str] = {
     autocommit_is_set: "mariadb",
 }  # fmt: skip
 #: The text, or what the driver does, is not seen before it has happened: what was written until then stays.
-LATE: list[Case] = [statement_commits_unseen, script_commits]
+LATE: list[Case] = [statement_commits_unseen, driver_commits_and_goes_on, script_commits]
 #: SQLAlchemy itself refuses a session whose commit has failed.
 REFUSALS = (UsageError, SQLAlchemyError)
 
 
 #: Each case on each driver that knows it.
 CASES = [
-    on(driver, case, name=case.__name__)
+    on(driver, case, name=case.__name__, is_rare=case is driver_commits_and_goes_on)
     for case in (*EVERYWHERE, *ONLY)
     for driver in DRIVERS
     if ONLY.get(case, driver.database) == driver.database
