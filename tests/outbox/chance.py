@@ -9,9 +9,9 @@ import contextlib
 import random
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, insert
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, insert, select
 from sqlalchemy.orm import Session
 
 from halfmq.client import Client
@@ -22,6 +22,7 @@ from halfmq.relay.publisher import Batch, Published, Publisher
 from halfmq.relay.relay import Relay
 from halfmq.relay.rows import DatabaseAway, Figures, Lease, OutboxRows, Work
 from halfmq.sql import MarkerTable, Outbox
+from halfmq.sql.rules.outbox import Delivery
 
 _T = TypeVar("_T")
 
@@ -161,6 +162,14 @@ class FaultyCalls:
         raise SendTimeout("the answer was lost")
 
 
+class Held(NamedTuple):
+    """A message that waits for a decision. Its order is written with the confirmation."""
+
+    order_id: int
+    key: str
+    message_id: str
+
+
 class Shop:
     """The application: orders, and an outbox and markers in the same database."""
 
@@ -170,6 +179,17 @@ class Shop:
         self.orders = Table("orders", self.metadata, Column("id", Integer, primary_key=True), Column("key", String(40)))
         self.outbox = Outbox(self.metadata)
         self.markers = MarkerTable(self.metadata, min_age_s=0)
+        self.held: list[Held] = []
+        #: Rows that are never published: message id -> state. Those of the other rows go.
+        self.kept: dict[str, str] = {}
+        #: Orders whose messages were held: a message has its place by its confirmation, not by its order.
+        self.decided: set[int] = set()
+
+    def left(self, engine: Engine) -> dict[str, str]:
+        """The rows of the outbox: message id -> state."""
+        with engine.connect() as connection:
+            rows = self.outbox.table.c
+            return dict(connection.execute(select(rows.message_id, rows.delivery)).all())  # type: ignore[arg-type]
 
     def transaction(self, engine: Engine, rng: random.Random, first_id: int, key: str) -> int:
         """One transaction with up to three orders, each with its message, that commits or not. Returns the number of ids it used."""
@@ -184,6 +204,46 @@ class Shop:
             else:
                 session.rollback()
         return number
+
+    def hold(self, engine: Engine, rng: random.Random, order_id: int, key: str) -> None:
+        """A transaction with a held message, that commits or not."""
+        with Session(engine) as session:
+            body = {"id": order_id, "key": key}
+            message_id = self.outbox.send(session, self.topic, body, sharding_key=key or None, hold=True)
+            if rng.random() < 0.2:
+                session.rollback()
+                return
+            session.commit()
+        self.held.append(Held(order_id, key, message_id))
+        self.kept[message_id] = Delivery.HELD
+
+    def decide(self, engine: Engine, rng: random.Random) -> None:
+        """Another transaction confirms or withdraws one of the held messages, and commits or not; then nobody can decide otherwise."""
+        held = rng.choice(self.held)
+        confirms = rng.random() < 0.6
+        outcomes = self.outbox.confirm, self.outbox.withdraw
+        (ends,) = rng.choices(("commit", "rollback", "rollback to the savepoint"), (8, 1, 1))
+        with Session(engine) as session:
+            savepoint = session.begin_nested()
+            if confirms:
+                session.execute(insert(self.orders).values(id=held.order_id, key=held.key))
+            assert outcomes[not confirms](session, held.message_id)
+            if ends == "rollback to the savepoint":
+                savepoint.rollback()
+            if ends == "rollback":
+                session.rollback()
+            else:
+                session.commit()
+        if ends != "commit":
+            return
+        self.held.remove(held)
+        if confirms:
+            del self.kept[held.message_id]
+            self.decided.add(held.order_id)
+        else:
+            self.kept[held.message_id] = Delivery.SKIPPED
+        with Session(engine) as session, session.begin():
+            assert not any(outcome(session, held.message_id) for outcome in outcomes), "it is decided"
 
     def block(self, engine: Engine, rng: random.Random, first_id: int, calls: FaultyCalls) -> int:
         """The same as a block that falls back to the outbox. Its messages have no key: the two ways are in no order."""
@@ -243,11 +303,19 @@ async def run(
     keys = [f"{first_id}-{number}" for number in range(KEYS)] + [""]
     next_id = first_id
     for _ in range(rng.randint(3, 12)):
-        if calls is not None and rng.random() < 0.3:
+        if shop.held and rng.random() < 0.3:
+            shop.decide(engine, rng)
+        elif rng.random() < 0.2:
+            shop.hold(engine, rng, next_id, rng.choice(keys))
+            next_id += 1
+        elif calls is not None and rng.random() < 0.3:
             next_id += await asyncio.to_thread(shop.block, engine, rng, next_id, calls)
         else:
             next_id += shop.transaction(engine, rng, next_id, rng.choice(keys))
         await asyncio.sleep(rng.choice((0, 0, 0.01)))  # real time: relays work meanwhile
+    for _ in range(len(shop.held)):
+        shop.decide(engine, rng)
+    shop.held.clear()  # what is left is never decided
     await asyncio.sleep(rng.uniform(0, 0.2))  # real time: relays work meanwhile
     stop.set()
     await asyncio.wait_for(asyncio.gather(*relays), 60)
