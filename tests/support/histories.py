@@ -2,7 +2,8 @@
 
 Everything legal that makes a history hard to check happens: responses are lost and requests repeated, broker and clients are
 killed, verdicts are acknowledged twice, checks are answered UNKNOWN, transactions have several messages, the log is
-trimmed and halves are copied forward, policies and operators decide, consumers receive messages again, groups die.
+trimmed and halves are copied forward, policies and operators decide, consumers receive messages again, groups die. Messages go to an
+outbox, also after half messages, are held, set aside, skipped, and published in batches of which some are lost or published twice.
 
     history = made(seed, transactions=40)         # history.events in order of time; history.files by writer
 
@@ -10,6 +11,7 @@ trimmed and halves are copied forward, policies and operators decide, consumers 
 64, which leaves space for plants between them.
 """
 
+import copy
 import heapq
 import random
 from collections.abc import Callable, Sequence
@@ -30,6 +32,7 @@ from halfmq.testing.history.events import (
     HalfSent,
     Local,
     Logged,
+    OutboxWritten,
     PlainSent,
     QueueRead,
     Seen,
@@ -70,6 +73,8 @@ class Options:
     #: Time between transactions, microseconds.
     pace_us: int = 400
     readers: int = 1
+    #: Transactions that write to an outbox. That of the group ``billing`` has a target that cannot recognise a message.
+    outbox: float = 0.0
 
 
 def drawn(seed: int) -> Options:
@@ -94,6 +99,7 @@ def drawn(seed: int) -> Options:
         stock=stock,
         pace_us=rng.choice((5, 400, 20_000)),
         readers=rng.choice((1, 1, 2)),
+        outbox=rng.choice((0.0, 0.0, 0.3)),
     )
 
 
@@ -153,6 +159,15 @@ class _Transaction:
         self.plan = "end"
 
 
+class _Row:
+    """A message in an outbox. ``state``: open, held, waiting, set aside, or over."""
+
+    __slots__ = ("group", "message", "state")
+
+    def __init__(self, group: str, message: _Message) -> None:
+        self.group, self.message, self.state = group, message, "open"
+
+
 class _Shown(NamedTuple):
     us: int
     message: _Message
@@ -181,6 +196,8 @@ class World:
         self.down: list[tuple[int, int]] = []
         self.undecided: dict[str, _Transaction] = {}
         self.keyed: dict[str, int] = {}
+        #: Of the outbox, as they were written.
+        self.rows: list[_Row] = []
         self.serial = 0
         self.ops = 0
         self.now = 1_000_000
@@ -383,6 +400,10 @@ class World:
         if rng.random() < self.o.plain:
             self.send_plain(self.new_message(0, plain=True), 0)
             return
+        if self.o.outbox and rng.random() < self.o.outbox:
+            messages = [self.new_message(index) for index in range(rng.randint(1, 3))]
+            self.write_rows(rng.choice(("orders", "billing")), f"X{messages[0].text[1:]}", messages)
+            return
         count = rng.randint(2, 4) if rng.random() < self.o.several else 1
         messages = [self.new_message(index) for index in range(count)]
         tx = messages[0].text if self.o.stock else f"T{messages[0].text[1:]}"
@@ -435,7 +456,11 @@ class World:
         message = transaction.messages[index]
 
         def then(outcome: str, answer: dict[str, object]) -> None:
-            if outcome == "unknown" and attempt < 3:
+            if outcome == "unknown" and self.o.outbox and transaction.group != "dead" and self.rng.random() < 0.5:
+                transaction.truth = ROLLED_BACK
+                transaction.known = True
+                self.write_rows(transaction.group, transaction.tx, transaction.messages)
+            elif outcome == "unknown" and attempt < 3:
                 self.send_halves(transaction, index, attempt + 1)
             elif outcome == "ok" and index + 1 < len(transaction.messages):
                 self.send_halves(transaction, index + 1, 0)
@@ -512,6 +537,110 @@ class World:
             else:
                 self.say(transaction, transaction.truth, self.rng.choice(("check", "marker")), by, 0)
 
+    # --- the outbox and its relay ---------------------------------------------------------------------------------
+
+    def write_rows(self, group: str, tx: str, messages: list[_Message]) -> None:
+        """In a transaction that ends a moment later."""
+        hold = self.rng.random() < 0.2
+        rows = [_Row(group, copy.copy(message)) for message in messages]
+        for message in messages:
+            self.events.append(
+                OutboxWritten(
+                    t_us=self.now, by=f"shop-{group}", group=group, tx=tx, message=message.text, topic=message.topic,
+                    crc=message.crc, key=message.key, delay_ms=message.delay_ms, hold=hold,
+                )
+            )  # fmt: skip
+        self.rows += rows
+        self.later(self.rng.randint(5, 500), lambda: self.end_rows(group, tx, rows, hold=hold))
+
+    def end_rows(self, group: str, tx: str, rows: list[_Row], *, hold: bool) -> None:
+        rng = self.rng
+        committed = rng.random() >= self.o.rollbacks
+        # A rollback to a savepoint takes a message with it.
+        kept = [row for row in rows if row is rows[0] or rng.random() < 0.9] if committed else []
+        for row in rows:
+            row.state = "over" if row not in kept else "held" if hold else "waiting"
+        if rng.random() < 0.9:
+            self.events.append(
+                Local(
+                    t_us=self.now, by=f"shop-{group}", group=group, tx=tx, outcome=COMMITTED if kept else ROLLED_BACK,
+                    messages=tuple(row.message.text for row in kept),
+                )
+            )  # fmt: skip
+        for row in kept:
+            if hold:
+                verdict = rng.choice((COMMITTED, COMMITTED, ROLLED_BACK))
+                self.later(
+                    rng.randint(5, 500), lambda row=row, verdict=verdict: self.decide(row, verdict, "application")
+                )  # type: ignore[misc]
+            elif row.message.delay_ms:
+                row.state = "over"
+                self.later(row.message.delay_ms * 1000, lambda row=row: self.publish(row))  # type: ignore[misc]
+        self.later(rng.randint(5, 500), self.relay)
+
+    def decide(self, row: _Row, verdict: Verdict, decided_by: str) -> None:
+        """Confirm or withdraw what is held, or skip what is set aside."""
+
+        def do() -> dict[str, object]:
+            if row.state != ("held" if decided_by == "application" else "set aside"):
+                return {"outcome": "refused"}
+            row.state = "waiting" if verdict == COMMITTED else "over"
+            self.later(5, self.relay)
+            return {"outcome": "ok"}
+
+        self.ask(
+            f"shop-{row.group}",
+            lambda op: EndAsked(
+                t_us=self.now, by=f"shop-{row.group}", op=op, group=row.group, tx="", message=row.message.text,
+                verdict=verdict, decided_by=decided_by,  # type: ignore[arg-type]
+            ),
+            do, lambda outcome, answer: None,
+        )  # fmt: skip
+
+    def relay(self) -> None:
+        """Publish what waits, in the order of the rows, but nothing behind what is set aside."""
+        if self.is_down(self.now):
+            self.later(1_000, self.relay)
+            return
+        stopped: set[tuple[str, str]] = set()
+        for row in self.rows:
+            lane = (row.group, row.message.key or row.message.text)
+            if row.state == "waiting" and lane not in stopped:
+                if self.rng.random() < 0.05:
+                    row.state = "set aside"
+                    if self.rng.random() < 0.5:
+                        self.later(100, lambda row=row: self.decide(row, ROLLED_BACK, "operator"))  # type: ignore[misc]
+                else:
+                    row.state = "over"
+                    self.publish(row)
+            if row.state == "set aside":
+                stopped.add(lane)
+        self.rows = [row for row in self.rows if row.state != "over"]
+
+    def publish(self, row: _Row) -> None:
+        """In a batch of its own. A killed relay publishes it once more, or rolls its first batch back where the target tells it to."""
+        if self.rng.random() < 0.1:
+            if row.group == "billing":
+                self.later(self.rng.choice((0, 500)), lambda: self.publish_in(row.message, COMMITTED))
+            else:
+                self.publish_in(row.message, ROLLED_BACK)
+        self.publish_in(row.message, COMMITTED)
+
+    def publish_in(self, message: _Message, verdict: Verdict) -> None:
+        self.serial += 1
+        batch = f"B{self.serial:09}"
+        half = self.record(
+            kind="half", group="relay", tx=batch, message=message.text, topic=message.topic, queue=message.queue,
+            crc=message.crc, key=message.key,
+        )  # fmt: skip
+        if verdict == ROLLED_BACK:
+            self.record(kind="rollback", group="relay", tx=batch, decided_by="application")
+            return
+        published = copy.copy(message)
+        published.now = half
+        shown = ((message.topic, message.queue, self.show(published, batch), half),)
+        self.record(kind="commit", group="relay", tx=batch, decided_by="application", shown=shown)
+
     # --- readers --------------------------------------------------------------------------------------------------
 
     def read(self, reader: str, at: dict[tuple[str, int], int], *, again: bool) -> None:
@@ -571,8 +700,15 @@ class World:
             self.now += 10_000
             self.check()
             self.run()
+        self.relay()
+        self.run()
         self.now += 1_000
-        self.events.append(Settled(t_us=self.now, by="world", unresolved_groups=("dead",) if o.dead_group else ()))
+        self.events.append(
+            Settled(
+                t_us=self.now, by="world", unresolved_groups=("dead",) if o.dead_group else (),
+                set_aside=tuple(row.message.text for row in self.rows if row.state == "set aside"),
+            )
+        )  # fmt: skip
         settled_us = self.now
         for number, at in enumerate(positions):
             self.now += 100
@@ -592,7 +728,15 @@ class World:
         writers = dict.fromkeys(event.by for event in self.events)
         policy = ("policy",) if o.policy_group else ()
         began: list[AnyEvent] = [
-            FileStarted(t_us=start - 1, by=by, system=system, policy_groups=policy, atomic=not o.stock)
+            FileStarted(
+                t_us=start - 1,
+                by=by,
+                system=system,
+                policy_groups=policy,
+                atomic=not o.stock,
+                at_least_once=("billing",) if o.outbox else (),
+                relay_groups=("relay",) if o.outbox else (),
+            )
             for by in writers
         ]
         return History(

@@ -13,6 +13,7 @@ from halfmq.testing.history.events import (
     HalfSent,
     Local,
     Logged,
+    OutboxWritten,
     PlainSent,
     QueueRead,
     Seen,
@@ -66,6 +67,15 @@ class Tale:
     def local(self, tx: str = "T", outcome: Verdict = C, group: str = "g", **fields: Any) -> None:
         self.add(Local, group=group, tx=tx, outcome=outcome, **fields)
 
+    def written(self, message: str = "M", tx: str = "T", group: str = "g", **fields: Any) -> None:
+        self.add(OutboxWritten, group=group, tx=tx, message=message, topic=TOPIC, **fields)
+
+    def decided(self, message: str = "M", verdict: Verdict = C, outcome: str | None = "ok", by: str = "application") -> None:  # fmt: skip
+        """A message of an outbox is confirmed, withdrawn or skipped."""
+        self.ops += 1
+        self.add(EndAsked, op=str(self.ops), group="g", tx="", message=message, verdict=verdict, decided_by=by)
+        self._answer(outcome)
+
     def check(self, tx: str = "T") -> None:
         self.add(CheckReceived, group="g", tx=tx)
 
@@ -86,8 +96,8 @@ class Tale:
         self.add(Fault, what="kill", whom="broker")
         self.add(Started, whom="broker", epoch=2)
 
-    def settled(self, *unresolved: str) -> None:
-        self.add(Settled, unresolved_groups=unresolved)
+    def settled(self, *unresolved: str, **fields: Any) -> None:
+        self.add(Settled, unresolved_groups=unresolved, **fields)
 
     def report(self) -> Report:
         return check_events(self.events)

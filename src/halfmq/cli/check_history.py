@@ -132,6 +132,8 @@ def _print(report: Report, show: int) -> None:
         found = f"{one.violations:,}" if first else ""
         looked, what = (f"{one.looked:,}", one.what) if one.looked else ("-", f"nothing to check: {one.what}")
         output.say(row.format(one.promise, one.kind if first else "", found, looked, what))
+    if report.duplicates:
+        output.say(f"{report.duplicates:,} duplicates of messages of outboxes, in targets where that is legal")
     for note in report.notes:
         output.say(f"note: {note}")
     for kind, count in report.counts.items():

@@ -4,10 +4,12 @@ import json
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.support.histories import Options, made
 from tests.support.planted import lost, planted, steps_inside
 from tests.support.sample_store import sample_store
+from tests.support.tales import Tale
 from typer.testing import CliRunner
 
 from halfmq.cli.check_history import app
@@ -31,6 +33,18 @@ def test_a_clean_history_exits_0_and_says_how_much_was_looked_at(history: Path) 
     assert result.output.splitlines()[-1] == "clean"
     (line,) = [line for line in result.output.splitlines() if "messages that were seen" in line]
     assert int(line.split()[3]) > 10
+
+
+def test_legal_duplicates_are_counted(tmp_path: Path) -> None:
+    tale = Tale(at_least_once=("g",))
+    tale.written()
+    for at in range(3):
+        tale.seen("M", at=at)
+    (tmp_path / "h").write_bytes(msgspec.json.Encoder().encode_lines(tale.events))
+    result = run(app, [str(tmp_path / "h")])
+    assert result.exit_code == 0
+    assert "2 duplicates of messages of outboxes" in result.output
+    assert json.loads(run(app, [str(tmp_path / "h"), "--json"]).stdout)["duplicates"] == 2
 
 
 def test_an_empty_path_is_not_the_current_directory(history: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,8 +78,6 @@ def test_a_run_that_recorded_nothing_is_not_clean(tmp_path: Path) -> None:
 def test_violations_exit_1_with_a_sentence_and_lines(history: Path) -> None:
     made_again = made(3, Options(transactions=50, kills=1))
     steps = steps_inside(made_again.marks, made_again.restarts, 0.5)
-    import msgspec
-
     lines = msgspec.json.Encoder().encode_lines(planted(lost, steps, made_again.end_us))
     (history / "planter.jsonl").write_bytes(lines)
     result = run(app, [str(history)])

@@ -155,6 +155,7 @@ class HistoryCheck:
         order = Order(facts, self._findings)
         order.judge(self._places.places.sorted(), lambda count: self._progress("order", count, events))
         order.judge_keys(self._places.database)
+        order.judge_commits(self._places.commits.sorted())
         return self._build_report(self._findings)
 
     def judge_collected(self) -> None:
@@ -163,7 +164,7 @@ class HistoryCheck:
         scan.finish()
         messages = Messages(scan.facts, findings, scan.transactions, self._places)
         messages.judge(self._groups("messages", scan.messages))
-        transactions = Transactions(scan.facts, findings, self._places)
+        transactions = Transactions(scan.facts, findings, self._places, messages.stopped_keys)
         transactions.judge(self._groups("transactions", scan.transactions))
 
     def _groups(self, what: str, table: GroupedTable) -> Iterator[list[Row]]:
@@ -200,6 +201,7 @@ class HistoryCheck:
                 for check, looked in zip(CHECKS, findings.examined, strict=True)
             ),
             counts=findings.counts,
+            duplicates=findings.duplicates,
             violations=tuple(violations),
             notes=tuple(self._notes()),
             spilled_bytes=self._tables.spilled_bytes,

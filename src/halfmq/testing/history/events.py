@@ -42,6 +42,10 @@ class FileStarted(Event, tag="began", frozen=True, kw_only=True):
     policy_groups: tuple[str, ...] = ()
     #: Whether all messages of a transaction become visible at one position (not so on an Apache RocketMQ cluster).
     atomic: bool = True
+    #: Groups whose outbox is published to a target in which a message may be there twice: every target but halfmq.
+    at_least_once: tuple[str, ...] = ()
+    #: Producer groups of relays to halfmq. They decide about their batches themselves; what is in these is in an outbox.
+    relay_groups: tuple[str, ...] = ()
 
 
 # --- requests of clients, and responses ---------------------------------------------------------------------------
@@ -78,6 +82,26 @@ class PlainSent(Event, tag="plain", frozen=True, kw_only=True):
     delay_ms: int = 0
 
 
+class OutboxWritten(Event, tag="outbox", frozen=True, kw_only=True):
+    """A message is written to the outbox of ``group`` in the local transaction ``tx``. Record it before the row is inserted.
+
+    A block that falls back to its outbox: the transaction of its half messages, which never becomes visible then.
+    """
+
+    group: str
+    tx: str
+    #: Unique id of the message, the same in every delivery.
+    message: str
+    topic: str
+    crc: int = 0
+    #: Sharding key; empty: none.
+    key: str = ""
+    #: Delay, ms. A delayed message has no order, and is not reported as lost.
+    delay_ms: int = 0
+    #: It is published only after an ``EndAsked`` with this ``message``.
+    hold: bool = False
+
+
 class EndAsked(Event, tag="end", frozen=True, kw_only=True):
     """A verdict is requested by somebody who may decide."""
 
@@ -86,6 +110,9 @@ class EndAsked(Event, tag="end", frozen=True, kw_only=True):
     tx: str
     verdict: Verdict
     decided_by: DecidedBy = "application"
+    #: Only this message of an outbox: it is confirmed or withdrawn, or skipped by an operator (or a relay, ``policy``). The response is
+    #: ``ok`` when the transaction that did it has committed. Empty: the whole transaction.
+    message: str = ""
 
 
 class Answered(Event, tag="answered", frozen=True, kw_only=True):
@@ -235,9 +262,11 @@ class Settled(Event, tag="settled", frozen=True, kw_only=True):
 
     #: Groups in which nobody can decide; their transactions may stay undecided.
     unresolved_groups: tuple[str, ...] = ()
+    #: Messages of outboxes that are set aside. They and those behind them with the same sharding key may be unpublished.
+    set_aside: tuple[str, ...] = ()
 
 
 AnyEvent = (
-    FileStarted | HalfSent | PlainSent | EndAsked | Answered | Local | CheckReceived | CheckUnanswered | Seen | QueueRead
-    | Logged | Fault | Started | Settled
+    FileStarted | HalfSent | PlainSent | OutboxWritten | EndAsked | Answered | Local | CheckReceived | CheckUnanswered | Seen
+    | QueueRead | Logged | Fault | Started | Settled
 )  # fmt: skip

@@ -31,6 +31,8 @@ class Facts:
     def __init__(self) -> None:
         self.systems: set[str] = set()
         self.policy_groups: set[str] = set()
+        self.at_least_once: set[str] = set()
+        self.relay_groups: set[str] = set()
         self.atomic = True
         self._in_memory = False
         self.faults: Counter[str] = Counter()
@@ -56,6 +58,7 @@ class Facts:
         #: Time of the last ``Settled``; -1: there was none.
         self.settled_us = -1
         self.unresolved_groups: frozenset[str] = frozenset()
+        self.set_aside: frozenset[str] = frozenset()
         self.log_records = 0
         #: Offset of the first record, and log start of the last trim.
         self.log_first = FAR
@@ -72,6 +75,8 @@ class Facts:
         if began.system:
             self.systems.add(began.system)
         self.policy_groups.update(began.policy_groups)
+        self.at_least_once.update(began.at_least_once)
+        self.relay_groups.update(began.relay_groups)
         self.atomic = self.atomic and began.atomic
         self._in_memory = self._in_memory or began.durability == "memory"
 
@@ -120,6 +125,7 @@ class Facts:
         if settled.t_us >= self.settled_us:
             self.settled_us = settled.t_us
             self.unresolved_groups = frozenset(settled.unresolved_groups)
+            self.set_aside = frozenset(settled.set_aside)
 
     def unusable(self, place: int, why: str) -> None:
         """The event at ``place`` contradicts others; the report then raises UsageError."""
@@ -130,7 +136,9 @@ class Facts:
         self._restarts.sort()
         self.log_start = max(self.log_first, self.trimmed_to)
         self._reads_by_topic = {}
-        for queue, reads in self.reads.items():
+        # In an order that does not depend on that of the files, so that a violation always shows the same read.
+        for queue, reads in sorted(self.reads.items(), key=lambda one: self.queue_names[one[0]]):
+            reads.sort(key=lambda read: (self.reader_names[read.reader], read.since_us))
             topic = self.queue_names[queue][0]
             by_reader = self._reads_by_topic.setdefault(topic, {})
             for read in reads:

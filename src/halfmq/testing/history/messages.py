@@ -15,6 +15,9 @@ The summary row::
         seen at, place, queue, queue offset, log offset seen, readers, store time, log offsets, place in the log,
         sharding key, delayed, reported at several places or at a wrong one
 
+A message of an outbox has an ``outbox.WrittenMessage`` instead. If it was sent as a half message before, that one has a summary, and is
+visible if it was seen with that transaction.
+
 Unknown times are ``FAR``, unknown numbers -1, and missing places 0.
 """
 
@@ -26,25 +29,32 @@ from halfmq.testing.history import power_loss
 from halfmq.testing.history.due import check_due
 from halfmq.testing.history.facts import FAR, LOG_QUEUE, Facts
 from halfmq.testing.history.order import Places
+from halfmq.testing.history.outbox import WrittenMessage
 from halfmq.testing.history.report import (
     AT_DURABLE_LOG,
     AT_DURABLE_RESTART,
+    AT_FALLBACK,
     AT_MISSED,
     AT_ONCE,
+    AT_OUTBOX_PHANTOM,
     AT_PHANTOM,
     Findings,
 )
 from halfmq.testing.history.scan import (
     ASKED,
+    DECIDED,
+    HELD,
     LISTED,
     LOG_BATCHED,
     LOG_HALF,
     LOG_MESSAGE,
     OK,
     REFUSED,
+    ROW,
     SEEN,
     SETTLED,
     SUMMARY,
+    WRITTEN,
     tx_key,
 )
 from halfmq.testing.history.tables import GroupedTable, Row
@@ -82,6 +92,8 @@ class Messages:
         self._examined = findings.examined
         self._transactions = transactions
         self._places = places
+        #: (group, sharding key) of messages that are set aside.
+        self.stopped_keys: set[tuple[str, str]] = set()
 
     def judge(self, groups: Iterable[list[Row]]) -> None:
         """Check all messages. ``groups``: all rows of one message each."""
@@ -93,7 +105,9 @@ class Messages:
         asks: list[Row] = []
         seens: list[Row] = []
         logs: list[Row] = []
+        decisions: list[Row] = []
         listed: Row | None = None
+        written: Row | None = None
         refused = 0
         for row in rows:
             kind = row[1]
@@ -104,8 +118,15 @@ class Messages:
                 seens.append(row)
             elif kind == LISTED:
                 listed = row
+            elif kind == WRITTEN:
+                written = row
+            elif kind == DECIDED:
+                decisions.append(row)
             else:
                 logs.append(row)
+        if written is not None:
+            self._of_outbox(message, written, asks, listed, seens, logs, decisions)
+            return
         seen = self._sightings(seens) if seens else _NEVER
         if not asks and listed is None:
             if any(row[3] == LOG_BATCHED for row in logs):
@@ -352,6 +373,76 @@ class Messages:
             text = "it was acknowledged at two log offsets"
             self._findings.add(AT_ONCE, key, message, text, (ok_place, row[5]))
 
+    # --- messages of an outbox ------------------------------------------------------------------------------------
+
+    def _of_outbox(
+        self, message: str, written: Row, asks: list[Row], listed: Row | None, seens: list[Row], logs: list[Row],
+        decisions: list[Row],
+    ) -> None:  # fmt: skip
+        """``asks``: it was sent as a half message before, and went to the outbox since the broker did not take it."""
+        facts = self._facts
+        group, tx, topic, sharding_key, delay = written[7], written[8], written[10], written[13], written[14]
+        key = tx_key(group, tx)
+        if asks:
+            self._examined[AT_FALLBACK] += 1
+            first = min(asks, key=_time_and_place)
+            halves = {row[8] for row in asks}
+            seen = self._sightings([row for row in seens if row[10] in halves])
+            logs = [row for row in logs if row[9] in halves]
+            self._sum_up(tx_key(first[7], first[8]), message, asks, first, None, seen, logs, several=False)
+            seens = [row for row in seens if row[10] not in halves]
+        seens = [row for row in seens if row[5] not in facts.not_judged]
+        seen = self._sightings(seens)
+        named, confirmed_us, given_up = self._decided(key, message, written, seen, decisions)
+        if message in facts.set_aside:
+            given_up = True
+            if sharding_key:
+                self.stopped_keys.add((group, sharding_key))
+        if seens:
+            self._examined[AT_OUTBOX_PHANTOM] += 1
+            if seen.us < written[2]:
+                text = "it was seen before anybody wrote it"
+                self._findings.add(AT_OUTBOX_PHANTOM, key, message, text, (seen.place, written[3]))
+            self._same_body(key, message, [written], seens, [])
+            if group in facts.at_least_once:
+                self._findings.duplicates += len({(row[5], row[6]) for row in seens}) - 1
+            else:
+                self._examined[AT_ONCE] += 1
+                named = self._one_place(key, message, [written], seens, []) or named
+            named = not self._as_sent(key, message, [written], seens) or named
+        at = min((row[6] for row in seens if row[5] == seen.queue), default=-1)
+        self._transactions.add(
+            WrittenMessage(
+                key, ROW, message, topic, written[2], written[3], sharding_key, delay, confirmed_us, given_up, listed is not None,
+                seen.us, seen.place, seen.queue, at, seen.readers, seen.store_time, named,
+            )
+        )  # fmt: skip
+
+    def _decided(
+        self, key: str, message: str, written: Row, seen: Sightings, decisions: list[Row]
+    ) -> tuple[bool, int, bool]:
+        """What was decided about this message alone: whether it was seen against that, which is reported; since when it was known to be
+        confirmed (-1: it was not held); and whether it need not be published."""
+        held = written[6] == HELD
+        confirmed_us = FAR if held else -1
+        requested_us, places, withdrawn, given_up = FAR, [written[3], seen.place], False, False
+        for _, _, us, place, verdict, by, answered_us, outcome in decisions:
+            places.append(place)
+            if outcome == REFUSED:
+                continue
+            if verdict == "COMMITTED":
+                requested_us = min(requested_us, us)
+                if outcome == OK:
+                    confirmed_us = min(confirmed_us, answered_us)
+            else:
+                given_up = True
+                withdrawn = withdrawn or (outcome == OK and by == "application")
+        named = held and seen.us < FAR and (withdrawn or seen.us < requested_us)
+        if named:
+            text = f"it was seen, but {'it was withdrawn' if withdrawn else 'nobody had confirmed it'}"
+            self._findings.add(AT_OUTBOX_PHANTOM, key, message, text, places)
+        return named, confirmed_us, given_up
+
     # --- plain messages -------------------------------------------------------------------------------------------
 
     def _plain(self, message: str, asks: list[Row], first: Row, seen: Sightings, logs: list[Row]) -> None:
@@ -459,8 +550,8 @@ def _is_as_sent(ask: Row, seen: Row, topic: str, queue: int) -> bool:
     return (
         ask[10] == topic
         and ask[11] in (-1, queue)
-        and seen[10] in ("", ask[8], ask[0])
-        and (not seen[11] or seen[11] == ask[9])
+        # A relay publishes in transactions of its own.
+        and (ask[1] == WRITTEN or (seen[10] in ("", ask[8], ask[0]) and (not seen[11] or seen[11] == ask[9])))
         and (not ask[13] or not seen[12] or seen[12] == ask[13])
     )
 

@@ -3,6 +3,9 @@
 If the request for B was sent after A was acknowledged or received, A must have the smaller offset. Operations that overlap in
 time may have either order. Along a queue the positions of verdicts and the store times do not decrease, and each place has
 one message. One sharding key has one queue.
+
+Messages of an outbox with one sharding key are in the order of their transactions, if these waited for each other: if B was written after
+A's commit was known, A must have the smaller offset.
 """
 
 import sqlite3
@@ -14,6 +17,7 @@ from halfmq.testing.history.report import (
     AT_DURABLE_RESTART,
     AT_KEYS,
     AT_ORDER,
+    AT_OUTBOX_ORDER,
     AT_READERS,
     AT_TIME,
     Findings,
@@ -43,6 +47,8 @@ class Places:
 
     def __init__(self, tables: Tables, facts: Facts) -> None:
         self.places = SortedTable(tables, "places", 5)
+        #: (queue, sharding key, offset, row as of ``places``) of messages of outboxes; the row's times are those of writing and commit.
+        self.commits = SortedTable(tables, "commits", 3)
         #: Also has the first message of each sharding key in each queue.
         self.database = tables.database
         self._names = facts.queue_names
@@ -138,6 +144,21 @@ class Order:
             "SELECT count(*) FROM (SELECT DISTINCT topic, key FROM queues)"
         ).fetchone()[0]
 
+    def judge_commits(self, commits: Iterable[Row]) -> None:
+        """Check all rows of ``Places.commits``, in their order."""
+        queue, key, first_asked = -1, "", -1
+        first: Row = ()
+        for row_queue, row_key, _, row in commits:
+            self._examined[AT_OUTBOX_ORDER] += 1
+            if (row_queue, row_key) != (queue, key):
+                self._report_late(AT_OUTBOX_ORDER)
+                queue, key, first_asked = row_queue, row_key, -1
+            if row[_KNOWN_US] < first_asked:
+                self._note_late(first, row)
+            if row[_ASKED_US] > first_asked:
+                first_asked, first = row[_ASKED_US], row
+        self._report_late(AT_OUTBOX_ORDER)
+
     # --- violations -----------------------------------------------------------------------------------------------
 
     def _note_late(self, first: Row, row: Row) -> None:
@@ -148,20 +169,21 @@ class Order:
             self._report_late()
             self._late = (first, row, 1)
 
-    def _report_late(self) -> None:
+    def _report_late(self, check: int = AT_ORDER) -> None:
         if self._late is None:
             return
         first, row, count = self._late
         self._late = None
         more = f", and so are {count - 1} others" if count > 1 else ""
         key = f", both with sharding key {row[_KEY]!r}" if row[_KEY] and row[_KEY] == first[_KEY] else ""
+        existed, requested = ("existed", "requested") if check == AT_ORDER else ("was committed", "written")
         text = (
-            f"{self._name(row)} existed at {row[_KNOWN_US]:,} us, before {self._name(first)} was requested at "
+            f"{self._name(row)} {existed} at {row[_KNOWN_US]:,} us, before {self._name(first)} was {requested} at "
             f"{first[_ASKED_US]:,} us, but is after it: {self._where(first)} and {self._where(row)}{key}{more}"
         )
         subject = first if count > 1 else row
         self._findings.add(
-            AT_ORDER, subject[_TX], subject[_MESSAGE], text,
+            check, subject[_TX], subject[_MESSAGE], text,
             (first[_ASKED_PLACE], first[_SEEN_PLACE], row[_KNOWN_PLACE], row[_SEEN_PLACE]),
         )  # fmt: skip
 

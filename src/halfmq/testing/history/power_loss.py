@@ -25,6 +25,7 @@ from halfmq.testing.history.scan import (
     REQUESTED,
     SEEN,
     SETTLED,
+    WRITTEN,
 )
 from halfmq.testing.history.tables import Row
 
@@ -37,7 +38,7 @@ def of_message(facts: Facts, rows: list[Row]) -> list[Row]:
     lost_us = facts.lost_us
     # A message of an unrecorded query may have been sent before; without a place in the log nobody knows of it.
     in_log = any(row[1] == LOGGED and row[3] == LOG_BATCHED for row in rows)
-    first_us = min((row[2] for row in rows if row[1] == ASKED), default=lost_us + (not in_log))
+    first_us = min((row[2] for row in rows if row[1] in (ASKED, WRITTEN)), default=lost_us + (not in_log))
     return list(_message_rows(facts, rows, before=first_us <= lost_us))
 
 

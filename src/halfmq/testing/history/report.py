@@ -38,8 +38,11 @@ CHECKS: Final = (
     Check(1, CHANGED, "transactions whose verdict was reported at least twice"),
     Check(2, UNREQUESTED, "transactions whose verdict was reported"),
     Check(2, PHANTOM, "messages that were seen, or are visible in the log"),
+    Check(2, PHANTOM, "messages of an outbox that were seen"),
+    Check(2, PHANTOM, "messages of an outbox that were sent as half messages before"),
     Check(3, LOST, "messages that had to be visible in completely read queues"),
     Check(3, LOST, "visible messages that a reader had to see"),
+    Check(3, LOST, "messages of an outbox that had to be visible in completely read queues"),
     Check(3, DUPLICATE, "messages with a place in a queue or in the log"),
     Check(4, TORN, "transactions of several messages that became visible"),
     Check(5, NOT_DURABLE, "acknowledgements compared with the log"),
@@ -47,12 +50,13 @@ CHECKS: Final = (
     Check(7, STUCK, "transactions prepared before the history settled"),
     Check(8, REORDERED, "places in queues and in the log, by time of request and response"),
     Check(8, REORDERED, "sharding keys, one queue each"),
+    Check(8, REORDERED, "messages of an outbox with a sharding key, by time of commit and writing"),
     Check(8, REORDERED, "delayed messages, by due time and time of receipt"),
     Check(9, REORDERED, "store times along queues"),
 )
 (
-    AT_AGREEMENT, AT_VALIDITY, AT_PHANTOM, AT_MISSED, AT_READERS, AT_ONCE, AT_WHOLE, AT_DURABLE_LOG, AT_DURABLE_RESTART,
-    AT_PROGRESS, AT_ORDER, AT_KEYS, AT_DUE, AT_TIME,
+    AT_AGREEMENT, AT_VALIDITY, AT_PHANTOM, AT_OUTBOX_PHANTOM, AT_FALLBACK, AT_MISSED, AT_READERS, AT_OUTBOX_MISSED, AT_ONCE,
+    AT_WHOLE, AT_DURABLE_LOG, AT_DURABLE_RESTART, AT_PROGRESS, AT_ORDER, AT_KEYS, AT_OUTBOX_ORDER, AT_DUE, AT_TIME,
 ) = range(len(CHECKS))  # fmt: skip
 
 
@@ -122,6 +126,8 @@ class Report(msgspec.Struct, frozen=True):
     event_counts: dict[str, int]
     looked: tuple[Coverage, ...]
     counts: dict[str, int]
+    #: Further copies of messages of outboxes, with the same message id, in targets where that is legal (``at_least_once``).
+    duplicates: int
     #: The first ones of each kind; ``counts`` has the total.
     violations: tuple[Violation, ...]
     #: What limits the report.
@@ -171,6 +177,8 @@ class Findings:
     def __init__(self) -> None:
         self.examined = [0] * len(CHECKS)
         self.counts = dict.fromkeys(KINDS, 0)
+        #: Legal ones: see ``Report``.
+        self.duplicates = 0
         self._kept: dict[str, list[tuple[tuple[int, str], int, Finding]]] = {kind: [] for kind in KINDS}
         self._serial = 0
 

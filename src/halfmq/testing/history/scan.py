@@ -9,15 +9,18 @@ Rows for messages, by unique id (``messages``)::
     id, SEEN,   t, place, reader, queue number, queue offset, log offset, store time, crc, tx, index, key
     id, LOGGED, place, kind, log offset, queue number, queue offset, crc, group, tx
     id, LISTED, place, group, tx                               the database lists it as sent by the transaction
+    id, WRITTEN, ...                                           to an outbox; fields as ASKED, the outcome is HELD or NO_ANSWER
+    id, DECIDED, t, place, verdict, by whom, t answered, outcome           on a message of an outbox
 
 and for transactions, by group and id in one string (``transactions``)::
 
     tx, SUMMARY, ...                                           of a message, from messages.py
     tx, REQUESTED, t, place, verdict, by whom, t answered, place, outcome, verdict answered, position
-    tx, LOCAL,  place, outcome, number of messages listed
+    tx, LOCAL,  place, outcome, number of messages listed, t
     tx, CHECK,  t, place
     tx, RECORD, place, verdict, log offset, by whom, shown
     tx, STORED, place, index, log offset                       a half or a copy in the log without its message id
+    tx, ROW,    ...                                            a WrittenMessage, from messages.py
 
 A message without a transaction has ``tx`` "" and ``group`` "". -1 is "not named" throughout.
 """
@@ -39,6 +42,7 @@ from halfmq.testing.history.events import (
     HalfSent,
     Local,
     Logged,
+    OutboxWritten,
     PlainSent,
     QueueRead,
     Seen,
@@ -53,6 +57,8 @@ ASKED: Final = 0
 SEEN: Final = 1
 LOGGED: Final = 2
 LISTED: Final = 3
+WRITTEN: Final = 4
+DECIDED: Final = 5
 
 SUMMARY: Final = 0
 REQUESTED: Final = 1
@@ -60,12 +66,14 @@ LOCAL: Final = 2
 CHECK: Final = 3
 RECORD: Final = 4
 STORED: Final = 5
+ROW: Final = 6
 
 #: Outcomes in rows.
 NO_ANSWER: Final = 0
 OK: Final = 1
 SETTLED: Final = 2
 REFUSED: Final = 3
+HELD: Final = 4
 _OUTCOMES: Final = {"ok": OK, "settled": SETTLED, "refused": REFUSED}
 
 #: Kinds of Logged in rows.
@@ -119,6 +127,7 @@ class Scan:
             EndAsked: self._request,
             Answered: self._answered,
             Local: self._local,
+            OutboxWritten: self._written,
             CheckReceived: self._check,
             CheckUnanswered: self._nothing,
             Seen: self._seen,
@@ -213,6 +222,11 @@ class Scan:
             if t2 < request.t_us:
                 self.facts.unusable(answered_at, f"operation {answer.op!r} was answered before it was requested")
         kind = type(request)
+        if kind is EndAsked and request.message:
+            self.messages.add(
+                (request.message, DECIDED, request.t_us, place, request.verdict, request.decided_by, t2, outcome)  # type: ignore[union-attr]
+            )
+            return
         if kind is EndAsked:
             key = f"{request.group}\n{request.tx}"  # type: ignore[union-attr]
             row: Row = (
@@ -221,7 +235,7 @@ class Scan:
             )  # fmt: skip
             self.transactions.add(row)
             return
-        message: str = request.message  # type: ignore[union-attr]
+        message = request.message
         if kind is HalfSent:
             group, tx, index = request.group, request.tx, request.index  # type: ignore[union-attr]
         else:
@@ -273,9 +287,15 @@ class Scan:
 
     def _local(self, local: Local, place: int) -> None:
         key = f"{local.group}\n{local.tx}"
-        self.transactions.add((key, LOCAL, place, local.outcome, len(local.messages)))
+        self.transactions.add((key, LOCAL, place, local.outcome, len(local.messages), local.t_us))
         for message in local.messages:
             self.messages.add((message, LISTED, place, local.group, local.tx))
+
+    def _written(self, row: OutboxWritten, place: int) -> None:
+        self.messages.add(
+            (row.message, WRITTEN, row.t_us, place, -1, 0, HELD if row.hold else NO_ANSWER, row.group, row.tx, 0, row.topic,
+             -1, row.crc, row.key, row.delay_ms, -1, "", -1, -1, None, -1)
+        )  # fmt: skip
 
     def _check(self, check: CheckReceived, place: int) -> None:
         key = f"{check.group}\n{check.tx}"

@@ -9,6 +9,7 @@ reported as lost or torn too.
 """
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from operator import itemgetter
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from halfmq.testing.history import power_loss
 from halfmq.testing.history.due import check_due
 from halfmq.testing.history.facts import FAR, LOG_QUEUE, Facts, Read
 from halfmq.testing.history.order import Places
+from halfmq.testing.history.outbox import OutboxMessages, WrittenMessage
 from halfmq.testing.history.report import (
     AT_AGREEMENT,
     AT_DURABLE_LOG,
@@ -28,7 +30,7 @@ from halfmq.testing.history.report import (
     AT_WHOLE,
     Findings,
 )
-from halfmq.testing.history.scan import CHECK, LOCAL, OK, RECORD, REFUSED, REQUESTED, SETTLED, STORED, SUMMARY
+from halfmq.testing.history.scan import CHECK, LOCAL, OK, RECORD, REFUSED, REQUESTED, ROW, SETTLED, STORED, SUMMARY
 from halfmq.testing.history.tables import Row
 
 COMMITTED: Final = "COMMITTED"
@@ -54,11 +56,14 @@ class TransactionFacts:
         "attempted_us",
         "checked_place",
         "checked_us",
+        "fell_back",
         "first_seen",
         "group",
         "key",
+        "listing",
         "local",
         "local_place",
+        "local_us",
         "messages",
         "operator",
         "records",
@@ -87,6 +92,11 @@ class TransactionFacts:
         self.stored: list[Row] = []
         self.local = ""
         self.local_place = 0
+        self.local_us = FAR
+        #: The number of messages that the database lists.
+        self.listing = 0
+        #: Its messages went to the outbox, so its half messages roll back, whatever became of the local transaction.
+        self.fell_back = False
         self.checked_us = -1
         self.checked_place = 0
         #: Number of messages that were seen, and the one that was seen first.
@@ -97,11 +107,14 @@ class TransactionFacts:
 class Transactions:
     """Checks the groups of ``scan.transactions``, after all messages."""
 
-    def __init__(self, facts: Facts, findings: Findings, places: Places) -> None:
+    def __init__(
+        self, facts: Facts, findings: Findings, places: Places, stopped_keys: AbstractSet[tuple[str, str]]
+    ) -> None:
         self._facts = facts
         self._findings = findings
         self._examined = findings.examined
         self._places = places
+        self._outbox = OutboxMessages(facts, findings, places, stopped_keys)
 
     def judge(self, groups: Iterable[list[Row]]) -> None:
         """Check all transactions. ``groups``: all rows of one transaction each."""
@@ -110,8 +123,15 @@ class Transactions:
             key = rows[0][0]
             if facts.losses:
                 rows = power_loss.of_transaction(facts, rows)
+            if facts.relay_groups and key[: key.index("\n")] in facts.relay_groups:
+                continue
             if not self._usual(key, rows):
-                self._transaction(self._story(key, rows))
+                transaction = self._story(key, rows)
+                written = [WrittenMessage(*row) for row in rows if row[1] == ROW]
+                if written:
+                    self._outbox.judge(transaction, written)
+                    transaction.fell_back, transaction.local = True, ROLLED_BACK
+                self._transaction(transaction)
 
     def _usual(self, key: str, rows: list[Row]) -> bool:
         """Fast path for most transactions: one message, one verdict, no contradiction. False: it is not of that form, and nothing was done.
@@ -152,12 +172,12 @@ class Transactions:
                     return False
                 summary = row
             elif kind == LOCAL:
-                _, _, _, local, listing = row
+                _, _, _, local, listing, _ = row
             elif kind == RECORD:
                 if record is not None:
                     return False
                 record = row
-            elif kind == STORED:
+            elif kind in (STORED, ROW):
                 return False
             else:
                 checked = True
@@ -268,7 +288,7 @@ class Transactions:
                     if by == "operator":
                         transaction.operator += (verdict,)
             elif kind == LOCAL:
-                _, _, transaction.local_place, transaction.local, _ = row
+                _, _, transaction.local_place, transaction.local, transaction.listing, transaction.local_us = row
             elif kind == RECORD:
                 transaction.records.append(row)
             elif kind == STORED:
@@ -395,6 +415,8 @@ class Transactions:
         """Why nobody had decided this verdict, known since ``us``; empty if somebody had."""
         requested_us = transaction.requested_us.get(verdict)
         if verdict not in transaction.operator:
+            if transaction.fell_back and verdict == COMMITTED:
+                return "its messages went to the outbox"
             if transaction.local and transaction.local != verdict:
                 return f"the database says {transaction.local}" + (
                     "" if requested_us is None else f", although {verdict} was requested"

@@ -54,7 +54,7 @@ def test_clean_histories_of_fresh_seeds_give_no_false_alarm() -> None:
 
 def damaged(seed: int) -> list[AnyEvent]:
     """A history with a planted violation, and with some events missing."""
-    history = made(seed, Options(transactions=60, kills=1))
+    history = made(seed, Options(transactions=60, kills=1, outbox=0.2))
     rng = random.Random(seed)
     make = rng.choice(list(KINDS.values()))
     events = [

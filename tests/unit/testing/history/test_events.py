@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from halfmq.testing.history import check_files
-from halfmq.testing.history.events import Answered, AnyEvent, HalfSent, Local, Logged
+from halfmq.testing.history.events import Answered, AnyEvent, EndAsked, HalfSent, Local, Logged, OutboxWritten
 
 PAGE = Path(__file__).parents[4] / "docs" / "check-history.md"
 _decode = msgspec.json.Decoder(AnyEvent).decode
@@ -21,6 +21,12 @@ def test_events_have_golden_bytes() -> None:
     )
     assert _encode(Answered(t_us=5, by="p", op="1", outcome="settled", verdict="COMMITTED", position=64)) == (
         b'{"e":"answered","t_us":5,"by":"p","op":"1","outcome":"settled","verdict":"COMMITTED","position":64}'
+    )
+    assert _encode(OutboxWritten(t_us=5, by="p", group="g", tx="T", message="M", topic="t", hold=True)) == (
+        b'{"e":"outbox","t_us":5,"by":"p","group":"g","tx":"T","message":"M","topic":"t","hold":true}'
+    )
+    assert _encode(EndAsked(t_us=5, by="p", op="1", group="g", tx="", verdict="COMMITTED", message="M")) == (
+        b'{"e":"end","t_us":5,"by":"p","op":"1","group":"g","tx":"","verdict":"COMMITTED","message":"M"}'
     )
     record = Logged(t_us=5, by="log", kind="commit", offset=64, group="g", tx="T", shown=(("t", 0, 7, 32),))
     assert _encode(record) == (

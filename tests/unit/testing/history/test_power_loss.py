@@ -156,3 +156,30 @@ def test_an_unrecorded_message_of_a_batch_may_be_elsewhere_after_a_loss() -> Non
     tale.read(4, reader="late")
     tale.log("batched", 164, message="A", queue_offset=3)
     assert tale.found() == {}
+
+
+@pytest.mark.parametrize(
+    ("durability", "log_end", "found"), [("memory", 64, {}), ("memory", -1, {}), ("fsync", -1, {LOST: 1})]
+)
+def test_a_message_of_an_outbox_may_be_lost_with_what_its_target_confirmed(
+    durability: str, log_end: int, found: dict[str, int]
+) -> None:
+    tale = tale_of(durability)
+    tale.written("M")
+    tale.local()
+    power(tale, log_end, durability)
+    tale.settled()
+    tale.read(0)
+    assert tale.found() == found
+
+
+def test_a_message_of_an_outbox_seen_before_the_loss_and_published_again_is_no_duplicate() -> None:
+    tale = tale_of()
+    tale.written("M")
+    tale.local()
+    tale.seen("M", at=1)
+    power(tale, 64)
+    tale.seen("M", at=0)
+    tale.settled()
+    tale.read(1)
+    assert tale.found() == {}
