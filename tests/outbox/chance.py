@@ -1,28 +1,34 @@
 """One run of chance over an outbox: transactions, relays that are killed and paused, answers that are lost.
 
 Relays are those of the product on real databases and a real broker. ``Faults`` stands between a relay and its two sides, and does at a drawn
-call what a kill, a pause, or a lost connection would do there.
+call what a kill, a pause, or a lost connection would do there. The application and its consumer record a history, which the history
+checker reads at the end.
 """
 
 import asyncio
 import contextlib
+import json
 import random
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, insert, select
 from sqlalchemy.orm import Session
 
 from halfmq.client import Client
-from halfmq.client.outgoing import OutgoingMessage
+from halfmq.client.outgoing import OutgoingMessage, compose
 from halfmq.client.receipts import OUTBOX, Prepared
 from halfmq.errors import ConnectError, HalfmqError, SendTimeout
+from halfmq.model.checksum import crc32
 from halfmq.relay.publisher import Batch, Published, Publisher
 from halfmq.relay.relay import Relay
 from halfmq.relay.rows import DatabaseAway, Figures, Lease, OutboxRows, Work
 from halfmq.sql import MarkerTable, Outbox
 from halfmq.sql.rules.outbox import Delivery
+from halfmq.testing.history import MemoryRecorder, Report, check_events
+from halfmq.testing.history.events import Answered, EndAsked, HalfSent, Local, OutboxWritten, QueueRead, Seen, Settled
+from halfmq.testing.history.report import AT_OUTBOX_MISSED, AT_OUTBOX_ORDER, AT_OUTBOX_PHANTOM
 
 _T = TypeVar("_T")
 
@@ -132,8 +138,8 @@ class FaultyPublisher:
 class FaultyCalls:
     """A ``Client`` in front of which the network fails: a prepare that does not arrive, arrives later, or whose answer is lost."""
 
-    def __init__(self, client: Client, rng: random.Random, chance: float) -> None:
-        self._client, self._rng, self._chance = client, rng, chance
+    def __init__(self, client: Client, shop: "Shop", rng: random.Random, chance: float) -> None:
+        self._client, self._shop, self._rng, self._chance = client, shop, rng, chance
         self.group = client.group
         self.new_transaction_id = client.new_transaction_id
         self.commit = client.commit
@@ -144,13 +150,21 @@ class FaultyCalls:
         self.failed: list[str] = []
 
     def prepare(self, messages: Sequence[OutgoingMessage], *, tx_id: str, **named: Any) -> Prepared:
+        for message in messages:
+            self._shop.wrote(HalfSent, tx_id, message, op=message.message_id)
+
         def arrive() -> None:
             with contextlib.suppress(HalfmqError):
                 self._client.prepare(messages, tx_id=tx_id, **named)
 
         if self._rng.random() >= self._chance:
-            return self._client.prepare(messages, tx_id=tx_id, **named)
+            prepared = self._client.prepare(messages, tx_id=tx_id, **named)
+            for message in messages:
+                self._shop.history.record(Answered, op=message.message_id, outcome="ok")
+            return prepared
         self.failed.append(tx_id)
+        for message in messages:
+            self._shop.wrote(OutboxWritten, tx_id, message)
         match self._rng.choice(("not sent", "lost", "late")):
             case "not sent":
                 raise ConnectError("the broker does not answer")
@@ -171,10 +185,13 @@ class Held(NamedTuple):
 
 
 class Shop:
-    """The application: orders, and an outbox and markers in the same database."""
+    """The application: orders, and an outbox and markers in the same database. ``began``: of its history."""
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, **began: Any) -> None:
         self.topic = topic
+        self.history = MemoryRecorder("shop", **began)
+        #: Order -> id of its message.
+        self.messages: dict[int, str] = {}
         self.metadata = MetaData()
         self.orders = Table("orders", self.metadata, Column("id", Integer, primary_key=True), Column("key", String(40)))
         self.outbox = Outbox(self.metadata)
@@ -182,8 +199,6 @@ class Shop:
         self.held: list[Held] = []
         #: Rows that are never published: message id -> state. Those of the other rows go.
         self.kept: dict[str, str] = {}
-        #: Orders whose messages were held: a message has its place by its confirmation, not by its order.
-        self.decided: set[int] = set()
 
     def left(self, engine: Engine) -> dict[str, str]:
         """The rows of the outbox: message id -> state."""
@@ -196,24 +211,28 @@ class Shop:
         with Session(engine) as session:
 
             def send(order_id: int) -> None:
-                self.outbox.send(session, self.topic, {"id": order_id, "key": key}, sharding_key=key or None)
+                self._send(session, f"tx-{first_id}", order_id, key)
 
             number = self._orders(session, rng, first_id, key, send)
             if rng.random() < 0.8:
                 session.commit()
             else:
                 session.rollback()
+        self._ended(engine, f"tx-{first_id}", range(first_id, first_id + number))
         return number
 
     def hold(self, engine: Engine, rng: random.Random, order_id: int, key: str) -> None:
         """A transaction with a held message, that commits or not."""
         with Session(engine) as session:
-            body = {"id": order_id, "key": key}
-            message_id = self.outbox.send(session, self.topic, body, sharding_key=key or None, hold=True)
-            if rng.random() < 0.2:
-                session.rollback()
-                return
-            session.commit()
+            message_id = self._send(session, f"tx-{order_id}", order_id, key, hold=True)
+            commits = rng.random() >= 0.2
+            if commits:
+                session.commit()
+        self.history.record(
+            Local, group="shop", tx=f"tx-{order_id}", outcome="COMMITTED" if message_id in self.left(engine) else "ROLLED_BACK"
+        )  # fmt: skip
+        if not commits:
+            return
         self.held.append(Held(order_id, key, message_id))
         self.kept[message_id] = Delivery.HELD
 
@@ -222,6 +241,10 @@ class Shop:
         held = rng.choice(self.held)
         confirms = rng.random() < 0.6
         outcomes = self.outbox.confirm, self.outbox.withdraw
+        op = f"decide {len(self.history.events)}"
+        self.history.record(
+            EndAsked, op=op, group="shop", tx="", message=held.message_id, verdict="COMMITTED" if confirms else "ROLLED_BACK"
+        )  # fmt: skip
         (ends,) = rng.choices(("commit", "rollback", "rollback to the savepoint"), (8, 1, 1))
         with Session(engine) as session:
             savepoint = session.begin_nested()
@@ -234,12 +257,12 @@ class Shop:
                 session.rollback()
             else:
                 session.commit()
+        self.history.record(Answered, op=op, outcome="ok" if ends == "commit" else "refused")
         if ends != "commit":
             return
         self.held.remove(held)
         if confirms:
             del self.kept[held.message_id]
-            self.decided.add(held.order_id)
         else:
             self.kept[held.message_id] = Delivery.SKIPPED
         with Session(engine) as session, session.begin():
@@ -259,7 +282,48 @@ class Shop:
                     raise _Sorry
             assert tx.receipt is not None
             assert (tx.receipt.path == OUTBOX) == (tx.id in calls.failed)
+        self._ended(engine, tx.id, range(first_id, first_id + number))
         return number
+
+    def _send(self, session: Session, tx: str, order_id: int, key: str, *, hold: bool = False) -> str:
+        body = {"id": order_id, "key": key}
+        message_id = self.outbox.send(session, self.topic, body, sharding_key=key or None, hold=hold)
+        message = compose(self.topic, body, sharding_key=key or None)._replace(message_id=message_id)
+        self.wrote(OutboxWritten, tx, message, hold=hold)
+        return message_id
+
+    def wrote(self, event: type[HalfSent | OutboxWritten], tx: str, message: OutgoingMessage, **fields: Any) -> None:
+        self.messages[json.loads(message.body)["id"]] = message.message_id
+        self.history.record(
+            event, group="shop", tx=tx, message=message.message_id, topic=message.topic, crc=crc32(message.body),
+            key=message.sharding_key, **fields,
+        )  # fmt: skip
+
+    def _ended(self, engine: Engine, tx: str, ids: range) -> None:
+        """What the database has of a transaction is its outcome."""
+        with engine.connect() as connection:
+            kept = connection.scalars(select(self.orders.c.id).where(self.orders.c.id.in_(ids))).all()
+        self.history.record(
+            Local, group="shop", tx=tx, outcome="COMMITTED" if kept else "ROLLED_BACK",
+            messages=tuple(self.messages[order_id] for order_id in kept),
+        )  # fmt: skip
+
+    def saw(self, message_id: str, queue: int, offset: int, body: bytes, key: str, tx: str = "") -> None:
+        self.history.record(
+            Seen, reader="billing", message=message_id, topic=self.topic, queue=queue, queue_offset=offset, tx=tx,
+            crc=crc32(body), key=key,
+        )  # fmt: skip
+
+    def checked(self, ends: Iterable[tuple[str, int, int]]) -> Report:
+        """After everything was published. ``ends``: topic, queue, and the end up to which the consumer has received it."""
+        self.history.record(Settled)
+        for topic, queue, end in ends:
+            self.history.record(QueueRead, reader="billing", topic=topic, queue=queue, first=0, end=end)
+        report = check_events(self.history.events)
+        assert report.clean, "\n\n".join(violation.text() for violation in report.violations)
+        for check in (AT_OUTBOX_PHANTOM, AT_OUTBOX_MISSED, AT_OUTBOX_ORDER):
+            assert report.looked[check].looked, report.looked[check].what
+        return report
 
     def _orders(
         self, session: Session, rng: random.Random, first_id: int, key: str, send: Callable[[int], object]
