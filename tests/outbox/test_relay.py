@@ -13,8 +13,9 @@ from halfmq.client.receipts import COMMITTED, ROLLED_BACK
 from halfmq.errors import TransactionRefused, TransactionUndecided, UsageError
 from halfmq.relay.halfmq import HalfmqPublisher
 from halfmq.relay.relay import Relay
+from halfmq.sql.rules.outbox import lane_of
 from tests.outbox.chance import FAULTS, LEASE_S, Faults, FaultyPublisher, FaultyRows, Killed
-from tests.outbox.conftest import Shelf
+from tests.outbox.conftest import Shelf, bodies
 from tests.support import half_batches
 from tests.support.in_process import Running, serving
 from tests.support.waiting import soon, until
@@ -36,6 +37,8 @@ EACH = pytest.mark.parametrize(
     ],
     indirect=True,
 )
+#: A topic of the broker's own.
+NOBODY_MAY_WRITE = "SCHEDULE_TOPIC_XXXX"
 CALLS = ("claim", "publish", "recover", "finish")
 
 
@@ -49,6 +52,10 @@ async def broker(tmp_path: Path) -> AsyncIterator[Running]:
 async def client(broker: Running) -> AsyncIterator[AsyncClient]:
     async with AsyncClient(url_of(broker), group="orders") as client:
         yield client
+
+
+def other_key_in_the_lane_of(key: str) -> str:
+    return next(other for number in range(10_000) if lane_of(other := f"other-{number}", "") == lane_of(key, ""))
 
 
 def url_of(broker: Running) -> str:
@@ -135,7 +142,7 @@ async def test_killed_between_prepare_and_commit(shelf: Shelf, broker: Running) 
 
 @pytest.mark.parametrize("shelf", [on(DRIVERS[0])], indirect=True)
 async def test_a_message_that_is_refused_stops_its_key_only(shelf: Shelf, broker: Running) -> None:
-    shelf.send("bad", topic="SCHEDULE_TOPIC_XXXX")  # nobody may write there
+    shelf.send("bad", topic=NOBODY_MAY_WRITE)
     shelf.send("bad", "good", "good")
     made = await relay(shelf, broker, attempts_max=1)
     async with made.running():
@@ -145,6 +152,18 @@ async def test_a_message_that_is_refused_stops_its_key_only(shelf: Shelf, broker
         )  # fmt: skip
     assert await read(broker) == ["3", "4"]
     assert made.refused == 1
+
+
+@pytest.mark.parametrize("shelf", [on(DRIVERS[0])], indirect=True)
+async def test_a_refused_message_in_a_batch_of_a_killed_relay_stops_its_key_only(shelf: Shelf, broker: Running) -> None:
+    """The batch cannot be settled with its first message, since the broker takes no such message."""
+    shelf.send("bad", topic=NOBODY_MAY_WRITE)
+    shelf.send(other_key_in_the_lane_of("bad"))
+    assert bodies(await (await shelf.rows()).claim()) == ["1", "2"]  # and is killed
+    shelf.end_leases()
+    async with (await relay(shelf, broker, attempts_max=1)).running():
+        await until(lambda: shelf.states() == {"1": "A"}, "the other one was published")
+    assert await read(broker) == ["2"]
 
 
 @pytest.mark.parametrize("shelf", [on(DRIVERS[0])], indirect=True)
@@ -214,3 +233,19 @@ class TestSettleEarlier:
             await client.prepare([compose("t", "other")], tx_id="chosen")
         assert await client.settle_earlier("chosen", compose("t", "x"), broker="halfmq") == ROLLED_BACK
         assert not broker.state.producer_groups["orders"].undecided
+
+    async def test_with_a_message_that_the_broker_does_not_take(self, client: AsyncClient) -> None:
+        """What is known of the transaction is said nevertheless."""
+        refused = compose(NOBODY_MAY_WRITE, "x")
+        assert await client.settle_earlier("new", refused, broker="halfmq") is None
+        prepared = {
+            name: await client.prepare([compose("t", str(number)) for number in range(count)], tx_id=f"{name}-{count}")
+            for name, count in (("committed", 40), ("rolled-back", 1), ("undecided", 1), ("batches", 40))
+        }
+        await client.commit(prepared["committed"])
+        await client.rollback(prepared["rolled-back"])
+        found = [await client.settle_earlier(one.tx_id, refused, broker="halfmq") for one in prepared.values()]
+        assert found == [COMMITTED, ROLLED_BACK, ROLLED_BACK, ROLLED_BACK]
+        for name in ("undecided", "batches"):
+            with pytest.raises(TransactionRefused):
+                await client.commit(prepared[name])

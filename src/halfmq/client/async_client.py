@@ -532,7 +532,7 @@ class AsyncClient:
         )
         return prepared if timeout is None else replace(prepared, timeout_s=timeout)
 
-    async def settle_earlier(self, tx_id: str, message: OutgoingMessage, *, broker: str) -> Verdict:
+    async def settle_earlier(self, tx_id: str, message: OutgoingMessage, *, broker: str) -> Verdict | None:
         """Low-level call for an external coordinator that was restarted: roll back ``tx_id`` unless it is committed, and say which it is.
 
         See ``Transactions.settle_earlier``. ``broker``: the name of the broker to which an earlier process has sent it; halfmq only.

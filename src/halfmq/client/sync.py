@@ -211,7 +211,7 @@ class Client:
             client.prepare(messages, tx_id=tx_id, name=name, query_id=query_id, broker=broker, timeout=timeout)
         )
 
-    def settle_earlier(self, tx_id: str, message: OutgoingMessage, *, broker: str) -> Verdict:
+    def settle_earlier(self, tx_id: str, message: OutgoingMessage, *, broker: str) -> Verdict | None:
         """See ``AsyncClient.settle_earlier``."""
         client = self._live()
         return self._run(client.settle_earlier(tx_id, message, broker=broker))

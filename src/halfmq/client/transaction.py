@@ -21,9 +21,9 @@ from halfmq.client.log import log
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.prepare import Preparation
-from halfmq.client.receipts import COMMITTED, ROLLED_BACK, Prepared, PreparedHalf, TransactionReceipt, Verdict
+from halfmq.client.receipts import COMMITTED, ROLLED_BACK, UNDECIDED, Prepared, PreparedHalf, TransactionReceipt, Verdict
 from halfmq.client.refusals import refusal
-from halfmq.client.retry import BACKOFF_MAX_S
+from halfmq.client.retry import BACKOFF_MAX_S, RETRIABLE, Attempts
 from halfmq.client.verdicts import Verdicts
 from halfmq.errors import (
     ConnectError,
@@ -36,8 +36,9 @@ from halfmq.errors import (
     UsageError,
 )
 from halfmq.model.ids import ANY_HALF
-from halfmq.wire.remoting.codes import EXT_VERDICT, ResponseCode
+from halfmq.wire.remoting.codes import EXT_VERDICT, HMQ_STORY, ResponseCode
 from halfmq.wire.remoting.message_codec import encode_end
+from halfmq.wire.remoting.operators import EXT_GROUP, EXT_ID, EXT_STATE
 from halfmq.wire.remoting.replies import EndReply, read_reply
 
 #: How long an unanswered verdict is retried in the background, seconds: longer than a broker restart. Then only the check
@@ -177,28 +178,40 @@ class Transactions:
 
     async def settle_earlier(
         self, tx_id: str, message: OutgoingMessage, *, broker: str, timeout_s: float | None = None
-    ) -> Verdict:
+    ) -> Verdict | None:
         """Roll ``tx_id`` back unless it is committed, whoever has begun it, and whether or not it has reached the broker yet.
 
         ``tx_id``: chosen by the application, so that the broker refuses what comes later with it. ``message``: any message for it; it
         becomes a half of the transaction if the broker does not know it, so that there is something to roll back.
 
-        Returns COMMITTED, or ROLLED_BACK: then nothing of it ever becomes visible.
+        Returns COMMITTED, or ROLLED_BACK: then nothing of it ever becomes visible. None: the broker does not know it, and takes no such
+        ``message``, so that there is nothing to roll back; a transaction with this message cannot be prepared now.
 
         Raises:
             SendTimeout, ConnectError, TransactionUnknown: no answer, and nothing is known. Call it again.
-            RequestFailed: the broker refuses it.
+            RequestFailed: the broker cannot do it at the moment.
         """
         whole = self._context.attempts(f"settling an earlier {tx_id}", timeout_s)
+        # Its halves may be others than this message, and their places are not known here.
+        half = PreparedHalf(message.message_id, message.topic, broker, "", ANY_HALF, ANY_HALF)
+        any_half = Prepared(tx_id, self._group, "", (half,), atomic=True)
         while True:
             try:
                 prepared = await self.prepare([message], tx_id=tx_id, broker=broker, timeout_s=whole.left_s())
             except TransactionRefused as error:
                 return COMMITTED if error.standing == COMMITTED else ROLLED_BACK
             except TransactionUndecided:
-                # Its halves are others than this message, and their places are not known here.
-                half = PreparedHalf(message.message_id, message.topic, broker, "", ANY_HALF, ANY_HALF)
-                prepared = Prepared(tx_id, self._group, "", (half,), atomic=True)
+                prepared = any_half
+            except (RequestFailed, UsageError) as error:
+                if isinstance(error, RequestFailed) and error.response_code in RETRIABLE:
+                    raise
+                # Whatever the reason, such as a topic that was deleted: it must not hide what is known of the transaction.
+                state = await self._state_at(broker, tx_id, whole)
+                if state in (COMMITTED, ROLLED_BACK):
+                    return COMMITTED if state == COMMITTED else ROLLED_BACK
+                if state != UNDECIDED:
+                    return None
+                prepared = any_half
             try:
                 return (await self.rollback(replace(prepared, timeout_s=whole.left_s()))).verdict
             except TransactionRefused as error:
@@ -206,6 +219,28 @@ class Transactions:
             except RequestFailed as error:
                 # Not found: settled between the two requests, and no longer in the broker's memory. The next half gets the verdict.
                 await whole.refused(error, permanent=False)
+
+    async def _state_at(self, broker: str, tx_id: str, attempts: Attempts) -> str:
+        """UNDECIDED, COMMITTED, ROLLED_BACK or UNKNOWN, as a halfmq broker finds it by its id: in memory, or in its transaction table.
+
+        Raises:
+            SendTimeout, ConnectError: no answer. RequestFailed: the broker has no time to look.
+        """
+        what = f"the state of {tx_id}"
+        while True:
+            try:
+                connection = await attempts.within(self._context.broker(broker))
+                fields = {EXT_GROUP: self._group, EXT_ID: tx_id}
+                answer = await connection.request(HMQ_STORY, fields, timeout_s=attempts.left_s())
+            except NoAnswer as error:
+                await attempts.lost(NotSent(str(error)))  # read-only: retry as if it had not been sent
+                continue
+            except (ConnectError, NotSent) as error:
+                await attempts.lost(error)
+                continue
+            if answer.code == ResponseCode.SUCCESS:
+                return answer.ext.get(EXT_STATE, "")
+            await attempts.refused(refusal(answer.code, answer.remark or "", what))
 
     async def commit(self, prepared: Prepared) -> TransactionReceipt:
         """Make all messages of the transaction visible.

@@ -16,23 +16,17 @@ from halfmq.client.transaction_block import Transaction
 from halfmq.errors import (
     ConnectError,
     HalfmqError,
-    InvalidName,
-    MessageTooLarge,
     OutcomeUnknown,
     RequestFailed,
     TransactionIncomplete,
     TransactionRefused,
     TransactionUndecided,
-    UnsupportedCombination,
     UsageError,
 )
 from halfmq.relay.publisher import Batch, OutboxMessage, Published
 
 #: In one transaction. More make it no cheaper.
 MESSAGES_MAX: Final = 500
-
-#: The same request will be refused again.
-_FOR_GOOD: Final = (UsageError, InvalidName, MessageTooLarge, UnsupportedCombination)
 
 
 class HalfmqPublisher:
@@ -99,10 +93,10 @@ class HalfmqPublisher:
         except TransactionRefused as error:
             # Another relay has taken the batch over. It, or what it does next, decides about the rows.
             return everything if error.standing == COMMITTED else Published(frozenset(), unavailable=str(error))
-        except _FOR_GOOD as error:
-            return _refused(batch, error)
         except (ConnectError, OutcomeUnknown, TransactionIncomplete, TransactionUndecided) as error:
             return Published(frozenset(), unavailable=str(error))
+        except UsageError as error:
+            return _refused(batch, error)
         except RequestFailed as error:
             if error.response_code in RETRIABLE:
                 return Published(frozenset(), unavailable=str(error))
@@ -110,7 +104,8 @@ class HalfmqPublisher:
         return everything
 
     async def recover(self, batch: Batch) -> Published:
-        """See ``Publisher``. What is not committed is rolled back, so that nobody publishes it under this id any more."""
+        """See ``Publisher``. What is not committed is rolled back, so that nobody publishes it under this id any more. A batch that the broker
+        does not know, and whose first message it refuses, nobody can publish either."""
         if not batch.messages:
             return Published(frozenset())
         client = await self._opened()
