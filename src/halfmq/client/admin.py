@@ -1,4 +1,5 @@
-"""Administration for an application's tools: the bounds of a topic's queues, how far a consumer group is, and what retention keeps for a consumer group."""
+"""Administration for an application's tools: the bounds of a topic's queues, how far a consumer group is, what retention keeps for a consumer
+group, and which brokers are halfmq's."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -90,6 +91,21 @@ async def release_retention(mq: AsyncClient, group: str) -> None:
         ConnectError, RequestFailed: as ``hold_retention``.
     """
     await _change(mq, group, hold_removed())
+
+
+async def is_halfmq(mq: AsyncClient, broker: str) -> bool:
+    """Whether the broker of this name is a halfmq broker; False: Apache RocketMQ.
+
+    Raises:
+        ConnectError: it does not answer, or nobody knows it.
+    """
+    context = mq._open()
+    attempts = context.attempts(f"asking broker {broker} what it is")
+    while True:
+        try:
+            return (await attempts.within(context.broker(broker))).is_halfmq
+        except (ConnectError, NotSent) as error:
+            await attempts.lost(error)
 
 
 async def _change(mq: AsyncClient, group: str, attributes: Mapping[str, str]) -> None:

@@ -7,6 +7,7 @@ messages of a batch become visible together, in order by queue.
 
 from typing import Final
 
+from halfmq.client.admin import is_halfmq
 from halfmq.client.async_client import AsyncClient
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage
@@ -48,7 +49,8 @@ class HalfmqPublisher:
         return f"halfmq {self._url.rpartition('@')[2].removeprefix('rocketmq://')}"
 
     async def open(self) -> None:
-        """See ``Publisher``. UsageError: there are several brokers, and none was named; or the named one is not known."""
+        """See ``Publisher``. UsageError: there are several brokers, and none was named; or the named one is not known, or is Apache
+        RocketMQ."""
         if self._client is not None:
             return
         client = AsyncClient(self._url, group=self._group, timeout=self._timeout_s)
@@ -56,6 +58,12 @@ class HalfmqPublisher:
         try:
             await client.connect()
             self._broker = self._checked(await client.broker_names())
+            if not await is_halfmq(client, self._broker):
+                # It forgets an id, and a message whose COMMIT was lost after the rows are deleted.
+                raise UsageError(
+                    f"broker {self._broker} is Apache RocketMQ, which does not remember the ids of batches",
+                    hint="publish with to=RocketMqPublisher(url), of halfmq.relay.rocketmq",
+                )
         except BaseException:
             await client.close()
             raise

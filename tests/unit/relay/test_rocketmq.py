@@ -1,5 +1,6 @@
 """What RocketMQ refuses in ways of its own, and messages that it stored with less than it is configured for."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.unit.relay.targets import Rocket, batch, fresh_name, row
 from halfmq.client.async_client import AsyncClient
 from halfmq.errors import UsageError
 from halfmq.model import properties
+from halfmq.relay.halfmq import HalfmqPublisher
 from halfmq.relay.rocketmq import RocketMqPublisher
 from halfmq.wire.remoting.codes import RequestCode
 from halfmq.wire.remoting.header import Request, encode_response
@@ -81,6 +83,17 @@ async def test_a_message_has_the_id_of_its_row_and_the_order_key_as_sharding_key
     assert result.confirmed == {bare.seq}
     (request,) = broker.requests(RequestCode.SEND_MESSAGE_V2)
     assert properties.to_dict(request.ext.properties) == {"__SHARDINGKEY": "k", "UNIQ_KEY": bare.message_id}
+
+
+@in_virtual_time
+async def test_the_publisher_for_halfmq_refuses_a_rocketmq_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would delete rows whose COMMIT was lost, and RocketMQ gives up after 15 checks that nobody answers."""
+    broker = ScriptedBroker(halfmq=False)
+    monkeypatch.setattr("halfmq.relay.halfmq.AsyncClient", partial(AsyncClient, connector=broker.network()))
+    publisher = HalfmqPublisher(URL, group="orders-relay")
+    with pytest.raises(UsageError, match="RocketMqPublisher"):
+        await publisher.open()
+    await publisher.close()
 
 
 def test_an_address_that_is_none_is_refused() -> None:
