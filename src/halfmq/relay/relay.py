@@ -43,10 +43,10 @@ class Relay:
         self._publisher = publisher
         self._workers = workers
         self._poll_s = poll_s
-        self._wanted = asyncio.Condition()
+        #: Each entry wakes one worker; one that comes while all of them are busy, perhaps with a snapshot from before, stays.
+        self._wakes = asyncio.Queue[None](workers)
         self._stop = asyncio.Event()
         self._is_open = asyncio.Event()
-        self._waking: set[asyncio.Task[None]] = set()
         #: For messages and logs.
         self.name = f"relay of {rows.name} to {publisher.name}"
         self._rng = random.Random()
@@ -94,7 +94,8 @@ class Relay:
                     # A worker ends only with something that no worker can go on after.
                     await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
                     stop.set()
-                    await self._notify(self._workers)
+                    for _ in tasks:
+                        self._wake()
                     await asyncio.gather(*tasks)
                 finally:
                     for task in (stopping, *tasks):
@@ -137,13 +138,8 @@ class Relay:
 
     def _wake(self) -> None:
         """One worker; if it finds something, it wakes the next."""
-        task = asyncio.get_running_loop().create_task(self._notify(1))
-        self._waking.add(task)
-        task.add_done_callback(self._waking.discard)
-
-    async def _notify(self, number: int) -> None:
-        async with self._wanted:
-            self._wanted.notify(number)
+        with suppress(asyncio.QueueFull):
+            self._wakes.put_nowait(None)
 
     async def _work(self, poll_s: float) -> None:
         away = _Away(self._rng, self._notices)
@@ -167,11 +163,8 @@ class Relay:
                 log.exception("%s failed", self.name)
                 await away.pause(error, self._stop)
                 continue
-            async with self._wanted:
-                if self._stop.is_set():
-                    return
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wanted.wait(), poll_s * self._rng.uniform(0.8, 1.2))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wakes.get(), poll_s * self._rng.uniform(0.8, 1.2))
 
     async def _hold(self, work: Work) -> None:
         """Publish the batches of one lane.

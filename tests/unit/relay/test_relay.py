@@ -1,0 +1,82 @@
+"""The relay's loop, over rows and a target in memory: see ``tests/outbox/test_relay.py`` for real ones."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from tests.support.virtual_time import in_virtual_time
+from tests.support.waiting import until
+from tests.unit.relay.targets import batch, row
+
+from halfmq.relay.publisher import Batch, Published
+from halfmq.relay.relay import Relay
+from halfmq.relay.rows import Figures, Lease, Work
+
+
+class Rows:
+    """An outbox with ``claims``: what the next calls of ``claim`` do; then there is nothing to do."""
+
+    lease_s = 10.0
+    name = "rows"
+
+    def __init__(self, *claims: Callable[[], Work | None]) -> None:
+        self._claims = list(claims)
+        self.wake: Callable[[], None] = lambda: None
+        #: Times of the calls of ``claim``.
+        self.claimed_at_s: list[float] = []
+        self.finished: list[Published] = []
+
+    async def establish(self) -> None: ...
+
+    async def claim(self) -> Work | None:
+        self.claimed_at_s.append(asyncio.get_running_loop().time())
+        found = self._claims.pop(0)() if self._claims else None
+        await asyncio.sleep(0.002)  # virtual: the answer is on its way
+        return found
+
+    async def renew(self, lease: Lease) -> None: ...
+
+    async def finish(self, work: Work, published: Published, *, goes_on: bool) -> Work | None:
+        self.finished.append(published)
+        return None
+
+    async def figures(self) -> Figures:
+        raise NotImplementedError
+
+    @asynccontextmanager
+    async def listening(self, wake: Callable[[], None]) -> AsyncIterator[bool]:
+        self.wake = wake
+        yield True
+
+    async def close(self) -> None: ...
+
+
+class Target:
+    """Confirms everything."""
+
+    name = "target"
+    messages_max = 100
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def publish(self, batch: Batch) -> Published:
+        return Published(frozenset(message.seq for message in batch.messages))
+
+    async def recover(self, batch: Batch) -> Published:
+        return Published(frozenset())
+
+
+def work() -> Work:
+    return Work(Lease(0, "token"), batch([row("t")]), False)
+
+
+@in_virtual_time
+async def test_a_commit_while_the_only_worker_looks_is_not_slept_over() -> None:
+    """The notification arrives after the snapshot of the statement that finds nothing."""
+    rows = Rows(lambda: rows.wake())  # type: ignore[func-returns-value]
+    async with Relay(rows, Target(), workers=1).running():
+        await until(lambda: len(rows.claimed_at_s) == 2, "it looks again")
+    first, second = rows.claimed_at_s
+    assert second - first < 0.1
