@@ -159,7 +159,10 @@ class Relay:
             except (ConnectError, DatabaseAway) as error:
                 await away.pause(error, self._stop)
                 continue
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
+                if _is_cancelled():
+                    raise
+                # Also a future that a library has cancelled itself, such as that of a lost connection: a worker must not end with it.
                 log.exception("%s failed", self.name)
                 await away.pause(error, self._stop)
                 continue
@@ -211,6 +214,12 @@ class Relay:
             return Published(frozenset(), unavailable=str(error))
 
 
+def _is_cancelled() -> bool:
+    """Whether somebody has cancelled the task that asks."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class _Notices:
     """Says for all workers of a relay that target or database is away, at once and then now and then, and that it is back."""
 
@@ -219,9 +228,9 @@ class _Notices:
         self._say_at_s = 0.0
         self._back_at_s = 0.0
         #: Why it is away.
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
 
-    def away(self, error: Exception, began_s: float) -> None:
+    def away(self, error: BaseException, began_s: float) -> None:
         """``began_s``: when the attempt began that failed so."""
         if began_s < self._back_at_s:
             return  # another worker has had an answer since
@@ -260,7 +269,7 @@ class _Away:
         self._pause_s = PAUSE_MIN_S
         self._notices.back()
 
-    async def pause(self, error: Exception, stop: asyncio.Event) -> None:
+    async def pause(self, error: BaseException, stop: asyncio.Event) -> None:
         self._notices.away(error, self._began_s)
         with suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), self._pause_s * self._rng.uniform(0.5, 1.0))

@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
+import pytest
 from tests.support.virtual_time import in_virtual_time
 from tests.support.waiting import until
 from tests.unit.relay.targets import batch, row
@@ -80,3 +82,27 @@ async def test_a_commit_while_the_only_worker_looks_is_not_slept_over() -> None:
         await until(lambda: len(rows.claimed_at_s) == 2, "it looks again")
     first, second = rows.claimed_at_s
     assert second - first < 0.1
+
+
+@pytest.mark.parametrize("where", ["publish", "finish"])
+@in_virtual_time
+async def test_a_call_that_is_cancelled_from_within_is_a_failure_and_ends_nothing(where: str) -> None:
+    """A library may cancel its own future, such as that of a connection that is lost."""
+
+    async def cancelled(*_: object, **__: object) -> None:
+        future = asyncio.get_running_loop().create_future()
+        future.cancel()
+        await future
+
+    rows, target = Rows(work, work), Target()
+    relay = Relay(rows, target, workers=1)
+    owner: Any = rows if where == "finish" else target
+    usual = getattr(owner, where)
+    setattr(owner, where, cancelled)
+    task = asyncio.create_task(relay.run(stop := asyncio.Event()))
+    await until(lambda: task.done() or rows.claimed_at_s, "the first one")
+    setattr(owner, where, usual)
+    await until(lambda: task.done() or rows.finished, "the next one")
+    assert not task.done()
+    stop.set()
+    await task
