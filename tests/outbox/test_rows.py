@@ -177,6 +177,22 @@ async def test_a_refused_row_stops_no_other_key_of_its_lane(shelf: Shelf) -> Non
     assert shelf.states() == {"1": "R", "2": "B", "3": "W"}
 
 
+@pytest.mark.parametrize(
+    "shelf", [on(driver) for driver in DRIVERS if driver.name in ("sqlite3", "psycopg")], indirect=True
+)
+async def test_a_reason_that_no_column_takes_does_not_stop_the_lane(shelf: Shelf) -> None:
+    shelf.send("bad")
+    rows = await shelf.rows()
+    work = await rows.claim()
+    assert work is not None
+    (message,) = work.batch.messages
+    reason = f"a\0\ud800{'x' * 600}"
+    assert await rows.finish(work, Published(frozenset(), {message.seq: reason}), goes_on=True) is None
+    with shelf.engine.connect() as connection:
+        kept = connection.scalar(select(shelf.outbox.table.c.reason))
+    assert kept == (r"a\x00\ud800" + "x" * 600)[:500]
+
+
 async def test_a_row_is_set_aside_after_its_attempts(shelf: Shelf) -> None:
     shelf.send("k", "k")
     rows = await shelf.rows(attempts_max=3)

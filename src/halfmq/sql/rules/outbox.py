@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 
 from halfmq.errors import InvalidName
 from halfmq.model.checksum import crc32
+from halfmq.printable import printable
 
 #: Never changed: the lane is stored in each row, and an order key must stay in its lane.
 LANES: Final = 64
@@ -105,7 +106,12 @@ def lane_of(order_key: str, message_id: str) -> int:
 def skip_reason(operator: str, reason: str, before: str) -> str:
     """What is kept with a row that an operator skips; ``before``: why it was set aside."""
     parts = [f"skipped by {operator}", *([reason] if reason else []), *([before] if before else [])]
-    return ": ".join(parts)[:REASON_CHARS_MAX]
+    return _kept(": ".join(parts))
+
+
+def _kept(reason: str) -> str:
+    """What a column of text takes, whatever a target has said: PostgreSQL no NUL, and no driver half of a surrogate pair."""
+    return printable(reason)[:REASON_CHARS_MAX]
 
 
 class AfterRefusal(NamedTuple):
@@ -121,7 +127,7 @@ class AfterRefusal(NamedTuple):
 def after_refusal(attempts: int, now_ms: int, reason: str, attempts_max: int = ATTEMPTS_MAX) -> AfterRefusal:
     """A row that has failed ``attempts`` times before was refused once more."""
     attempts += 1
-    reason = reason[:REASON_CHARS_MAX]
+    reason = _kept(reason)
     if attempts >= attempts_max:
         return AfterRefusal(Delivery.SET_ASIDE, attempts, 0, reason)
     pause_ms = min(RETRY_MIN_MS << (attempts - 1), RETRY_MAX_MS)
