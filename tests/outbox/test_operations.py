@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, event, update
+from sqlalchemy import Connection, Engine, MetaData, event, update
 from sqlalchemy.orm import Session
 
 from halfmq.errors import UnsupportedCombination, UsageError
 from halfmq.relay.publisher import Published
+from halfmq.sql import Outbox
 from halfmq.sql.alchemy.database import Database
 from halfmq.sql.alchemy.outbox_operations import Changed, Which
 from halfmq.sql.alchemy.outbox_relay import EngineRows
@@ -136,6 +137,27 @@ async def test_a_relay_is_told_of_what_becomes_due_by_a_change(shelf: Shelf) -> 
             table = shelf.outbox.table
             connection.execute(update(table).where(table.c.message_id == second).values(delivery="A"))
         await is_told_by(retry)
+
+
+@pytest.mark.parametrize("shelf", [on(driver) for driver in DRIVERS if driver.name == "psycopg"], indirect=True)
+async def test_a_change_wakes_the_relays_of_its_own_outbox(shelf: Shelf) -> None:
+    """Of several in one database, over one engine: SQLAlchemy keeps the text of a statement for the next one that looks the same."""
+    second = Outbox(metadata := MetaData(), "second")
+    metadata.create_all(shelf.engine)
+    with shelf.engine.connect() as listener:
+        for outbox in (shelf.outbox, second):
+            listener.exec_driver_sql(f"LISTEN {outbox.table.name}")
+        listener.commit()
+        driver: Any = listener.connection.driver_connection
+        for outbox in (shelf.outbox, second):
+            with Session(shelf.engine) as session, session.begin():
+                message_id = outbox.send(session, "t", "x")
+                session.flush()
+                session.execute(update(outbox.table).values(delivery="A"))
+            assert [one.channel for one in driver.notifies(timeout=1, stop_after=1)] == [outbox.table.name]
+            with shelf.engine.begin() as connection:
+                outbox.operations.retry(connection, Which(message_id))
+            assert [one.channel for one in driver.notifies(timeout=1, stop_after=1)] == [outbox.table.name]
 
 
 # --- operators

@@ -21,7 +21,15 @@ from halfmq.client.log import log
 from halfmq.client.outcome import Outcome
 from halfmq.client.outgoing import OutgoingMessage
 from halfmq.client.prepare import Preparation
-from halfmq.client.receipts import COMMITTED, ROLLED_BACK, UNDECIDED, Prepared, PreparedHalf, TransactionReceipt, Verdict
+from halfmq.client.receipts import (
+    COMMITTED,
+    ROLLED_BACK,
+    UNDECIDED,
+    Prepared,
+    PreparedHalf,
+    TransactionReceipt,
+    Verdict,
+)
 from halfmq.client.refusals import refusal
 from halfmq.client.retry import BACKOFF_MAX_S, RETRIABLE, Attempts
 from halfmq.client.verdicts import Verdicts
