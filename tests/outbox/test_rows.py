@@ -6,7 +6,7 @@ import time
 from functools import partial
 
 import pytest
-from sqlalchemy import MetaData, select, text
+from sqlalchemy import MetaData, select, text, update
 from sqlalchemy.orm import Session
 
 from halfmq.errors import InvalidName
@@ -254,6 +254,34 @@ async def test_a_delayed_message_waits_and_nothing_waits_for_it(shelf: Shelf) ->
     assert await drain(shelf) == [["2"]]
     shelf.pass_time()
     assert await drain(shelf) == [["1"]]
+
+
+@pytest.mark.parametrize("shelf", [on(DRIVERS[0])], indirect=True)
+async def test_a_delayed_message_waits_for_a_refused_one_of_its_key(shelf: Shelf) -> None:
+    shelf.send("k")
+    shelf.send("k", delay=3600)
+    rows = await shelf.rows()
+    work = await rows.claim()
+    assert work is not None
+    assert await rows.finish(work, Published(frozenset(), {work.batch.messages[0].seq: "no"}), goes_on=True) is None
+    table = shelf.outbox.table
+    with shelf.engine.begin() as connection:
+        connection.execute(update(table).where(table.c.delivery == "S").values(due_at_ms=1))
+    assert await rows.claim() is None
+    assert shelf.states() == {"1": "R", "2": "B"}
+    shelf.pass_time()
+    assert await drain(shelf) == [["1"], ["2"]]
+
+
+@pytest.mark.parametrize("shelf", [on(driver) for driver in DRIVERS if driver.name == "pymysql"], indirect=True)
+async def test_a_key_of_blanks_is_a_key(shelf: Shelf) -> None:
+    """Where the database compares without trailing blanks."""
+    shelf.send(" ", " ")
+    rows = await shelf.rows(messages_max=1)
+    work = await rows.claim()
+    assert work is not None
+    assert await rows.finish(work, Published(frozenset(), {work.batch.messages[0].seq: "no"}), goes_on=True) is None
+    assert shelf.states() == {"1": "R", "2": "B"}
 
 
 async def test_published_rows_are_kept_on_request(shelf: Shelf) -> None:

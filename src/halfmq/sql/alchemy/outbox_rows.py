@@ -220,16 +220,19 @@ class RowStatements:
         if connection.dialect.name == "sqlite":
             sized = select(rows.seq, rows.order_key, func.length(rows.body).label("size")).where(rows.lane == lane)
         most = self._settings.messages_max
-        found: list[Any] = []
-        for delivery in AT_A_TIME:
-            due = sized.where(rows.delivery == delivery, rows.due_at_ms <= now_ms())
-            found += connection.execute(due.order_by(rows.due_at_ms, rows.seq).limit(most - len(found))).all()
-        found += self._waiting(connection, sized, lane, most - len(found))
+        in_turn = sized.order_by(rows.due_at_ms, rows.seq)
+        is_due = rows.due_at_ms <= now_ms()
+        retried = in_turn.where(rows.delivery == Delivery.RETRYING, is_due)
+        found = list(connection.execute(retried.limit(most)).all())
+        for wanted in (
+            in_turn.where(rows.delivery == Delivery.SCHEDULED, is_due),
+            in_turn.where(rows.delivery == Delivery.WAITING),
+        ):
+            found += self._not_stopped(connection, wanted, lane, most - len(found))
         return _first(found, one_by_one_to)
 
-    def _waiting(self, connection: Connection, sized: Select[Any], lane: int, most: int) -> list[Any]:
-        rows = self._rows.c
-        wanted = sized.where(rows.delivery == Delivery.WAITING).order_by(rows.due_at_ms, rows.seq)
+    def _not_stopped(self, connection: Connection, wanted: Select[Any], lane: int, most: int) -> list[Any]:
+        """The first of the ``wanted`` rows, after those that have to wait for a row with their order key are out of the way."""
         stopped: set[str] | None = None
         while most > 0:
             found = list(connection.execute(wanted.limit(most)).all())
@@ -239,9 +242,8 @@ class RowStatements:
             if not behind:
                 return found
             # Each of them is looked at once, not again before every batch.
-            connection.execute(
-                update(self._rows).where(among(connection, rows.seq, behind)).values(delivery=Delivery.BEHIND)
-            )
+            chosen = among(connection, self._rows.c.seq, behind)
+            connection.execute(update(self._rows).where(chosen).values(delivery=Delivery.BEHIND))
         return []
 
     def _stopping(self, connection: Connection, lane: int) -> Sequence[Any]:
@@ -249,7 +251,10 @@ class RowStatements:
         rows = self._rows.c
         return connection.execute(
             select(rows.seq, rows.order_key).where(
-                rows.delivery.in_(STOPS_ITS_KEY), rows.lane == lane, rows.order_key != ""
+                rows.delivery.in_(STOPS_ITS_KEY),
+                rows.lane == lane,
+                # To MySQL and MariaDB a key of blanks equals none.
+                or_(rows.order_key != "", func.length(rows.order_key) > 0),
             )
         ).all()
 
@@ -297,7 +302,8 @@ class RowStatements:
         if keys:
             rows = self._rows.c
             behind = and_(rows.delivery == Delivery.BEHIND, rows.lane == lane, rows.order_key.in_(keys))
-            connection.execute(update(self._rows).where(behind).values(delivery=Delivery.WAITING))
+            # A delayed one has been due for long: it is not to be after everything that comes.
+            connection.execute(update(self._rows).where(behind).values(delivery=Delivery.WAITING, due_at_ms=0))
 
     # --- for people ------------------------------------------------------------------------------------------------
 
