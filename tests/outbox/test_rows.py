@@ -284,6 +284,19 @@ async def test_a_key_of_blanks_is_a_key(shelf: Shelf) -> None:
     assert shelf.states() == {"1": "R", "2": "B"}
 
 
+@pytest.mark.parametrize("shelf", [on(DRIVERS[0])], indirect=True)
+async def test_a_delayed_message_that_is_due_has_an_age(shelf: Shelf) -> None:
+    """It is counted as waiting, so it must not have the age of nothing."""
+    rows = await shelf.rows()
+    shelf.send("", delay=3600)
+    assert (await rows.figures()).oldest_s is None
+    shelf.pass_time()
+    figures = await rows.figures()
+    assert figures.waiting == 1
+    assert figures.oldest_s is not None
+    assert figures.oldest_s > 3600, "since it was due"
+
+
 async def test_published_rows_are_kept_on_request(shelf: Shelf) -> None:
     shelf.send("k", "k")
     assert await drain(shelf, archives=True) == [["1", "2"]]

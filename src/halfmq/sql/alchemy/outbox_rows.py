@@ -313,13 +313,16 @@ class RowStatements:
         counted = connection.execute(select(rows.delivery, func.count()).group_by(rows.delivery))
         by_delivery = {str(delivery): int(number) for delivery, number in counted}
         late = rows.delivery.in_((Delivery.WAITING, Delivery.RETRYING, Delivery.BEHIND))
-        oldest_ms = connection.scalar(select(now_ms() - func.min(rows.written_at_ms)).where(late))
+        written_ms = connection.scalar(select(func.min(rows.written_at_ms)).where(late))
         due = rows.delivery == Delivery.SCHEDULED, rows.due_at_ms <= now_ms()
-        scheduled = connection.scalar(select(func.count()).select_from(self._rows).where(*due)) or 0
+        scheduled, due_ms, at_ms = connection.execute(
+            select(func.count(), func.min(rows.due_at_ms), now_ms()).select_from(self._rows).where(*due)
+        ).one()
+        oldest_ms = min((one for one in (written_ms, due_ms) if one is not None), default=None)
         wanted = scheduled + sum(by_delivery.get(one, 0) for one in (Delivery.WAITING, Delivery.RETRYING))
         return Figures(
             by_delivery,
-            None if oldest_ms is None else max(0.0, oldest_ms / 1000),
+            None if oldest_ms is None else max(0, at_ms - oldest_ms) / 1000,
             wanted,
             wanted + by_delivery.get(Delivery.BEHIND, 0),
         )
