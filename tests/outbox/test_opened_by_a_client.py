@@ -108,6 +108,13 @@ async def test_what_is_wrong_is_refused(shop: Shop) -> None:
                 pass
     with pytest.raises(UsageError, match="not open"):
         client.relay(shop.outbox, shop.engine, to=target)
+    for wrong in ({"workers": 0}, {"lease": 0}, {"lease": float("nan")}, {"attempts": 0}, {"poll": -1}):
+        (name,) = wrong
+        with pytest.raises(UsageError, match=name):
+            shop.outbox.relay(shop.engine, target, **wrong)
+    target.messages_max = 0
+    with pytest.raises(UsageError, match="messages_max"):
+        shop.outbox.relay(shop.engine, target)
 
 
 async def test_an_app_relays_only_on_request(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,8 @@ from halfmq.relay.publisher import Published
 from halfmq.relay.rows import LeaseLost, Work
 from halfmq.sql import Outbox
 from halfmq.sql.alchemy.outbox_relay import EngineRows
-from halfmq.sql.rules.outbox import lane_of
+from halfmq.sql.alchemy.outbox_rows import MESSAGES_MAX
+from halfmq.sql.rules.outbox import encode_seqs, lane_of
 from tests.outbox.conftest import Shelf, all_of, bodies
 from tests.support.waiting import soon
 from tests.unit.sql.faces import DRIVERS, on
@@ -309,6 +310,14 @@ async def test_a_batch_has_a_limit_in_bytes(shelf: Shelf) -> None:
         for number in range(5):
             shelf.outbox.send(session, "t", bytes([65 + number]) * (1 << 20), sharding_key="k")
     assert [[len(body) for body in batch] for batch in await drain(shelf)] == [[1 << 20] * 4, [1 << 20]]
+
+
+@pytest.mark.parametrize("shelf", [on(DRIVERS[0])], indirect=True)
+async def test_a_batch_has_a_limit_in_messages_whatever_the_target_takes(shelf: Shelf) -> None:
+    shelf.send(*["k"] * (MESSAGES_MAX + 1))
+    assert [len(batch) for batch in await drain(shelf, messages_max=100_000)] == [MESSAGES_MAX, 1]
+    # The longest text that the numbers of a batch can be, and what MySQL and MariaDB take as TEXT.
+    assert len(encode_seqs((1, (1 << 63) - 1) * (MESSAGES_MAX // 2))) < 1 << 16
 
 
 async def test_a_message_is_whole_and_has_one_id_for_ever(shelf: Shelf) -> None:

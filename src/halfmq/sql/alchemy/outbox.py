@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_sessi
 from sqlalchemy.orm import Session, registry, scoped_session, sessionmaker
 
 from halfmq.client import forks
-from halfmq.client.arguments import checked_seconds
+from halfmq.client.arguments import checked_count, checked_seconds
 from halfmq.client.outgoing import OutgoingMessage, compose
 from halfmq.client.unique_ids import UniqueIds
 from halfmq.errors import UnsupportedCombination, UsageError
@@ -242,18 +242,19 @@ class Outbox(Declared):
         for new rows, seconds; by default 0.05, or 1 where the database tells of them (PostgreSQL).
 
         Raises:
-            UsageError: ``sessions`` has no engine.
+            UsageError: ``sessions`` has no engine, or an option is not what it must be.
         """
         rows = EngineRows(
             self._tables,
             engine_of(sessions, self.table),
-            lease_s=lease,
-            messages_max=publisher.messages_max,
-            attempts_max=attempts,
+            lease_s=checked_seconds(lease, "lease"),
+            messages_max=checked_count(publisher.messages_max, "messages_max of the publisher", 1),
+            attempts_max=checked_count(attempts, "attempts", 1),
             skips=skip,
             archives=archive,
         )
-        return Relay(rows, publisher, workers=workers, poll_s=poll)
+        poll_s = None if poll is None else checked_seconds(poll, "poll")
+        return Relay(rows, publisher, workers=checked_count(workers, "workers", 1), poll_s=poll_s)
 
     def bind_relay(
         self,

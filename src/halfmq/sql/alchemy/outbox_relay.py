@@ -22,7 +22,7 @@ from halfmq.relay.rows import DatabaseAway, Figures, Lease, Work
 from halfmq.sql.alchemy.declared import exists_on
 from halfmq.sql.alchemy.errors import is_lock_wait
 from halfmq.sql.alchemy.notifications import listening
-from halfmq.sql.alchemy.outbox_rows import RowStatements, Settings
+from halfmq.sql.alchemy.outbox_rows import MESSAGES_MAX, RowStatements, Settings
 from halfmq.sql.alchemy.outbox_tables import OutboxTables
 from halfmq.sql.rules.outbox import ATTEMPTS_MAX
 
@@ -52,6 +52,7 @@ class EngineRows:
         self._tables = tables
         self._engine = engine
         holder = f"{socket.gethostname()}:{os.getpid()}"
+        messages_max = min(messages_max, MESSAGES_MAX)
         self._statements = RowStatements(
             tables, Settings(holder, round(lease_s * 1000), messages_max, attempts_max, skips, archives)
         )

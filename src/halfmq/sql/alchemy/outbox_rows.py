@@ -51,6 +51,9 @@ from halfmq.sql.rules.outbox import (
 
 #: Databases whose clock and locks a relay knows (``database_clock``).
 RELAYED: Final = frozenset({"sqlite", "postgresql", "mysql", "mariadb"})
+#: In one batch, whatever a target would take. Their numbers, at most 20 characters each, are in one column, where MySQL's TEXT has 65,535 bytes;
+#: and each is a parameter of a statement, of which SQLite takes 32,766.
+MESSAGES_MAX: Final = 3_000
 #: Bytes of bodies in one batch, unless a single message has more.
 BATCH_BYTES_MAX: Final = 4 << 20
 
