@@ -14,6 +14,7 @@ from halfmq.relay.halfmq import HalfmqPublisher
 from halfmq.relay.publisher import Published
 from halfmq.relay.rows import LeaseLost, Work
 from halfmq.sql import Outbox
+from halfmq.sql.alchemy.database_clock import now_ms
 from halfmq.sql.alchemy.outbox_relay import EngineRows
 from halfmq.sql.alchemy.outbox_rows import MESSAGES_MAX
 from halfmq.sql.rules.outbox import encode_seqs, lane_of
@@ -272,6 +273,18 @@ async def test_a_delayed_message_waits_for_a_refused_one_of_its_key(shelf: Shelf
     assert shelf.states() == {"1": "R", "2": "B"}
     shelf.pass_time()
     assert await drain(shelf) == [["1"], ["2"]]
+
+
+@pytest.mark.parametrize("shelf", [on(driver) for driver in DRIVERS if driver.name == "pymysql"], indirect=True)
+def test_the_clock_of_leases_knows_no_time_zone(shelf: Shelf) -> None:
+    """A local time is there twice in the hour after summer time ends."""
+    summer_time_ends_s = 1_792_890_000  # 2026-10-25T01:00Z, in Europe
+    with shelf.engine.connect() as connection:
+        for zone in ("SYSTEM", "+05:30", "-08:00"):
+            connection.exec_driver_sql(f"SET time_zone = '{zone}'")
+            for seconds in (summer_time_ends_s - 1_800, summer_time_ends_s + 1_800):
+                connection.exec_driver_sql(f"SET timestamp = {seconds}.25")
+                assert connection.scalar(select(now_ms())) == seconds * 1_000 + 250
 
 
 @pytest.mark.parametrize("shelf", [on(driver) for driver in DRIVERS if driver.name == "pymysql"], indirect=True)

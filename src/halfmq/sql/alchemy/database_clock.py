@@ -8,7 +8,7 @@ from sqlalchemy.sql.expression import FunctionElement
 
 
 class now_ms(FunctionElement[int]):  # noqa: N801 - used like a function
-    """The current time, not that of the transaction's begin."""
+    """The current time, on MySQL and MariaDB that of the statement's begin; not that of the transaction's begin, and in no time zone."""
 
     type = BigInteger()
     inherit_cache = True
@@ -27,7 +27,8 @@ def _postgresql(element: now_ms, compiler: Any, **options: Any) -> str:
 @compiles(now_ms, "mysql")
 @compiles(now_ms, "mariadb")
 def _mysql(element: now_ms, compiler: Any, **options: Any) -> str:
-    return "CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED)"
+    # Not UNIX_TIMESTAMP of a local time: one hour each autumn has two instants, of which it takes the later, and goes back an hour after that.
+    return "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)"
 
 
 @compiles(now_ms, "sqlite")
