@@ -165,3 +165,5 @@ def test_which_outbox(shop: Any, tmp_path: Path) -> None:
     assert missing.exit_code == 0
     secret = run("status", "postgresql+psycopg://ada:secret@127.0.0.1:1/shop")
     assert (secret.exit_code, "secret" in secret.output) == (1, False)
+    without_host = run("status", "postgresql+psycopg://ada:secret")
+    assert (without_host.exit_code, "secret" in without_host.output) == (2, False)

@@ -16,6 +16,8 @@ from halfmq.relay.rows import DatabaseAway
 
 _T = TypeVar("_T")
 
+_URL: Final = "postgresql+psycopg://USER@HOST/NAME"
+
 #: Where each statement must see what others have committed meanwhile, such as after a wait for a lock.
 _READ_COMMITTED: Final = {"isolation_level": "READ COMMITTED"}
 
@@ -62,7 +64,9 @@ class Database:
             raise MissingDependency(f"the driver of the database is not installed: {error}") from error
         except ArgumentError as error:
             # Its text never quotes the URL, which may have a password.
-            raise UsageError(f"no database URL: {error}", hint="postgresql+psycopg://USER@HOST/NAME") from error
+            raise UsageError(f"no database URL: {error}", hint=_URL) from error
+        except ValueError as error:  # this one quotes the port, which is the password where @HOST is missing
+            raise UsageError("no database URL: its port is no number", hint=_URL) from error
 
     @property
     def name(self) -> str:
