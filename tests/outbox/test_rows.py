@@ -6,10 +6,10 @@ import time
 from functools import partial
 
 import pytest
-from sqlalchemy import MetaData, select, text, update
+from sqlalchemy import MetaData, create_engine, select, text, update
 from sqlalchemy.orm import Session
 
-from halfmq.errors import InvalidName
+from halfmq.errors import InvalidName, UsageError
 from halfmq.relay.halfmq import HalfmqPublisher
 from halfmq.relay.publisher import Published
 from halfmq.relay.rows import LeaseLost, Work
@@ -63,6 +63,20 @@ async def test_rows_of_a_transaction_that_rolled_back_do_not_exist(shelf: Shelf)
         nested.rollback()
         shelf.outbox.send(session, "t", "stays")
     assert await drain(shelf) == [["stays"]]
+
+
+@pytest.mark.parametrize("shelf", [on(driver) for driver in DRIVERS if not driver.is_async], indirect=True)
+def test_a_connection_that_commits_each_statement_is_refused(shelf: Shelf) -> None:
+    """The message would be there whatever becomes of the order."""
+    engine = create_engine(shelf.url, isolation_level="AUTOCOMMIT")
+    with Session(engine) as session:
+        shelf.outbox.send(session, "t", "x")
+        with pytest.raises(UsageError, match="autocommit"):
+            session.flush()
+    with engine.connect() as connection, pytest.raises(UsageError, match="autocommit"):
+        shelf.outbox.send(connection, "t", "x")
+    engine.dispose()
+    assert shelf.states() == {}
 
 
 async def test_a_lane_whose_lease_has_ended_is_taken_over_with_its_batch(shelf: Shelf) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, Protocol, Self
 
-from sqlalchemy import Connection, Engine, MetaData, Table, insert
+from sqlalchemy import Connection, Engine, MetaData, Table, event, insert
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
 from sqlalchemy.orm import Session, registry, scoped_session, sessionmaker
 
@@ -26,11 +26,13 @@ from halfmq.sql.alchemy.outbox_operations import OutboxOperations
 from halfmq.sql.alchemy.outbox_relay import LEASE_S, EngineRows
 from halfmq.sql.alchemy.outbox_rows import RowStatements, Settings
 from halfmq.sql.alchemy.outbox_tables import LANES_STORAGE, ROWS_STORAGE, OutboxTables
+from halfmq.sql.alchemy.transaction_guard import refuse_autocommit
 from halfmq.sql.rules.marker import WhichUndecided
 from halfmq.sql.rules.outbox import ATTEMPTS_MAX, ORDER_KEY_CHARS_MAX, Delivery, Outcome, checked_any_topic, lane_of
 
 #: Stands for a topic whose name follows other rules than RocketMQ's while its message is composed.
 ANY_TOPIC: Final = "any"
+_SEND: Final = "outbox.send"
 
 
 class BrokerAccount(Protocol):
@@ -64,6 +66,9 @@ class Outbox(Declared):
         #: A class of its own for each outbox, since SQLAlchemy maps a class to one table.
         self._row_class = type("OutboxRow", (), {})
         registry(metadata=metadata).map_imperatively(self._row_class, self._tables.rows)
+        event.listen(
+            self._row_class, "before_insert", lambda _mapper, connection, _row: refuse_autocommit(connection, _SEND)
+        )
         #: For people: see ``halfmq outbox``.
         self.operations = OutboxOperations(self._tables)
         declare(metadata, self)
@@ -126,7 +131,8 @@ class Outbox(Declared):
         Returns the message id, which is the same in every delivery.
 
         Raises:
-            UsageError, InvalidName, MessageTooLarge: an argument is wrong. Nothing was added.
+            UsageError, InvalidName, MessageTooLarge: an argument is wrong. Nothing was added. The flush raises UsageError if the connection
+                is in autocommit, so that there is no transaction.
         """
         message = compose(
             ANY_TOPIC if self._any_topic else topic,
@@ -154,6 +160,7 @@ class Outbox(Declared):
             session.add(row)
             row.tx_id = _transaction_id(session.get_transaction())
         elif isinstance(session, Connection):
+            refuse_autocommit(session, _SEND)
             transaction = session.get_transaction() or session.begin()
             session.execute(
                 insert(self.table).values(row_of(message, tx_id=_transaction_id(transaction), hold=hold)).inline()
