@@ -6,6 +6,7 @@ lanes ends.
 """
 
 import asyncio
+import math
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -75,7 +76,7 @@ class Relay:
             await task
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Work until ``stop`` is set; then finish the batches in flight, and release their lanes.
+        """Work until ``stop`` is set; then finish the batches in flight, for at most one lease and a half, and release their lanes.
 
         Target and database may be away, at the start too: they are waited for.
 
@@ -191,12 +192,19 @@ class Relay:
                 raise ConnectError(published.unavailable)
 
     async def _attempt(self, work: Work) -> Published:
+        """Renews the lease meanwhile. Told to stop, it gives the target one lease more."""
+        now = asyncio.get_running_loop().time
         attempt = asyncio.ensure_future(self._publish(work))
+        end_s = math.inf
         try:
             while True:
                 done, _ = await asyncio.wait({attempt}, timeout=self._rows.lease_s / 3)
                 if done:
                     return attempt.result()
+                if now() >= end_s:
+                    return Published(frozenset(), unavailable=f"{self._publisher.name} does not answer before the end")
+                if self._stop.is_set():
+                    end_s = min(end_s, now() + self._rows.lease_s)
                 await self._rows.renew(work.lease)
         finally:
             attempt.cancel()

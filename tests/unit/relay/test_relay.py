@@ -106,3 +106,22 @@ async def test_a_call_that_is_cancelled_from_within_is_a_failure_and_ends_nothin
     assert not task.done()
     stop.set()
     await task
+
+
+@in_virtual_time
+async def test_a_target_that_never_answers_does_not_keep_a_relay_from_its_end() -> None:
+    rows, target = Rows(work), Target()
+    publishing = asyncio.Event()
+
+    async def never(_batch: Batch) -> Published:
+        publishing.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    target.publish = never  # type: ignore[method-assign]
+    async with Relay(rows, target, workers=1).running():
+        await publishing.wait()
+        told_at_s = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - told_at_s < 2 * rows.lease_s
+    (published,) = rows.finished
+    assert published.unavailable, "the batch stays recorded"
