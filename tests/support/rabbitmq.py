@@ -21,6 +21,7 @@ from tests.support.waiting import wait_until
 _MISSING = "no RabbitMQ server here: apt-get install rabbitmq-server"
 #: The program behind the wrapper in /usr/sbin, which as root would switch to the user of the installed service.
 _SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+_CONTROL = _SERVER.with_name("rabbitmqctl")
 #: Larger ones are refused. Bytes.
 MESSAGE_BYTES_MAX = 1 << 20
 #: A topic exchange, to which ``LIMITED`` may publish under keys that begin with "allowed" only.
@@ -82,6 +83,15 @@ class RabbitMqServer:
         assert self._process is not None
         self.signal(signal.SIGKILL)
         self._process.wait()
+
+    def control(self, *arguments: str) -> None:
+        """``rabbitmqctl`` on the running server."""
+        environment = self._environment()
+        done = subprocess.run(
+            [_CONTROL, "--node", environment["RABBITMQ_NODENAME"], *arguments], env=environment, cwd=self.directory,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
 
     def stop(self) -> None:
         """Afterwards the processes are gone, and so is the directory."""

@@ -10,6 +10,7 @@ What it promises:
   one consumer; RabbitMQ delivers a message again, later, whose consumer failed.
 - **Duplicates**: after a lost connection, a time-out or a killed relay, of what was sent and not confirmed; and, if RabbitMQ closes the channel
   because of one message, of those sent with it. A duplicate has the same ``message_id``.
+- A RabbitMQ that is short of memory or disk blocks its publishers. What was sent then is waited for, however long it takes.
 - **Durability**: a message is confirmed when all queues that it was routed to have it: a durable classic queue has written it to disk, a quorum
   queue on a majority of its nodes. Queues that are not durable lose it with the server, whatever was confirmed.
 
@@ -19,9 +20,9 @@ Every message is ``mandatory``: one that no queue takes is refused. So is one th
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from halfmq.errors import ConnectError, HalfmqError, MissingDependency, NotAuthorized, UsageError
 from halfmq.model import properties as names
@@ -35,6 +36,8 @@ try:
     from yarl import URL
 except ModuleNotFoundError as error:
     raise MissingDependency(f"{error.name} is not installed", hint="pip install 'halfmq[rabbitmq]'") from error
+
+_T = TypeVar("_T")
 
 #: In one batch.
 MESSAGES_MAX: Final = 500
@@ -53,7 +56,7 @@ _DEFAULT_PORTS: Final = {"amqp": 5672, "amqps": 5671}
 
 class RabbitMqPublisher:
     """``url``: ``amqp://user:password@host:port/vhost``, or ``amqps``. ``exchange``: a name, which must exist; empty: the default exchange, where
-    a topic is the name of a queue. ``timeout_s``: for the confirmations of one wave, in seconds."""
+    a topic is the name of a queue. ``timeout_s``: for the confirmations of one wave, in seconds, while RabbitMQ reads."""
 
     def __init__(
         self,
@@ -195,8 +198,7 @@ class RabbitMqPublisher:
     async def _outcomes(self, link: "_Link", wave: Sequence[OutboxMessage]) -> list[BaseException | None]:
         """Of each message, in order: None: confirmed; or what happened instead."""
         try:
-            async with asyncio.timeout(self._connect_timeout_s):
-                channel = await link.channel()
+            channel = await link.in_time(link.channel(), self._connect_timeout_s)
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing was sent
             await link.end()
             return [self._why_not(error)] * len(wave)
@@ -210,7 +212,7 @@ class RabbitMqPublisher:
         closing = link.closing()
         try:
             # A message that waits for its turn to be written would not notice the end of the connection.
-            await asyncio.wait((everything, closing), timeout=self._timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await link.wait((everything, closing), self._timeout_s)
         finally:
             is_cut = not everything.done()
             if is_cut:
@@ -291,6 +293,41 @@ class _Link:
 
     async def connect(self) -> None:
         await self._connection.connect()
+
+    async def wait(self, futures: "Sequence[asyncio.Future[Any]]", timeout_s: float) -> None:
+        """Until one of them is done, for ``timeout_s`` seconds; and however long RabbitMQ blocks the connection, because it is short of memory
+        or disk. What a blocked connection has taken is published when it goes on: sent again meanwhile, it would be there twice, and once
+        more with each attempt."""
+        done: set[asyncio.Future[Any]] = set()
+        is_waiting = True
+        while is_waiting:
+            was_blocked = await self._is_blocked()
+            done, _ = await asyncio.wait(futures, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            is_waiting = not done and (was_blocked or await self._is_blocked())
+
+    async def in_time(self, call: Coroutine[Any, Any, _T], timeout_s: float) -> _T:
+        """What ``call`` returns, as ``wait`` waits.
+
+        Raises:
+            TimeoutError: it has not ended. What it raises.
+        """
+        task, closing = asyncio.ensure_future(call), self.closing()
+        try:
+            await self.wait((task, closing), timeout_s)
+            if not task.done():
+                raise (closing.done() and closing.exception()) or TimeoutError
+            return task.result()
+        finally:
+            task.cancel()
+            closing.cancel()
+
+    async def _is_blocked(self) -> bool:
+        try:
+            async with asyncio.timeout(0):
+                await self._connection.ready()
+        except TimeoutError:
+            return True
+        return False
 
     async def channel(self) -> aiormq.Channel:
         """With confirms. To be given back."""

@@ -97,6 +97,29 @@ async def test_a_server_that_hangs_is_unavailable_in_time(rabbit: Rabbit) -> Non
     assert await rabbit.count(topic) < len(rows)
 
 
+@pytest.mark.thorough
+async def test_a_server_that_is_short_of_memory_is_waited_for_and_gets_nothing_twice(rabbit: Rabbit) -> None:
+    """It blocks the connection, and reads what was written before when it goes on."""
+    topic = fresh_name()
+    await rabbit.create(topic)
+    batches = [batch([row(topic, b"x" * 200) for _ in range(200)]) for _ in range(4)]
+    publisher = rabbit.publisher(timeout_s=1.0, connect_timeout_s=1.0)
+    await publisher.open()
+    await asyncio.to_thread(rabbit.server.control, "set_vm_memory_high_watermark", "absolute", "1")
+    try:
+        publishing = [asyncio.create_task(publisher.publish(batches[0]))]
+        await asyncio.sleep(0.5)  # real time: the connection is blocked
+        # Others need a channel on it.
+        publishing += [asyncio.create_task(publisher.publish(one)) for one in batches[1:]]
+        await asyncio.sleep(3)  # real time: several time-outs
+    finally:
+        await asyncio.to_thread(rabbit.server.control, "set_vm_memory_high_watermark", "0.6")
+    for result in await soon(asyncio.gather(*publishing)):
+        assert (len(result.confirmed), result.unavailable) == (200, "")
+    await publisher.close()
+    assert await rabbit.count(topic) == 800
+
+
 async def test_what_can_never_work_is_said_at_once(rabbit: Rabbit) -> None:
     wrong = RabbitMqPublisher(rabbit.server.url_of("guest", "hunter2"))
     with pytest.raises(NotAuthorized) as refused:
