@@ -6,7 +6,7 @@ import time
 from functools import partial
 
 import pytest
-from sqlalchemy import MetaData, create_engine, select, text, update
+from sqlalchemy import MetaData, create_engine, delete, select, text, update
 from sqlalchemy.orm import Session
 
 from halfmq.errors import InvalidName, UsageError
@@ -130,6 +130,17 @@ async def test_a_lane_that_is_held_cannot_be_claimed(shelf: Shelf) -> None:
     assert work is not None
     assert await second._run(partial(second._statements.claim, lane=work.lease.lane)) is None
     assert await first.finish(work, all_of(work), goes_on=True) is None
+
+
+@pytest.mark.parametrize("shelf", [on(DRIVERS[0])], indirect=True)
+async def test_lanes_that_somebody_has_deleted_are_there_again(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("halfmq.sql.alchemy.outbox_relay._LANES_S", 0.0)
+    rows = await shelf.rows()
+    with shelf.engine.begin() as connection:
+        for table in shelf.metadata.sorted_tables:  # as an application does between its tests
+            connection.execute(delete(table))
+    shelf.send("k")
+    assert bodies(await rows.claim()) == ["1"]
 
 
 async def test_one_relay_at_a_time_holds_a_key(shelf: Shelf) -> None:

@@ -31,6 +31,9 @@ LEASE_S: Final = 10.0
 #: Threads for a blocking engine: as many statements as run at a time.
 _THREADS: Final = 8
 
+#: How often a relay looks whether all lanes are there, seconds. Somebody may empty all tables, as tests of an application do.
+_LANES_S: Final = 10.0
+
 _T = TypeVar("_T")
 
 
@@ -58,6 +61,8 @@ class EngineRows:
         )
         self._numbers = itertools.count(1)
         self._rng = random.Random()
+        #: When the lanes are looked at next, by the loop's clock.
+        self._lanes_at_s = 0.0
         self._threads = None if isinstance(engine, AsyncEngine) else ThreadPoolExecutor(_THREADS, "halfmq-outbox")
         isolation = {} if engine.dialect.name == "sqlite" else {"isolation_level": "READ COMMITTED"}
         self._at_read_committed: Any = engine.execution_options(**isolation)
@@ -72,12 +77,16 @@ class EngineRows:
         """See ``OutboxRows``."""
         try:
             await self._run(self._require_tables)
-            await self._run(self._statements.establish)
+            await self._establish()
         except ProgrammingError as error:
             raise UsageError(
                 f"the outbox {self.name} cannot be used: {error.orig}",
                 hint="create its tables, or bring them up to date: `halfmq db init`, `halfmq db upgrade`",
             ) from error
+
+    async def _establish(self) -> None:
+        self._lanes_at_s = asyncio.get_running_loop().time() + _LANES_S
+        await self._run(self._statements.establish)
 
     def _require_tables(self, connection: Connection) -> None:
         """SQLite reports a missing table as it reports a database that is away."""
@@ -89,6 +98,8 @@ class EngineRows:
 
     async def claim(self) -> Work | None:
         """See ``OutboxRows``."""
+        if asyncio.get_running_loop().time() >= self._lanes_at_s:
+            await self._establish()
         lanes: list[int] = await self._run(self._statements.free_lanes)
         self._rng.shuffle(lanes)
         for lane in lanes:
