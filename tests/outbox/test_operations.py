@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, MetaData, event, update
+from sqlalchemy import Connection, Engine, MetaData, delete, event, update
 from sqlalchemy.orm import Session
 
 from halfmq.errors import UnsupportedCombination, UsageError
@@ -173,6 +173,21 @@ async def test_a_message_that_is_retried_comes_before_those_that_waited_for_it(s
     assert len(changed.message_ids) == 1
     assert shelf.states() == {"1": "W", "2": "W", "3": "W", "4": "W"}
     assert await drain(shelf) == [["1", "2", "3", "4"]]
+
+
+@pytest.mark.parametrize("shelf", [on(DRIVERS[0])], indirect=True)
+async def test_a_key_whose_refused_message_somebody_has_deleted_is_freed_by_a_retry(shelf: Shelf) -> None:
+    shelf.send("k", "k", "k")
+    await refuse(shelf, await shelf.rows(), "1")
+    assert await drain(shelf) == []
+    table = shelf.outbox.table
+    with shelf.engine.begin() as connection:
+        connection.execute(delete(table).where(table.c.delivery == "R"))
+    assert await drain(shelf) == [], "nobody noticed"
+    changed = await run(shelf, shelf.outbox.operations.retry, Which(order_key="k"))
+    assert len(changed.message_ids) == 2
+    assert await drain(shelf) == [["2", "3"]]
+    assert (await run(shelf, shelf.outbox.operations.retry, Which(order_key="k"))).message_ids == []
 
 
 async def test_a_retried_message_has_all_its_attempts_again(shelf: Shelf) -> None:

@@ -216,7 +216,7 @@ class Relay:
         try:
             if not work.is_unfinished:
                 return await self._publisher.publish(batch)
-            log.info("batch %s of %d messages was left by another relay", batch.id, len(batch.messages))
+            log.info("batch %s of %d messages was left unfinished", batch.id, len(batch.messages))
             return await self._publisher.recover(batch)
         except ConnectError as error:
             return Published(frozenset(), unavailable=str(error))

@@ -137,12 +137,26 @@ class OutboxOperations:
     # --- changing --------------------------------------------------------------------------------------------------
 
     def retry(self, connection: Connection, which: Which, after_seq: int = 0) -> Changed:
-        """Let rows that were refused or set aside be published again, with all their attempts, and free their keys.
+        """Let rows that were refused or set aside be published again, with all their attempts, and free their keys. A key that nothing stops
+        any more, because somebody has deleted the row that did, is freed as well.
 
         At most ``PAGE`` rows, after ``after_seq``: commit, and go on.
         """
         values = {"delivery": Delivery.WAITING, "attempts": 0, "due_at_ms": 0, "reason": ""}
-        return self._change(connection, which, after_seq, STOPS_ITS_KEY, lambda _: values)
+        changed = self._change(connection, which, after_seq, STOPS_ITS_KEY, lambda _: values)
+        if which.order_key and not (changed.message_ids or changed.refused):
+            return self._free(connection, which.order_key)
+        return changed
+
+    def _free(self, connection: Connection, order_key: str) -> Changed:
+        rows, lane = self._rows.c, lane_of(order_key, "")
+        self._locked(connection, {lane})
+        behind = rows.delivery == Delivery.BEHIND, rows.lane == lane, rows.order_key == order_key
+        freed = list(connection.scalars(select(rows.message_id).where(*behind).order_by(rows.seq)))
+        if freed:
+            self._statements.free(connection, lane, {order_key})
+            self._wake(connection)
+        return Changed(freed, {}, 0)
 
     def skip(self, connection: Connection, which: Which, operator: str, reason: str, after_seq: int = 0) -> Changed:
         """Never publish rows that were refused or set aside, and free their keys; a row that is named by its id also in other states.
@@ -206,8 +220,12 @@ class OutboxOperations:
         for lane in sorted({row.lane for row in changed}):
             self._statements.free(connection, lane, {row.order_key for row in changed if row.lane == lane})
         if changed:
-            connection.execute(select(none_yet(self._tables.name)))  # wakes relays
+            self._wake(connection)
         return Changed([row.message_id for row in changed], refused, found[-1].seq if len(found) == PAGE else 0)
+
+    def _wake(self, connection: Connection) -> None:
+        """Relays, with the commit."""
+        connection.execute(select(none_yet(self._tables.name)))
 
     def _locked(self, connection: Connection, lanes: set[int]) -> Mapping[int, str]:
         """Lock the lanes, and return the rows of their recorded batches with who recorded them."""
