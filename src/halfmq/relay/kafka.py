@@ -135,6 +135,8 @@ class KafkaPublisher:
         self._shared: _Running | None = None
         self._single: _Running | None = None
         self._starting = asyncio.Lock()
+        #: The last batch was not answered.
+        self._is_doubtful = False
         self._sending_single = asyncio.Lock()
         #: Stopped ones, whose threads have not ended yet.
         self._ending: set[_Running] = set()
@@ -165,7 +167,11 @@ class KafkaPublisher:
     async def publish(self, batch: Batch) -> Published:
         """See ``Publisher``."""
         deadline = asyncio.get_running_loop().time() + self._timeout_s
-        return await publish_in_waves(batch.messages, partial(self._send, deadline=deadline), _same_topic)
+        published = await publish_in_waves(
+            batch.messages, partial(self._send, deadline=deadline), _same_topic, careful=self._is_doubtful
+        )
+        self._is_doubtful = bool(published.unavailable)
+        return published
 
     async def recover(self, batch: Batch) -> Published:
         """See ``Publisher``. Kafka cannot be asked for a message id."""

@@ -80,6 +80,8 @@ class RabbitMqPublisher:
         self._connect_timeout_s = connect_timeout_s
         self._link: _Link | None = None
         self._connecting = asyncio.Lock()
+        #: The last batch was not answered.
+        self._is_doubtful = False
 
     @property
     def name(self) -> str:
@@ -103,7 +105,9 @@ class RabbitMqPublisher:
 
     async def publish(self, batch: Batch) -> Published:
         """See ``Publisher``."""
-        return await publish_in_waves(batch.messages, self._send)
+        published = await publish_in_waves(batch.messages, self._send, careful=self._is_doubtful)
+        self._is_doubtful = bool(published.unavailable)
+        return published
 
     async def recover(self, batch: Batch) -> Published:
         """See ``Publisher``. RabbitMQ cannot be asked for a message id."""

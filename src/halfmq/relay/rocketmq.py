@@ -47,6 +47,8 @@ class RocketMqPublisher:
         self._client = AsyncClient(url, timeout=timeout_s, **client)
         self._messages_max = messages_max
         self._connecting = asyncio.Lock()
+        #: The last batch was not answered.
+        self._is_doubtful = False
 
     @property
     def name(self) -> str:
@@ -71,7 +73,9 @@ class RocketMqPublisher:
     async def publish(self, batch: Batch) -> Published:
         """See ``Publisher``."""
         await self.open()
-        return await publish_in_waves(batch.messages, self._send)
+        published = await publish_in_waves(batch.messages, self._send, careful=self._is_doubtful)
+        self._is_doubtful = bool(published.unavailable)
+        return published
 
     async def recover(self, batch: Batch) -> Published:
         """See ``Publisher``. RocketMQ finds a message by its id, but not the absence of one that is still on its way."""

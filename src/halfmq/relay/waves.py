@@ -30,17 +30,22 @@ async def publish_in_waves(
     messages: Sequence[OutboxMessage],
     send: Callable[[Sequence[OutboxMessage]], Awaitable[Sent]],
     may_follow: Callable[[OutboxMessage, OutboxMessage], bool] = _never,
+    *,
+    careful: bool = False,
 ) -> Published:
     """Send ``messages`` in waves until each is confirmed or refused, or is behind a refused one of its key, or the target stops answering.
 
     ``send`` gets a wave in the order of ``messages``, and must not raise for what a target does. ``may_follow``: whether the second message
-    may be in the wave of the first one, the message before it with the same key.
+    may be in the wave of the first one, the message before it with the same key. ``careful``: the target did not answer last time, or not as
+    it should. The first wave is a single message, so that one that stores and does not confirm gets one duplicate with each attempt, not a
+    whole batch.
     """
     confirmed: set[int] = set()
     refused: dict[int, str] = {}
     left = list(messages)
     while left:
-        wave, later = _next_wave(left, may_follow)
+        wave, later = (left[:1], left[1:]) if careful else _next_wave(left, may_follow)
+        careful = False
         sent = await send(wave)
         confirmed |= sent.confirmed
         refused.update(sent.refused)

@@ -67,10 +67,16 @@ async def test_a_message_that_is_stored_with_less_than_configured_is_not_confirm
     broker.on[RequestCode.SEND_MESSAGE_V2] = weaker
     publisher = RocketMqPublisher(URL, connector=broker.network())
     result = await publisher.publish(batch([row("t", b"1", "k"), row("t", b"2", "k")]))
-    await publisher.close()
     assert (result.confirmed, result.refused) == (frozenset(), {})
     assert "stored, but" in result.unavailable
     assert len(broker.requests(RequestCode.SEND_MESSAGE_V2)) == 1
+    without_keys = batch([row("t", b"%d" % number) for number in range(100)])
+    for attempt in range(2, 5):
+        assert (await publisher.publish(without_keys)).unavailable
+        assert len(broker.requests(RequestCode.SEND_MESSAGE_V2)) == attempt, "one duplicate each, not a batch"
+    broker.on[RequestCode.SEND_MESSAGE_V2] = usual
+    assert len((await publisher.publish(without_keys)).confirmed) == 100
+    await publisher.close()
 
 
 @in_virtual_time

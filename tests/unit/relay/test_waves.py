@@ -42,6 +42,16 @@ async def test_the_next_of_a_key_waits_and_others_do_not() -> None:
     assert not result.unavailable
 
 
+async def test_after_a_target_did_not_answer_the_first_wave_is_one_message() -> None:
+    script, messages = Script(), rows("a1 b2 c1 d0 e1 f2 g0")
+    result = await publish_in_waves(messages, script.send, careful=True)
+    assert script.waves == ["a", "bcdg", "ef"]
+    assert bodies(messages, result.confirmed) == "abcdefg"
+    lost = Script(lost="a")
+    assert (await publish_in_waves(messages, lost.send, careful=True)).unavailable
+    assert lost.waves == ["a"]
+
+
 async def test_a_refused_message_stops_its_key_only() -> None:
     script, messages = Script(refused="c"), rows("a1 b2 c1 d0 e1 f2 g1")
     result = await publish_in_waves(messages, script.send)
