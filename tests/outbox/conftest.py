@@ -14,6 +14,7 @@ from halfmq.relay.publisher import Published
 from halfmq.relay.rows import Work
 from halfmq.sql import Outbox
 from halfmq.sql.alchemy.outbox_relay import EngineRows
+from halfmq.sql.rules.outbox import lane_of
 from tests.support.kafka import kafka_broker
 from tests.support.mariadb import mariadb_database, mariadb_server
 from tests.support.postgres import postgres_database, postgres_server
@@ -103,6 +104,11 @@ class Shelf:
 def bodies(work: Work | None) -> list[str]:
     """Of the messages of a batch."""
     return [] if work is None else [message.body.decode() for message in work.batch.messages]
+
+
+def other_key_in_the_lane_of(key: str) -> str:
+    """An order key."""
+    return next(other for number in range(10_000) if lane_of(other := f"other-{number}", "") == lane_of(key, ""))
 
 
 def all_of(work: Work) -> Published:

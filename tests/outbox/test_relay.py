@@ -13,9 +13,8 @@ from halfmq.client.receipts import COMMITTED, ROLLED_BACK
 from halfmq.errors import TransactionRefused, TransactionUndecided, UsageError
 from halfmq.relay.halfmq import HalfmqPublisher
 from halfmq.relay.relay import Relay
-from halfmq.sql.rules.outbox import lane_of
 from tests.outbox.chance import FAULTS, LEASE_S, Faults, FaultyPublisher, FaultyRows, Killed
-from tests.outbox.conftest import Shelf, bodies
+from tests.outbox.conftest import Shelf, bodies, other_key_in_the_lane_of
 from tests.support import half_batches
 from tests.support.in_process import Running, serving
 from tests.support.waiting import soon, until
@@ -52,10 +51,6 @@ async def broker(tmp_path: Path) -> AsyncIterator[Running]:
 async def client(broker: Running) -> AsyncIterator[AsyncClient]:
     async with AsyncClient(url_of(broker), group="orders") as client:
         yield client
-
-
-def other_key_in_the_lane_of(key: str) -> str:
-    return next(other for number in range(10_000) if lane_of(other := f"other-{number}", "") == lane_of(key, ""))
 
 
 def url_of(broker: Running) -> str:

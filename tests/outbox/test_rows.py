@@ -1,7 +1,6 @@
 """What a relay does in the database: on each database and driver."""
 
 import asyncio
-import itertools
 import time
 from functools import partial
 
@@ -17,8 +16,8 @@ from halfmq.sql import Outbox
 from halfmq.sql.alchemy.database_clock import now_ms
 from halfmq.sql.alchemy.outbox_relay import EngineRows
 from halfmq.sql.alchemy.outbox_rows import MESSAGES_MAX
-from halfmq.sql.rules.outbox import encode_seqs, lane_of
-from tests.outbox.conftest import Shelf, all_of, bodies
+from halfmq.sql.rules.outbox import encode_seqs
+from tests.outbox.conftest import Shelf, all_of, bodies, other_key_in_the_lane_of
 from tests.support.waiting import soon
 from tests.unit.sql.faces import DRIVERS, on
 
@@ -194,8 +193,7 @@ async def test_a_refused_row_stops_its_key_and_no_other(shelf: Shelf) -> None:
 
 @pytest.mark.parametrize("shelf", [on(DRIVERS[0])], indirect=True)
 async def test_a_refused_row_stops_no_other_key_of_its_lane(shelf: Shelf) -> None:
-    other = next(key for key in map(str, itertools.count()) if lane_of(key, "") == lane_of("k", ""))
-    shelf.send("k", "k", other)
+    shelf.send("k", "k", other_key_in_the_lane_of("k"))
     rows = await shelf.rows()
     work = await rows.claim()
     assert work is not None
@@ -281,6 +279,21 @@ async def test_a_delayed_message_waits_and_nothing_waits_for_it(shelf: Shelf) ->
     assert await drain(shelf) == [["2"]]
     shelf.pass_time()
     assert await drain(shelf) == [["1"]]
+
+
+@pytest.mark.parametrize("shelf", [on(DRIVERS[0])], indirect=True)
+async def test_a_long_backlog_of_a_stopped_key_is_put_behind_in_several_transactions(shelf: Shelf) -> None:
+    shelf.send("k")
+    rows = await shelf.rows(messages_max=5)
+    work = await rows.claim()
+    assert work is not None
+    await rows.finish(work, Published(frozenset(), {work.batch.messages[0].seq: "no"}), goes_on=False)
+    shelf.send(*["k"] * 250)
+    shelf.send(other_key_in_the_lane_of("k"))
+    looks = 0
+    while (work := await rows.claim()) is None:
+        looks += 1
+    assert (looks, bodies(work)) == (2, ["252"])
 
 
 @pytest.mark.parametrize("shelf", [on(DRIVERS[0])], indirect=True)

@@ -58,6 +58,11 @@ MESSAGES_MAX: Final = 3_000
 BATCH_BYTES_MAX: Final = 4 << 20
 
 
+#: How often a transaction looks for rows that wait for nothing, before it commits what it has put behind others: each look passes what the
+#: ones before it have moved, so that a backlog of a million rows of one key would be a transaction of minutes.
+_PAGES_MAX: Final = 20
+
+
 class Settings(NamedTuple):
     """What a relay may choose."""
 
@@ -237,7 +242,7 @@ class RowStatements:
     def _not_stopped(self, connection: Connection, wanted: Select[Any], lane: int, most: int) -> list[Any]:
         """The first of the ``wanted`` rows, after those that have to wait for a row with their order key are out of the way."""
         stopped: set[str] | None = None
-        while most > 0:
+        for _ in range(_PAGES_MAX if most > 0 else 0):
             found = list(connection.execute(wanted.limit(most)).all())
             if stopped is None:
                 stopped = {row.order_key for row in self._stopping(connection, lane)} if found else set()
