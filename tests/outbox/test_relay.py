@@ -10,6 +10,7 @@ import pytest
 from halfmq.client import AsyncClient
 from halfmq.client.outgoing import compose
 from halfmq.client.receipts import COMMITTED, ROLLED_BACK
+from halfmq.client.transaction import Transactions
 from halfmq.errors import TransactionRefused, TransactionUndecided, UsageError
 from halfmq.relay.halfmq import HalfmqPublisher
 from halfmq.relay.relay import Relay
@@ -147,6 +148,23 @@ async def test_a_message_that_is_refused_stops_its_key_only(shelf: Shelf, broker
         )  # fmt: skip
     assert await read(broker) == ["3", "4"]
     assert made.refused == 1
+
+
+@pytest.mark.parametrize("shelf", [on(DRIVERS[0])], indirect=True)
+async def test_a_batch_that_is_refused_leaves_nothing_undecided(
+    shelf: Shelf, broker: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ROLLBACK of its other messages is lost, and nobody would know them any more once they are published one by one."""
+
+    async def lost(*_: object) -> None: ...
+
+    monkeypatch.setattr(Transactions, "_clean_up", lost)
+    for _ in range(20):
+        shelf.send("k")
+    shelf.send("k", topic=NOBODY_MAY_WRITE)
+    async with (await relay(shelf, broker, attempts_max=1)).running():
+        await until(lambda: shelf.states() == {"21": "A"}, "the others were published")
+    assert not any(group.undecided for group in broker.state.producer_groups.values())
 
 
 @pytest.mark.parametrize("shelf", [on(DRIVERS[0])], indirect=True)

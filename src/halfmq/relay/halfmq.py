@@ -104,12 +104,20 @@ class HalfmqPublisher:
         except (ConnectError, OutcomeUnknown, TransactionIncomplete, TransactionUndecided) as error:
             return Published(frozenset(), unavailable=str(error))
         except UsageError as error:
-            return _refused(batch, error)
+            return await self._refused(batch, error)
         except RequestFailed as error:
             if error.response_code in RETRIABLE:
                 return Published(frozenset(), unavailable=str(error))
-            return _refused(batch, error)
+            return await self._refused(batch, error)
         return everything
+
+    async def _refused(self, batch: Batch, error: HalfmqError) -> Published:
+        """Which message is to blame is known only if it is alone."""
+        if len(batch.messages) == 1:
+            return Published(frozenset(), {batch.messages[0].seq: str(error)})
+        # The broker may have half messages of the others. Once the batch is no longer recorded, nobody would know that nobody commits them.
+        recovered = await self.recover(batch)
+        return recovered if recovered.confirmed else Published(frozenset(), one_by_one=True)
 
     async def recover(self, batch: Batch) -> Published:
         """See ``Publisher``. What is not committed is rolled back, so that nobody publishes it under this id any more. A batch that the broker
@@ -141,10 +149,3 @@ def _outgoing(message: OutboxMessage) -> OutgoingMessage:
     return OutgoingMessage(
         message.topic, message.body, message.properties, message.order_key, 0, message_id=message.message_id
     )
-
-
-def _refused(batch: Batch, error: HalfmqError) -> Published:
-    """Which message is to blame is known only if it is alone. Nothing was committed, and nobody commits it later."""
-    if len(batch.messages) == 1:
-        return Published(frozenset(), {batch.messages[0].seq: str(error)})
-    return Published(frozenset(), one_by_one=True)
