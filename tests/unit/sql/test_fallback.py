@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import MetaData, create_engine, event, text
@@ -51,6 +52,17 @@ async def test_with_a_broker_that_answers_the_outbox_stays_empty(app: App) -> No
     assert tx.receipt.path == "half messages"
     assert app.messages() == ["t1"]
     assert [message.message_id for message in app.broker.visible()] != [""], "the id was known before the prepare"
+
+
+@pytest.mark.parametrize("app", ASYNC[:1], indirect=True)
+@pytest.mark.parametrize("key", ["k" * 256, "a\0b"])
+async def test_what_the_outbox_could_not_take_is_refused_while_the_broker_answers_too(app: App, key: str) -> None:
+    def body(_session: Session, tx: Any) -> None:
+        tx.send("t", "x", sharding_key=key)
+
+    with pytest.raises(UsageError, match="sharding key"):
+        await app.run(body, outbox=app.outbox)
+    assert app.messages() == []
 
 
 async def test_after_a_rollback_to_a_savepoint(app: App) -> None:

@@ -28,7 +28,7 @@ from halfmq.sql.alchemy.outbox_rows import RowStatements, Settings
 from halfmq.sql.alchemy.outbox_tables import LANES_STORAGE, ROWS_STORAGE, OutboxTables
 from halfmq.sql.alchemy.transaction_guard import refuse_autocommit
 from halfmq.sql.rules.marker import WhichUndecided
-from halfmq.sql.rules.outbox import ATTEMPTS_MAX, ORDER_KEY_CHARS_MAX, Delivery, Outcome, checked_any_topic, lane_of
+from halfmq.sql.rules.outbox import ATTEMPTS_MAX, Delivery, Outcome, checked_any_topic, checked_order_key, lane_of
 
 #: Stands for a topic whose name follows other rules than RocketMQ's while its message is composed.
 ANY_TOPIC: Final = "any"
@@ -291,12 +291,9 @@ def row_of(message: OutgoingMessage, *, tx_id: str, hold: bool = False) -> dict[
     """The row of a message that has an id, without ``seq``.
 
     Raises:
-        UsageError: its sharding key is too long.
+        UsageError: as ``checked_order_key``.
     """
-    if len(message.sharding_key) > ORDER_KEY_CHARS_MAX:
-        raise UsageError(
-            f"the sharding key has {len(message.sharding_key)} characters; {ORDER_KEY_CHARS_MAX} are allowed"
-        )
+    checked_order_key(message.sharding_key)
     now_ms = time.time_ns() // 1_000_000
     delayed = message.delay_ms > 0
     delivery = Delivery.HELD if hold else Delivery.SCHEDULED if delayed else Delivery.WAITING

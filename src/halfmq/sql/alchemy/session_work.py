@@ -27,6 +27,7 @@ from halfmq.sql.alchemy.transaction_guard import TransactionGuard, refuse_autoco
 from halfmq.sql.rules.block import in_outbox
 from halfmq.sql.rules.collected import CollectedMessages
 from halfmq.sql.rules.commit_failure import CommitFailure, FailedCommit
+from halfmq.sql.rules.outbox import checked_order_key
 from halfmq.sql.rules.savepoints import Savepoint
 
 _log = logger(__name__)
@@ -153,6 +154,8 @@ class SessionWork:
             topic, body, tag=tag, key=key, keys=keys, sharding_key=sharding_key, delay=delay, properties=properties
         )
         if self._outbox is not None:
+            # Now, not only when the broker is away.
+            checked_order_key(message.sharding_key)
             # The id that consumers see is the same whichever way it goes.
             message = message._replace(message_id=self._outbox.new_message_id())
         self._collected.add(message, self._open_savepoints())

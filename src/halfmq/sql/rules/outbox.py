@@ -19,7 +19,7 @@ it stops the rows behind it that have the same order key, and no others.
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from halfmq.errors import InvalidName
+from halfmq.errors import InvalidName, UsageError
 from halfmq.model.checksum import crc32
 from halfmq.printable import printable
 
@@ -96,6 +96,19 @@ def checked_any_topic(topic: object) -> str:
     if not isinstance(topic, str) or not 0 < len(topic) <= TOPIC_CHARS_MAX or not topic.isprintable():
         raise InvalidName(f"{topic!r} is no name of a topic", hint=f"1 to {TOPIC_CHARS_MAX} printable characters")
     return topic
+
+
+def checked_order_key(order_key: str) -> str:
+    """``order_key`` if every database takes it.
+
+    Raises:
+        UsageError: it is too long, or has a NUL, which PostgreSQL does not store in text.
+    """
+    if len(order_key) > ORDER_KEY_CHARS_MAX:
+        raise UsageError(f"the sharding key has {len(order_key)} characters; {ORDER_KEY_CHARS_MAX} are allowed")
+    if "\0" in order_key:
+        raise UsageError(f"the sharding key {order_key!r} has a NUL", hint="not every database can store it")
+    return order_key
 
 
 def lane_of(order_key: str, message_id: str) -> int:
