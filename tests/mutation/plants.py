@@ -1504,8 +1504,8 @@ PLANTS: Final = (
         _KEY_ORDER,
         "messages are in the order of the clocks of those who wrote them, not of their commits",
         "sql/alchemy/outbox_rows.py",
-        "rows.delivery == Delivery.WAITING).order_by(rows.due_at_ms, rows.seq)",
-        "rows.delivery == Delivery.WAITING).order_by(rows.written_at_ms, rows.seq)",
+        "in_turn = sized.order_by(rows.due_at_ms, rows.seq)",
+        "in_turn = sized.order_by(rows.written_at_ms, rows.seq)",
     ),
     Plant(
         "key-is-sent-without-waiting",
@@ -1552,8 +1552,8 @@ PLANTS: Final = (
         _REFUSED,
         "a message counts an attempt, and is set aside, because the broker is away",
         "relay/halfmq.py",
-        "            return Published(frozenset(), unavailable=str(error))\n        except RequestFailed as error:\n",
-        "            return _refused(batch, error)\n        except RequestFailed as error:\n",
+        "            return Published(frozenset(), unavailable=str(error))\n        except UsageError as error:\n",
+        "            return await self._refused(batch, error)\n        except UsageError as error:\n",
     ),
     Plant(
         "fallback-without-a-fence",

@@ -12,7 +12,7 @@ from halfmq.errors import ConnectError
 from halfmq.model import properties
 from halfmq.relay.halfmq import HalfmqPublisher
 from halfmq.relay.publisher import Published
-from halfmq.wire.remoting.codes import RequestCode
+from halfmq.wire.remoting.codes import HMQ_STORY, RequestCode
 from halfmq.wire.remoting.header import Request, encode_response
 
 SEND, END = RequestCode.SEND_MESSAGE_V2, RequestCode.END_TRANSACTION
@@ -96,6 +96,8 @@ async def test_a_batch_with_a_refused_message_is_to_be_published_one_by_one(
     broker: ScriptedBroker, publisher: HalfmqPublisher
 ) -> None:
     broker.on[SEND] = lambda _, request: encode_response(request, 13, "illegal")
+    # It is asked what it has of the batch, besides this message.
+    broker.on[HMQ_STORY] = lambda _, request: encode_response(request, 0, ext={"state": "UNKNOWN"})
     rows = [row("t"), row("t")]
     together, alone = await publisher.publish(batch(rows)), await publisher.publish(batch(rows[:1]))
     await publisher.close()
